@@ -1,0 +1,41 @@
+"""cffi build of ``tpc_broker._bytes``: checksums, batches, the hot codec, journal scanning.
+
+Sources are every ``native/bytes/*.c``; the Python face is every ``native/bytes/cdef/*.h``, which the C sources
+include as well, so that a signature is written once. No liburing here: clients and Spark workers build this alone.
+"""
+
+import os
+from pathlib import Path
+
+from cffi import FFI
+
+FOLDER = Path(__file__).resolve().parent / "bytes"
+ROOT = FOLDER.parent.parent
+
+
+def extension_flags() -> list[str]:
+    """Compiler flags; ``TPC_CFLAGS`` adds to them (sanitizers)."""
+    return ["-O3", "-g", "-std=gnu11", "-Wall", "-Wextra", *os.environ.get("TPC_CFLAGS", "").split()]
+
+
+def cdef_text(folder: Path) -> str:
+    return "\n".join(path.read_text() for path in sorted((folder / "cdef").glob("*.h")))
+
+
+def include_text(folder: Path) -> str:
+    return "\n".join(f'#include "cdef/{path.name}"' for path in sorted((folder / "cdef").glob("*.h")))
+
+
+ffibuilder = FFI()
+ffibuilder.cdef(cdef_text(FOLDER))
+ffibuilder.set_source(
+    "tpc_broker._bytes",
+    "#include <stdint.h>\n#include <stddef.h>\n#include <stdbool.h>\n" + include_text(FOLDER),
+    sources=[str(path.relative_to(ROOT)) for path in sorted(FOLDER.glob("*.c"))],
+    include_dirs=[str(FOLDER.relative_to(ROOT))],
+    extra_compile_args=extension_flags(),
+    extra_link_args=os.environ.get("TPC_LDFLAGS", "").split(),
+)
+
+if __name__ == "__main__":
+    ffibuilder.compile(verbose=True)

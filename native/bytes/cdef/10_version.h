@@ -1,0 +1,2 @@
+/* The ABI of the byte helpers; Python refuses a stale build. */
+int tpc_bytes_abi(void);
