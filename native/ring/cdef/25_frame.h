@@ -1,0 +1,35 @@
+/* What the frames of one core may take together. Lives as long as its last frame, whoever frees it first. */
+typedef struct {
+    int64_t bytes_used;  /* capacities of the frames that live, headers included */
+    int64_t bytes_max;
+    int64_t bytes_peak;
+    int64_t frames;      /* how many live */
+    int64_t refusals;    /* how often tpc_frame_new or tpc_frame_grow found no room */
+    int64_t closed;      /* the owner has let go; the last frame frees it */
+} tpc_budget;
+
+/* A reference-counted buffer. One thread: the counts are not atomic. */
+typedef struct tpc_frame {
+    tpc_budget *budget;
+    uint32_t references;
+    uint32_t length;   /* bytes that mean something */
+    uint32_t capacity; /* bytes that may be written */
+    uint32_t reserved;
+    uint8_t data[];
+} tpc_frame;
+
+/* Some bytes of a frame. A slice that is stored holds one reference of its frame. */
+typedef struct {
+    tpc_frame *frame;
+    const uint8_t *data;
+    uint32_t length;
+    uint32_t reserved;
+} tpc_slice;
+
+tpc_budget *tpc_budget_new(int64_t bytes_max);
+void tpc_budget_free(tpc_budget *budget);
+
+tpc_frame *tpc_frame_new(tpc_budget *budget, uint32_t length);
+tpc_frame *tpc_frame_new_forced(tpc_budget *budget, uint32_t length);
+tpc_frame *tpc_frame_retain(tpc_frame *frame);
+void tpc_frame_release(tpc_frame *frame);

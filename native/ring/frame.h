@@ -1,0 +1,29 @@
+/*
+ * Frames: the buffers in which requests arrive, batches stay, and answers leave. One reference count, one budget.
+ *
+ * Theory of operation. A request is received into one frame. Its batches are stamped in place and kept there: the tail
+ * cache, a journal entry not yet durable and the answers of fetches hold references (slices) instead of copies. The
+ * bytes are given back when the last reference goes, so one small batch in the tail keeps its whole request: who keeps
+ * bytes for long and finds `capacity` much above what it needs should copy.
+ *
+ * The budget counts capacities, from the moment they are allocated. tpc_frame_new() refuses above `bytes_max` (the
+ * caller waits, or tells its client); tpc_frame_new_forced() does not, and is for what must not fail: an answer to a
+ * request that was taken already. Whoever forces has a bound of its own on how many.
+ */
+#ifndef TPC_FRAME_H
+#define TPC_FRAME_H
+
+#include <stdint.h>
+#include <stddef.h>
+#include <stdbool.h>
+
+#include "cdef/25_frame.h"
+
+/* Changes the capacity of a frame that only the caller refers to. 0, -ENOBUFS (budget) or -ENOMEM; then it is as before. */
+int tpc_frame_resize(tpc_frame **frame, uint32_t capacity);
+
+static inline tpc_slice tpc_slice_of(tpc_frame *frame, const uint8_t *data, uint32_t length) {
+    return (tpc_slice){.frame = tpc_frame_retain(frame), .data = data, .length = length};
+}
+
+#endif
