@@ -1,0 +1,112 @@
+"""Our broker as a child process, started with its real command line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from tests.support.ports import free_port_range
+from tests.support.server_process import ServerFailed, ServerProcess
+
+_READY_SECONDS = 30.0
+_COMMAND = [sys.executable, "-m", "tpc_broker.runtime.main"]
+
+
+def run_command(*arguments: str, timeout_seconds: float = 20) -> subprocess.CompletedProcess[str]:
+    """`tpc-broker ARGUMENTS…` to its end, for tests of what it refuses."""
+    return subprocess.run(
+        [*_COMMAND, *arguments],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_seconds, check=False,
+    )  # fmt: skip
+
+
+class TpcBroker:
+    """`tpc-broker serve` with `cores_count` cores on free consecutive loopback ports, data under `folder`."""
+
+    name = "tpc"
+
+    def __init__(self, folder: Path, cores_count: int = 2, overrides: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.cores_count = cores_count
+        self.overrides = overrides or {}
+        self.host = "127.0.0.1"
+        self._first_port = 0
+        self._process: ServerProcess | None = None
+
+    @property
+    def ports(self) -> list[int]:
+        return list(range(self._first_port, self._first_port + self.cores_count))
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self._first_port}"
+
+    @property
+    def data_folder(self) -> Path:
+        return self.folder / "data"
+
+    def command(self) -> list[str]:
+        options = [f"--override={key}={value}" for key, value in self.overrides.items()]
+        place = ["--data", str(self.data_folder), "--listen", self.bootstrap, "--cores", str(self.cores_count)]
+        return [*_COMMAND, "serve", *place, *options]
+
+    def start(self) -> None:
+        """Start and wait until every core answers; on a port that was taken meanwhile, try another range."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        fixed = self._first_port != 0
+        for attempt in range(3):
+            if not fixed:
+                self._first_port = free_port_range(self.cores_count)
+            environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+            self._process = ServerProcess(self.command(), self.folder / "broker.log", environment)
+            self._process.launch()
+            try:
+                self._process.wait_answering(self.host, self.ports, _READY_SECONDS)
+            except ServerFailed as failure:
+                if fixed or attempt == 2 or "in use" not in str(failure):
+                    raise
+            else:
+                return
+
+    @property
+    def process(self) -> ServerProcess:
+        assert self._process is not None
+        return self._process
+
+    def stop(self) -> None:
+        """SIGTERM; the drain must end by itself with exit code 0."""
+        if self._process is None:
+            return
+        code = self._process.terminate(30)
+        if code != 0:
+            raise ServerFailed(f"exit code {code} after SIGTERM\n{self._process.log_tail()}")
+
+    def kill(self) -> None:
+        """SIGKILL the supervisor and all cores at once."""
+        if self._process is not None:
+            self._process.kill()
+
+    def core_processes(self) -> list[psutil.Process]:
+        """The supervisor's children, oldest first."""
+        return sorted(self.process.processes()[1:], key=lambda process: process.create_time())
+
+    def kill_core(self, position: int) -> None:
+        """SIGKILL one child of the supervisor."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.core_processes()[position].send_signal(signal.SIGKILL)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def log_text(self) -> str:
+        return self.process.log_text()
+
+    def resident_bytes(self) -> int:
+        return self.process.resident_bytes()

@@ -1,0 +1,249 @@
+"""Apache Kafka itself, as a second opinion beside our broker: its jars, one KRaft node, its command-line tools.
+
+Maven fetches the jars once into a cache folder of the user, which clones of the repository share. Everything here
+raises `PeerUnavailable` with a reason where Java or Maven is missing; fixtures turn that into a skip.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.ports import free_port_range
+from tests.support.server_process import ServerFailed, ServerProcess
+
+KAFKA_VERSION = "4.3.1"
+_SLF4J_BINDING_VERSION = "1.7.36"
+_JAVA_FLAGS = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
+
+_WANTED = [
+    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    ("org.slf4j", "slf4j-simple", _SLF4J_BINDING_VERSION),
+]
+"""Group, artifact, version; what these need at run time comes with them."""
+
+
+def _pom() -> str:
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+        f"<version>{version}</version></dependency>\n"
+        for group, artifact, version in _WANTED
+    )
+    return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion>
+<groupId>peer</groupId><artifactId>peer</artifactId><version>1</version><packaging>pom</packaging>
+<dependencies>
+{dependencies}</dependencies></project>
+"""
+
+
+TOOLS = {
+    "dump-log": "org.apache.kafka.tools.DumpLogSegments",
+    "console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "topics": "org.apache.kafka.tools.TopicCommand",
+    "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "configs": "kafka.admin.ConfigCommand",
+    "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "storage": "kafka.tools.StorageTool",
+}
+"""Names of the shell scripts that Kafka ships (without `kafka-` and `.sh`), and the class each one runs."""
+
+
+class PeerUnavailable(RuntimeError):  # noqa: N818 (it says what is)
+    """Kafka cannot be had on this machine; the message is the reason for a skip."""
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "tpc-broker" / f"kafka-{KAFKA_VERSION}"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def java_command() -> str:
+    java = shutil.which("java")
+    if java is None:
+        raise PeerUnavailable("java is not installed (Debian: default-jre-headless)")
+    return java
+
+
+def kafka_jars() -> Path:
+    """Folder with Kafka's jars and all they need at run time; fetched by Maven the first time."""
+    java_command()
+    folder = _cache_folder()
+    jars = folder / "jars"
+    if jars.is_dir():
+        return jars
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise PeerUnavailable("mvn is not installed (Debian: maven)")
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / "lock"):
+        if jars.is_dir():
+            return jars
+        partial = folder / "jars.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        (folder / "pom.xml").write_text(_pom())
+        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
+        fetch = subprocess.run(
+            [maven, "-q", "-B", *goal],
+            cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
+        if fetch.returncode != 0:
+            raise PeerUnavailable(f"Maven could not fetch Kafka {KAFKA_VERSION}: {fetch.stdout[-2000:]}")
+        partial.rename(jars)
+    return jars
+
+
+def message_definitions_jar() -> Path:
+    """The jar that carries Kafka's message definitions."""
+    return kafka_jars() / f"kafka-clients-{KAFKA_VERSION}.jar"
+
+
+def _java(heap_mebibytes: int, class_name: str, arguments: Sequence[str], level: str) -> list[str]:
+    return [
+        java_command(), f"-Xmx{heap_mebibytes}m", *_JAVA_FLAGS,
+        f"-Dorg.slf4j.simpleLogger.defaultLogLevel={level}", "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-cp", f"{kafka_jars()}/*", class_name, *arguments,
+    ]  # fmt: skip
+
+
+def run_tool(
+    tool: str, *arguments: str, standard_input: str | None = None, timeout_seconds: float = 120, level: str = "error"
+) -> subprocess.CompletedProcess[str]:
+    """Run one of `TOOLS` to its end; its log lines of `level` and above go to standard error.
+
+    The exit code is the caller's to judge: some of the tools exit with 0 whatever happened.
+    """
+    return subprocess.run(
+        _java(256, TOOLS[tool], arguments, level),
+        input=standard_input if standard_input is not None else "",
+        capture_output=True, text=True, timeout=timeout_seconds, check=False,
+    )  # fmt: skip
+
+
+def start_tool(tool: str, *arguments: str, level: str = "error") -> subprocess.Popen[str]:
+    """Run one of `TOOLS` beside the test, with pipes; the caller ends it."""
+    return subprocess.Popen(
+        _java(256, TOOLS[tool], arguments, level),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+class KafkaPeer:
+    """One KRaft node, broker and controller in one process, on free loopback ports, with data under `folder`.
+
+    Node id 0, replication factor 1 everywhere, no delay before the first rebalance, so that it answers as one node of
+    ours would; every other setting is Kafka's own default. `overrides` adds or replaces properties.
+    """
+
+    name = "kafka"
+
+    def __init__(self, folder: Path, overrides: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.host = "127.0.0.1"
+        self._overrides = overrides or {}
+        self._process: ServerProcess | None = None
+        self._port = 0
+
+    @property
+    def ports(self) -> list[int]:
+        return [self._port]
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self._port}"
+
+    @property
+    def data_folder(self) -> Path:
+        return self.folder / "data"
+
+    def _properties(self) -> dict[str, str]:
+        controller = f"{self.host}:{self._port + 1}"
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "0",
+            "controller.quorum.bootstrap.servers": controller,
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.data_folder),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "num.io.threads": "2",
+            "num.network.threads": "1",
+            **self._overrides,
+        }
+
+    def start(self) -> None:
+        """Format the storage the first time, start, and wait until it answers; tries other ports if one was taken."""
+        for attempt in range(3):
+            if self._port == 0:
+                self._port = free_port_range(2)
+            try:
+                self._start_once()
+            except ServerFailed as failure:
+                if attempt == 2 or "Address already in use" not in str(failure) or self.data_folder.exists():
+                    raise
+                self._port = 0
+            else:
+                return
+
+    def _start_once(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        properties = self.folder / "server.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in self._properties().items()))
+        if not (self.data_folder / "meta.properties").exists():
+            cluster_id = uuid.uuid4().hex[:22]
+            formatted = run_tool("storage", "format", "--standalone", "-t", cluster_id, "-c", str(properties))
+            if formatted.returncode != 0:
+                raise ServerFailed(f"storage format: {formatted.stdout}{formatted.stderr}")
+        command = _java(512, "kafka.Kafka", [str(properties)], "warn")
+        self._process = ServerProcess(command, self.folder / "kafka.log")
+        self._process.launch()
+        self._process.wait_answering(self.host, self.ports, 90)
+
+    @property
+    def process(self) -> ServerProcess:
+        assert self._process is not None
+        return self._process
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate(60)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def log_text(self) -> str:
+        return self.process.log_text()
+
+    def resident_bytes(self) -> int:
+        return self.process.resident_bytes()
