@@ -14,8 +14,8 @@ ROOT = FOLDER.parent.parent
 
 
 def extension_flags() -> list[str]:
-    """Compiler flags; ``TPC_CFLAGS`` adds to them (sanitizers)."""
-    return ["-O3", "-g", "-std=gnu11", "-Wall", "-Wextra", *os.environ.get("TPC_CFLAGS", "").split()]
+    """Compiler flags; assertions stay on (Python's own flags switch them off); ``TPC_CFLAGS`` adds more (sanitizers)."""
+    return ["-O3", "-g", "-std=gnu11", "-Wall", "-Wextra", "-UNDEBUG", *os.environ.get("TPC_CFLAGS", "").split()]
 
 
 def cdef_text(folder: Path) -> str:
@@ -32,6 +32,7 @@ ffibuilder.set_source(
     "tpc_broker._bytes",
     "#include <stdint.h>\n#include <stddef.h>\n#include <stdbool.h>\n" + include_text(FOLDER),
     sources=[str(path.relative_to(ROOT)) for path in sorted(FOLDER.glob("*.c"))],
+    depends=[str(path.relative_to(ROOT)) for path in sorted(FOLDER.rglob("*.h"))],
     include_dirs=[str(FOLDER.relative_to(ROOT))],
     extra_compile_args=extension_flags(),
     extra_link_args=os.environ.get("TPC_LDFLAGS", "").split(),

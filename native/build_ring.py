@@ -23,6 +23,7 @@ ffibuilder.set_source(
     "#include <stdint.h>\n#include <stddef.h>\n#include <stdbool.h>\n" + include_text(FOLDER),
     sources=[str(path.relative_to(ROOT)) for folder in (FOLDER, BYTES) for path in sorted(folder.glob("*.c"))],
     include_dirs=[str(FOLDER.relative_to(ROOT)), str(BYTES.relative_to(ROOT))],
+    depends=[str(path.relative_to(ROOT)) for folder in (FOLDER, BYTES) for path in sorted(folder.rglob("*.h"))],
     libraries=["uring"],
     extra_compile_args=extension_flags(),
     extra_link_args=os.environ.get("TPC_LDFLAGS", "").split(),

@@ -52,15 +52,18 @@ typedef int64_t (*tpc_turn_hook)(void *context, int64_t now_ns);
 
 int tpc_ring_handle(tpc_ring *ring, enum tpc_kind kind, tpc_completion_handler handler, void *context);
 int tpc_ring_add_turn_hook(tpc_ring *ring, tpc_turn_hook hook, void *context);
+int tpc_ring_remove_turn_hook(tpc_ring *ring, tpc_turn_hook hook, void *context);
 
 /* A submission entry, zeroed, user_data set. When the submission queue is full it is submitted first; NULL only when
- * the kernel refuses even that (then the caller keeps its work queued and tries in the next turn). */
+ * the kernel refuses even that (then the caller keeps its work queued and tries in the next turn). Each entry taken counts
+ * as outstanding until its last completion: never leave one unprepared, never ask for IOSQE_CQE_SKIP_SUCCESS. */
 struct io_uring_sqe *tpc_ring_sqe(tpc_ring *ring, uint64_t user_data);
 
 /* Two entries that must be linked: makes sure that both fit in one submission. */
 int tpc_ring_reserve(tpc_ring *ring, unsigned entries);
 
-/* 0, or -ENOBUFS when the event array is full: the array is sized so that this is a bug of the caller's bounds. */
+/* 0, or -ENOBUFS when there is no memory for it. Completions are not taken from the kernel while a whole array of events
+ * waits for Python, so handlers that push a bounded number per completion are bounded. */
 int tpc_ring_push_event(tpc_ring *ring, uint32_t kind, uint64_t token, int64_t a, int64_t b, void *pointer);
 
 struct io_uring *tpc_ring_raw(tpc_ring *ring);

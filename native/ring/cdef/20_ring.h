@@ -13,7 +13,10 @@ enum tpc_feature {
     TPC_FEATURE_UNLINKAT = 8,            /* 5.11 */
     TPC_FEATURE_FTRUNCATE = 9,           /* 6.9 */
     TPC_FEATURE_SHUTDOWN = 10,           /* 5.11 */
-    TPC_FEATURES_COUNT = 11
+    TPC_FEATURE_SENDMSG_ZC = 11,         /* 6.1 */
+    TPC_FEATURE_CANCEL_ANY = 12,         /* 5.19: cancel everything with one entry */
+    TPC_FEATURE_MULTISHOT_POLL = 13,     /* 5.13 */
+    TPC_FEATURES_COUNT = 14
 };
 
 /* What tpc_ring_wait() reports to Python, in the order it happened. */
@@ -38,3 +41,49 @@ typedef struct {
     int64_t b;
     void *pointer;
 } tpc_event;
+
+typedef struct {
+    uint64_t turns;              /* calls of tpc_ring_wait() */
+    uint64_t enters;             /* io_uring_enter() system calls */
+    uint64_t submissions;        /* entries handed to the kernel */
+    uint64_t completions;
+    uint64_t events;             /* handed to Python */
+    uint64_t wakes;              /* tpc_ring_wake() seen */
+    uint64_t timeouts;           /* waits that ended with nothing but their time-out */
+    uint64_t hot_limits;         /* waits that ended because hot work had its share */
+    uint64_t outstanding;        /* entries taken whose last completion is still to come */
+    uint64_t operations;         /* operations of Python under way */
+    uint64_t overflows;          /* completions that the kernel had to keep outside the ring */
+    int64_t wait_ns;             /* time inside the kernel, waiting and submitting */
+    int64_t work_ns;             /* time in completion handlers and turn hooks */
+} tpc_ring_statistics;
+
+/* A ring with `entries` submission entries (fewer when memlock is short), owned by the calling thread. `hidden` is a mask
+ * of 1 << enum tpc_feature that is not to be used although the kernel has it. 0; -ENOSYS, -EPERM, -ENOMEM … as
+ * io_uring_setup(2) gave it when even the plainest ring was refused. */
+int tpc_ring_new(unsigned entries, uint32_t hidden, tpc_ring **ring);
+
+/* Cancels what is under way, waits for every last completion (their handlers run) and frees the ring. 0, or
+ * -ETIMEDOUT when something did not finish within `timeout_ns`: then the memory is left alone, because the kernel may
+ * still write to it. Modules hung on the ring are stopped before, and unregister their handlers with NULL. */
+int tpc_ring_close(tpc_ring *ring, int64_t timeout_ns);
+
+/* Runs the turn hooks, submits and waits with one io_uring_enter(2), hands completions to their handlers, and returns at
+ * the earliest of: an event for Python, `timeout_ns` (< 0: none), 1 ms or `work_max` completions of hot work since the first one
+ * was handled, tpc_ring_wake(), a signal. The number of events written to `events`; what did not fit comes first next time.
+ * Without events: 0 (hot work, wake-up), -ETIME (the time-out), -EINTR (run the signal handlers); other -errno: the ring
+ * is unusable. */
+int tpc_ring_wait(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event *events, unsigned events_max);
+
+/* Ends the current or the next wait. The one call that any thread, and a signal handler, may make. */
+void tpc_ring_wake(tpc_ring *ring);
+
+/* Submits what is queued without waiting: 0 or -errno. */
+int tpc_ring_submit(tpc_ring *ring);
+
+uint32_t tpc_ring_features(const tpc_ring *ring);   /* usable: 1 << enum tpc_feature */
+uint32_t tpc_ring_hidden(const tpc_ring *ring);
+uint32_t tpc_ring_setup_flags(const tpc_ring *ring);
+uint32_t tpc_ring_entries(const tpc_ring *ring);
+int tpc_ring_fd(const tpc_ring *ring);
+void tpc_ring_get_statistics(const tpc_ring *ring, tpc_ring_statistics *statistics);

@@ -1,0 +1,412 @@
+/*
+ * The table of operations that Python awaits.
+ *
+ * A slot is taken at submission and freed at the last completion. Its memory (vectors, message header, path, address, small
+ * copied sends) belongs to the slot and so lives exactly as long as the kernel may look at it. user_data is kind, generation,
+ * slot; a completion of an older generation cannot occur, because a slot is reused only after its last completion, and is
+ * asserted.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "ring_state.h"
+#include "cdef/21_operations.h"
+
+enum { PARTS_MAX = 1024 }; /* the kernel's UIO_MAXIOV */
+#define NO_SLOT UINT32_MAX
+
+enum completion_rule {
+    RULE_EACH,   /* an event per completion */
+    RULE_LAST,   /* zero-copy send: the result comes first, the event when the kernel lets go of the buffer */
+    RULE_LINKED, /* write and fdatasync: two completions, one event */
+};
+
+typedef struct {
+    uint64_t token;
+    void *memory; /* freed after the last completion */
+    uint32_t generation;
+    uint32_t next_free;
+    int32_t result;
+    uint8_t rule;
+    uint8_t completions_left;
+    bool used;
+    bool cancel_wanted; /* the submission queue had no room for the cancel: again next turn */
+} operation;
+
+struct tpc_operations {
+    operation *slots;
+    uint32_t slots_count;
+    uint32_t first_free;
+    uint32_t cancels_wanted;
+};
+
+/* ------------------------------------------------------------------------------------------------ slots */
+
+static uint64_t user_data_of(const struct tpc_operations *table, uint32_t index) {
+    return tpc_user_data(TPC_KIND_PYTHON, table->slots[index].generation, index);
+}
+
+static int grow(struct tpc_operations *table) {
+    uint32_t count = table->slots_count ? table->slots_count * 2 : 256;
+    operation *slots = realloc(table->slots, count * sizeof *slots);
+    if (!slots) return -ENOMEM;
+    memset(slots + table->slots_count, 0, (count - table->slots_count) * sizeof *slots);
+    for (uint32_t i = count; i-- > table->slots_count;) {
+        slots[i].next_free = table->first_free;
+        table->first_free = i;
+    }
+    table->slots = slots;
+    table->slots_count = count;
+    return 0;
+}
+
+static int take_slot(tpc_ring *ring, uint64_t token, enum completion_rule rule, void *memory, uint32_t *index) {
+    struct tpc_operations *table = ring->operations;
+    if (table->first_free == NO_SLOT) {
+        int result = grow(table);
+        if (result < 0) return result;
+    }
+    *index = table->first_free;
+    operation *slot = &table->slots[*index];
+    table->first_free = slot->next_free;
+    slot->token = token;
+    slot->memory = memory;
+    slot->generation = (slot->generation + 1) & 0xffffffu;
+    slot->result = 0;
+    slot->rule = (uint8_t)rule;
+    slot->completions_left = rule == RULE_LINKED ? 2 : 1;
+    slot->used = true;
+    slot->cancel_wanted = false;
+    ring->statistics.operations++;
+    return 0;
+}
+
+static void free_slot(tpc_ring *ring, uint32_t index) {
+    struct tpc_operations *table = ring->operations;
+    operation *slot = &table->slots[index];
+    free(slot->memory);
+    slot->memory = NULL;
+    slot->used = false;
+    if (slot->cancel_wanted) table->cancels_wanted--;
+    slot->next_free = table->first_free;
+    table->first_free = index;
+    ring->statistics.operations--;
+}
+
+/* Takes a slot and an entry. On failure `memory` is freed. */
+static int begin(tpc_ring *ring, uint64_t token, enum completion_rule rule, void *memory, struct io_uring_sqe **sqe, int64_t *id) {
+    uint32_t index;
+    int result = take_slot(ring, token, rule, memory, &index);
+    if (result < 0) {
+        free(memory);
+        return result;
+    }
+    uint64_t user_data = user_data_of(ring->operations, index);
+    *sqe = tpc_ring_sqe(ring, user_data);
+    if (!*sqe) {
+        free_slot(ring, index);
+        return -EBUSY;
+    }
+    *id = (int64_t)user_data;
+    return 0;
+}
+
+static int64_t submit_plain(tpc_ring *ring, uint64_t token, void *memory, int opcode, int fd, const void *address, uint32_t length,
+                            uint64_t offset, uint32_t operation_flags) {
+    struct io_uring_sqe *sqe;
+    int64_t id;
+    int result = begin(ring, token, RULE_EACH, memory, &sqe, &id);
+    if (result < 0) return result;
+    io_uring_prep_rw(opcode, sqe, fd, address, length, offset);
+    sqe->rw_flags = (int)operation_flags;
+    return id;
+}
+
+/* The operation was done as a plain system call; its event comes with the next wait. The id is of no operation. */
+static int64_t completed(tpc_ring *ring, uint64_t token, int result) {
+    int pushed = tpc_ring_push_event(ring, TPC_EVENT_OPERATION, token, result < 0 ? -errno : result, 0, NULL);
+    return pushed < 0 ? pushed : (int64_t)tpc_user_data(TPC_KIND_PYTHON, 0, NO_SLOT);
+}
+
+/* ------------------------------------------------------------------------------------------------ completions */
+
+static void on_linked(tpc_ring *ring, uint32_t index, int32_t result) {
+    operation *slot = &ring->operations->slots[index];
+    if (slot->completions_left == 2) {
+        slot->completions_left = 1;
+        slot->result = result;
+        return;
+    }
+    tpc_ring_push_event(ring, TPC_EVENT_OPERATION, slot->token, slot->result, result, NULL);
+    free_slot(ring, index);
+}
+
+static void on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags) {
+    tpc_ring *ring = context;
+    uint32_t index = (uint32_t)user_data;
+    operation *slot = &ring->operations->slots[index];
+    assert(index < ring->operations->slots_count && slot->used && slot->generation == tpc_user_data_generation(user_data));
+    bool more = flags & IORING_CQE_F_MORE;
+    if (slot->rule == RULE_LINKED) {
+        on_linked(ring, index, result);
+        return;
+    }
+    if (slot->rule == RULE_LAST) {
+        if (!(flags & IORING_CQE_F_NOTIF)) slot->result = result;
+        if (more) return;
+        result = slot->result;
+        flags = 0;
+    }
+    tpc_ring_push_event(ring, TPC_EVENT_OPERATION, slot->token, result, flags, NULL);
+    if (!more) free_slot(ring, index);
+}
+
+int tpc_operations_new(tpc_ring *ring) {
+    struct tpc_operations *table = calloc(1, sizeof *table);
+    if (!table) return -ENOMEM;
+    table->first_free = NO_SLOT;
+    ring->operations = table;
+    return tpc_ring_handle(ring, TPC_KIND_PYTHON, on_completion, ring);
+}
+
+void tpc_operations_free(tpc_ring *ring) {
+    struct tpc_operations *table = ring->operations;
+    for (uint32_t i = 0; i < table->slots_count; i++) free(table->slots[i].memory);
+    free(table->slots);
+    free(table);
+    ring->operations = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------ cancel */
+
+static int submit_cancel(tpc_ring *ring, uint32_t index) {
+    struct io_uring_sqe *sqe = tpc_ring_sqe(ring, tpc_user_data(TPC_KIND_NONE, 0, 0));
+    if (!sqe) return -EBUSY;
+    io_uring_prep_rw(IORING_OP_ASYNC_CANCEL, sqe, -1, NULL, 0, 0);
+    sqe->addr = user_data_of(ring->operations, index);
+    return 0;
+}
+
+static void want_cancel(tpc_ring *ring, uint32_t index) {
+    operation *slot = &ring->operations->slots[index];
+    bool queued = submit_cancel(ring, index) == 0;
+    ring->operations->cancels_wanted += (uint32_t)!queued - (uint32_t)slot->cancel_wanted;
+    slot->cancel_wanted = !queued;
+}
+
+int tpc_operation_cancel(tpc_ring *ring, int64_t id) {
+    struct tpc_operations *table = ring->operations;
+    uint32_t index = (uint32_t)id;
+    if (index >= table->slots_count || !table->slots[index].used) return -ENOENT;
+    if (table->slots[index].generation != tpc_user_data_generation((uint64_t)id)) return -ENOENT;
+    want_cancel(ring, index);
+    return 0;
+}
+
+void tpc_operations_cancel_all(tpc_ring *ring) {
+    for (uint32_t i = 0; i < ring->operations->slots_count; i++)
+        if (ring->operations->slots[i].used) want_cancel(ring, i);
+}
+
+void tpc_operations_turn(tpc_ring *ring) {
+    struct tpc_operations *table = ring->operations;
+    for (uint32_t i = 0; table->cancels_wanted && i < table->slots_count; i++)
+        if (table->slots[i].used && table->slots[i].cancel_wanted) want_cancel(ring, i);
+}
+
+/* ------------------------------------------------------------------------------------------------ files */
+
+int64_t tpc_operation_nop(tpc_ring *ring, uint64_t token) {
+    return submit_plain(ring, token, NULL, IORING_OP_NOP, -1, NULL, 0, 0, 0);
+}
+
+int64_t tpc_operation_read(tpc_ring *ring, uint64_t token, int fd, void *data, uint32_t length, uint64_t position) {
+    return submit_plain(ring, token, NULL, IORING_OP_READ, fd, data, length, position, 0);
+}
+
+int64_t tpc_operation_write(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, uint64_t position,
+                            int write_flags) {
+    return submit_plain(ring, token, NULL, IORING_OP_WRITE, fd, data, length, position, (uint32_t)write_flags);
+}
+
+static void fill_vector(struct iovec *vector, void *const *parts, const size_t *lengths, unsigned count) {
+    for (unsigned i = 0; i < count; i++) vector[i] = (struct iovec){.iov_base = parts[i], .iov_len = lengths[i]};
+}
+
+static int64_t submit_vector(tpc_ring *ring, uint64_t token, int opcode, int fd, void *const *parts, const size_t *lengths,
+                             unsigned count, uint64_t position, int write_flags) {
+    if (count == 0 || count > PARTS_MAX) return -EINVAL;
+    struct iovec *vector = malloc(count * sizeof *vector);
+    if (!vector) return -ENOMEM;
+    fill_vector(vector, parts, lengths, count);
+    return submit_plain(ring, token, vector, opcode, fd, vector, count, position, (uint32_t)write_flags);
+}
+
+int64_t tpc_operation_readv(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths, unsigned count,
+                            uint64_t position) {
+    return submit_vector(ring, token, IORING_OP_READV, fd, parts, lengths, count, position, 0);
+}
+
+int64_t tpc_operation_writev(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths, unsigned count,
+                             uint64_t position, int write_flags) {
+    return submit_vector(ring, token, IORING_OP_WRITEV, fd, parts, lengths, count, position, write_flags);
+}
+
+int64_t tpc_operation_write_fdatasync(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, uint64_t position) {
+    int result = tpc_ring_reserve(ring, 2);
+    if (result < 0) return result;
+    struct io_uring_sqe *sqe;
+    int64_t id;
+    result = begin(ring, token, RULE_LINKED, NULL, &sqe, &id);
+    if (result < 0) return result;
+    io_uring_prep_rw(IORING_OP_WRITE, sqe, fd, data, length, position);
+    sqe->flags = IOSQE_IO_LINK;
+    sqe = tpc_ring_sqe(ring, (uint64_t)id);
+    assert(sqe); /* reserved above */
+    io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
+    return id;
+}
+
+int64_t tpc_operation_fsync(tpc_ring *ring, uint64_t token, int fd, bool data_only) {
+    return submit_plain(ring, token, NULL, IORING_OP_FSYNC, fd, NULL, 0, 0, data_only ? IORING_FSYNC_DATASYNC : 0);
+}
+
+int64_t tpc_operation_openat(tpc_ring *ring, uint64_t token, int folder_fd, const char *path, int flags, unsigned mode) {
+    char *copy = strdup(path);
+    if (!copy) return -ENOMEM;
+    return submit_plain(ring, token, copy, IORING_OP_OPENAT, folder_fd, copy, mode, 0, (uint32_t)flags | O_CLOEXEC);
+}
+
+int64_t tpc_operation_close(tpc_ring *ring, uint64_t token, int fd) {
+    return submit_plain(ring, token, NULL, IORING_OP_CLOSE, fd, NULL, 0, 0, 0);
+}
+
+int64_t tpc_operation_fallocate(tpc_ring *ring, uint64_t token, int fd, int mode, uint64_t position, uint64_t length) {
+    struct io_uring_sqe *sqe;
+    int64_t id;
+    int result = begin(ring, token, RULE_EACH, NULL, &sqe, &id);
+    if (result < 0) return result;
+    io_uring_prep_rw(IORING_OP_FALLOCATE, sqe, fd, NULL, (uint32_t)mode, position);
+    sqe->addr = length; /* the length travels in the address field */
+    return id;
+}
+
+int64_t tpc_operation_ftruncate(tpc_ring *ring, uint64_t token, int fd, uint64_t length) {
+    if (!tpc_ring_has(ring, TPC_FEATURE_FTRUNCATE)) return completed(ring, token, ftruncate(fd, (off_t)length));
+    return submit_plain(ring, token, NULL, TPC_OP_FTRUNCATE, fd, NULL, 0, length, 0);
+}
+
+int64_t tpc_operation_unlinkat(tpc_ring *ring, uint64_t token, int folder_fd, const char *path, int flags) {
+    if (!tpc_ring_has(ring, TPC_FEATURE_UNLINKAT)) return completed(ring, token, unlinkat(folder_fd, path, flags));
+    char *copy = strdup(path);
+    if (!copy) return -ENOMEM;
+    return submit_plain(ring, token, copy, IORING_OP_UNLINKAT, folder_fd, copy, 0, 0, (uint32_t)flags);
+}
+
+/* ------------------------------------------------------------------------------------------------ sockets */
+
+int64_t tpc_operation_accept(tpc_ring *ring, uint64_t token, int fd, bool multishot) {
+    if (multishot && !tpc_ring_has(ring, TPC_FEATURE_MULTISHOT_ACCEPT)) return -EOPNOTSUPP;
+    struct io_uring_sqe *sqe;
+    int64_t id;
+    int result = begin(ring, token, RULE_EACH, NULL, &sqe, &id);
+    if (result < 0) return result;
+    io_uring_prep_accept(sqe, fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (multishot) sqe->ioprio |= IORING_ACCEPT_MULTISHOT;
+    return id;
+}
+
+int64_t tpc_operation_connect(tpc_ring *ring, uint64_t token, int fd, const void *address, uint32_t address_length) {
+    if (address_length > sizeof(struct sockaddr_storage)) return -EINVAL;
+    void *copy = malloc(sizeof(struct sockaddr_storage));
+    if (!copy) return -ENOMEM;
+    memcpy(copy, address, address_length);
+    return submit_plain(ring, token, copy, IORING_OP_CONNECT, fd, copy, 0, address_length, 0);
+}
+
+int64_t tpc_operation_receive(tpc_ring *ring, uint64_t token, int fd, void *data, uint32_t length, int flags) {
+    return submit_plain(ring, token, NULL, IORING_OP_RECV, fd, data, length, 0, (uint32_t)flags);
+}
+
+int64_t tpc_operation_send(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags) {
+    return submit_plain(ring, token, NULL, IORING_OP_SEND, fd, data, length, 0, (uint32_t)flags | MSG_NOSIGNAL);
+}
+
+int64_t tpc_operation_send_copied(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags) {
+    void *copy = malloc(length ? length : 1);
+    if (!copy) return -ENOMEM;
+    memcpy(copy, data, length);
+    return submit_plain(ring, token, copy, IORING_OP_SEND, fd, copy, length, 0, (uint32_t)flags | MSG_NOSIGNAL);
+}
+
+int64_t tpc_operation_send_zero_copy(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags) {
+    if (!tpc_ring_has(ring, TPC_FEATURE_SEND_ZC)) return -EOPNOTSUPP;
+    struct io_uring_sqe *sqe;
+    int64_t id;
+    int result = begin(ring, token, RULE_LAST, NULL, &sqe, &id);
+    if (result < 0) return result;
+    io_uring_prep_rw(IORING_OP_SEND_ZC, sqe, fd, data, length, 0);
+    sqe->msg_flags = (uint32_t)flags | MSG_NOSIGNAL;
+    return id;
+}
+
+/* One allocation: header, room for one descriptor, vector. */
+typedef struct {
+    struct msghdr header;
+    union {
+        struct cmsghdr align;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec vector[];
+} message;
+
+static void attach_rights(message *to_send, int rights_fd) {
+    to_send->header.msg_control = to_send->control.space;
+    to_send->header.msg_controllen = sizeof to_send->control.space;
+    struct cmsghdr *control = CMSG_FIRSTHDR(&to_send->header);
+    control->cmsg_level = SOL_SOCKET;
+    control->cmsg_type = SCM_RIGHTS;
+    control->cmsg_len = CMSG_LEN(sizeof rights_fd);
+    memcpy(CMSG_DATA(control), &rights_fd, sizeof rights_fd);
+}
+
+int64_t tpc_operation_sendmsg(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths, unsigned count,
+                              int flags, int rights_fd) {
+    if (count == 0 || count > PARTS_MAX) return -EINVAL;
+    message *to_send = calloc(1, sizeof *to_send + count * sizeof(struct iovec));
+    if (!to_send) return -ENOMEM;
+    fill_vector(to_send->vector, parts, lengths, count);
+    to_send->header.msg_iov = to_send->vector;
+    to_send->header.msg_iovlen = count;
+    if (rights_fd >= 0) attach_rights(to_send, rights_fd);
+    return submit_plain(ring, token, to_send, IORING_OP_SENDMSG, fd, to_send, 1, 0, (uint32_t)flags | MSG_NOSIGNAL);
+}
+
+int64_t tpc_operation_shutdown(tpc_ring *ring, uint64_t token, int fd, int how) {
+    if (!tpc_ring_has(ring, TPC_FEATURE_SHUTDOWN)) return completed(ring, token, shutdown(fd, how));
+    return submit_plain(ring, token, NULL, IORING_OP_SHUTDOWN, fd, NULL, (uint32_t)how, 0, 0);
+}
+
+int64_t tpc_operation_poll(tpc_ring *ring, uint64_t token, int fd, unsigned poll_events, bool multishot) {
+    if (multishot && !tpc_ring_has(ring, TPC_FEATURE_MULTISHOT_POLL)) return -EOPNOTSUPP;
+    struct io_uring_sqe *sqe;
+    int64_t id;
+    int result = begin(ring, token, RULE_EACH, NULL, &sqe, &id);
+    if (result < 0) return result;
+    io_uring_prep_poll_add(sqe, fd, poll_events);
+    if (multishot) sqe->len |= IORING_POLL_ADD_MULTI;
+    return id;
+}
+
+int64_t tpc_operation_timeout(tpc_ring *ring, uint64_t token, int64_t timeout_ns) {
+    struct __kernel_timespec *copy = malloc(sizeof *copy);
+    if (!copy) return -ENOMEM;
+    *copy = (struct __kernel_timespec){.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
+    return submit_plain(ring, token, copy, IORING_OP_TIMEOUT, -1, copy, 1, 0, 0);
+}

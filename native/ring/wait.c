@@ -1,0 +1,130 @@
+/*
+ * The turn of a core: hooks, one io_uring_enter(2) that submits and waits, completions to their handlers, events to Python.
+ *
+ * Why the wait ends on its own under load: completions that C handles alone could keep it here for ever, and with it
+ * Python's deadlines, the drain and the watchdog. So 1 ms or `work_max` completions after the first one it returns.
+ * Completions that produced an event end the wait at once, after the batch they came in.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+
+#include "ring_state.h"
+
+enum { HOT_WORK_NS_MAX = 1000000 };
+
+static void arm_wake(tpc_ring *ring) {
+    if (ring->wake_armed) return;
+    struct io_uring_sqe *sqe = tpc_ring_sqe(ring, tpc_user_data(TPC_KIND_WAKE, 0, 0));
+    if (!sqe) return;
+    io_uring_prep_poll_add(sqe, ring->wake_fd, POLLIN);
+    ring->wake_armed = true;
+}
+
+static int64_t run_hooks(tpc_ring *ring) {
+    int64_t earliest = INT64_MAX;
+    for (unsigned i = 0; i < ring->hooks_count; i++) {
+        int64_t wanted = ring->hooks[i].hook(ring->hooks[i].context, ring->now_ns);
+        if (wanted < earliest) earliest = wanted;
+    }
+    return earliest;
+}
+
+/* Before 5.11: a timeout entry ends the wait. One that fires too early costs a turn of the loop, so it is left alone. */
+static void arm_timer(tpc_ring *ring, int64_t until_ns) {
+    if (until_ns >= ring->timer_until_ns) return;
+    if (tpc_ring_reserve(ring, 2) < 0) return;
+    if (ring->timer_until_ns != INT64_MAX) {
+        struct io_uring_sqe *sqe = tpc_ring_sqe(ring, tpc_user_data(TPC_KIND_NONE, 0, 0));
+        io_uring_prep_rw(IORING_OP_TIMEOUT_REMOVE, sqe, -1, NULL, 0, 0);
+        sqe->addr = tpc_user_data(TPC_KIND_TIMER, ring->timer_generation, 0);
+    }
+    ring->timer_generation++;
+    struct io_uring_sqe *sqe = tpc_ring_sqe(ring, tpc_user_data(TPC_KIND_TIMER, ring->timer_generation, 0));
+    ring->timer_value = (struct __kernel_timespec){.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
+    io_uring_prep_timeout(sqe, &ring->timer_value, 0, IORING_TIMEOUT_ABS);
+    ring->timer_until_ns = until_ns;
+}
+
+unsigned tpc_ring_harvest(tpc_ring *ring, unsigned events_max) {
+    struct io_uring *uring = &ring->uring;
+    struct io_uring_cq *cq = &uring->cq;
+    unsigned worked = 0;
+    unsigned head = *cq->khead;
+    unsigned tail = io_uring_smp_load_acquire(cq->ktail);
+    for (; head != tail && tpc_ring_events_pending(ring) < events_max; head++) {
+        const struct io_uring_cqe cqe = cq->cqes[head & cq->ring_mask];
+        io_uring_smp_store_release(cq->khead, head + 1); /* the copy is ours; a handler may submit */
+        ring->statistics.completions++;
+        if (!(cqe.flags & IORING_CQE_F_MORE)) ring->statistics.outstanding--;
+        unsigned kind = (unsigned)(cqe.user_data >> 56);
+        if (kind >= TPC_KINDS_MAX || !ring->handlers[kind].handler) continue;
+        ring->handlers[kind].handler(ring->handlers[kind].context, cqe.user_data, cqe.res, cqe.flags);
+        if (kind != TPC_KIND_WAKE && kind != TPC_KIND_TIMER) worked++;
+    }
+    return worked;
+}
+
+static int deliver(tpc_ring *ring, tpc_event *events, unsigned events_max) {
+    size_t count = tpc_ring_events_pending(ring);
+    if (count > events_max) count = events_max;
+    memcpy(events, ring->events + ring->events_head, count * sizeof *events);
+    ring->events_head += count;
+    if (ring->events_head == ring->events_tail) ring->events_head = ring->events_tail = 0;
+    ring->statistics.events += count;
+    return (int)count;
+}
+
+/* Waits in the kernel until `until_ns`, or not at all when something is there already. */
+static int submit_and_wait(tpc_ring *ring, int64_t until_ns) {
+    bool waits = tpc_ring_events_pending(ring) == 0 && until_ns > ring->now_ns && io_uring_cq_ready(&ring->uring) == 0;
+    bool ends = until_ns != INT64_MAX;
+    if (waits && ends && !tpc_ring_has(ring, TPC_FEATURE_EXT_ARG)) arm_timer(ring, until_ns);
+    int result = tpc_ring_enter(ring, waits, ends ? until_ns - ring->now_ns : -1);
+    int64_t now = tpc_monotonic_ns();
+    ring->statistics.wait_ns += now - ring->now_ns;
+    ring->now_ns = now;
+    if (result == -EBUSY || result == -EAGAIN) return 0; /* completions first; what is queued stays queued */
+    return result;
+}
+
+static void charge_work(tpc_ring *ring) {
+    int64_t now = tpc_monotonic_ns();
+    ring->statistics.work_ns += now - ring->now_ns;
+    ring->now_ns = now;
+}
+
+int tpc_ring_wait(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event *events, unsigned events_max) {
+    ring->statistics.turns++;
+    ring->now_ns = tpc_monotonic_ns();
+    int64_t deadline = timeout_ns < 0 || timeout_ns > INT64_MAX - ring->now_ns ? INT64_MAX : ring->now_ns + timeout_ns;
+    int64_t hot_since = 0;
+    unsigned worked = 0;
+    int result = 0;
+    bool late = false, hot = false;
+    ring->woken = false;
+    tpc_operations_turn(ring);
+    do {
+        arm_wake(ring);
+        int64_t hooks_until = run_hooks(ring);
+        result = submit_and_wait(ring, hooks_until < deadline ? hooks_until : deadline);
+        if (result < 0 && result != -ETIME && result != -EINTR) return result;
+        unsigned harvested = tpc_ring_harvest(ring, events_max);
+        if (harvested && !worked) hot_since = ring->now_ns;
+        worked += harvested;
+        charge_work(ring);
+        late = ring->now_ns >= deadline;
+        hot = worked && (worked >= work_max || ring->now_ns - hot_since >= HOT_WORK_NS_MAX);
+    } while (!tpc_ring_events_pending(ring) && !ring->woken && result != -EINTR && !late && !hot);
+
+    /* What the handlers queued leaves now: it must not wait for Python's part of the turn. */
+    run_hooks(ring);
+    if (io_uring_sq_ready(&ring->uring)) tpc_ring_submit(ring);
+    int count = deliver(ring, events, events_max);
+    if (count) return count;
+    if (hot) ring->statistics.hot_limits++;
+    if (result == -EINTR) return -EINTR;
+    if (hot || ring->woken || !late) return 0;
+    ring->statistics.timeouts++;
+    return -ETIME;
+}

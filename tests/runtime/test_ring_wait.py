@@ -1,0 +1,122 @@
+"""The C ring by itself, without trio: set-up, the wait, its ends, events, shut-down. With all features and with 5.8's."""
+
+import errno
+import os
+import threading
+import time
+
+import pytest
+
+from tpc_broker._ring import ffi, lib
+
+ALL_HIDDEN = (1 << lib.TPC_FEATURES_COUNT) - 1
+EVENTS_MAX = 64
+
+
+@pytest.fixture(params=[0, ALL_HIDDEN], ids=["all-features", "as-5.8"])
+def ring(request):
+    out = ffi.new("tpc_ring **")
+    assert lib.tpc_ring_new(256, request.param, out) == 0
+    yield out[0]
+    assert lib.tpc_ring_close(out[0], 5_000_000_000) == 0
+
+
+def wait(ring, timeout_ms=2000, work_max=1000):
+    events = ffi.new("tpc_event[]", EVENTS_MAX)
+    count = lib.tpc_ring_wait(ring, timeout_ms * 1_000_000, work_max, events, EVENTS_MAX)
+    if count < 0:
+        return count
+    return [(events[i].kind, events[i].token, events[i].a, events[i].b) for i in range(count)]
+
+
+def statistics(ring):
+    result = ffi.new("tpc_ring_statistics *")
+    lib.tpc_ring_get_statistics(ring, result)
+    return result
+
+
+def test_a_wait_with_nothing_to_do_ends_with_its_timeout(ring):
+    started = time.monotonic()
+    assert wait(ring, 30) == -errno.ETIME
+    assert time.monotonic() - started >= 0.029
+    assert wait(ring, 0) == -errno.ETIME
+    assert statistics(ring).timeouts == 2
+
+
+def test_an_earlier_deadline_after_a_later_one(ring):
+    assert lib.tpc_operation_nop(ring, 1) > 0
+    assert wait(ring, 60_000) == [(lib.TPC_EVENT_OPERATION, 1, 0, 0)]
+    started = time.monotonic()
+    assert wait(ring, 20) == -errno.ETIME
+    assert 0.019 <= time.monotonic() - started < 30
+
+
+def test_events_that_do_not_fit_come_next_time_in_order(ring):
+    for token in range(200):
+        assert lib.tpc_operation_nop(ring, token) > 0
+    tokens, sizes = [], []
+    while len(tokens) < 200:
+        events = wait(ring)
+        sizes.append(len(events))
+        tokens += [event[1] for event in events]
+    assert tokens == list(range(200))
+    assert max(sizes) <= EVENTS_MAX
+    assert statistics(ring).operations == 0
+
+
+def test_another_thread_wakes_the_wait(ring):
+    threading.Timer(0.02, lib.tpc_ring_wake, [ring]).start()
+    assert wait(ring, 60_000) == []
+    assert statistics(ring).wakes == 1
+    lib.tpc_ring_wake(ring)
+    assert wait(ring, 60_000) == []
+    assert wait(ring, 0) == -errno.ETIME
+
+
+def test_more_operations_than_the_submission_queue_has_entries(ring):
+    for token in range(3000):
+        assert lib.tpc_operation_nop(ring, token) > 0
+    seen = 0
+    while seen < 3000:
+        seen += len(wait(ring))
+    assert statistics(ring).outstanding == 1  # the armed wake-up
+
+
+def test_cancel_gives_the_operation_its_last_event(ring):
+    reading, writing = os.pipe()
+    buffer = ffi.new("char[16]")
+    operation = lib.tpc_operation_read(ring, 7, reading, buffer, 16, 2**64 - 1)
+    assert operation > 0
+    assert wait(ring, 10) == -errno.ETIME
+    assert lib.tpc_operation_cancel(ring, operation) == 0
+    [(kind, token, result, _)] = wait(ring)
+    assert (kind, token) == (lib.TPC_EVENT_OPERATION, 7)
+    assert result in {-errno.ECANCELED, -errno.EINTR}
+    assert lib.tpc_operation_cancel(ring, operation) == -errno.ENOENT
+    os.close(reading)
+    os.close(writing)
+
+
+def test_closing_drains_what_is_under_way(ring):
+    reading, writing = os.pipe()
+    buffer = ffi.new("char[16]")
+    for token in range(20):
+        assert lib.tpc_operation_read(ring, token, reading, buffer, 16, 2**64 - 1) > 0
+        assert lib.tpc_operation_timeout(ring, 100 + token, 3600 * 10**9) > 0
+    assert wait(ring, 10) == -errno.ETIME
+    assert statistics(ring).operations == 40
+    os.close(reading)
+    os.close(writing)
+    # the fixture closes the ring, which must not time out
+
+
+def test_linked_write_and_fdatasync_give_one_event(ring, tmp_path):
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    data = ffi.from_buffer(b"x" * 100)
+    assert lib.tpc_operation_write_fdatasync(ring, 5, fd, data, 100, 10) > 0
+    assert wait(ring) == [(lib.TPC_EVENT_OPERATION, 5, 100, 0)]
+    assert os.pread(fd, 200, 0) == b"\0" * 10 + b"x" * 100
+    os.close(fd)
+    assert lib.tpc_operation_write_fdatasync(ring, 6, fd, data, 100, 10) > 0
+    [(_, token, written, synced)] = wait(ring)
+    assert (token, written, synced) == (6, -errno.EBADF, -errno.ECANCELED)
