@@ -1,0 +1,155 @@
+"""Names of files and folders under the data folder, and the two small text files of a partition.
+
+    topics/<topic>-<partition>/   00000000000000000000.log .index .timeindex .txnindex .snapshot
+                                  leader-epoch-checkpoint   partition.metadata
+    journals/                     <core, 4 digits>.journal .checkpoint
+
+Segment names and the text files are Kafka's (Kafka 4.3), so its own tools read a partition folder. A name that is not
+exactly of this form is not ours and is left alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import re
+import uuid
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tpc_broker.model import CoreId, LeaderEpoch, Offset, PartitionIndex, TopicId
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+
+DELETED_SUFFIX: Final = ".deleted"
+"""A file that is to be removed once readers are done with it."""
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+"""A file that is being written and has no meaning until it is renamed."""
+
+SPARE_FILE: Final = "next-segment.spare"
+"""Disk space that is reserved for a partition's next segment; the roll gives it its name."""
+
+EPOCHS_FILE: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA_FILE: Final = "partition.metadata"
+DELETED_FOLDER_SUFFIX: Final = "-delete"
+TOPIC_NAME_BYTES_MAX: Final = 249
+
+_SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
+_FOLDER_NAME: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})")
+_JOURNAL_NAME: Final = re.compile(r"(\d{4})\.journal")
+
+
+class TextFileError(ValueError):
+    """One of the small text files does not say what it should; the message names the line."""
+
+
+class EpochStart(NamedTuple):
+    """The first offset that was (or would be) written under a leader epoch."""
+
+    epoch: LeaderEpoch
+    start_offset: Offset
+
+
+def segment_file_name(base_offset: int, suffix: str) -> str:
+    """`00000000000000000042.log`."""
+    assert 0 <= base_offset < 2**63, base_offset
+    return f"{base_offset:020d}{suffix}"
+
+
+def parse_segment_file_name(name: str) -> tuple[Offset, str] | None:
+    """Base offset and suffix, None when the name is something else."""
+    match = _SEGMENT_NAME.fullmatch(name)
+    if match is None or int(match[1]) >= 2**63:
+        return None
+    return Offset(int(match[1])), match[2]
+
+
+def partition_folder_name(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def parse_partition_folder_name(name: str) -> tuple[str, PartitionIndex] | None:
+    """Topic and partition, None when the name is something else (a deleted folder, a stranger's)."""
+    match = _FOLDER_NAME.fullmatch(name)
+    if match is None or int(match[2]) >= 2**31:
+        return None
+    return match[1], PartitionIndex(int(match[2]))
+
+
+def deleted_folder_name(topic: str, partition: int, unique: str) -> str:
+    """The name a deleted partition's folder waits under. `unique` keeps two deletions of one name apart.
+
+    The result never parses as a partition's folder. Topic names may be as long as a file name, so the topic is cut.
+    """
+    tail = f"-{partition}.{unique}{DELETED_FOLDER_SUFFIX}"
+    return topic[: 255 - len(tail)] + tail
+
+
+def journal_file_name(core: CoreId) -> str:
+    return f"{core:04d}.journal"
+
+
+def checkpoint_file_name(core: CoreId) -> str:
+    return f"{core:04d}.checkpoint"
+
+
+def parse_journal_file_name(name: str) -> CoreId | None:
+    match = _JOURNAL_NAME.fullmatch(name)
+    return CoreId(int(match[1])) if match else None
+
+
+def encode_topic_id(topic_id: TopicId) -> str:
+    """Kafka's text form of an id: URL-safe base64 without padding, 22 characters."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def decode_topic_id(text: str) -> TopicId:
+    try:
+        raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+        return TopicId(uuid.UUID(bytes=raw))
+    except ValueError as error:
+        raise TextFileError(f"no topic id: {text!r}") from error
+
+
+def encode_partition_metadata(topic_id: TopicId) -> bytes:
+    """`partition.metadata`, version 0."""
+    return f"version: 0\ntopic_id: {encode_topic_id(topic_id)}".encode()
+
+
+def decode_partition_metadata(data: bytes) -> TopicId:
+    lines = dict(line.split(": ", 1) for line in data.decode("utf-8", "replace").splitlines() if ": " in line)
+    if lines.get("version") != "0":
+        raise TextFileError(f"{PARTITION_METADATA_FILE}: version {lines.get('version')!r}, known is '0'")
+    if "topic_id" not in lines:
+        raise TextFileError(f"{PARTITION_METADATA_FILE}: no line topic_id")
+    return decode_topic_id(lines["topic_id"])
+
+
+def encode_epochs(epochs: Sequence[EpochStart]) -> bytes:
+    """`leader-epoch-checkpoint`, version 0: the version, the number of lines, `epoch start_offset` each."""
+    return "\n".join(["0", str(len(epochs)), *(f"{entry.epoch} {entry.start_offset}" for entry in epochs), ""]).encode()
+
+
+def decode_epochs(data: bytes) -> list[EpochStart]:
+    """The entries; epochs and offsets rise, otherwise TextFileError."""
+    lines = data.decode("utf-8", "replace").split("\n")
+    try:
+        version, count = int(lines[0]), int(lines[1])
+        entries = [EpochStart(LeaderEpoch(int(epoch)), Offset(int(offset)))
+                   for epoch, offset in (line.split(" ") for line in lines[2:] if line)]
+    except (ValueError, IndexError) as error:
+        raise TextFileError(f"{EPOCHS_FILE}: {error}") from error
+    if version != 0 or count != len(entries):
+        raise TextFileError(f"{EPOCHS_FILE}: version {version}, {count} entries announced, {len(entries)} found")
+    for earlier, later in itertools.pairwise(entries):
+        if later.epoch <= earlier.epoch or later.start_offset <= earlier.start_offset:
+            raise TextFileError(f"{EPOCHS_FILE}: {later} behind {earlier}")
+    return entries

@@ -1,0 +1,212 @@
+"""What a partition knows of its producers: last batches, open transactions; and the `.snapshot` file.
+
+Theory of operation
+-------------------
+The state is a function of the log: applying every batch in order from an empty state gives it. It is kept so that a
+repeat of one of a producer's last five batches is recognised (KIP-98), and so that readers of committed records know
+the *last stable offset*: the first offset of the oldest transaction that is still open. A snapshot named N is the state
+in front of offset N, so the state at any offset is the nearest snapshot below plus the batches since.
+
+Applying does not judge: what is in the log was checked before it was admitted.
+
+The `.snapshot` file is Kafka's (version 1, big-endian): version i16, CRC-32C u32 over what follows it, the number of
+entries i32, and per producer: id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64,
+coordinator epoch i32, first offset of the open transaction i64 (-1: none). It holds one batch per producer; a core's
+checkpoint holds all five.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tpc_broker.log.batch import (
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    ControlMarker,
+    decode_control_marker,
+)
+from tpc_broker.log.indexes import AbortedTransaction
+from tpc_broker.native_bytes import crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpc_broker.log.batch import Buffer
+
+BATCHES_PER_PRODUCER_MAX: Final = 5
+SNAPSHOT_VERSION: Final = 1
+NO_OFFSET: Final = -1
+
+_SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
+_SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_CRC_COVERS_FROM: Final = 6
+
+_PRODUCER: Final = struct.Struct("<qhiqqB")
+_BATCH: Final = struct.Struct("<iqiq")
+_COUNT: Final = struct.Struct("<I")
+
+
+class SnapshotError(ValueError):
+    """A producer snapshot that cannot be believed."""
+
+
+class ProducedBatch(NamedTuple):
+    """One of a producer's last batches, as a repeat of it would look."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+
+@dataclass(slots=True)
+class Producer:
+    """One producer id. `batches` holds the last five at most, oldest first."""
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int = -1
+    transaction_first_offset: int = NO_OFFSET
+    last_timestamp: int = NO_TIMESTAMP
+    batches: list[ProducedBatch] = field(default_factory=list)
+
+
+class ProducerState:
+    """All producers of one partition, as of the offset up to which batches were applied."""
+
+    def __init__(self) -> None:
+        self.producers: dict[int, Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self.producers)
+
+    def __iter__(self) -> Iterator[Producer]:
+        return iter(self.producers.values())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProducerState) and self.producers == other.producers
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def copy(self) -> ProducerState:
+        duplicate = ProducerState()
+        for producer in self:
+            duplicate.producers[producer.producer_id] = Producer(
+                producer.producer_id, producer.epoch, producer.coordinator_epoch, producer.transaction_first_offset,
+                producer.last_timestamp, list(producer.batches))
+        return duplicate
+
+    def apply(self, header: BatchHeader, data: Buffer, position: int = 0) -> AbortedTransaction | None:
+        """Take a batch into account; `data` from `position` on is the batch. The transaction that it aborts, if any."""
+        if header.producer_id == NO_PRODUCER_ID:
+            return None
+        if header.is_control:
+            return self._apply_marker(header, decode_control_marker(data, position))
+        producer = self._producer(header)
+        producer.last_timestamp = header.max_timestamp
+        producer.batches.append(
+            ProducedBatch(header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp))
+        del producer.batches[:-BATCHES_PER_PRODUCER_MAX]
+        if header.is_transactional and producer.transaction_first_offset == NO_OFFSET:
+            producer.transaction_first_offset = header.base_offset
+        return None
+
+    def _producer(self, header: BatchHeader) -> Producer:
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            producer = self.producers[header.producer_id] = Producer(header.producer_id, header.producer_epoch)
+        elif producer.epoch != header.producer_epoch:
+            producer.epoch = header.producer_epoch
+            producer.batches.clear()
+        return producer
+
+    def _apply_marker(self, header: BatchHeader, marker: ControlMarker) -> AbortedTransaction | None:
+        if marker.kind not in (CONTROL_ABORT, CONTROL_COMMIT):
+            return None
+        producer = self._producer(header)
+        first_offset = producer.transaction_first_offset
+        producer.transaction_first_offset = NO_OFFSET
+        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.last_timestamp = header.max_timestamp
+        if first_offset == NO_OFFSET or marker.kind == CONTROL_COMMIT:
+            return None
+        return AbortedTransaction(header.producer_id, first_offset, header.last_offset,
+                                  self.last_stable_offset(header.next_offset))
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """First offset of the oldest open transaction, the high watermark when there is none below it."""
+        return min((producer.transaction_first_offset for producer in self
+                    if producer.transaction_first_offset != NO_OFFSET), default=high_watermark)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers without an open transaction that were silent for so long; how many."""
+        silent = [producer.producer_id for producer in self
+                  if producer.transaction_first_offset == NO_OFFSET
+                  and now_ms - producer.last_timestamp >= expiration_ms]
+        for producer_id in silent:
+            del self.producers[producer_id]
+        return len(silent)
+
+    def encode_snapshot(self) -> bytes:
+        """The `.snapshot` file."""
+        entries = []
+        for producer in self:
+            last = producer.batches[-1] if producer.batches else ProducedBatch(NO_SEQUENCE, NO_OFFSET, 0, NO_TIMESTAMP)
+            entries.append(_SNAPSHOT_ENTRY.pack(
+                producer.producer_id, producer.epoch, last.last_sequence, last.last_offset, last.offset_delta,
+                producer.last_timestamp, producer.coordinator_epoch, producer.transaction_first_offset))
+        covered = struct.pack(">i", len(entries)) + b"".join(entries)
+        return struct.pack(">hI", SNAPSHOT_VERSION, crc32c(covered)) + covered
+
+    @classmethod
+    def decode_snapshot(cls, data: bytes) -> ProducerState:
+        """Raises SnapshotError for anything but a whole, right snapshot."""
+        if len(data) < _SNAPSHOT_HEADER.size:
+            raise SnapshotError(f"{len(data)} bytes are no producer snapshot")
+        version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)
+        if version != SNAPSHOT_VERSION:
+            raise SnapshotError(f"version {version}, known is {SNAPSHOT_VERSION}")
+        if crc != crc32c(data[_CRC_COVERS_FROM:]):
+            raise SnapshotError("the CRC does not fit")
+        if count < 0 or len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
+            raise SnapshotError(f"{count} entries in {len(data)} bytes")
+        state = cls()
+        for (producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch,
+             first_offset) in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEADER.size :]):
+            producer = Producer(producer_id, epoch, coordinator_epoch, first_offset, timestamp)
+            if last_offset != NO_OFFSET:
+                producer.batches.append(ProducedBatch(last_sequence, last_offset, offset_delta, timestamp))
+            state.producers[producer_id] = producer
+        return state
+
+    def encode_full(self) -> bytes:
+        """All that is known, for a core's checkpoint (little-endian; no CRC of its own)."""
+        parts = [_COUNT.pack(len(self.producers))]
+        for producer in self:
+            parts.append(_PRODUCER.pack(producer.producer_id, producer.epoch, producer.coordinator_epoch,
+                                        producer.transaction_first_offset, producer.last_timestamp,
+                                        len(producer.batches)))
+            parts.extend(_BATCH.pack(*batch) for batch in producer.batches)
+        return b"".join(parts)
+
+    @classmethod
+    def decode_full(cls, data: Buffer, position: int) -> tuple[ProducerState, int]:
+        """The state that `encode_full` wrote at a place, and the place behind it. The bytes' CRC was checked before."""
+        state = cls()
+        (count,) = _COUNT.unpack_from(data, position)
+        position += _COUNT.size
+        for _number in range(count):
+            *fields, batches_count = _PRODUCER.unpack_from(data, position)
+            position += _PRODUCER.size
+            producer = Producer(*fields)
+            for _batch in range(batches_count):
+                producer.batches.append(ProducedBatch._make(_BATCH.unpack_from(data, position)))
+                position += _BATCH.size
+            state.producers[producer.producer_id] = producer
+        return state, position
