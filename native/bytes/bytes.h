@@ -1,0 +1,14 @@
+/* Everything the byte helpers offer, for C callers. The declarations are those that Python sees (cdef/). */
+#ifndef TPC_BYTES_H
+#define TPC_BYTES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cdef/10_version.h"
+#include "cdef/20_crc32c.h"
+#include "cdef/30_batch.h"
+#include "cdef/40_request.h"
+
+#endif
