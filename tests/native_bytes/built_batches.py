@@ -1,4 +1,4 @@
-"""Record batches for these tests, built by the encoders of kafka-python (plain) and aiokafka (compressed): second opinions."""
+"""Record batches for these tests, made by the encoders of kafka-python (plain) and aiokafka (compressed)."""
 
 import struct
 import warnings

@@ -2,10 +2,10 @@ import struct
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
-from built_batches import NOW_MS, batch, patched, seal, varint, with_records
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.native_bytes.built_batches import NOW_MS, batch, patched, seal, varint, with_records
 from tpc_broker.native_bytes import (
     INT64_MAX,
     BatchLimits,
