@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* syncfs */
 /*
  * The table of operations that Python awaits.
  *
@@ -117,6 +118,10 @@ static int begin(tpc_ring *ring, uint64_t token, enum completion_rule rule, void
     return 0;
 }
 
+int tpc_operation_begin(tpc_ring *ring, uint64_t token, void *memory, struct io_uring_sqe **sqe, int64_t *id) {
+    return begin(ring, token, RULE_EACH, memory, sqe, id);
+}
+
 static int64_t submit_plain(tpc_ring *ring, uint64_t token, void *memory, int opcode, int fd, const void *address, uint32_t length,
                             uint64_t offset, uint32_t operation_flags) {
     struct io_uring_sqe *sqe;
@@ -163,7 +168,8 @@ static void on_completion(void *context, uint64_t user_data, int32_t result, uin
         result = slot->result;
         flags = 0;
     }
-    tpc_ring_push_event(ring, TPC_EVENT_OPERATION, slot->token, result, flags, NULL);
+    void *data = flags & IORING_CQE_F_BUFFER ? tpc_receive_buffers_take(ring, flags) : NULL;
+    tpc_ring_push_event(ring, TPC_EVENT_OPERATION, slot->token, result, flags, data);
     if (!more) free_slot(ring, index);
 }
 
@@ -410,3 +416,5 @@ int64_t tpc_operation_timeout(tpc_ring *ring, uint64_t token, int64_t timeout_ns
     *copy = (struct __kernel_timespec){.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
     return submit_plain(ring, token, copy, IORING_OP_TIMEOUT, -1, copy, 1, 0, 0);
 }
+
+int tpc_syncfs(int fd) { return syncfs(fd) < 0 ? -errno : 0; }

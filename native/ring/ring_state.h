@@ -6,6 +6,8 @@
 #define TPC_RING_STATE_H
 
 #include <liburing.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 #include "ring.h"
 
@@ -27,6 +29,16 @@ typedef struct {
 } tpc_turn_hook_entry;
 
 struct tpc_operations;
+struct tpc_receive_buffers;
+
+/* Python's part of a turn, watched by another thread: only the atomics are shared. */
+typedef struct {
+    int64_t threshold_ns;                /* 0: off */
+    _Atomic int64_t python_since_ns;     /* 0: inside the wait */
+    atomic_bool stopped;
+    pthread_mutex_t lock;
+    pthread_cond_t stop_wanted;
+} tpc_stall_watch;
 
 struct tpc_ring {
     struct io_uring uring;
@@ -55,6 +67,8 @@ struct tpc_ring {
 
     int64_t now_ns;
     struct tpc_operations *operations;
+    struct tpc_receive_buffers *receive_buffers;
+    tpc_stall_watch stall;
     tpc_ring_statistics statistics;
 };
 
@@ -74,7 +88,20 @@ int tpc_operations_new(tpc_ring *ring);
 void tpc_operations_free(tpc_ring *ring);
 void tpc_operations_cancel_all(tpc_ring *ring);
 
-/* Called with the events that are about to be handed over, and at the start of the turn after that. */
+/* At the start of a turn: cancels that found no room. */
 void tpc_operations_turn(tpc_ring *ring);
+
+/* At the start of a turn, when Python has seen all events: gives back the buffers whose data it has copied. */
+void tpc_receive_buffers_turn(tpc_ring *ring);
+/* The data of a completion with IORING_CQE_F_BUFFER. */
+void *tpc_receive_buffers_take(tpc_ring *ring, uint32_t completion_flags);
+
+/* Takes a slot of the operation table and an entry; on failure `memory` is freed. */
+int tpc_operation_begin(tpc_ring *ring, uint64_t token, void *memory, struct io_uring_sqe **sqe, int64_t *operation);
+
+void tpc_stall_new(tpc_ring *ring);
+void tpc_stall_free(tpc_ring *ring);
+void tpc_stall_enter(tpc_ring *ring, int64_t now_ns); /* Python's part ends: the wait begins */
+void tpc_stall_leave(tpc_ring *ring);
 
 #endif

@@ -124,6 +124,7 @@ int tpc_ring_new(unsigned entries, uint32_t hidden, tpc_ring **out) {
     tpc_ring_handle(ring, TPC_KIND_TIMER, on_timer, ring);
     result = tpc_operations_new(ring);
     if (result < 0) goto close_wake;
+    tpc_stall_new(ring);
     ring->now_ns = tpc_monotonic_ns();
     *out = ring;
     return 0;
@@ -313,6 +314,7 @@ int tpc_ring_close(tpc_ring *ring, int64_t timeout_ns) {
     io_uring_queue_exit(&ring->uring);
     close(ring->wake_fd);
     tpc_operations_free(ring);
+    tpc_stall_free(ring);
     free(ring->events);
     free(ring);
     return 0;

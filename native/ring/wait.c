@@ -94,9 +94,7 @@ static void charge_work(tpc_ring *ring) {
     ring->now_ns = now;
 }
 
-int tpc_ring_wait(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event *events, unsigned events_max) {
-    ring->statistics.turns++;
-    ring->now_ns = tpc_monotonic_ns();
+static int turn(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event *events, unsigned events_max) {
     int64_t deadline = timeout_ns < 0 || timeout_ns > INT64_MAX - ring->now_ns ? INT64_MAX : ring->now_ns + timeout_ns;
     int64_t hot_since = 0;
     unsigned worked = 0;
@@ -104,6 +102,7 @@ int tpc_ring_wait(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_eve
     bool late = false, hot = false;
     ring->woken = false;
     tpc_operations_turn(ring);
+    tpc_receive_buffers_turn(ring);
     do {
         arm_wake(ring);
         int64_t hooks_until = run_hooks(ring);
@@ -127,4 +126,13 @@ int tpc_ring_wait(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_eve
     if (hot || ring->woken || !late) return 0;
     ring->statistics.timeouts++;
     return -ETIME;
+}
+
+int tpc_ring_wait(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event *events, unsigned events_max) {
+    ring->statistics.turns++;
+    ring->now_ns = tpc_monotonic_ns();
+    tpc_stall_enter(ring, ring->now_ns);
+    int result = turn(ring, timeout_ns, work_max, events, events_max);
+    tpc_stall_leave(ring);
+    return result;
 }

@@ -1,4 +1,5 @@
-"""The C ring by itself, without trio: set-up, the wait, its ends, events, shut-down. With all features and with 5.8's."""
+"""The C ring by itself, without trio: set-up, the wait, its ends, events, shut-down. With all features and with
+5.8's."""
 
 import errno
 import os

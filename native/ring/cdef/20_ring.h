@@ -56,6 +56,9 @@ typedef struct {
     uint64_t overflows;          /* completions that the kernel had to keep outside the ring */
     int64_t wait_ns;             /* time inside the kernel, waiting and submitting */
     int64_t work_ns;             /* time in completion handlers and turn hooks */
+    int64_t python_ns;           /* time between two waits */
+    uint64_t stalls;             /* turns in which Python took longer than the stall threshold */
+    int64_t stall_ns_max;        /* the longest of them */
 } tpc_ring_statistics;
 
 /* A ring with `entries` submission entries (fewer when memlock is short), owned by the calling thread. `hidden` is a mask

@@ -50,3 +50,6 @@ int64_t tpc_operation_timeout(tpc_ring *ring, uint64_t token, int64_t timeout_ns
 /* Asks the kernel to cancel. The operation's own event still comes, with -ECANCELED, or with its result when it was faster.
  * 0; -ENOENT: no such operation (it has completed). */
 int tpc_operation_cancel(tpc_ring *ring, int64_t operation);
+
+/* syncfs(2), which Python 3.11 lacks; for a helper thread. 0 or -errno. */
+int tpc_syncfs(int fd);

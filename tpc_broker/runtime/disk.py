@@ -1,0 +1,160 @@
+"""The disk port on the ring: `tpc_broker.broker.ports.Disk` by operations that tasks await.
+
+Reads, writes, syncs, opening, reserving, truncating and unlinking are entries of the ring. What has none on 5.8 and
+is rare and may block (rename, mkdir, listdir, stat, statvfs, syncfs) runs in a helper thread of trio.
+
+Transfers are cut into chunks, and short ones are continued, so a result is whole or an `OSError` with errno and path.
+A write that makes no progress is an error (EIO), not a loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from tpc_broker._ring import lib
+from tpc_broker.broker.ports import FileStatus, FileSystemStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tpc_broker.broker.ports import Buffer
+    from tpc_broker.runtime.ring import Ring
+
+CHUNK_BYTES_MAX: Final = 8 * 1024 * 1024
+"""One entry's share: well under what one read(2) can move, and other work gets its turn between chunks."""
+PARTS_MAX: Final = 1024
+"""Buffers per vectored entry (UIO_MAXIOV)."""
+FALLOC_FL_KEEP_SIZE: Final = 1
+
+
+def _no_progress(fd: int) -> OSError:
+    return OSError(errno.EIO, f"a write to descriptor {fd} made no progress")
+
+
+class RingDisk:
+    """`Disk` for the tasks of one core. All methods are checkpoints; a cancelled operation may still have happened."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+
+    async def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
+        return await self._ring.open(str(path), flags, mode)
+
+    async def close(self, fd: int) -> None:
+        """Close, also when the task is cancelled: a descriptor is never left open."""
+        with trio.CancelScope(shield=True):
+            await self._ring.close_fd(fd)
+
+    async def read(self, fd: int, length: int, position: int) -> bytes:
+        """Bytes [position, position + length), fewer only at the end of the file."""
+        data = bytearray(length)
+        done = await self.read_into(fd, data, position)
+        return bytes(data) if done == length else bytes(memoryview(data)[:done])
+
+    async def read_into(self, fd: int, data: bytearray | memoryview, position: int) -> int:
+        """Fill a buffer from a position on; the number of bytes, fewer than its length only at the end of the file."""
+        view = memoryview(data)
+        done = 0
+        while done < len(view):
+            count = await self._ring.read(fd, view[done : done + CHUNK_BYTES_MAX], position + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
+    async def write_at(self, fd: int, data: Buffer, position: int) -> None:
+        await self._write(fd, data, position, durable=False)
+
+    async def durable_write(self, fd: int, data: Buffer, position: int) -> None:
+        """Write, and return when it is on the disk (RWF_DSYNC)."""
+        await self._write(fd, data, position, durable=True)
+
+    async def _write(self, fd: int, data: Buffer, position: int, *, durable: bool) -> None:
+        view = memoryview(data).cast("B")
+        done = 0
+        while done < len(view):
+            count = await self._ring.write(fd, view[done : done + CHUNK_BYTES_MAX], position + done, durable=durable)
+            if count == 0:
+                raise _no_progress(fd)
+            done += count
+
+    async def writev(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
+        """Write buffers one after the other, from a position on."""
+        views = [view for view in (memoryview(buffer).cast("B") for buffer in buffers) if len(view)]
+        first = 0
+        while first < len(views):
+            count = await self._ring.writev(fd, views[first : first + PARTS_MAX], position)
+            if count == 0:
+                raise _no_progress(fd)
+            position += count
+            while first < len(views) and count >= len(views[first]):
+                count -= len(views[first])
+                first += 1
+            if count:
+                views[first] = views[first][count:]
+
+    async def write_fdatasync(self, fd: int, data: Buffer, position: int) -> None:
+        """Write and fdatasync, linked: for file systems on which RWF_DSYNC is slow."""
+        view = memoryview(data).cast("B")
+        written = await self._ring.write_fdatasync(fd, view, position)
+        if written < len(view):
+            await self._write(fd, view[written:], position + written, durable=False)
+            await self._ring.fdatasync(fd)
+
+    async def fdatasync(self, fd: int) -> None:
+        await self._ring.fdatasync(fd)
+
+    async def fallocate(self, fd: int, position: int, length: int, *, keep_size: bool) -> None:
+        await self._ring.fallocate(fd, FALLOC_FL_KEEP_SIZE if keep_size else 0, position, length)
+
+    async def truncate(self, fd: int, length: int) -> None:
+        await self._ring.ftruncate(fd, length)
+
+    async def unlink(self, path: Path) -> None:
+        await self._ring.unlink(str(path))
+
+    async def rmdir(self, path: Path) -> None:
+        await self._ring.unlink(str(path), folder=True)
+
+    async def rename(self, source: Path, target: Path) -> None:
+        await trio.to_thread.run_sync(os.rename, source, target)
+
+    async def mkdir(self, path: Path) -> None:
+        await trio.to_thread.run_sync(os.mkdir, path)
+
+    async def fsync_directory(self, path: Path) -> None:
+        """Make the names in a folder durable."""
+        fd = await self._ring.open(str(path), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            await self._ring.fsync(fd)
+        finally:
+            await self.close(fd)
+
+    async def listdir(self, path: Path) -> list[str]:
+        return await trio.to_thread.run_sync(os.listdir, path)
+
+    async def stat(self, path: Path) -> FileStatus:
+        return await trio.to_thread.run_sync(_stat, path)
+
+    async def statvfs(self, path: Path) -> FileSystemStatus:
+        return await trio.to_thread.run_sync(_statvfs, path)
+
+    async def syncfs(self, fd: int) -> None:
+        error = await trio.to_thread.run_sync(lib.tpc_syncfs, fd)
+        if error < 0:
+            raise OSError(-error, os.strerror(-error))
+
+
+def _stat(path: Path) -> FileStatus:
+    found = path.stat()
+    return FileStatus(found.st_size, found.st_mtime_ns // 1_000_000, path.is_dir())
+
+
+def _statvfs(path: Path) -> FileSystemStatus:
+    found = os.statvfs(path)
+    return FileSystemStatus(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)

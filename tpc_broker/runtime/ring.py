@@ -1,0 +1,474 @@
+"""The ring of one core: operations that tasks await, and events of the C parts handed to callbacks.
+
+Theory of operation. :meth:`Ring.wait` is one turn: C submits, waits, handles completions, and returns what Python has
+to know as an array of events. :meth:`Ring.dispatch` calls, for each event, the callback of its kind; the kind OPERATION
+belongs to this class and completes operations by their token. Nothing else runs Python: no thread, no signal handler.
+
+Lifetime of buffers (HARD_PARTS, rule 17). The kernel may write to a buffer until the last completion of its
+operation, whatever the task does meanwhile. So the table of pending operations holds the buffers, not the task's
+frame, and a cancelled task waits for the completion of the operation it asked the kernel to cancel. When the
+operation was faster than the cancel, its result is delivered as if there had been none, so an accepted or opened
+descriptor is never lost.
+
+Errors: `OSError` with the kernel's errno (and the path, where there is one); :exc:`RingUnavailable` when there is no
+io_uring.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import outcome
+import trio
+
+from tpc_broker._ring import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tpc_broker.broker.ports import Buffer
+
+RING_ABI: Final = 1
+ENTRIES_DEFAULT: Final = 1024
+"""Submission entries; a turn that queues more costs one more system call."""
+EVENTS_MAX: Final = 1024
+"""Events handed over per turn; more wait in C for the next turn."""
+HOT_WORK_MAX: Final = 512
+"""Completions handled in C before Python gets its turn."""
+PINNED_BYTES_MIN: Final = 4096
+"""Sends below this are copied by C, which is cheaper than pinning a Python buffer."""
+ZERO_COPY_BYTES_MIN: Final = 128 * 1024
+"""Sends from this on avoid the kernel's copy; pinning and unpinning pages costs more than copying less than that."""
+CURRENT_POSITION: Final = -1
+"""As a position: the file's own, and the only one that sockets and pipes have."""
+
+_EVENT = struct.Struct("=I4xQqqQ")
+assert _EVENT.size == ffi.sizeof("tpc_event")
+
+
+class RingUnavailable(Exception):  # noqa: N818 (a state of the host, like trio's Cancelled)
+    """There is no io_uring here. The text is one sentence for the operator, who gets exit code 2."""
+
+
+class Feature(IntEnum):
+    """What kernels differ in; the value is the bit in C."""
+
+    SINGLE_ISSUER = lib.TPC_FEATURE_SINGLE_ISSUER
+    DEFER_TASKRUN = lib.TPC_FEATURE_DEFER_TASKRUN
+    COOP_TASKRUN = lib.TPC_FEATURE_COOP_TASKRUN
+    EXT_ARG = lib.TPC_FEATURE_EXT_ARG
+    MULTISHOT_ACCEPT = lib.TPC_FEATURE_MULTISHOT_ACCEPT
+    MULTISHOT_RECEIVE = lib.TPC_FEATURE_MULTISHOT_RECEIVE
+    BUFFER_RING = lib.TPC_FEATURE_BUFFER_RING
+    SEND_ZC = lib.TPC_FEATURE_SEND_ZC
+    UNLINKAT = lib.TPC_FEATURE_UNLINKAT
+    FTRUNCATE = lib.TPC_FEATURE_FTRUNCATE
+    SHUTDOWN = lib.TPC_FEATURE_SHUTDOWN
+    SENDMSG_ZC = lib.TPC_FEATURE_SENDMSG_ZC
+    CANCEL_ANY = lib.TPC_FEATURE_CANCEL_ANY
+    MULTISHOT_POLL = lib.TPC_FEATURE_MULTISHOT_POLL
+
+
+FEATURE_KERNELS: Final = {
+    Feature.SINGLE_ISSUER: (6, 0),
+    Feature.DEFER_TASKRUN: (6, 1),
+    Feature.COOP_TASKRUN: (5, 19),
+    Feature.EXT_ARG: (5, 11),
+    Feature.MULTISHOT_ACCEPT: (5, 19),
+    Feature.MULTISHOT_RECEIVE: (6, 0),
+    Feature.BUFFER_RING: (5, 19),
+    Feature.SEND_ZC: (6, 0),
+    Feature.UNLINKAT: (5, 11),
+    Feature.FTRUNCATE: (6, 9),
+    Feature.SHUTDOWN: (5, 11),
+    Feature.SENDMSG_ZC: (6, 1),
+    Feature.CANCEL_ANY: (5, 19),
+    Feature.MULTISHOT_POLL: (5, 13),
+}
+"""The kernel release that brought each feature."""
+assert len(FEATURE_KERNELS) == lib.TPC_FEATURES_COUNT
+
+HIDE_VARIABLE: Final = "TPC_HIDE_FEATURES"
+
+
+def hidden_features(text: str) -> frozenset[Feature]:
+    """Read the feature switch: names (`buffer_ring,send_zc`) or a kernel release (`5.8`) whose later features are
+    hidden.
+
+    Raises `ValueError` that names what is allowed.
+    """
+    hidden: set[Feature] = set()
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        major, dot, minor = word.partition(".")
+        if dot and major.isdigit() and minor.isdigit():
+            release = (int(major), int(minor))
+            hidden |= {feature for feature, since in FEATURE_KERNELS.items() if since > release}
+        elif word.upper() in Feature.__members__:
+            hidden.add(Feature[word.upper()])
+        else:
+            names = ", ".join(feature.name.lower() for feature in Feature)
+            raise ValueError(f"{HIDE_VARIABLE}: {word!r} is neither a kernel release such as 5.8 nor one of: {names}")
+    return frozenset(hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class RingStatistics:
+    """Counters since the ring was made; times in ns. The fields are those of `tpc_ring_statistics` in C."""
+
+    turns: int
+    enters: int
+    submissions: int
+    completions: int
+    events: int
+    wakes: int
+    timeouts: int
+    hot_limits: int
+    outstanding: int
+    operations: int
+    overflows: int
+    wait_ns: int
+    work_ns: int
+    python_ns: int
+    stalls: int
+    stall_ns_max: int
+
+
+def _mask(features: Iterable[Feature]) -> int:
+    return sum(1 << feature for feature in features)
+
+
+def _unavailable(error: int) -> RingUnavailable:
+    if error == errno.ENOSYS:
+        return RingUnavailable("this kernel has no io_uring: Linux 5.8 or newer, built with CONFIG_IO_URING, is needed")
+    if error in {errno.EPERM, errno.EACCES}:
+        return RingUnavailable(
+            "io_uring is forbidden here: set the sysctl kernel.io_uring_disabled to 0, or, in a container, "
+            "run with a seccomp profile that allows io_uring_setup, io_uring_enter and io_uring_register"
+        )
+    if error == errno.ENOMEM:
+        return RingUnavailable(
+            "not even a small io_uring fits into the locked-memory limit: raise memlock (ulimit -l, LimitMEMLOCK=)"
+        )
+    return RingUnavailable(f"io_uring cannot be set up: {os.strerror(error)} (errno {error})")
+
+
+class _Waiter:
+    """A task that awaits one operation."""
+
+    __slots__ = ("cancelled", "flags", "operation", "ring", "task")
+
+    def __init__(self, ring: Ring, operation: int) -> None:
+        self.ring = ring
+        self.operation = operation
+        self.task = trio.lowlevel.current_task()
+        self.cancelled: Callable[[], NoReturn] | None = None
+        self.flags = 0
+
+    def complete(self, result: int, flags: int, _data: int) -> None:
+        self.flags = flags
+        trio.lowlevel.reschedule(self.task, outcome.Value(result))
+
+    def abort(self, raise_cancel: Callable[[], NoReturn]) -> trio.lowlevel.Abort:
+        self.cancelled = raise_cancel
+        self.ring.cancel(self.operation)
+        return trio.lowlevel.Abort.FAILED
+
+
+class Ring:
+    """One ring, made, used and closed by one thread. See the module for how it works.
+
+    The asynchronous methods are for trio tasks of that thread and are all cancellable; they complete as described in
+    the module.
+    The `start_*` methods are their callback forms: `callback(result, flags, data)` is called from :meth:`dispatch`.
+    """
+
+    def __init__(
+        self, entries: int = ENTRIES_DEFAULT, *, hidden: Iterable[Feature] | None = None, events_max: int = EVENTS_MAX
+    ) -> None:
+        """Make a ring. `hidden` are features not to be used; `None`: what the environment's TPC_HIDE_FEATURES says."""
+        if lib.tpc_ring_abi() != RING_ABI:
+            raise RuntimeError("tpc_broker._ring was built from other sources: build the extensions again")
+        if hidden is None:
+            hidden = hidden_features(os.environ.get(HIDE_VARIABLE, ""))
+        out = ffi.new("tpc_ring **")
+        error = lib.tpc_ring_new(entries, _mask(hidden), out)
+        if error < 0:
+            raise _unavailable(-error)
+        self.pointer = out[0]
+        """`tpc_ring *`, for the Python faces of the other C parts; valid until the ring is closed."""
+        self.features = frozenset(feature for feature in Feature if lib.tpc_ring_features(self.pointer) >> feature & 1)
+        self.closed = False
+        self._events = ffi.new("tpc_event[]", events_max)
+        self._events_max = events_max
+        self._events_view = memoryview(ffi.buffer(self._events))
+        self._callbacks: list[Callable[[int, int, int, int], None] | None] = [None] * 16
+        self._callbacks[lib.TPC_EVENT_OPERATION] = self._on_operation
+        self._token = 0
+        self._pending: dict[int, tuple[Callable[[int, int, int], None], object]] = {}
+        self._buffers: Any = None
+
+    # ------------------------------------------------------------------------------------------ the turn
+
+    def wait(self, timeout_ns: int, work_max: int = HOT_WORK_MAX) -> int:
+        """One turn: the number of events for :meth:`dispatch`; 0: woken; -ETIME: the time-out passed; -EINTR: a signal.
+
+        `timeout_ns` < 0 waits without end.
+        """
+        count: int = lib.tpc_ring_wait(self.pointer, timeout_ns, work_max, self._events, self._events_max)
+        if count < 0 and count not in {-errno.ETIME, -errno.EINTR}:
+            raise OSError(-count, f"io_uring_enter: {os.strerror(-count)}")
+        return count
+
+    def dispatch(self, count: int) -> None:
+        """Call the callbacks of the `count` events that the last :meth:`wait` gave."""
+        callbacks = self._callbacks
+        for kind, token, a, b, pointer in _EVENT.iter_unpack(self._events_view[: count * _EVENT.size]):
+            callback = callbacks[kind]
+            if callback is not None:
+                callback(token, a, b, pointer)
+
+    def on_event(self, kind: int, callback: Callable[[int, int, int, int], None] | None) -> None:
+        """Have events of a kind (`lib.TPC_EVENT_…`) call `callback(token, a, b, pointer)`; `None`: they are dropped.
+
+        The callback is synchronous and short; the pointer is an integer (`ffi.cast` makes a pointer of it).
+        """
+        if kind == lib.TPC_EVENT_OPERATION:
+            raise ValueError("operations are the ring's own events")
+        self._callbacks[kind] = callback
+
+    def wake(self) -> None:
+        """End the current or the next wait. Any thread and a signal handler may call this, until :meth:`close` is
+        called.
+        """
+        if not self.closed:
+            lib.tpc_ring_wake(self.pointer)
+
+    def statistics(self) -> RingStatistics:
+        values = ffi.new("tpc_ring_statistics *")
+        lib.tpc_ring_get_statistics(self.pointer, values)
+        return RingStatistics(*(getattr(values, name) for name in RingStatistics.__slots__))
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Cancel what is under way, wait until the kernel holds nothing any more, free the ring. Twice is allowed.
+
+        `TimeoutError` when something did not end in time: its memory stays allocated, because the kernel may still
+        use it.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        error = lib.tpc_ring_close(self.pointer, int(timeout_s * 1e9))
+        if error < 0:
+            _LEFT_TO_THE_KERNEL.append((self._pending, self._buffers))
+            raise TimeoutError(-error, f"operations on the ring did not end within {timeout_s} s")
+        self._pending.clear()
+        if self._buffers is not None:
+            lib.tpc_receive_buffers_free(self._buffers)
+            self._buffers = None
+
+    # ------------------------------------------------------------------------------------------ operations
+
+    def _on_operation(self, token: int, result: int, flags: int, data: int) -> None:
+        callback = self._pending[token][0] if flags & 2 else self._pending.pop(token)[0]
+        callback(result, flags, data)
+
+    def start(
+        self,
+        submit: Callable[..., int],
+        *arguments: Any,
+        callback: Callable[[int, int, int], None],
+        pinned: object = None,
+    ) -> int:
+        """Submit one operation of C (`lib.tpc_operation_…`, called with ring, token and `arguments`).
+
+        The buffers in `pinned` are held until the last completion. Returns the operation's id for :meth:`cancel`.
+        """
+        self._token = token = self._token + 1
+        operation: int = submit(self.pointer, token, *arguments)
+        if operation < 0:
+            raise OSError(-operation, os.strerror(-operation))
+        self._pending[token] = (callback, pinned)
+        return operation
+
+    def cancel(self, operation: int) -> None:
+        """Ask the kernel to cancel; the operation's own completion still comes. Nothing happens when it has come
+        already.
+        """
+        lib.tpc_operation_cancel(self.pointer, operation)
+
+    async def perform(self, submit: Callable[..., int], *arguments: Any, pinned: object = None) -> tuple[int, int]:
+        """Submit one operation and await it: its result (>= 0 or -errno) and flags. A checkpoint, cancellable."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        waiter = _Waiter(self, 0)
+        waiter.operation = self.start(submit, *arguments, callback=waiter.complete, pinned=pinned)
+        result: int = await trio.lowlevel.wait_task_rescheduled(waiter.abort)
+        if waiter.cancelled is not None and result in {-errno.ECANCELED, -errno.EINTR}:
+            waiter.cancelled()
+        return result, waiter.flags
+
+    async def _checked(
+        self, submit: Callable[..., int], *arguments: Any, pinned: object = None, path: str | None = None
+    ) -> int:
+        result, _ = await self.perform(submit, *arguments, pinned=pinned)
+        if result < 0:
+            raise OSError(-result, os.strerror(-result), path)
+        return result
+
+    # ------------------------------------------------------------------------------------------ files
+
+    async def nop(self) -> None:
+        """Go to the kernel and back: a checkpoint that costs a turn."""
+        await self._checked(lib.tpc_operation_nop)
+
+    async def read(self, fd: int, into: Buffer, position: int = CURRENT_POSITION) -> int:
+        """Read at most `len(into)` bytes; the number read, 0 at the end of the file."""
+        buffer = ffi.from_buffer(into, require_writable=True)
+        return await self._checked(lib.tpc_operation_read, fd, buffer, len(buffer), _position(position), pinned=buffer)
+
+    async def write(self, fd: int, data: Buffer, position: int = CURRENT_POSITION, *, durable: bool = False) -> int:
+        """Write; the number of bytes written, which may be fewer. `durable`: they are on the disk then (RWF_DSYNC)."""
+        buffer = ffi.from_buffer(data)
+        flags = os.RWF_DSYNC if durable else 0
+        return await self._checked(
+            lib.tpc_operation_write, fd, buffer, len(buffer), _position(position), flags, pinned=buffer
+        )
+
+    async def readv(self, fd: int, into: Sequence[Buffer], position: int = CURRENT_POSITION) -> int:
+        """Read into several buffers, at most 1024, in order."""
+        parts, lengths, pinned = _vector(into, writable=True)
+        return await self._checked(
+            lib.tpc_operation_readv, fd, parts, lengths, len(into), _position(position), pinned=pinned
+        )
+
+    async def writev(
+        self, fd: int, data: Sequence[Buffer], position: int = CURRENT_POSITION, *, durable: bool = False
+    ) -> int:
+        """Write several buffers, at most 1024, in order; the number of bytes written, which may be fewer."""
+        parts, lengths, pinned = _vector(data, writable=False)
+        flags = os.RWF_DSYNC if durable else 0
+        return await self._checked(
+            lib.tpc_operation_writev, fd, parts, lengths, len(data), _position(position), flags, pinned=pinned
+        )
+
+    async def write_fdatasync(self, fd: int, data: Buffer, position: int) -> int:
+        """Write and fdatasync as two linked entries. A short write is returned, and is not durable."""
+        buffer = ffi.from_buffer(data)
+        written, synced = await self.perform(
+            lib.tpc_operation_write_fdatasync, fd, buffer, len(buffer), _position(position), pinned=buffer
+        )
+        error = written if written < 0 else synced if written == len(buffer) else 0
+        if error < 0:
+            raise OSError(-error, os.strerror(-error))
+        return written
+
+    async def fsync(self, fd: int) -> None:
+        await self._checked(lib.tpc_operation_fsync, fd, False)  # noqa: FBT003 (cffi has no keyword arguments)
+
+    async def fdatasync(self, fd: int) -> None:
+        await self._checked(lib.tpc_operation_fsync, fd, True)  # noqa: FBT003
+
+    async def open(self, path: str, flags: int, mode: int = 0o644, *, folder_fd: int | None = None) -> int:
+        """Open a file, always close-on-exec; the descriptor."""
+        at = AT_FDCWD if folder_fd is None else folder_fd
+        return await self._checked(lib.tpc_operation_openat, at, os.fsencode(path), flags, mode, path=path)
+
+    async def close_fd(self, fd: int) -> None:
+        await self._checked(lib.tpc_operation_close, fd)
+
+    async def fallocate(self, fd: int, mode: int, position: int, length: int) -> None:
+        """Reserve space for a range; `mode` 1 keeps the file's size."""
+        await self._checked(lib.tpc_operation_fallocate, fd, mode, position, length)
+
+    async def ftruncate(self, fd: int, length: int) -> None:
+        await self._checked(lib.tpc_operation_ftruncate, fd, length)
+
+    async def unlink(self, path: str, *, folder: bool = False) -> None:
+        """Remove a file, or with `folder` an empty directory."""
+        await self._checked(
+            lib.tpc_operation_unlinkat, AT_FDCWD, os.fsencode(path), AT_REMOVEDIR if folder else 0, path=path
+        )
+
+    # ------------------------------------------------------------------------------------------ sockets
+
+    async def accept(self, fd: int) -> int:
+        """The descriptor of a new connection, non-blocking and close-on-exec."""
+        return await self._checked(lib.tpc_operation_accept, fd, False)  # noqa: FBT003
+
+    async def connect(self, fd: int, address: bytes) -> None:
+        """Connect to a packed `struct sockaddr`."""
+        await self._checked(lib.tpc_operation_connect, fd, address, len(address))
+
+    async def receive(self, fd: int, into: Buffer, flags: int = 0) -> int:
+        """Take what the socket has into a buffer; 0 at the end of the stream."""
+        buffer = ffi.from_buffer(into, require_writable=True)
+        return await self._checked(lib.tpc_operation_receive, fd, buffer, len(buffer), flags, pinned=buffer)
+
+    async def send(self, fd: int, data: Buffer, flags: int = 0) -> int:
+        """Give bytes to the socket; the number of bytes the socket took. Copied when small, without a copy in the
+        kernel when large.
+        """
+        buffer = ffi.from_buffer(data)
+        submit = lib.tpc_operation_send
+        if len(buffer) < PINNED_BYTES_MIN:
+            submit = lib.tpc_operation_send_copied
+        elif len(buffer) >= ZERO_COPY_BYTES_MIN and Feature.SEND_ZC in self.features:
+            result, _ = await self.perform(
+                lib.tpc_operation_send_zero_copy, fd, buffer, len(buffer), flags, pinned=buffer
+            )
+            if result >= 0:
+                return result
+            if result != -errno.EOPNOTSUPP:  # Unix sockets have no zero-copy
+                raise OSError(-result, os.strerror(-result))
+        return await self._checked(submit, fd, buffer, len(buffer), flags, pinned=buffer)
+
+    async def sendmsg(self, fd: int, data: Sequence[Buffer], flags: int = 0, *, rights_fd: int = -1) -> int:
+        """Send several buffers, at most 1024, in order, and along with them a descriptor (Unix sockets)."""
+        parts, lengths, pinned = _vector(data, writable=False)
+        return await self._checked(
+            lib.tpc_operation_sendmsg, fd, parts, lengths, len(data), flags, rights_fd, pinned=pinned
+        )
+
+    async def shutdown(self, fd: int, how: int) -> None:
+        await self._checked(lib.tpc_operation_shutdown, fd, how)
+
+    async def poll(self, fd: int, events: int) -> int:
+        """Wait until any of `events` (`select.POLL…`) is there; those that are."""
+        return await self._checked(lib.tpc_operation_poll, fd, events, False)  # noqa: FBT003
+
+    def receive_buffers(self) -> Any:
+        """Buffers of multishot receives, made at the first call; `None` where the kernel has none."""
+        if self._buffers is None and {Feature.MULTISHOT_RECEIVE, Feature.BUFFER_RING} <= self.features:
+            out = ffi.new("tpc_receive_buffers **")
+            if (
+                lib.tpc_receive_buffers_new(self.pointer, RECEIVE_GROUP, RECEIVE_BUFFERS, RECEIVE_BUFFER_BYTES, out)
+                == 0
+            ):
+                self._buffers = out[0]
+        return self._buffers
+
+
+AT_FDCWD: Final = -100
+AT_REMOVEDIR: Final = 0x200
+RECEIVE_GROUP: Final = 0xFF00
+"""Group id of the provided buffers of Python's receives; the connections in C use low numbers."""
+RECEIVE_BUFFERS: Final = 256
+RECEIVE_BUFFER_BYTES: Final = 8192
+
+_LEFT_TO_THE_KERNEL: list[object] = []
+"""Buffers of rings that could not be drained: never freed."""
+
+
+def _position(position: int) -> int:
+    return position if position >= 0 else 2**64 - 1
+
+
+def _vector(buffers: Sequence[Buffer], *, writable: bool) -> tuple[Any, Any, object]:
+    views = [ffi.from_buffer(buffer, require_writable=writable) for buffer in buffers]
+    parts = ffi.new("void *[]", views)
+    lengths = ffi.new("size_t[]", [len(view) for view in views])
+    return parts, lengths, views
