@@ -1,7 +1,8 @@
 """Values for the golden vectors, the same on every run: made from a field's path, not from its order or version.
 
 Two variants of each message version: ``full`` has values that differ from the defaults, two elements per array and all
-tagged fields; ``bare`` has nulls where they are allowed, empty arrays, and tagged fields left at their defaults.
+tagged fields; ``bare`` has nulls where they are allowed, empty arrays, and tagged fields at their defaults unless null
+differs from it.
 """
 
 import zlib
@@ -48,10 +49,16 @@ def element(schema, field, version, path, variant):
     return scalar(field.element, path)
 
 
+def null_is_special(field):
+    """Whether null is allowed and not the default, so that a tagged field has to be written for it."""
+    return field.nullable.end > 0 and not field.default_is_null
+
+
 def build_struct(schema, struct, version, path, variant):
     values = {}
     for field in struct.fields:
-        if version not in field.versions or (variant == "bare" and version in field.tagged):
+        left_out = variant == "bare" and version in field.tagged and not null_is_special(field)
+        if version not in field.versions or left_out:
             continue
         values[field.name] = value_of(schema, field, version, f"{path}.{field.name}", variant)
     return message_classes(schema.name)[struct.name](**values)

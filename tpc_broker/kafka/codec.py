@@ -11,7 +11,7 @@ from .encoder import make_encoder
 from .errors import DecodeError, EncodeError, Refused, UnsupportedVersionError
 from .message import message_class
 from .schema import MessageSchema, message_schema
-from .source import CAUGHT
+from .source import DECODE_CAUGHT, ENCODE_CAUGHT
 
 Buffer = bytes | bytearray | memoryview
 VECTOR_JOIN_BYTES = 4096
@@ -51,7 +51,7 @@ class Codec:
             buffer = bytes(buffer)
         try:
             message, end = self._decode(buffer, position)
-        except CAUGHT as error:
+        except DECODE_CAUGHT as error:
             raise self._decode_error(error) from None
         return message, end
 
@@ -72,7 +72,7 @@ class Codec:
         parts: list[Any] = []
         try:
             self._encode(message, parts.append)
-        except CAUGHT as error:
+        except ENCODE_CAUGHT as error:
             raise self._encode_error(error) from None
         return parts
 

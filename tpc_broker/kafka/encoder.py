@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Any
 
 from .errors import Refused
-from .schema import FIXED_TYPES, FieldSchema, MessageSchema, StructSchema
+from .schema import FIXED_TYPES, NONE, FieldSchema, MessageSchema, StructSchema
 from .source import STRING_BYTES_MAX, UVARINT_TABLE, Source, repeated, uvarint
 
 
@@ -44,8 +44,10 @@ def differs(field: FieldSchema, value: str) -> str:
     if field.struct is not None:
         if field.default_is_null:
             return f"{value} is not None"
-        parts = [differs(child, f"{value}.{child.name}") for child in field.struct.fields]
-        return "(" + " or ".join(parts or ["False"]) + ")"
+        conditions = [differs(child, f"{value}.{child.name}") for child in field.struct.fields]
+        if field.nullable != NONE:
+            conditions.insert(0, f"{value} is None")
+        return "(" + " or ".join(conditions) + ")"
     default = field.scalar_default()
     if default is None:
         return f"{value} is not None"

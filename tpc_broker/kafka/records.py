@@ -287,14 +287,27 @@ def read_batch(data: bytes | bytearray | memoryview, position: int = 0) -> Batch
     view = memoryview(data).cast("B")
     if len(view) - position < HEADER_BYTES:
         raise DecodeError("a batch header is cut off", "RecordBatch", 2, "", position)
-    fields = HEADER.unpack_from(view, position)
-    length, magic = fields[1], fields[3]
+    base_offset, length, leader_epoch, magic, crc, attributes, *rest = HEADER.unpack_from(view, position)
+    last_offset_delta, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, records_count = rest
     if magic != MAGIC:
         raise DecodeError(f"magic {magic} instead of {MAGIC}", "RecordBatch", 2, "magic", position)
     end = position + LENGTH_END + length
     if length < HEADER_BYTES - LENGTH_END or end > len(view):
         raise DecodeError(f"a batch of {length} bytes", "RecordBatch", 2, "length", position)
-    return Batch(fields[0], fields[2], *fields[4:], view[position:end])
+    return Batch(
+        base_offset=base_offset,
+        partition_leader_epoch=leader_epoch,
+        crc=crc,
+        attributes=attributes,
+        last_offset_delta=last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        records_count=records_count,
+        data=view[position:end],
+    )
 
 
 def read_batches(data: bytes | bytearray | memoryview) -> Iterator[Batch]:

@@ -19,7 +19,10 @@ TAGGED_FIELDS_MAX = 10_000
 STRING_BYTES_MAX = 0x7FFF
 UVARINT_TABLE = tuple(bytes((value,)) for value in range(0x80))
 REPEATED_STRUCTS_MAX = 64
-CAUGHT = (StructError, IndexError, ValueError, TypeError, AttributeError, OverflowError)
+DECODE_CAUGHT = (StructError, IndexError, ValueError)
+"""What wrong bytes make generated code raise; anything else is a bug of ours and is not hidden."""
+ENCODE_CAUGHT = (*DECODE_CAUGHT, TypeError, AttributeError, OverflowError)
+"""What wrong values make generated code raise."""
 
 
 class Source:
