@@ -20,8 +20,15 @@ from tpc_broker.model import (
 # Values printed by java.lang.String.hashCode.
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", -2147483648), ("console-consumer", -648006740),
-     ("é", 233), ("😀", 1772899)],
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99162322),
+        ("polygenelubricants", -2147483648),
+        ("console-consumer", -648006740),
+        ("é", 233),
+        ("😀", 1772899),
+    ],
 )
 def test_the_string_hash_is_javas(text, value):
     assert java_string_hash(text) == value

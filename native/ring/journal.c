@@ -1,0 +1,546 @@
+/*
+ * The journal's writer: group commit into whole blocks.
+ *
+ * Theory of operation. Commits stand in a queue from the oldest that is not durable to the open one, to which entries
+ * are appended. Once per turn, while fewer than commits_in_flight_max are in flight, the oldest waiting commit is
+ * sealed (it gets its place, the CRC of its predecessor, its own) and submitted; the open one too, so a lone append
+ * waits for no one, and what arrives during a write shares the next. A commit is closed early only when it is full.
+ *
+ *   OPEN -> CLOSED -> SUBMITTED -> WRITTEN -> gone (durable)
+ *                               -> FAILED
+ *
+ * Durable is the contiguous prefix of WRITTEN. A result that is not the full length is a failure. From the first
+ * failure nothing more is submitted or accepted. Commits older than the failed one may still become durable; when no
+ * write is in flight any more, the failed commit and all younger ones are dropped, and the listener is told. Their
+ * bytes may be on the disk all the same: the reopened journal continues after the last durable commit, with a new run
+ * id, over the same blocks, and the plane's first entries then say what is cut.
+ *
+ * Places. Positions count blocks and never wrap; block = first of the region + position % region_blocks. A commit that
+ * would reach over the region's end starts at its first block, and the blocks left out count as used. One block always
+ * stays free, so that "all used" and "none used" differ on the disk.
+ */
+#include "journal.h"
+
+#include <errno.h>
+#include <liburing.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include "bytes.h"
+#include "journal_format.h"
+#include "recorder.h"
+
+#define BLOCK_BYTES TPC_JOURNAL_BLOCK_BYTES
+#define COMMIT_BYTES_DEFAULT (1u << 20)
+#define BUFFERS_POOLED_DEFAULT 4u
+#define BUFFERS_POOLED_MAX 64u
+
+enum commit_state { COMMIT_OPEN, COMMIT_CLOSED, COMMIT_SUBMITTED, COMMIT_WRITTEN, COMMIT_FAILED };
+
+/* The two completions of a linked write and fdatasync are told apart by the low bit of the index. */
+enum { PART_WRITE = 0, PART_FLUSH = 1 };
+
+typedef struct {
+    uint8_t *data;           /* block-aligned */
+    uint32_t capacity;       /* whole blocks */
+    uint32_t bytes;          /* header and entries so far */
+    uint32_t entries_count;
+    uint32_t crc;            /* once sealed */
+    int32_t error;
+    uint8_t state;
+    uint8_t completions_left;
+    uint64_t position;       /* once sealed */
+    uint64_t position_end;
+    uint64_t record_tokens[2];
+} commit;
+
+struct tpc_journal {
+    tpc_ring *ring;
+    tpc_journal_params params;
+    tpc_journal_listener listener;
+    commit commits[TPC_JOURNAL_COMMITS_MAX]; /* of sequence s: commits[s % TPC_JOURNAL_COMMITS_MAX] */
+    uint64_t sequence_first;     /* oldest not durable */
+    uint64_t sequence_submit;    /* oldest not submitted */
+    uint64_t sequence_next;      /* one past the newest */
+    uint64_t position_recycled;  /* oldest that may not be overwritten */
+    uint64_t position_sealed;    /* after the youngest sealed commit */
+    uint32_t crc_sealed;
+    tpc_journal_place durable;
+    uint64_t watched;            /* highest sequence somebody in Python waits for */
+    uint64_t reported;
+    uint32_t in_flight;
+    uint32_t mutants;
+    int32_t error;               /* != 0 from the first failure to the reopen */
+    bool failure_told;
+    bool space_told;
+    uint32_t pooled_count;
+    uint8_t *pooled[BUFFERS_POOLED_MAX];
+    tpc_journal_statistics statistics;
+};
+
+static commit *commit_of(const tpc_journal *journal, uint64_t sequence) {
+    return (commit *)&journal->commits[sequence % TPC_JOURNAL_COMMITS_MAX];
+}
+
+static uint32_t blocks_of(uint32_t bytes) { return (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES; }
+
+/* Where a commit of so many blocks starts when everything before ends at `position`. */
+static uint64_t place_commit(const tpc_journal *journal, uint64_t position, uint64_t blocks) {
+    uint64_t left = journal->params.region_blocks - position % journal->params.region_blocks;
+    return blocks <= left ? position : position + left;
+}
+
+static uint64_t block_at(const tpc_journal *journal, uint64_t position) {
+    return TPC_JOURNAL_REGION_BLOCK_FIRST + position % journal->params.region_blocks;
+}
+
+static bool position_free(const tpc_journal *journal, uint64_t position_end) {
+    return position_end < journal->position_recycled + journal->params.region_blocks;
+}
+
+/* ---- buffers ---- */
+
+static uint8_t *buffer_take(tpc_journal *journal, uint32_t capacity) {
+    if (capacity == blocks_of(journal->params.commit_bytes_max) * BLOCK_BYTES && journal->pooled_count)
+        return journal->pooled[--journal->pooled_count];
+    void *data = NULL;
+    return posix_memalign(&data, BLOCK_BYTES, capacity) == 0 ? data : NULL;
+}
+
+static void buffer_give(tpc_journal *journal, uint8_t *data, uint32_t capacity) {
+    bool standard = capacity == blocks_of(journal->params.commit_bytes_max) * BLOCK_BYTES;
+    if (standard && journal->pooled_count < journal->params.buffers_pooled_max)
+        journal->pooled[journal->pooled_count++] = data;
+    else
+        free(data);
+}
+
+/* ---- appending ---- */
+
+/* The end of the queue as an append would see it; a copy serves to try appends without doing them. */
+typedef struct {
+    uint64_t position;       /* where the open commit would be placed at the earliest */
+    uint32_t open_bytes;     /* 0: no commit is open */
+    uint32_t open_capacity;
+    uint32_t commits_count;
+} queue_end;
+
+static queue_end queue_end_of(const tpc_journal *journal) {
+    queue_end end = {.position = journal->position_sealed,
+                     .commits_count = (uint32_t)(journal->sequence_next - journal->sequence_first)};
+    for (uint64_t sequence = journal->sequence_submit; sequence < journal->sequence_next; sequence++) {
+        const commit *queued = commit_of(journal, sequence);
+        if (queued->state == COMMIT_OPEN) {
+            end.open_bytes = queued->bytes;
+            end.open_capacity = queued->capacity;
+        } else {
+            uint32_t blocks = blocks_of(queued->bytes);
+            end.position = place_commit(journal, end.position, blocks) + blocks;
+        }
+    }
+    return end;
+}
+
+/* Adds an entry to the end: 0, 1 when the open commit has to be closed first, or the append's error. */
+static int queue_end_grow(const tpc_journal *journal, queue_end *end, uint32_t payload_bytes) {
+    uint32_t entry_bytes = (uint32_t)sizeof(tpc_journal_entry_header) + payload_bytes;
+    uint64_t alone = sizeof(tpc_journal_commit_header) + (uint64_t)entry_bytes;
+    if (payload_bytes > TPC_JOURNAL_ENTRY_BYTES_MAX || blocks_of((uint32_t)alone) >= journal->params.region_blocks)
+        return -EMSGSIZE;
+    int closes = 0;
+    uint64_t grown = (uint64_t)tpc_journal_aligned_bytes(end->open_bytes) + entry_bytes;
+    if (end->open_bytes && grown > end->open_capacity) {
+        uint32_t blocks = blocks_of(end->open_bytes);
+        end->position = place_commit(journal, end->position, blocks) + blocks;
+        end->open_bytes = 0;
+        closes = 1;
+    }
+    if (!end->open_bytes) {
+        if (++end->commits_count > TPC_JOURNAL_COMMITS_MAX)
+            return -EAGAIN;
+        grown = alone;
+        uint32_t capacity = (uint32_t)(alone > journal->params.commit_bytes_max ? alone : journal->params.commit_bytes_max);
+        end->open_capacity = blocks_of(capacity) * BLOCK_BYTES;
+    }
+    uint32_t blocks = blocks_of((uint32_t)grown);
+    if (!position_free(journal, place_commit(journal, end->position, blocks) + blocks))
+        return -EAGAIN;
+    end->open_bytes = (uint32_t)grown;
+    return closes;
+}
+
+int tpc_journal_would_fit(const tpc_journal *journal, const uint32_t *payload_bytes, uint32_t count) {
+    if (journal->error)
+        return -EIO;
+    queue_end end = queue_end_of(journal);
+    for (uint32_t i = 0; i < count; i++) {
+        int result = queue_end_grow(journal, &end, payload_bytes[i]);
+        if (result < 0)
+            return result;
+    }
+    return 0;
+}
+
+static int open_commit(tpc_journal *journal, uint32_t capacity) {
+    uint8_t *data = buffer_take(journal, capacity);
+    if (!data)
+        return -ENOMEM;
+    *commit_of(journal, journal->sequence_next) = (commit){
+        .data = data, .capacity = capacity, .bytes = sizeof(tpc_journal_commit_header), .state = COMMIT_OPEN};
+    journal->sequence_next++;
+    return 0;
+}
+
+static void put_entry(commit *open, const tpc_journal_entry_header *entry, const uint8_t *payload) {
+    uint32_t aligned = tpc_journal_aligned_bytes(open->bytes);
+    memset(open->data + open->bytes, 0, aligned - open->bytes);
+    memcpy(open->data + aligned, entry, sizeof *entry);
+    uint32_t payload_bytes = entry->entry_bytes - (uint32_t)sizeof *entry;
+    if (payload_bytes)
+        memcpy(open->data + aligned + sizeof *entry, payload, payload_bytes);
+    open->bytes = aligned + entry->entry_bytes;
+    open->entries_count++;
+}
+
+int tpc_journal_append(tpc_journal *journal, int32_t kind, const uint8_t *topic_id, int32_t partition, int64_t offset,
+                       int64_t argument, const uint8_t *payload, uint32_t payload_bytes, uint64_t *sequence) {
+    if (journal->error)
+        return -EIO;
+    queue_end end = queue_end_of(journal);
+    bool was_open = end.open_bytes != 0;
+    int result = queue_end_grow(journal, &end, payload_bytes);
+    if (result < 0) {
+        journal->statistics.refused_full += result == -EAGAIN;
+        return result;
+    }
+    if (result == 1)
+        commit_of(journal, journal->sequence_next - 1)->state = COMMIT_CLOSED;
+    if (result == 1 || !was_open) {
+        int opened = open_commit(journal, end.open_capacity);
+        if (opened < 0)
+            return opened;
+    }
+    tpc_journal_entry_header entry = {.entry_bytes = (uint32_t)sizeof entry + payload_bytes, .kind = (uint8_t)kind,
+                                      .partition = partition, .offset = offset, .argument = argument};
+    memcpy(entry.topic_id, topic_id, sizeof entry.topic_id);
+    put_entry(commit_of(journal, journal->sequence_next - 1), &entry, payload);
+    journal->statistics.entries_appended++;
+    journal->statistics.bytes_appended += entry.entry_bytes;
+    *sequence = journal->sequence_next - 1;
+    return 0;
+}
+
+/* ---- sealing and submission ---- */
+
+static uint64_t wall_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void seal(tpc_journal *journal, uint64_t sequence) {
+    commit *sealed = commit_of(journal, sequence);
+    uint32_t blocks = blocks_of(sealed->bytes);
+    memset(sealed->data + sealed->bytes, 0, blocks * BLOCK_BYTES - sealed->bytes);
+    tpc_journal_commit_header header = {
+        .magic = TPC_JOURNAL_MAGIC, .format_version = TPC_JOURNAL_FORMAT_VERSION,
+        .run_id = journal->params.run_id, .sequence = sequence, .durable_sequence = journal->sequence_first - 1,
+        .submitted_ms = wall_ms(), .previous_crc = journal->crc_sealed, .commit_bytes = sealed->bytes,
+        .entries_count = sealed->entries_count};
+    memcpy(header.journal_id, journal->params.journal_id, sizeof header.journal_id);
+    memcpy(sealed->data, &header, sizeof header);
+    sealed->crc = tpc_crc32c(0, sealed->data, sealed->bytes);
+    memcpy(sealed->data + offsetof(tpc_journal_commit_header, crc), &sealed->crc, sizeof sealed->crc);
+    sealed->position = place_commit(journal, journal->position_sealed, blocks);
+    sealed->position_end = sealed->position + blocks;
+    journal->position_sealed = sealed->position_end;
+    journal->crc_sealed = sealed->crc;
+}
+
+static uint64_t user_data_of(uint64_t sequence, uint32_t part) {
+    return tpc_user_data(TPC_KIND_JOURNAL, (uint32_t)sequence, (uint32_t)(sequence % TPC_JOURNAL_COMMITS_MAX) * 2 + part);
+}
+
+static bool mutant(const tpc_journal *journal, uint32_t which) {
+#ifdef TPC_MUTANTS
+    return (journal->mutants & which) != 0;
+#else
+    (void)journal, (void)which;
+    return false;
+#endif
+}
+
+static void record_submission(tpc_journal *journal, commit *written, uint32_t length, bool dsync) {
+    uint32_t flags = (dsync ? TPC_DISK_RECORD_DSYNC : 0) |
+                     (journal->params.mode == TPC_JOURNAL_DIRECT_DSYNC ? TPC_DISK_RECORD_DIRECT : 0);
+    int64_t offset = (int64_t)(block_at(journal, written->position) * BLOCK_BYTES);
+    written->record_tokens[PART_WRITE] =
+        tpc_disk_record_write(journal->params.descriptor, written->data, length, offset, flags);
+    if (written->completions_left == 2)
+        written->record_tokens[PART_FLUSH] = tpc_disk_record_flush(journal->params.descriptor, TPC_DISK_RECORD_DATA_ONLY);
+}
+
+/* 0, or -EAGAIN when the submission queue cannot take it now. */
+static int submit(tpc_journal *journal, uint64_t sequence) {
+    bool linked = journal->params.mode == TPC_JOURNAL_BUFFERED_FDATASYNC && !mutant(journal, TPC_MUTANT_NO_DSYNC);
+    bool dsync = journal->params.mode != TPC_JOURNAL_BUFFERED_FDATASYNC && !mutant(journal, TPC_MUTANT_NO_DSYNC);
+    if (tpc_ring_reserve(journal->ring, linked ? 2 : 1) < 0)
+        return -EAGAIN;
+    struct io_uring_sqe *write = tpc_ring_sqe(journal->ring, user_data_of(sequence, PART_WRITE));
+    if (!write)
+        return -EAGAIN;
+    seal(journal, sequence);
+    commit *written = commit_of(journal, sequence);
+    uint32_t length = blocks_of(written->bytes) * BLOCK_BYTES;
+    io_uring_prep_write(write, journal->params.descriptor, written->data, length,
+                        block_at(journal, written->position) * BLOCK_BYTES);
+    write->user_data = user_data_of(sequence, PART_WRITE);
+    write->rw_flags = dsync ? RWF_DSYNC : 0;
+    written->completions_left = 1;
+    if (linked) {
+        write->flags |= IOSQE_IO_LINK;
+        struct io_uring_sqe *flush = tpc_ring_sqe(journal->ring, user_data_of(sequence, PART_FLUSH));
+        io_uring_prep_fsync(flush, journal->params.descriptor, IORING_FSYNC_DATASYNC);
+        flush->user_data = user_data_of(sequence, PART_FLUSH);
+        written->completions_left = 2;
+    }
+    written->state = COMMIT_SUBMITTED;
+    journal->in_flight++;
+    journal->sequence_submit = sequence + 1;
+    journal->statistics.bytes_written += length;
+    if (__builtin_expect(tpc_recorder_on, 0))
+        record_submission(journal, written, length, dsync);
+    return 0;
+}
+
+static uint64_t blocks_used(const tpc_journal *journal) {
+    queue_end end = queue_end_of(journal);
+    return end.position + blocks_of(end.open_bytes) - journal->position_recycled;
+}
+
+static void tell_space(tpc_journal *journal) {
+    if (journal->space_told)
+        return;
+    uint64_t used = blocks_used(journal);
+    if (used < journal->params.space_event_blocks)
+        return;
+    journal->space_told = true;
+    tpc_ring_push_event(journal->ring, TPC_EVENT_JOURNAL_SPACE, 0, (int64_t)used,
+                        (int64_t)journal->params.region_blocks, NULL);
+}
+
+static int64_t journal_turn(void *context, int64_t now_ns) {
+    (void)now_ns;
+    tpc_journal *journal = context;
+    while (!journal->error && journal->in_flight < journal->params.commits_in_flight_max &&
+           journal->sequence_submit < journal->sequence_next)
+        if (submit(journal, journal->sequence_submit) < 0)
+            return now_ns; /* the kernel took nothing: again at once */
+    if (mutant(journal, TPC_MUTANT_EARLY_ACKNOWLEDGE) && journal->listener.durable)
+        journal->listener.durable(journal->listener.context, journal->sequence_submit - 1);
+    tell_space(journal);
+    return INT64_MAX;
+}
+
+/* ---- completions ---- */
+
+static void tell_durable(tpc_journal *journal) {
+    uint64_t durable = journal->durable.sequence - 1;
+    if (journal->listener.durable)
+        journal->listener.durable(journal->listener.context, durable);
+    if (journal->reported < journal->watched && journal->reported < durable) {
+        journal->reported = durable;
+        tpc_ring_push_event(journal->ring, TPC_EVENT_JOURNAL_DURABLE, 0, (int64_t)durable, 0, NULL);
+    }
+}
+
+static void retire(tpc_journal *journal, commit *done) {
+    journal->durable = (tpc_journal_place){.sequence = ++journal->sequence_first,
+                                           .block = block_at(journal, done->position_end),
+                                           .position = done->position_end,
+                                           .previous_crc = done->crc};
+    journal->statistics.commits_durable++;
+    buffer_give(journal, done->data, done->capacity);
+    done->data = NULL;
+}
+
+/* Everything from the oldest commit on is void; the chain goes on after the last durable one. */
+static void drop_failed(tpc_journal *journal) {
+    uint64_t first_failed = journal->sequence_first;
+    for (uint64_t sequence = first_failed; sequence < journal->sequence_next; sequence++) {
+        commit *dropped = commit_of(journal, sequence);
+        buffer_give(journal, dropped->data, dropped->capacity);
+        dropped->data = NULL;
+        journal->statistics.commits_failed++;
+    }
+    journal->sequence_submit = journal->sequence_next = journal->sequence_first;
+    journal->position_sealed = journal->durable.position;
+    journal->crc_sealed = journal->durable.previous_crc;
+    journal->failure_told = true;
+    journal->watched = journal->watched < first_failed ? journal->watched : first_failed - 1;
+    if (journal->listener.failed)
+        journal->listener.failed(journal->listener.context, first_failed, journal->error);
+    tpc_ring_push_event(journal->ring, TPC_EVENT_JOURNAL_FAILED, 0, (int64_t)first_failed, journal->error, NULL);
+}
+
+static void advance(tpc_journal *journal) {
+    bool advanced = false;
+    while (journal->sequence_first < journal->sequence_submit) {
+        commit *oldest = commit_of(journal, journal->sequence_first);
+        if (oldest->state != COMMIT_WRITTEN)
+            break;
+        retire(journal, oldest);
+        advanced = true;
+    }
+    if (advanced)
+        tell_durable(journal);
+    if (journal->error && !journal->in_flight && !journal->failure_told)
+        drop_failed(journal);
+}
+
+static void journal_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags) {
+    (void)flags;
+    tpc_journal *journal = context;
+    uint32_t index = (uint32_t)user_data;
+    commit *written = &journal->commits[index / 2];
+    if (written->state != COMMIT_SUBMITTED || !written->completions_left)
+        return;
+    bool whole = index % 2 == PART_FLUSH ? result == 0 : (int64_t)result == (int64_t)blocks_of(written->bytes) * BLOCK_BYTES;
+    if (__builtin_expect(tpc_recorder_on, 0))
+        tpc_disk_record_completed(written->record_tokens[index % 2], result);
+    if (!whole && !written->error)
+        written->error = result < 0 ? -result : EIO;
+    if (--written->completions_left)
+        return;
+    journal->in_flight--;
+    written->state = written->error ? COMMIT_FAILED : COMMIT_WRITTEN;
+    if (written->error && !journal->error)
+        journal->error = written->error;
+    advance(journal);
+}
+
+/* ---- life ---- */
+
+static bool params_valid(const tpc_journal_params *params) {
+    uint64_t region_end = TPC_JOURNAL_REGION_BLOCK_FIRST + params->region_blocks;
+    return params->descriptor >= 0 && params->mode >= TPC_JOURNAL_DIRECT_DSYNC &&
+           params->mode <= TPC_JOURNAL_BUFFERED_FDATASYNC && params->region_blocks >= 2 && params->sequence_next >= 1 &&
+           params->block_next >= TPC_JOURNAL_REGION_BLOCK_FIRST && params->block_next <= region_end &&
+           params->block_first >= TPC_JOURNAL_REGION_BLOCK_FIRST && params->block_first <= region_end &&
+           params->commits_in_flight_max <= TPC_JOURNAL_COMMITS_MAX && params->buffers_pooled_max <= BUFFERS_POOLED_MAX &&
+           params->commit_bytes_max <= TPC_JOURNAL_ENTRY_BYTES_MAX;
+}
+
+static void set_defaults(tpc_journal_params *params) {
+    if (!params->commits_in_flight_max)
+        params->commits_in_flight_max = 1;
+    if (!params->commit_bytes_max)
+        params->commit_bytes_max = COMMIT_BYTES_DEFAULT;
+    if (!params->buffers_pooled_max)
+        params->buffers_pooled_max = BUFFERS_POOLED_DEFAULT;
+    if (!params->space_event_blocks)
+        params->space_event_blocks = params->region_blocks / 2;
+}
+
+int tpc_journal_open(tpc_ring *ring, const tpc_journal_params *params, tpc_journal **out) {
+    if (!params_valid(params))
+        return -EINVAL;
+    tpc_journal *journal = calloc(1, sizeof *journal);
+    if (!journal)
+        return -ENOMEM;
+    journal->ring = ring;
+    journal->params = *params;
+    set_defaults(&journal->params);
+    journal->sequence_first = journal->sequence_submit = journal->sequence_next = params->sequence_next;
+    journal->reported = params->sequence_next - 1;
+    uint64_t first = (params->block_first - TPC_JOURNAL_REGION_BLOCK_FIRST) % params->region_blocks;
+    uint64_t next = (params->block_next - TPC_JOURNAL_REGION_BLOCK_FIRST) % params->region_blocks;
+    journal->position_recycled = first;
+    journal->position_sealed = next >= first ? next : next + params->region_blocks;
+    journal->crc_sealed = params->previous_crc;
+    journal->durable = (tpc_journal_place){.sequence = params->sequence_next,
+                                           .block = block_at(journal, journal->position_sealed),
+                                           .position = journal->position_sealed,
+                                           .previous_crc = params->previous_crc};
+    int result = tpc_ring_handle(ring, TPC_KIND_JOURNAL, journal_completion, journal);
+    if (result == 0)
+        result = tpc_ring_add_turn_hook(ring, journal_turn, journal);
+    if (result < 0) {
+        free(journal);
+        return result;
+    }
+    *out = journal;
+    return 0;
+}
+
+int tpc_journal_close(tpc_journal *journal) {
+    if (journal->in_flight)
+        return -EBUSY;
+    for (uint64_t sequence = journal->sequence_first; sequence < journal->sequence_next; sequence++)
+        free(commit_of(journal, sequence)->data);
+    while (journal->pooled_count)
+        free(journal->pooled[--journal->pooled_count]);
+    tpc_ring_handle(journal->ring, TPC_KIND_JOURNAL, NULL, NULL);
+    tpc_ring_remove_turn_hook(journal->ring, journal_turn, journal);
+    free(journal);
+    return 0;
+}
+
+int tpc_journal_reopen(tpc_journal *journal, int32_t descriptor, int32_t mode, uint64_t run_id) {
+    if (!journal->error || run_id == journal->params.run_id || descriptor < 0 || mode < TPC_JOURNAL_DIRECT_DSYNC ||
+        mode > TPC_JOURNAL_BUFFERED_FDATASYNC)
+        return -EINVAL;
+    if (journal->in_flight || !journal->failure_told)
+        return -EBUSY;
+    journal->params.descriptor = descriptor;
+    journal->params.mode = mode;
+    journal->params.run_id = run_id;
+    journal->error = 0;
+    journal->failure_told = false;
+    return 0;
+}
+
+int tpc_journal_recycle(tpc_journal *journal, uint64_t position) {
+    if (position < journal->position_recycled || position > journal->durable.position)
+        return -EINVAL;
+    journal->position_recycled = position;
+    journal->space_told = false;
+    return 0;
+}
+
+void tpc_journal_listen(tpc_journal *journal, tpc_journal_listener listener) { journal->listener = listener; }
+
+int tpc_journal_health(const tpc_journal *journal) { return journal->error ? -EIO : 0; }
+
+uint64_t tpc_journal_durable_sequence(const tpc_journal *journal) { return journal->sequence_first - 1; }
+
+void tpc_journal_watch(tpc_journal *journal, uint64_t sequence) {
+    if (sequence > journal->watched)
+        journal->watched = sequence;
+}
+
+void tpc_journal_durable_place(const tpc_journal *journal, tpc_journal_place *place) { *place = journal->durable; }
+
+void tpc_journal_get_statistics(const tpc_journal *journal, tpc_journal_statistics *statistics) {
+    *statistics = journal->statistics;
+    statistics->sequence_next = journal->sequence_next;
+    statistics->durable_sequence = journal->sequence_first - 1;
+    statistics->blocks_used = blocks_used(journal);
+    statistics->region_blocks = journal->params.region_blocks;
+    statistics->commits_in_flight = journal->in_flight;
+    statistics->commits_waiting = (uint32_t)(journal->sequence_next - journal->sequence_submit);
+    statistics->error = journal->error;
+    statistics->mode = (uint32_t)journal->params.mode;
+}
+
+int tpc_journal_set_mutants(tpc_journal *journal, uint32_t mutants) {
+#ifdef TPC_MUTANTS
+    journal->mutants = mutants;
+    return 0;
+#else
+    (void)journal, (void)mutants;
+    return -ENOTSUP;
+#endif
+}

@@ -1,0 +1,218 @@
+"""Decides changes of settings: AlterConfigs and IncrementalAlterConfigs, for topics and brokers.
+
+Like `Controller`: `(records, response)` from an image and a request, one result per resource, Kafka's codes and words.
+A resource changes as a whole or not at all. Records are written only for what really changes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.metadata.broker_config import BROKER_CONFIGS
+from tpc_broker.metadata.config_types import ConfigDefinition, ConfigError, ConfigType, to_text
+from tpc_broker.metadata.placement_requests import Refusal
+from tpc_broker.metadata.records import BrokerConfigChanged, MetadataRecord, TopicConfigChanged
+from tpc_broker.metadata.settings import validate_dynamic
+from tpc_broker.metadata.topic_config import TOPIC_CONFIGS, validate_topic_configs
+from tpc_broker.model import BrokerId, CoreId, NodeId, broker_id_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tpc_broker.metadata.image import ClusterImage, TopicImage
+    from tpc_broker.metadata.settings import BrokerConfiguration
+
+
+class ResourceType(IntEnum):
+    """Kinds of resources with settings, as the protocol numbers them."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class AlterOperation(IntEnum):
+    """What IncrementalAlterConfigs does with one setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AlterableConfig:
+    """One setting to be changed; `operation` is a number of the protocol, which may be one that does not exist."""
+
+    name: str
+    value: str | None
+    operation: int = AlterOperation.SET
+
+
+@dataclass(frozen=True, slots=True)
+class AlterableResource:
+    """A topic (by name) or a broker (by id, or all with an empty name) and the changes asked for."""
+
+    resource_type: int
+    resource_name: str
+    configs: tuple[AlterableConfig, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlteredResource:
+    """Result for one resource."""
+
+    resource_type: int
+    resource_name: str
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class ConfigController:
+    """Decisions about settings for the cluster of which `image` is the state."""
+
+    def __init__(self, image: ClusterImage, configuration: BrokerConfiguration) -> None:
+        self._image = image
+        self._configuration = configuration
+
+    def incremental_alter_configs(
+        self, resources: Sequence[AlterableResource], *, validate_only: bool = False
+    ) -> tuple[list[MetadataRecord], list[AlteredResource]]:
+        """IncrementalAlterConfigs: changes what is named and leaves the rest."""
+        return self._alter(resources, replace_all=False, validate_only=validate_only)
+
+    def alter_configs(
+        self, resources: Sequence[AlterableResource], *, validate_only: bool = False
+    ) -> tuple[list[MetadataRecord], list[AlteredResource]]:
+        """AlterConfigs: what is named becomes all there is; operations are ignored."""
+        return self._alter(resources, replace_all=True, validate_only=validate_only)
+
+    def _alter(
+        self, resources: Sequence[AlterableResource], *, replace_all: bool, validate_only: bool
+    ) -> tuple[list[MetadataRecord], list[AlteredResource]]:
+        records: list[MetadataRecord] = []
+        results: list[AlteredResource] = []
+        keys = [(resource.resource_type, resource.resource_name) for resource in resources]
+        counts = Counter(keys)
+        for resource, key in zip(resources, keys, strict=True):
+            try:
+                if counts[key] > 1:
+                    raise Refusal(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                _check_names(resource)
+                changes = self._changes_of(resource, replace_all=replace_all)
+            except Refusal as refusal:
+                result = AlteredResource(*key, refusal.code, refusal.message)
+                if result not in results:
+                    results.append(result)
+                continue
+            records.extend(changes)
+            results.append(AlteredResource(*key))
+        return ([] if validate_only else records), results
+
+    def _changes_of(self, resource: AlterableResource, *, replace_all: bool) -> Sequence[MetadataRecord]:
+        if resource.resource_type == ResourceType.TOPIC:
+            return self._topic_changes(resource, replace_all=replace_all)
+        if resource.resource_type == ResourceType.BROKER:
+            return self._broker_changes(resource, replace_all=replace_all)
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"Unexpected resource type {resource.resource_type}.")
+
+    def _topic_changes(self, resource: AlterableResource, *, replace_all: bool) -> Sequence[MetadataRecord]:
+        topic = self._image.topic(resource.resource_name)
+        if topic is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{resource.resource_name}' does not exist.")
+        wanted = _wanted(resource, topic.configs, TOPIC_CONFIGS, self._topic_defaults(topic), replace_all=replace_all)
+        try:
+            stored = validate_topic_configs(topic.name, wanted)
+        except ConfigError as error:
+            raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
+        return [TopicConfigChanged(topic.topic_id, name, value) for name, value in _difference(topic.configs, stored)]
+
+    def _broker_changes(self, resource: AlterableResource, *, replace_all: bool) -> Sequence[MetadataRecord]:
+        broker = self._broker_named(resource.resource_name)
+        present = self._image.configs_of_broker(broker)
+        defaults = {name: to_text(row.default) or "" for name, row in BROKER_CONFIGS.items()}
+        wanted = _wanted(resource, present, BROKER_CONFIGS, defaults, replace_all=replace_all)
+        try:
+            stored = {name: validate_dynamic(name, text) for name, text in wanted.items()}
+            everywhere = self._image.configs_of_broker(None)
+            self._configuration.altered(everywhere if broker is not None else stored, stored)
+        except ConfigError as error:
+            raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
+        return [BrokerConfigChanged(broker, name, value) for name, value in _difference(present, stored)]
+
+    def _broker_named(self, name: str) -> BrokerId | None:
+        if not name:
+            return None
+        node = NodeId(self._configuration.settings.node_id)
+        known = {broker_id_of(node, CoreId(core)) for core in range(self._image.cores_count)}
+        if not name.isascii() or not name.isdecimal():
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+        if int(name) not in known:
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"Unexpected broker id {name}, expected one of {sorted(known)}")
+        return BrokerId(int(name))
+
+    def _topic_defaults(self, topic: TopicImage) -> dict[str, str]:
+        effective = self._configuration.topic_config(topic.configs)
+        return {
+            name: to_text(getattr(effective, name.replace(".", "_"))) or ""
+            for name, row in TOPIC_CONFIGS.items()
+            if row.type is ConfigType.LIST
+        }
+
+
+def _check_names(resource: AlterableResource) -> None:
+    names = [config.name for config in resource.configs]
+    if len(set(names)) != len(names):
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    nulls = sorted(
+        config.name for config in resource.configs if config.value is None and config.operation != AlterOperation.DELETE
+    )
+    if nulls:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
+
+
+def _wanted(
+    resource: AlterableResource,
+    present: Mapping[str, str],
+    table: Mapping[str, ConfigDefinition],
+    defaults: Mapping[str, str],
+    *,
+    replace_all: bool,
+) -> dict[str, str]:
+    """The settings the resource would have; values not checked yet."""
+    if replace_all:
+        return {config.name: config.value or "" for config in resource.configs}
+    wanted = dict(present)
+    for config in resource.configs:
+        if config.operation == AlterOperation.DELETE:
+            wanted.pop(config.name, None)
+        elif config.operation == AlterOperation.SET:
+            wanted[config.name] = config.value or ""
+        elif config.operation in {AlterOperation.APPEND, AlterOperation.SUBTRACT}:
+            base = present.get(config.name, defaults.get(config.name, ""))
+            wanted[config.name] = _list_changed(config, table.get(config.name), base)
+        else:
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown operation type {config.operation}")
+    return wanted
+
+
+def _list_changed(config: AlterableConfig, definition: ConfigDefinition | None, base: str) -> str:
+    operation = AlterOperation(config.operation)
+    if definition is None or definition.type is not ConfigType.LIST:
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG, f"Can't {operation.name} to key {config.name} because its type is not LIST."
+        )
+    items = [item.strip() for item in base.split(",") if item.strip()]
+    named = [item.strip() for item in (config.value or "").split(",") if item.strip()]
+    if operation is AlterOperation.APPEND:
+        return ",".join(dict.fromkeys([*items, *named]))
+    return ",".join(item for item in items if item not in named)
+
+
+def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> list[tuple[str, str | None]]:
+    """What to write to get from one to the other: (name, new value or None for removed), in order of the names."""
+    names = sorted(before.keys() | after.keys())
+    return [(name, after.get(name)) for name in names if before.get(name) != after.get(name)]

@@ -1,0 +1,359 @@
+"""Decides changes of topics, partitions, cores and producer ids: `(records, response)`, nothing else.
+
+`Controller` reads an image and changes nothing; the package's docstring says what the driver does with the answer.
+Because the driver replays the records of one decision before it asks for the next, no decision can contradict one under
+way.
+
+Expected failures are error codes in the response, one per topic, in Kafka's words; ids and times come in as arguments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.metadata.config_types import ConfigError
+from tpc_broker.metadata.describe import ConfigEntry, describe_topic
+from tpc_broker.metadata.placement_requests import (
+    Refusal,
+    assigned_cores_for_creation,
+    assigned_cores_for_growth,
+)
+from tpc_broker.metadata.records import (
+    ClusterCreated,
+    CoresChanged,
+    MetadataRecord,
+    ProducerIdsReserved,
+    TopicCreated,
+    TopicDeleted,
+    TopicPlaced,
+)
+from tpc_broker.metadata.topic_config import INTERNAL_TOPIC_CONFIGS, validate_topic_configs
+from tpc_broker.metadata.topic_names import collision_of, topic_name_fault
+from tpc_broker.model import (
+    CONSUMER_OFFSETS_TOPIC,
+    METADATA_TOPIC,
+    NO_TOPIC_ID,
+    CoreId,
+    NodeId,
+    TopicId,
+)
+from tpc_broker.routing import Placement, adapt_to_cores, extend, place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tpc_broker.metadata.image import ClusterImage, TopicImage
+    from tpc_broker.metadata.settings import BrokerConfiguration
+
+_Item = TypeVar("_Item")
+
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+"""Partitions one CreateTopics request may make, as in Kafka."""
+
+PRODUCER_IDS_PER_BLOCK: Final = 1000
+"""As in Kafka. A core that starts again loses the rest of its block; 2**63 ids outlast that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatableTopic:
+    """A topic to be made; -1 means the broker's default. `assignments` are (partition, broker ids) pairs."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    configs: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedTopic:
+    """Result for one topic of CreateTopics."""
+
+    name: str
+    topic_id: TopicId = NO_TOPIC_ID
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+    num_partitions: int = -1
+    replication_factor: int = -1
+    configs: tuple[ConfigEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletableTopic:
+    """A topic to be deleted, by name or by id, never both."""
+
+    name: str | None = None
+    topic_id: TopicId = NO_TOPIC_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedTopic:
+    """Result for one topic of DeleteTopics."""
+
+    name: str | None
+    topic_id: TopicId
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowableTopic:
+    """A topic to get partitions: `count` is the new total; `assignments` the broker ids of each new partition."""
+
+    name: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrownTopic:
+    """Result for one topic of CreatePartitions."""
+
+    name: str
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class Controller:
+    """Decisions for the cluster of which `image` is the state. Made anew for each decision; it holds no state."""
+
+    def __init__(self, image: ClusterImage, configuration: BrokerConfiguration) -> None:
+        self._image = image
+        self._configuration = configuration
+        self._settings = configuration.settings
+        self._node = NodeId(configuration.settings.node_id)
+
+    def begin(self, cluster_id: str, cores_count: int, *, rebalance: bool = False) -> list[MetadataRecord]:
+        """What to write when the broker starts: its identity if it has none, and what another number of cores moves."""
+        records: list[MetadataRecord] = []
+        if not self._image.cluster_id:
+            records.append(ClusterCreated(cluster_id))
+        if self._image.cores_count == cores_count and not rebalance:
+            return records
+        if self._image.cores_count != cores_count:
+            records.append(CoresChanged(cores_count))
+        for topic in self._image.topics.values():
+            adapted = adapt_to_cores(topic.placement, topic.topic_id, cores_count, rebalance=rebalance)
+            if adapted != topic.placement:
+                records.append(_placed(topic.topic_id, adapted))
+        return records
+
+    def create_topics(
+        self,
+        topics: Sequence[CreatableTopic],
+        topic_ids: Sequence[TopicId],
+        now_ms: int,
+        *,
+        validate_only: bool = False,
+    ) -> tuple[list[MetadataRecord], list[CreatedTopic]]:
+        """CreateTopics. `topic_ids` are fresh random ids, at least one for each topic."""
+        assert len(topic_ids) >= len(topics)
+        records: list[MetadataRecord] = []
+        results: list[CreatedTopic] = []
+        duplicates = _repeated([topic.name for topic in topics])
+        made: dict[str, TopicCreated] = {}
+        for topic, topic_id in zip(topics, topic_ids, strict=False):
+            if topic.name in duplicates:
+                continue
+            try:
+                record = self._created(topic, topic_id, made, now_ms)
+            except Refusal as refusal:
+                results.append(CreatedTopic(name=topic.name, error_code=refusal.code, error_message=refusal.message))
+                continue
+            made[topic.name] = record
+            records.append(record)
+            results.append(self._creation_result(record))
+        results.extend(
+            CreatedTopic(name=name, error_code=ErrorCode.INVALID_REQUEST, error_message="Duplicate topic name.")
+            for name in duplicates
+        )
+        return ([] if validate_only else records), results
+
+    def create_offsets_topic(self, topic_id: TopicId, now_ms: int) -> list[MetadataRecord]:
+        """Makes `__consumer_offsets` with the settings it needs; nothing when it exists."""
+        if self._image.topic(CONSUMER_OFFSETS_TOPIC) is not None:
+            return []
+        partitions_count = self._settings.offsets_topic_num_partitions
+        placement = place(topic_id, partitions_count, self._image.cores_count)
+        configs = {**INTERNAL_TOPIC_CONFIGS, "segment.bytes": str(self._settings.offsets_topic_segment_bytes)}
+        return [TopicCreated(CONSUMER_OFFSETS_TOPIC, topic_id, placement.owners, now_ms, configs=configs)]
+
+    def delete_topics(self, topics: Sequence[DeletableTopic]) -> tuple[list[MetadataRecord], list[DeletedTopic]]:
+        """DeleteTopics."""
+        records: list[MetadataRecord] = []
+        results: list[DeletedTopic] = []
+        repeated_names = _repeated([topic.name for topic in topics if topic.name is not None])
+        repeated_ids = _repeated([topic.topic_id for topic in topics if topic.topic_id != NO_TOPIC_ID])
+        by_id = {topic.topic_id for topic in topics if topic.topic_id != NO_TOPIC_ID}
+        for topic in topics:
+            try:
+                if topic.name in repeated_names:
+                    raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                if topic.topic_id in repeated_ids:
+                    raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+                found = self._deletable(topic, by_id)
+            except Refusal as refusal:
+                result = DeletedTopic(
+                    name=topic.name, topic_id=topic.topic_id, error_code=refusal.code, error_message=refusal.message
+                )
+                if result not in results:
+                    results.append(result)
+                continue
+            records.append(TopicDeleted(found.topic_id))
+            results.append(DeletedTopic(name=found.name, topic_id=found.topic_id))
+        return records, results
+
+    def create_partitions(
+        self, topics: Sequence[GrowableTopic], *, validate_only: bool = False
+    ) -> tuple[list[MetadataRecord], list[GrownTopic]]:
+        """CreatePartitions."""
+        records: list[MetadataRecord] = []
+        results: list[GrownTopic] = []
+        duplicates = _repeated([topic.name for topic in topics])
+        results.extend(
+            GrownTopic(name=name, error_code=ErrorCode.INVALID_REQUEST, error_message="Duplicate topic name.")
+            for name in duplicates
+        )
+        added_count = 0
+        for topic in topics:
+            if topic.name in duplicates:
+                continue
+            try:
+                found, placement = self._grown(topic, added_count)
+            except Refusal as refusal:
+                results.append(GrownTopic(name=topic.name, error_code=refusal.code, error_message=refusal.message))
+                continue
+            added_count += topic.count - found.partitions_count
+            records.append(_placed(found.topic_id, placement))
+            results.append(GrownTopic(name=topic.name))
+        return ([] if validate_only else records), results
+
+    def reserve_producer_ids(self, core: CoreId) -> tuple[list[MetadataRecord], ProducerIdsReserved]:
+        """The next block of producer ids for a core; to be used only once the record is durable."""
+        block = ProducerIdsReserved(core, self._image.next_producer_id, PRODUCER_IDS_PER_BLOCK)
+        return [block], block
+
+    def _created(
+        self, topic: CreatableTopic, topic_id: TopicId, made: Mapping[str, TopicCreated], now_ms: int
+    ) -> TopicCreated:
+        self._check_name(topic.name, made)
+        overrides = self._overrides(topic)
+        settings = self._settings
+        assigned = assigned_cores_for_creation(topic, self._node, self._image.cores_count)
+        if assigned is None:
+            self._check_replication_factor(topic.replication_factor)
+            if topic.num_partitions == 0 or topic.num_partitions < -1:
+                raise Refusal(
+                    ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+                )
+            partitions_count = settings.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+        else:
+            partitions_count = len(assigned)
+        requested = sum(len(record.owners) for record in made.values()) + partitions_count
+        if requested > PARTITIONS_PER_REQUEST_MAX:
+            raise Refusal(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        self._check_partitions_max(requested)
+        placement = place(topic_id, partitions_count, self._image.cores_count, assigned or {})
+        manual = tuple(sorted(placement.manual))
+        return TopicCreated(topic.name, topic_id, placement.owners, now_ms, manual, overrides)
+
+    def _creation_result(self, record: TopicCreated) -> CreatedTopic:
+        return CreatedTopic(
+            name=record.name,
+            topic_id=record.topic_id,
+            num_partitions=len(record.owners),
+            replication_factor=1,
+            configs=tuple(describe_topic(record.configs, self._configuration)),
+        )
+
+    def _check_name(self, name: str, made: Mapping[str, TopicCreated]) -> None:
+        if name == METADATA_TOPIC:
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
+        fault = topic_name_fault(name)
+        if fault is not None:
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        if name in self._image.ids:
+            raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        other = collision_of(name, [*self._image.ids, *made])
+        if other is not None:
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
+
+    def _overrides(self, topic: CreatableTopic) -> dict[str, str]:
+        nulls = sorted(name for name, value in topic.configs if value is None)
+        if nulls:
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
+        try:
+            return validate_topic_configs(topic.name, dict(topic.configs))
+        except ConfigError as error:
+            raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+    def _check_replication_factor(self, replication_factor: int) -> None:
+        """One node holds one replica, however many cores it shows as brokers."""
+        if replication_factor == 0 or replication_factor < -1:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        wanted = self._settings.default_replication_factor if replication_factor == -1 else replication_factor
+        if wanted > 1 and replication_factor != -1 and self._settings.replication_factor_excess == "refuse":
+            raise Refusal(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"Unable to replicate the partition {wanted} time(s): the target replication factor of {wanted} cannot "
+                "be reached because the cluster has 1 node(s); brokers of one node are its cores and share its disk.",
+            )
+
+    def _check_partitions_max(self, added_count: int) -> None:
+        total = self._image.partitions_count() + added_count
+        if total > self._settings.partitions_max:
+            raise Refusal(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The cluster would have {total} partitions; partitions.max allows {self._settings.partitions_max}.",
+            )
+
+    def _deletable(self, topic: DeletableTopic, by_id: set[TopicId]) -> TopicImage:
+        if not self._settings.delete_topic_enable:
+            raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, None)
+        if topic.name is None and topic.topic_id == NO_TOPIC_ID:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+        if topic.name is not None and topic.topic_id != NO_TOPIC_ID:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+        if topic.name is None:
+            found = self._image.topic_by_id(topic.topic_id)
+            if found is None:
+                raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+            return found
+        found = self._image.topic(topic.name)
+        if found is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        if found.topic_id in by_id:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
+        return found
+
+    def _grown(self, topic: GrowableTopic, added_count: int) -> tuple[TopicImage, Placement]:
+        found = self._image.topic(topic.name)
+        if found is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        present = found.partitions_count
+        if topic.count == present:
+            raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
+        if topic.count < present:
+            raise Refusal(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The topic {topic.name} currently has {present} partition(s); {topic.count} would not be an increase.",
+            )
+        if added_count + topic.count - present > PARTITIONS_PER_REQUEST_MAX:
+            raise Refusal(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        self._check_partitions_max(added_count + topic.count - present)
+        assigned = assigned_cores_for_growth(topic, present, self._node, self._image.cores_count)
+        return found, extend(found.placement, found.topic_id, topic.count, self._image.cores_count, assigned)
+
+
+def _placed(topic_id: TopicId, placement: Placement) -> TopicPlaced:
+    return TopicPlaced(topic_id, placement.owners, tuple(sorted(placement.manual)))
+
+
+def _repeated(items: Iterable[_Item]) -> list[_Item]:
+    return [item for item, count in Counter(items).items() if count > 1]

@@ -1,0 +1,228 @@
+"""The cluster as its metadata log says: an immutable value that every core holds.
+
+`ClusterImage.apply` gives the next image and leaves the old one as it was, so that a request works on one image from
+start to end. Topics and settings are shared between images; a change costs a copy of the tables' top level, paid once
+per batch of records.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
+
+from tpc_broker.metadata.records import (
+    BrokerConfigChanged,
+    ClusterCreated,
+    CoresChanged,
+    MetadataDamagedError,
+    MetadataRecord,
+    ProducerIdsReserved,
+    TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
+    TopicPlaced,
+    from_json,
+    to_json,
+)
+from tpc_broker.model import (
+    INTERNAL_TOPICS,
+    BrokerId,
+    CoreId,
+    MetadataVersion,
+    PartitionIndex,
+    ProducerId,
+    TopicId,
+    TopicPartition,
+)
+from tpc_broker.routing import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+_EMPTY_VERSION = MetadataVersion(0)
+_FIRST_PRODUCER_ID = ProducerId(0)
+_NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic: identity, who owns its partitions, and its own settings (canonical texts)."""
+
+    name: str
+    topic_id: TopicId
+    placement: Placement
+    created_ms: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def partitions_count(self) -> int:
+        """Partitions are numbered [0, partitions_count)."""
+        return len(self.placement.owners)
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether clients may only read it."""
+        return self.name in INTERNAL_TOPICS
+
+    def record(self) -> TopicCreated:
+        """The record that makes this topic."""
+        manual = tuple(sorted(self.placement.manual))
+        return TopicCreated(self.name, self.topic_id, self.placement.owners, self.created_ms, manual, self.configs)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterImage:
+    """The state after the metadata log up to `version` (an offset, exclusive). The empty image has version 0."""
+
+    version: MetadataVersion = _EMPTY_VERSION
+    cluster_id: str = ""
+    cores_count: int = 0
+    topics: Mapping[TopicId, TopicImage] = field(default_factory=dict)
+    ids: Mapping[str, TopicId] = field(default_factory=dict)
+    broker_configs: Mapping[BrokerId | None, Mapping[str, str]] = field(default_factory=dict)
+    """Dynamic settings by broker; those of all brokers under None."""
+    next_producer_id: ProducerId = _FIRST_PRODUCER_ID
+    producer_ids: Mapping[CoreId, ProducerIdsReserved] = field(default_factory=dict)
+    """The latest block of each core, so that a core that starts again knows that it must not use it."""
+
+    def topic(self, name: str) -> TopicImage | None:
+        """The topic of that name."""
+        topic_id = self.ids.get(name)
+        return None if topic_id is None else self.topics[topic_id]
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicImage | None:
+        """The topic with that id."""
+        return self.topics.get(topic_id)
+
+    def owner_of(self, partition: TopicPartition) -> CoreId | None:
+        """The core that owns a partition; None when there is no such partition."""
+        topic = self.topics.get(partition.topic_id)
+        return None if topic is None else topic.placement.owner_of(partition.partition)
+
+    def partitions_of(self, core: CoreId) -> Iterator[TopicPartition]:
+        """The partitions a core owns."""
+        for topic_id, topic in self.topics.items():
+            for index, owner in enumerate(topic.placement.owners):
+                if owner == core:
+                    yield TopicPartition(topic_id, PartitionIndex(index))
+
+    def partitions_count(self) -> int:
+        """Partitions of all topics together."""
+        return sum(topic.partitions_count for topic in self.topics.values())
+
+    def configs_of_broker(self, broker: BrokerId | None) -> Mapping[str, str]:
+        """Dynamic settings of one broker, or with None of all brokers."""
+        return self.broker_configs.get(broker, _NO_CONFIGS)
+
+    def apply(self, records: Iterable[MetadataRecord], version: MetadataVersion) -> ClusterImage:
+        """The image after these records; `version` is the log's end offset behind the last of them."""
+        assert version >= self.version, (version, self.version)
+        image = replace(
+            self,
+            version=version,
+            topics=dict(self.topics),
+            ids=dict(self.ids),
+            broker_configs=dict(self.broker_configs),
+            producer_ids=dict(self.producer_ids),
+        )
+        for record in records:
+            image = _apply_one(image, record)
+        assert image.topics.keys() == set(image.ids.values())
+        return image
+
+    def snapshot(self) -> list[MetadataRecord]:
+        """Records that rebuild this image from nothing, and that change nothing when applied to it."""
+        records: list[MetadataRecord] = [ClusterCreated(self.cluster_id)] if self.cluster_id else []
+        if self.cores_count:
+            records.append(CoresChanged(self.cores_count))
+        records.extend(self.topics[topic_id].record() for _name, topic_id in sorted(self.ids.items()))
+        for broker, configs in self.broker_configs.items():
+            records.extend(BrokerConfigChanged(broker, name, value) for name, value in configs.items())
+        # The latest block of all is among them, and so `next_producer_id`.
+        return [*records, *sorted(self.producer_ids.values(), key=lambda block: block.first)]
+
+    def to_bytes(self) -> bytes:
+        """The whole image, to be pushed to another core."""
+        document = {"version": self.version, "records": [to_json(record) for record in self.snapshot()]}
+        return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> ClusterImage:
+        """The image of `to_bytes`; MetadataDamagedError when it is none."""
+        try:
+            document = json.loads(data)
+            version, members = document["version"], document["records"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise MetadataDamagedError(f"not a cluster image: {error!r}") from error
+        return ClusterImage().apply([from_json(record) for record in members], MetadataVersion(version))
+
+
+def changed_topics(before: ClusterImage, after: ClusterImage) -> Iterator[tuple[TopicImage | None, TopicImage | None]]:
+    """Topics that differ, as (before, after) pairs: (None, topic) is new, (topic, None) is deleted."""
+    for topic_id, topic in before.topics.items():
+        if topic_id not in after.topics:
+            yield topic, None
+    for topic_id, topic in after.topics.items():
+        old = before.topics.get(topic_id)
+        if old is not topic and old != topic:
+            yield old, topic
+
+
+def _apply_one(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
+    """Applies to the tables of `image`, which `apply` has just copied; scalars need a new image."""
+    match record:
+        case ClusterCreated():
+            return replace(image, cluster_id=record.cluster_id)
+        case CoresChanged():
+            return replace(image, cores_count=record.cores_count)
+        case ProducerIdsReserved():
+            _mutable(image.producer_ids)[record.core] = record
+            behind = ProducerId(record.first + record.count)
+            return replace(image, next_producer_id=max(image.next_producer_id, behind))
+        case BrokerConfigChanged():
+            configs = _changed(image.configs_of_broker(record.broker), record.name, record.value)
+            _mutable(image.broker_configs)[record.broker] = configs
+        case _:
+            _apply_to_topic(image, record)
+    return image
+
+
+def _apply_to_topic(
+    image: ClusterImage, record: TopicCreated | TopicPlaced | TopicDeleted | TopicConfigChanged
+) -> None:
+    topics, ids = _mutable(image.topics), _mutable(image.ids)
+    if isinstance(record, TopicCreated):
+        placement = Placement(record.owners, frozenset(record.manual))
+        ids[record.name] = record.topic_id
+        topics[record.topic_id] = TopicImage(
+            record.name, record.topic_id, placement, record.created_ms, dict(record.configs)
+        )
+        return
+    topic = topics.get(record.topic_id)
+    if topic is None:
+        return
+    match record:
+        case TopicDeleted():
+            del topics[record.topic_id]
+            del ids[topic.name]
+        case TopicPlaced():
+            placement = Placement(record.owners, frozenset(record.manual))
+            topics[record.topic_id] = replace(topic, placement=placement)
+        case TopicConfigChanged():
+            topics[record.topic_id] = replace(topic, configs=_changed(topic.configs, record.name, record.value))
+
+
+def _changed(configs: Mapping[str, str], name: str, value: str | None) -> dict[str, str]:
+    changed = {key: text for key, text in configs.items() if key != name}
+    if value is not None:
+        changed[name] = value
+    return changed
+
+
+def _mutable(table: Mapping[_Key, _Value]) -> dict[_Key, _Value]:
+    assert isinstance(table, dict)
+    return table

@@ -1,0 +1,163 @@
+"""Records of the metadata log and their bytes.
+
+A record's value is one JSON object in UTF-8 with two fixed members: `type` (the names of `RECORD_TYPES`) and `v`, the
+version of that type's layout, now always 1; the other members are the fields of the dataclass of that name. Topic ids
+are UUID texts. Keys are unused. JSON, because the log is small, rewritten when it has grown, and must be readable when
+everything else is broken. A reader refuses a type or version that it does not know: guessing would be losing metadata.
+
+Every record is idempotent: applied again on top of its own effect it changes nothing. So a snapshot is simply records
+appended at the end of the log before its start is moved there, and a crash between the two does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping  # noqa: TC003 - the fields of a dataclass are read at run time
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from tpc_broker.model import BrokerId, CoreId, PartitionIndex, ProducerId, TopicId
+
+RECORD_VERSION: Final = 1
+
+
+class MetadataDamagedError(Exception):
+    """A metadata record that cannot be read: damage, or written by a later release."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCreated:
+    """The first record of all: the identity that clients see as the cluster id."""
+
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreated:
+    """A topic with everything it has: `owners[p]` owns partition p; `manual` partitions were assigned by hand."""
+
+    name: str
+    topic_id: TopicId
+    owners: tuple[CoreId, ...]
+    created_ms: int
+    manual: tuple[PartitionIndex, ...] = ()
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlaced:
+    """The whole ownership table of a topic, after partitions were added or the number of cores changed."""
+
+    topic_id: TopicId
+    owners: tuple[CoreId, ...]
+    manual: tuple[PartitionIndex, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """The topic is gone; its id is never used again."""
+
+    topic_id: TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigChanged:
+    """One setting of a topic; a null value removes the override."""
+
+    topic_id: TopicId
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfigChanged:
+    """One dynamic setting of a broker, or of all of them (`broker` null); a null value removes it."""
+
+    broker: BrokerId | None
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsReserved:
+    """Producer ids [first, first + count) belong to a core and are never given out again, used or not."""
+
+    core: CoreId
+    first: ProducerId
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CoresChanged:
+    """The node now runs this many cores; `TopicPlaced` records in the same batch say what that moved."""
+
+    cores_count: int
+
+
+MetadataRecord = (
+    ClusterCreated
+    | TopicCreated
+    | TopicPlaced
+    | TopicDeleted
+    | TopicConfigChanged
+    | BrokerConfigChanged
+    | ProducerIdsReserved
+    | CoresChanged
+)
+
+RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
+    "cluster_created": ClusterCreated,
+    "topic_created": TopicCreated,
+    "topic_placed": TopicPlaced,
+    "topic_deleted": TopicDeleted,
+    "topic_config_changed": TopicConfigChanged,
+    "broker_config_changed": BrokerConfigChanged,
+    "producer_ids_reserved": ProducerIdsReserved,
+    "cores_changed": CoresChanged,
+}
+_TYPE_NAMES: Final = {record_type: name for name, record_type in RECORD_TYPES.items()}
+
+
+def to_json(record: MetadataRecord) -> dict[str, Any]:
+    """The JSON object of a record."""
+    members: dict[str, Any] = {"type": _TYPE_NAMES[type(record)], "v": RECORD_VERSION}
+    for part in fields(record):
+        value = getattr(record, part.name)
+        members[part.name] = str(value) if isinstance(value, uuid.UUID) else value
+    return members
+
+
+def from_json(members: Any) -> MetadataRecord:
+    """The record of a JSON object; MetadataDamagedError when it is none that is known here."""
+    if not isinstance(members, dict):
+        raise MetadataDamagedError(f"a metadata record is an object, not {members!r}")
+    record_type = RECORD_TYPES.get(members.get("type", ""))
+    if record_type is None or members.get("v") != RECORD_VERSION:
+        raise MetadataDamagedError(
+            f"metadata record of unknown type or version: {members.get('type')} {members.get('v')}"
+        )
+    values = {name: value for name, value in members.items() if name not in {"type", "v"}}
+    try:
+        if "topic_id" in values:
+            values["topic_id"] = TopicId(uuid.UUID(values["topic_id"]))
+        for name in ("owners", "manual"):
+            if name in values:
+                values[name] = tuple(values[name])
+        return record_type(**values)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise MetadataDamagedError(f"metadata record of type {members['type']} is damaged: {error}") from error
+
+
+def encode_record(record: MetadataRecord) -> bytes:
+    """A record's value as the log holds it."""
+    return json.dumps(to_json(record), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode_record(value: bytes) -> MetadataRecord:
+    """The record of a value of the log; MetadataDamagedError when it cannot be read."""
+    try:
+        members = json.loads(value)
+    except ValueError as error:
+        raise MetadataDamagedError(f"metadata record is not JSON: {error}") from error
+    return from_json(members)

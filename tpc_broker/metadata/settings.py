@@ -1,0 +1,127 @@
+"""Reading the broker's settings: file, overrides, and what was altered while running.
+
+The file is what Kafka's `server.properties` is: `name=value` lines, `#` and `!` begin comments, a backslash at the end
+of a line joins the next one. Every error names the setting, where it stands, what was given and what is allowed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from tpc_broker.metadata.broker_config import BROKER_CONFIGS, READ_ONLY_SHOWN, Settings, broker_definition
+from tpc_broker.metadata.config_types import ConfigError, ConfigValue, python_name, to_text
+from tpc_broker.metadata.topic_config import TopicConfig, effective_topic_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfiguration:
+    """What the broker runs with, and where each value comes from.
+
+    `settings` are the effective values. `given` are the texts of the file and the overrides (static). Altered while
+    running, and winning over them in this order: `altered_default` for all nodes, `altered_here` for this one.
+    """
+
+    settings: Settings
+    given: Mapping[str, str] = field(default_factory=dict)
+    altered_default: Mapping[str, str] = field(default_factory=dict)
+    altered_here: Mapping[str, str] = field(default_factory=dict)
+
+    def altered(self, default: Mapping[str, str], here: Mapping[str, str]) -> BrokerConfiguration:
+        """The same broker after its dynamic settings have become these."""
+        settings = _settings_of({**self.given, **default, **here})
+        return BrokerConfiguration(settings, self.given, dict(default), dict(here))
+
+    def topic_config(self, overrides: Mapping[str, str]) -> TopicConfig:
+        """Effective settings of a topic with these overrides."""
+        texts = {**self.given, **self.altered_default, **self.altered_here}
+        server: dict[str, ConfigValue] = {name: BROKER_CONFIGS[name].parse(text) for name, text in texts.items()}
+        return effective_topic_config(overrides, server)
+
+
+def load_settings(
+    file_text: str = "", overrides: Sequence[str] = (), *, shown: Mapping[str, str] = _NOTHING
+) -> BrokerConfiguration:
+    """Settings from a file's text and from `NAME=VALUE` overrides, which win; ConfigError for what cannot be taken.
+
+    `shown` are the listeners, which come from command-line options of their own.
+    """
+    given: dict[str, str] = {}
+    for where, name, text in _entries(file_text, overrides):
+        if name in READ_ONLY_SHOWN:
+            raise ConfigError(f"{where}: {name} is set with --listen and --advertise")
+        try:
+            given[name] = to_text(broker_definition(name).parse(text)) or ""
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+    given.update(shown)
+    return BrokerConfiguration(_settings_of(given), given)
+
+
+def validate_dynamic(name: str, text: str) -> str:
+    """The canonical text of a setting to be altered on a running broker; ConfigError when it may not be."""
+    definition = broker_definition(name)
+    if not definition.dynamic:
+        raise ConfigError(f"Cannot update these configs dynamically: {name}")
+    canonical = to_text(definition.parse(text))
+    assert canonical is not None, name
+    return canonical
+
+
+def check_relations(settings: Settings) -> None:
+    """What no single setting can be wrong about alone."""
+    if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
+        raise ConfigError(
+            f"group.min.session.timeout.ms ({settings.group_min_session_timeout_ms}) must not be above "
+            f"group.max.session.timeout.ms ({settings.group_max_session_timeout_ms})"
+        )
+    if settings.message_max_bytes > settings.socket_request_max_bytes:
+        raise ConfigError(
+            f"message.max.bytes ({settings.message_max_bytes}) must not be above "
+            f"socket.request.max.bytes ({settings.socket_request_max_bytes}): such a batch could never arrive"
+        )
+
+
+def _settings_of(texts: Mapping[str, str]) -> Settings:
+    values = {python_name(name): BROKER_CONFIGS[name].parse(text) for name, text in texts.items()}
+    settings = replace(Settings(), **values)  # type: ignore[arg-type]  # each value was parsed by its own definition
+    check_relations(settings)
+    return settings
+
+
+def _entries(file_text: str, overrides: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Where, name and text of every setting that was given, the later winning."""
+    for number, line in _logical_lines(file_text):
+        yield _split(f"line {number}", line)
+    for override in overrides:
+        yield _split(f"--override {override}", override)
+
+
+def _split(where: str, line: str) -> tuple[str, str, str]:
+    name, separator, text = line.partition("=")
+    if not separator or not name.strip():
+        raise ConfigError(f"{where}: expected NAME=VALUE, got {line!r}")
+    return where, name.strip(), text.strip()
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with continuations joined, without comments and blank ones, with the number of their first line."""
+    joined, first = "", 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if not joined and (not stripped or stripped[0] in "#!"):
+            continue
+        first = first if joined else number
+        if stripped.endswith("\\"):
+            joined += stripped[:-1]
+            continue
+        yield first, joined + stripped
+        joined = ""
+    if joined:
+        yield first, joined
