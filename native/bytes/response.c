@@ -1,0 +1,287 @@
+/*
+ * Encoding of the Produce and Fetch answers, all versions that Kafka 4.3 serves.
+ *
+ * The writer goes on counting when the room is used up, so one pass gives the size as well. Structures inside tagged
+ * fields are preceded by their size: they are of fixed size, or counted first by a writer without room.
+ */
+#include <errno.h>
+
+#include "bytes.h"
+#include "wire.h"
+
+enum {
+    PRODUCE_FLEXIBLE = 9,
+    PRODUCE_LEADERS = 10,
+    PRODUCE_TOPIC_ID = 13,
+    FETCH_FLEXIBLE = 12,
+    FETCH_TOPIC_ID = 13,
+    FETCH_ENDPOINTS = 16,
+};
+
+static bool string_fits(int32_t bytes_count) { return bytes_count >= -1 && bytes_count <= INT16_MAX; }
+
+static void put_string(wire_writer *writer, bool flexible, const uint8_t *bytes, int32_t bytes_count) {
+    if (flexible)
+        wire_put_uvarint(writer, (uint32_t)(bytes_count + 1));
+    else
+        wire_put_i16(writer, (int16_t)bytes_count);
+    if (bytes_count > 0) wire_put(writer, bytes, (size_t)bytes_count);
+}
+
+static void put_count(wire_writer *writer, bool flexible, int32_t count) {
+    if (flexible)
+        wire_put_uvarint(writer, (uint32_t)count + 1);
+    else
+        wire_put_i32(writer, count);
+}
+
+static void put_no_tags(wire_writer *writer, bool flexible) {
+    if (flexible) wire_put_u8(writer, 0);
+}
+
+static void put_topic(wire_writer *writer, bool flexible, bool by_id, const uint8_t *name, int32_t name_bytes,
+                      const uint8_t id[16]) {
+    if (by_id)
+        wire_put(writer, id, 16);
+    else
+        put_string(writer, flexible, name, name_bytes < 0 ? 0 : name_bytes);
+}
+
+static void put_header(wire_writer *writer, bool flexible, int32_t correlation_id) {
+    wire_put_i32(writer, 0); /* the size, set at the end */
+    wire_put_i32(writer, correlation_id);
+    put_no_tags(writer, flexible);
+}
+
+static void put_endpoint_list(wire_writer *writer, const tpc_node_endpoint *endpoints, int count) {
+    put_count(writer, true, count);
+    for (int i = 0; i < count; i++) {
+        wire_put_i32(writer, endpoints[i].node_id);
+        put_string(writer, true, endpoints[i].host, endpoints[i].host_bytes);
+        wire_put_i32(writer, endpoints[i].port);
+        put_string(writer, true, endpoints[i].rack, endpoints[i].rack_bytes);
+        put_no_tags(writer, true);
+    }
+}
+
+/* The answer's own tagged fields: NodeEndpoints as tag 0, or none. */
+static void put_endpoints(wire_writer *writer, const tpc_node_endpoint *endpoints, int count) {
+    if (count <= 0) {
+        put_no_tags(writer, true);
+        return;
+    }
+    wire_writer counter = {0};
+    put_endpoint_list(&counter, endpoints, count);
+    wire_put_uvarint(writer, 1);
+    wire_put_uvarint(writer, 0);
+    wire_put_uvarint(writer, (uint32_t)counter.bytes);
+    put_endpoint_list(writer, endpoints, count);
+}
+
+static bool endpoints_fit(const tpc_node_endpoint *endpoints, int count) {
+    for (int i = 0; i < count; i++)
+        if (endpoints[i].host_bytes < 0 || !string_fits(endpoints[i].host_bytes) || !string_fits(endpoints[i].rack_bytes))
+            return false;
+    return true;
+}
+
+static int64_t finish(wire_writer *writer, uint64_t bytes_beside) {
+    uint64_t frame_bytes = (uint64_t)writer->bytes - 4 + bytes_beside;
+    if (frame_bytes > INT32_MAX) return -EMSGSIZE;
+    if (writer->out_bytes >= 4) wire_set_u32(writer->out, (uint32_t)frame_bytes);
+    return (int64_t)writer->bytes;
+}
+
+/* An i32 pair in a tagged field: tag, size, the pair, no tags of its own. */
+static void put_leader_tag(wire_writer *writer, uint32_t tag, int32_t leader_id, int32_t leader_epoch) {
+    wire_put_uvarint(writer, tag);
+    wire_put_uvarint(writer, 9);
+    wire_put_i32(writer, leader_id);
+    wire_put_i32(writer, leader_epoch);
+    put_no_tags(writer, true);
+}
+
+static void put_record_errors(wire_writer *writer, bool flexible, const tpc_produce_result *result) {
+    put_count(writer, flexible, result->record_errors_count);
+    for (int32_t i = 0; i < result->record_errors_count; i++) {
+        const tpc_record_error *error = &result->record_errors[i];
+        wire_put_i32(writer, error->batch_index);
+        put_string(writer, flexible, error->message, error->message_bytes);
+        put_no_tags(writer, flexible);
+    }
+}
+
+static void put_produce_result(wire_writer *writer, int16_t version, const tpc_produce_result *result) {
+    const bool flexible = version >= PRODUCE_FLEXIBLE;
+    wire_put_i32(writer, result->partition);
+    wire_put_i16(writer, result->error_code);
+    wire_put_i64(writer, result->base_offset);
+    wire_put_i64(writer, result->log_append_time_ms);
+    if (version >= 5) wire_put_i64(writer, result->log_start_offset);
+    if (version >= 8) {
+        put_record_errors(writer, flexible, result);
+        put_string(writer, flexible, result->error_message, result->error_message_bytes);
+    }
+    if (version >= PRODUCE_LEADERS && (result->leader_id != -1 || result->leader_epoch != -1)) {
+        wire_put_uvarint(writer, 1);
+        put_leader_tag(writer, 0, result->leader_id, result->leader_epoch);
+    } else {
+        put_no_tags(writer, flexible);
+    }
+}
+
+static bool produce_result_fits(const tpc_produce_result *result) {
+    if (!string_fits(result->topic_name_bytes) || !string_fits(result->error_message_bytes)) return false;
+    if (result->record_errors_count < 0) return false;
+    for (int32_t i = 0; i < result->record_errors_count; i++)
+        if (!string_fits(result->record_errors[i].message_bytes)) return false;
+    return true;
+}
+
+/* The end of the run of neighbours that share a topic_index. */
+static int produce_topic_end(const tpc_produce_result *results, int count, int begin) {
+    int end = begin + 1;
+    while (end < count && results[end].topic_index == results[begin].topic_index) end++;
+    return end;
+}
+
+static int produce_topics_count(const tpc_produce_result *results, int count) {
+    int topics = 0;
+    for (int i = 0; i < count; i = produce_topic_end(results, count, i)) topics++;
+    return topics;
+}
+
+int64_t tpc_produce_encode(int16_t version, int32_t correlation_id, int32_t throttle_ms,
+                           const tpc_produce_result *results, int results_count,
+                           const tpc_node_endpoint *endpoints, int endpoints_count, uint8_t *out, size_t out_bytes) {
+    if (version < TPC_PRODUCE_VERSION_MIN || version > TPC_PRODUCE_VERSION_MAX) return -EPROTONOSUPPORT;
+    if (!endpoints_fit(endpoints, endpoints_count)) return -EINVAL;
+    const bool flexible = version >= PRODUCE_FLEXIBLE;
+    wire_writer writer = {.out = out, .out_bytes = out_bytes};
+    put_header(&writer, flexible, correlation_id);
+    put_count(&writer, flexible, produce_topics_count(results, results_count));
+    for (int begin = 0; begin < results_count;) {
+        const int end = produce_topic_end(results, results_count, begin);
+        const tpc_produce_result *first = &results[begin];
+        put_topic(&writer, flexible, version >= PRODUCE_TOPIC_ID, first->topic_name, first->topic_name_bytes,
+                  first->topic_id);
+        put_count(&writer, flexible, end - begin);
+        for (; begin < end; begin++) {
+            if (!produce_result_fits(&results[begin])) return -EINVAL;
+            put_produce_result(&writer, version, &results[begin]);
+        }
+        put_no_tags(&writer, flexible);
+    }
+    wire_put_i32(&writer, throttle_ms);
+    if (version >= PRODUCE_LEADERS)
+        put_endpoints(&writer, endpoints, endpoints_count);
+    else
+        put_no_tags(&writer, flexible);
+    return finish(&writer, 0);
+}
+
+static void put_offset_epoch_tag(wire_writer *writer, const tpc_fetch_result *result, bool snapshot) {
+    wire_put_uvarint(writer, snapshot ? 2 : 0);
+    wire_put_uvarint(writer, 13);
+    if (snapshot) {
+        wire_put_i64(writer, result->snapshot_end_offset);
+        wire_put_i32(writer, result->snapshot_epoch);
+    } else {
+        wire_put_i32(writer, result->diverging_epoch);
+        wire_put_i64(writer, result->diverging_end_offset);
+    }
+    put_no_tags(writer, true);
+}
+
+static void put_fetch_tags(wire_writer *writer, const tpc_fetch_result *result) {
+    const bool diverges = result->diverging_epoch != -1 || result->diverging_end_offset != -1;
+    const bool leads = result->leader_id != -1 || result->leader_epoch != -1;
+    const bool snapshot = result->snapshot_end_offset != -1 || result->snapshot_epoch != -1;
+    wire_put_uvarint(writer, (uint32_t)diverges + leads + snapshot);
+    if (diverges) put_offset_epoch_tag(writer, result, false);
+    if (leads) put_leader_tag(writer, 1, result->leader_id, result->leader_epoch);
+    if (snapshot) put_offset_epoch_tag(writer, result, true);
+}
+
+static void put_aborted(wire_writer *writer, bool flexible, const tpc_fetch_result *result) {
+    put_count(writer, flexible, result->aborted_count);
+    for (int32_t i = 0; i < result->aborted_count; i++) {
+        wire_put_i64(writer, result->aborted[i].producer_id);
+        wire_put_i64(writer, result->aborted[i].first_offset);
+        put_no_tags(writer, flexible);
+    }
+}
+
+/* Returns where the records belong. */
+static size_t put_fetch_result(wire_writer *writer, int16_t version, const tpc_fetch_result *result) {
+    const bool flexible = version >= FETCH_FLEXIBLE;
+    wire_put_i32(writer, result->partition);
+    wire_put_i16(writer, result->error_code);
+    wire_put_i64(writer, result->high_watermark);
+    wire_put_i64(writer, result->last_stable_offset);
+    if (version >= 5) wire_put_i64(writer, result->log_start_offset);
+    put_aborted(writer, flexible, result);
+    if (version >= 11) wire_put_i32(writer, result->preferred_read_replica);
+    put_count(writer, flexible, result->records_bytes);
+    const size_t split = writer->bytes;
+    if (flexible) put_fetch_tags(writer, result);
+    return split;
+}
+
+static int fetch_topic_end(const tpc_fetch_result *results, int count, int begin) {
+    int end = begin + 1;
+    while (end < count && results[end].topic_index == results[begin].topic_index) end++;
+    return end;
+}
+
+static int fetch_topics_count(const tpc_fetch_result *results, int count) {
+    int topics = 0;
+    for (int i = 0; i < count; i = fetch_topic_end(results, count, i)) topics++;
+    return topics;
+}
+
+static void put_fetch_answer(wire_writer *writer, const tpc_fetch_answer *answer) {
+    put_header(writer, answer->version >= FETCH_FLEXIBLE, answer->correlation_id);
+    wire_put_i32(writer, answer->throttle_ms);
+    if (answer->version >= 7) {
+        wire_put_i16(writer, answer->error_code);
+        wire_put_i32(writer, answer->session_id);
+    }
+}
+
+static bool fetch_result_fits(const tpc_fetch_result *result) {
+    return string_fits(result->topic_name_bytes) && result->aborted_count >= -1 && result->records_bytes >= -1;
+}
+
+int64_t tpc_fetch_encode(const tpc_fetch_answer *answer, const tpc_fetch_result *results, int results_count,
+                         const tpc_node_endpoint *endpoints, int endpoints_count, uint8_t *out, size_t out_bytes,
+                         uint32_t *splits) {
+    const int16_t version = answer->version;
+    if (version < TPC_FETCH_VERSION_MIN || version > TPC_FETCH_VERSION_MAX) return -EPROTONOSUPPORT;
+    if (!endpoints_fit(endpoints, endpoints_count)) return -EINVAL;
+    const bool flexible = version >= FETCH_FLEXIBLE;
+    uint64_t records_bytes = 0;
+    wire_writer writer = {.out = out, .out_bytes = out_bytes};
+    put_fetch_answer(&writer, answer);
+    put_count(&writer, flexible, fetch_topics_count(results, results_count));
+    for (int begin = 0; begin < results_count;) {
+        const int end = fetch_topic_end(results, results_count, begin);
+        const tpc_fetch_result *first = &results[begin];
+        put_topic(&writer, flexible, version >= FETCH_TOPIC_ID, first->topic_name, first->topic_name_bytes,
+                  first->topic_id);
+        put_count(&writer, flexible, end - begin);
+        for (; begin < end; begin++) {
+            if (!fetch_result_fits(&results[begin])) return -EINVAL;
+            size_t split = put_fetch_result(&writer, version, &results[begin]);
+            if (writer.bytes > INT32_MAX) return -EMSGSIZE;
+            if (splits) splits[begin] = (uint32_t)split;
+            if (results[begin].records_bytes > 0) records_bytes += (uint64_t)results[begin].records_bytes;
+        }
+        put_no_tags(&writer, flexible);
+    }
+    if (version >= FETCH_ENDPOINTS)
+        put_endpoints(&writer, endpoints, endpoints_count);
+    else
+        put_no_tags(&writer, flexible);
+    return finish(&writer, records_bytes);
+}
