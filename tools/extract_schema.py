@@ -102,6 +102,11 @@ def read_messages(jars: list[Path]) -> dict[str, dict[str, Any]]:
     return messages
 
 
+def schema_text(messages: dict[str, dict[str, Any]]) -> str:
+    """The text of ``schema.jsonl``."""
+    return "".join(json.dumps(messages[name], separators=(",", ":")) + "\n" for name in sorted(messages))
+
+
 def snake_upper(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
 
@@ -154,8 +159,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         jars = arguments.jars or fetch_jars(arguments.kafka_version, Path(folder))
         messages = read_messages(jars)
-    lines = [json.dumps(messages[name], separators=(",", ":")) for name in sorted(messages)]
-    (ROOT / "schema.jsonl").write_text("\n".join(lines) + "\n")
+    (ROOT / "schema.jsonl").write_text(schema_text(messages))
     (ROOT / "api_table.py").write_text(api_table_text(messages))
     sys.stderr.write(f"{len(messages)} messages\n")
 

@@ -56,20 +56,25 @@ def rows() -> list[dict[str, Any]]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jars", required=True, type=Path)
-    arguments = parser.parse_args()
+def vectors(jars: Path) -> str:
+    """The text of the file, made with the jars in that folder."""
     wanted = "\n".join(json.dumps(row) for row in rows())
-    command = ["java", "-cp", f"{arguments.jars}/*", str(ROOT / "tools" / "GoldenReferee.java")]
+    command = ["java", "-cp", f"{jars}/*", str(ROOT / "tools" / "GoldenReferee.java")]
     done = subprocess.run(command, input=wanted, capture_output=True, text=True, check=True)  # noqa: S603 - fixed command
     lines = []
     for row in map(json.loads, done.stdout.splitlines()):
         data = base64.b64encode(bytes.fromhex(row["hex"])).decode() if "hex" in row else "!" + row["error"]
-        lines.append(f"{row['name']} {row['version']} {row['variant']} {data}")
+        lines.append(f"{row['name']} {row['version']} {row['variant']} {data}\n")
+    return "".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jars", required=True, type=Path)
+    arguments = parser.parse_args()
     path = ROOT / "tests" / "kafka" / "golden" / "vectors.txt"
     path.parent.mkdir(exist_ok=True)
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text(vectors(arguments.jars))
 
 
 if __name__ == "__main__":

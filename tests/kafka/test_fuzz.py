@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kafka import golden_values
-from tpc_broker.kafka import DecodeError, decode, encode
+from tpc_broker.kafka import DecodeError, UnsupportedVersionError, apis, decode, encode, protocol
 from tpc_broker.kafka.codec import warm
 from tpc_broker.kafka.message import message_classes
 from tpc_broker.kafka.schema import FIXED_TYPES, message_names, message_schema
@@ -133,6 +133,24 @@ def test_random_bytes_are_refused_or_read():
         warm(name, version)
         for _ in range(MUTATIONS_PER_VECTOR):
             attempt(name, version, chooser.randbytes(chooser.choice((0, 1, 4, 15, 64, 400))))
+
+
+def test_whole_frames_are_refused_or_read():
+    chooser = random.Random(11)
+    known = list(apis().values())
+    for _ in range(EXAMPLES * 20):
+        api = chooser.choice(known)
+        version = chooser.randint(api.first_version, api.last_version)
+        request = golden_values.build(message_schema(api.request_name), version, chooser.choice(golden_values.VARIANTS))
+        data = b"".join(protocol.encode_request_frame(api.key, version, 1, "client", request))[4:]
+        if chooser.random() < 0.2:
+            data = chooser.randbytes(len(data))
+        try:
+            frame = mutated(chooser, data)
+            header, position = protocol.decode_request_header(frame)
+            protocol.decode_request(header.request_api_key, header.request_api_version, frame, position)
+        except (DecodeError, UnsupportedVersionError):
+            continue
 
 
 @pytest.mark.usefixtures("traced")
