@@ -1,0 +1,127 @@
+"""What a step of the coordinator asks of its driver, and the two things a step may leave behind: writes and deadlines.
+
+Durability order is in the types: `Effects.replies` may be sent at once. What must wait for the disk is not among them;
+it comes in the effects of `written`, which the driver calls when a write of `Effects.writes` is durable.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, NewType
+
+from tpc_broker.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from tpc_broker.coordinator.messages import Response
+    from tpc_broker.coordinator.records import Record
+
+Token = Hashable
+"""Whatever the driver recognises a waiting request by."""
+
+WriteId = NewType("WriteId", int)
+
+
+class Reply(NamedTuple):
+    """The answer to the request that came with this token."""
+
+    token: Token
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Records to append to this coordinator's partition as one batch, in the order the writes came."""
+
+    write_id: WriteId
+    records: tuple[Record, ...]
+
+
+@dataclass(slots=True)
+class Effects:
+    """What to do now: send these replies, append these writes."""
+
+    replies: list[Reply] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+
+    def reply(self, token: Token, response: Response) -> None:
+        """Adds an answer."""
+        self.replies.append(Reply(token, response))
+
+
+OnWritten = Callable[[Effects, int], None]
+OnFailed = Callable[[Effects, ErrorCode, int], None]
+
+
+@dataclass(slots=True)
+class _PendingWrite:
+    records: tuple[Record, ...]
+    on_written: OnWritten
+    on_failed: OnFailed
+
+
+class Writes:
+    """Writes under way. They end in the order they began, because one log takes them."""
+
+    def __init__(self) -> None:
+        self._pending: dict[WriteId, _PendingWrite] = {}
+        self._next_id = 1
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def begin(self, effects: Effects, records: Sequence[Record], on_written: OnWritten, on_failed: OnFailed) -> None:
+        """Asks for a write; exactly one of the two functions is called when it has ended."""
+        assert records
+        write_id = WriteId(self._next_id)
+        self._next_id += 1
+        self._pending[write_id] = _PendingWrite(tuple(records), on_written, on_failed)
+        effects.writes.append(Write(write_id, tuple(records)))
+
+    @property
+    def oldest(self) -> WriteId:
+        """The write that has to end next."""
+        return next(iter(self._pending))
+
+    def end(self, write_id: WriteId) -> _PendingWrite:
+        """Takes out a write that has ended; it is a bug of the driver when it is not the oldest."""
+        assert next(iter(self._pending), None) == write_id, f"write {write_id} is not the oldest under way"
+        return self._pending.pop(write_id)
+
+
+class Timers:
+    """Deadlines by key. A later deadline for a key replaces the earlier one."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[Hashable, tuple[int, int]] = {}
+        self._heap: list[tuple[int, int, Hashable]] = []
+        self._count = 0
+
+    def set(self, key: Hashable, deadline_ms: int) -> None:
+        """Wakes `key` at `deadline_ms`."""
+        self._count += 1
+        self._deadlines[key] = (deadline_ms, self._count)
+        heapq.heappush(self._heap, (deadline_ms, self._count, key))
+
+    def cancel(self, key: Hashable) -> None:
+        """Forgets a deadline, if there is one."""
+        self._deadlines.pop(key, None)
+
+    def next_deadline_ms(self) -> int | None:
+        """The earliest deadline."""
+        self._drop_stale()
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now_ms: int) -> Hashable | None:
+        """Takes out one key whose deadline has come, the earliest first."""
+        self._drop_stale()
+        if not self._heap or self._heap[0][0] > now_ms:
+            return None
+        _deadline_ms, _count, key = heapq.heappop(self._heap)
+        del self._deadlines[key]
+        return key
+
+    def _drop_stale(self) -> None:
+        while self._heap and self._deadlines.get(self._heap[0][2], (0, 0))[1] != self._heap[0][1]:
+            heapq.heappop(self._heap)

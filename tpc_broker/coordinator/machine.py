@@ -1,0 +1,358 @@
+"""`GroupCoordinator`: the groups of one partition of `__consumer_offsets`, as a machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpc_broker.coordinator.effects import Effects, Timers, Token, WriteId, Writes
+from tpc_broker.coordinator.group import Group, GroupState, group_of
+from tpc_broker.coordinator.membership import GroupLimits, Membership
+from tpc_broker.coordinator.messages import (
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedMember,
+    HeartbeatRequest,
+    JoinRequest,
+    LeavingMember,
+    ListedGroup,
+    OffsetCommitRequest,
+    OffsetFetchResponse,
+    SyncRequest,
+)
+from tpc_broker.coordinator.offsets import Offsets, TopicAndPartition
+from tpc_broker.coordinator.records import (
+    GroupKey,
+    GroupMetadata,
+    OffsetKey,
+    Record,
+    group_record,
+    read_group,
+    read_key,
+    read_offset,
+)
+from tpc_broker.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+_EXPIRY_KEY = ("expiry",)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Counts at one moment."""
+
+    groups_by_state: tuple[tuple[str, int], ...]
+    members_count: int
+    offsets_count: int
+    writes_pending: int
+    next_deadline_ms: int | None
+
+
+class GroupCoordinator:
+    """One partition's groups. The package's docstring tells what its driver does."""
+
+    def __init__(self, limits: GroupLimits | None = None) -> None:
+        self._limits = limits or GroupLimits()
+        self._groups: dict[str, Group] = {}
+        self._stored: dict[str, GroupMetadata] = {}
+        self._timers = Timers()
+        self._writes = Writes()
+        self._membership = Membership(self._groups, self._timers, self._writes, self._limits, self._forget_unused)
+        self._offsets = Offsets(self._groups, self._membership, self._writes, self._limits)
+        self._is_loaded = False
+
+    # Replay: the only way in which what is stored changes.
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Applies one record of the log; RecordDamagedError when it cannot be read. Foreign types are passed over."""
+        name = read_key(key)
+        if isinstance(name, OffsetKey):
+            self._offsets.apply(name, None if value is None else read_offset(value))
+            if self._is_loaded and value is not None and name.group_id not in self._groups:
+                self._groups[name.group_id] = Group(name.group_id)
+        elif isinstance(name, GroupKey):
+            if value is None:
+                self._stored.pop(name.group_id, None)
+            else:
+                self._stored[name.group_id] = read_group(value)
+
+    def finish_loading(self, now_ms: int) -> Effects:
+        """The log has been replayed to its end: groups come to life, sessions begin."""
+        assert not self._is_loaded
+        effects = Effects()
+        self._is_loaded = True
+        for group_id in {**self._stored, **self._offsets.committed}:
+            self._revive(group_id, now_ms, effects)
+        self._timers.set(_EXPIRY_KEY, now_ms + self._limits.offsets_retention_check_interval_ms)
+        return effects
+
+    def written(self, write_id: WriteId, now_ms: int) -> Effects:
+        """A write is durable: its records are replayed here, and what waited for it is answered."""
+        effects = Effects()
+        write = self._writes.end(write_id)
+        for record in write.records:
+            self.replay(record.key, record.value)
+        write.on_written(effects, now_ms)
+        self._forget_unused_of(write.records)
+        return effects
+
+    def write_failed(self, write_id: WriteId, error: ErrorCode, now_ms: int) -> Effects:
+        """A write did not become durable: nothing of it happened, and clients are told to try again."""
+        effects = Effects()
+        write = self._writes.end(write_id)
+        write.on_failed(effects, _client_error(error), now_ms)
+        return effects
+
+    # Requests
+
+    def join_group(self, request: JoinRequest, token: Token, now_ms: int, unique: str) -> Effects:
+        """JoinGroup. `unique` is a fresh random text (a UUID) for the id of a member that has none."""
+        effects = Effects()
+        self._membership.join(request, token, now_ms, unique, effects)
+        return effects
+
+    def sync_group(self, request: SyncRequest, token: Token, now_ms: int) -> Effects:
+        """SyncGroup."""
+        effects = Effects()
+        self._membership.sync(request, token, now_ms, effects)
+        return effects
+
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
+        """Heartbeat; answered at once."""
+        return self._membership.heartbeat(request, now_ms)
+
+    def leave_group(self, group_id: str, members: Sequence[LeavingMember], token: Token, now_ms: int) -> Effects:
+        """LeaveGroup."""
+        effects = Effects()
+        self._membership.leave(group_id, members, token, now_ms, effects)
+        return effects
+
+    def offset_commit(self, request: OffsetCommitRequest, token: Token, now_ms: int) -> Effects:
+        """OffsetCommit. Whether topic and partition exist is for the caller to check."""
+        effects = Effects()
+        self._offsets.commit(request, token, now_ms, effects)
+        return effects
+
+    def offset_fetch(self, group_id: str, partitions: Iterable[TopicAndPartition] | None = None) -> OffsetFetchResponse:
+        """OffsetFetch for one group; None means everything that it has committed."""
+        return self._offsets.fetch(group_id, partitions)
+
+    def offset_delete(self, group_id: str, partitions: Collection[TopicAndPartition], token: Token) -> Effects:
+        """OffsetDelete."""
+        effects = Effects()
+        self._offsets.delete(group_id, partitions, token, effects)
+        return effects
+
+    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
+        """ListGroups; empty filters let everything through, names in any case."""
+        wanted = {state.strip().lower() for state in states}
+        if types and "classic" not in {name.strip().lower() for name in types}:
+            return []
+        return [
+            ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
+            for group in self._groups.values()
+            if not wanted or group.state.value.lower() in wanted
+        ]
+
+    def describe_group(self, group_id: str) -> DescribedGroup:
+        """DescribeGroups for one group."""
+        group = self._groups.get(group_id)
+        if group is None:
+            message = f"Group {group_id} not found."
+            return DescribedGroup(group_id, GroupState.DEAD.value, ErrorCode.GROUP_ID_NOT_FOUND, message)
+        stable = group.state is GroupState.STABLE
+        members = tuple(
+            DescribedMember(
+                m.member_id,
+                m.group_instance_id,
+                m.client_id,
+                m.client_host,
+                m.metadata_for(group.protocol) if stable else b"",
+                m.assignment if stable else b"",
+            )
+            for m in group.members.values()
+        )
+        return DescribedGroup(
+            group_id,
+            group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=group.protocol or "" if stable else "",
+            members=members,
+        )
+
+    def delete_groups(self, group_ids: Sequence[str], token: Token, now_ms: int) -> Effects:
+        """DeleteGroups: only groups without members, with all their offsets."""
+        effects = Effects()
+        results: dict[str, ErrorCode] = {}
+        records: list[Record] = []
+        for group_id in dict.fromkeys(group_ids):
+            group = self._groups.get(group_id)
+            if not group_id:
+                results[group_id] = ErrorCode.INVALID_GROUP_ID
+            elif group is None:
+                results[group_id] = ErrorCode.GROUP_ID_NOT_FOUND
+            elif group.state is not GroupState.EMPTY:
+                results[group_id] = ErrorCode.NON_EMPTY_GROUP
+            else:
+                results[group_id] = ErrorCode.NONE
+                records.extend(self._bury(group, now_ms, effects))
+        deleted = [group_id for group_id, error in results.items() if error is ErrorCode.NONE]
+
+        def respond(later: Effects) -> None:
+            later.reply(token, DeleteGroupsResponse(tuple(results.items())))
+
+        def failed(later: Effects, error: ErrorCode, later_ms: int) -> None:
+            results.update(dict.fromkeys(deleted, error))
+            for group_id in deleted:
+                self._revive(group_id, later_ms, later)
+            respond(later)
+
+        if records:
+            self._writes.begin(effects, records, lambda later, _now: respond(later), failed)
+        else:
+            respond(effects)
+        return effects
+
+    def topics_deleted(self, topics: Collection[str]) -> Effects:
+        """Forgets what was committed for topics that are gone; nobody waits for it, so a failure is left to expiry."""
+        effects = Effects()
+        records = self._offsets.tombstones_of_topics(topics)
+        if records:
+            self._writes.begin(effects, records, _ignore_success, _ignore_failure)
+        return effects
+
+    # Time
+
+    def next_deadline_ms(self) -> int | None:
+        """When `on_deadline` wants to be called; to be asked again after every other call."""
+        return self._timers.next_deadline_ms()
+
+    def on_deadline(self, now_ms: int) -> Effects:
+        """Does everything that is due."""
+        effects = Effects()
+        while (key := self._timers.pop_due(now_ms)) is not None:
+            self._on_timer(key, now_ms, effects)
+        return effects
+
+    def _on_timer(self, key: object, now_ms: int, effects: Effects) -> None:
+        if key == _EXPIRY_KEY:
+            self._expire_offsets(now_ms, effects)
+            self._timers.set(_EXPIRY_KEY, now_ms + self._limits.offsets_retention_check_interval_ms)
+            return
+        assert isinstance(key, tuple)
+        kind, group_id, *rest = key
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        if kind == "join":
+            self._membership.on_join_deadline(group, now_ms, effects)
+        elif kind == "sync":
+            self._membership.on_sync_deadline(group, now_ms, effects)
+        elif kind == "member":
+            self._membership.on_member_deadline(group, rest[0], now_ms, effects)
+        else:
+            self._membership.on_pending_deadline(group, rest[0], now_ms, effects)
+
+    def _expire_offsets(self, now_ms: int, effects: Effects) -> None:
+        for group in list(self._groups.values()):
+            records, none_left = self._offsets.tombstones_of_expired(group, now_ms)
+            if none_left and group.state is GroupState.EMPTY and not group.pending_members:
+                records = self._bury(group, now_ms, effects)
+                self._begin_burial(group.group_id, records, effects)
+            elif records:
+                self._writes.begin(effects, records, _ignore_success, _ignore_failure)
+
+    def _begin_burial(self, group_id: str, records: list[Record], effects: Effects) -> None:
+        if records:
+            self._writes.begin(
+                effects, records, _ignore_success, lambda later, _error, now_ms: self._revive(group_id, now_ms, later)
+            )
+
+    # Life and death of groups
+
+    def snapshot(self) -> list[Record]:
+        """Records that rebuild what is stored, to be appended before the log's start is moved to the first of them.
+
+        Only between writes: what is under way is not part of it and would be cut off.
+        """
+        assert not self._writes, "a write is under way"
+        groups = [group_record(group_id, metadata) for group_id, metadata in self._stored.items()]
+        return [*groups, *self._offsets.records()]
+
+    def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> Effects:
+        """The partition goes to another core: everything that waits is answered; this machine is not used again."""
+        effects = Effects()
+        for group in self._groups.values():
+            self._membership.dissolve(group, error, effects)
+        while self._writes:
+            write_id = self._writes.oldest
+            write = self._writes.end(write_id)
+            write.on_failed(effects, error, 0)
+        effects.writes.clear()
+        return effects
+
+    def statistics(self) -> Statistics:
+        """Counts of what is here."""
+        states = Counter(group.state.value for group in self._groups.values())
+        return Statistics(
+            groups_by_state=tuple(sorted(states.items())),
+            members_count=sum(len(group.members) for group in self._groups.values()),
+            offsets_count=sum(len(offsets) for offsets in self._offsets.committed.values()),
+            writes_pending=len(self._writes),
+            next_deadline_ms=self.next_deadline_ms(),
+        )
+
+    def _bury(self, group: Group, now_ms: int, effects: Effects) -> list[Record]:
+        """Removes a group from life at once; the records remove what is stored of it."""
+        self._membership.dissolve(group, ErrorCode.UNKNOWN_MEMBER_ID, effects)
+        group.transition(GroupState.DEAD, now_ms)
+        del self._groups[group.group_id]
+        records = self._offsets.tombstones_of_group(group.group_id)
+        if group.group_id in self._stored or self._writes:
+            # A write under way may store it; its removal then comes after that.
+            records.append(group_record(group.group_id, None))
+        return records
+
+    def _revive(self, group_id: str, now_ms: int, effects: Effects) -> None:
+        """Makes a group anew from what is stored of it, unless it lives."""
+        if group_id in self._groups or not self._is_remembered(group_id):
+            return
+        metadata = self._stored.get(group_id)
+        group = Group(group_id) if metadata is None else group_of(group_id, metadata)
+        self._groups[group_id] = group
+        self._membership.begin_sessions(group, now_ms, effects)
+
+    def _is_remembered(self, group_id: str) -> bool:
+        return group_id in self._stored or group_id in self._offsets.committed
+
+    def _forget_unused(self, group: Group) -> None:
+        """A group that is empty and of which nothing is stored, nor about to be, need not stay."""
+        unused = not self._writes and group.state is GroupState.EMPTY and not group.pending_members
+        if unused and not self._is_remembered(group.group_id) and self._groups.get(group.group_id) is group:
+            del self._groups[group.group_id]
+
+    def _forget_unused_of(self, records: Sequence[Record]) -> None:
+        for group_id in {name.group_id for record in records if (name := read_key(record.key)) is not None}:
+            group = self._groups.get(group_id)
+            if group is not None:
+                self._forget_unused(group)
+
+
+def _ignore_success(_effects: Effects, _now_ms: int) -> None:
+    """Nobody waits for this write."""
+
+
+def _ignore_failure(_effects: Effects, _error: ErrorCode, _now_ms: int) -> None:
+    """Nobody waits for this write, and it will be tried again."""
+
+
+def _client_error(error: ErrorCode) -> ErrorCode:
+    """What a client of the coordinator is told when the log refused: codes of Produce mean nothing to it."""
+    if error in {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR}:
+        return ErrorCode.NOT_COORDINATOR
+    if error in {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE}:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE

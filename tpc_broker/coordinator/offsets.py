@@ -1,0 +1,207 @@
+"""Committed offsets of the groups: OffsetCommit, OffsetFetch, OffsetDelete, and forgetting what is too old.
+
+An offset is committed when its record has been replayed, so that nobody reads one that a crash could take back. Offsets
+of transactions would wait beside `committed` until their marker comes; nothing here assumes that there are none but
+`fetch`, which then has to say UNSTABLE_OFFSET_COMMIT for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpc_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, GroupState
+from tpc_broker.coordinator.messages import (
+    FetchedOffset,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteResponse,
+    OffsetFetchResponse,
+    OffsetToCommit,
+    PartitionResult,
+)
+from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, Record, offset_record
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.model import LeaderEpoch, Offset
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from tpc_broker.coordinator.effects import Effects, Token, Writes
+    from tpc_broker.coordinator.membership import GroupLimits, Membership
+
+TopicAndPartition = tuple[str, int]
+
+
+class Offsets:
+    """The committed offsets by group; changed only by `apply`."""
+
+    def __init__(
+        self, groups: Mapping[str, Group], membership: Membership, writes: Writes, limits: GroupLimits
+    ) -> None:
+        self._groups = groups
+        self._membership = membership
+        self._writes = writes
+        self._limits = limits
+        self.committed: dict[str, dict[TopicAndPartition, CommittedOffset]] = {}
+
+    def apply(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
+        """A record was replayed."""
+        if committed is not None:
+            self.committed.setdefault(key.group_id, {})[key.topic, key.partition] = committed
+            return
+        offsets = self.committed.get(key.group_id)
+        if offsets is not None:
+            offsets.pop((key.topic, key.partition), None)
+            if not offsets:
+                del self.committed[key.group_id]
+
+    def commit(self, request: OffsetCommitRequest, token: Token, now_ms: int, effects: Effects) -> None:
+        """OffsetCommit."""
+        group = self._groups.get(request.group_id)
+        fault = _commit_fault(group, request)
+        if fault is not ErrorCode.NONE:
+            effects.reply(token, OffsetCommitResponse(tuple(_result(offset, fault) for offset in request.offsets)))
+            return
+        if group is not None and request.member_id in group.members:
+            self._membership.refresh(group, request.member_id, now_ms)
+        expiry_ms = None if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
+        records: list[Record] = []
+        results: list[PartitionResult] = []
+        for offset in request.offsets:
+            metadata = offset.metadata or ""
+            if len(metadata) > self._limits.offset_metadata_bytes_max:
+                results.append(_result(offset, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+                continue
+            committed = CommittedOffset(
+                Offset(offset.offset), LeaderEpoch(offset.leader_epoch), metadata, now_ms, expiry_ms, offset.topic_id
+            )
+            records.append(offset_record(OffsetKey(request.group_id, offset.topic, offset.partition), committed))
+            results.append(_result(offset, ErrorCode.NONE))
+        if not records:
+            effects.reply(token, OffsetCommitResponse(tuple(results)))
+            return
+
+        def failed(later: Effects, error: ErrorCode, _now_ms: int) -> None:
+            later.reply(token, OffsetCommitResponse(tuple(_failed(result, error) for result in results)))
+
+        self._writes.begin(
+            effects, records, lambda later, _now: later.reply(token, OffsetCommitResponse(tuple(results))), failed
+        )
+
+    def fetch(self, group_id: str, partitions: Iterable[TopicAndPartition] | None) -> OffsetFetchResponse:
+        """OffsetFetch: these partitions, or with None all that are committed; an unknown group has nothing."""
+        committed = self.committed.get(group_id, {})
+        names = committed if partitions is None else partitions
+        fetched = []
+        for topic, partition in names:
+            offset = committed.get((topic, partition))
+            if offset is None:
+                fetched.append(FetchedOffset(topic, partition))
+            else:
+                fetched.append(FetchedOffset(topic, partition, offset.offset, offset.leader_epoch, offset.metadata))
+        return OffsetFetchResponse(group_id, tuple(fetched))
+
+    def delete(self, group_id: str, partitions: Collection[TopicAndPartition], token: Token, effects: Effects) -> None:
+        """OffsetDelete: what is not committed counts as deleted."""
+        group = self._groups.get(group_id)
+        if not group_id:
+            effects.reply(token, OffsetDeleteResponse(ErrorCode.INVALID_GROUP_ID))
+            return
+        if group is None:
+            effects.reply(token, OffsetDeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND))
+            return
+        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            effects.reply(token, OffsetDeleteResponse(ErrorCode.NON_EMPTY_GROUP))
+            return
+        subscribed = frozenset() if group.state is GroupState.EMPTY else group.subscribed_topics()
+        committed = self.committed.get(group_id, {})
+        records: list[Record] = []
+        results: list[PartitionResult] = []
+        for topic, partition in partitions:
+            in_use = subscribed is None or topic in subscribed
+            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if in_use else ErrorCode.NONE
+            results.append(PartitionResult(topic, partition, error))
+            if not in_use and (topic, partition) in committed:
+                records.append(offset_record(OffsetKey(group_id, topic, partition), None))
+        response = OffsetDeleteResponse(ErrorCode.NONE, tuple(results))
+        if not records:
+            effects.reply(token, response)
+            return
+        self._writes.begin(
+            effects,
+            records,
+            lambda later, _now: later.reply(token, response),
+            lambda later, error, _now: later.reply(token, OffsetDeleteResponse(error)),
+        )
+
+    def tombstones_of_group(self, group_id: str) -> list[Record]:
+        """Records that forget everything a group has committed."""
+        return [
+            offset_record(OffsetKey(group_id, topic, partition), None)
+            for topic, partition in self.committed.get(group_id, {})
+        ]
+
+    def tombstones_of_topics(self, topics: Collection[str]) -> list[Record]:
+        """Records that forget what was committed for topics that are gone."""
+        return [
+            offset_record(OffsetKey(group_id, topic, partition), None)
+            for group_id, offsets in self.committed.items()
+            for topic, partition in offsets
+            if topic in topics
+        ]
+
+    def tombstones_of_expired(self, group: Group, now_ms: int) -> tuple[list[Record], bool]:
+        """Records that forget what is too old, and whether the group then has no offsets left.
+
+        Old is counted from the commit; in a group that had members and has none, from when it became empty. Offsets of
+        topics that a stable consumer group subscribes to do not age, nor any while it is unknown what is subscribed.
+        """
+        committed = self.committed.get(group.group_id, {})
+        expired = [key for key, offset in committed.items() if self._is_expired(group, key[0], offset, now_ms)]
+        records = [offset_record(OffsetKey(group.group_id, *key), None) for key in expired]
+        return records, len(expired) == len(committed)
+
+    def records(self) -> Iterator[Record]:
+        """Every committed offset as a record."""
+        for group_id, offsets in self.committed.items():
+            for (topic, partition), committed in offsets.items():
+                yield offset_record(OffsetKey(group_id, topic, partition), committed)
+
+    def _is_expired(self, group: Group, topic: str, offset: CommittedOffset, now_ms: int) -> bool:
+        since_ms = offset.commit_timestamp_ms
+        if group.protocol_type is not None and group.state is GroupState.EMPTY:
+            if group.state_timestamp_ms is not None:
+                since_ms = group.state_timestamp_ms
+        elif group.protocol_type is not None:
+            topics = group.subscribed_topics() if group.state is GroupState.STABLE else None
+            if topics is None or topic in topics:
+                return False
+        if offset.expire_timestamp_ms is not None:
+            return now_ms >= offset.expire_timestamp_ms
+        return now_ms - since_ms >= self._limits.offsets_retention_ms
+
+
+def _commit_fault(group: Group | None, request: OffsetCommitRequest) -> ErrorCode:
+    if group is None:
+        return ErrorCode.NONE if request.generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
+    if request.generation_id < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE
+    if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    fault = group.fault_of_member(request.member_id, request.group_instance_id)
+    if fault is not ErrorCode.NONE:
+        return fault
+    if request.generation_id != group.generation_id:
+        return ErrorCode.ILLEGAL_GENERATION
+    completing = group.state is GroupState.COMPLETING_REBALANCE
+    return ErrorCode.REBALANCE_IN_PROGRESS if completing else ErrorCode.NONE
+
+
+def _result(offset: OffsetToCommit, error: ErrorCode) -> PartitionResult:
+    return PartitionResult(offset.topic, offset.partition, error, offset.topic_id)
+
+
+def _failed(result: PartitionResult, error: ErrorCode) -> PartitionResult:
+    if result.error_code is not ErrorCode.NONE:
+        return result
+    return PartitionResult(result.topic, result.partition, error, result.topic_id)
