@@ -123,3 +123,14 @@ def test_messages_compare_and_print_by_their_fields():
 def test_uvarint_comes_back(value):
     data = uvarint(value)
     assert read_uvarint(data, 0) == (value, len(data))
+
+
+def test_elements_are_counted_over_all_arrays_of_a_message():
+    group = messages.OffsetFetchRequest.OffsetFetchRequestGroup
+    topic = messages.OffsetFetchRequest.OffsetFetchRequestTopics
+    half = group(topics=[topic(name="t", partition_indexes=[7] * 499_990)])
+    enough = encode("OffsetFetchRequest", 8, messages.OffsetFetchRequest(groups=[half, half]))
+    assert len(decode("OffsetFetchRequest", 8, enough).groups) == 2
+    too_many = encode("OffsetFetchRequest", 8, messages.OffsetFetchRequest(groups=[half, half, half]))
+    with pytest.raises(DecodeError, match=r"groups\[2\].topics\[0\].partition_indexes.*more than 1000000 elements"):
+        decode("OffsetFetchRequest", 8, too_many)

@@ -2,7 +2,8 @@
 
 The function takes ``(buf, p)`` and returns ``(message, position)``. Every count is compared with the bytes that are
 left before anything is made of it, and every length before it is sliced; fixed-size fields that follow each other are
-unpacked by one struct. What it raises is turned into `DecodeError` by `tpc_broker.kafka.codec`.
+unpacked by one struct. ``room`` is how many array elements the message may still have. What it raises is turned into
+`DecodeError` by `tpc_broker.kafka.codec`.
 """
 
 from struct import Struct
@@ -12,7 +13,7 @@ from .errors import Refused
 from .message import message_classes
 from .schema import FIXED_TYPES, FieldSchema, MessageSchema, StructSchema
 from .source import (
-    ARRAY_ELEMENTS_MAX,
+    ELEMENTS_MAX,
     STRING_BYTES_MAX,
     TAGGED_FIELDS_MAX,
     Source,
@@ -45,7 +46,7 @@ class DecoderSource(Source):
         self.scope = {"Refused": Refused, "uv": read_uvarint, "repeated": repeated}
         self.emit("def decode(buf, p):")
         self.depth = 1
-        self.emit("end = len(buf)")
+        self.emit(f"end = len(buf); room = {ELEMENTS_MAX}")
         root = self.read_struct(schema.root)
         self.emit(f"return {root}, p")
 
@@ -187,7 +188,8 @@ class DecoderSource(Source):
         self.depth -= 1
         self.emit("else:")
         self.depth += 1
-        self.refuse(f"n > {ARRAY_ELEMENTS_MAX}", f"more than {ARRAY_ELEMENTS_MAX} elements")
+        self.emit("room -= n")
+        self.refuse("room < 0", f"more than {ELEMENTS_MAX} elements")
         smallest = element_minimum_size(field, self.schema, self.version)
         self.refuse(f"n * {smallest} > end - p", "more elements than the bytes that are left can hold")
         if field.element in FIXED_TYPES:

@@ -14,7 +14,9 @@ from typing import Any
 from .errors import Refused
 from .schema import FIXED_TYPES, FieldSchema, MessageSchema, StructSchema
 
-ARRAY_ELEMENTS_MAX = 1_000_000
+ELEMENTS_MAX = 1_000_000
+"""Elements of all arrays of a message together. An element of three bytes becomes an object of about 200, and arrays
+nest, so a bound for each array alone would let a large frame take fifty times its size."""
 TAGGED_FIELDS_MAX = 10_000
 STRING_BYTES_MAX = 0x7FFF
 UVARINT_TABLE = tuple(bytes((value,)) for value in range(0x80))
