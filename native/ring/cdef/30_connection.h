@@ -1,0 +1,155 @@
+typedef struct tpc_connections tpc_connections;
+
+/* Why a connection ended: the `a` of TPC_EVENT_CLOSED, whose `b` is an errno (0 when there is none to tell). */
+enum tpc_close_reason {
+    TPC_CLOSE_NONE = 0,
+    TPC_CLOSE_LOCAL = 1,            /* the broker asked for it */
+    TPC_CLOSE_PEER = 2,             /* end of file, after the last complete request was handed over */
+    TPC_CLOSE_RESET = 3,            /* ECONNRESET, EPIPE and their kin */
+    TPC_CLOSE_FRAME_TOO_LARGE = 4,  /* announced length above request_bytes_max */
+    TPC_CLOSE_FRAME_NEGATIVE = 5,   /* announced length below zero */
+    TPC_CLOSE_FRAME_EMPTY = 6,      /* announced length 0: not even a header */
+    TPC_CLOSE_HEADER_MALFORMED = 7,
+    TPC_CLOSE_BUDGET = 8,           /* memory was short and this one kept an unfinished request without sending */
+    TPC_CLOSE_SEND_DEADLINE = 9,    /* the peer took no byte of its answers for send_deadline_ms */
+    TPC_CLOSE_IDLE = 10,
+    TPC_CLOSE_IO_ERROR = 11,        /* any other errno */
+    TPC_CLOSE_REQUEST_INVALID = 12, /* the broker could not make sense of the body, or acks=0 met an error */
+    TPC_CLOSE_SHUTDOWN = 13,        /* the core is stopping */
+    TPC_CLOSE_AUTHENTICATION = 14,
+    TPC_CLOSE_REASONS_COUNT = 15
+};
+
+enum tpc_close_when {
+    TPC_CLOSE_NOW = 0,
+    TPC_CLOSE_AFTER_ANSWERED = 1, /* takes no more requests; closes when what is answered in order has been sent */
+    TPC_CLOSE_AFTER_TAKEN = 2     /* takes no more requests; closes when every request taken is answered and sent */
+};
+
+/* Every bound of the connections of one core. 0 in a duration means: none. */
+typedef struct {
+    uint32_t connections_max;          /* further ones are accepted and closed at once, and counted */
+    uint32_t request_bytes_max;        /* of one request, without its 4-byte length */
+    uint32_t pipelined_requests_max;   /* taken, and answer not yet sent, per connection; then receiving pauses */
+    uint32_t reserved;
+    uint64_t receive_share_bytes;      /* of requests and answers per connection; then receiving pauses */
+    uint64_t zero_copy_bytes_min;      /* answers from this size on are sent without a copy; 0: never */
+    uint32_t send_deadline_ms;
+    uint32_t idle_ms_max;
+    uint32_t assembly_stall_ms_max;    /* an unfinished request may stand still this long while memory is short */
+    uint32_t receive_buffers_count;    /* a power of two */
+    uint32_t receive_buffer_bytes;
+    uint32_t accept_retry_ms;          /* pause after EMFILE and the like */
+} tpc_connection_limits;
+
+/*
+ * One request, header decoded. Whoever takes it (Python from the event, or the hot handler) owns it: it stays valid,
+ * also when its connection closes, until tpc_request_release() or one of the tpc_request_answer*() functions.
+ */
+typedef struct tpc_request {
+    uint64_t connection;
+    int64_t sequence;            /* per connection: 0, 1, 2 ... */
+    tpc_frame *frame;            /* the whole request without its length field; retain it to keep the bytes longer */
+    const uint8_t *body;         /* inside the frame, behind the header */
+    const uint8_t *client_id;    /* inside the frame */
+    int64_t received_ns;         /* monotonic */
+    uint32_t body_bytes;
+    int32_t client_id_bytes;     /* -1: null */
+    int32_t correlation_id;
+    int16_t api_key;
+    int16_t api_version;
+    uint8_t flexible;            /* the body has compact strings and tagged fields */
+    struct tpc_request *next;    /* for whoever owns it */
+} tpc_request;
+
+typedef struct {
+    uint64_t opened;
+    uint64_t closed;
+    uint64_t refused;                /* above connections_max, or while accepting is stopped */
+    uint64_t accept_failures;
+    uint64_t requests;
+    uint64_t requests_hot;           /* taken by the hot handler */
+    uint64_t answers;
+    uint64_t answers_none;
+    uint64_t answers_void;           /* their connection was gone */
+    uint64_t received_bytes;
+    uint64_t sent_bytes;
+    uint64_t receives;
+    uint64_t sends;
+    uint64_t sends_partial;
+    uint64_t sends_zero_copy;
+    uint64_t pauses;                 /* receiving stopped because of a bound of the connection */
+    uint64_t starvations;            /* receiving stopped because the budget was used up */
+    uint64_t receive_buffers_short;  /* the kernel found no provided buffer */
+    uint64_t closed_by_reason[15];
+    uint64_t requests_unanswered;    /* now */
+    uint64_t answer_bytes_unsent;    /* now */
+    uint64_t assembling_bytes;       /* now: arrived, but not a whole request yet */
+    uint32_t connections;            /* now, those being closed included */
+    uint32_t operations;             /* now: of the kernel, over all connections and listeners */
+    uint32_t sends_in_kernel;        /* now: zero-copy notifications that are due included */
+    uint32_t slots;
+} tpc_connection_statistics;
+
+typedef struct {
+    uint64_t connection;
+    int64_t opened_ns;
+    int64_t active_ns;
+    uint64_t requests;
+    uint64_t received_bytes;
+    uint64_t sent_bytes;
+    uint64_t held_bytes;             /* unanswered requests and unsent answers */
+    uint32_t requests_unanswered;
+    int32_t descriptor;
+    uint32_t paused;
+    uint32_t closing;
+    char peer[64];                   /* "127.0.0.1:4711", "[::1]:4711", "unix" */
+} tpc_connection_info;
+
+/* NULL with errno when memory or the buffer ring cannot be had (the latter only falls back). The ring outlives it. */
+tpc_connections *tpc_connections_new(tpc_ring *ring, tpc_budget *budget, const tpc_connection_limits *limits);
+/* Frees what is left; -EBUSY while the kernel still works for a connection or listener. */
+int tpc_connections_free(tpc_connections *connections);
+
+/* Accepts from a listening socket, which stays the caller's and open until after tpc_connections_stop_accepting(). Sets
+ * TCP_NODELAY on it, which accepted sockets inherit. A listener number >= 0 or -errno. */
+int tpc_connections_listen(tpc_connections *connections, int descriptor);
+/* Takes over an accepted or connected stream socket. 0, or -errno and the descriptor stays the caller's. */
+int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint64_t *connection);
+void tpc_connections_stop_accepting(tpc_connections *connections);
+void tpc_connections_close_all(tpc_connections *connections, int reason, int when);
+
+/*
+ * Answers. Any order; each connection sends in the order of its requests. The 4-byte length is put before them here: what
+ * is given begins with the correlation id. 0, or -ENOTCONN (connection gone: quiet), -EALREADY (answered before), -EINVAL
+ * (no such request), -ENOMEM (the connection is closed then).
+ *
+ * Slices: the caller's references are consumed in any case. A slice whose frame is NULL is copied during the call.
+ */
+int tpc_answer_slices(tpc_connections *connections, uint64_t connection, int64_t sequence, const tpc_slice *slices, uint32_t count);
+int tpc_answer_bytes(tpc_connections *connections, uint64_t connection, int64_t sequence, const uint8_t *data, size_t length);
+/* Nothing is sent for this request (acks=0). */
+int tpc_answer_none(tpc_connections *connections, uint64_t connection, int64_t sequence);
+
+/* The same, and the request is released. */
+int tpc_request_answer_slices(tpc_connections *connections, tpc_request *request, const tpc_slice *slices, uint32_t count);
+int tpc_request_answer_bytes(tpc_connections *connections, tpc_request *request, const uint8_t *data, size_t length);
+int tpc_request_answer_none(tpc_connections *connections, tpc_request *request);
+void tpc_request_release(tpc_request *request);
+
+/* 0 or -ENOTCONN. `when` is of enum tpc_close_when; a later call may only make it sooner. */
+int tpc_connection_close(tpc_connections *connections, uint64_t connection, int reason, int when);
+/* 0 or -ENOTCONN. */
+int tpc_connection_describe(tpc_connections *connections, uint64_t connection, tpc_connection_info *info);
+/* Fills up to `count` from slot `*slot` on, moves *slot behind the last one looked at; how many were filled. */
+uint32_t tpc_connections_describe(tpc_connections *connections, uint32_t *slot, tpc_connection_info *infos, uint32_t count);
+void tpc_connections_statistics(tpc_connections *connections, tpc_connection_statistics *statistics);
+/* Changes bounds while running; buffers and slots stay as they were made. */
+void tpc_connections_set_limits(tpc_connections *connections, const tpc_connection_limits *limits);
+
+/* The hot handler (see connection.h); NULL: none. */
+typedef int (*tpc_hot_handler)(void *context, tpc_request *request);
+void tpc_connections_set_hot(tpc_connections *connections, tpc_hot_handler handler, void *context);
+
+/* For measuring: answers every request inside the wait with its own body. */
+void tpc_connections_set_echo(tpc_connections *connections, int on);

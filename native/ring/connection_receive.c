@@ -1,0 +1,468 @@
+/*
+ * Bytes to requests.
+ *
+ * Two ways to receive. From kernel 6.0: multishot receive into a ring of buffers that all connections share; a buffer is
+ * copied out and given back inside its completion, so an idle connection owns no memory for receiving. Before: a poll, then
+ * recv(2) without waiting into one scratch buffer of the core, or straight into an unfinished large request. One system call
+ * more, and no memory either.
+ *
+ * A request is received into its frame, whose length was checked against the limit. The frame grows with what arrived,
+ * at most to double: what a client announces costs nothing, what it sends does.
+ *
+ * Back-pressure is decided at the border of two requests: above a bound of the connection (`paused`), or when the budget is
+ * used up (`starved`, also inside a request), nothing more is parsed; the receive is cancelled, and what comes until the
+ * cancel takes hold is parked in `backlog`, at most what the shared buffers hold. A poll is simply not armed again.
+ */
+#include "connection_state.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "bytes.h"
+
+/* ------------------------------------------------------------------------------------------------ shared buffers */
+
+static void give_back_buffer(tpc_connections *connections, uint32_t buffer) {
+    uint32_t bytes = connections->limits.receive_buffer_bytes;
+    int mask = io_uring_buf_ring_mask(connections->limits.receive_buffers_count);
+    io_uring_buf_ring_add(connections->buffer_ring, connections->buffers + (size_t)buffer * bytes, bytes, (unsigned short)buffer,
+                          mask, 0);
+    io_uring_buf_ring_advance(connections->buffer_ring, 1);
+}
+
+static void unmap_buffers(tpc_connections *connections) {
+    size_t bytes = (size_t)connections->limits.receive_buffers_count * connections->limits.receive_buffer_bytes;
+    if (connections->buffer_ring != NULL) munmap(connections->buffer_ring, connections->buffer_ring_bytes);
+    if (connections->buffers != NULL) munmap(connections->buffers, bytes);
+    connections->buffer_ring = NULL;
+    connections->buffers = NULL;
+}
+
+static void *map_bytes(size_t bytes) {
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return mapped == MAP_FAILED ? NULL : mapped;
+}
+
+/* liburing 2.3 registers a ring of buffers but does not make its memory. */
+static int register_buffers(tpc_connections *connections) {
+    uint32_t count = connections->limits.receive_buffers_count;
+    connections->buffer_ring_bytes = count * sizeof(struct io_uring_buf);
+    connections->buffer_ring = map_bytes(connections->buffer_ring_bytes);
+    connections->buffers = map_bytes((size_t)count * connections->limits.receive_buffer_bytes);
+    if (connections->buffer_ring == NULL || connections->buffers == NULL) return -ENOMEM;
+    io_uring_buf_ring_init(connections->buffer_ring);
+    struct io_uring_buf_reg registration = {
+        .ring_addr = (uintptr_t)connections->buffer_ring,
+        .ring_entries = count,
+        .bgid = TPC_BUFFER_GROUP_CONNECTIONS,
+    };
+    int result = io_uring_register_buf_ring(tpc_ring_raw(connections->ring), &registration, 0);
+    if (result < 0) return result;
+    for (uint32_t i = 0; i < count; i++) give_back_buffer(connections, i);
+    return 0;
+}
+
+int receive_start(tpc_connections *connections) {
+    uint32_t count = connections->limits.receive_buffers_count;
+    if (count == 0 || count > 32768 || (count & (count - 1)) != 0) return -EINVAL;
+    connections->multishot = tpc_ring_has(connections->ring, TPC_FEATURE_MULTISHOT_RECEIVE) &&
+                             tpc_ring_has(connections->ring, TPC_FEATURE_BUFFER_RING) && register_buffers(connections) == 0;
+    if (connections->multishot) return 0;
+    unmap_buffers(connections);
+    connections->scratch = malloc(SCRATCH_BYTES);
+    return connections->scratch != NULL ? 0 : -ENOMEM;
+}
+
+void receive_stop(tpc_connections *connections) {
+    if (connections->multishot) io_uring_unregister_buf_ring(tpc_ring_raw(connections->ring), TPC_BUFFER_GROUP_CONNECTIONS);
+    unmap_buffers(connections);
+    free(connections->scratch);
+    connections->scratch = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------ requests */
+
+void tpc_request_release(tpc_request *request) {
+    tpc_frame_release(request->frame);
+    free(request);
+}
+
+static tpc_request *make_request(connection *it, tpc_frame *frame) {
+    tpc_request_header header;
+    int result = tpc_request_header_decode(frame->data, frame->length, &header);
+    if (result == -ENOSYS) { /* an unknown API: whoever takes it says so, or closes; nobody can read more of it */
+        header.client_id = NULL;
+        header.client_id_bytes = -1;
+        header.body_position = (int32_t)frame->length;
+        header.flexible = 0;
+        result = 0;
+    }
+    tpc_request *request = result < 0 ? NULL : malloc(sizeof *request);
+    if (request == NULL) {
+        tpc_frame_release(frame);
+        connection_begin_close(it, result < 0 ? TPC_CLOSE_HEADER_MALFORMED : TPC_CLOSE_BUDGET, result < 0 ? 0 : ENOMEM);
+        return NULL;
+    }
+    *request = (tpc_request){
+        .connection = connection_id(it),
+        .sequence = it->next_sequence,
+        .frame = frame,
+        .body = frame->data + header.body_position,
+        .client_id = header.client_id,
+        .received_ns = tpc_ring_now_ns(it->owner->ring),
+        .body_bytes = frame->length - (uint32_t)header.body_position,
+        .client_id_bytes = header.client_id_bytes,
+        .correlation_id = header.correlation_id,
+        .api_key = header.api_key,
+        .api_version = header.api_version,
+        .flexible = header.flexible,
+    };
+    return request;
+}
+
+/* Takes the frame. The connection may be closing afterwards. */
+static void deliver(connection *it, tpc_frame *frame) {
+    tpc_connections *connections = it->owner;
+    tpc_request *request = make_request(it, frame);
+    if (request == NULL) return;
+    if (send_reserve_answer(it, frame->length) < 0) goto no_memory;
+    it->requests++;
+    connections->statistics.requests++;
+    if (connections->hot != NULL && connections->hot(connections->hot_context, request)) {
+        connections->statistics.requests_hot++;
+        return;
+    }
+    if (tpc_ring_push_event(connections->ring, TPC_EVENT_REQUEST, request->connection, request->sequence, frame->length, request) == 0)
+        return;
+no_memory:
+    tpc_request_release(request);
+    connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
+}
+
+/* ------------------------------------------------------------------------------------------------ framing */
+
+static bool above_bounds(const connection *it) {
+    const tpc_connection_limits *limits = &it->owner->limits;
+    int64_t taken = it->next_sequence - it->first_sequence;
+    return taken >= limits->pipelined_requests_max || it->held_bytes >= limits->receive_share_bytes;
+}
+
+static bool below_low_marks(const connection *it) {
+    const tpc_connection_limits *limits = &it->owner->limits;
+    int64_t taken = it->next_sequence - it->first_sequence;
+    return taken <= limits->pipelined_requests_max / 2 && it->held_bytes <= limits->receive_share_bytes / 2;
+}
+
+static void pause_receiving(connection *it) {
+    it->paused = true;
+    it->owner->statistics.pauses++;
+    connection_needs_attention(it);
+}
+
+static void assembly_progressed(connection *it) {
+    it->assembly_progress_ns = tpc_ring_now_ns(it->owner->ring);
+    node_to_tail(&it->owner->by_assembly, &it->by_assembly);
+}
+
+/* Its place among the starved, and its time, are those of the first refusal since it last got on. */
+static void starve(connection *it) {
+    it->starved = true;
+    connection_needs_attention(it);
+    if (node_linked(&it->by_starvation)) return;
+    it->owner->statistics.starvations++;
+    it->starved_ns = tpc_ring_now_ns(it->owner->ring);
+    node_to_tail(&it->owner->by_starvation, &it->by_starvation);
+    node_remove(&it->by_assembly);
+}
+
+static void end_starvation(connection *it) {
+    it->starved = false;
+    if (!node_linked(&it->by_starvation)) return;
+    node_remove(&it->by_starvation);
+    if (it->partial != NULL) assembly_progressed(it);
+}
+
+static int check_length(int64_t announced, const tpc_connection_limits *limits) {
+    if (announced < 0) return TPC_CLOSE_FRAME_NEGATIVE;
+    if (announced == 0) return TPC_CLOSE_FRAME_EMPTY;
+    if (announced > limits->request_bytes_max) return TPC_CLOSE_FRAME_TOO_LARGE;
+    return TPC_CLOSE_NONE;
+}
+
+/* The length field, which may come in pieces. How many bytes it took; `announced` is set when it is whole. */
+static size_t take_length(connection *it, const uint8_t *data, size_t bytes) {
+    size_t taken = sizeof it->length_field - it->length_have;
+    if (taken > bytes) taken = bytes;
+    memcpy(it->length_field + it->length_have, data, taken);
+    it->length_have += (uint8_t)taken;
+    if (it->length_have < sizeof it->length_field) return taken;
+    uint32_t raw;
+    memcpy(&raw, it->length_field, sizeof raw);
+    int64_t announced = (int32_t)__builtin_bswap32(raw);
+    int reason = check_length(announced, &it->owner->limits);
+    if (reason != TPC_CLOSE_NONE)
+        connection_begin_close(it, reason, 0);
+    else
+        it->announced = (uint32_t)announced;
+    return taken;
+}
+
+/* Room for `bytes` more in the unfinished request: twice what has arrived, but never more than it announced. */
+static int make_room(connection *it, size_t bytes) {
+    uint64_t needed = (it->partial != NULL ? it->partial->length : 0) + (uint64_t)bytes;
+    if (it->partial != NULL && needed <= it->partial->capacity) return 0;
+    uint64_t capacity = needed == it->announced ? needed : needed * 2;
+    if (capacity < FRAME_FIRST_BYTES) capacity = FRAME_FIRST_BYTES;
+    if (capacity > it->announced) capacity = it->announced;
+    if (it->partial != NULL) return tpc_frame_resize(&it->partial, (uint32_t)capacity);
+    it->partial = tpc_frame_new(it->owner->budget, (uint32_t)capacity);
+    if (it->partial == NULL) return -ENOBUFS;
+    it->partial->length = 0;
+    return 0;
+}
+
+/* `bytes` more of the request are in its frame. */
+static void arrived_in_frame(connection *it, size_t bytes) {
+    it->partial->length += (uint32_t)bytes;
+    it->owner->statistics.assembling_bytes += bytes;
+    if (it->partial->length < it->announced) {
+        if (!node_linked(&it->by_starvation)) assembly_progressed(it);
+        return;
+    }
+    tpc_frame *frame = it->partial;
+    it->partial = NULL;
+    it->length_have = 0;
+    it->owner->statistics.assembling_bytes -= frame->length;
+    node_remove(&it->by_assembly);
+    deliver(it, frame);
+}
+
+/* Parses until the bytes end or the connection must not take more; how many were taken. */
+static size_t parse(connection *it, const uint8_t *data, size_t bytes) {
+    size_t position = 0;
+    while (position < bytes && it->state == CONNECTION_OPEN) {
+        if (it->length_have == 0 && above_bounds(it)) {
+            pause_receiving(it);
+            break;
+        }
+        if (it->length_have < sizeof it->length_field) {
+            position += take_length(it, data + position, bytes - position);
+            continue;
+        }
+        size_t missing = it->announced - (it->partial != NULL ? it->partial->length : 0);
+        size_t taken = missing < bytes - position ? missing : bytes - position;
+        if (make_room(it, taken) < 0) {
+            starve(it);
+            break;
+        }
+        memcpy(it->partial->data + it->partial->length, data + position, taken);
+        position += taken;
+        arrived_in_frame(it, taken);
+    }
+    return position;
+}
+
+/* ------------------------------------------------------------------------------------------------ parked bytes */
+
+static void park(connection *it, const uint8_t *data, size_t bytes) {
+    if (it->backlog == NULL) {
+        it->backlog = tpc_frame_new_forced(it->owner->budget, (uint32_t)bytes);
+        it->backlog_position = 0;
+        if (it->backlog == NULL) goto no_memory;
+        memcpy(it->backlog->data, data, bytes);
+        return;
+    }
+    tpc_frame *joined = tpc_frame_new_forced(it->owner->budget, (uint32_t)(it->backlog->length - it->backlog_position + bytes));
+    if (joined == NULL) goto no_memory;
+    size_t kept = it->backlog->length - it->backlog_position;
+    memcpy(joined->data, it->backlog->data + it->backlog_position, kept);
+    memcpy(joined->data + kept, data, bytes);
+    tpc_frame_release(it->backlog);
+    it->backlog = joined;
+    it->backlog_position = 0;
+    return;
+no_memory:
+    connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
+}
+
+static void bytes_arrived(connection *it, const uint8_t *data, size_t bytes) {
+    it->received_bytes += bytes;
+    it->owner->statistics.received_bytes += bytes;
+    it->owner->statistics.receives++;
+    connection_touch(it);
+    size_t taken = it->backlog == NULL && !it->paused && !it->starved ? parse(it, data, bytes) : 0;
+    if (taken < bytes && it->state == CONNECTION_OPEN) park(it, data + taken, bytes - taken);
+}
+
+/* The backlog is detached while it is parsed: a handler may close the connection, which frees what is attached. */
+static void parse_backlog(connection *it) {
+    tpc_frame *backlog = it->backlog;
+    uint32_t position = it->backlog_position;
+    if (backlog == NULL) return;
+    it->backlog = NULL;
+    position += (uint32_t)parse(it, backlog->data + position, backlog->length - position);
+    if (position < backlog->length && it->state == CONNECTION_OPEN) {
+        it->backlog = backlog;
+        it->backlog_position = position;
+    } else {
+        tpc_frame_release(backlog);
+    }
+}
+
+static bool may_go_on(connection *it) {
+    if (it->paused && below_low_marks(it)) it->paused = false;
+    it->starved = false; /* if there is still no room, parsing says so again */
+    return !it->paused;
+}
+
+/* ------------------------------------------------------------------------------------------------ submissions */
+
+static uint64_t receive_user_data(const connection *it) {
+    return tpc_user_data(TPC_KIND_RECEIVE, it->generation, it->slot);
+}
+
+static bool arm(connection *it) {
+    struct io_uring_sqe *sqe = tpc_ring_sqe(it->owner->ring, receive_user_data(it));
+    if (sqe == NULL) return false;
+    if (it->owner->multishot) {
+        io_uring_prep_recv_multishot(sqe, it->descriptor, NULL, 0, 0);
+        sqe->flags |= IOSQE_BUFFER_SELECT;
+        sqe->buf_group = TPC_BUFFER_GROUP_CONNECTIONS;
+    } else {
+        io_uring_prep_poll_add(sqe, it->descriptor, POLLIN);
+    }
+    it->receive_armed = true;
+    it->receive_cancelled = false;
+    connection_hold(it);
+    return true;
+}
+
+static bool cancel(connection *it) {
+    if (!it->receive_armed || it->receive_cancelled) return true;
+    struct io_uring_sqe *sqe = tpc_ring_sqe(it->owner->ring, tpc_user_data(TPC_KIND_NONE, 0, 0));
+    if (sqe == NULL) return false;
+    io_uring_prep_rw(IORING_OP_ASYNC_CANCEL, sqe, -1, NULL, 0, 0);
+    sqe->addr = receive_user_data(it);
+    it->receive_cancelled = true;
+    return true;
+}
+
+bool receive_attend(connection *it) {
+    if (it->state == CONNECTION_CLOSING) return true;
+    if (it->state == CONNECTION_FLUSHING) return cancel(it);
+    if (!may_go_on(it)) return cancel(it);
+    parse_backlog(it);
+    if (it->state != CONNECTION_OPEN) return true;
+    if (!it->starved) end_starvation(it);
+    if (it->paused || it->starved) return cancel(it);
+    if (it->end_of_file) {
+        connection_begin_close(it, TPC_CLOSE_PEER, 0);
+        return true;
+    }
+    return it->receive_armed || arm(it);
+}
+
+void receive_forget(connection *it) {
+    if (it->partial != NULL) it->owner->statistics.assembling_bytes -= it->partial->length;
+    tpc_frame_release(it->partial);
+    tpc_frame_release(it->backlog);
+    it->partial = it->backlog = NULL;
+    node_remove(&it->by_assembly);
+    node_remove(&it->by_starvation);
+    it->starved = it->paused = false;
+    if (it->state == CONNECTION_CLOSING) cancel(it); /* the shut-down of the socket ends it as well */
+}
+
+/* ------------------------------------------------------------------------------------------------ completions */
+
+static void ended(connection *it, int error) {
+    if (error == EAGAIN || error == EINTR || error == ECANCELED || error == ENOBUFS) {
+        connection_needs_attention(it);
+        return;
+    }
+    bool reset = error == ECONNRESET || error == EPIPE || error == ETIMEDOUT || error == ENOTCONN;
+    connection_begin_close(it, reset ? TPC_CLOSE_RESET : TPC_CLOSE_IO_ERROR, error);
+}
+
+static void at_end_of_file(connection *it) {
+    it->end_of_file = true;
+    if (it->backlog == NULL) connection_begin_close(it, TPC_CLOSE_PEER, 0);
+}
+
+/* Receives without waiting, large requests straight into their frame. Whether there may be more. */
+static bool receive_once(connection *it) {
+    uint8_t *into = it->owner->scratch;
+    size_t room = SCRATCH_BYTES;
+    size_t missing = it->partial != NULL ? it->announced - it->partial->length : 0;
+    bool direct = missing > SCRATCH_BYTES && make_room(it, SCRATCH_BYTES) == 0;
+    if (direct) {
+        into = it->partial->data + it->partial->length;
+        room = it->partial->capacity - it->partial->length;
+    }
+    ssize_t received = recv(it->descriptor, into, room, MSG_DONTWAIT);
+    if (received < 0) {
+        ended(it, errno);
+        return false;
+    }
+    if (received == 0) {
+        at_end_of_file(it);
+        return false;
+    }
+    if (!direct) {
+        bytes_arrived(it, into, (size_t)received);
+    } else {
+        it->received_bytes += (uint64_t)received;
+        it->owner->statistics.received_bytes += (uint64_t)received;
+        it->owner->statistics.receives++;
+        connection_touch(it);
+        arrived_in_frame(it, (size_t)received);
+    }
+    return (size_t)received == room && it->state == CONNECTION_OPEN && !it->paused && !it->starved;
+}
+
+static void on_readable(connection *it, int32_t result) {
+    if (result < 0) {
+        ended(it, -result);
+        return;
+    }
+    if (!it->paused && !it->starved)
+        for (int i = 0; i < RECEIVES_PER_POLL_MAX && receive_once(it); i++) {}
+    connection_needs_attention(it);
+}
+
+static void on_received(connection *it, int32_t result, uint32_t flags) {
+    tpc_connections *connections = it->owner;
+    if (result > 0) {
+        uint32_t buffer = flags >> IORING_CQE_BUFFER_SHIFT;
+        bytes_arrived(it, connections->buffers + (size_t)buffer * connections->limits.receive_buffer_bytes, (size_t)result);
+    } else if (result == 0) {
+        at_end_of_file(it);
+    } else {
+        if (result == -ENOBUFS) connections->statistics.receive_buffers_short++;
+        ended(it, -result);
+    }
+}
+
+void receive_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags) {
+    tpc_connections *connections = context;
+    connection *it = connection_of_completion(connections, user_data);
+    bool last = !(flags & IORING_CQE_F_MORE);
+    if (last) it->receive_armed = it->receive_cancelled = false;
+    connection_hold(it);
+    if (it->state == CONNECTION_OPEN) {
+        if (connections->multishot)
+            on_received(it, result, flags);
+        else
+            on_readable(it, result);
+    }
+    if (flags & IORING_CQE_F_BUFFER) give_back_buffer(connections, flags >> IORING_CQE_BUFFER_SHIFT);
+    if (last) {
+        connection_needs_attention(it);
+        connection_let_go(it);
+    }
+    connection_let_go(it);
+}

@@ -1,0 +1,418 @@
+/*
+ * Answers to bytes: each connection's ring of answers in the order of its requests, and one send at a time per connection.
+ *
+ * Answers may come in any order; those at the head that are ready leave together, up to SEND_SLICES_MAX slices in one
+ * sendmsg. A send may take less than all: the head remembers the slice and the byte where the next one begins.
+ *
+ * Zero copy (SEND_ZC 6.0, SENDMSG_ZC 6.1): the kernel keeps reading the pages until a second completion, the notification,
+ * which may come long after the connection is gone. So a send holds references of its own, and only the notification
+ * gives them back. Sockets that cannot do it (Unix sockets, no memory for pinning) say so, and are sent to with a copy.
+ */
+#include "connection_state.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum { LENGTH_FIELD_BYTES = 4, ANSWERS_KEPT = 64 };
+
+static answer *answer_at(const connection *it, int64_t sequence) {
+    return &it->answers[(uint64_t)sequence & (it->answers_capacity - 1)];
+}
+
+/* ------------------------------------------------------------------------------------------------ the ring of answers */
+
+static int grow_answers(connection *it) {
+    uint32_t capacity = it->answers_capacity ? it->answers_capacity * 2 : ANSWERS_FIRST;
+    answer *answers = calloc(capacity, sizeof *answers);
+    if (answers == NULL) return -ENOMEM;
+    for (int64_t at = it->first_sequence; at < it->next_sequence; at++)
+        answers[(uint64_t)at & (capacity - 1)] = *answer_at(it, at);
+    free(it->answers);
+    it->answers = answers;
+    it->answers_capacity = capacity;
+    return 0;
+}
+
+/* A place for the answer of the next request, and its sequence is used up. */
+int send_reserve_answer(connection *it, uint32_t request_bytes) {
+    if (it->next_sequence - it->first_sequence == it->answers_capacity) {
+        int result = grow_answers(it);
+        if (result < 0) return result;
+    }
+    *answer_at(it, it->next_sequence) = (answer){.state = ANSWER_WAITING, .request_bytes = request_bytes};
+    it->next_sequence++;
+    it->requests_unanswered++;
+    it->held_bytes += request_bytes;
+    it->owner->statistics.requests_unanswered++;
+    return 0;
+}
+
+static void release_slices(const tpc_slice *slices, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) tpc_frame_release(slices[i].frame);
+}
+
+static void release_answer(connection *it, answer *gone) {
+    release_slices(answer_slices(gone), gone->count);
+    free(gone->slices);
+    it->held_bytes -= gone->bytes;
+    it->unsent_bytes -= gone->bytes;
+    it->owner->statistics.answer_bytes_unsent -= gone->bytes;
+    *gone = (answer){0};
+}
+
+/* Steps over answers that are none; gives the memory of a burst back when the last one has left. */
+static void skip_none(connection *it) {
+    while (it->first_sequence < it->next_sequence && answer_at(it, it->first_sequence)->state == ANSWER_NONE)
+        it->first_sequence++;
+    if (it->first_sequence == it->next_sequence && it->answers_capacity > ANSWERS_KEPT) {
+        free(it->answers);
+        it->answers = NULL;
+        it->answers_capacity = 0;
+    }
+}
+
+void send_forget(connection *it) {
+    for (int64_t at = it->first_sequence; at < it->next_sequence; at++) {
+        answer *gone = answer_at(it, at);
+        if (gone->state == ANSWER_READY) release_answer(it, gone);
+    }
+    it->owner->statistics.requests_unanswered -= it->requests_unanswered;
+    it->requests_unanswered = 0;
+    it->held_bytes = 0;
+    free(it->answers);
+    it->answers = NULL;
+    it->answers_capacity = 0;
+    it->first_sequence = it->next_sequence;
+    node_remove(&it->by_send);
+}
+
+bool send_is_flushed(const connection *it) {
+    if (it->sending != NULL) return false;
+    if (it->first_sequence == it->next_sequence) return true;
+    if (it->close_when == TPC_CLOSE_AFTER_TAKEN) return false;
+    return answer_at(it, it->first_sequence)->state == ANSWER_WAITING;
+}
+
+/* ------------------------------------------------------------------------------------------------ answering */
+
+/* The place of an answer that may be given now. 0, -ENOTCONN, -EALREADY, -EINVAL. */
+static int find_waiting(tpc_connections *connections, uint64_t id, int64_t sequence, connection **it, answer **place) {
+    *it = connection_find(connections, id);
+    if (*it == NULL || (*it)->state == CONNECTION_CLOSING) {
+        connections->statistics.answers_void++;
+        return -ENOTCONN;
+    }
+    if (sequence < 0 || sequence >= (*it)->next_sequence) return -EINVAL;
+    if (sequence < (*it)->first_sequence) return -EALREADY;
+    *place = answer_at(*it, sequence);
+    return (*place)->state == ANSWER_WAITING ? 0 : -EALREADY;
+}
+
+static void answered(connection *it, answer *place, int64_t sequence, uint8_t state, uint64_t bytes) {
+    tpc_connections *connections = it->owner;
+    place->state = state;
+    place->bytes = bytes;
+    it->requests_unanswered--;
+    it->held_bytes += bytes;
+    it->held_bytes -= place->request_bytes;
+    it->unsent_bytes += bytes;
+    connections->statistics.requests_unanswered--;
+    connections->statistics.answer_bytes_unsent += bytes;
+    if (state == ANSWER_READY)
+        connections->statistics.answers++;
+    else
+        connections->statistics.answers_none++;
+    bool at_head = sequence == it->first_sequence;
+    if (at_head && state == ANSWER_NONE) skip_none(it);
+    if (at_head || it->paused) connection_needs_attention(it);
+}
+
+static void put_length(uint8_t *at, uint64_t bytes) {
+    uint32_t raw = __builtin_bswap32((uint32_t)bytes);
+    memcpy(at, &raw, sizeof raw);
+}
+
+static int give_up(connection *it, int error) {
+    connection_begin_close(it, TPC_CLOSE_BUDGET, error);
+    return -error;
+}
+
+int tpc_answer_bytes(tpc_connections *connections, uint64_t id, int64_t sequence, const uint8_t *data, size_t length) {
+    connection *it;
+    answer *place;
+    int result = find_waiting(connections, id, sequence, &it, &place);
+    if (result < 0) return result;
+    if (length > INT32_MAX) return give_up(it, EMSGSIZE);
+    tpc_frame *frame = tpc_frame_new_forced(connections->budget, (uint32_t)(LENGTH_FIELD_BYTES + length));
+    if (frame == NULL) return give_up(it, ENOMEM);
+    put_length(frame->data, length);
+    memcpy(frame->data + LENGTH_FIELD_BYTES, data, length);
+    place->single = (tpc_slice){.frame = frame, .data = frame->data, .length = frame->length};
+    place->count = 1;
+    answered(it, place, sequence, ANSWER_READY, frame->length);
+    return 0;
+}
+
+/* Copies what has no frame behind the length field into `copied`, and lists the pieces; how many there are. */
+static uint32_t list_pieces(const tpc_slice *slices, uint32_t count, tpc_frame *copied, tpc_slice *pieces) {
+    uint32_t listed = 1;
+    uint8_t *end = copied->data + LENGTH_FIELD_BYTES;
+    pieces[0] = (tpc_slice){.frame = copied, .data = copied->data, .length = LENGTH_FIELD_BYTES};
+    for (uint32_t i = 0; i < count; i++) {
+        tpc_slice *last = &pieces[listed - 1];
+        if (slices[i].frame != NULL) {
+            if (slices[i].length == 0)
+                tpc_frame_release(slices[i].frame);
+            else
+                pieces[listed++] = slices[i];
+            continue;
+        }
+        if (slices[i].length == 0) continue;
+        memcpy(end, slices[i].data, slices[i].length);
+        if (last->frame == copied)
+            last->length += slices[i].length;
+        else
+            pieces[listed++] = (tpc_slice){.frame = tpc_frame_retain(copied), .data = end, .length = slices[i].length};
+        end += slices[i].length;
+    }
+    return listed;
+}
+
+static int place_slices(connection *it, answer *place, const tpc_slice *slices, uint32_t count, uint64_t *bytes) {
+    uint64_t copied_bytes = 0, all_bytes = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        all_bytes += slices[i].length;
+        if (slices[i].frame == NULL) copied_bytes += slices[i].length;
+    }
+    if (all_bytes > INT32_MAX) return -EMSGSIZE;
+    tpc_frame *copied = tpc_frame_new_forced(it->owner->budget, (uint32_t)(LENGTH_FIELD_BYTES + copied_bytes));
+    tpc_slice *pieces = malloc((count + 1) * sizeof *pieces);
+    if (copied == NULL || pieces == NULL) {
+        tpc_frame_release(copied);
+        free(pieces);
+        return -ENOMEM;
+    }
+    put_length(copied->data, all_bytes);
+    place->count = list_pieces(slices, count, copied, pieces);
+    place->slices = pieces;
+    if (place->count == 1) {
+        place->single = pieces[0];
+        place->slices = NULL;
+        free(pieces);
+    }
+    *bytes = all_bytes + LENGTH_FIELD_BYTES;
+    return 0;
+}
+
+int tpc_answer_slices(tpc_connections *connections, uint64_t id, int64_t sequence, const tpc_slice *slices, uint32_t count) {
+    connection *it = NULL;
+    answer *place;
+    uint64_t bytes;
+    int result = find_waiting(connections, id, sequence, &it, &place);
+    if (result < 0) {
+        release_slices(slices, count);
+        return result;
+    }
+    result = place_slices(it, place, slices, count, &bytes);
+    if (result < 0) {
+        release_slices(slices, count);
+        return give_up(it, -result);
+    }
+    answered(it, place, sequence, ANSWER_READY, bytes);
+    return 0;
+}
+
+int tpc_answer_none(tpc_connections *connections, uint64_t id, int64_t sequence) {
+    connection *it;
+    answer *place;
+    int result = find_waiting(connections, id, sequence, &it, &place);
+    if (result < 0) return result;
+    answered(it, place, sequence, ANSWER_NONE, 0);
+    return 0;
+}
+
+int tpc_request_answer_bytes(tpc_connections *connections, tpc_request *request, const uint8_t *data, size_t length) {
+    int result = tpc_answer_bytes(connections, request->connection, request->sequence, data, length);
+    tpc_request_release(request);
+    return result;
+}
+
+int tpc_request_answer_slices(tpc_connections *connections, tpc_request *request, const tpc_slice *slices, uint32_t count) {
+    int result = tpc_answer_slices(connections, request->connection, request->sequence, slices, count);
+    tpc_request_release(request);
+    return result;
+}
+
+int tpc_request_answer_none(tpc_connections *connections, tpc_request *request) {
+    int result = tpc_answer_none(connections, request->connection, request->sequence);
+    tpc_request_release(request);
+    return result;
+}
+
+/* ------------------------------------------------------------------------------------------------ sends */
+
+static sending *make_sending(tpc_connections *connections) {
+    sending **sendings = realloc(connections->sendings, (connections->sendings_count + 1) * sizeof(sending *));
+    if (sendings == NULL) return NULL;
+    connections->sendings = sendings;
+    sending *made = calloc(1, sizeof *made);
+    if (made == NULL) return NULL;
+    made->index = connections->sendings_count;
+    sendings[connections->sendings_count++] = made;
+    return made;
+}
+
+static sending *take_sending(tpc_connections *connections) {
+    sending *taken = connections->sendings_free;
+    if (taken == NULL) return make_sending(connections);
+    connections->sendings_free = taken->next_free;
+    return taken;
+}
+
+static void return_sending(tpc_connections *connections, sending *it) {
+    for (uint32_t i = 0; i < it->count; i++) tpc_frame_release(it->frames[i]);
+    if (it->in_kernel) connections->statistics.sends_in_kernel--;
+    it->in_kernel = false;
+    it->count = 0;
+    it->bytes = 0;
+    it->generation++;
+    it->next_free = connections->sendings_free;
+    connections->sendings_free = it;
+}
+
+static void gather_answer(connection *it, sending *to, int64_t sequence) {
+    answer *from = answer_at(it, sequence);
+    tpc_slice *slices = answer_slices(from);
+    bool head = sequence == it->first_sequence;
+    uint32_t offset = head ? it->head_offset : 0;
+    for (uint32_t i = head ? it->head_slice : 0; i < from->count && to->count < SEND_SLICES_MAX; i++, offset = 0) {
+        to->frames[to->count] = tpc_frame_retain(slices[i].frame);
+        to->vector[to->count] = (struct iovec){.iov_base = (void *)(slices[i].data + offset), .iov_len = slices[i].length - offset};
+        to->bytes += slices[i].length - offset;
+        to->count++;
+    }
+}
+
+static void gather(connection *it, sending *to) {
+    for (int64_t at = it->first_sequence; at < it->next_sequence && to->count < SEND_SLICES_MAX; at++) {
+        uint8_t state = answer_at(it, at)->state;
+        if (state == ANSWER_WAITING) break;
+        if (state == ANSWER_READY) gather_answer(it, to, at);
+    }
+}
+
+static bool wants_zero_copy(const connection *it, const sending *to) {
+    const tpc_connections *connections = it->owner;
+    uint64_t bytes_min = connections->limits.zero_copy_bytes_min;
+    if (bytes_min == 0 || to->bytes < bytes_min || it->zero_copy_refused) return false;
+    return tpc_ring_has(connections->ring, to->count == 1 ? TPC_FEATURE_SEND_ZC : TPC_FEATURE_SENDMSG_ZC);
+}
+
+static void prepare(const connection *it, sending *to, struct io_uring_sqe *sqe) {
+    to->message = (struct msghdr){.msg_iov = to->vector, .msg_iovlen = to->count};
+    if (to->count == 1 && to->zero_copy)
+        io_uring_prep_send_zc(sqe, it->descriptor, to->vector[0].iov_base, to->vector[0].iov_len, MSG_NOSIGNAL, 0);
+    else if (to->count == 1)
+        io_uring_prep_send(sqe, it->descriptor, to->vector[0].iov_base, to->vector[0].iov_len, MSG_NOSIGNAL);
+    else if (to->zero_copy)
+        io_uring_prep_sendmsg_zc(sqe, it->descriptor, &to->message, MSG_NOSIGNAL);
+    else
+        io_uring_prep_sendmsg(sqe, it->descriptor, &to->message, MSG_NOSIGNAL);
+}
+
+static bool submit(connection *it, sending *to) {
+    tpc_connections *connections = it->owner;
+    struct io_uring_sqe *sqe = tpc_ring_sqe(connections->ring, tpc_user_data(TPC_KIND_SEND, to->generation, to->index));
+    if (sqe == NULL) return false;
+    to->zero_copy = wants_zero_copy(it, to);
+    prepare(it, to, sqe);
+    to->in_kernel = true;
+    to->connection = it;
+    it->sending = to;
+    it->send_progress_ns = tpc_ring_now_ns(connections->ring);
+    node_to_tail(&connections->by_send, &it->by_send);
+    connections->statistics.sends++;
+    connections->statistics.sends_zero_copy += to->zero_copy;
+    connections->statistics.sends_in_kernel++;
+    connection_hold(it);
+    return true;
+}
+
+bool send_attend(connection *it) {
+    if (it->state == CONNECTION_CLOSING || it->sending != NULL) return true;
+    skip_none(it);
+    if (it->first_sequence == it->next_sequence || answer_at(it, it->first_sequence)->state != ANSWER_READY) return true;
+    sending *to = take_sending(it->owner);
+    if (to == NULL) return false;
+    gather(it, to);
+    if (submit(it, to)) return true;
+    return_sending(it->owner, to);
+    return false;
+}
+
+/* `bytes` of the head have left. */
+static void advance(connection *it, uint64_t bytes) {
+    while (bytes > 0) {
+        skip_none(it);
+        assert(it->first_sequence < it->next_sequence);
+        answer *head = answer_at(it, it->first_sequence);
+        assert(head->state == ANSWER_READY);
+        uint64_t left = answer_slices(head)[it->head_slice].length - it->head_offset;
+        if (bytes < left) {
+            it->head_offset += (uint32_t)bytes;
+            return;
+        }
+        bytes -= left;
+        it->head_offset = 0;
+        if (++it->head_slice < head->count) continue;
+        it->head_slice = 0;
+        release_answer(it, head);
+        it->first_sequence++;
+    }
+    skip_none(it);
+}
+
+static void sent(connection *it, const sending *by, uint64_t bytes) {
+    it->sent_bytes += bytes;
+    it->owner->statistics.sent_bytes += bytes;
+    it->owner->statistics.sends_partial += bytes < by->bytes;
+    connection_touch(it);
+    advance(it, bytes);
+    bool more = it->first_sequence < it->next_sequence && answer_at(it, it->first_sequence)->state == ANSWER_READY;
+    if (more || it->paused || it->state == CONNECTION_FLUSHING) connection_needs_attention(it);
+}
+
+static void send_failed(connection *it, const sending *by, int error) {
+    bool refused = by->zero_copy && (error == EOPNOTSUPP || error == ENOMEM || error == ENOBUFS || error == EINVAL);
+    if (refused) it->zero_copy_refused = true;
+    if (refused || error == EAGAIN || error == EINTR)
+        connection_needs_attention(it);
+    else if (error == EPIPE || error == ECONNRESET || error == ETIMEDOUT || error == ENOTCONN)
+        connection_begin_close(it, TPC_CLOSE_RESET, error);
+    else
+        connection_begin_close(it, TPC_CLOSE_IO_ERROR, error);
+}
+
+void send_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags) {
+    tpc_connections *connections = context;
+    sending *by = connections->sendings[(uint32_t)user_data];
+    assert((by->generation & 0xffffffu) == tpc_user_data_generation(user_data));
+    if (flags & IORING_CQE_F_NOTIF) {
+        return_sending(connections, by);
+        return;
+    }
+    connection *it = by->connection;
+    by->connection = NULL;
+    it->sending = NULL;
+    node_remove(&it->by_send);
+    if (it->state != CONNECTION_CLOSING) {
+        if (result >= 0)
+            sent(it, by, (uint64_t)result);
+        else
+            send_failed(it, by, -result);
+    }
+    if (!(flags & IORING_CQE_F_MORE)) return_sending(connections, by);
+    connection_let_go(it);
+}

@@ -1,0 +1,232 @@
+/*
+ * The connections' own state, shared by connection.c (table, close, statistics), connection_accept.c,
+ * connection_receive.c (bytes to requests) and connection_send.c (answers to bytes). Nothing else includes this.
+ *
+ * Theory of operation. A connection does its submissions in one place, the turn hook: whatever gives it something to do
+ * (an answer, room to receive again, a lost receive) puts it on the `attention` list, and the hook attends to each once.
+ *
+ * Life: OPEN, perhaps FLUSHING (takes no more requests, sends what is answered), CLOSING, gone. Closing shuts the socket down,
+ * which makes the kernel finish what it holds of it, cancels the receive, and waits until `operations` is 0; then the
+ * descriptor is closed, CLOSED pushed and the slot's generation raised. A handler that works on a connection holds one
+ * `operations` itself, so that it cannot vanish under its feet when a callee closes it.
+ */
+#ifndef TPC_CONNECTION_STATE_H
+#define TPC_CONNECTION_STATE_H
+
+#include <assert.h>
+#include <liburing.h>
+#include <sys/uio.h>
+
+#include "connection.h"
+
+enum {
+    TPC_BUFFER_GROUP_CONNECTIONS = 1,
+    SEND_SLICES_MAX = 64,
+    ANSWERS_FIRST = 8,             /* answer slots of a connection's first request; doubled when needed */
+    FRAME_FIRST_BYTES = 1024,      /* of a request that did not arrive in one piece */
+    SCRATCH_BYTES = 65536,         /* one receive without provided buffers */
+    RECEIVES_PER_POLL_MAX = 4,
+    LISTENERS_MAX = 64,
+};
+
+/* A ring list; a node that is in no list points to itself. */
+typedef struct node {
+    struct node *next;
+    struct node *previous;
+} node;
+
+static inline void node_init(node *it) { it->next = it->previous = it; }
+static inline bool node_linked(const node *it) { return it->next != it; }
+
+static inline void node_remove(node *it) {
+    it->next->previous = it->previous;
+    it->previous->next = it->next;
+    node_init(it);
+}
+
+static inline void node_to_tail(node *list, node *it) {
+    if (node_linked(it)) node_remove(it);
+    it->previous = list->previous;
+    it->next = list;
+    list->previous->next = it;
+    list->previous = it;
+}
+
+#define NODE_OWNER(pointer, type, member) ((type *)((char *)(pointer) - offsetof(type, member)))
+
+enum answer_state { ANSWER_WAITING = 0, ANSWER_READY = 1, ANSWER_NONE = 2 };
+
+/* The answer of one request, in the ring of its connection. Each slice holds a reference. */
+typedef struct {
+    tpc_slice single;      /* the slice when there is one */
+    tpc_slice *slices;     /* else an array of `count` */
+    uint64_t bytes;
+    uint32_t count;
+    uint32_t request_bytes;
+    uint8_t state;
+} answer;
+
+static inline tpc_slice *answer_slices(answer *it) { return it->count == 1 ? &it->single : it->slices; }
+
+struct connection;
+
+/* One send in the kernel, with references of its own: with zero copy it outlives the connection. */
+typedef struct sending {
+    struct connection *connection;  /* NULL after the result: only the notification is due */
+    struct sending *next_free;
+    uint32_t index;
+    uint32_t generation;
+    uint32_t count;
+    bool in_kernel;
+    bool zero_copy;
+    uint64_t bytes;
+    struct msghdr message;
+    struct iovec vector[SEND_SLICES_MAX];
+    tpc_frame *frames[SEND_SLICES_MAX];
+} sending;
+
+enum connection_state { CONNECTION_OPEN, CONNECTION_FLUSHING, CONNECTION_CLOSING };
+
+typedef struct connection {
+    tpc_connections *owner;
+    uint32_t slot;
+    uint32_t generation;
+    int descriptor;
+    int error;
+    uint32_t operations;
+    uint8_t state;
+    uint8_t reason;
+    uint8_t close_when;         /* while FLUSHING */
+    uint8_t length_have;        /* bytes of `length_field` that arrived */
+    uint8_t length_field[4];
+    bool receive_armed;
+    bool receive_cancelled;     /* a cancel is on its way */
+    bool paused;                /* above a bound of its own */
+    bool starved;               /* the budget had no room; in `starved` */
+    bool end_of_file;           /* seen while bytes were parked */
+    bool zero_copy_refused;
+
+    uint32_t announced;         /* length of `partial` when it is whole */
+    tpc_frame *partial;
+    tpc_frame *backlog;         /* arrived while paused or starved, not parsed: [backlog_position, length) */
+    uint32_t backlog_position;
+
+    uint32_t answers_capacity;  /* a power of two, or 0 */
+    answer *answers;
+    int64_t first_sequence;     /* the oldest whose answer has not left */
+    int64_t next_sequence;
+    uint32_t requests_unanswered;
+    uint32_t head_slice;        /* where the answer of first_sequence is to be sent on */
+    uint32_t head_offset;
+    uint64_t held_bytes;
+    uint64_t unsent_bytes;
+    sending *sending;
+
+    node attention;
+    node by_activity;           /* all connections, longest idle first */
+    node by_send;               /* those with a send in the kernel, longest without progress first */
+    node by_assembly;           /* those with an unfinished request that may go on, longest without progress first */
+    node by_starvation;         /* those that wait for memory, longest waiting first; in one of the two at most */
+    int64_t opened_ns;
+    int64_t active_ns;
+    int64_t send_progress_ns;
+    int64_t assembly_progress_ns;
+    int64_t starved_ns;
+    uint64_t requests;
+    uint64_t received_bytes;
+    uint64_t sent_bytes;
+} connection;
+
+typedef struct {
+    connection *connection;
+    uint32_t generation;
+    uint32_t next_free;
+} slot;
+
+typedef struct {
+    int descriptor;
+    uint32_t generation;
+    bool armed;
+    bool stopped;
+    bool cancelled;
+    int64_t retry_ns; /* INT64_MAX: not waiting */
+} listener;
+
+struct tpc_connections {
+    tpc_ring *ring;
+    tpc_budget *budget;
+    tpc_connection_limits limits;
+
+    slot *slots;
+    uint32_t slots_count;
+    uint32_t slots_free; /* chain through next_free, UINT32_MAX ends it */
+    uint32_t connections_count;
+
+    listener listeners[LISTENERS_MAX];
+    uint32_t listeners_count;
+    bool accepting;
+
+    bool multishot;              /* receive with the buffer ring; else poll and receive */
+    struct io_uring_buf_ring *buffer_ring;
+    size_t buffer_ring_bytes;
+    uint8_t *buffers;
+    uint8_t *scratch;
+
+    sending **sendings;
+    uint32_t sendings_count;
+    sending *sendings_free;
+
+    node attention;
+    node by_activity;
+    node by_send;
+    node by_assembly;
+    node by_starvation;
+    int64_t starved_at_bytes;    /* what the budget had used when the starved last tried */
+
+    tpc_hot_handler hot;
+    void *hot_context;
+    tpc_connection_statistics statistics;
+};
+
+static inline uint64_t connection_id(const connection *it) { return (uint64_t)it->generation << 32 | it->slot; }
+
+static inline void connection_hold(connection *it) {
+    it->operations++;
+    it->owner->statistics.operations++;
+}
+
+static inline void connection_needs_attention(connection *it) {
+    if (it->state != CONNECTION_CLOSING && !node_linked(&it->attention)) node_to_tail(&it->owner->attention, &it->attention);
+}
+
+/* connection.c */
+connection *connection_find(tpc_connections *connections, uint64_t id);
+/* The connection of a completion; the kernel still worked for it, so it is there. */
+connection *connection_of_completion(tpc_connections *connections, uint64_t user_data);
+int connection_open(tpc_connections *connections, int descriptor, uint64_t *id);
+void connection_begin_close(connection *it, int reason, int error);
+void connection_let_go(connection *it);
+void connection_touch(connection *it);
+
+/* connection_accept.c */
+void accept_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
+int64_t accept_turn(tpc_connections *connections, int64_t now_ns);
+
+/* connection_receive.c */
+int receive_start(tpc_connections *connections);
+void receive_stop(tpc_connections *connections);
+void receive_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
+/* Goes on with what was parked, arms or cancels the receive as the state demands. False: no submission entry was left. */
+bool receive_attend(connection *it);
+void receive_forget(connection *it);
+
+/* connection_send.c */
+void send_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
+/* Submits what is answered in order. False: no submission entry was left. */
+bool send_attend(connection *it);
+void send_forget(connection *it);
+/* Whether a FLUSHING connection has sent what it was to send. */
+bool send_is_flushed(const connection *it);
+int send_reserve_answer(connection *it, uint32_t request_bytes);
+
+#endif

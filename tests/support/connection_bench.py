@@ -1,0 +1,158 @@
+"""A core with connections, turned by hand, and the client side of a socket: what the tests of connections share."""
+
+import errno
+import socket
+import struct
+import time
+from collections import deque
+
+from tpc_broker.runtime.connections import Connections
+from tpc_broker.runtime.ring import Ring
+
+PATIENCE_S = 20
+
+
+def header_of(api_key=3, api_version=1, correlation_id=1, client_id=None):
+    raw = client_id.encode() if client_id is not None else b""
+    length = len(raw) if client_id is not None else -1
+    return struct.pack(">hhih", api_key, api_version, correlation_id, length) + raw
+
+
+def frame_of(body, **header):
+    payload = header_of(**header) + body
+    return struct.pack(">i", len(payload)) + payload
+
+
+def read_exactly(client, length):
+    data = bytearray()
+    while len(data) < length:
+        chunk = client.recv(length - len(data))
+        if not chunk:
+            raise EOFError(f"{len(data)} of {length} bytes")
+        data += chunk
+    return bytes(data)
+
+
+class Bench:
+    """One ring, one listener; every `turn` is one wait and the dispatch of its events."""
+
+    def __init__(self, limits, entries=256):
+        self.ring = Ring(entries)
+        try:
+            self.connections = Connections(self.ring, limits)
+        except BaseException:
+            self.ring.close()
+            raise
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.address = self.listener.getsockname()
+        self.connections.listen(self.listener.fileno())
+        self.requests, self.closed, self.opened, self.held = deque(), deque(), [], []
+        self.clients = []
+        self.on_request = self.requests.append
+        self.on_closed = lambda *event: self.closed.append(event)
+        self.connections.on_request = lambda request: self.on_request(request)
+        self.connections.on_opened = lambda *event: self.opened.append(event)
+        self.connections.on_closed = lambda *event: self.on_closed(*event)
+
+    def turn(self, timeout_ms=10):
+        count = self.ring.wait(timeout_ms * 1_000_000)
+        if count > 0:
+            self.ring.dispatch(count)
+        return count
+
+    def until(self, condition):
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"did not come about: {self.connections.statistics()}"
+            self.turn()
+
+    def connect(self, *, wait=True):
+        before = self.connections.statistics().opened
+        client = socket.create_connection(self.address)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.clients.append(client)
+        if wait:
+            self.until(lambda: self.connections.statistics().opened > before)
+        return client
+
+    def next_request(self):
+        self.until(lambda: self.requests)
+        return self.requests.popleft()
+
+    def next_closed(self):
+        self.until(lambda: self.closed)
+        return self.closed.popleft()
+
+    def feed(self, client, data, *, patient=True):
+        """Send while turning; without patience, stop when the other side takes nothing for a while."""
+        client.setblocking(False)
+        view, refused = memoryview(data), 0
+        while len(view) and (patient or refused < 20):
+            try:
+                view = view[client.send(view[:262_144]) :]
+                refused = 0
+            except BlockingIOError:
+                refused += 1
+            self.turn(2)
+        client.setblocking(True)
+
+    def read(self, client, length):
+        """Exactly so many bytes, turning meanwhile."""
+        client.setblocking(False)
+        data = bytearray()
+
+        def complete():
+            try:
+                while len(data) < length:
+                    chunk = client.recv(min(length - len(data), 1 << 20))
+                    if not chunk:
+                        raise EOFError(f"{len(data)} of {length} bytes")
+                    data.extend(chunk)
+            except BlockingIOError:
+                return False
+            return True
+
+        self.until(complete)
+        client.setblocking(True)
+        return bytes(data)
+
+    def read_frame(self, client):
+        return self.read(client, int.from_bytes(self.read(client, 4)))
+
+    def read_end(self, client):
+        """Whether the connection ends without another byte."""
+        try:
+            self.read(client, 1)
+        except EOFError:
+            return True
+        except OSError as error:
+            return error.errno == errno.ECONNRESET
+        return False
+
+    def exchange(self, client, body=b"ping", answered=None):
+        client.sendall(frame_of(body))
+        if answered is None:
+            request = self.next_request()
+            assert bytes(request.body) == body
+            self.connections.answer(request, b"pong")
+            answered = b"pong"
+        assert self.read_frame(client) == answered
+
+    def forget_clients(self):
+        for client in self.clients:
+            client.close()
+        self.clients.clear()
+
+    def close(self):
+        """Everything down, and nothing left: this is an assertion of every test."""
+        self.forget_clients()
+        self.requests.clear()
+        self.held.clear()
+        self.connections.stop_accepting()
+        self.connections.close_all()
+        self.until(lambda: self.connections.quiet)
+        statistics = self.connections.statistics()
+        assert statistics.opened == statistics.closed
+        self.connections.free()
+        self.ring.close()
+        self.listener.close()

@@ -1,0 +1,557 @@
+"""The Python face of a core's connections: requests in, answers out. The work is done in C (`native/ring/connection*.c`).
+
+Purpose. :class:`Connections` accepts clients, frames their requests, hands each to `on_request`, and sends the answers of a
+connection in the order of its requests, whatever order they were given in. Bounds are those of :class:`ConnectionLimits`.
+
+Invariants. A connection's id is never used again. Its events come in order: opened, requests, closed; nothing comes after closed,
+which comes exactly once. Every :class:`Request` is answered exactly once (:meth:`Connections.answer`, `answer_frames`,
+`answer_slices`, `answer_none`) or taken over by C (:meth:`Request.taken`); an answer to a client that is gone is quietly
+dropped. A request that is forgotten closes its connection, because the answers behind it could never leave.
+
+Callbacks are synchronous and run inside :meth:`Ring.dispatch`; they start tasks, they do not wait. One thread: the ring's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import asdict, dataclass, fields
+from enum import IntEnum
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from tpc_broker._ring import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpc_broker.runtime.ring import Ring
+
+    Buffer = bytes | bytearray | memoryview
+
+_MIB: Final = 1024 * 1024
+COPIED_BODY_BYTES_MAX: Final = 16 * 1024
+"""Up to this a request's body is copied into Python, which is cheaper than keeping its frame alive."""
+_DESCRIBED_AT_ONCE: Final = 256
+_REQUEST = Struct("=QqQQQqIiihhB7xQ")
+assert _REQUEST.size == ffi.sizeof("tpc_request")
+
+
+class CloseReason(IntEnum):
+    """Why a connection ended; the culprit of each is told in `cdef/30_connection.h`."""
+
+    LOCAL = lib.TPC_CLOSE_LOCAL
+    PEER = lib.TPC_CLOSE_PEER
+    RESET = lib.TPC_CLOSE_RESET
+    FRAME_TOO_LARGE = lib.TPC_CLOSE_FRAME_TOO_LARGE
+    FRAME_NEGATIVE = lib.TPC_CLOSE_FRAME_NEGATIVE
+    FRAME_EMPTY = lib.TPC_CLOSE_FRAME_EMPTY
+    HEADER_MALFORMED = lib.TPC_CLOSE_HEADER_MALFORMED
+    BUDGET = lib.TPC_CLOSE_BUDGET
+    SEND_DEADLINE = lib.TPC_CLOSE_SEND_DEADLINE
+    IDLE = lib.TPC_CLOSE_IDLE
+    IO_ERROR = lib.TPC_CLOSE_IO_ERROR
+    REQUEST_INVALID = lib.TPC_CLOSE_REQUEST_INVALID
+    SHUTDOWN = lib.TPC_CLOSE_SHUTDOWN
+    AUTHENTICATION = lib.TPC_CLOSE_AUTHENTICATION
+
+
+assert len(CloseReason) == lib.TPC_CLOSE_REASONS_COUNT - 1
+
+
+class CloseWhen(IntEnum):
+    """How long a connection that is told to close may go on; in no case does it take another request."""
+
+    NOW = lib.TPC_CLOSE_NOW
+    AFTER_ANSWERED = lib.TPC_CLOSE_AFTER_ANSWERED
+    """Until what is answered, in order, has been sent."""
+    AFTER_TAKEN = lib.TPC_CLOSE_AFTER_TAKEN
+    """Until every request that was taken is answered and sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Every bound of the connections of one core. A duration of 0 means that there is none."""
+
+    connections_max: int = 10_000
+    """Further ones are accepted, closed at once, and counted as refused."""
+    request_bytes_max: int = 100 * _MIB
+    pipelined_requests_max: int = 64
+    """Requests of one connection that were taken and whose answers have not left; above, its receiving pauses."""
+    receive_share_bytes: int = 32 * _MIB
+    """Unanswered requests and unsent answers of one connection; above, its receiving pauses."""
+    zero_copy_bytes_min: int = 0
+    """Sends from this size on are made without a copy; 0: never."""
+    send_deadline_ms: int = 30_000
+    """A client that takes no byte of its answers for so long is cut off."""
+    idle_ms_max: int = 600_000
+    assembly_stall_ms_max: int = 5_000
+    """While memory is short: how long an unfinished request may stand still before it costs its connection."""
+    receive_buffers_count: int = 256
+    """A power of two."""
+    receive_buffer_bytes: int = 16 * 1024
+    accept_retry_ms: int = 100
+    """Rest after accepting failed for want of descriptors or memory."""
+    budget_bytes: int = 512 * _MIB
+    """Frames of the core together: requests, answers, and what the tail of the partitions keeps.
+
+    At least the largest request and all receive buffers, so that one client alone always gets on.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionStatistics:
+    """Counters since the start, and what is now. The fields up to `slots` are those of C, explained there."""
+
+    opened: int
+    closed: int
+    refused: int
+    accept_failures: int
+    requests: int
+    requests_hot: int
+    answers: int
+    answers_none: int
+    answers_void: int
+    received_bytes: int
+    sent_bytes: int
+    receives: int
+    sends: int
+    sends_partial: int
+    sends_zero_copy: int
+    pauses: int
+    starvations: int
+    receive_buffers_short: int
+    requests_unanswered: int
+    answer_bytes_unsent: int
+    assembling_bytes: int
+    connections: int
+    operations: int
+    sends_in_kernel: int
+    slots: int
+    requests_forgotten: int
+    budget_bytes_used: int
+    budget_bytes_peak: int
+    budget_refusals: int
+    frames: int
+    closed_by_reason: dict[CloseReason, int]
+
+
+_C_STATISTICS: Final = tuple(field.name for field in fields(ConnectionStatistics))[:25]
+assert _C_STATISTICS[-1] == "slots"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionDescription:
+    """One connection as it is now. Instants are monotonic, in ns."""
+
+    connection: int
+    peer: str
+    opened_ns: int
+    active_ns: int
+    requests: int
+    received_bytes: int
+    sent_bytes: int
+    held_bytes: int
+    requests_unanswered: int
+    paused: bool
+    closing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What is left to do before a core may stop."""
+
+    requests_unanswered: int
+    answer_bytes_unsent: int
+    connections: int
+
+    @property
+    def done(self) -> bool:
+        return self.requests_unanswered == 0 and self.answer_bytes_unsent == 0
+
+
+class Frame:
+    """A buffer that counts against the core's budget and can be sent without a copy. Frees itself when nobody refers to it."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, pointer: Any) -> None:
+        """Take over one reference of a `tpc_frame *`."""
+        self.pointer = ffi.gc(pointer, lib.tpc_frame_release)
+
+    @property
+    def view(self) -> memoryview:
+        """The frame's bytes, writable; keeps the frame alive. Write only before the first answer that refers to it."""
+        return memoryview(_keeping(self.pointer, self.pointer.data, self.pointer.length))
+
+    def slice(self, position: int, length: int) -> FrameSlice:
+        """Bytes for :meth:`Connections.answer_frames`."""
+        if not 0 <= position <= position + length <= self.pointer.length:
+            raise ValueError(f"[{position}, {position + length}) is not within a frame of {self.pointer.length} bytes")
+        return FrameSlice(self, position, length)
+
+
+class FrameSlice:
+    """Some bytes of a :class:`Frame`."""
+
+    __slots__ = ("frame", "length", "position")
+
+    def __init__(self, frame: Frame, position: int, length: int) -> None:
+        self.frame = frame
+        self.position = position
+        self.length = length
+
+
+def _keeping(owner: Any, data: Any, length: int) -> Any:
+    """A buffer over `data` that keeps the cffi object `owner` alive as long as any view of it lives."""
+    held = ffi.gc(ffi.cast("uint8_t *", data), lambda _data, _owner=owner: None)
+    return ffi.buffer(held, length)
+
+
+class Request:
+    """One request of a client, header decoded. `pointer` (`tpc_request *`) is `None` once it is answered or taken."""
+
+    __slots__ = (
+        "_body",
+        "_connections",
+        "api_key",
+        "api_version",
+        "body_bytes",
+        "client_id_bytes",
+        "connection",
+        "correlation_id",
+        "flexible",
+        "pointer",
+        "received_ns",
+        "sequence",
+    )
+
+    def __init__(self, connections: Connections, pointer: Any) -> None:
+        self._connections = connections
+        self.pointer = pointer
+        self._body: memoryview | None = None
+        (
+            self.connection,
+            self.sequence,
+            _,
+            _,
+            _,
+            self.received_ns,
+            self.body_bytes,
+            self.client_id_bytes,
+            self.correlation_id,
+            self.api_key,
+            self.api_version,
+            self.flexible,
+            _,
+        ) = _REQUEST.unpack(_buffer(pointer))
+
+    @property
+    def client_id(self) -> str | None:
+        """As the client gave it; bytes that are no UTF-8 are replaced. Only before the answer."""
+        if self.client_id_bytes < 0:
+            return None
+        return bytes(_buffer(self.pointer.client_id, self.client_id_bytes)).decode(errors="replace")
+
+    @property
+    def body(self) -> memoryview:
+        """What follows the header. Asked for once before the answer, it stays valid for good."""
+        body = self._body
+        if body is None:
+            if self.body_bytes <= COPIED_BODY_BYTES_MAX:
+                body = memoryview(_buffer(self.pointer.body, self.body_bytes)[:])
+            else:
+                frame = ffi.gc(lib.tpc_frame_retain(self.pointer.frame), lib.tpc_frame_release)
+                body = memoryview(_keeping(frame, self.pointer.body, self.body_bytes)).toreadonly()
+            self._body = body
+        return body
+
+    def taken(self) -> None:
+        """C has taken the request over (`tpc_plane_produce` said 1): it answers and releases it."""
+        self.pointer = None
+
+    def __del__(self) -> None:
+        if self.pointer is not None:
+            self._connections.forget(self)
+
+    def __repr__(self) -> str:
+        api = f"key {self.api_key} v{self.api_version}"
+        return f"<Request {self.connection:#x}/{self.sequence} {api} id {self.correlation_id}>"
+
+
+_buffer = ffi.buffer
+_cast = ffi.cast
+_from_buffer = ffi.from_buffer
+_REQUEST_POINTER: Final = ffi.typeof("tpc_request *")
+
+
+class Connections:
+    """The listeners and connections of one core, on its ring."""
+
+    def __init__(self, ring: Ring, limits: ConnectionLimits | None = None) -> None:
+        """Raise `OSError` when memory is missing, `ValueError` for bounds that contradict each other."""
+        self.ring = ring
+        self.limits = limits if limits is not None else ConnectionLimits()
+        self.on_opened: Callable[[int, str], None] = _ignore
+        """`(connection, peer)`"""
+        self.on_request: Callable[[Request], None] = _not_served
+        self.on_closed: Callable[[int, CloseReason, int], None] = _ignore
+        """`(connection, reason, errno)`; errno is 0 when there is none to tell."""
+        self.on_accept_failed: Callable[[int, int], None] = _ignore
+        """`(listener, errno)`: no descriptors or memory (it tries again), or the socket is no listener (it does not)."""
+        self.budget = lib.tpc_budget_new(self.limits.budget_bytes)
+        """`tpc_budget *` of the core, for the other C parts too."""
+        self.pointer = lib.tpc_connections_new(ring.pointer, self.budget, self._c_limits(self.limits))
+        if self.pointer == ffi.NULL:
+            error = ffi.errno
+            lib.tpc_budget_free(self.budget)
+            raise OSError(error, f"connections: {os.strerror(error)}")
+        self.closed = False
+        self._forgotten = 0
+        self._info = ffi.new("tpc_connection_info *")
+        ring.on_event(lib.TPC_EVENT_REQUEST, self._request)
+        ring.on_event(lib.TPC_EVENT_OPENED, self._opened)
+        ring.on_event(lib.TPC_EVENT_CLOSED, self._closed)
+        ring.on_event(lib.TPC_EVENT_ACCEPT_FAILED, self._accept_failed)
+
+    @staticmethod
+    def _c_limits(limits: ConnectionLimits) -> Any:
+        needed = limits.request_bytes_max + limits.receive_buffers_count * limits.receive_buffer_bytes
+        if limits.budget_bytes < needed:
+            raise ValueError(
+                f"budget_bytes {limits.budget_bytes} is below request_bytes_max and all receive buffers: {needed}"
+            )
+        values = asdict(limits)
+        del values["budget_bytes"]
+        return ffi.new("tpc_connection_limits *", values)
+
+    def set_limits(self, limits: ConnectionLimits) -> None:
+        """Change bounds while running. The receive buffers stay as they were made."""
+        lib.tpc_connections_set_limits(self.pointer, self._c_limits(limits))
+        self.budget.bytes_max = limits.budget_bytes
+        self.limits = limits
+
+    # ------------------------------------------------------------------------------------------ events
+
+    def _request(self, _connection: int, _sequence: int, _frame_bytes: int, pointer: int) -> None:
+        self.on_request(Request(self, _cast(_REQUEST_POINTER, pointer)))
+
+    def _opened(self, connection: int, _descriptor: int, _b: int, _pointer: int) -> None:
+        gone = lib.tpc_connection_describe(self.pointer, connection, self._info) < 0
+        self.on_opened(connection, "gone" if gone else ffi.string(self._info.peer).decode())
+
+    def _closed(self, connection: int, reason: int, error: int, _pointer: int) -> None:
+        self.on_closed(connection, CloseReason(reason), error)
+
+    def _accept_failed(self, listener: int, _a: int, error: int, _pointer: int) -> None:
+        self.on_accept_failed(listener, error)
+
+    # ------------------------------------------------------------------------------------------ accepting
+
+    def listen(self, fd: int) -> int:
+        """Accept from a listening stream socket, which stays the caller's; the listener's number."""
+        return _checked(lib.tpc_connections_listen(self.pointer, fd), "listen")
+
+    def adopt(self, fd: int) -> int:
+        """Take over a connected stream socket in blocking mode; the connection's id.
+
+        `OSError` EMFILE above connections_max: then it stays the caller's.
+        """
+        out = ffi.new("uint64_t *")
+        _checked(lib.tpc_connections_adopt(self.pointer, fd, out), "adopt")
+        connection: int = out[0]
+        return connection
+
+    def stop_accepting(self) -> None:
+        """For good. The listening sockets may be closed once :attr:`quiet`, or after the ring."""
+        lib.tpc_connections_stop_accepting(self.pointer)
+
+    # ------------------------------------------------------------------------------------------ answers
+
+    def answer(self, request: Request, *buffers: Buffer) -> bool:
+        """Answer with these bytes, correlation id first (the length field is put before them in C). They are copied.
+
+        False: the client is gone, and nothing happens.
+        """
+        pointer = request.pointer
+        if pointer is None:
+            raise ValueError(f"{request} was answered before")
+        data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+        length = len(data)
+        if type(data) is not bytes:
+            data = _from_buffer(data)
+            length = len(data)
+        result = lib.tpc_request_answer_bytes(self.pointer, pointer, data, length)
+        request.pointer = None
+        return result == 0 or _void(result)
+
+    def answer_frames(self, request: Request, *parts: Buffer | FrameSlice) -> bool:
+        """As :meth:`answer`, but frames are sent from where they lie and kept until the client has them."""
+        slices = ffi.new("tpc_slice[]", len(parts))
+        pinned = []
+        for target, part in zip(slices, parts, strict=True):
+            if isinstance(part, FrameSlice):
+                target.frame = lib.tpc_frame_retain(part.frame.pointer)
+                target.data = part.frame.pointer.data + part.position
+                target.length = part.length
+            else:
+                data = _from_buffer("uint8_t[]", part)
+                pinned.append(data)
+                target.data = data
+                target.length = len(data)
+        return self.answer_slices(request, slices, len(parts))
+
+    def answer_slices(self, request: Request, slices: Any, count: int) -> bool:
+        """As :meth:`answer_frames`, with an array of `tpc_slice` whose references are taken over.
+
+        A slice without a frame is copied.
+        """
+        pointer = request.pointer
+        if pointer is None:
+            raise ValueError(f"{request} was answered before")
+        request.pointer = None
+        result = lib.tpc_request_answer_slices(self.pointer, pointer, slices, count)
+        return result == 0 or _void(result)
+
+    def answer_none(self, request: Request) -> bool:
+        """Nothing is sent for this request (acks=0)."""
+        pointer = request.pointer
+        if pointer is None:
+            raise ValueError(f"{request} was answered before")
+        request.pointer = None
+        result = lib.tpc_request_answer_none(self.pointer, pointer)
+        return result == 0 or _void(result)
+
+    def forget(self, request: Request) -> None:
+        """Give up a request without an answer: its connection is closed, since nothing behind it could be answered."""
+        pointer, request.pointer = request.pointer, None
+        if not self.closed:
+            self._forgotten += 1
+            lib.tpc_connection_close(self.pointer, request.connection, CloseReason.LOCAL, CloseWhen.NOW)
+        lib.tpc_request_release(pointer)
+
+    def new_frame(self, length: int, *, forced: bool = False) -> Frame | None:
+        """A frame to read into; `None` when the budget has no room (never with `forced`)."""
+        pointer = (lib.tpc_frame_new_forced if forced else lib.tpc_frame_new)(self.budget, length)
+        if pointer == ffi.NULL:
+            if forced:
+                raise MemoryError
+            return None
+        return Frame(pointer)
+
+    # ------------------------------------------------------------------------------------------ closing
+
+    def close(
+        self, connection: int, reason: CloseReason = CloseReason.LOCAL, when: CloseWhen = CloseWhen.NOW
+    ) -> bool:
+        """Close one connection; False when it is gone or going already. `on_closed` comes in a later turn."""
+        result: int = lib.tpc_connection_close(self.pointer, connection, reason, when)
+        return result == 0
+
+    def close_all(self, reason: CloseReason = CloseReason.SHUTDOWN, when: CloseWhen = CloseWhen.NOW) -> None:
+        lib.tpc_connections_close_all(self.pointer, reason, when)
+
+    def drain(self) -> Drain:
+        """What is left; to be asked after :meth:`stop_accepting` and `close_all(when=CloseWhen.AFTER_TAKEN)`."""
+        now = self._c_statistics()
+        return Drain(now.requests_unanswered, now.answer_bytes_unsent, now.connections)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the kernel works for no connection or listener any more."""
+        now = self._c_statistics()
+        return not (now.connections or now.operations or now.sends_in_kernel)
+
+    def free(self) -> None:
+        """Free everything in C; `OSError` EBUSY unless :attr:`quiet`. Twice is allowed.
+
+        Requests and frames may outlive it.
+        """
+        if self.closed:
+            return
+        _checked(lib.tpc_connections_free(self.pointer), "free")
+        self.closed = True
+        for kind in (lib.TPC_EVENT_REQUEST, lib.TPC_EVENT_OPENED, lib.TPC_EVENT_CLOSED, lib.TPC_EVENT_ACCEPT_FAILED):
+            self.ring.on_event(kind, None)
+        lib.tpc_budget_free(self.budget)
+
+    async def aclose(self, reason: CloseReason = CloseReason.SHUTDOWN) -> None:
+        """Stop accepting, close every connection now, wait until all is quiet, free."""
+        self.stop_accepting()
+        self.close_all(reason)
+        with trio.CancelScope(shield=True):
+            while not self.quiet:  # noqa: ASYNC110  (the last completions of the kernel are no event)
+                await trio.sleep(0.001)
+        self.free()
+
+    # ------------------------------------------------------------------------------------------ looking at it
+
+    def _c_statistics(self) -> Any:
+        out = ffi.new("tpc_connection_statistics *")
+        lib.tpc_connections_statistics(self.pointer, out)
+        return out
+
+    def statistics(self) -> ConnectionStatistics:
+        now = self._c_statistics()
+        return ConnectionStatistics(
+            **{name: getattr(now, name) for name in _C_STATISTICS},
+            requests_forgotten=self._forgotten,
+            budget_bytes_used=self.budget.bytes_used,
+            budget_bytes_peak=self.budget.bytes_peak,
+            budget_refusals=self.budget.refusals,
+            frames=self.budget.frames,
+            closed_by_reason={reason: now.closed_by_reason[reason] for reason in CloseReason},
+        )
+
+    def describe_connection(self, connection: int) -> ConnectionDescription | None:
+        """`None` when it is gone."""
+        if lib.tpc_connection_describe(self.pointer, connection, self._info) < 0:
+            return None
+        return _description(self._info)
+
+    def describe_connections(self) -> list[ConnectionDescription]:
+        infos = ffi.new("tpc_connection_info[]", _DESCRIBED_AT_ONCE)
+        slot = ffi.new("uint32_t *")
+        described = []
+        while filled := lib.tpc_connections_describe(self.pointer, slot, infos, _DESCRIBED_AT_ONCE):
+            described += [_description(infos[i]) for i in range(filled)]
+        return described
+
+
+def _description(info: Any) -> ConnectionDescription:
+    return ConnectionDescription(
+        connection=info.connection,
+        peer=ffi.string(info.peer).decode(),
+        opened_ns=info.opened_ns,
+        active_ns=info.active_ns,
+        requests=info.requests,
+        received_bytes=info.received_bytes,
+        sent_bytes=info.sent_bytes,
+        held_bytes=info.held_bytes,
+        requests_unanswered=info.requests_unanswered,
+        paused=bool(info.paused),
+        closing=bool(info.closing),
+    )
+
+
+def _void(result: int) -> bool:
+    """The answer went nowhere. Being gone is the client's right; anything else is a mistake of ours."""
+    if result == -errno.ENOTCONN:
+        return False
+    raise OSError(-result, f"answer: {os.strerror(-result)}")
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        raise OSError(-result, f"{what}: {os.strerror(-result)}")
+    return result
+
+
+def _ignore(*_event: object) -> None:
+    pass
+
+
+def _not_served(request: Request) -> None:
+    raise RuntimeError(f"nobody serves {request}: on_request is not set")
