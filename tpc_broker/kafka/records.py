@@ -39,12 +39,12 @@ Checksum = Callable[[Any], int]
 class Record(NamedTuple):
     """One record. To build, ``offset`` may be left out: records then follow each other.
 
-    ``timestamp`` is in milliseconds; ``leader_epoch`` is that of the batch it was read from, and not used to build.
+    ``leader_epoch`` is that of the batch it was read from, and not used to build.
     """
 
     value: bytes | None
     key: bytes | None = None
-    timestamp: int = -1
+    timestamp_ms: int = -1
     headers: tuple[tuple[str, bytes | None], ...] = ()
     offset: int = -1
     leader_epoch: int = -1
@@ -127,7 +127,7 @@ def build_batch(  # noqa: PLR0913 - the fields of the format
     """
     if not records:
         raise EncodeError("a batch without records", "RecordBatch", 2)
-    base_timestamp = records[0].timestamp
+    base_timestamp = records[0].timestamp_ms
     bodies = []
     delta = -1
     for record in records:
@@ -135,9 +135,9 @@ def build_batch(  # noqa: PLR0913 - the fields of the format
         if following <= delta:
             raise EncodeError(f"offset {record.offset} does not come after its predecessor", "RecordBatch", 2)
         delta = following
-        bodies.append(_record_bytes(record, record.timestamp - base_timestamp, delta))
+        bodies.append(_record_bytes(record, record.timestamp_ms - base_timestamp, delta))
     attributes = compression | (TRANSACTIONAL if is_transactional else 0) | (CONTROL if is_control else 0)
-    max_timestamp = max(record.timestamp for record in records)
+    max_timestamp = max(record.timestamp_ms for record in records)
     if log_append_time_ms is not None:
         attributes |= LOG_APPEND_TIME
         max_timestamp = log_append_time_ms
@@ -328,8 +328,11 @@ def read_batches(data: bytes | bytearray | memoryview) -> Iterator[Batch]:
         position += len(batch.data)
 
 
-def iterate_records(data: bytes | bytearray | memoryview, *, with_control: bool = True) -> Iterator[Record]:
-    """The records of all whole batches in a buffer, CRCs checked. `DecodeError` where something is damaged."""
+def read_records(data: bytes | bytearray | memoryview, *, with_control: bool = False) -> Iterator[Record]:
+    """The records of all whole batches in a buffer, CRCs checked; control records only when asked for.
+
+    `DecodeError` where something is damaged.
+    """
     for batch in read_batches(data):
         batch.check_crc()
         if with_control or not batch.is_control:
