@@ -76,23 +76,19 @@ static int32_t read_count(wire_reader *reader, bool flexible, size_t element_byt
 }
 
 /*
- * Tagged fields: count, then tag, size and bytes each, tags rising. `known` is given each field's bytes as a reader of
- * its own (and must take all of them); it returns false for a tag it does not know, which is skipped.
+ * Tagged fields: count, then tag, size and bytes each. `known` is given each field's bytes as a reader of its own (and
+ * must take all of them); it returns false for a tag it does not know, which is skipped. KIP-482 wants rising tags, but
+ * Kafka does not look, and neither do we: of a repeated one the last counts.
  */
 typedef bool (*tag_reader)(wire_reader *field, uint32_t tag, void *context);
 
 static void read_tagged(wire_reader *reader, tag_reader known, void *context) {
     uint32_t count = wire_read_uvarint(reader);
-    int64_t last_tag = -1;
     for (uint32_t i = 0; i < count && !reader->bad; i++) {
         uint32_t tag = wire_read_uvarint(reader);
         uint32_t field_bytes = wire_read_uvarint(reader);
         const uint8_t *bytes = wire_take(reader, field_bytes);
-        if (!bytes || (int64_t)tag <= last_tag) {
-            reader->bad = true;
-            return;
-        }
-        last_tag = tag;
+        if (!bytes) return;
         wire_reader field = wire_reader_of(bytes, field_bytes);
         if (known && known(&field, tag, context) && (field.bad || field.at != field.end)) reader->bad = true;
     }

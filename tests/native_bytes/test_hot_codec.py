@@ -114,7 +114,7 @@ def test_tagged_fields():
     assert decode_produce(flexible_produce(b"\0"), 9)[0] == 0
     assert decode_produce(flexible_produce(b"\x02\x05\x03abc\x09\x00"), 9)[0] == 0, "unknown ones are skipped"
     assert decode_produce(flexible_produce(b"\x01\x05\x04abc"), 9)[0] == EBADMSG
-    assert decode_produce(flexible_produce(b"\x02\x05\x00\x05\x00"), 9)[0] == EBADMSG, "tags rise"
+    assert decode_produce(flexible_produce(b"\x02\x05\x00\x05\x00"), 9)[0] == 0, "Kafka takes them in any order"
     assert decode_produce(flexible_produce(b"\xff\xff\xff\xff\x0f"), 9)[0] == EBADMSG
     assert decode_produce(flexible_produce(b"\x80\x80\x80\x80\x80\x00"), 9)[0] == EBADMSG
     assert decode_produce(flexible_produce(b"\0", topics=b"\0"), 9)[0] == EBADMSG, "null topics"

@@ -1,0 +1,251 @@
+/*
+ * Mutations of known inputs through every decoder of native/bytes, to be built with the sanitizers.
+ *
+ *   bytes_mutations CORPUS SEED ROUNDS [canary]
+ *
+ * The corpus is a sequence of cases: u8 target, i16 version, u32 size (little-endian), bytes. First every case and every
+ * prefix of it, then ROUNDS mutated cases. Each input lies in a heap block of exactly its size, so that one byte too far
+ * is found. Batches and commits are sealed again after most mutations, or nothing behind the checksum would be reached.
+ * `canary` says that inputs are one byte longer than they are: the run must die, or the sanitizer is not there.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bytes.h"
+#include "journal_format.h"
+
+enum target { PRODUCE = 0, FETCH = 1, HEADER = 2, BATCH = 3, LOG = 4, JOURNAL = 5, TARGETS = 6 };
+enum { CASES_MAX = 4096, ROOM = 8 };
+
+typedef struct {
+    int target;
+    int16_t version;
+    uint32_t size;
+    const uint8_t *bytes;
+} input;
+
+static uint64_t random_state;
+static size_t lie;
+static uint64_t accepted[TARGETS], refused[TARGETS];
+static volatile uint8_t sink;
+
+static uint64_t next_random(void) {
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state * 0x2545F4914F6CDD1Dull;
+}
+
+static void require(int condition, const char *what) {
+    if (condition) return;
+    fprintf(stderr, "invariant broken: %s\n", what);
+    abort();
+}
+
+/* Reads all of what a decoder points at: a pointer beyond the input is as bad as a read there. */
+static void touch(const uint8_t *bytes, int64_t count) {
+    for (int64_t i = 0; i < count; i++) sink ^= bytes[i];
+}
+
+static int run_produce(const input *in) {
+    tpc_produce_request request;
+    tpc_produce_part parts[ROOM];
+    int result = tpc_produce_decode(in->bytes, in->size + lie, in->version, &request, parts, ROOM);
+    require(result == 0 || result == -EBADMSG || result == -E2BIG || result == -EPROTONOSUPPORT, "produce result");
+    if (result) return result;
+    touch(request.transactional_id, request.transactional_id_bytes);
+    for (int i = 0; i < request.parts_count; i++) {
+        touch(parts[i].topic_name, parts[i].topic_name_bytes);
+        touch(parts[i].records, parts[i].records_bytes);
+        require(parts[i].topic_index < request.topics_count, "topic index");
+    }
+    return 0;
+}
+
+static int run_fetch(const input *in) {
+    tpc_fetch_request request;
+    tpc_fetch_part parts[ROOM];
+    tpc_fetch_forgotten forgotten[ROOM];
+    int result = tpc_fetch_decode(in->bytes, in->size + lie, in->version, &request, parts, ROOM, forgotten, ROOM);
+    require(result == 0 || result == -EBADMSG || result == -E2BIG || result == -EPROTONOSUPPORT, "fetch result");
+    if (result) return result;
+    touch(request.cluster_id, request.cluster_id_bytes);
+    touch(request.rack_id, request.rack_id_bytes);
+    for (int i = 0; i < request.parts_count; i++) touch(parts[i].topic_name, parts[i].topic_name_bytes);
+    for (int i = 0; i < request.forgotten_count; i++) touch(forgotten[i].topic_name, forgotten[i].topic_name_bytes);
+    return 0;
+}
+
+static int run_header(const input *in) {
+    tpc_request_header header;
+    int result = tpc_request_header_decode(in->bytes, in->size + lie, &header);
+    if (result) return result;
+    touch(header.client_id, header.client_id_bytes);
+    require(header.body_position >= 0 && (size_t)header.body_position <= in->size, "body position");
+    return 0;
+}
+
+static void run_stamps(const input *in) {
+    uint8_t *copy = malloc(in->size ? in->size : 1);
+    memcpy(copy, in->bytes, in->size);
+    if (tpc_batch_stamp_append_time(copy, in->size, 5, 6, 7) == 0) {
+        tpc_batch_header header;
+        require(tpc_batch_header_read(copy, in->size, &header) == 0 && header.max_timestamp == 7, "append time");
+        require(tpc_batch_set_max_timestamp(copy, in->size, 9) == 0, "max timestamp");
+    }
+    free(copy);
+}
+
+static int run_batch(const input *in) {
+    const tpc_batch_limits limits = {
+        .now_ms = 1700000001000, .timestamp_before_ms_max = INT64_MAX, .timestamp_after_ms_max = 3600000,
+        .batch_bytes_max = 1 << 20, .produce_version = in->version, .compacted = in->version & 1,
+    };
+    tpc_batch_report report;
+    int code = tpc_batch_validate(in->bytes, in->size + lie, &limits, &report);
+    require(code == report.error_code && (code == 0) == (report.reason == TPC_BATCH_OK), "code and reason");
+    run_stamps(in);
+    if (code) return code;
+    require(report.header.batch_bytes >= 61 && (size_t)report.header.batch_bytes <= in->size, "size of the batch");
+    if (!(report.flags & TPC_BATCH_WALKED)) return 0;
+    size_t position = 0, records_bytes = (size_t)report.header.batch_bytes - 61;
+    tpc_record record;
+    int32_t count = 0;
+    for (; tpc_record_read(in->bytes + 61, records_bytes, &position, &record) == 0; count++) {
+        touch(record.key, record.key_bytes);
+        touch(record.value, record.value_bytes);
+        touch(record.headers, record.headers_bytes);
+    }
+    require(count == report.header.records_count && position == records_bytes, "all records are read");
+    return 0;
+}
+
+static int run_log(const input *in) {
+    tpc_scan_state state = {.next_offset = -1};
+    tpc_batch_entry entries[ROOM];
+    int64_t last_position = 0;
+    do {
+        int filled = tpc_batch_scan(in->bytes, in->size + lie, in->version & 3, &state, entries, ROOM);
+        require(filled >= 0 && state.position >= last_position && (size_t)state.position <= in->size, "scan moves on");
+        last_position = state.position;
+    } while (state.reason == TPC_BATCH_ARRAY_FULL);
+    return state.reason;
+}
+
+static int run_journal(const input *in) {
+    tpc_journal_scan_state state = {.region_bytes = in->size / 4096 * 4096, .next_sequence = 1, .any_previous_crc = 1};
+    tpc_journal_damage damage = {.region_bytes = state.region_bytes, .first_missing_sequence = 1};
+    tpc_journal_entry entries[ROOM];
+    memset(state.journal_id, 'j', 16);
+    memset(damage.journal_id, 'j', 16);
+    do {
+        int filled = tpc_journal_scan(in->bytes, in->size + lie, 0, &state, entries, ROOM);
+        require(filled >= 0 && filled <= ROOM, "entries");
+        for (int i = 0; i < filled; i++) {
+            require(entries[i].payload_position + entries[i].payload_bytes <= in->size, "payload");
+            touch(in->bytes + entries[i].payload_position, entries[i].payload_bytes);
+        }
+    } while (state.stop == TPC_JOURNAL_MORE_ROOM);
+    damage.first_missing_sequence = state.next_sequence;
+    tpc_journal_find_damage(in->bytes, in->size + lie, 0, &damage);
+    return state.commits_count ? 0 : 1;
+}
+
+static void run(const input *in) {
+    static int (*const runners[TARGETS])(const input *) = {run_produce, run_fetch, run_header,
+                                                           run_batch,   run_log,   run_journal};
+    input exact = *in;
+    uint8_t *copy = malloc(in->size);
+    if (in->size) memcpy(copy, in->bytes, in->size);
+    exact.bytes = copy;
+    if (runners[in->target](&exact) == 0)
+        accepted[in->target]++;
+    else
+        refused[in->target]++;
+    free(copy);
+}
+
+static void mutate(uint8_t *bytes, uint32_t *size, uint32_t capacity) {
+    static const uint8_t interesting[] = {0x00, 0x01, 0x7f, 0x80, 0xff, 0xfe, 0x0f, 0x10};
+    for (uint64_t times = 1 + next_random() % 4; times > 0 && *size > 0; times--) {
+        uint32_t at = (uint32_t)(next_random() % *size);
+        switch (next_random() % 6) {
+        case 0: bytes[at] ^= (uint8_t)(1u << next_random() % 8); break;
+        case 1: bytes[at] = interesting[next_random() % sizeof interesting]; break;
+        case 2: memset(bytes + at, next_random() & 1 ? 0xff : 0x00, (*size - at) < 4 ? *size - at : 4); break;
+        case 3: *size = at; break;
+        case 4:
+            if (*size < capacity) {
+                memmove(bytes + at + 1, bytes + at, *size - at);
+                bytes[at] = (uint8_t)next_random();
+                ++*size;
+            }
+            break;
+        default:
+            memmove(bytes + at, bytes + at + 1, *size - at - 1);
+            --*size;
+        }
+    }
+}
+
+/* So that what lies behind a checksum is reached: lengths and checksums right again, the damage inside kept. */
+static void seal_again(const input *in) {
+    uint8_t *bytes = (uint8_t *)in->bytes;
+    if ((in->target == BATCH || in->target == LOG) && in->size >= 61) {
+        if (in->target == BATCH && next_random() % 4) {
+            uint32_t length = __builtin_bswap32(in->size - 12);
+            memcpy(bytes + 8, &length, 4);
+        }
+        tpc_batch_seal(bytes, in->size);
+    }
+    if (in->target == JOURNAL) tpc_journal_commit_seal(bytes, in->size);
+}
+
+static int read_corpus(const char *path, input *cases) {
+    FILE *file = fopen(path, "rb");
+    int count = 0;
+    uint8_t head[7];
+    if (!file) return -1;
+    while (count < CASES_MAX && fread(head, 1, sizeof head, file) == sizeof head) {
+        input *in = &cases[count++];
+        in->target = head[0];
+        memcpy(&in->version, head + 1, 2);
+        memcpy(&in->size, head + 3, 4);
+        uint8_t *bytes = malloc(in->size + 1);
+        require(in->target < TARGETS && fread(bytes, 1, in->size, file) == in->size, "the corpus is whole");
+        in->bytes = bytes;
+    }
+    fclose(file);
+    return count;
+}
+
+int main(int argc, char **argv) {
+    static input cases[CASES_MAX];
+    if (argc < 4) return 2;
+    int count = read_corpus(argv[1], cases);
+    if (count <= 0) return 2;
+    random_state = strtoull(argv[2], NULL, 10) * 2 + 1;
+    lie = argc > 4 && strcmp(argv[4], "canary") == 0;
+    for (int i = 0; i < count; i++) {
+        run(&cases[i]);
+        uint32_t step = cases[i].size / 200 + 1;
+        for (input prefix = cases[i]; prefix.size >= step; run(&prefix)) prefix.size -= step;
+    }
+    uint8_t *buffer = malloc(1 << 20);
+    for (long rounds = strtol(argv[3], NULL, 10); rounds > 0; rounds--) {
+        const input *from = &cases[next_random() % (uint64_t)count];
+        input changed = {.target = from->target, .version = from->version, .size = from->size, .bytes = buffer};
+        if (from->size > (1 << 19)) continue;
+        memcpy(buffer, from->bytes, from->size);
+        mutate(buffer, &changed.size, 1 << 20);
+        if (next_random() % 5) seal_again(&changed);
+        run(&changed);
+    }
+    for (int target = 0; target < TARGETS; target++)
+        printf("%d %llu %llu\n", target, (unsigned long long)accepted[target], (unsigned long long)refused[target]);
+    free(buffer);
+    for (int i = 0; i < count; i++) free((void *)cases[i].bytes);
+    return 0;
+}

@@ -1,0 +1,54 @@
+"""Valid inputs for the mutation tests, for Python and for the C driver (``native/tests/bytes_mutations.c``)."""
+
+import struct
+
+from tests.kafka.test_golden import VECTORS
+from tests.native_bytes.built_batches import batch
+from tpc_broker.native_bytes import stamp
+from tpc_broker.native_journal import EntryKind, EntryToWrite, make_commit
+
+PRODUCE, FETCH, HEADER, BATCH, LOG, JOURNAL = range(6)
+JOURNAL_ID = b"j" * 16
+
+
+def record_batches():
+    headers = [("name", b"value"), ("null", None)]
+    plain = [batch(n, key=key, headers=headers[:n]) for n in (1, 2, 9) for key in (b"k", None, b"")]
+    packed = [batch(20, compression=1), batch(5, compression=4)]
+    return [*plain, batch(3, value=bytes(300), producer=(5, 1, 7)), *packed]
+
+
+def log_of(batches):
+    log, offset = bytearray(), 100
+    for count, data in batches:
+        stamp(data, offset, 3)
+        log += data
+        offset += count
+    return log
+
+
+def journal():
+    region, crc = b"", 0
+    for sequence in range(1, 5):
+        payload = bytes(batch(sequence))
+        entries = [EntryToWrite(EntryKind.APPEND, b"t" * 16, n, n, n + 1, payload) for n in range(sequence * 5)]
+        commit, crc = make_commit(journal_id=JOURNAL_ID, sequence=sequence, previous_crc=crc, entries=entries)
+        region += commit
+    return region + bytes(4096)
+
+
+def cases():
+    """``(target, version, bytes)`` of everything."""
+    found = [(PRODUCE, version, data) for version, _, data in VECTORS["ProduceRequest"]]
+    found += [(FETCH, version, data) for version, _, data in VECTORS["FetchRequest"]]
+    for key, version, tags in ((0, 9, b"\0"), (0, 8, b""), (1, 12, b"\x01\x05\x02ab"), (18, 3, b"\0"), (18, 0, b"")):
+        found.append((HEADER, 0, struct.pack(">hhih6s", key, version, 7, 6, b"client") + tags + b"body"))
+    for number, data in enumerate(record_batches()):
+        found.append((BATCH, 12 + number % 2, bytes(data)))
+    for flags in range(4):
+        found.append((LOG, flags, bytes(log_of([(n, batch(n)) for n in range(1, 14)]))))
+    return [*found, (JOURNAL, 0, journal())]
+
+
+def corpus_file():
+    return b"".join(struct.pack("<BhI", target, version, len(data)) + data for target, version, data in cases())
