@@ -98,3 +98,5 @@ int64_t tpc_operation_receive_multishot(tpc_ring *ring, uint64_t token, int fd, 
     sqe->buf_group = buffers->group;
     return id;
 }
+
+void *tpc_receive_buffers_memory(tpc_receive_buffers *buffers) { return buffers->data; }

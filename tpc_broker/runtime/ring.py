@@ -211,6 +211,8 @@ class Ring:
         self._token = 0
         self._pending: dict[int, tuple[Callable[[int, int, int], None], object]] = {}
         self._buffers: Any = None
+        self._received_base = 0
+        self._received_memory = memoryview(b"")
 
     # ------------------------------------------------------------------------------------------ the turn
 
@@ -268,6 +270,7 @@ class Ring:
             raise TimeoutError(-error, f"operations on the ring did not end within {timeout_s} s")
         self._pending.clear()
         if self._buffers is not None:
+            self._received_memory = memoryview(b"")
             lib.tpc_receive_buffers_free(self._buffers)
             self._buffers = None
 
@@ -449,7 +452,15 @@ class Ring:
                 == 0
             ):
                 self._buffers = out[0]
+                memory = lib.tpc_receive_buffers_memory(self._buffers)
+                self._received_base = int(ffi.cast("uintptr_t", memory))
+                self._received_memory = memoryview(ffi.buffer(memory, RECEIVE_BUFFERS * RECEIVE_BUFFER_BYTES))
         return self._buffers
+
+    def received(self, data: int, length: int) -> bytes:
+        """A copy of what a multishot receive's callback was given; for that callback only."""
+        start = data - self._received_base
+        return bytes(self._received_memory[start : start + length])
 
 
 AT_FDCWD: Final = -100

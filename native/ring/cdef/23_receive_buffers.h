@@ -20,3 +20,5 @@ void tpc_ring_stall_threshold(tpc_ring *ring, int64_t threshold_ns);
  * turn; -ECANCELED after tpc_ring_stall_stop(). Looks every half threshold while Python works. */
 int tpc_ring_wait_stalled(tpc_ring *ring);
 void tpc_ring_stall_stop(tpc_ring *ring);
+/* The memory that the data pointers of events point into. */
+void *tpc_receive_buffers_memory(tpc_receive_buffers *buffers);

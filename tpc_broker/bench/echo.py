@@ -1,0 +1,171 @@
+"""What a request costs: a 100-byte echo over loopback, one CPU for the server and the other for the load.
+
+    python -m tpc_broker.bench.echo [--rounds 5] [--seconds 2] [--connections 64] [--bytes 100]
+
+Each round measures every server once, so that a slow minute of the machine meets all of them; the table shows medians
+over the rounds and the ratio to trio on epoll. Needs the source tree, a C compiler and Linux 6.1 (the load
+generator's ring).
+
+- `epoll`: trio as it comes, one task per connection on `trio.SocketStream`.
+- `epoll-raw`: the same on `trio.socket`, without the stream's locks.
+- `ring-poll`: `epoll`'s code under :func:`tpc_broker.runtime.trio_ring.run`: readiness by the ring, system calls by
+Python.
+- `ring-tasks`: one task per connection on :class:`tpc_broker.runtime.net.RingStream`: fed by multishot receives,
+sends batched.
+- `ring-c`: answered in C inside the wait (native/bench/echo_answer.c).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import shlex
+import socket
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from tpc_broker import _ring
+from tpc_broker._ring import ffi
+from tpc_broker.runtime import trio_ring
+from tpc_broker.runtime.net import RingListener
+
+SOURCES: Final = Path(__file__).resolve().parents[2] / "native"
+SERVER_CPU: Final = 0
+LOAD_CPU: Final = 1
+
+
+async def echo(stream: trio.abc.Stream) -> None:
+    async with stream:
+        while data := await stream.receive_some():
+            await stream.send_all(data)
+
+
+async def serve_epoll(listening: socket.socket) -> None:
+    await trio.serve_listeners(echo, [trio.SocketListener(trio.socket.from_stdlib_socket(listening))])
+
+
+async def serve_epoll_raw(listening: socket.socket) -> None:
+    async def echo_raw(connected: trio.socket.SocketType) -> None:
+        with connected:
+            while data := await connected.recv(65536):
+                while data:
+                    data = data[await connected.send(data) :]
+
+    listener = trio.socket.from_stdlib_socket(listening)
+    async with trio.open_nursery() as nursery:
+        while True:
+            connected, _ = await listener.accept()
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            nursery.start_soon(echo_raw, connected)
+
+
+async def serve_ring_tasks(listening: socket.socket) -> None:
+    listener = RingListener(trio_ring.current_ring(), listening)
+    async with trio.open_nursery() as nursery:
+        while True:
+            nursery.start_soon(echo, await listener.accept())
+
+
+async def serve_ring_c(listening: socket.socket, library_path: str) -> None:
+    ctypes.CDLL(_ring.__file__, mode=ctypes.RTLD_GLOBAL)
+    library = ctypes.CDLL(library_path)
+    ring = trio_ring.current_ring()
+    if error := library.echo_answer_start(ctypes.c_void_p(int(ffi.cast("uintptr_t", ring.pointer)))):
+        raise OSError(-error, os.strerror(-error))
+    while True:
+        library.echo_answer_connection(await ring.accept(listening.fileno()))
+
+
+def serve(name: str, descriptor: int, library_path: str) -> None:
+    """Serve until killed."""
+    os.sched_setaffinity(0, {SERVER_CPU})
+    listening = socket.socket(fileno=descriptor)
+    match name:
+        case "epoll":
+            trio.run(serve_epoll, listening)
+        case "epoll-raw":
+            trio.run(serve_epoll_raw, listening)
+        case "ring-poll":
+            trio_ring.run(serve_epoll, listening)
+        case "ring-tasks":
+            trio_ring.run(serve_ring_tasks, listening)
+        case "ring-c":
+            trio_ring.run(partial(serve_ring_c, listening, library_path))
+
+
+SERVERS: Final = ("epoll", "epoll-raw", "ring-poll", "ring-tasks", "ring-c")
+
+
+def build(folder: Path) -> tuple[Path, Path]:
+    """Compile the load generator and the C answerer into `folder`."""
+    load, answer = folder / "echo_load", folder / "echo_answer.so"
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
+    flags = ["-O3", "-std=gnu11", "-Wall", "-Wextra", "-D_GNU_SOURCE"]
+    subprocess.run([compiler, *flags, SOURCES / "bench/echo_load.c", "-o", load, "-luring"], check=True)
+    subprocess.run(
+        [compiler, *flags, "-shared", "-fPIC", SOURCES / "bench/echo_answer.c", "-o", answer, "-luring"], check=True
+    )
+    return load, answer
+
+
+def measure(name: str, load: Path, answer: Path, options: argparse.Namespace) -> tuple[float, float, float]:
+    """Answers per second, and the median and 99th percentile of the answer time in µs."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
+        listening.set_inheritable(True)
+        port = listening.getsockname()[1]
+        command = [sys.executable, "-m", __spec__.name, "--serve", name, str(listening.fileno()), str(answer)]
+        server = subprocess.Popen(command, pass_fds=[listening.fileno()])
+        try:
+            numbers = [port, options.connections, options.bytes, 500, int(options.seconds * 1000)]
+            output = subprocess.run(
+                ["taskset", "-c", str(LOAD_CPU), load, "127.0.0.1", *map(str, numbers)],
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=options.seconds + 30,
+            ).stdout
+        finally:
+            server.kill()
+            server.wait()
+    answers, elapsed_ns, median_ns, p99_ns = map(int, output.split())
+    return answers / elapsed_ns * 1e9, median_ns / 1000, p99_ns / 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tpc_broker.bench.echo")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--bytes", type=int, default=100)
+    parser.add_argument("--only", default=",".join(SERVERS), help="servers to measure, by name, separated by commas")
+    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve[0], int(options.serve[1]), options.serve[2])
+        return
+    names = options.only.split(",")
+    results: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        load, answer = build(Path(folder))
+        for _ in range(options.rounds):
+            for name in names:
+                results[name].append(measure(name, load, answer, options))
+    base = statistics.median(rate for rate, _, _ in results[names[0]])
+    print(f"{'server':<12} {'answers/s':>10} {'ratio':>6} {'p50 µs':>8} {'p99 µs':>8}   all rounds, thousands/s")
+    for name, rounds in results.items():
+        rate, median_us, p99_us = (statistics.median(column) for column in zip(*rounds, strict=True))
+        all_rounds = " ".join(f"{round_rate / 1000:.0f}" for round_rate, _, _ in rounds)
+        print(f"{name:<12} {rate:>10,.0f} {rate / base:>6.2f} {median_us:>8.0f} {p99_us:>8.0f}   {all_rounds}")
+
+
+if __name__ == "__main__":
+    main()
