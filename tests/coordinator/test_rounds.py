@@ -1,6 +1,5 @@
 """Rebalances: joining, assignment, leaving, sessions. One test per claim; `transcript` is what clients saw and when."""
 
-
 import pytest
 
 from tests.coordinator.scenario import PROTOCOLS, Scenario, subscription

@@ -63,6 +63,7 @@ class GroupCoordinator:
         self._membership = Membership(self._groups, self._timers, self._writes, self._limits, self._forget_unused)
         self._offsets = Offsets(self._groups, self._membership, self._writes, self._limits)
         self._is_loaded = False
+        self._maybe_unused: set[str] = set()
 
     # Replay: the only way in which what is stored changes.
 
@@ -96,7 +97,7 @@ class GroupCoordinator:
         for record in write.records:
             self.replay(record.key, record.value)
         write.on_written(effects, now_ms)
-        self._forget_unused_of(write.records)
+        self._after_write(write.records)
         return effects
 
     def write_failed(self, write_id: WriteId, error: ErrorCode, now_ms: int) -> Effects:
@@ -104,6 +105,7 @@ class GroupCoordinator:
         effects = Effects()
         write = self._writes.end(write_id)
         write.on_failed(effects, _client_error(error), now_ms)
+        self._after_write(write.records)
         return effects
 
     # Requests
@@ -329,16 +331,22 @@ class GroupCoordinator:
         return group_id in self._stored or group_id in self._offsets.committed
 
     def _forget_unused(self, group: Group) -> None:
-        """A group that is empty and of which nothing is stored, nor about to be, need not stay."""
-        unused = not self._writes and group.state is GroupState.EMPTY and not group.pending_members
-        if unused and not self._is_remembered(group.group_id) and self._groups.get(group.group_id) is group:
+        """A group that is empty and of which nothing is stored need not stay; what is being written is awaited."""
+        unused = group.state is GroupState.EMPTY and not group.pending_members
+        if not unused or self._is_remembered(group.group_id) or self._groups.get(group.group_id) is not group:
+            return
+        if self._writes:
+            self._maybe_unused.add(group.group_id)
+        else:
             del self._groups[group.group_id]
 
-    def _forget_unused_of(self, records: Sequence[Record]) -> None:
-        for group_id in {name.group_id for record in records if (name := read_key(record.key)) is not None}:
-            group = self._groups.get(group_id)
-            if group is not None:
-                self._forget_unused(group)
+    def _after_write(self, records: Sequence[Record]) -> None:
+        """Looks again at groups that may be unused, once nothing is being written any more."""
+        self._maybe_unused.update(name.group_id for r in records if (name := read_key(r.key)) is not None)
+        if not self._writes:
+            for group_id in self._maybe_unused & self._groups.keys():
+                self._forget_unused(self._groups[group_id])
+            self._maybe_unused.clear()
 
 
 def _ignore_success(_effects: Effects, _now_ms: int) -> None:

@@ -1,0 +1,268 @@
+"""Offsets: committing, fetching, deleting, growing old."""
+
+import pytest
+
+from tests.coordinator.scenario import Scenario
+from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit
+from tpc_broker.error_codes import ErrorCode
+
+DAY = 24 * 60 * 60 * 1000
+WEEK = 7 * DAY
+
+
+def test_a_commit_comes_back_whole_and_survives_a_restart():
+    s = Scenario()
+    offsets = (OffsetToCommit(topic="t", partition=3, offset=7, leader_epoch=2, metadata="wörd"),)
+    s.run(s.machine.offset_commit(OffsetCommitRequest(group_id="g", offsets=offsets), "c", 0))
+    for _ in range(2):
+        (fetched,) = s.machine.offset_fetch("g", [("t", 3)]).offsets
+        assert (fetched.offset, fetched.leader_epoch, fetched.metadata, fetched.error_code) == (7, 2, "wörd", 0)
+        s.start()
+
+
+def test_what_is_not_committed_is_minus_one_and_no_error_also_in_an_unknown_group():
+    s = Scenario()
+    response = s.machine.offset_fetch("none", [("t", 0)])
+    assert (response.error_code, response.offsets[0].offset, response.offsets[0].leader_epoch) == (0, -1, -1)
+    assert s.machine.offset_fetch("none").offsets == ()
+
+
+def test_a_fetch_without_partitions_gives_everything():
+    s = Scenario()
+    s.commit(topic="t", partition=0)
+    s.commit(topic="u", partition=4, offset=9)
+    assert {(o.topic, o.partition, o.offset) for o in s.machine.offset_fetch("g").offsets} == {("t", 0, 5), ("u", 4, 9)}
+
+
+def test_a_commit_is_answered_and_seen_only_when_it_is_durable():
+    s = Scenario()
+    s.hold = True
+    token = s.commit(offset=5)
+    assert token not in s.replies
+    assert s.offset() == -1
+    s.settle()
+    assert s.replies[token].partitions[0].error_code == 0
+    assert s.offset() == 5
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_a_commit_that_cannot_be_written_did_not_happen(error, told):
+    s = Scenario()
+    s.fail_with = error
+    assert s.commit_code() == told
+    assert s.offset() == -1
+    assert s.machine.list_groups() == []
+
+
+def test_metadata_has_a_longest_length_and_other_partitions_are_committed_all_the_same():
+    s = Scenario()
+    offsets = (
+        OffsetToCommit(topic="t", partition=0, offset=1, metadata="x" * 4097),
+        OffsetToCommit(topic="t", partition=1, offset=2, metadata="x" * 4096),
+    )
+    s.run(s.machine.offset_commit(OffsetCommitRequest(group_id="g", offsets=offsets), "c", 0))
+    assert [p.error_code for p in s.replies["c"].partitions] == [ErrorCode.OFFSET_METADATA_TOO_LARGE, 0]
+    assert (s.offset(partition=0), s.offset(partition=1)) == (-1, 2)
+
+
+def test_without_generation_and_member_a_commit_is_taken_only_in_a_group_without_members():
+    s = Scenario()
+    assert s.commit_code() == 0
+    s.stable("a")
+    assert s.commit_code() == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_commits_in_its_generation():
+    s = Scenario()
+    ids, generation = s.stable("a")
+    member = ids["a"]
+    assert s.commit_code(generation_id=generation, member_id=member) == 0
+    assert s.commit_code(generation_id=generation + 1, member_id=member) == ErrorCode.ILLEGAL_GENERATION
+    assert s.commit_code(generation_id=generation, member_id="stranger") == ErrorCode.UNKNOWN_MEMBER_ID
+    assert s.commit_code(generation_id=3, member_id=member, group="none") == ErrorCode.ILLEGAL_GENERATION
+
+
+def test_a_commit_is_taken_while_members_join_but_not_while_the_assignment_is_awaited():
+    s = Scenario()
+    ids, generation = s.stable("a", "b")
+    s.member("c")
+    assert s.commit_code(generation_id=generation, member_id=ids["a"]) == 0
+    s.join("a", ids["a"])
+    s.join("b", ids["b"])
+    assert s.state() == "CompletingRebalance"
+    code = s.commit_code(generation_id=generation + 1, member_id=ids["a"])
+    assert code == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_commit_is_a_sign_of_life():
+    s = Scenario()
+    ids, generation = s.stable("a")
+    for _ in range(4):
+        s.wait(9_000)
+        assert s.commit_code(generation_id=generation, member_id=ids["a"]) == 0
+    assert s.state() == "Stable"
+
+
+def test_an_empty_group_is_deleted_with_its_offsets_and_others_are_not():
+    s = Scenario()
+    s.stable("a", group="busy")
+    s.commit(group="idle")
+    codes = s.delete("busy", "idle", "none", "")
+    assert codes == {
+        "busy": ErrorCode.NON_EMPTY_GROUP,
+        "idle": 0,
+        "none": ErrorCode.GROUP_ID_NOT_FOUND,
+        "": ErrorCode.INVALID_GROUP_ID,
+    }
+    assert s.offset(group="idle") == -1
+    s.start()
+    assert [g.group_id for g in s.machine.list_groups()] == ["busy"]
+
+
+def test_a_deletion_that_cannot_be_written_leaves_the_group():
+    s = Scenario()
+    s.commit()
+    s.fail_with = ErrorCode.KAFKA_STORAGE_ERROR
+    assert s.delete("g") == {"g": ErrorCode.NOT_COORDINATOR}
+    assert s.offset() == 5
+    assert s.state() == "Empty"
+
+
+def test_a_group_deleted_while_its_last_change_is_being_written_does_not_come_back():
+    s = Scenario()
+    ids, _ = s.stable("a")
+    s.hold = True
+    s.leave((ids["a"],))
+    s.run(s.machine.delete_groups(["g"], "d", s.now))
+    s.settle()
+    assert s.replies["d"].results == (("g", 0),)
+    s.start()
+    assert s.machine.list_groups() == []
+
+
+def test_a_group_deleted_before_anything_of_it_was_stored_does_not_come_back_either():
+    s = Scenario()
+    token = s.member("a")
+    s.wait(3_000)
+    s.hold = True
+    s.leave((s.replies[token].member_id,))
+    assert s.state() == "Empty"
+    s.run(s.machine.delete_groups(["g"], "d", s.now))
+    s.settle()
+    assert s.machine.list_groups() == []
+    s.start()
+    assert s.machine.list_groups() == []
+
+
+def test_offsets_are_deleted_unless_their_topic_is_subscribed():
+    s = Scenario()
+    s.commit(topic="t")
+    s.commit(topic="u")
+    s.stable("a")
+    response = s.delete_offsets(("t", 0), ("u", 0), ("v", 0))
+    assert [p.error_code for p in response.partitions] == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, 0, 0]
+    assert (s.offset("t"), s.offset("u")) == (5, -1)
+
+
+def test_offsets_of_unknown_and_of_foreign_groups_cannot_be_deleted():
+    s = Scenario()
+    assert s.delete_offsets(("t", 0)).error_code is ErrorCode.GROUP_ID_NOT_FOUND
+    assert s.delete_offsets(("t", 0), group="").error_code is ErrorCode.INVALID_GROUP_ID
+    s.stable("a", protocol_type="connect")
+    assert s.delete_offsets(("t", 0)).error_code is ErrorCode.NON_EMPTY_GROUP
+
+
+def test_an_offset_of_a_group_without_members_expires_by_its_commit():
+    s = Scenario()
+    s.commit(topic="old")
+    s.wait(DAY)
+    s.commit(topic="young")
+    s.wait(WEEK - DAY)
+    assert (s.offset("old"), s.offset("young")) == (-1, 5)
+    s.wait(DAY)
+    assert s.machine.list_groups() == []
+    s.start()
+    assert s.machine.list_groups() == []
+
+
+def test_offsets_of_a_group_that_had_members_expire_by_when_it_became_empty():
+    s = Scenario(offsets_retention_ms=DAY)
+    ids, generation = s.stable("a", session_timeout_ms=1_800_000)
+    s.commit(generation_id=generation, member_id=ids["a"])
+    for _ in range(150):
+        s.wait(1_000_000)
+        assert s.heartbeat(ids["a"], generation) == 0
+    assert s.offset() == 5
+    s.leave((ids["a"],))
+    s.wait(DAY - 1_000_000)
+    assert s.offset() == 5
+    s.wait(2_000_000)
+    assert s.offset() == -1
+    assert s.machine.list_groups() == []
+
+
+def test_a_stable_group_loses_old_offsets_only_of_topics_it_does_not_read():
+    s = Scenario(offsets_retention_ms=DAY)
+    s.commit(topic="t")
+    s.commit(topic="gone")
+    ids, generation = s.stable("a", session_timeout_ms=1_800_000)
+    for _ in range(100):
+        s.wait(1_000_000)
+        s.heartbeat(ids["a"], generation)
+    assert (s.offset("t"), s.offset("gone")) == (5, -1)
+
+
+def test_a_commit_may_carry_its_own_time_to_live():
+    s = Scenario()
+    s.commit(topic="short", retention_time_ms=DAY)
+    s.commit(topic="usual")
+    s.wait(DAY + 600_000)
+    assert (s.offset("short"), s.offset("usual")) == (-1, 5)
+
+
+def test_offsets_of_deleted_topics_go():
+    s = Scenario()
+    s.commit(topic="t")
+    s.commit(topic="u", group="other")
+    s.run(s.machine.topics_deleted({"t"}))
+    assert s.offset("t") == -1
+    assert s.offset("u", group="other") == 5
+    assert {g.group_id for g in s.machine.list_groups()} == {"other"}
+
+
+def test_a_snapshot_is_the_whole_state_and_shorter_than_its_history():
+    s = Scenario()
+    s.stable("a", "b")
+    for offset in range(50):
+        s.commit(group="h", offset=offset)
+    before = (s.machine.describe_group("g"), s.offset(group="h"), s.machine.list_groups())
+    assert len(s.log) > 50
+    s.log = s.machine.snapshot()
+    assert len(s.log) == 2
+    s.start()
+    assert (s.machine.describe_group("g"), s.offset(group="h"), s.machine.list_groups()) == before
+
+
+def test_a_snapshot_while_a_write_is_under_way_is_a_bug_of_the_driver():
+    s = Scenario()
+    s.hold = True
+    s.commit()
+    with pytest.raises(AssertionError):
+        s.machine.snapshot()
+
+
+def test_statistics_count():
+    s = Scenario()
+    s.stable("a", "b")
+    s.commit(group="h")
+    statistics = s.machine.statistics()
+    assert statistics.groups_by_state == (("Empty", 1), ("Stable", 1))
+    assert (statistics.members_count, statistics.offsets_count, statistics.writes_pending) == (2, 1, 0)
+    assert statistics.next_deadline_ms == s.machine.next_deadline_ms()
