@@ -92,7 +92,7 @@ class BatchReport(NamedTuple):
     """The judgement on a records field. ``error_code`` is Kafka's, 0 when the batch may be appended.
 
     ``header`` is None when none could be read. ``records_max_timestamp`` is what ``max_timestamp`` ought to say.
-    ``bad_records`` lists the first of ``bad_records_count``.
+    ``bad_records`` lists the first of ``bad_records_count``; ``tells_log_start``: the answer names the log's start offset.
     """
 
     error_code: int
@@ -102,6 +102,7 @@ class BatchReport(NamedTuple):
     has_null_key: bool
     max_timestamp_wrong: bool
     tail_dropped: bool
+    tells_log_start: bool
     records_max_timestamp: int
     bad_records_count: int
     bad_records: tuple[BadRecord, ...]
@@ -266,6 +267,7 @@ def _report(report: Any) -> BatchReport:
         has_null_key=bool(report.flags & lib.TPC_BATCH_HAS_NULL_KEY),
         max_timestamp_wrong=bool(report.flags & lib.TPC_BATCH_MAX_TIMESTAMP_WRONG),
         tail_dropped=bool(report.flags & lib.TPC_BATCH_TAIL_DROPPED),
+        tells_log_start=bool(report.flags & lib.TPC_BATCH_TELLS_LOG_START),
         records_max_timestamp=report.records_max_timestamp,
         bad_records_count=report.bad_records_count,
         bad_records=tuple(BadRecord(report.bad_records[i], report.bad_record_errors[i]) for i in range(listed)),

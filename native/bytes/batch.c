@@ -79,6 +79,12 @@ int tpc_batch_header_read(const uint8_t *bytes, size_t bytes_count, tpc_batch_he
     return 0;
 }
 
+/* Kafka says where the log starts when its log refused the batch, save for damage and size. */
+static bool tells_log_start(int reason) {
+    return reason == TPC_BATCH_BAD_BASE_OFFSET ||
+           (reason >= TPC_BATCH_UNKNOWN_COMPRESSION && reason <= TPC_BATCH_NO_KEY);
+}
+
 static int refuse(tpc_batch_report *report, int reason) {
     static const int16_t codes[TPC_BATCH_REASONS_COUNT] = {
         [TPC_BATCH_EMPTY] = TPC_ERROR_INVALID_RECORD,
@@ -101,6 +107,7 @@ static int refuse(tpc_batch_report *report, int reason) {
     };
     report->reason = reason;
     report->error_code = codes[reason];
+    if (!tells_log_start(reason)) report->flags &= ~(uint32_t)TPC_BATCH_TELLS_LOG_START;
     return report->error_code;
 }
 
@@ -140,6 +147,7 @@ int tpc_batch_validate(const uint8_t *records, size_t records_bytes, const tpc_b
                        tpc_batch_report *out) {
     size_t batch_bytes;
     memset(out, 0, sizeof *out);
+    out->flags = TPC_BATCH_TELLS_LOG_START;
     int reason = check_field(records, records_bytes, limits, &batch_bytes, out);
     if (!reason) reason = check_header(records, batch_bytes, limits, &out->header);
     if (reason) return refuse(out, reason);
@@ -157,6 +165,7 @@ int tpc_records_validate(const uint8_t *records, size_t records_bytes, const tpc
                          tpc_batch_report *report) {
     report->error_code = report->reason = TPC_BATCH_OK;
     report->bad_records_count = 0;
+    report->flags |= TPC_BATCH_TELLS_LOG_START;
     int reason = batch_walk(records, records_bytes, limits, report);
     return reason ? refuse(report, reason) : 0;
 }

@@ -78,7 +78,8 @@ enum tpc_batch_flag {
     TPC_BATCH_WALKED = 1,             /* the records were looked at (not compressed) */
     TPC_BATCH_HAS_NULL_KEY = 2,
     TPC_BATCH_MAX_TIMESTAMP_WRONG = 4, /* differs from records_max_timestamp: tpc_batch_set_max_timestamp() puts it right */
-    TPC_BATCH_TAIL_DROPPED = 8        /* bytes of an incomplete batch follow; only header.batch_bytes are to be kept */
+    TPC_BATCH_TAIL_DROPPED = 8,       /* bytes of an incomplete batch follow; only header.batch_bytes are to be kept */
+    TPC_BATCH_TELLS_LOG_START = 16    /* the answer has the log's start offset, as it has without an error; else -1 */
 };
 
 enum { TPC_BATCH_BAD_RECORDS_MAX = 16 };
