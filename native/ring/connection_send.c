@@ -7,10 +7,13 @@
  * Zero copy (SEND_ZC 6.0, SENDMSG_ZC 6.1): the kernel keeps reading the pages until a second completion, the notification,
  * which may come long after the connection is gone. So a send holds references of its own, and only the notification
  * gives them back. Sockets that cannot do it (Unix sockets, no memory for pinning) say so, and are sent to with a copy.
+ * Over loopback the kernel copies all the same, and the notification comes on top (docs/decisions/2026-11-21-connections.md).
  */
 #include "connection_state.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -303,10 +306,29 @@ static void gather(connection *it, sending *to) {
     }
 }
 
-static bool wants_zero_copy(const connection *it, const sending *to) {
+/* Both ends have the same address, or the peer's is 127/8: what is sent goes over loopback. */
+static bool is_local(int descriptor) {
+    struct sockaddr_storage ours = {0}, theirs = {0};
+    socklen_t ours_bytes = sizeof ours, theirs_bytes = sizeof theirs;
+    if (getsockname(descriptor, (struct sockaddr *)&ours, &ours_bytes) < 0) return true;
+    if (getpeername(descriptor, (struct sockaddr *)&theirs, &theirs_bytes) < 0) return true;
+    if (theirs.ss_family == AF_INET) {
+        uint32_t our_address = ntohl(((struct sockaddr_in *)&ours)->sin_addr.s_addr);
+        uint32_t their_address = ntohl(((struct sockaddr_in *)&theirs)->sin_addr.s_addr);
+        return our_address == their_address || their_address >> 24 == IN_LOOPBACKNET;
+    }
+    if (theirs.ss_family == AF_INET6)
+        return IN6_ARE_ADDR_EQUAL(&((struct sockaddr_in6 *)&ours)->sin6_addr, &((struct sockaddr_in6 *)&theirs)->sin6_addr);
+    return true;
+}
+
+static bool wants_zero_copy(connection *it, const sending *to) {
     const tpc_connections *connections = it->owner;
     uint64_t bytes_min = connections->limits.zero_copy_bytes_min;
-    if (bytes_min == 0 || to->bytes < bytes_min || it->zero_copy_refused) return false;
+    if (bytes_min == 0 || to->bytes < bytes_min) return false;
+    if (!it->zero_copy_asked && !connections->limits.zero_copy_local) it->zero_copy_refused |= is_local(it->descriptor);
+    it->zero_copy_asked = true;
+    if (it->zero_copy_refused) return false;
     return tpc_ring_has(connections->ring, to->count == 1 ? TPC_FEATURE_SEND_ZC : TPC_FEATURE_SENDMSG_ZC);
 }
 

@@ -104,7 +104,8 @@ typedef struct connection {
     bool paused;                /* above a bound of its own */
     bool starved;               /* the budget had no room; in `starved` */
     bool end_of_file;           /* seen while bytes were parked */
-    bool zero_copy_refused;
+    bool zero_copy_refused;     /* by the socket, or because the peer is on this host; asked at the first large send */
+    bool zero_copy_asked;
 
     uint32_t announced;         /* length of `partial` when it is whole */
     tpc_frame *partial;

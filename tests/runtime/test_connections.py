@@ -1,4 +1,4 @@
-"""Connections over real sockets: framing, order, bounds, closing. With all features, and with only those of kernel 5.8."""
+"""Connections over real sockets: framing, order, bounds, closing. With all features, and with those of kernel 5.8."""
 
 import contextlib
 import errno
@@ -6,14 +6,18 @@ import os
 import resource
 import socket
 import struct
+from itertools import pairwise
+from random import Random
 
 import pytest
 
-from tests.support.connection_bench import Bench, frame_of, header_of, read_exactly
+from tests.support.connection_bench import Bench, frame_of, header_of, name_of, open_descriptors, read_exactly
 from tpc_broker._ring import ffi, lib
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, ConnectionLimits
+from tpc_broker.runtime.ring import Feature
 
 MIB = 1024 * 1024
+SHORT_BUDGET = {"budget_bytes": 3 * MIB, "request_bytes_max": 2 * MIB, "receive_buffers_count": 32}
 
 
 @pytest.fixture(params=["", "5.8"], ids=["all-features", "as-5.8"])
@@ -42,7 +46,7 @@ def test_one_request_and_its_answer(make_bench):
     assert bench.connections.answer(request, b"\0\0\0\x4d", b"answer")
     bench.turn()
     assert bench.read(client, 14) == b"\0\0\0\x0a\0\0\0\x4danswer"
-    assert bench.opened == [(request.connection, "%s:%d" % client.getsockname())]
+    assert bench.opened == [(request.connection, name_of(client))]
 
 
 def test_answers_leave_in_the_order_of_their_requests(make_bench):
@@ -145,10 +149,8 @@ def test_a_client_that_never_reads_is_bounded_and_cut_off(make_bench):
     bench.on_closed = lambda *event: closed.append(event)
     stream, position, peak = frame_of(b"big") * 100_000, 0, 0
     while not closed:
-        try:
+        with contextlib.suppress(BlockingIOError, ConnectionError):
             position += lazy.send(stream[position : position + 65_536])
-        except (BlockingIOError, ConnectionError):
-            pass
         bench.turn(5)
         bench.exchange(other, b"small", answered=b"small")
         peak = max(peak, bench.connections.statistics().budget_bytes_used)
@@ -161,7 +163,7 @@ def test_a_client_that_never_reads_is_bounded_and_cut_off(make_bench):
 def test_pausing_loses_and_reorders_nothing(make_bench):
     bench = make_bench(pipelined_requests_max=4, receive_share_bytes=10_000)
     client = bench.connect()
-    count = 3_000
+    count = 1_000
     bench.on_request = bench.held.append
     received, answers = [], []
     stream = b"".join(frame_of(b"%d " % i + b"z" * (i % 700)) for i in range(count))
@@ -169,10 +171,8 @@ def test_pausing_loses_and_reorders_nothing(make_bench):
     position, pending = 0, bytearray()
     while len(answers) < count:
         if position < len(stream):
-            try:
+            with contextlib.suppress(BlockingIOError):
                 position += client.send(stream[position : position + 50_000])
-            except BlockingIOError:
-                pass
         bench.turn(5)
         assert len(bench.held) <= 4
         for request in bench.held[::-1]:
@@ -180,10 +180,8 @@ def test_pausing_loses_and_reorders_nothing(make_bench):
             bench.connections.answer(request, b"%d" % request.sequence)
         bench.held.clear()
         bench.turn(5)
-        try:
+        with contextlib.suppress(BlockingIOError):
             pending += client.recv(65_536)
-        except BlockingIOError:
-            pass
         while len(pending) >= 4 and len(pending) >= 4 + int.from_bytes(pending[:4]):
             length = int.from_bytes(pending[:4])
             answers.append(int(pending[4 : 4 + length]))
@@ -195,7 +193,7 @@ def test_pausing_loses_and_reorders_nothing(make_bench):
 
 def test_a_short_budget_starves_and_goes_on(make_bench):
     """One large request has the budget; another waits for it, and is whole in the end."""
-    bench = make_bench(budget_bytes=3 * MIB, request_bytes_max=2 * MIB, receive_buffers_count=32, assembly_stall_ms_max=60_000)
+    bench = make_bench(**SHORT_BUDGET, assembly_stall_ms_max=60_000)
     first, second = bench.connect(), bench.connect()
     body = os.urandom(2 * MIB - 100)
     bench.feed(first, frame_of(body))
@@ -203,10 +201,8 @@ def test_a_short_budget_starves_and_goes_on(make_bench):
     second.setblocking(False)
     stream, position = frame_of(body), 0
     while position < len(stream) or not bench.requests:
-        try:
+        with contextlib.suppress(BlockingIOError):
             position += second.send(stream[position : position + 65_536])
-        except BlockingIOError:
-            pass
         bench.turn(2)
         if holder is not None and bench.connections.statistics().starvations:
             bench.connections.answer_none(holder)
@@ -216,7 +212,7 @@ def test_a_short_budget_starves_and_goes_on(make_bench):
 
 
 def test_half_requests_that_fill_the_budget_are_cut_off_oldest_first(make_bench):
-    bench = make_bench(budget_bytes=3 * MIB, request_bytes_max=2 * MIB, receive_buffers_count=32, assembly_stall_ms_max=100)
+    bench = make_bench(**SHORT_BUDGET, assembly_stall_ms_max=100)
     attackers = [bench.connect() for _ in range(4)]
     half = frame_of(b"h" * (2 * MIB - 100))[: MIB]
     for attacker in attackers:
@@ -339,7 +335,7 @@ def test_slices_of_frames_and_bytes_are_sent_in_order(make_bench):
     bench = make_bench()
     client = bench.connect()
     for zero_copy_bytes_min in (0, 1_000):
-        bench.connections.set_limits(ConnectionLimits(zero_copy_bytes_min=zero_copy_bytes_min))
+        bench.connections.set_limits(ConnectionLimits(zero_copy_bytes_min=zero_copy_bytes_min, zero_copy_local=True))
         frames = []
         for fill in (b"A", b"B", b"C"):
             frame = bench.connections.new_frame(200_000)
@@ -362,7 +358,7 @@ def test_slices_of_frames_and_bytes_are_sent_in_order(make_bench):
 
 
 def test_closing_during_zero_copy_keeps_the_frames_until_the_kernel_is_done(make_bench):
-    bench = make_bench(zero_copy_bytes_min=1)
+    bench = make_bench(zero_copy_bytes_min=1, zero_copy_local=True)
     clients = [bench.connect() for _ in range(8)]
     frame = bench.connections.new_frame(16 * MIB)
     frame.view[:] = b"z" * len(frame.view)
@@ -382,6 +378,18 @@ def test_closing_during_zero_copy_keeps_the_frames_until_the_kernel_is_done(make
     bench.until(lambda: bench.connections.statistics().sends_in_kernel == 0)
     statistics = bench.connections.statistics()
     assert (statistics.frames, statistics.budget_bytes_used, statistics.sends_in_kernel) == (0, 0, 0)
+
+
+def test_zero_copy_is_used_for_large_sends_only_and_not_to_this_host(make_bench):
+    for local in (False, True):
+        bench = make_bench(zero_copy_bytes_min=100_000, zero_copy_local=local)
+        client = bench.connect()
+        for size in (99_000, 101_000):
+            client.sendall(frame_of(b"x"))
+            bench.connections.answer(bench.next_request(), b"y" * size)
+            bench.read_frame(client)
+        has_it = Feature.SENDMSG_ZC in bench.ring.features
+        assert bench.connections.statistics().sends_zero_copy == (1 if local and has_it else 0)
 
 
 def test_late_answers_never_reach_the_next_owner_of_slot_and_descriptor(make_bench):
@@ -409,8 +417,8 @@ def test_churn_leaves_nothing_behind(make_bench):
     bench = make_bench()
     bench.exchange(bench.connect())
     bench.turn(10)
-    descriptors = len(os.listdir("/proc/self/fd")) - 1
-    for round_number in range(20):
+    descriptors = len(open_descriptors()) - 1
+    for _ in range(20):
         clients = [bench.connect() for _ in range(100)]
         for i, client in enumerate(clients):
             client.sendall(frame_of(b"x" * i) + frame_of(b"half")[: i % 5])
@@ -422,7 +430,7 @@ def test_churn_leaves_nothing_behind(make_bench):
                 bench.connections.close(request.connection)
         for client in clients:
             client.close()
-        for _ in clients:
+        for _ in requests:
             bench.next_closed()
         for request in requests[2::3]:
             bench.connections.answer_none(request)
@@ -434,7 +442,7 @@ def test_churn_leaves_nothing_behind(make_bench):
     assert (statistics.connections, statistics.requests_unanswered, statistics.answer_bytes_unsent) == (0, 0, 0)
     assert (statistics.frames, statistics.budget_bytes_used, statistics.assembling_bytes) == (0, 0, 0)
     assert statistics.slots <= 256
-    assert len(os.listdir("/proc/self/fd")) == descriptors - 1
+    assert len(open_descriptors()) == descriptors - 1
 
 
 def test_connections_above_the_maximum_are_refused_and_counted(make_bench):
@@ -451,7 +459,7 @@ def test_connections_above_the_maximum_are_refused_and_counted(make_bench):
 def test_out_of_descriptors_accepting_rests_and_goes_on(make_bench):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Lowered first: a multishot accept goes by the limit of the moment in which it was armed.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(name) for name in os.listdir("/proc/self/fd")) + 20, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(open_descriptors()) + 20, hard))
     fillers = []
     try:
         bench = make_bench(accept_retry_ms=20)
@@ -487,7 +495,7 @@ def test_stop_accepting_leaves_the_connections_alone(make_bench):
 
 
 def test_adopted_unix_sockets_work_and_refuse_zero_copy_quietly(make_bench):
-    bench = make_bench(zero_copy_bytes_min=1)
+    bench = make_bench(zero_copy_bytes_min=1, zero_copy_local=True)
     ours, theirs = socket.socketpair()
     connection = bench.connections.adopt(ours.detach())
     theirs.sendall(frame_of(b"x"))
@@ -514,7 +522,7 @@ def test_answers_inside_the_wait_and_from_python_keep_their_order(make_bench):
 
     lib.tpc_connections_set_hot(pointer, hot, ffi.NULL)
     client = bench.connect()
-    client.sendall(frame_of(b"", api_key=3) + frame_of(b"", api_key=0) + frame_of(b"", api_key=3) + frame_of(b"", api_key=0))
+    client.sendall((frame_of(b"", api_key=3) + frame_of(b"", api_key=0)) * 2)
     first, third = bench.next_request(), bench.next_request()
     assert (first.sequence, third.sequence) == (0, 2)
     bench.connections.answer(third, b"third")
@@ -555,10 +563,8 @@ def test_many_small_frames_over_many_connections(make_bench):
     while any(len(data) < len(expected) for data in received.values()):
         bench.turn(5)
         for client, data in received.items():
-            try:
-                data += client.recv(65_536)
-            except BlockingIOError:
-                pass
+            with contextlib.suppress(BlockingIOError):
+                data.extend(client.recv(65_536))
     assert all(data == expected for data in received.values())
 
 
@@ -577,7 +583,7 @@ def test_descriptions_and_drain(make_bench):
     request = bench.next_request()
     (described,) = bench.connections.describe_connections()
     assert described.connection == request.connection
-    assert described.peer == "%s:%d" % client.getsockname()
+    assert described.peer == name_of(client)
     assert (described.requests, described.requests_unanswered, described.closing) == (1, 1, False)
     assert not bench.connections.drain().done
     bench.connections.answer(request, b"x")
@@ -586,6 +592,42 @@ def test_descriptions_and_drain(make_bench):
     with pytest.raises(OSError, match="free"):
         bench.connections.free()
     assert bench.connections.describe_connection(12345) is None
+
+
+def test_any_cut_of_the_stream_gives_the_same_requests(make_bench):
+    bench = make_bench(receive_buffers_count=4, receive_buffer_bytes=256)
+    random = Random(7)
+    for _ in range(30):
+        client = bench.connect()
+        bodies = [random.randbytes(random.choice([0, 1, 10, 200, 245, 246, 247, 1_030, 5_000])) for _ in range(20)]
+        stream = b"".join(frame_of(body) for body in bodies)
+        cuts = sorted(random.sample(range(len(stream)), 15))
+        for start, end in pairwise([0, *cuts, len(stream)]):
+            client.sendall(stream[start:end])
+            bench.turn(random.choice([0, 1]))
+        for body in bodies:
+            request = bench.next_request()
+            assert request.body == body
+            bench.connections.answer_none(request)
+
+
+def test_random_bytes_harm_only_their_own_connection(make_bench):
+    bench = make_bench(request_bytes_max=10_000)
+    honest = bench.connect()
+    bench.on_request = lambda request: bench.connections.answer(request, request.body)
+    random = Random(11)
+    for _ in range(200):
+        client = bench.connect()
+        data = random.randbytes(random.randrange(1, 3_000))
+        if random.random() < 0.5:
+            data = struct.pack(">i", random.randrange(1, 200)) + data
+        client.sendall(data)
+        client.close()
+    for _ in range(200):
+        bench.next_closed()
+    bench.exchange(honest, answered=b"ping")
+    reasons = {reason for reason, count in bench.connections.statistics().closed_by_reason.items() if count}
+    assert {CloseReason.FRAME_NEGATIVE, CloseReason.FRAME_TOO_LARGE, CloseReason.HEADER_MALFORMED} <= reasons
 
 
 def test_bounds_that_contradict_each_other_are_refused(make_bench):

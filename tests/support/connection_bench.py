@@ -5,6 +5,7 @@ import socket
 import struct
 import time
 from collections import deque
+from pathlib import Path
 
 from tpc_broker.runtime.connections import Connections
 from tpc_broker.runtime.ring import Ring
@@ -21,6 +22,15 @@ def header_of(api_key=3, api_version=1, correlation_id=1, client_id=None):
 def frame_of(body, **header):
     payload = header_of(**header) + body
     return struct.pack(">i", len(payload)) + payload
+
+
+def name_of(client):
+    host, port = client.getsockname()
+    return f"{host}:{port}"
+
+
+def open_descriptors():
+    return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
 
 
 def read_exactly(client, length):
@@ -50,9 +60,10 @@ class Bench:
         self.clients = []
         self.on_request = self.requests.append
         self.on_closed = lambda *event: self.closed.append(event)
-        self.connections.on_request = lambda request: self.on_request(request)
+        # The tests replace on_request and on_closed of the bench, also later.
+        self.connections.on_request = lambda request: self.on_request(request)  # noqa: PLW0108
         self.connections.on_opened = lambda *event: self.opened.append(event)
-        self.connections.on_closed = lambda *event: self.on_closed(*event)
+        self.connections.on_closed = lambda *event: self.on_closed(*event)  # noqa: PLW0108
 
     def turn(self, timeout_ms=10):
         count = self.ring.wait(timeout_ms * 1_000_000)
@@ -87,7 +98,7 @@ class Bench:
         """Send while turning; without patience, stop when the other side takes nothing for a while."""
         client.setblocking(False)
         view, refused = memoryview(data), 0
-        while len(view) and (patient or refused < 20):
+        while view and (patient or refused < 20):
             try:
                 view = view[client.send(view[:262_144]) :]
                 refused = 0

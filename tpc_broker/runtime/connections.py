@@ -1,14 +1,16 @@
-"""The Python face of a core's connections: requests in, answers out. The work is done in C (`native/ring/connection*.c`).
+"""The Python face of a core's connections: requests in, answers out. C does the work (`native/ring/connection*.c`).
 
-Purpose. :class:`Connections` accepts clients, frames their requests, hands each to `on_request`, and sends the answers of a
-connection in the order of its requests, whatever order they were given in. Bounds are those of :class:`ConnectionLimits`.
+Purpose. :class:`Connections` accepts clients, frames their requests, hands each to `on_request`, and sends the answers
+of a connection in the order of its requests, whatever order they were given in. Its bounds: :class:`ConnectionLimits`.
 
-Invariants. A connection's id is never used again. Its events come in order: opened, requests, closed; nothing comes after closed,
-which comes exactly once. Every :class:`Request` is answered exactly once (:meth:`Connections.answer`, `answer_frames`,
-`answer_slices`, `answer_none`) or taken over by C (:meth:`Request.taken`); an answer to a client that is gone is quietly
-dropped. A request that is forgotten closes its connection, because the answers behind it could never leave.
+Invariants. A connection's id is never used again. Its events come in order: opened, requests, closed; closed comes
+exactly once, and nothing after it. Every :class:`Request` is answered exactly once (:meth:`Connections.answer`,
+`answer_frames`, `answer_slices`, `answer_none`) or taken over by C (:meth:`Request.taken`); an answer to a client that
+is gone is quietly dropped. A request that is forgotten closes its connection, because the answers behind it could never
+leave.
 
-Callbacks are synchronous and run inside :meth:`Ring.dispatch`; they start tasks, they do not wait. One thread: the ring's.
+Callbacks are synchronous and run inside :meth:`Ring.dispatch`; they start tasks, they do not wait. One thread: the
+ring's.
 """
 
 from __future__ import annotations
@@ -82,8 +84,10 @@ class ConnectionLimits:
     """Requests of one connection that were taken and whose answers have not left; above, its receiving pauses."""
     receive_share_bytes: int = 32 * _MIB
     """Unanswered requests and unsent answers of one connection; above, its receiving pauses."""
-    zero_copy_bytes_min: int = 0
+    zero_copy_bytes_min: int = 128 * 1024
     """Sends from this size on are made without a copy; 0: never."""
+    zero_copy_local: bool = False
+    """Also to peers on this host, where the kernel copies all the same."""
     send_deadline_ms: int = 30_000
     """A client that takes no byte of its answers for so long is cut off."""
     idle_ms_max: int = 600_000
@@ -173,7 +177,7 @@ class Drain:
 
 
 class Frame:
-    """A buffer that counts against the core's budget and can be sent without a copy. Frees itself when nobody refers to it."""
+    """A buffer that counts against the core's budget and is sent without a copy; freed when nobody refers to it."""
 
     __slots__ = ("pointer",)
 
@@ -300,10 +304,11 @@ class Connections:
         self.on_closed: Callable[[int, CloseReason, int], None] = _ignore
         """`(connection, reason, errno)`; errno is 0 when there is none to tell."""
         self.on_accept_failed: Callable[[int, int], None] = _ignore
-        """`(listener, errno)`: no descriptors or memory (it tries again), or the socket is no listener (it does not)."""
+        """`(listener, errno)`: no descriptors or memory (it tries again), or the socket is no listener (it stops)."""
+        bounds = self._c_limits(self.limits)
         self.budget = lib.tpc_budget_new(self.limits.budget_bytes)
         """`tpc_budget *` of the core, for the other C parts too."""
-        self.pointer = lib.tpc_connections_new(ring.pointer, self.budget, self._c_limits(self.limits))
+        self.pointer = lib.tpc_connections_new(ring.pointer, self.budget, bounds)
         if self.pointer == ffi.NULL:
             error = ffi.errno
             lib.tpc_budget_free(self.budget)

@@ -31,9 +31,9 @@ typedef struct {
     uint32_t connections_max;          /* further ones are accepted and closed at once, and counted */
     uint32_t request_bytes_max;        /* of one request, without its 4-byte length */
     uint32_t pipelined_requests_max;   /* taken, and answer not yet sent, per connection; then receiving pauses */
-    uint32_t reserved;
+    uint32_t zero_copy_local;          /* 1: zero copy also to peers on this host, where it costs more than it saves */
     uint64_t receive_share_bytes;      /* of requests and answers per connection; then receiving pauses */
-    uint64_t zero_copy_bytes_min;      /* answers from this size on are sent without a copy; 0: never */
+    uint64_t zero_copy_bytes_min;      /* sends from this size on are made without a copy; 0: never */
     uint32_t send_deadline_ms;
     uint32_t idle_ms_max;
     uint32_t assembly_stall_ms_max;    /* an unfinished request may stand still this long while memory is short */
