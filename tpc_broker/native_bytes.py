@@ -92,7 +92,7 @@ class BatchReport(NamedTuple):
     """The judgement on a records field. ``error_code`` is Kafka's, 0 when the batch may be appended.
 
     ``header`` is None when none could be read. ``records_max_timestamp`` is what ``max_timestamp`` ought to say.
-    ``bad_records`` lists the first of ``bad_records_count``; ``tells_log_start``: the answer names the log's start offset.
+    ``bad_records`` lists the first of ``bad_records_count``. ``tells_log_start``: the answer names the log's start.
     """
 
     error_code: int

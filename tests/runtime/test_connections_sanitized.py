@@ -23,10 +23,8 @@ def sanitizer_libraries():
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("no gcc, whose sanitizer libraries are preloaded")
-    paths = [
-        subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
-        for name in ("libasan.so", "libubsan.so")
-    ]
+    options = ("-print-file-name=libasan.so", "-print-file-name=libubsan.so")
+    paths = [subprocess.check_output([compiler, option], text=True).strip() for option in options]
     if not all(Path(path).is_absolute() for path in paths):
         pytest.skip("gcc has no sanitizer libraries")
     return " ".join(paths)
