@@ -86,7 +86,9 @@ def test_a_member_commits_in_its_generation():
     assert s.commit_code(generation_id=generation, member_id=member) == 0
     assert s.commit_code(generation_id=generation + 1, member_id=member) == ErrorCode.ILLEGAL_GENERATION
     assert s.commit_code(generation_id=generation, member_id="stranger") == ErrorCode.UNKNOWN_MEMBER_ID
-    assert s.commit_code(generation_id=3, member_id=member, group="none") == ErrorCode.ILLEGAL_GENERATION
+    assert s.commit_code(generation_id=3, member_id=member, group="none") == ErrorCode.GROUP_ID_NOT_FOUND
+    old = s.commit_code(generation_id=3, member_id=member, group="none", knows_group_id_not_found=False)
+    assert old == ErrorCode.ILLEGAL_GENERATION
 
 
 def test_a_commit_is_taken_while_members_join_but_not_while_the_assignment_is_awaited():
@@ -119,7 +121,7 @@ def test_an_empty_group_is_deleted_with_its_offsets_and_others_are_not():
         "busy": ErrorCode.NON_EMPTY_GROUP,
         "idle": 0,
         "none": ErrorCode.GROUP_ID_NOT_FOUND,
-        "": ErrorCode.INVALID_GROUP_ID,
+        "": ErrorCode.GROUP_ID_NOT_FOUND,
     }
     assert s.offset(group="idle") == -1
     s.start()

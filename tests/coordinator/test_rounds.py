@@ -284,7 +284,9 @@ def test_leaving_is_answered_member_by_member():
     response = s.replies[s.leave((ids["a"],), ("stranger",), (pending,), ("", "no-instance"))]
     codes = [member.error_code for member in response.members]
     assert codes == [0, ErrorCode.UNKNOWN_MEMBER_ID, 0, ErrorCode.UNKNOWN_MEMBER_ID]
-    assert s.replies[s.leave(("x",), group="none")].error_code is ErrorCode.UNKNOWN_MEMBER_ID
+    unknown = s.replies[s.leave(("x",), group="none")]
+    assert (unknown.error_code, unknown.members[0].error_code) == (0, ErrorCode.UNKNOWN_MEMBER_ID)
+    assert s.replies[s.leave(("x",), group="")].error_code is ErrorCode.INVALID_GROUP_ID
 
 
 def test_after_a_restart_a_stable_group_goes_on_and_its_absent_members_time_out():

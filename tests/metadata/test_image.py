@@ -1,6 +1,5 @@
 """The image: replay, snapshot, bytes."""
 
-
 import uuid
 
 import pytest

@@ -192,9 +192,7 @@ class GroupCoordinator:
         records: list[Record] = []
         for group_id in dict.fromkeys(group_ids):
             group = self._groups.get(group_id)
-            if not group_id:
-                results[group_id] = ErrorCode.INVALID_GROUP_ID
-            elif group is None:
+            if group is None:
                 results[group_id] = ErrorCode.GROUP_ID_NOT_FOUND
             elif group.state is not GroupState.EMPTY:
                 results[group_id] = ErrorCode.NON_EMPTY_GROUP

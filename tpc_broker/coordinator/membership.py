@@ -359,10 +359,13 @@ class Membership:
         self, group_id: str, members: Sequence[LeavingMember], token: Token, now_ms: int, effects: Effects
     ) -> None:
         """LeaveGroup: each member by itself, one rebalance for all."""
+        if not group_id:
+            effects.reply(token, LeaveResponse(ErrorCode.INVALID_GROUP_ID))
+            return
         group = self._groups.get(group_id)
-        if not group_id or group is None:
-            code = ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
-            effects.reply(token, LeaveResponse(code))
+        if group is None:
+            unknown = (LeftMember(m.member_id, m.group_instance_id, ErrorCode.UNKNOWN_MEMBER_ID) for m in members)
+            effects.reply(token, LeaveResponse(ErrorCode.NONE, tuple(unknown)))
             return
         results = []
         for leaving in members:

@@ -138,6 +138,8 @@ class OffsetCommitRequest:
     member_id: str = ""
     group_instance_id: str | None = None
     retention_time_ms: int = -1
+    knows_group_id_not_found: bool = True
+    """Version 9 and up; older clients are told ILLEGAL_GENERATION for an unknown group."""
 
 
 @dataclass(frozen=True, slots=True)

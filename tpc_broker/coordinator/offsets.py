@@ -182,12 +182,11 @@ class Offsets:
 
 
 def _commit_fault(group: Group | None, request: OffsetCommitRequest) -> ErrorCode:
-    if group is None:
-        return ErrorCode.NONE if request.generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
-    if request.generation_id < 0 and group.state is GroupState.EMPTY:
+    has_no_generation = request.generation_id < 0
+    if has_no_generation and (group is None or group.state is GroupState.EMPTY):
         return ErrorCode.NONE
-    if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
+    if group is None:
+        return ErrorCode.GROUP_ID_NOT_FOUND if request.knows_group_id_not_found else ErrorCode.ILLEGAL_GENERATION
     fault = group.fault_of_member(request.member_id, request.group_instance_id)
     if fault is not ErrorCode.NONE:
         return fault

@@ -17,7 +17,6 @@ from tpc_broker.metadata.config_types import (
     ConfigError,
     ConfigStatus,
     ConfigType,
-    ServerSynonym,
     definitions_of,
     setting,
     unknown_name,
@@ -268,7 +267,6 @@ class Settings:
         f"{_FALL_BACK} flush.ms.",
         status=_STORED,
         dynamic=True,
-        synonyms=(ServerSynonym("log.flush.scheduler.interval.ms"),),
     )
     log_flush_scheduler_interval_ms: int = setting(
         "log.flush.scheduler.interval.ms", ConfigType.LONG, LONG_MAX, f"{_FALL_BACK} flush.ms.", status=_STORED
@@ -341,7 +339,6 @@ class Settings:
         None,
         f"{_FALL_BACK} retention.ms, in minutes; wins over hours.",
         minimum=-1,
-        synonyms=(ServerSynonym("log.retention.hours", 60),),
     )
     log_retention_ms: int | None = setting(
         "log.retention.ms",
@@ -350,7 +347,6 @@ class Settings:
         f"{_FALL_BACK} retention.ms; wins over minutes and hours.",
         minimum=-1,
         dynamic=True,
-        synonyms=(ServerSynonym("log.retention.minutes", _MINUTE_MS), ServerSynonym("log.retention.hours", _HOUR_MS)),
     )
     log_retention_check_interval_ms: int = setting(
         "log.retention.check.interval.ms",
@@ -369,7 +365,6 @@ class Settings:
         f"{_FALL_BACK} segment.ms; wins over hours.",
         minimum=1,
         dynamic=True,
-        synonyms=(ServerSynonym("log.roll.hours", _HOUR_MS),),
     )
     log_roll_jitter_hours: int = setting(
         "log.roll.jitter.hours",
@@ -387,7 +382,6 @@ class Settings:
         status=_STORED,
         minimum=0,
         dynamic=True,
-        synonyms=(ServerSynonym("log.roll.jitter.hours", _HOUR_MS),),
     )
     log_segment_bytes: int = setting(
         "log.segment.bytes", ConfigType.INT, 1 << 30, f"{_FALL_BACK} segment.bytes.", minimum=1 << 20, dynamic=True

@@ -18,6 +18,7 @@ from tpc_broker.metadata.placement_requests import Refusal
 from tpc_broker.metadata.records import BrokerConfigChanged, MetadataRecord, TopicConfigChanged
 from tpc_broker.metadata.settings import validate_dynamic
 from tpc_broker.metadata.topic_config import TOPIC_CONFIGS, validate_topic_configs
+from tpc_broker.metadata.topic_names import topic_name_fault
 from tpc_broker.model import BrokerId, CoreId, NodeId, broker_id_of
 
 if TYPE_CHECKING:
@@ -117,9 +118,14 @@ class ConfigController:
             return self._topic_changes(resource, replace_all=replace_all)
         if resource.resource_type == ResourceType.BROKER:
             return self._broker_changes(resource, replace_all=replace_all)
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"Unexpected resource type {resource.resource_type}.")
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
 
     def _topic_changes(self, resource: AlterableResource, *, replace_all: bool) -> Sequence[MetadataRecord]:
+        if not resource.resource_name:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        fault = topic_name_fault(resource.resource_name)
+        if fault is not None:
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
         topic = self._image.topic(resource.resource_name)
         if topic is None:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{resource.resource_name}' does not exist.")
@@ -135,6 +141,10 @@ class ConfigController:
         present = self._image.configs_of_broker(broker)
         defaults = {name: to_text(row.default) or "" for name, row in BROKER_CONFIGS.items()}
         wanted = _wanted(resource, present, BROKER_CONFIGS, defaults, replace_all=replace_all)
+        fixed = [name for name in wanted if name in BROKER_CONFIGS and not BROKER_CONFIGS[name].dynamic]
+        if fixed:
+            message = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
+            raise Refusal(ErrorCode.INVALID_REQUEST, message)
         try:
             stored = {name: validate_dynamic(name, text) for name, text in wanted.items()}
             everywhere = self._image.configs_of_broker(None)
@@ -149,9 +159,11 @@ class ConfigController:
         node = NodeId(self._configuration.settings.node_id)
         known = {broker_id_of(node, CoreId(core)) for core in range(self._image.cores_count)}
         if not name.isascii() or not name.isdecimal():
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
         if int(name) not in known:
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"Unexpected broker id {name}, expected one of {sorted(known)}")
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected one of {sorted(known)}, but received {name}"
+            )
         return BrokerId(int(name))
 
     def _topic_defaults(self, topic: TopicImage) -> dict[str, str]:

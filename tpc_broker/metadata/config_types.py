@@ -63,7 +63,7 @@ class ConfigStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ServerSynonym:
-    """A broker setting that a topic (or finer broker) setting falls back to; `scale` converts its unit to ours."""
+    """A broker setting that a topic setting falls back to; `scale` converts its unit to ours."""
 
     name: str
     scale: int = 1

@@ -239,7 +239,7 @@ class Controller:
     def _created(
         self, topic: CreatableTopic, topic_id: TopicId, made: Mapping[str, TopicCreated], now_ms: int
     ) -> TopicCreated:
-        self._check_name(topic.name, made)
+        self._check_name(topic.name)
         overrides = self._overrides(topic)
         settings = self._settings
         assigned = assigned_cores_for_creation(topic, self._node, self._image.cores_count)
@@ -269,7 +269,7 @@ class Controller:
             configs=tuple(describe_topic(record.configs, self._configuration)),
         )
 
-    def _check_name(self, name: str, made: Mapping[str, TopicCreated]) -> None:
+    def _check_name(self, name: str) -> None:
         if name == METADATA_TOPIC:
             raise Refusal(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
         fault = topic_name_fault(name)
@@ -277,7 +277,7 @@ class Controller:
             raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
         if name in self._image.ids:
             raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        other = collision_of(name, [*self._image.ids, *made])
+        other = collision_of(name, self._image.ids)
         if other is not None:
             raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
@@ -335,7 +335,7 @@ class Controller:
     def _grown(self, topic: GrowableTopic, added_count: int) -> tuple[TopicImage, Placement]:
         found = self._image.topic(topic.name)
         if found is None:
-            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
         present = found.partitions_count
         if topic.count == present:
             raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")

@@ -1,7 +1,7 @@
 """What DescribeConfigs answers for a topic or a broker: every setting, its value, and where the value comes from.
 
 A setting's synonyms are the places looked at, the winner first: the topic's own override, then for each broker setting
-it falls back to: altered on this broker, altered for all, given at the start, default.
+it falls back to: altered on this broker, altered for all, given at the start; and the default of the first of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tpc_broker.metadata.broker_config import BROKER_CONFIGS
 from tpc_broker.metadata.config_types import ConfigDefinition, ConfigSource, ConfigType, python_name, to_text
-from tpc_broker.metadata.topic_config import TOPIC_CONFIGS, scaled
+from tpc_broker.metadata.topic_config import TOPIC_CONFIGS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -70,12 +70,9 @@ def describe_broker(broker: BrokerConfiguration, names: Collection[str] | None =
     for name, definition in BROKER_CONFIGS.items():
         if names is not None and name not in names:
             continue
-        value = getattr(broker.settings, python_name(name))
-        for synonym in definition.synonyms:
-            if value is None:
-                value = scaled(getattr(broker.settings, python_name(synonym.name)), synonym.scale)
-        synonyms = _server_synonyms(broker, [name, *(s.name for s in definition.synonyms)])
-        entries.append(_entry(definition, to_text(value), list(synonyms), read_only=not definition.dynamic))
+        value = to_text(getattr(broker.settings, python_name(name)))
+        synonyms = list(_server_synonyms(broker, [name]))
+        entries.append(_entry(definition, value, synonyms, read_only=not definition.dynamic))
     return entries
 
 
@@ -90,7 +87,7 @@ def _server_synonyms(broker: BrokerConfiguration, names: list[str]) -> Iterator[
             if name in texts:
                 yield ConfigSynonym(name, texts[name], source)
         default = to_text(BROKER_CONFIGS[name].default)
-        if default is not None:
+        if default is not None and name == names[0]:
             yield ConfigSynonym(name, default, ConfigSource.DEFAULT_CONFIG)
 
 

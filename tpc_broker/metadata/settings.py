@@ -68,7 +68,7 @@ def validate_dynamic(name: str, text: str) -> str:
     """The canonical text of a setting to be altered on a running broker; ConfigError when it may not be."""
     definition = broker_definition(name)
     if not definition.dynamic:
-        raise ConfigError(f"Cannot update these configs dynamically: {name}")
+        raise ConfigError(f"Cannot update these configs dynamically: [{name}]")
     canonical = to_text(definition.parse(text))
     assert canonical is not None, name
     return canonical
