@@ -26,6 +26,7 @@ enum completion_rule {
     RULE_EACH,   /* an event per completion */
     RULE_LAST,   /* zero-copy send: the result comes first, the event when the kernel lets go of the buffer */
     RULE_LINKED, /* write and fdatasync: two completions, one event */
+    RULE_QUIET,  /* small send: an event only when it was short or failed */
 };
 
 typedef struct {
@@ -33,7 +34,7 @@ typedef struct {
     void *memory; /* freed after the last completion */
     uint32_t generation;
     uint32_t next_free;
-    int32_t result;
+    int32_t result; /* RULE_QUIET: the length, which is the result that needs no event */
     uint8_t rule;
     uint8_t completions_left;
     bool used;
@@ -167,6 +168,10 @@ static void on_completion(void *context, uint64_t user_data, int32_t result, uin
         if (more) return;
         result = slot->result;
         flags = 0;
+    }
+    if (slot->rule == RULE_QUIET && result == slot->result) {
+        free_slot(ring, index);
+        return;
     }
     void *data = flags & IORING_CQE_F_BUFFER ? tpc_receive_buffers_take(ring, flags) : NULL;
     tpc_ring_push_event(ring, TPC_EVENT_OPERATION, slot->token, result, flags, data);
@@ -349,6 +354,24 @@ int64_t tpc_operation_send_copied(tpc_ring *ring, uint64_t token, int fd, const 
     if (!copy) return -ENOMEM;
     memcpy(copy, data, length);
     return submit_plain(ring, token, copy, IORING_OP_SEND, fd, copy, length, 0, (uint32_t)flags | MSG_NOSIGNAL);
+}
+
+int64_t tpc_operation_send_quietly(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags) {
+    int64_t id = tpc_operation_send_copied(ring, token, fd, data, length, flags);
+    if (id < 0) return id;
+    operation *slot = &ring->operations->slots[(uint32_t)id];
+    slot->rule = RULE_QUIET;
+    slot->result = (int32_t)length;
+    return id;
+}
+
+int tpc_operation_settled(tpc_ring *ring, int64_t id) {
+    struct tpc_operations *table = ring->operations;
+    uint32_t index = (uint32_t)id;
+    if (index >= table->slots_count || !table->slots[index].used) return 1;
+    if (table->slots[index].generation != tpc_user_data_generation((uint64_t)id)) return 1;
+    table->slots[index].rule = RULE_EACH;
+    return 0;
 }
 
 int64_t tpc_operation_send_zero_copy(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags) {

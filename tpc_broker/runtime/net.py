@@ -85,6 +85,8 @@ class RingStream(trio.abc.HalfCloseableStream):
         self._queued: list[bytes] = []
         self._queued_bytes = 0
         self._send_operation = 0
+        self._send_quiet = False
+        self._send_token = ring.keep_callback(self._on_sent)
         self._send_error = 0
         self._send_busy = False
         self._sending_ended = False
@@ -119,7 +121,11 @@ class RingStream(trio.abc.HalfCloseableStream):
 
     def _on_multishot(self, result: int, flags: int, data: int) -> None:
         if result > 0:
-            self._accept_bytes(self._ring.received(data, result))
+            self._chunks.append(self._ring.received(data, result))
+            self._ahead_bytes += result
+            if self._receiver is not None:
+                task, self._receiver = self._receiver, None
+                trio.lowlevel.reschedule(task)
         if not flags & _MORE:
             self._on_receive_end(result)
         elif self._ahead_bytes > RECEIVE_AHEAD_BYTES_MAX:
@@ -127,15 +133,9 @@ class RingStream(trio.abc.HalfCloseableStream):
 
     def _on_single(self, result: int, _flags: int, _data: int) -> None:
         if result > 0 and self._receive_into is not None:
-            self._accept_bytes(bytes(memoryview(self._receive_into)[:result]))
+            self._chunks.append(bytes(memoryview(self._receive_into)[:result]))
+            self._ahead_bytes += result
         self._on_receive_end(result)
-
-    def _accept_bytes(self, chunk: bytes) -> None:
-        self._chunks.append(chunk)
-        self._ahead_bytes += len(chunk)
-        if self._receiver is not None:
-            task, self._receiver = self._receiver, None
-            trio.lowlevel.reschedule(task)
 
     def _on_receive_end(self, result: int) -> None:
         """The entry is over: end of stream, an error, or to be armed again when there is room."""
@@ -149,7 +149,7 @@ class RingStream(trio.abc.HalfCloseableStream):
             self._receive_error = -result
         elif self._ahead_bytes <= RECEIVE_AHEAD_BYTES_MAX:
             self._arm_receive()
-        if self._receiver is not None and (self._receive_end or self._receive_error):
+        if self._receiver is not None and (self._chunks or self._receive_end or self._receive_error):
             task, self._receiver = self._receiver, None
             trio.lowlevel.reschedule(task)
 
@@ -203,17 +203,25 @@ class RingStream(trio.abc.HalfCloseableStream):
     def _start_send(self, data: bytes | memoryview) -> None:
         self._in_flight = data
         if len(data) < PINNED_BYTES_MIN:
-            self._send_operation = self._ring.start(
-                lib.tpc_operation_send_copied, self._fd, bytes(data), len(data), 0, callback=self._on_sent
-            )
+            self._send_quiet = True
+            self._send_operation = self._ring.send_quietly(self._send_token, self._fd, bytes(data))
             return
         pinned = ffi.from_buffer(data)
         self._send_operation = self._ring.start(
             lib.tpc_operation_send, self._fd, pinned, len(pinned), 0, callback=self._on_sent, pinned=pinned
         )
 
+    def _sending(self) -> bool:
+        """Whether a send is under way; then `_on_sent` will be called."""
+        if self._send_quiet:
+            self._send_quiet = False
+            if self._ring.settled(self._send_operation):
+                self._send_operation = 0
+        return self._send_operation != 0
+
     def _on_sent(self, result: int, _flags: int, _data: int) -> None:
         self._send_operation = 0
+        self._send_quiet = False
         if result < 0:
             self._send_error = self._send_error or -result
         if self._send_error:
@@ -224,10 +232,11 @@ class RingStream(trio.abc.HalfCloseableStream):
             self._start_send(memoryview(self._in_flight)[result:])
         elif self._queued:
             self._start_send(self._next_piece())
+        sending = self._sending()  # and so this is called again when it is over
         if self._sender is not None and self._queued_bytes < SEND_QUEUE_BYTES_MAX:
             task, self._sender = self._sender, None
             trio.lowlevel.reschedule(task)
-        if self._idle is not None and not self._send_operation:
+        if self._idle is not None and not sending:
             self._idle.set()
 
     def _next_piece(self) -> bytes | memoryview:
@@ -269,7 +278,7 @@ class RingStream(trio.abc.HalfCloseableStream):
             piece = data if isinstance(data, bytes) else bytes(data)
             if not piece:
                 return
-            if not self._send_operation:
+            if not self._sending():
                 self._start_send(piece)
             else:
                 self._queued.append(piece)
@@ -304,7 +313,7 @@ class RingStream(trio.abc.HalfCloseableStream):
             self._send_busy = False
 
     async def _flush(self) -> None:
-        while (self._send_operation or self._queued) and not self._send_error:
+        while self._sending() and not self._send_error:
             self._idle = trio.Event()
             await self._idle.wait()
 
@@ -345,7 +354,7 @@ class RingStream(trio.abc.HalfCloseableStream):
                 await self._release()
 
     async def _release(self) -> None:
-        if self._receive_operation or self._send_operation:
+        if self._sending() or self._receive_operation:
             self._queued.clear()
             self._queued_bytes = 0
             self._send_error = self._send_error or errno.ECANCELED
@@ -356,6 +365,7 @@ class RingStream(trio.abc.HalfCloseableStream):
             while self._receive_operation or self._send_operation:
                 self._idle = trio.Event()
                 await self._idle.wait()
+        self._ring.drop_callback(self._send_token)
         fd, self._fd = self._fd, -1
         self._chunks.clear()
         await self._ring.close_fd(fd)
@@ -384,7 +394,9 @@ class RingListener(trio.abc.Listener[RingStream]):
         self._unused = trio.Event()
 
     async def accept(self) -> RingStream:
-        """Wait for a connection. `OSError` as accept(2); `trio.ClosedResourceError` when the listener is closed."""
+        """Wait for a connection. `OSError` when the kernel has none; `trio.ClosedResourceError` when the listener is
+        closed.
+        """
         if self._closing:
             raise trio.ClosedResourceError("this listener is closed")
         self._accepting += 1

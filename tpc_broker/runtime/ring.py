@@ -47,6 +47,8 @@ ZERO_COPY_BYTES_MIN: Final = 128 * 1024
 CURRENT_POSITION: Final = -1
 """As a position: the file's own, and the only one that sockets and pipes have."""
 
+_KEPT: Final = 1 << 62
+"""Bit of the tokens that outlive an operation."""
 _EVENT = struct.Struct("=I4xQqqQ")
 assert _EVENT.size == ffi.sizeof("tpc_event")
 
@@ -277,8 +279,37 @@ class Ring:
     # ------------------------------------------------------------------------------------------ operations
 
     def _on_operation(self, token: int, result: int, flags: int, data: int) -> None:
-        callback = self._pending[token][0] if flags & 2 else self._pending.pop(token)[0]
+        callback = self._pending[token][0] if flags & 2 or token & _KEPT else self._pending.pop(token)[0]
         callback(result, flags, data)
+
+    def keep_callback(self, callback: Callable[[int, int, int], None]) -> int:
+        """Give a token for many operations, one after the other, of :meth:`send_quietly`; until
+        :meth:`drop_callback`.
+        """
+        self._token = token = self._token + 1
+        self._pending[token | _KEPT] = (callback, None)
+        return token | _KEPT
+
+    def drop_callback(self, token: int) -> None:
+        """Forget a token; none of its operations may be under way."""
+        del self._pending[token]
+
+    def send_quietly(self, token: int, fd: int, data: bytes) -> int:
+        """Send a copy of a few bytes; the operation's id. The token's callback is called when it failed or was short.
+
+        Otherwise only :meth:`settled` tells that it is over.
+        """
+        operation: int = lib.tpc_operation_send_quietly(self.pointer, token, fd, data, len(data), 0)
+        if operation < 0:
+            raise OSError(-operation, os.strerror(-operation))
+        return operation
+
+    def settled(self, operation: int) -> bool:
+        """Whether a quiet send is over. If not, its callback will be called when it is, as it would for any
+        operation.
+        """
+        over: int = lib.tpc_operation_settled(self.pointer, operation)
+        return over == 1
 
     def start(
         self,

@@ -36,6 +36,10 @@ int64_t tpc_operation_receive(tpc_ring *ring, uint64_t token, int fd, void *data
 int64_t tpc_operation_send(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags);
 /* Like send, of bytes that are copied: for small messages, whose pinning would cost more than the copy. */
 int64_t tpc_operation_send_copied(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags);
+/* Like send_copied, without an event when all bytes were sent: see tpc_operation_settled(). */
+int64_t tpc_operation_send_quietly(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags);
+/* Whether a quiet send is over without an event: 1; else 0, and its event will come. */
+int tpc_operation_settled(tpc_ring *ring, int64_t operation);
 /* Like send, without the kernel's copy. The event comes when the kernel has let go of the buffer. -EOPNOTSUPP before 6.0. */
 int64_t tpc_operation_send_zero_copy(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags);
 /* Gathers parts; `rights_fd` >= 0 goes along as SCM_RIGHTS (Unix sockets). */
