@@ -1,5 +1,7 @@
 """Rebalances: joining, assignment, leaving, sessions. One test per claim; `transcript` is what clients saw and when."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.coordinator.scenario import PROTOCOLS, Scenario, subscription
@@ -343,3 +345,8 @@ def test_when_the_partition_goes_to_another_core_everything_that_waits_is_answer
 def test_every_state_but_dead_leads_somewhere_and_the_diagram_shows_it():
     assert set(TRANSITIONS) == set(GroupState)
     assert "    PreparingRebalance --> CompletingRebalance: all members joined, or time is over" in state_diagram()
+
+
+def test_the_diagram_in_the_documentation_is_made_from_the_table():
+    page = Path(__file__).parents[2] / "docs" / "group-states.md"
+    assert f"```mermaid\n{state_diagram()}\n```\n" in page.read_text()

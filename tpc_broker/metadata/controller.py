@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tpc_broker.error_codes import ErrorCode
@@ -31,7 +32,7 @@ from tpc_broker.metadata.records import (
     TopicPlaced,
 )
 from tpc_broker.metadata.topic_config import INTERNAL_TOPIC_CONFIGS, validate_topic_configs
-from tpc_broker.metadata.topic_names import collision_of, topic_name_fault
+from tpc_broker.metadata.topic_names import folded, topic_name_fault
 from tpc_broker.model import (
     CONSUMER_OFFSETS_TOPIC,
     METADATA_TOPIC,
@@ -118,13 +119,24 @@ class GrownTopic:
 
 
 class Controller:
-    """Decisions for the cluster of which `image` is the state. Made anew for each decision; it holds no state."""
+    """Decisions for the cluster of which `image` is the state. Made anew for each decision; it only caches."""
 
     def __init__(self, image: ClusterImage, configuration: BrokerConfiguration) -> None:
         self._image = image
         self._configuration = configuration
         self._settings = configuration.settings
         self._node = NodeId(configuration.settings.node_id)
+        self._described: dict[tuple[tuple[str, str], ...], tuple[ConfigEntry, ...]] = {}
+
+    @cached_property
+    def _partitions_count(self) -> int:
+        """Counted once for a request, which may name thousands of topics."""
+        return self._image.partitions_count()
+
+    @cached_property
+    def _folded_names(self) -> Mapping[str, str]:
+        """Existing names by how they look in metrics."""
+        return {folded(name): name for name in self._image.ids}
 
     def begin(self, cluster_id: str, cores_count: int, *, rebalance: bool = False) -> list[MetadataRecord]:
         """What to write when the broker starts: its identity if it has none, and what another number of cores moves."""
@@ -154,16 +166,16 @@ class Controller:
         records: list[MetadataRecord] = []
         results: list[CreatedTopic] = []
         duplicates = _repeated([topic.name for topic in topics])
-        made: dict[str, TopicCreated] = {}
+        added_count = 0
         for topic, topic_id in zip(topics, topic_ids, strict=False):
             if topic.name in duplicates:
                 continue
             try:
-                record = self._created(topic, topic_id, made, now_ms)
+                record = self._created(topic, topic_id, added_count, now_ms)
             except Refusal as refusal:
                 results.append(CreatedTopic(name=topic.name, error_code=refusal.code, error_message=refusal.message))
                 continue
-            made[topic.name] = record
+            added_count += len(record.owners)
             records.append(record)
             results.append(self._creation_result(record))
         results.extend(
@@ -236,9 +248,7 @@ class Controller:
         block = ProducerIdsReserved(core, self._image.next_producer_id, PRODUCER_IDS_PER_BLOCK)
         return [block], block
 
-    def _created(
-        self, topic: CreatableTopic, topic_id: TopicId, made: Mapping[str, TopicCreated], now_ms: int
-    ) -> TopicCreated:
+    def _created(self, topic: CreatableTopic, topic_id: TopicId, added_count: int, now_ms: int) -> TopicCreated:
         self._check_name(topic.name)
         overrides = self._overrides(topic)
         settings = self._settings
@@ -252,7 +262,7 @@ class Controller:
             partitions_count = settings.num_partitions if topic.num_partitions == -1 else topic.num_partitions
         else:
             partitions_count = len(assigned)
-        requested = sum(len(record.owners) for record in made.values()) + partitions_count
+        requested = added_count + partitions_count
         if requested > PARTITIONS_PER_REQUEST_MAX:
             raise Refusal(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         self._check_partitions_max(requested)
@@ -261,12 +271,16 @@ class Controller:
         return TopicCreated(topic.name, topic_id, placement.owners, now_ms, manual, overrides)
 
     def _creation_result(self, record: TopicCreated) -> CreatedTopic:
+        overrides = tuple(record.configs.items())
+        described = self._described.get(overrides)
+        if described is None:
+            described = self._described[overrides] = tuple(describe_topic(record.configs, self._configuration))
         return CreatedTopic(
             name=record.name,
             topic_id=record.topic_id,
             num_partitions=len(record.owners),
             replication_factor=1,
-            configs=tuple(describe_topic(record.configs, self._configuration)),
+            configs=described,
         )
 
     def _check_name(self, name: str) -> None:
@@ -277,7 +291,7 @@ class Controller:
             raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
         if name in self._image.ids:
             raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        other = collision_of(name, self._image.ids)
+        other = self._folded_names.get(folded(name))
         if other is not None:
             raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
@@ -306,7 +320,7 @@ class Controller:
             )
 
     def _check_partitions_max(self, added_count: int) -> None:
-        total = self._image.partitions_count() + added_count
+        total = self._partitions_count + added_count
         if total > self._settings.partitions_max:
             raise Refusal(
                 ErrorCode.INVALID_PARTITIONS,

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Final
 
 TOPIC_NAME_LENGTH_MAX: Final = 249
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
@@ -29,9 +26,6 @@ def topic_name_fault(name: str) -> str | None:
     return None
 
 
-def collision_of(name: str, existing: Iterable[str]) -> str | None:
-    """An existing topic whose name differs only in '.' against '_': both would be one name in metrics."""
-    if "." not in name and "_" not in name:
-        return None
-    folded = name.replace(".", "_")
-    return next((other for other in existing if other != name and other.replace(".", "_") == folded), None)
+def folded(name: str) -> str:
+    """A name as metrics spell it: two topics may not have the same one, so "a.b" and "a_b" collide."""
+    return name.replace(".", "_")
