@@ -13,8 +13,6 @@ class Closed(ConnectionError):  # noqa: N818 (it says what happened)
     """The broker closed the connection instead of answering."""
 
 
-
-
 class RawConnection:
     """One TCP connection to a broker. Usable as a context manager."""
 
