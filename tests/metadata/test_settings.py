@@ -76,6 +76,14 @@ def test_a_topic_override_wins_over_the_broker():
     assert broker.topic_config({}).durability == "relaxed"
 
 
+def test_an_internal_topic_is_durable_whatever_the_default_is():
+    broker = load_settings("", ["durability.default=relaxed"])
+    assert broker.topic_config({}, is_internal=True).durability == "durable"
+    entry = one(describe_topic({}, broker, is_internal=True), "durability")
+    assert (entry.value, entry.source) == ("durable", ConfigSource.DEFAULT_CONFIG)
+    assert one(describe_topic({}, broker), "durability").value == "relaxed"
+
+
 def test_describe_names_the_source_and_every_place_looked_at():
     broker = load_settings("", ["log.retention.hours=2"]).altered(
         {"log.retention.ms": "70"}, {"log.retention.ms": "60"}

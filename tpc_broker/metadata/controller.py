@@ -35,6 +35,7 @@ from tpc_broker.metadata.topic_config import INTERNAL_TOPIC_CONFIGS, validate_to
 from tpc_broker.metadata.topic_names import folded, topic_name_fault
 from tpc_broker.model import (
     CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
     METADATA_TOPIC,
     NO_TOPIC_ID,
     CoreId,
@@ -126,7 +127,7 @@ class Controller:
         self._configuration = configuration
         self._settings = configuration.settings
         self._node = NodeId(configuration.settings.node_id)
-        self._described: dict[tuple[tuple[str, str], ...], tuple[ConfigEntry, ...]] = {}
+        self._described: dict[tuple[object, ...], tuple[ConfigEntry, ...]] = {}
 
     @cached_property
     def _partitions_count(self) -> int:
@@ -271,10 +272,12 @@ class Controller:
         return TopicCreated(topic.name, topic_id, placement.owners, now_ms, manual, overrides)
 
     def _creation_result(self, record: TopicCreated) -> CreatedTopic:
-        overrides = tuple(record.configs.items())
-        described = self._described.get(overrides)
+        is_internal = record.name in INTERNAL_TOPICS
+        key = (is_internal, *record.configs.items())
+        described = self._described.get(key)
         if described is None:
-            described = self._described[overrides] = tuple(describe_topic(record.configs, self._configuration))
+            described = tuple(describe_topic(record.configs, self._configuration, is_internal=is_internal))
+            self._described[key] = described
         return CreatedTopic(
             name=record.name,
             topic_id=record.topic_id,

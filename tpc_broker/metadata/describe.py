@@ -48,15 +48,20 @@ class ConfigEntry:
 
 
 def describe_topic(
-    overrides: Mapping[str, str], broker: BrokerConfiguration, names: Collection[str] | None = None
+    overrides: Mapping[str, str],
+    broker: BrokerConfiguration,
+    names: Collection[str] | None = None,
+    *,
+    is_internal: bool = False,
 ) -> list[ConfigEntry]:
     """All settings of a topic, or those in `names` (unknown ones are left out, as Kafka does)."""
-    effective = broker.topic_config(overrides)
+    effective = broker.topic_config(overrides, is_internal=is_internal)
     entries = []
     for name, definition in TOPIC_CONFIGS.items():
         if names is not None and name not in names:
             continue
-        synonyms = list(_server_synonyms(broker, [s.name for s in definition.synonyms]))
+        places = [s.name for s in definition.synonyms if not (is_internal and s.name == "durability.default")]
+        synonyms = list(_server_synonyms(broker, places))
         if name in overrides:
             synonyms.insert(0, ConfigSynonym(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
         value = to_text(getattr(effective, python_name(name)))

@@ -38,10 +38,12 @@ class BrokerConfiguration:
         settings = _settings_of({**self.given, **default, **here})
         return BrokerConfiguration(settings, self.given, dict(default), dict(here))
 
-    def topic_config(self, overrides: Mapping[str, str]) -> TopicConfig:
-        """Effective settings of a topic with these overrides."""
+    def topic_config(self, overrides: Mapping[str, str], *, is_internal: bool = False) -> TopicConfig:
+        """Effective settings of a topic with these overrides; an internal one is durable whatever the default says."""
         texts = {**self.given, **self.altered_default, **self.altered_here}
         server: dict[str, ConfigValue] = {name: BROKER_CONFIGS[name].parse(text) for name, text in texts.items()}
+        if is_internal:
+            server.pop("durability.default", None)
         return effective_topic_config(overrides, server)
 
 
