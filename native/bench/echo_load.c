@@ -3,7 +3,8 @@
  *
  *   echo_load HOST PORT CONNECTIONS REQUEST_BYTES WARM_UP_MS MEASURE_MS
  *
- * Prints: answers, nanoseconds measured, and the median and 99th percentile of the time from send to whole answer, in ns.
+ * Prints: answers, nanoseconds measured, the median and 99th percentile of the time from send to whole answer in ns, and all
+ * answers with those of the warm-up.
  * A ring of its own batches the system calls (a generator on epoll would be the bottleneck). Needs Linux 6.1.
  */
 #include <arpa/inet.h>
@@ -116,16 +117,17 @@ int main(int count, char **arguments) {
     }
     int64_t now = now_ns(), begin = now + warm_up_ns;
     for (unsigned i = 0; i < connections; i++) request_one(&ring, &all[i], i, now);
-    uint64_t answers = 0;
+    uint64_t answers = 0, all_answers = 0;
     while (now < begin + measure_ns) {
         result = io_uring_submit_and_wait(&ring, 1);
         if (result < 0 && result != -EINTR) fail("io_uring_enter", -result);
         now = now_ns();
         uint64_t done = handle_completions(&ring, all, now, now >= begin);
+        all_answers += done;
         if (now >= begin) answers += done;
     }
     qsort(samples, samples_count, sizeof *samples, by_value);
-    printf("%llu %lld %u %u\n", (unsigned long long)answers, (long long)(now - begin),
-           samples_count ? samples[samples_count / 2] : 0, samples_count ? samples[samples_count * 99 / 100] : 0);
+    printf("%llu %lld %u %u %llu\n", (unsigned long long)answers, (long long)(now - begin),
+           samples_count ? samples[samples_count / 2] : 0, samples_count ? samples[samples_count * 99 / 100] : 0, (unsigned long long)all_answers);
     return 0;
 }

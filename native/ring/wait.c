@@ -67,6 +67,7 @@ unsigned tpc_ring_harvest(tpc_ring *ring, unsigned events_max) {
 
 static int deliver(tpc_ring *ring, tpc_event *events, unsigned events_max) {
     size_t count = tpc_ring_events_pending(ring);
+    if (count == 0) return 0;
     if (count > events_max) count = events_max;
     memcpy(events, ring->events + ring->events_head, count * sizeof *events);
     ring->events_head += count;

@@ -29,7 +29,7 @@ import sysconfig
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -117,15 +117,36 @@ def build(folder: Path) -> tuple[Path, Path]:
     return load, answer
 
 
-def measure(name: str, load: Path, answer: Path, options: argparse.Namespace) -> tuple[float, float, float]:
-    """Answers per second, and the median and 99th percentile of the answer time in µs."""
+class Round(NamedTuple):
+    """What one server did in one round."""
+
+    answers_per_s: float
+    cpu_us: float
+    """CPU time of the server per answer."""
+    median_us: float
+    p99_us: float
+
+
+def cpu_ns(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+
+
+def wait_until_it_answers(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as probe:
+        probe.sendall(b"x")
+        probe.recv(1)
+
+
+def measure(name: str, load: Path, answer: Path, options: argparse.Namespace) -> Round:
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
         listening.set_inheritable(True)
         port = listening.getsockname()[1]
-        command = [sys.executable, "-m", __spec__.name, "--serve", name, str(listening.fileno()), str(answer)]
+        command = [sys.executable, "-m", "tpc_broker.bench.echo", "--serve", name, str(listening.fileno()), str(answer)]
         server = subprocess.Popen(command, pass_fds=[listening.fileno()])
         try:
-            numbers = [port, options.connections, options.bytes, 500, int(options.seconds * 1000)]
+            wait_until_it_answers(port)
+            before_ns = cpu_ns(server.pid)
+            numbers = [port, options.connections, options.bytes, 200, int(options.seconds * 1000)]
             output = subprocess.run(
                 ["taskset", "-c", str(LOAD_CPU), load, "127.0.0.1", *map(str, numbers)],
                 check=True,
@@ -133,11 +154,29 @@ def measure(name: str, load: Path, answer: Path, options: argparse.Namespace) ->
                 text=True,
                 timeout=options.seconds + 30,
             ).stdout
+            used_ns = cpu_ns(server.pid) - before_ns
         finally:
             server.kill()
             server.wait()
-    answers, elapsed_ns, median_ns, p99_ns = map(int, output.split())
-    return answers / elapsed_ns * 1e9, median_ns / 1000, p99_ns / 1000
+    answers, elapsed_ns, median_ns, p99_ns, all_answers = map(int, output.split())
+    return Round(answers / elapsed_ns * 1e9, used_ns / all_answers / 1000, median_ns / 1000, p99_ns / 1000)
+
+
+def show(results: dict[str, list[Round]]) -> None:
+    medians = {
+        name: Round(*(statistics.median(column) for column in zip(*rounds, strict=True)))
+        for name, rounds in results.items()
+    }
+    base = next(iter(medians.values()))
+    print(
+        f"{'server':<12} {'answers/s':>10} {'ratio':>6} {'best':>10} {'CPU µs':>7} {'ratio':>6} {'p50 µs':>7} {'p99 µs':>7}"
+    )
+    for name, median in medians.items():
+        best = max(one.answers_per_s for one in results[name])
+        print(
+            f"{name:<12} {median.answers_per_s:>10,.0f} {median.answers_per_s / base.answers_per_s:>6.2f} {best:>10,.0f} "
+            f"{median.cpu_us:>7.1f} {base.cpu_us / median.cpu_us:>6.2f} {median.median_us:>7.0f} {median.p99_us:>7.0f}"
+        )
 
 
 def main() -> None:
@@ -153,18 +192,13 @@ def main() -> None:
         serve(options.serve[0], int(options.serve[1]), options.serve[2])
         return
     names = options.only.split(",")
-    results: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
+    results: dict[str, list[Round]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
         load, answer = build(Path(folder))
         for _ in range(options.rounds):
             for name in names:
                 results[name].append(measure(name, load, answer, options))
-    base = statistics.median(rate for rate, _, _ in results[names[0]])
-    print(f"{'server':<12} {'answers/s':>10} {'ratio':>6} {'p50 µs':>8} {'p99 µs':>8}   all rounds, thousands/s")
-    for name, rounds in results.items():
-        rate, median_us, p99_us = (statistics.median(column) for column in zip(*rounds, strict=True))
-        all_rounds = " ".join(f"{round_rate / 1000:.0f}" for round_rate, _, _ in rounds)
-        print(f"{name:<12} {rate:>10,.0f} {rate / base:>6.2f} {median_us:>8.0f} {p99_us:>8.0f}   {all_rounds}")
+    show(results)
 
 
 if __name__ == "__main__":

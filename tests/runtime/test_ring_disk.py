@@ -1,0 +1,158 @@
+"""The disk port on the ring: whole transfers, errors with errno and path, nothing left open when cancelled."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import trio
+
+from tpc_broker.broker.ports import Disk
+from tpc_broker.runtime import disk as disk_module
+from tpc_broker.runtime import trio_ring
+from tpc_broker.runtime.disk import RingDisk
+from tpc_broker.runtime.ring import Feature, Ring
+from tpc_broker.runtime.trio_ring import RingOptions, current_ring
+
+HIDDEN = {"all-features": frozenset(), "as-5.8": frozenset(Feature)}
+
+
+@pytest.fixture(params=HIDDEN)
+def run(request):
+    def run_with_disk(function, *arguments):
+        async def main():
+            disk: Disk = RingDisk(current_ring())
+            return await function(disk, *arguments)
+
+        return trio_ring.run(main, options=RingOptions(hidden=HIDDEN[request.param], stall_ms=0))
+
+    return run_with_disk
+
+
+def test_a_file_from_creation_to_removal(run, tmp_path):
+    async def main(disk):
+        folder = tmp_path / "topic-0"
+        await disk.mkdir(folder)
+        path = folder / "00000000000000000000.log"
+        fd = await disk.open(path, os.O_RDWR | os.O_CREAT)
+        await disk.fallocate(fd, 0, 1 << 16, keep_size=True)
+        await disk.write_at(fd, b"0123456789", 0)
+        await disk.durable_write(fd, memoryview(b"abcdef"), 10)
+        await disk.write_fdatasync(fd, bytearray(b"ghi"), 16)
+        await disk.fdatasync(fd)
+        await disk.fsync_directory(folder)
+        await disk.syncfs(fd)
+        assert await disk.read(fd, 4, 8) == b"89ab"
+        assert await disk.read(fd, 100, 15) == b"fghi"
+        assert await disk.read(fd, 100, 19) == b""
+        status = await disk.stat(path)
+        assert (status.size_bytes, status.is_directory) == (19, False)
+        await disk.truncate(fd, 5)
+        assert await disk.read(fd, 100, 0) == b"01234"
+        await disk.close(fd)
+        await disk.rename(path, folder / "new")
+        assert await disk.listdir(folder) == ["new"]
+        assert (await disk.stat(folder)).is_directory
+        assert (await disk.statvfs(folder)).available_bytes > 0
+        await disk.unlink(folder / "new")
+        await disk.rmdir(folder)
+        assert not folder.exists()
+
+    run(main)
+
+
+def test_transfers_are_cut_into_chunks_and_put_together_again(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(disk_module, "CHUNK_BYTES_MAX", 1000)
+    monkeypatch.setattr(disk_module, "PARTS_MAX", 3)
+
+    async def main(disk):
+        data = os.urandom(12_345)
+        fd = await disk.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
+        await disk.write_at(fd, data, 7)
+        assert await disk.read(fd, 12_345, 7) == data
+        pieces = [data[start : start + 777] for start in range(0, len(data), 777)]
+        await disk.writev(fd, [b"", *pieces, b""], 0)
+        assert await disk.read(fd, 12_345, 0) == data
+        await disk.close(fd)
+
+    run(main)
+
+
+def test_short_transfers_are_continued(run, tmp_path, monkeypatch):
+    """A kernel that moves at most ten bytes per call."""
+    write, writev, read = Ring.write, Ring.writev, Ring.read
+
+    async def short_write(self, fd, data, position, *, durable=False):
+        return await write(self, fd, memoryview(data)[:10], position, durable=durable)
+
+    async def short_writev(self, fd, data, position, *, durable=False):
+        return await writev(self, fd, [memoryview(data[0])[:10]], position, durable=durable)
+
+    async def short_read(self, fd, into, position):
+        return await read(self, fd, memoryview(into)[:10], position)
+
+    for name, method in (("write", short_write), ("writev", short_writev), ("read", short_read)):
+        monkeypatch.setattr(Ring, name, method)
+
+    async def main(disk):
+        fd = await disk.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
+        await disk.write_at(fd, b"x" * 35, 0)
+        await disk.writev(fd, [b"y" * 25, b"z" * 3], 35)
+        assert await disk.read(fd, 100, 0) == b"x" * 35 + b"y" * 25 + b"z" * 3
+        await disk.close(fd)
+
+    run(main)
+
+
+def test_a_write_without_progress_is_an_error(run, tmp_path, monkeypatch):
+    async def no_progress(*_, **__):
+        await trio.lowlevel.checkpoint()
+        return 0
+
+    monkeypatch.setattr(Ring, "write", no_progress)
+
+    async def main(disk):
+        with pytest.raises(OSError) as caught:
+            await disk.write_at(1, b"x", 0)
+        assert caught.value.errno == errno.EIO
+
+    run(main)
+
+
+def test_errors_carry_errno_and_path(run, tmp_path):
+    async def main(disk):
+        missing = tmp_path / "missing"
+        for operation in (
+            disk.unlink(missing),
+            disk.open(missing, os.O_RDONLY),
+            disk.rmdir(missing),
+            disk.stat(missing),
+            disk.listdir(missing),
+            disk.rename(missing, tmp_path / "x"),
+            disk.fsync_directory(missing),
+        ):
+            with pytest.raises(FileNotFoundError) as caught:
+                await operation
+            assert str(caught.value.filename) == str(missing)
+        full = await disk.open(Path("/dev/full"), os.O_WRONLY)
+        with pytest.raises(OSError) as caught:
+            await disk.write_at(full, b"x", 0)
+        assert caught.value.errno == errno.ENOSPC
+        await disk.close(full)
+        with pytest.raises(OSError) as caught:
+            await disk.syncfs(900)
+        assert caught.value.errno == errno.EBADF
+
+    run(main)
+
+
+def test_close_closes_also_in_a_cancelled_task(run, tmp_path):
+    async def main(disk):
+        fd = await disk.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await disk.close(fd)
+        with pytest.raises(OSError):
+            os.fstat(fd)
+
+    run(main)
