@@ -78,6 +78,21 @@ def test_a_request_without_answer_does_not_hold_up_those_behind_it(make_bench):
     assert bench.connections.statistics().answers_none == 2
 
 
+def test_an_answer_behind_an_open_one_waits(make_bench):
+    bench = make_bench()
+    client = bench.connect()
+    client.sendall(frame_of(b"0") + frame_of(b"1") + frame_of(b"2"))
+    requests = [bench.next_request() for _ in range(3)]
+    bench.connections.answer(requests[2], b"2")
+    bench.connections.answer(requests[0], b"0")
+    assert bench.read_frame(client) == b"0"
+    bench.turn(20)
+    with pytest.raises(BlockingIOError):
+        client.recv(1, socket.MSG_DONTWAIT)
+    bench.connections.answer(requests[1], b"1")
+    assert [bench.read_frame(client), bench.read_frame(client)] == [b"1", b"2"]
+
+
 def test_byte_by_byte_equals_whole(make_bench):
     bench = make_bench()
     client = bench.connect()
@@ -592,6 +607,15 @@ def test_descriptions_and_drain(make_bench):
     with pytest.raises(OSError, match="free"):
         bench.connections.free()
     assert bench.connections.describe_connection(12345) is None
+
+
+def test_receive_buffers_come_back_when_connections_close_over_unread_data(make_bench):
+    bench = make_bench(receive_buffers_count=8, receive_buffer_bytes=1_024, request_bytes_max=1_000)
+    for _ in range(20):
+        client = bench.connect()
+        client.sendall(struct.pack(">i", -1) + b"z" * 7_000)
+        assert bench.next_closed()[1] == CloseReason.FRAME_NEGATIVE
+    bench.exchange(bench.connect())
 
 
 def test_any_cut_of_the_stream_gives_the_same_requests(make_bench):
