@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 
 from tests.support.ports import free_port_range
-from tests.support.server_process import ServerFailed, ServerProcess
+from tests.support.server_process import ServerFailed, ServerProcess, answers_api_versions
 
 _READY_SECONDS = 30.0
 _COMMAND = [sys.executable, "-m", "tpc_broker.runtime.main"]
@@ -27,13 +29,17 @@ def run_command(*arguments: str, timeout_seconds: float = 20) -> subprocess.Comp
 
 
 class TpcBroker:
-    """`tpc-broker serve` with `cores_count` cores on free consecutive loopback ports, data under `folder`."""
+    """`tpc-broker serve` with `cores_count` cores on free consecutive loopback ports, data under `folder`.
+
+    Both counts may be changed before a start; ports are chosen once, for `cores_count_max` cores.
+    """
 
     name = "tpc"
 
     def __init__(self, folder: Path, cores_count: int = 2, overrides: dict[str, str] | None = None) -> None:
         self.folder = folder
         self.cores_count = cores_count
+        self.cores_count_max = cores_count
         self.overrides = overrides or {}
         self.host = "127.0.0.1"
         self._first_port = 0
@@ -62,7 +68,7 @@ class TpcBroker:
         fixed = self._first_port != 0
         for attempt in range(3):
             if not fixed:
-                self._first_port = free_port_range(self.cores_count)
+                self._first_port = free_port_range(max(self.cores_count, self.cores_count_max))
             environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
             self._process = ServerProcess(self.command(), self.folder / "broker.log", environment)
             self._process.launch()
@@ -91,6 +97,25 @@ class TpcBroker:
         """SIGKILL the supervisor and all cores at once."""
         if self._process is not None:
             self._process.kill()
+
+    def core_process(self, core: int) -> psutil.Process:
+        """The process of one core, by what its command line says."""
+        for process in self.core_processes():
+            with contextlib.suppress(psutil.NoSuchProcess, ValueError, IndexError, KeyError):
+                if json.loads(process.cmdline()[-1])["core"] == core:
+                    return process
+        raise ServerFailed(f"core {core} has no process\n{self.process.log_tail()}")
+
+    def wait_core_replaced(self, core: int, old_pid: int, deadline_seconds: float = _READY_SECONDS) -> None:
+        """Return once another process is this core and answers."""
+        give_up_at = time.monotonic() + deadline_seconds
+        while True:
+            with contextlib.suppress(ServerFailed):
+                if self.core_process(core).pid != old_pid and answers_api_versions(self.host, self.ports[core]):
+                    return
+            if not self.process.is_running or time.monotonic() > give_up_at:
+                raise ServerFailed(f"core {core} did not come back\n{self.process.log_tail()}")
+            time.sleep(0.02)
 
     def core_processes(self) -> list[psutil.Process]:
         """The supervisor's children, oldest first."""

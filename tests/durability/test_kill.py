@@ -1,0 +1,109 @@
+"""`kill -9` at any moment: nothing acknowledged is lost, doubled, swapped or invented.
+
+One workload runs through all kills; the broker is opened again with the same, more or fewer cores, or one core is killed
+and the others go on. What the kernel's cache hides is the business of `test_power_loss` and `test_crash_images`.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.durability.conftest import against_kafka, new_broker
+from tests.durability.readback import compare
+from tests.durability.workload import Workload
+from tests.support.broker_process import TpcBroker
+from tests.support.raw_client import RawConnection
+
+CORES_MAX = 4
+TOPICS = {"crash-a": 4, "crash-b": 3, "crash-c": 1}
+SMALL = {"journal.bytes.max": str(8 << 20), "log.segment.bytes": str(1 << 20)}
+"""So that checkpoints, recycling and rolls happen between kills."""
+
+pytestmark = pytest.mark.slow
+
+
+class Attack:
+    """Kills a broker and brings it back, again and again, while a workload runs."""
+
+    def __init__(self, broker: TpcBroker, chooser: random.Random) -> None:
+        self.broker = broker
+        self.chooser = chooser
+        self.done: list[str] = []
+
+    def kill_everything(self) -> None:
+        self.broker.kill()
+        if against_kafka():
+            self.done.append("killed all")
+        else:
+            before = self.broker.cores_count
+            if self.chooser.random() < 0.4:
+                self.broker.cores_count = self.chooser.randint(1, CORES_MAX)
+            self.done.append(f"killed all, {before} cores, then {self.broker.cores_count}")
+        self.broker.start()
+
+    def kill_one_core(self) -> None:
+        """The others keep their processes, their connections and their answers; the dead one comes back."""
+        broker, victim = self.broker, self.chooser.randrange(self.broker.cores_count)
+        others = [core for core in range(broker.cores_count) if core != victim]
+        processes = {core: broker.core_process(core) for core in range(broker.cores_count)}
+        held = {core: RawConnection(broker.host, broker.ports[core]) for core in others}
+        self.done.append(f"killed core {victim} of {broker.cores_count}")
+        try:
+            for connection in held.values():
+                connection.ask("ApiVersions", 3)
+            processes[victim].kill()
+            for connection in held.values():
+                assert connection.ask("ApiVersions", 3)["ErrorCode"] == 0
+                connection.ask("Metadata", 9, {"Topics": []})
+        finally:
+            for connection in held.values():
+                connection.close()
+        broker.wait_core_replaced(victim, processes[victim].pid)
+        for core in others:
+            assert broker.core_process(core).pid == processes[core].pid, f"core {core} was restarted too"
+
+    def attack(self) -> None:
+        if not against_kafka() and self.chooser.random() < 0.35:
+            self.kill_one_core()
+        else:
+            self.kill_everything()
+
+
+def test_nothing_acknowledged_is_lost_or_doubled(tmp_path, seed, request):
+    kills = request.config.getoption("--kills")
+    chooser = random.Random(seed)
+    broker = new_broker(tmp_path, 2, SMALL)
+    if isinstance(broker, TpcBroker):
+        broker.cores_count_max = CORES_MAX
+    broker.start()
+    bootstrap = ",".join(f"{broker.host}:{broker.ports[0] + core}" for core in range(1 if against_kafka() else CORES_MAX))
+    workload = Workload(bootstrap, TOPICS, producers_count=4, records_per_second=1200, seed=seed)
+    attack = Attack(broker, chooser)
+    try:
+        workload.start()
+        for kill in range(kills):
+            workload.run_for(chooser.uniform(0.05, 1.2))
+            attack.attack()
+            if kill % 100 == 99:
+                print(f"{kill + 1} kills, {workload.ledger.acknowledged_count()} records acknowledged")
+        workload.run_for(0.5)
+        workload.finish()
+        moment = workload.ledger.moment()
+        problems = compare(bootstrap, workload.ledger, moment, everything=True)
+        broker.restart()
+        problems += compare(bootstrap, workload.ledger, moment, everything=True)
+        assert not problems, "\n".join([f"seed {seed}", *problems[:20], *attack.done])
+        assert workload.ledger.acknowledged_count() > kills * 100
+        assert_quiet(broker)
+    finally:
+        workload.abandon()
+        broker.kill()
+
+
+def assert_quiet(broker) -> None:
+    """A crash is no surprise to a broker: it says so in a line, without a traceback."""
+    text = broker.log_text()
+    at = text.find("Traceback (most recent call last)")
+    assert at < 0 or against_kafka(), text[at : at + 3000]
