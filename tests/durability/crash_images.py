@@ -15,7 +15,6 @@ The model, on the strict side of what file systems promise:
 
 from __future__ import annotations
 
-import os
 import random
 import struct
 from collections.abc import Iterator
@@ -56,7 +55,7 @@ def read_record(path: Path) -> Iterator[DiskRecord]:
         (magic, kind, flags, found_order, token, device, inode, offset, length, result, path_bytes, payload_bytes) = (
             _HEADER.unpack_from(data, place)
         )
-        assert magic == _MAGIC and found_order == order, (path, place)
+        assert (magic, found_order) == (_MAGIC, order), (path, place)
         place += _HEADER.size
         name, payload = data[place : place + path_bytes], data[place + path_bytes : place + path_bytes + payload_bytes]
         if place + path_bytes + payload_bytes > len(data):
@@ -147,8 +146,8 @@ class CrashImage(NamedTuple):
             (target / name).write_bytes(content)
 
 
-_Name = tuple[str, str, "tuple[int, int] | str | None"]
-"""("add", path, inode), ("remove", path, None), ("move", path, other path). A folder's inode is None."""
+_Name = tuple[str, str, int | str | None]
+"""("add", path, number of the file), ("remove", path, None), ("move", path, other path). A folder's number is None."""
 
 
 class Replayer:
@@ -156,9 +155,10 @@ class Replayer:
 
     def __init__(self, root: str) -> None:
         self._root = root.rstrip("/") + "/"
-        self._files: dict[tuple[int, int], _File] = {}
-        self._now: dict[str, tuple[int, int] | None] = {}
-        self._durable: dict[str, tuple[int, int] | None] = {}
+        self._files: list[_File] = []
+        self._by_inode: dict[tuple[int, int], int] = {}
+        self._now: dict[str, int | None] = {}
+        self._durable: dict[str, int | None] = {}
         self._pending_names: dict[str, list[_Name]] = {}
         self._open: dict[int, tuple[DiskRecord, list[tuple[_File, _Change]], dict[str, int]]] = {}
         self.marks: list[str] = []
@@ -175,10 +175,21 @@ class Replayer:
         else:
             self._change_name(record)
 
+    def _file(self, inode: tuple[int, int]) -> _File:
+        """The file that has this inode now; numbers are used again after an unlink."""
+        if inode not in self._by_inode:
+            self._new_file(inode)
+        return self._files[self._by_inode[inode]]
+
+    def _new_file(self, inode: tuple[int, int]) -> int:
+        self._by_inode[inode] = len(self._files)
+        self._files.append(_File())
+        return len(self._files) - 1
+
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
     def _change(self, record: DiskRecord) -> None:
-        file = self._files.setdefault(record.inode, _File())
+        file = self._file(record.inode)
         if record.kind == WRITE:
             change = _Change(record.offset, record.payload, dsync=bool(record.flags & DSYNC))
         elif record.kind == TRUNCATE:
@@ -192,13 +203,13 @@ class Replayer:
         names: dict[str, int] = {}
         path = record.path.removeprefix(self._root)
         if record.kind == FLUSH_ALL:
-            files = list(self._files.values())
+            files = list(self._files)
             names = {folder: len(changes) for folder, changes in self._pending_names.items()}
         elif record.path + "/" == self._root or self._now.get(path, "") is None:
             folder = "" if record.path + "/" == self._root else path
             files, names = [], {folder: len(self._pending_names.get(folder, []))}
         else:
-            files = [self._files.setdefault(record.inode, _File())]
+            files = [self._file(record.inode)]
         covered = [(file, change) for file in files for change in file.pending]
         self._open[record.token] = (record, covered, names)
 
@@ -232,13 +243,13 @@ class Replayer:
         if record.kind == CREATE:
             if path in self._now:
                 return
-            change = ("add", path, record.inode if record.inode != (0, 0) else None)
+            change = ("add", path, self._new_file(record.inode) if record.inode != (0, 0) else None)
         elif record.kind == RENAME:
             change = ("move", path, record.payload.decode().removeprefix(self._root))
         else:
             change = ("remove", path, None)
         _apply_name(self._now, change)
-        self._pending_names.setdefault(os.path.dirname(path), []).append(change)
+        self._pending_names.setdefault(path.rpartition("/")[0], []).append(change)
 
     # -- the crash -----------------------------------------------------------------------------------------------------
 
@@ -251,19 +262,19 @@ class Replayer:
             for change in changes[:count]:
                 _apply_name(names, change)
         reachable = {
-            path: inode
-            for path, inode in names.items()
+            path: number
+            for path, number in names.items()
             if all(str(parent) in names for parent in Path(path).parents if str(parent) != ".")
         }
         files = {
-            path: bytes(self._files.get(inode, _File()).after_crash(chooser, style))
-            for path, inode in reachable.items()
-            if inode is not None
+            path: bytes(self._files[number].after_crash(chooser, style))
+            for path, number in reachable.items()
+            if number is not None
         }
-        return CrashImage([path for path, inode in reachable.items() if inode is None], files)
+        return CrashImage([path for path, number in reachable.items() if number is None], files)
 
 
-def _apply_name(names: dict[str, tuple[int, int] | None], change: _Name) -> None:
+def _apply_name(names: dict[str, int | None], change: _Name) -> None:
     kind, path, other = change
     if kind == "add":
         assert not isinstance(other, str)
@@ -272,6 +283,6 @@ def _apply_name(names: dict[str, tuple[int, int] | None], change: _Name) -> None
         names.pop(path, None)
     else:
         moved = [name for name in names if name == path or name.startswith(path + "/")]
-        inodes = {name: names.pop(name) for name in moved}
-        for name, inode in inodes.items():
-            names[f"{other}{name.removeprefix(path)}"] = inode
+        numbers = {name: names.pop(name) for name in moved}
+        for name, number in numbers.items():
+            names[f"{other}{name.removeprefix(path)}"] = number

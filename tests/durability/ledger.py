@@ -1,7 +1,7 @@
 """What clients were told, kept so that it can be compared with what a broker still has after a crash.
 
-Everything in the ledger only grows, so its state at a moment is a set of lengths (`Ledger.moment`): what was acknowledged
-before the moment must be there afterwards; what was asked for may be; anything else was invented.
+Everything in the ledger only grows, so its state at a moment is a set of lengths (`Ledger.moment`): what was
+acknowledged before the moment must be there afterwards; what was asked for may be; anything else was invented.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An ext4 file system in a file, on a loop device: the machine whose power a test takes away, or that runs full.
 
 What a program wrote and nobody flushed lies in the kernel's cache above the device and is not in the backing file, so a
-copy of that file is what the disk would hold if the power went at that moment. Everything is unmounted and detached when
-the block ends, whatever happened.
+copy of that file is what the disk would hold if the power went at that moment. Everything is unmounted and detached
+when the block ends, whatever happened.
 """
 
 from __future__ import annotations

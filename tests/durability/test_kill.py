@@ -1,7 +1,7 @@
 """`kill -9` at any moment: nothing acknowledged is lost, doubled, swapped or invented.
 
-One workload runs through all kills; the broker is opened again with the same, more or fewer cores, or one core is killed
-and the others go on. What the kernel's cache hides is the business of `test_power_loss` and `test_crash_images`.
+One workload runs through all kills; the broker is opened again with the same, more or fewer cores, or one core is
+killed and the others go on. What the kernel's cache hides is the business of `test_power_loss` and `test_crash_images`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def test_nothing_acknowledged_is_lost_or_doubled(tmp_path, seed, request):
     if isinstance(broker, TpcBroker):
         broker.cores_count_max = CORES_MAX
     broker.start()
-    bootstrap = ",".join(f"{broker.host}:{broker.ports[0] + core}" for core in range(1 if against_kafka() else CORES_MAX))
+    cores_count_max = 1 if against_kafka() else CORES_MAX
+    bootstrap = ",".join(f"{broker.host}:{broker.ports[0] + core}" for core in range(cores_count_max))
     workload = Workload(bootstrap, TOPICS, producers_count=4, records_per_second=1200, seed=seed)
     attack = Attack(broker, chooser)
     try:

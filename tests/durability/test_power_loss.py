@@ -41,7 +41,7 @@ def test_nothing_acknowledged_is_lost_with_the_power(tmp_path, seed):
         broker = new_broker(disk.mount_point, 2, SMALL)
         broker.start()
         if against_kafka():
-            subprocess.run(["sync", "-f", disk.mount_point], check=True)  # else it does not start: `format` flushes nothing
+            subprocess.run(["sync", "-f", disk.mount_point], check=True)  # `format` flushes nothing
         bootstrap = ",".join(f"{broker.host}:{port}" for port in broker.ports)
         workload = Workload(bootstrap, TOPICS, producers_count=3, records_per_second=900, seed=seed)
         try:

@@ -1,8 +1,8 @@
 """Clients that work against a broker that dies: idempotent producers, a reader, and actors for everything else that a
 broker acknowledges. What each was told goes into the ledger.
 
-All are stock clients (librdkafka). What a crash leaves open is retried: by the library for records, by the actor for the
-rest. An error that no crash excuses (a fatal producer error, an offset out of range, a delivery that was given up) is
+All are stock clients (librdkafka). What a crash leaves open is retried: by the library for records, by the actor for
+the rest. An error that no crash excuses (a fatal producer error, an offset out of range, a delivery given up) is
 kept in `Workload.failures` and fails the test.
 """
 
@@ -76,7 +76,7 @@ def create_topics(bootstrap: str, topics: dict[str, int], config: dict[str, str]
 class Workload:
     """Producers, a reader, and actors, each a thread; `start`, then crash the broker at will, then `finish`.
 
-    `bootstrap` should name every port that the broker may ever use. Deterministic by `seed` in what is sent, not in when.
+    `bootstrap` should name every port that the broker may ever use. What is sent follows from `seed`, not when.
     """
 
     def __init__(
@@ -347,7 +347,8 @@ def found_progress(bootstrap: str, topic: str, index: int) -> dict[str, Any]:
     committed = group.topic_partitions[0].offset
     resource = ConfigResource(ResourceType.TOPIC, ALTERED)
     retention = admin.describe_configs([resource])[resource].result()["retention.ms"].value
-    [earliest] = [one.result() for one in admin.list_offsets({TopicPartition(TRIMMED, 0): OffsetSpec.earliest()}).values()]
+    asked_offsets = {TopicPartition(TRIMMED, 0): OffsetSpec.earliest()}
+    [earliest] = [one.result() for one in admin.list_offsets(asked_offsets).values()]
     names = admin.list_topics(timeout=10).topics
     return {
         "committed": max(committed, 0),
