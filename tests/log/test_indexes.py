@@ -1,10 +1,10 @@
 """Sparse indexes: the bytes, lookups against a plain search, and what is noticed when they are damaged."""
 
 import pytest
-from log_batches import batch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.log.log_batches import batch
 from tpc_broker.log.batch import decode_header
 from tpc_broker.log.indexes import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
 from tpc_broker.log.segment import LogSettings, SegmentIndexes, SegmentView, plan_retention, roll_reason
@@ -93,14 +93,20 @@ def test_a_segment_rolls_for_size_age_index_and_offsets():
 
 
 def views(*largest_timestamps):
-    return [SegmentView(number * 10, number * 10 + 10, 100, largest, 0)
-            for number, largest in enumerate(largest_timestamps)]
+    return [
+        SegmentView(number * 10, number * 10 + 10, 100, largest, 0) for number, largest in enumerate(largest_timestamps)
+    ]
 
 
 def plan(segments, *, log_start_offset=0, high_watermark=10_000, now_ms=1000, **settings):
     settings = {"retention_ms": -1, "retention_bytes": -1} | settings
-    return plan_retention(segments, LogSettings(**settings), log_start_offset=log_start_offset,
-                          high_watermark=high_watermark, now_ms=now_ms)
+    return plan_retention(
+        segments,
+        LogSettings(**settings),
+        log_start_offset=log_start_offset,
+        high_watermark=high_watermark,
+        now_ms=now_ms,
+    )
 
 
 def test_retention_by_age_stops_at_the_first_young_segment():

@@ -83,3 +83,31 @@ class Disk(Protocol):
     async def syncfs(self, fd: int) -> None:
         """Everything on the file system of an open file is on the disk; errors since it was opened are raised."""
         ...
+
+
+class JournalPlace(NamedTuple):
+    """A place in the chain of commits, `tpc_journal_place`."""
+
+    sequence: int
+    """The commit that is looked for here."""
+    block: int
+    """Block of the file to look at first, then the region's first."""
+    position: int
+    """The same as a count that never wraps; only for `recycle` in the same run."""
+    previous_crc: int
+
+
+class Journal(Protocol):
+    """What a core's checkpointer needs of the journal writer."""
+
+    def durable_place(self) -> JournalPlace:
+        """The place behind the last durable commit."""
+        ...
+
+    def recycle(self, position: int) -> None:
+        """Blocks in front of a position may be overwritten."""
+        ...
+
+    def extend(self, region_blocks: int) -> None:
+        """The region has so many blocks from now on; the new ones were written once and the superblock says so."""
+        ...

@@ -143,8 +143,10 @@ def decode_epochs(data: bytes) -> list[EpochStart]:
     lines = data.decode("utf-8", "replace").split("\n")
     try:
         version, count = int(lines[0]), int(lines[1])
-        entries = [EpochStart(LeaderEpoch(int(epoch)), Offset(int(offset)))
-                   for epoch, offset in (line.split(" ") for line in lines[2:] if line)]
+        entries = [
+            EpochStart(LeaderEpoch(int(epoch)), Offset(int(offset)))
+            for epoch, offset in (line.split(" ") for line in lines[2:] if line)
+        ]
     except (ValueError, IndexError) as error:
         raise TextFileError(f"{EPOCHS_FILE}: {error}") from error
     if version != 0 or count != len(entries):

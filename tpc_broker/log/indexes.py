@@ -62,8 +62,10 @@ class OffsetIndex:
         return OffsetEntry(self.base_offset + relative, position)
 
     def __iter__(self) -> Iterator[OffsetEntry]:
-        return (OffsetEntry(self.base_offset + relative, position)
-                for relative, position in _OFFSET_ENTRY.iter_unpack(bytes(self.data)))
+        return (
+            OffsetEntry(self.base_offset + relative, position)
+            for relative, position in _OFFSET_ENTRY.iter_unpack(bytes(self.data))
+        )
 
     @property
     def last(self) -> OffsetEntry | None:
@@ -128,8 +130,10 @@ class TimeIndex:
         return TimeEntry(timestamp, self.base_offset + relative)
 
     def __iter__(self) -> Iterator[TimeEntry]:
-        return (TimeEntry(timestamp, self.base_offset + relative)
-                for timestamp, relative in _TIME_ENTRY.iter_unpack(bytes(self.data)))
+        return (
+            TimeEntry(timestamp, self.base_offset + relative)
+            for timestamp, relative in _TIME_ENTRY.iter_unpack(bytes(self.data))
+        )
 
     @property
     def last(self) -> TimeEntry | None:

@@ -98,8 +98,13 @@ class ProducerState:
         duplicate = ProducerState()
         for producer in self:
             duplicate.producers[producer.producer_id] = Producer(
-                producer.producer_id, producer.epoch, producer.coordinator_epoch, producer.transaction_first_offset,
-                producer.last_timestamp, list(producer.batches))
+                producer.producer_id,
+                producer.epoch,
+                producer.coordinator_epoch,
+                producer.transaction_first_offset,
+                producer.last_timestamp,
+                list(producer.batches),
+            )
         return duplicate
 
     def apply(self, header: BatchHeader, data: Buffer, position: int = 0) -> AbortedTransaction | None:
@@ -111,7 +116,8 @@ class ProducerState:
         producer = self._producer(header)
         producer.last_timestamp = header.max_timestamp
         producer.batches.append(
-            ProducedBatch(header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp))
+            ProducedBatch(header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp)
+        )
         del producer.batches[:-BATCHES_PER_PRODUCER_MAX]
         if header.is_transactional and producer.transaction_first_offset == NO_OFFSET:
             producer.transaction_first_offset = header.base_offset
@@ -136,19 +142,24 @@ class ProducerState:
         producer.last_timestamp = header.max_timestamp
         if first_offset == NO_OFFSET or marker.kind == CONTROL_COMMIT:
             return None
-        return AbortedTransaction(header.producer_id, first_offset, header.last_offset,
-                                  self.last_stable_offset(header.next_offset))
+        return AbortedTransaction(
+            header.producer_id, first_offset, header.last_offset, self.last_stable_offset(header.next_offset)
+        )
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """First offset of the oldest open transaction, the high watermark when there is none below it."""
-        return min((producer.transaction_first_offset for producer in self
-                    if producer.transaction_first_offset != NO_OFFSET), default=high_watermark)
+        return min(
+            (producer.transaction_first_offset for producer in self if producer.transaction_first_offset != NO_OFFSET),
+            default=high_watermark,
+        )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers without an open transaction that were silent for so long; how many."""
-        silent = [producer.producer_id for producer in self
-                  if producer.transaction_first_offset == NO_OFFSET
-                  and now_ms - producer.last_timestamp >= expiration_ms]
+        silent = [
+            producer.producer_id
+            for producer in self
+            if producer.transaction_first_offset == NO_OFFSET and now_ms - producer.last_timestamp >= expiration_ms
+        ]
         for producer_id in silent:
             del self.producers[producer_id]
         return len(silent)
@@ -158,9 +169,18 @@ class ProducerState:
         entries = []
         for producer in self:
             last = producer.batches[-1] if producer.batches else ProducedBatch(NO_SEQUENCE, NO_OFFSET, 0, NO_TIMESTAMP)
-            entries.append(_SNAPSHOT_ENTRY.pack(
-                producer.producer_id, producer.epoch, last.last_sequence, last.last_offset, last.offset_delta,
-                producer.last_timestamp, producer.coordinator_epoch, producer.transaction_first_offset))
+            entries.append(
+                _SNAPSHOT_ENTRY.pack(
+                    producer.producer_id,
+                    producer.epoch,
+                    last.last_sequence,
+                    last.last_offset,
+                    last.offset_delta,
+                    producer.last_timestamp,
+                    producer.coordinator_epoch,
+                    producer.transaction_first_offset,
+                )
+            )
         covered = struct.pack(">i", len(entries)) + b"".join(entries)
         return struct.pack(">hI", SNAPSHOT_VERSION, crc32c(covered)) + covered
 
@@ -177,8 +197,16 @@ class ProducerState:
         if count < 0 or len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
             raise SnapshotError(f"{count} entries in {len(data)} bytes")
         state = cls()
-        for (producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch,
-             first_offset) in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEADER.size :]):
+        for (
+            producer_id,
+            epoch,
+            last_sequence,
+            last_offset,
+            offset_delta,
+            timestamp,
+            coordinator_epoch,
+            first_offset,
+        ) in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEADER.size :]):
             producer = Producer(producer_id, epoch, coordinator_epoch, first_offset, timestamp)
             if last_offset != NO_OFFSET:
                 producer.batches.append(ProducedBatch(last_sequence, last_offset, offset_delta, timestamp))
@@ -189,9 +217,16 @@ class ProducerState:
         """All that is known, for a core's checkpoint (little-endian; no CRC of its own)."""
         parts = [_COUNT.pack(len(self.producers))]
         for producer in self:
-            parts.append(_PRODUCER.pack(producer.producer_id, producer.epoch, producer.coordinator_epoch,
-                                        producer.transaction_first_offset, producer.last_timestamp,
-                                        len(producer.batches)))
+            parts.append(
+                _PRODUCER.pack(
+                    producer.producer_id,
+                    producer.epoch,
+                    producer.coordinator_epoch,
+                    producer.transaction_first_offset,
+                    producer.last_timestamp,
+                    len(producer.batches),
+                )
+            )
             parts.extend(_BATCH.pack(*batch) for batch in producer.batches)
         return b"".join(parts)
 

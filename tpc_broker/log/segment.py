@@ -135,8 +135,9 @@ class RetentionPlan(NamedTuple):
     roll: bool
 
 
-def plan_retention(segments: Sequence[SegmentView], settings: LogSettings, *, log_start_offset: int,
-                   high_watermark: int, now_ms: int) -> RetentionPlan:
+def plan_retention(
+    segments: Sequence[SegmentView], settings: LogSettings, *, log_start_offset: int, high_watermark: int, now_ms: int
+) -> RetentionPlan:
     """Which leading segments may go. Never one that reaches beyond the high watermark, never an empty active one."""
     surplus_bytes = sum(segment.size_bytes for segment in segments) - settings.retention_bytes
     reasons: list[str] = []

@@ -1,0 +1,187 @@
+"""Recovery under a disk that loses power anywhere: nothing acknowledged is lost, nothing is invented."""
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.broker.fake_disk import FakeDisk
+from tests.broker.storage_world import PowerLoss, StorageFailedError, World
+from tpc_broker.broker import storage_checkpoint
+from tpc_broker.log import journal
+
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(autouse=True)
+def small_journal(monkeypatch):
+    monkeypatch.setattr(journal, "JOURNAL_BYTES_MIN", 64 * 1024)
+    monkeypatch.setattr(journal, "READ_WINDOW_BLOCKS", 8)
+
+
+async def live(world, steps):
+    for _step in range(steps):
+        await world.step()
+
+
+async def lives(seed, *, powers=3, steps=40, disk=None):
+    """Several lives of one core, each ended by a power loss at a random effect (also while it recovers)."""
+    world = World(seed, disk=disk)
+    for _life in range(powers):
+        world.disk.lose_power_at = world.disk.effects + world.rng.randint(1, steps * 3)
+        try:
+            await world.open()
+            await live(world, steps)
+        except PowerLoss:
+            pass
+        world.disk.crash(world.rng)
+    await world.open()
+    for partition in world.partitions:
+        await world.verify(partition)
+
+
+@QUICK
+@given(st.integers(0, 2**32))
+def test_power_loss_anywhere(seed):
+    trio.run(lambda: lives(seed))
+
+
+def test_power_loss_at_every_effect_of_one_life():
+    async def run(effect):
+        world = World(7)
+        await world.open()
+        await live(world, 25)
+        world.disk.effects, world.disk.lose_power_at = 0, effect
+        try:
+            await live(world, 25)
+        except PowerLoss:
+            world.disk.crash(world.rng)
+        else:
+            return False
+        await world.open()
+        return True
+
+    effect = 1
+    while trio.run(run, effect):
+        effect += 1
+    assert effect > 25
+
+
+def test_recovery_killed_at_every_effect_and_run_again():
+    async def run(effect):
+        world = World(11)
+        await world.open()
+        await live(world, 45)
+        for _append in range(6):
+            await world.append()
+        await world.write_behind(everything=True)
+        await world.roll()
+        await world.cut()
+        await world.append()
+        world.disk.crash(world.rng)
+        world.disk.lose_power_at = effect
+        try:
+            await world.open()
+        except PowerLoss:
+            world.disk.crash(world.rng)
+        else:
+            return False
+        await world.open()
+        return True
+
+    effect = 1
+    while trio.run(run, effect):
+        effect += 1
+    assert effect > 5
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_the_nth_effect_fails_and_the_files_are_made_anew(seed):
+    """An error of the disk while writing behind or syncing: rewritten from the journal, then power is lost."""
+
+    async def run(effect):
+        world = World(seed)
+        await world.open()
+        await live(world, 20)
+        world.disk.effects, world.disk.fail_at = 0, effect
+        failed = False
+        for _step in range(25):
+            try:
+                await world.step()
+            except (OSError, StorageFailedError, AssertionError) as error:
+                failed = True
+                if "durable write" in str(error):
+                    return True  # the journal itself: its writer's tests
+                await world.rewrite_failed()
+                break
+        for partition in world.partitions:
+            storage = world.storages[partition.key]
+            partition.unwritten = [one for one in partition.acknowledged if one[0] >= storage.written_end_offset]
+        if failed:
+            world.disk.fail_at = None
+            await world.write_behind(everything=True)
+            await world.checkpoint()
+            for partition in world.partitions:
+                await world.verify(partition)
+            world.disk.crash(world.rng)
+            await world.open()
+        return failed
+
+    effect = 1
+    while trio.run(run, effect):
+        effect += 1
+    assert effect > 20
+
+
+def test_a_kill_without_power_loss():
+    async def run():
+        world = World(5)
+        for _life in range(6):
+            await world.open()
+            await live(world, 60)
+            world.disk.kill()
+        await world.open()
+
+    trio.run(run)
+
+
+def fails_for_some_seed(make_disk):
+    for seed in range(60):
+        try:
+            trio.run(lambda seed=seed: lives(seed, disk=make_disk()))
+        except Exception:
+            return True
+    return False
+
+
+class ForgetfulDisk(FakeDisk):
+    sync_directories = False
+
+
+class LazyDisk(FakeDisk):
+    """Says that files are synced, and does not."""
+
+    async def fdatasync(self, fd):
+        await trio.lowlevel.checkpoint()
+
+
+def test_mutant_without_directory_syncs_is_caught():
+    assert fails_for_some_seed(ForgetfulDisk)
+
+
+def test_mutant_without_file_syncs_is_caught():
+    assert fails_for_some_seed(LazyDisk)
+
+
+def test_mutant_checkpoint_before_data_is_caught(monkeypatch):
+    async def unsynced(self, storages, pace_seconds):
+        return {storage.key: await storage.capture() for storage in storages}
+
+    monkeypatch.setattr(storage_checkpoint.Checkpointer, "_capture_and_sync", unsynced)
+    assert fails_for_some_seed(FakeDisk)
+
+
+def test_the_syncfs_way_is_as_safe(monkeypatch):
+    monkeypatch.setattr(storage_checkpoint, "SYNCFS_PARTITIONS", 1)
+    for seed in range(25):
+        trio.run(lambda seed=seed: lives(seed))

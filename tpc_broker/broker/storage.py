@@ -1,0 +1,578 @@
+"""The segments of one partition: written behind, read, cut, retained, and captured for checkpoints.
+
+Theory of operation
+-------------------
+An acknowledged record is in the journal, not here. `append` brings durable batches into the active segment without any
+sync; `capture` says what has been written, `sync` makes that durable, and only a checkpoint with the captured state
+makes recovery believe it. So between checkpoints nothing here has to be ordered, and a crash may leave the files in any
+state behind the checkpointed position.
+
+Indexes, producer state and leader epochs are functions of the batches and are kept along with them. Index entries wait
+in memory and go to their files at a roll and before a capture.
+
+Sealed segments are opened without reading them. Their indexes are loaded when they are first looked into, checked, and
+made again from the log when they are wrong.
+
+*Space.* Before records for a partition are admitted to the journal, `reserve` takes disk space for them (fallocate
+beyond the end of the file): what was admitted can then be written behind also on a full disk. Space for the time after
+the next roll lies in a spare file, which the roll renames.
+
+*Failure.* When a write or sync fails the kernel may have thrown the pages away and call the file clean. The partition
+is then `failed`: no further append is taken, nothing of it may be checkpointed, and the journal keeps its entries
+until the partition was put back to its last checkpoint and replayed (`storage_recovery.rewrite_partition`).
+
+One task writes at a time (a lock); reads run beside it, below `written_end_offset`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import errno
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import trio
+
+from tpc_broker.broker.storage_segments import Segment, SegmentFolder
+from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchHeader, decode_header, walk_headers
+from tpc_broker.log.checkpoint import PartitionCheckpoint
+from tpc_broker.log.epochs import LeaderEpochs
+from tpc_broker.log.files import SNAPSHOT_SUFFIX, SPARE_FILE, segment_file_name
+from tpc_broker.log.producer_state import ProducerState, SnapshotError
+from tpc_broker.log.segment import LogSettings, RetentionPlan, SegmentIndexes, SegmentView, plan_retention, roll_reason
+from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from tpc_broker.log.batch import Buffer
+    from tpc_broker.log.indexes import AbortedTransaction
+
+RESERVE_STEP_BYTES: Final = 1024 * 1024
+READ_SLACK_BYTES: Final = 16 * 1024
+
+
+class StorageFailedError(Exception):
+    """A write or sync of this partition failed, or it was taken offline; the message says which and why."""
+
+
+class OffsetOutOfRangeError(LookupError):
+    """No segment holds the offset: it lies in front of the first one."""
+
+
+class TimestampMatch(NamedTuple):
+    """The first batch that may hold the record wanted; the record itself is found by whoever can unpack the batch."""
+
+    header: BatchHeader
+    batch: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStatistics:
+    """For DescribeLogDirs and the like."""
+
+    segments_count: int
+    size_bytes: int
+    log_start_offset: int
+    written_end_offset: int
+    reserved_bytes: int
+    failed: str | None
+
+
+class PartitionStorage:
+    """See the module's theory. Made by `create`, or by recovery from a checkpoint."""
+
+    def __init__(
+        self, folder: SegmentFolder, state: PartitionCheckpoint, segments: list[Segment], settings: LogSettings
+    ) -> None:
+        self.folder = folder
+        self.topic = state.topic
+        self.key: TopicPartition = state.key
+        self.settings = settings
+        self.segments = segments
+        self.log_start_offset: int = state.log_start_offset
+        self.written_end_offset: int = state.log_end_offset
+        self.leader_epoch: int = state.leader_epoch
+        self.voted_for = state.voted_for
+        self.epochs = LeaderEpochs(state.epochs)
+        self.producers = state.producers.copy()
+        self.failed: str | None = None
+        self.checkpointed = state
+        """What the last durable checkpoint says."""
+        self._version, self._captured_version, self._checkpointed_version = 1, 1, 0
+        self._lock = trio.Lock()
+        self._spare_reserved_bytes = 0
+        self._doomed: list[tuple[int, list[str]]] = []
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything happened that is in no durable checkpoint."""
+        return self._version != self._checkpointed_version
+
+    def mark_changed(self) -> None:
+        """Something happened that a checkpoint has to say (epoch, vote and log start may be set from outside)."""
+        self._version += 1
+
+    def mark_checkpointed(self, state: PartitionCheckpoint) -> None:
+        """The state captured last is in a durable checkpoint now."""
+        self.checkpointed = state
+        self._checkpointed_version = self._captured_version
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """As far as written behind; records in memory may hold older open transactions only if they are here."""
+        return self.producers.last_stable_offset(self.written_end_offset)
+
+    def statistics(self) -> StorageStatistics:
+        return StorageStatistics(
+            len(self.segments),
+            self.size_bytes,
+            self.log_start_offset,
+            self.written_end_offset,
+            self.reserved_bytes,
+            self.failed,
+        )
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    async def append(self, batches: Sequence[Buffer]) -> None:
+        """Write durable batches behind what is there, rolling where it is due. Each buffer holds whole batches.
+
+        StorageFailedError: nothing more may be expected of this partition until it was rewritten from the journal.
+        """
+        async with self._changing("write"):
+            await self._append(batches)
+
+    @asynccontextmanager
+    async def _changing(self, what: str) -> AsyncIterator[None]:
+        """One change of the files. An error of the disk inside makes the partition failed."""
+        async with self._lock:
+            self._refuse_if_failed()
+            self.mark_changed()
+            try:
+                yield
+            except OSError as error:
+                self.fail(f"{what}: {error}")
+                raise StorageFailedError(self.failed) from error
+
+    async def _append(self, batches: Sequence[Buffer]) -> None:
+        run: list[memoryview] = []
+        position = self.active.size_bytes
+        end_offset = self.written_end_offset
+        for buffer in batches:
+            view, run_from = memoryview(buffer), 0
+            place = 0
+            for header, _at in walk_headers(view):
+                if header.base_offset < end_offset:  # it got here before an earlier call failed
+                    assert header.next_offset <= end_offset, (self.key, header, end_offset)
+                    place += header.size_bytes
+                    run_from = place
+                    continue
+                if roll_reason(self._indexes(), position, header, self.settings) is not None:
+                    run.append(view[run_from:place])
+                    await self._write_run(run, position, end_offset)
+                    run, run_from, position = [], place, 0
+                    await self._roll(header.base_offset)
+                self._indexes().add(header, position, self.producers.apply(header, view, place))
+                if header.partition_leader_epoch > self.epochs.latest:
+                    self.epochs.assign(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
+                position += header.size_bytes
+                end_offset = header.next_offset
+                place += header.size_bytes
+            assert place == len(view), (self.key, place, len(view))
+            run.append(view[run_from:])
+        await self._write_run(run, position, end_offset)
+
+    def _indexes(self) -> SegmentIndexes:
+        indexes = self.active.indexes
+        assert indexes is not None, self.key
+        return indexes
+
+    async def _write_run(self, run: list[memoryview], end_position: int, end_offset: int) -> None:
+        """Write buffers to the end of the active segment; then, and only then, readers may see them."""
+        buffers = [view for view in run if len(view)]
+        if buffers:
+            assert self.active.size_bytes + sum(map(len, buffers)) == end_position, (self.key, end_position)
+            await self.folder.write(self.active.log_name, buffers, self.active.size_bytes)
+            self.active.size_bytes = end_position
+        self.written_end_offset = end_offset
+
+    async def roll(self) -> None:
+        """Seal the active segment now, unless it is empty (retention of the active segment)."""
+        async with self._changing("roll"):
+            if self.active.size_bytes:
+                await self._roll(self.written_end_offset)
+
+    async def _roll(self, base_offset: int) -> None:
+        """Seal the active segment and begin another one. It is synced with the next checkpoint."""
+        sealed = self.active
+        self._indexes().seal()
+        await self.folder.flush_indexes(sealed, sealed=True)
+        if sealed.reserved_end_position > sealed.size_bytes:
+            async with self.folder.use(sealed.log_name) as file:
+                await self.folder.disk.truncate(file.fd, sealed.size_bytes)
+        await self.folder.write_file(segment_file_name(base_offset, SNAPSHOT_SUFFIX), self.producers.encode_snapshot())
+        segment = Segment(base_offset, indexes=SegmentIndexes(base_offset, self.settings.index_interval_bytes))
+        if self._spare_reserved_bytes:
+            await self.folder.rename(SPARE_FILE, segment.log_name)
+            segment.reserved_end_position, self._spare_reserved_bytes = self._spare_reserved_bytes, 0
+        self.segments.append(segment)
+        self.folder.names_changed = True
+
+    # -- space -----------------------------------------------------------------------------------------------------
+
+    @property
+    def reserved_bytes(self) -> int:
+        """How much can certainly be written behind from here on, the next roll included."""
+        in_active = max(self.active.reserved_end_position - self.active.size_bytes, 0)
+        room = max(self.settings.segment_bytes - self.active.size_bytes, 0)
+        return in_active if in_active < room else max(min(in_active, room), self._spare_reserved_bytes)
+
+    async def reserve(self, ahead_bytes: int) -> None:
+        """Make sure that so many bytes behind the written end can be written. OSError (ENOSPC): refuse the append.
+
+        Space is taken in steps, so that most calls find enough. A file system without fallocate reserves nothing.
+        """
+        if self.reserved_bytes >= ahead_bytes:
+            return
+        async with self._lock:
+            self._refuse_if_failed()
+            wanted = -(-ahead_bytes // RESERVE_STEP_BYTES) * RESERVE_STEP_BYTES
+            active = self.active
+            room = max(self.settings.segment_bytes - active.size_bytes, 0)
+            in_active = min(wanted, room)
+            if active.reserved_end_position < active.size_bytes + in_active:
+                await self._take_space(active.log_name, active.size_bytes, in_active)
+                active.reserved_end_position = active.size_bytes + in_active
+            if ahead_bytes > room and self._spare_reserved_bytes < wanted:
+                await self._take_space(SPARE_FILE, 0, wanted)
+                self._spare_reserved_bytes = wanted
+
+    async def _take_space(self, name: str, position: int, length: int) -> None:
+        if not length:
+            return
+        async with self.folder.use(name, create=True) as file:
+            try:
+                await self.folder.disk.fallocate(file.fd, position, length, keep_size=True)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def _segment_number(self, offset: int) -> int:
+        number = bisect.bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
+        if number < 0:
+            raise OffsetOutOfRangeError(f"offset {offset} lies in front of {self.segments[0].base_offset}")
+        return number
+
+    async def read(self, offset: int, bytes_max: int, upto_offset: int | None = None) -> bytes:
+        """Whole batches from the one that holds `offset` on, as stored, from one segment.
+
+        Batches that begin at or behind `upto_offset` are left out. The first batch comes even if it is larger than
+        `bytes_max`. Empty when nothing at or behind the offset was written here yet (look in memory).
+        """
+        upto = self.written_end_offset if upto_offset is None else min(upto_offset, self.written_end_offset)
+        number = self._segment_number(offset)
+        while offset < upto and number < len(self.segments):
+            segment = self.segments[number]
+            data = await self._read_segment(segment, segment.size_bytes, offset, bytes_max, upto)
+            if data:
+                return data
+            number += 1
+        return b""
+
+    async def _read_segment(self, segment: Segment, size_bytes: int, offset: int, bytes_max: int, upto: int) -> bytes:
+        indexes = await self._load(segment)
+        position = indexes.offsets.lookup(offset).position
+        async with self.folder.use(segment.log_name) as file:
+            while position < size_bytes:
+                wanted = min(size_bytes - position, bytes_max + self.settings.index_interval_bytes + READ_SLACK_BYTES)
+                data = await self.folder.disk.read(file.fd, wanted, position)
+                start, header = _find_offset(data, offset)
+                if header is None:
+                    assert start > 0 or len(data) < size_bytes - position, (self.key, segment, position)
+                    position += start
+                    if start == 0:
+                        position += decode_header(data).size_bytes
+                    continue
+                if header.base_offset >= upto:
+                    return b""
+                if start + header.size_bytes > len(data):
+                    return await self.folder.disk.read(file.fd, header.size_bytes, position + start)
+                return data[start : _end_of_batches(data, start, bytes_max, upto)]
+        return b""
+
+    async def offset_for_timestamp(self, timestamp: int, start_offset: int) -> TimestampMatch | None:
+        """The first batch at or behind an offset whose largest timestamp is not below the one wanted."""
+        for number in range(self._segment_number(max(start_offset, self.segments[0].base_offset)), len(self.segments)):
+            segment = self.segments[number]
+            indexes = await self._load(segment)
+            if segment.size_bytes == 0 or indexes.largest_timestamp < timestamp:
+                continue
+            near = indexes.times.lookup(timestamp)
+            position = indexes.offsets.lookup(max(near.offset, start_offset)).position
+            async with aclosing(self.folder.walk(segment, position)) as batches:
+                async for header, place in batches:
+                    if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
+                        return TimestampMatch(header, await self.folder.read(segment, place, header.size_bytes))
+        return None
+
+    async def largest_timestamp(self) -> TimestampMatch | None:
+        """The batch that holds the record with the largest timestamp (ListOffsets -3); the first of equals."""
+        best: SegmentIndexes | None = None
+        for segment in self.segments:
+            indexes = await self._load(segment)
+            if indexes.largest_timestamp >= 0 and (best is None or indexes.largest_timestamp > best.largest_timestamp):
+                best = indexes
+        return None if best is None else await self.offset_for_timestamp(best.largest_timestamp, best.base_offset)
+
+    async def aborted_transactions(self, fetch_offset: int, upper_offset: int) -> list[AbortedTransaction]:
+        """Aborted transactions that touch [fetch_offset, upper_offset), for readers of committed records."""
+        found: list[AbortedTransaction] = []
+        for number in range(self._segment_number(fetch_offset), len(self.segments)):
+            indexes = await self._load(self.segments[number])
+            more, complete = indexes.transactions.collect(fetch_offset, upper_offset)
+            found += more
+            if complete:
+                break
+        return found
+
+    async def _load(self, segment: Segment) -> SegmentIndexes:
+        if segment.indexes is None:
+            number = self.segments.index(segment)
+            end_offset = (
+                self.segments[number + 1].base_offset if number + 1 < len(self.segments) else self.written_end_offset
+            )
+            segment.indexes = await self.folder.load_indexes(segment, end_offset, self.settings.index_interval_bytes)
+        return segment.indexes
+
+    # -- cutting and retention -------------------------------------------------------------------------------------
+
+    async def truncate(self, offset: int, *, trust_indexes: bool = True) -> None:
+        """Cut the log: everything at or above a batch's base offset is void. The journal's CUT is durable before.
+
+        `trust_indexes` is false in recovery, where an earlier life may have cut already and written behind the cut.
+        ValueError: the offset lies inside a batch, or the segments end in front of it.
+        """
+        async with self._changing("cut"):
+            if offset >= self.written_end_offset:
+                return
+            while len(self.segments) > 1 and self.active.base_offset >= offset:
+                await self._remove_segment(self.segments.pop(), offset)
+            segment = self.active
+            if segment.base_offset > offset:
+                await self._remove_segment(self.segments.pop(), offset)
+                segment = Segment(offset, indexes=SegmentIndexes(offset, self.settings.index_interval_bytes))
+                self.segments.append(segment)
+            else:
+                await self._cut_segment(segment, offset, trust_indexes=trust_indexes)
+            self.epochs.truncate_end(Offset(offset))
+            self.written_end_offset = offset
+            self.log_start_offset = min(self.log_start_offset, offset)
+            self.producers = await self._producers_at(offset)
+
+    async def _remove_segment(self, segment: Segment, cut_offset: int) -> None:
+        """Its files go; a snapshot of the producers in front of the cut is still right."""
+        for name in segment.file_names:
+            if segment.base_offset != cut_offset or not name.endswith(SNAPSHOT_SUFFIX):
+                await self.folder.remove(name)
+
+    async def _cut_segment(self, segment: Segment, offset: int, *, trust_indexes: bool) -> None:
+        interval_bytes, position = self.settings.index_interval_bytes, 0
+        indexes = await self.folder.load_indexes(segment, offset, interval_bytes) if trust_indexes else None
+        if indexes is not None and offset > segment.base_offset:
+            position = indexes.offsets.lookup(offset - 1).position
+        end_offset = segment.base_offset
+        async with aclosing(self.folder.walk(segment, position if offset > segment.base_offset else 0)) as batches:
+            while end_offset < offset:
+                header, place = await anext(batches, (None, 0))
+                if header is None or header.base_offset < offset < header.next_offset:
+                    raise ValueError(f"offset {offset} does not end a batch of segment {segment.base_offset}")
+                if header.base_offset >= offset:
+                    break
+                position, end_offset = place + header.size_bytes, header.next_offset
+        await self.folder.cut(segment, position)
+        if indexes is None:
+            indexes = await self.folder.rebuild_indexes(segment, interval_bytes)
+        indexes.truncate(position, offset)
+        segment.indexes = indexes
+        await self.folder.resume(segment)
+
+    async def _producers_at(self, offset: int) -> ProducerState:
+        """Producer state in front of an offset: the nearest good snapshot, and the batches since."""
+        state, from_offset = ProducerState(), self.segments[0].base_offset
+        for segment in reversed(self.segments):
+            data = await self.folder.read_file(segment_file_name(segment.base_offset, SNAPSHOT_SUFFIX))
+            if data is None or segment.base_offset > offset:
+                continue
+            try:
+                state, from_offset = ProducerState.decode_snapshot(data), segment.base_offset
+                break
+            except SnapshotError:
+                continue
+        for segment in self.segments[self._segment_number(from_offset) :]:
+            async with aclosing(self.folder.walk(segment, 0)) as batches:
+                async for header, place in batches:
+                    if header.next_offset > offset:
+                        return state
+                    state.apply(header, await self.folder.control_data(segment, header, place))
+        return state
+
+    async def plan_retention(self, now_ms: int, high_watermark: int) -> tuple[RetentionPlan, int]:
+        """Which leading segments may go, and the log start offset this leads to.
+
+        The caller makes the new log start durable (a LOG_START entry), then calls `advance_log_start`.
+        """
+        views = []
+        for number, segment in enumerate(self.segments):
+            indexes = await self._load(segment)
+            end = self.segments[number + 1].base_offset if number + 1 < len(self.segments) else self.written_end_offset
+            appended_ms = await self.folder.modified_ms(segment) if segment.size_bytes else now_ms
+            views.append(
+                SegmentView(segment.base_offset, end, segment.size_bytes, indexes.largest_timestamp, appended_ms)
+            )
+        plan = plan_retention(
+            views,
+            self.settings,
+            log_start_offset=self.log_start_offset,
+            high_watermark=min(high_watermark, self.written_end_offset),
+            now_ms=now_ms,
+        )
+        start = views[plan.segments_count - 1].end_offset if plan.segments_count else self.log_start_offset
+        return plan, max(start, self.log_start_offset)
+
+    async def advance_log_start(self, offset: int, now_ms: int) -> int:
+        """The log starts at an offset from now on (its journal entry is durable); how many segments went.
+
+        Segments wholly below it are renamed, and unlinked by `purge` after `file.delete.delay.ms`. Called as often as
+        needed: an offset not above the present start only removes what is left over.
+        """
+        async with self._changing("retention"):
+            self.log_start_offset = max(self.log_start_offset, offset)
+            self.epochs.truncate_start(Offset(self.log_start_offset))
+            if self.active.size_bytes and self.written_end_offset <= self.log_start_offset:
+                await self._roll(self.written_end_offset)
+            gone = 0
+            while len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset:
+                segment = self.segments.pop(0)
+                names = await self.folder.doom(segment)
+                self._doomed.append((now_ms + self.settings.file_delete_delay_ms, names))
+                gone += 1
+            return gone
+
+    async def purge(self, now_ms: int) -> None:
+        """Unlink files whose delay is over."""
+        while self._doomed and self._doomed[0][0] <= now_ms:
+            _due, names = self._doomed.pop(0)
+            for name in names:
+                await self.folder.remove(name)
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    async def capture(self, *, flush: bool = True) -> PartitionCheckpoint:
+        """What is written, to be named by a checkpoint once `sync` (or a sync of the file system) has succeeded."""
+        async with self._lock:
+            self._refuse_if_failed()
+            if flush:
+                try:
+                    await self.folder.flush_indexes(self.active, sealed=False)
+                except OSError as error:
+                    self.fail(f"indexes of segment {self.active.base_offset}: {error}")
+                    raise StorageFailedError(self.failed) from error
+            self._captured_version = self._version
+            return self.state()
+
+    def state(self) -> PartitionCheckpoint:
+        """The captured fields, as they are now."""
+        active, indexes = self.active, self._indexes()
+        return PartitionCheckpoint(
+            self.key.topic_id,
+            self.key.partition,
+            self.topic,
+            Offset(active.base_offset),
+            active.size_bytes,
+            Offset(self.log_start_offset),
+            Offset(self.written_end_offset),
+            LeaderEpoch(self.leader_epoch),
+            self.voted_for,
+            indexes.largest_timestamp,
+            indexes.largest_timestamp_offset,
+            indexes.first_timestamp,
+            index_bytes=active.flushed_bytes[0],
+            time_index_bytes=active.flushed_bytes[1],
+            transaction_index_bytes=active.flushed_bytes[2],
+            epochs=self.epochs.entries,
+            producers=self.producers.copy(),
+        )
+
+    async def sync(self) -> None:
+        """Everything that was written before the call is durable after it."""
+        try:
+            await self.folder.sync(self.epochs.entries)
+        except OSError as error:
+            self.fail(f"sync: {error}")
+            raise StorageFailedError(self.failed) from error
+
+    def take_over(self, fresh: PartitionStorage) -> None:
+        """Go on from another object's state, after the files were made anew (`rewrite_partition`)."""
+        self.segments = fresh.segments
+        self.written_end_offset = fresh.written_end_offset
+        self.producers = fresh.producers
+        self.failed = None
+        self.mark_changed()
+        self._spare_reserved_bytes = 0
+
+    def fail(self, reason: str) -> None:
+        """Take no further append (first reason counts)."""
+        if self.failed is None:
+            self.failed = reason
+
+    def _refuse_if_failed(self) -> None:
+        if self.failed is not None:
+            raise StorageFailedError(self.failed)
+
+    async def close(self) -> None:
+        """Give back reserved space and close the files. What has to be durable was synced before."""
+        async with self._lock:
+            active = self.active
+            if active.reserved_end_position > active.size_bytes and not self.failed:
+                async with self.folder.use(active.log_name, create=True) as file:
+                    await self.folder.disk.truncate(file.fd, active.size_bytes)
+            if self._spare_reserved_bytes:
+                await self.folder.remove(SPARE_FILE)
+            await self.folder.close()
+
+
+def _find_offset(data: bytes, offset: int) -> tuple[int, BatchHeader | None]:
+    """Where the first batch that ends at or behind an offset begins; None when it is not in the bytes, and how far
+    one has to go on.
+    """
+    place = 0
+    while place + BATCH_HEADER_BYTES <= len(data):
+        header = decode_header(data, place)
+        if header.last_offset >= offset:
+            return place, header
+        place += header.size_bytes
+    return place, None
+
+
+def _end_of_batches(data: bytes, start: int, bytes_max: int, upto: int) -> int:
+    """End of the last batch that is whole, begins below `upto`, and ends within the limit; at least the first."""
+    end = start
+    while end + BATCH_HEADER_BYTES <= len(data):
+        header = decode_header(data, end)
+        behind = end + header.size_bytes
+        if behind > len(data) or header.base_offset >= upto or (end > start and behind - start > bytes_max):
+            break
+        end = behind
+    return end

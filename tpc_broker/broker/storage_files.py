@@ -1,0 +1,115 @@
+"""Open files of one core's partitions: shared between readers and the writer, bounded in number, closed when idle.
+
+A file is opened when it is first wanted and stays open as long as there is room. Least recently used ones are closed
+first, except those in use and those that are *dirty*: a file with writes that no sync has covered is never closed,
+because an error of the kernel's own write-back would be reported to nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tpc_broker.broker.ports import Disk
+
+OPEN_FILES_MAX: Final = 2048
+
+
+class OpenFile:
+    """One open file. `dirty`: written since its last sync began."""
+
+    __slots__ = ("dirty", "fd", "forgotten", "path", "users")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+        self.users = 0
+        self.dirty = False
+        self.forgotten = False
+
+
+class FileCache:
+    """The open files of one core, by path."""
+
+    def __init__(self, disk: Disk, open_files_max: int = OPEN_FILES_MAX) -> None:
+        self.disk = disk
+        self._max = open_files_max
+        self._files: OrderedDict[Path, OpenFile] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def paths(self) -> list[Path]:
+        return list(self._files)
+
+    @asynccontextmanager
+    async def use(self, path: Path, *, create: bool = False) -> AsyncIterator[OpenFile]:
+        """The file, open for reading and writing while in the block; `create` makes it when it is not there."""
+        file = self._files.get(path)
+        if file is None:
+            fd = await self.disk.open(path, os.O_RDWR | (os.O_CREAT if create else 0))
+            file = self._files.get(path)
+            if file is None:
+                file = self._files[path] = OpenFile(path, fd)
+            else:  # another task opened it meanwhile
+                await self.disk.close(fd)
+        self._files.move_to_end(path)
+        file.users += 1
+        try:
+            yield file
+        finally:
+            file.users -= 1
+            if file.forgotten and file.users == 0:
+                await self.disk.close(file.fd)
+        if len(self._files) > self._max:
+            await self._close_idle()
+
+    async def sync(self, path: Path) -> None:
+        """Make what was written to a file durable. OSError: its pages may be marked clean all the same; never retry."""
+        file = self._files.get(path)
+        if file is None or not file.dirty:
+            return
+        file.users += 1
+        file.dirty = False
+        try:
+            await self.disk.fdatasync(file.fd)
+        except BaseException:
+            file.dirty = True
+            raise
+        finally:
+            file.users -= 1
+            if file.forgotten and file.users == 0:
+                await self.disk.close(file.fd)
+
+    def mark_synced(self, path: Path) -> None:
+        """A sync of the whole file system has covered the file, and it was not written since that began."""
+        file = self._files.get(path)
+        if file is not None:
+            file.dirty = False
+
+    async def forget(self, path: Path) -> None:
+        """The file is going away under this name: closed when its last user is done."""
+        file = self._files.pop(path, None)
+        if file is None:
+            return
+        file.forgotten = True
+        if file.users == 0:
+            await self.disk.close(file.fd)
+
+    async def close(self) -> None:
+        """Close everything. Whoever wants durability has synced before."""
+        for path in list(self._files):
+            await self.forget(path)
+
+    async def _close_idle(self) -> None:
+        idle = [path for path, file in self._files.items() if file.users == 0 and not file.dirty]
+        for path in idle[: len(self._files) - self._max]:
+            file = self._files.get(path)
+            if file is not None and file.users == 0 and not file.dirty:
+                await self.forget(path)

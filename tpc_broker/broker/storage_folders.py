@@ -1,0 +1,149 @@
+"""Partition folders as they lie in the data folder: found, made, deleted.
+
+A folder belongs to the topic id in its `partition.metadata`, whatever its name says: a topic that was deleted and made
+again under the same name never gets the old one's records.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
+from tpc_broker.broker.storage_segments import Segment, SegmentFolder, make_folder
+from tpc_broker.log.checkpoint import PartitionCheckpoint
+from tpc_broker.log.files import (
+    DELETED_FOLDER_SUFFIX,
+    LOG_SUFFIX,
+    PARTITION_METADATA_FILE,
+    TextFileError,
+    decode_partition_metadata,
+    deleted_folder_name,
+    encode_partition_metadata,
+    parse_partition_folder_name,
+    parse_segment_file_name,
+    partition_folder_name,
+)
+from tpc_broker.log.recovery import PartitionFolder, SegmentFile
+from tpc_broker.log.segment import LogSettings, SegmentIndexes
+from tpc_broker.model import TopicPartition
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tpc_broker.broker.ports import Disk
+    from tpc_broker.broker.storage_files import FileCache
+
+OFFLINE_FILE: Final = "offline"
+"""In a partition's folder: it was set aside for the reason in the file. Removing the file is the operator's
+decision.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionListing:
+    """A partition folder with a topic id."""
+
+    path: Path
+    folder: PartitionFolder
+    names: frozenset[str]
+    offline: str | None
+
+    @property
+    def segments(self) -> tuple[SegmentFile, ...]:
+        return self.folder.segments
+
+    @classmethod
+    async def read(cls, disk: Disk, path: Path) -> PartitionListing | None:
+        """None: no partition's folder, or one whose making was cut short (no metadata and nothing in it)."""
+        parsed = parse_partition_folder_name(path.name)
+        if parsed is None:
+            return None
+        names = frozenset(await disk.listdir(path))
+        metadata = await _small_file(disk, path / PARTITION_METADATA_FILE) if PARTITION_METADATA_FILE in names else b""
+        try:
+            topic_id = decode_partition_metadata(metadata)
+        except TextFileError:
+            return None
+        segments = []
+        for name in names:
+            segment = parse_segment_file_name(name)
+            if segment is not None and segment[1] == LOG_SUFFIX:
+                segments.append(SegmentFile(segment[0], (await disk.stat(path / name)).size_bytes))
+        offline = (await _small_file(disk, path / OFFLINE_FILE)).decode() if OFFLINE_FILE in names else None
+        folder = PartitionFolder(parsed[0], TopicPartition(topic_id, parsed[1]), tuple(sorted(segments)))
+        return cls(path, folder, names, offline)
+
+
+async def _small_file(disk: Disk, path: Path) -> bytes:
+    fd = await disk.open(path, os.O_RDONLY)
+    try:
+        return await disk.read(fd, 65536, 0)
+    finally:
+        await disk.close(fd)
+
+
+async def list_partitions(disk: Disk, topics: Path) -> dict[TopicPartition, PartitionListing]:
+    """Every partition folder that has a topic id."""
+    found = {}
+    for name in sorted(await disk.listdir(topics)):
+        if parse_partition_folder_name(name) is None:
+            continue
+        listing = await PartitionListing.read(disk, topics / name)
+        if listing is not None:
+            found[listing.folder.partition] = listing
+    return found
+
+
+async def create_partition(
+    files: FileCache, topics: Path, topic: str, key: TopicPartition, settings: LogSettings
+) -> PartitionStorage:
+    """Make a partition's folder, durably, before anything of it may enter the journal.
+
+    A folder that is there with the same topic id and without records is taken. StorageFailedError: it holds records
+    that recovery did not know of, belongs to another topic id, or was set aside.
+    """
+    disk, path = files.disk, topics / partition_folder_name(topic, key.partition)
+    await make_folder(disk, path)
+    listing = await PartitionListing.read(disk, path)
+    if listing is not None:
+        if listing.offline is not None:
+            raise StorageFailedError(f"{path.name} was set aside: {listing.offline}")
+        if listing.folder.partition != key:
+            raise StorageFailedError(f"{path} belongs to topic id {listing.folder.partition.topic_id}")
+        if any(segment.size_bytes for segment in listing.segments):
+            raise StorageFailedError(f"{path} holds records that neither a checkpoint nor a journal knows of")
+    folder = SegmentFolder(files, path)
+    await folder.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(key.topic_id))
+    await files.sync(path / PARTITION_METADATA_FILE)
+    folder.mark_synced(folder.written_names())
+    await disk.fsync_directory(path)
+    await disk.fsync_directory(topics)
+    segment = Segment(0, indexes=SegmentIndexes(0, settings.index_interval_bytes))
+    return PartitionStorage(folder, PartitionCheckpoint(key.topic_id, key.partition, topic), [segment], settings)
+
+
+async def delete_folder(disk: Disk, path: Path, unique: str) -> Path:
+    """Take a deleted partition's folder out of the way, durably; `remove_folder` frees its space later."""
+    parsed = parse_partition_folder_name(path.name)
+    assert parsed is not None, path
+    target = path.with_name(deleted_folder_name(*parsed, unique))
+    await disk.rename(path, target)
+    await disk.fsync_directory(path.parent)
+    return target
+
+
+async def remove_folder(disk: Disk, path: Path) -> None:
+    """Unlink a folder with its files."""
+    for name in await disk.listdir(path):
+        await disk.unlink(path / name)
+    await disk.rmdir(path)
+
+
+async def remove_deleted_folders(disk: Disk, topics: Path) -> int:
+    """At a start: free what earlier deletions left; how many folders."""
+    names = [name for name in await disk.listdir(topics) if name.endswith(DELETED_FOLDER_SUFFIX)]
+    for name in names:
+        await remove_folder(disk, topics / name)
+    return len(names)

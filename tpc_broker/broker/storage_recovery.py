@@ -1,0 +1,475 @@
+"""Bringing a core's partitions back after any kind of stop: plans of `tpc_broker.log.recovery`, carried out.
+
+Duties of `recover_core`, in order:
+
+1. open the journal (or make one), read the checkpoint, scan the journal's chain; damage stops here;
+2. look through the partition folders and plan;
+3. per partition: reset to the checkpoint, cut, or set aside with a reason (offline), or remove (deleted);
+4. read the journal once, front to back, and append what the plans name;
+5. sync everything, write a checkpoint, and a superblock that begins behind the chain.
+
+Before step 5 is complete the old checkpoint and the whole journal are there, so recovery may be killed anywhere and
+run again. A partition that is set aside keeps its files; what the journal still had for it is put beside them
+(`salvage-…`), because the journal will be used again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
+from tpc_broker.broker.storage_checkpoint import (
+    JOURNAL_BYTES_MAX_DEFAULT,
+    JournalFile,
+    read_checkpoint,
+    write_checkpoint,
+)
+from tpc_broker.broker.storage_files import FileCache
+from tpc_broker.broker.storage_folders import OFFLINE_FILE, PartitionListing, delete_folder, list_partitions
+from tpc_broker.broker.storage_segments import Segment, SegmentFolder, make_folder
+from tpc_broker.log.batch import BatchDamageError, walk_headers
+from tpc_broker.log.epochs import LeaderEpochs
+from tpc_broker.log.files import SNAPSHOT_SUFFIX, SPARE_FILE, TEMPORARY_SUFFIX, parse_segment_file_name
+from tpc_broker.log.journal import EntryKind, JournalEntry, JournalScan
+from tpc_broker.log.recovery import PartitionPlan, PlannedAppend, plan_partition, plan_recovery
+from tpc_broker.log.segment import LogSettings, SegmentIndexes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from tpc_broker.broker.ports import Disk
+    from tpc_broker.log.batch import Buffer
+    from tpc_broker.log.checkpoint import PartitionCheckpoint
+    from tpc_broker.model import CoreId, TopicPartition
+
+REPLAY_WINDOW_BYTES: Final = 8 * 1024 * 1024
+PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
+PENDING_PARTITION_BYTES: Final = 1024 * 1024
+
+
+class JournalDamagedError(Exception):
+    """Acknowledged commits of a journal cannot be read. Nothing was changed; an operator has to decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfflinePartition:
+    """A partition that could not be opened, and why. Its files are untouched."""
+
+    topic: str
+    key: TopicPartition
+    reason: str
+    checkpoint: PartitionCheckpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What recovery of one core found and did, for the log."""
+
+    commits_count: int
+    entries_count: int
+    replayed_bytes: int
+    trimmed_bytes: int
+    """In segments, behind what the checkpoint names; what was acknowledged of it came back from the journal."""
+    torn_commits_count: int
+    remarks: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class RecoveredCore:
+    """A core's storage, ready for use. `scan.next` and `scan.last_run_id` are where the journal's next run goes on."""
+
+    journal_file: JournalFile
+    scan: JournalScan
+    files: FileCache
+    storages: dict[TopicPartition, PartitionStorage]
+    offline: dict[TopicPartition, OfflinePartition]
+    report: RecoveryReport
+
+    @property
+    def kept(self) -> dict[TopicPartition, PartitionCheckpoint]:
+        """Checkpoint entries of offline partitions: every later checkpoint has to carry them."""
+        return {key: one.checkpoint for key, one in self.offline.items() if one.checkpoint is not None}
+
+    async def close(self) -> None:
+        """Close files; nothing is written."""
+        await self.files.close()
+        await self.journal_file.close()
+
+
+@dataclass(slots=True)
+class _Recovery:
+    """State of one run of `recover_core`."""
+
+    files: FileCache
+    topics: Path
+    journals: Path
+    journal_file: JournalFile
+    settings_of: Callable[[str], LogSettings]
+    listings: dict[TopicPartition, PartitionListing]
+    storages: dict[TopicPartition, PartitionStorage] = field(default_factory=dict)
+    offline: dict[TopicPartition, OfflinePartition] = field(default_factory=dict)
+    replayed_bytes: int = 0
+
+    @property
+    def disk(self) -> Disk:
+        return self.files.disk
+
+    async def prepare(self, plan: PartitionPlan) -> None:
+        """Steps 1 and 2 of a partition's plan, or setting it aside."""
+        listing = self.listings.get(plan.key)
+        reason = plan.offline or (listing.offline if listing else None)
+        if plan.deleted:
+            if listing is not None:
+                await delete_folder(self.disk, listing.path, str(self.journal_file.superblock.generation))
+            return
+        if reason is None:
+            try:
+                await self._open(plan, listing)
+            except (BatchDamageError, ValueError) as error:
+                reason = f"its segments cannot be read: {error}"
+        if reason is not None:
+            self.set_aside(plan, reason)
+
+    def set_aside(self, plan: PartitionPlan, reason: str) -> None:
+        self.storages.pop(plan.key, None)
+        checkpoint = plan.start if plan.in_checkpoint else None
+        self.offline[plan.key] = OfflinePartition(plan.start.topic, plan.key, reason, checkpoint)
+
+    async def _open(self, plan: PartitionPlan, listing: PartitionListing | None) -> None:
+        path = listing.path if listing else self.topics / plan.label
+        folder = SegmentFolder(self.files, path)
+        if listing is None:
+            return  # an empty partition whose folder never became durable; the broker makes it again
+        storage = await open_checkpointed(
+            folder, listing, plan.start, self.settings_of(plan.start.topic), cut_offset=plan.cut_offset
+        )
+        if plan_changes(plan):
+            storage.mark_changed()
+        self.storages[plan.key] = storage
+
+    async def replay(self, plans: dict[TopicPartition, PartitionPlan], entries: Iterable[JournalEntry]) -> None:
+        """Append what the plans name, reading the journal once."""
+        wanted = {append.payload_position: append for key in self.storages for append in plans[key].appends}
+        pending: dict[TopicPartition, list[Buffer]] = {}
+        sizes: dict[TopicPartition, int] = {}
+        window, window_at = b"", 0
+        for entry in entries:
+            append = wanted.get(entry.payload_position)
+            if append is None or entry.partition not in self.storages or entry.kind != EntryKind.APPEND:
+                continue
+            at = entry.payload_position - window_at
+            if not (at >= 0 and at + entry.payload_bytes <= len(window)):
+                window_at, at = entry.payload_position, 0
+                window = await self.disk.read(
+                    self.journal_file.fd, max(REPLAY_WINDOW_BYTES, entry.payload_bytes), window_at
+                )
+            pending.setdefault(entry.partition, []).append(
+                chosen_batches(memoryview(window)[at : at + entry.payload_bytes], append, entry)
+            )
+            sizes[entry.partition] = sizes.get(entry.partition, 0) + entry.payload_bytes
+            if sizes[entry.partition] >= PENDING_PARTITION_BYTES:
+                await self._append(plans[entry.partition], pending.pop(entry.partition))
+                self.replayed_bytes += sizes.pop(entry.partition)
+            elif sum(sizes.values()) >= PENDING_BYTES_MAX:
+                await self._flush(plans, pending, sizes)
+        await self._flush(plans, pending, sizes)
+
+    async def _flush(
+        self,
+        plans: dict[TopicPartition, PartitionPlan],
+        pending: dict[TopicPartition, list[Buffer]],
+        sizes: dict[TopicPartition, int],
+    ) -> None:
+        for key, buffers in pending.items():
+            await self._append(plans[key], buffers)
+        self.replayed_bytes += sum(sizes.values())
+        pending.clear()
+        sizes.clear()
+
+    async def _append(self, plan: PartitionPlan, buffers: list[Buffer]) -> None:
+        storage = self.storages.get(plan.key)
+        if storage is None:
+            return
+        try:
+            await storage.append(buffers)
+        except (BatchDamageError, AssertionError) as error:
+            self.set_aside(plan, f"its journal entries cannot be appended: {error}")
+        except StorageFailedError as error:
+            raise error.__cause__ or error from None
+
+    def finish(self, plan: PartitionPlan) -> None:
+        """Step 4 of a partition's plan."""
+        storage = self.storages.get(plan.key)
+        if storage is None:
+            return
+        if storage.written_end_offset != plan.log_end_offset:
+            self.set_aside(plan, f"recovery ended at offset {storage.written_end_offset}, not {plan.log_end_offset}")
+            return
+        storage.log_start_offset = plan.log_start_offset
+        storage.leader_epoch, storage.voted_for = plan.leader_epoch, plan.voted_for
+        storage.epochs = LeaderEpochs(plan.epochs)
+
+    async def salvage(self, one: OfflinePartition, entries: Iterable[JournalEntry]) -> None:
+        """Keep what the journal has for an offline partition beside its files, and mark it."""
+        listing = self.listings.get(one.key)
+        path = listing.path if listing else self.journals / f"lost-{one.key.topic_id}-{one.key.partition}"
+        if listing is None:
+            await make_folder(self.disk, path)
+        folder = SegmentFolder(self.files, path)
+        position = 0
+        name = f"salvage-{self.journal_file.superblock.generation}"
+        for entry in entries:
+            if entry.partition == one.key and entry.kind == EntryKind.APPEND:
+                data = await self.disk.read(self.journal_file.fd, entry.payload_bytes, entry.payload_position)
+                await folder.write(name, [data], position)
+                position += len(data)
+        await folder.write_file(OFFLINE_FILE, one.reason.encode())
+        for written in sorted(folder.written_names()):
+            await self.files.sync(path / written)
+        await self.disk.fsync_directory(path)
+        await self.disk.fsync_directory(path.parent)
+        await folder.close()
+
+
+def plan_changes(plan: PartitionPlan) -> bool:
+    """Whether carrying a plan out changes what a checkpoint would say."""
+    start = plan.start
+    return bool(
+        not plan.in_checkpoint
+        or plan.appends
+        or plan.cut_offset is not None
+        or plan.trimmed_bytes
+        or plan.log_start_offset != start.log_start_offset
+        or plan.leader_epoch != start.leader_epoch
+        or plan.voted_for != start.voted_for
+        or plan.epochs != start.epochs
+    )
+
+
+def chosen_batches(payload: memoryview, append: PlannedAppend, entry: JournalEntry) -> memoryview:
+    """The part of a payload that a plan names: batches that begin in [from_offset, upto_offset)."""
+    if entry.offset >= append.from_offset and entry.argument <= append.upto_offset:
+        return payload
+    start = end = 0
+    for header, place in walk_headers(payload):
+        if header.base_offset < append.from_offset:
+            start = end = place + header.size_bytes
+        elif header.base_offset < append.upto_offset:
+            end = place + header.size_bytes
+    return payload[start:end]
+
+
+async def open_checkpointed(
+    folder: SegmentFolder,
+    listing: PartitionListing,
+    state: PartitionCheckpoint,
+    settings: LogSettings,
+    *,
+    cut_offset: int | None = None,
+) -> PartitionStorage:
+    """A partition exactly as a checkpoint says: what its files hold behind that is removed; then cut, when it was cut.
+
+    Where the checkpointed segment is shorter than it should be (the planner has found that nothing of it is needed, or
+    that it was cut), the segment is taken as it is, or begun anew at the checkpoint's end.
+    """
+    base = state.segment_base
+    for name in sorted(listing.names):
+        parsed = parse_segment_file_name(name)
+        if (parsed and parsed[0] > base) or name == SPARE_FILE or name.endswith((TEMPORARY_SUFFIX, ".deleted")):
+            await folder.remove(name)
+    segments = [Segment(one.base_offset, one.size_bytes) for one in listing.segments if one.base_offset < base]
+    held = next((one.size_bytes for one in listing.segments if one.base_offset == base), None)
+    if state.segment_position == 0 or held is None:
+        active = Segment(base if state.segment_position == 0 else state.log_end_offset)
+        active.indexes = SegmentIndexes(active.base_offset, settings.index_interval_bytes)
+        for name in active.file_names:
+            if name in listing.names and not name.endswith(SNAPSHOT_SUFFIX):
+                await folder.remove(name)
+    else:
+        active = Segment(base, min(held, state.segment_position))
+        if cut_offset is None:
+            active.size_bytes = held
+            await _open_active(folder, listing, active, state, settings)
+    storage = PartitionStorage(folder, state, [*segments, active], settings)
+    if cut_offset is not None:
+        await storage.truncate(cut_offset, trust_indexes=False)
+    storage.mark_checkpointed(state)
+    return storage
+
+
+async def _open_active(
+    folder: SegmentFolder, listing: PartitionListing, active: Segment, state: PartitionCheckpoint, settings: LogSettings
+) -> None:
+    """Cut the active segment at its checkpointed position and load its indexes; wrong ones are made again."""
+    recorded = [state.index_bytes, state.time_index_bytes, state.transaction_index_bytes]
+    surplus = [
+        name for name, size in zip(active.file_names[1:4], recorded, strict=True) if name in listing.names and not size
+    ]
+    if active.size_bytes > state.segment_position or surplus:
+        await folder.cut(active, min(state.segment_position, active.size_bytes), recorded)
+    active.flushed_bytes = recorded
+    if not any(recorded):
+        active.indexes = SegmentIndexes(active.base_offset, settings.index_interval_bytes)
+    else:
+        for name, size in zip(active.file_names[1:4], recorded, strict=True):
+            if size and name in listing.names:
+                async with folder.use(name) as file:
+                    await folder.disk.truncate(file.fd, size)
+        active.indexes = await folder.load_indexes(active, state.log_end_offset, settings.index_interval_bytes)
+    active.indexes.resume(state.largest_timestamp, state.largest_timestamp_offset, state.first_timestamp)
+
+
+async def recover_core(
+    disk: Disk,
+    data: Path,
+    core: CoreId,
+    *,
+    new_journal_id: bytes,
+    settings_of: Callable[[str], LogSettings] = lambda _topic: LogSettings(),
+    journal_bytes_max: int = JOURNAL_BYTES_MAX_DEFAULT,
+    accept_damage: bool = False,
+) -> RecoveredCore:
+    """Recover one core's journal into segments, down to a checkpoint with nothing behind it.
+
+    JournalDamagedError, JournalUnreadableError, CheckpointError: the whole core cannot start. OSError: the disk.
+    """
+    journals, topics = data / "journals", data / "topics"
+    for path in (journals, topics):
+        if await make_folder(disk, path):
+            await disk.fsync_directory(data)
+    generation, checkpoints = await read_checkpoint(disk, journals, core)
+    journal_file = await _open_journal(disk, journals, core, generation, new_journal_id, journal_bytes_max)
+    scan = await journal_file.scan()
+    if scan.damage is not None and not accept_damage:
+        await journal_file.close()
+        raise JournalDamagedError(f"{journal_file.path}: {scan.damage}")
+    listings = await list_partitions(disk, topics)
+    plan = plan_recovery({key: listing.folder for key, listing in listings.items()}, checkpoints, scan.entries)
+    work = _Recovery(FileCache(disk), topics, journals, journal_file, settings_of, listings)
+    for one in plan.partitions.values():
+        await work.prepare(one)
+    await work.replay(plan.partitions, scan.entries)
+    for one in plan.partitions.values():
+        work.finish(one)
+    for offline in work.offline.values():
+        await work.salvage(offline, scan.entries)
+    report = RecoveryReport(
+        scan.commits_count,
+        len(scan.entries),
+        work.replayed_bytes,
+        sum(one.trimmed_bytes for one in plan.partitions.values()),
+        scan.torn_commits_count,
+        plan.remarks,
+    )
+    recovered = RecoveredCore(journal_file, scan, work.files, work.storages, work.offline, report)
+    await _finish_core(recovered, checkpoints, generation)
+    if scan.damage is not None:
+        await journal_file.close()
+        recovered.journal_file = await JournalFile.create(
+            disk,
+            journals,
+            core,
+            journal_id=new_journal_id,
+            bytes_max=journal_bytes_max,
+            checkpoint_generation=generation + 1,
+        )
+        recovered.scan = await recovered.journal_file.scan()
+    return recovered
+
+
+async def _open_journal(
+    disk: Disk, journals: Path, core: CoreId, checkpoint_generation: int, new_journal_id: bytes, bytes_max: int
+) -> JournalFile:
+    try:
+        journal_file = await JournalFile.open(disk, journals, core)
+    except FileNotFoundError:
+        if checkpoint_generation:
+            raise JournalDamagedError(
+                f"{journals}: the journal of core {core} is missing, its checkpoint is there"
+            ) from None
+        return await JournalFile.create(disk, journals, core, journal_id=new_journal_id, bytes_max=bytes_max)
+    if checkpoint_generation < journal_file.superblock.checkpoint_generation:
+        await journal_file.close()
+        raise JournalDamagedError(
+            f"{journals}: the journal of core {core} builds on checkpoint "
+            f"{journal_file.superblock.checkpoint_generation}, found is {checkpoint_generation}"
+        )
+    return journal_file
+
+
+async def _finish_core(
+    recovered: RecoveredCore, checkpoints: dict[TopicPartition, PartitionCheckpoint], generation: int
+) -> None:
+    """Step 5. Without anything new only the clean mark is taken off."""
+    file, scan = recovered.journal_file, recovered.scan
+    changed = [storage for storage in recovered.storages.values() if storage.changed]
+    named = set(recovered.storages) | set(recovered.kept)
+    if changed or scan.commits_count or named != set(checkpoints):
+        states = {storage.key: storage.checkpointed for storage in recovered.storages.values()}
+        for storage in changed:
+            states[storage.key] = await storage.capture()
+            await storage.sync()
+        generation += 1
+        await write_checkpoint(
+            file.disk, file.folder, file.core, generation, [*states.values(), *recovered.kept.values()]
+        )
+        for storage in changed:
+            storage.mark_checkpointed(states[storage.key])
+    await file.update_superblock(
+        replay_block=scan.next.block,
+        replay_sequence=scan.next.sequence,
+        replay_previous_crc=scan.next.previous_crc,
+        checkpoint_generation=generation,
+        clean=False,
+    )
+
+
+async def rewrite_partition(storage: PartitionStorage, journal_file: JournalFile) -> None:
+    """After a failed write or sync: put the segments behind the last checkpoint into new files, from the journal.
+
+    The checkpointed beginning of the active segment is copied, because only the old file's pages behind it are in
+    doubt. Raises OSError or StorageFailedError when that fails too; then the partition stays failed.
+    """
+    state, end_offset = storage.checkpointed, storage.written_end_offset
+    folder, disk = storage.folder, storage.folder.disk
+    scan = await journal_file.scan()
+    own = [entry for entry in scan.entries if entry.partition == storage.key]
+    await _copy_active(folder, state)
+    listing = await PartitionListing.read(disk, folder.path)
+    assert listing is not None, folder.path
+    plan = plan_partition(listing.folder, state, storage.topic, storage.key, own)
+    if plan.offline is not None:
+        raise StorageFailedError(f"{plan.label}: {plan.offline}")
+    storage.take_over(await open_checkpointed(folder, listing, state, storage.settings, cut_offset=plan.cut_offset))
+    wanted = {append.payload_position: append for append in plan.appends}
+    for entry in own:
+        append = wanted.get(entry.payload_position)
+        if append is None or entry.kind != EntryKind.APPEND or append.from_offset >= end_offset:
+            continue
+        data = await disk.read(journal_file.fd, entry.payload_bytes, entry.payload_position)
+        limited = append._replace(upto_offset=min(append.upto_offset, end_offset))
+        await storage.append([chosen_batches(memoryview(data), limited, entry)])
+
+
+async def _copy_active(folder: SegmentFolder, state: PartitionCheckpoint) -> None:
+    """A new file for the checkpointed part of the active segment, durable, under the old name.
+
+    A file that is missing or shorter was cut or retained away since; the planner judges whether that can be.
+    """
+    name = Segment(state.segment_base).log_name
+    try:
+        held = (await folder.disk.stat(folder.path / name)).size_bytes
+    except FileNotFoundError:
+        return
+    copy, end = name + TEMPORARY_SUFFIX, min(held, state.segment_position)
+    await folder.write_file(copy, b"")
+    async with folder.use(name) as source:
+        for position in range(0, end, REPLAY_WINDOW_BYTES):
+            data = await folder.disk.read(source.fd, min(REPLAY_WINDOW_BYTES, end - position), position)
+            await folder.write(copy, [data], position)
+    await folder.files.sync(folder.path / copy)
+    await folder.files.forget(folder.path / name)
+    await folder.rename(copy, name)
+    await folder.disk.fsync_directory(folder.path)
