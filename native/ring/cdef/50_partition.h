@@ -1,0 +1,261 @@
+/*
+ * The partitions that one core leads: their offsets, the batches still in memory, their producers.
+ *
+ * A handle is generation << 32 | slot, never 0 and never used again. Functions that take one return -ENOENT when its
+ * partition was withdrawn. Ranges of offsets are half-open; only fields named last_ are inclusive.
+ */
+typedef struct tpc_plane tpc_plane;
+
+enum tpc_partition_flag {
+    TPC_PARTITION_LEADER = 1,            /* otherwise produce answers NOT_LEADER_OR_FOLLOWER */
+    TPC_PARTITION_INTERNAL = 2,          /* refuses batches of clients: only tpc_plane_append() */
+    TPC_PARTITION_RELAXED = 4,           /* answered at once; readers still see only what is durable */
+    TPC_PARTITION_LOG_APPEND_TIME = 8,
+    TPC_PARTITION_PYTHON_VALIDATES = 16, /* tpc_plane_produce() leaves it to Python, which calls ..._with() */
+    TPC_PARTITION_COMPACTED = 32         /* records need keys */
+};
+
+typedef struct {
+    int64_t tail_bytes_max;          /* memory for batches that are written behind already */
+    int64_t producer_expiry_ms;      /* producer.id.expiration.ms */
+    int32_t produce_partitions_max;  /* of one request; more are left to Python. 0: 10,000 */
+    uint32_t reserved;
+} tpc_plane_params;
+
+typedef struct {
+    const uint8_t *topic_name;       /* copied */
+    uint32_t topic_name_bytes;
+    int32_t partition;
+    uint8_t topic_id[16];
+    int64_t log_start_offset;
+    int64_t log_end_offset;          /* recovered, so all of it is durable and in segments: the high watermark too */
+    int64_t last_stable_offset;      /* -1: follows the high watermark */
+    int64_t timestamp_before_ms_max; /* INT64_MAX: none */
+    int64_t timestamp_after_ms_max;
+    int64_t bytes_admitted;          /* segment space reserved for appends; INT64_MAX: not limited */
+    int32_t leader_epoch;
+    int32_t batch_bytes_max;         /* max.message.bytes */
+    int32_t segment_bytes_max;       /* 0: not checked */
+    uint32_t flags;                  /* enum tpc_partition_flag */
+} tpc_partition_params;
+
+typedef struct {
+    uint8_t topic_id[16];
+    int64_t log_start_offset;
+    int64_t last_stable_offset;
+    int64_t high_watermark;
+    int64_t log_end_offset;
+    int64_t tail_offset;             /* first in memory; log_end_offset when nothing is */
+    int64_t written_offset;          /* everything below is in segments (not necessarily flushed) */
+    int64_t tail_bytes;              /* in memory */
+    int64_t dirty_bytes;             /* of those, durable in the journal and not yet written behind */
+    int64_t bytes_admitted;
+    int32_t partition;
+    int32_t leader_epoch;
+    uint32_t flags;
+    uint32_t producers_count;
+    uint32_t appends_undurable;
+    uint32_t watched;
+} tpc_partition_state;
+
+/* A batch in memory. Whoever got it from ..._take() owns one reference of the frame. */
+typedef struct {
+    tpc_slice slice;
+    int64_t base_offset;
+    int64_t next_offset;
+    int64_t max_timestamp;
+    uint64_t sequence;               /* the journal's commit that carries it */
+} tpc_tail_batch;
+
+enum { TPC_PRODUCER_BATCHES_MAX = 5 };
+
+typedef struct {
+    int64_t base_offset;
+    int64_t last_offset;
+    int64_t timestamp_ms;            /* the batch's max_timestamp */
+    int32_t base_sequence;
+    int32_t last_sequence;
+} tpc_producer_batch;
+
+/* What a partition knows of one producer; batches from the oldest to the newest. */
+typedef struct {
+    int64_t producer_id;
+    int64_t last_append_ms;          /* wall clock, for expiry */
+    int16_t producer_epoch;
+    uint8_t batches_count;
+    uint8_t sequence_lost;           /* after a loss: the next sequence is taken whatever it is, once */
+    uint32_t reserved;
+    tpc_producer_batch batches[5];
+} tpc_producer_state;
+
+/* An entry that the reopened journal has to begin with: the partition is cut at this offset. */
+typedef struct {
+    uint8_t topic_id[16];
+    int64_t offset;
+    int32_t partition;
+    int32_t reserved;
+} tpc_partition_cut;
+
+typedef struct {
+    int64_t base_offset;
+    int64_t next_offset;
+    int64_t append_ms;               /* LogAppendTime that was stamped, -1 with CreateTime */
+    uint64_t sequence;               /* durable when the journal's durable sequence is at least this */
+    int32_t error_code;              /* Kafka's, 0: appended */
+    int32_t reason;                  /* enum tpc_batch_reason when validation refused */
+    int32_t duplicate;               /* 1: these records were appended before, at these offsets */
+    int32_t relaxed;                 /* 1: nobody has to wait for the sequence */
+} tpc_append_result;
+
+typedef struct {
+    uint64_t partitions;
+    uint64_t appends;                /* batches, of clients and of Python */
+    uint64_t append_bytes;
+    uint64_t produces_taken;
+    uint64_t produces_left;          /* to Python */
+    uint64_t produces_timed_out;
+    uint64_t produces_pending;       /* now */
+    uint64_t partition_errors;       /* partitions of Produce answered with an error */
+    uint64_t duplicates;
+    uint64_t appends_undurable;      /* now */
+    uint64_t appends_rolled_back;
+    uint64_t tail_batches;           /* now */
+    int64_t tail_bytes;              /* now */
+    int64_t tail_clean_bytes;        /* now, written behind: what the budget bounds */
+    uint64_t tail_evictions;
+    uint64_t reads;
+    uint64_t reads_below_tail;
+    uint64_t cuts_pending;
+} tpc_plane_statistics;
+
+int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connections, tpc_budget *budget,
+                  const tpc_plane_params *params, tpc_plane **out);
+
+/* Drops everything; pending produces are forgotten without an answer (close the connections first). */
+void tpc_plane_free(tpc_plane *plane);
+
+void tpc_plane_get_statistics(const tpc_plane *plane, tpc_plane_statistics *statistics);
+void tpc_plane_set_tail_bytes_max(tpc_plane *plane, int64_t bytes_max);
+
+/* Wall clock for stamping and validation, in place of the system's; -1: the system's again. For tests. */
+void tpc_plane_set_clock(tpc_plane *plane, int64_t wall_ms);
+
+/* -EEXIST: name or id with this index is there; -EINVAL: bounds that contradict each other. */
+int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params, uint64_t *handle);
+
+/* Everything of params but names, ids, offsets and bytes_admitted; last_stable_offset as given. */
+int tpc_partition_update(tpc_plane *plane, uint64_t handle, const tpc_partition_params *params);
+int tpc_partition_set_log_start(tpc_plane *plane, uint64_t handle, int64_t log_start_offset);
+int tpc_partition_admit(tpc_plane *plane, uint64_t handle, int64_t bytes_more);
+
+/* TPC_EVENT_PARTITION_ADVANCED at the next move of the high watermark, once. */
+int tpc_partition_watch(tpc_plane *plane, uint64_t handle);
+
+/*
+ * The handle dies at once; produces that wait for this partition are answered NOT_LEADER_OR_FOLLOWER for it. Memory that
+ * slices still refer to goes with the last of them. What is not written behind is dropped: drain first to keep it.
+ */
+int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle);
+
+int tpc_partition_get_state(const tpc_plane *plane, uint64_t handle, tpc_partition_state *state);
+uint64_t tpc_partition_find_name(const tpc_plane *plane, const uint8_t *name, uint32_t name_bytes, int32_t partition);
+uint64_t tpc_partition_find_id(const tpc_plane *plane, const uint8_t *topic_id, int32_t partition);
+
+/*
+ * Whole batches from memory, from the one that holds `offset` on, none that reaches above upto_offset, in all at most
+ * bytes_max (min_one: the first one whatever its size). Slices are the caller's references. The count; 0 at the end;
+ * -ERANGE: offset lies below what memory holds, read the segment.
+ */
+int tpc_partition_read(tpc_plane *plane, uint64_t handle, int64_t offset, int64_t bytes_max, int64_t upto_offset,
+                       int min_one, tpc_slice *slices, uint32_t slices_max);
+void tpc_slices_release(tpc_slice *slices, uint32_t count);
+
+/* Partitions with durable batches to write behind, each once; how many were filled in. */
+uint32_t tpc_plane_dirty(const tpc_plane *plane, uint64_t *handles, uint32_t handles_max);
+
+/*
+ * The oldest durable batches not yet written behind, at most bytes_max but at least one. References are the caller's
+ * (tpc_tail_batches_release). They stay readable; ..._done() says up to where the segment has them, which makes them
+ * cache that may be evicted. One taker per partition at a time.
+ */
+int tpc_partition_write_behind_take(tpc_plane *plane, uint64_t handle, int64_t bytes_max, tpc_tail_batch *batches,
+                                    uint32_t batches_max);
+int tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64_t upto_offset);
+void tpc_tail_batches_release(tpc_tail_batch *batches, uint32_t count);
+
+/*
+ * Append of the broker's own (internal topics): one or more whole batches, copied, stamped, journalled; sequences of
+ * producers are not looked at. Asks for TPC_EVENT_JOURNAL_DURABLE. -ENOENT; -EAGAIN: the journal is full; -ENOSPC: not
+ * admitted; -EIO: the journal failed. 0 with result->error_code for what the bytes themselves are guilty of.
+ */
+int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, uint32_t bytes, tpc_append_result *result);
+
+/* Producers, as snapshots keep them. dump: their state without batches at or above upto_offset, durable ones only. */
+int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const tpc_producer_state *producers, uint32_t count);
+int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_t upto_offset,
+                                 tpc_producer_state *producers, uint32_t producers_max);
+/* Forgets producers that were silent for producer_expiry_ms; how many. */
+int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle, int64_t now_ms);
+
+/* The journal goes on, its first entries being the cuts of what was rolled back. As tpc_journal_reopen(). */
+int tpc_plane_reopen_journal(tpc_plane *plane, int32_t descriptor, int32_t mode, uint64_t run_id, uint64_t *sequence);
+
+/* ---- Produce ---- */
+
+/* Why tpc_plane_produce() left a request to Python. */
+enum tpc_produce_left {
+    TPC_LEFT_NONE = 0,
+    TPC_LEFT_MALFORMED = 1,          /* the body does not decode: close the connection */
+    TPC_LEFT_VERSION = 2,            /* a version that is not served */
+    TPC_LEFT_TOO_MANY = 3,           /* partitions, see produce_partitions_max */
+    TPC_LEFT_UNKNOWN = 4,            /* a partition that is not in the table, or not led: only metadata knows the answer */
+    TPC_LEFT_PYTHON_VALIDATES = 5,
+    TPC_LEFT_JOURNAL_FULL = 6,       /* park it, try again after recycling */
+    TPC_LEFT_NOT_ADMITTED = 7,       /* reserve segment space, tpc_partition_admit(), try again */
+    TPC_LEFT_NO_MEMORY = 8,
+    TPC_LEFT_REASONS_COUNT = 9
+};
+
+/* What Python says of one partition of a request, in the order of the request. */
+typedef struct {
+    const uint8_t *error_message;    /* copied */
+    int32_t error_message_bytes;     /* -1: none */
+    int32_t leader_id;               /* for NOT_LEADER_OR_FOLLOWER from version 10 on; -1: not said */
+    int32_t leader_epoch;
+    int16_t error_code;              /* 0: go on, and do not ask again */
+    int16_t reserved;
+} tpc_produce_verdict;
+
+typedef struct {
+    const uint8_t *host;             /* copied */
+    const uint8_t *rack;
+    int32_t host_bytes;
+    int32_t rack_bytes;              /* -1: none */
+    int32_t node_id;
+    int32_t port;
+} tpc_plane_endpoint;
+
+/*
+ * A whole Produce request. 1: taken, answered from here when it is durable (relaxed partitions do not wait, acks=0 has
+ * no answer), the request belongs to the plane. 0: left, nothing changed; tpc_plane_left_reason() says why.
+ */
+int tpc_plane_produce(tpc_plane *plane, tpc_request *request);
+int tpc_plane_left_reason(const tpc_plane *plane);
+
+/*
+ * The same with Python's verdicts, one per partition of the request. A partition that is still unknown is answered
+ * NOT_LEADER_OR_FOLLOWER. -EINVAL: verdicts_count is not the number of partitions; 0 and 1 as above.
+ */
+int tpc_plane_produce_with(tpc_plane *plane, tpc_request *request, const tpc_produce_verdict *verdicts,
+                           int32_t verdicts_count, const tpc_plane_endpoint *endpoints, int32_t endpoints_count);
+
+/*
+ * One partition's records of a Produce request that came by another way (from another core): checked and appended as
+ * tpc_plane_produce() does, the answer is the caller's. 0 with *result (error_code, or wait for its sequence unless the
+ * partition is relaxed); -ENOENT; -EAGAIN, -ENOSPC: as tpc_plane_append().
+ */
+int tpc_plane_produce_records(tpc_plane *plane, uint64_t handle, const uint8_t *records, uint32_t bytes,
+                              int16_t produce_version, tpc_append_result *result);
+
+/* Makes tpc_plane_produce() the hot handler: it is tried inside the wait for every Produce request. */
+void tpc_plane_set_hot(tpc_plane *plane, int on);

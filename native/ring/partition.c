@@ -1,0 +1,424 @@
+/* The table of partitions led by this core: by handle, by topic name, by topic id; and their offsets. */
+#include "partition.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define BUCKETS_MIN 64u
+#define SLOTS_MIN 64u
+#define SLOT_NONE UINT32_MAX
+#define PRODUCE_PARTITIONS_DEFAULT 10000
+
+int64_t tpc_plane_now_ms(const tpc_plane *plane) {
+    if (plane->clock_ms >= 0)
+        return plane->clock_ms;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ---- look-up ---- */
+
+tpc_partition *tpc_partition_of(const tpc_plane *plane, uint64_t handle) {
+    uint32_t slot = (uint32_t)handle;
+    if (slot >= plane->slots_count || plane->slots[slot].generation != (uint32_t)(handle >> 32))
+        return NULL;
+    return plane->slots[slot].partition;
+}
+
+static uint64_t hash_bytes(const uint8_t *bytes, uint32_t count, int32_t index) {
+    uint64_t hash = 0xcbf29ce484222325ull ^ (uint32_t)index;
+    for (uint32_t i = 0; i < count; i++)
+        hash = (hash ^ bytes[i]) * 0x100000001b3ull;
+    return hash ^ (hash >> 29);
+}
+
+static tpc_partition *find_name(const tpc_plane *plane, const uint8_t *name, uint32_t name_bytes, int32_t index) {
+    uint64_t hash = hash_bytes(name, name_bytes, index);
+    tpc_partition *at = plane->by_name[hash & (plane->buckets - 1)];
+    for (; at; at = at->name_next)
+        if (at->name_hash == hash && at->index == index && at->topic_name_bytes == name_bytes &&
+            memcmp(at->topic_name, name, name_bytes) == 0)
+            return at;
+    return NULL;
+}
+
+static tpc_partition *find_id(const tpc_plane *plane, const uint8_t *topic_id, int32_t index) {
+    uint64_t hash = hash_bytes(topic_id, 16, index);
+    tpc_partition *at = plane->by_id[hash & (plane->buckets - 1)];
+    for (; at; at = at->id_next)
+        if (at->id_hash == hash && at->index == index && memcmp(at->topic_id, topic_id, 16) == 0)
+            return at;
+    return NULL;
+}
+
+uint64_t tpc_partition_find_name(const tpc_plane *plane, const uint8_t *name, uint32_t name_bytes, int32_t partition) {
+    const tpc_partition *found = find_name(plane, name, name_bytes, partition);
+    return found ? found->handle : 0;
+}
+
+uint64_t tpc_partition_find_id(const tpc_plane *plane, const uint8_t *topic_id, int32_t partition) {
+    const tpc_partition *found = find_id(plane, topic_id, partition);
+    return found ? found->handle : 0;
+}
+
+/* ---- offsets ---- */
+
+int64_t tpc_partition_last_stable_offset(const tpc_partition *partition) {
+    int64_t fixed = partition->last_stable_offset_fixed;
+    if (fixed < 0 || fixed > partition->high_watermark)
+        return partition->high_watermark;
+    return fixed > partition->log_start_offset ? fixed : partition->log_start_offset;
+}
+
+void tpc_partition_verify(const tpc_partition *partition) {
+    int64_t last_stable_offset = tpc_partition_last_stable_offset(partition);
+    assert(partition->log_start_offset <= last_stable_offset);
+    assert(last_stable_offset <= partition->high_watermark);
+    assert(partition->high_watermark <= partition->log_end_offset);
+    assert(partition->written_offset <= partition->high_watermark);
+    (void)last_stable_offset;
+}
+
+void tpc_partition_advance(tpc_plane *plane, tpc_partition *partition, int64_t high_watermark) {
+    partition->high_watermark = high_watermark;
+    tpc_partition_verify(partition);
+    if (!partition->watched)
+        return;
+    partition->watched = false;
+    tpc_ring_push_event(plane->ring, TPC_EVENT_PARTITION_ADVANCED, partition->handle, high_watermark,
+                        tpc_partition_last_stable_offset(partition), NULL);
+}
+
+int tpc_partition_set_log_start(tpc_plane *plane, uint64_t handle, int64_t log_start_offset) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    if (log_start_offset < partition->log_start_offset || log_start_offset > partition->high_watermark)
+        return -EINVAL;
+    partition->log_start_offset = log_start_offset;
+    tpc_partition_verify(partition);
+    return 0;
+}
+
+int tpc_partition_admit(tpc_plane *plane, uint64_t handle, int64_t bytes_more) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    bool unlimited = bytes_more == INT64_MAX || partition->bytes_admitted > INT64_MAX - bytes_more;
+    partition->bytes_admitted = unlimited ? INT64_MAX : partition->bytes_admitted + bytes_more;
+    return 0;
+}
+
+int tpc_partition_watch(tpc_plane *plane, uint64_t handle) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    partition->watched = true;
+    return 0;
+}
+
+int tpc_partition_get_state(const tpc_plane *plane, uint64_t handle, tpc_partition_state *state) {
+    const tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    *state = (tpc_partition_state){
+        .log_start_offset = partition->log_start_offset,
+        .last_stable_offset = tpc_partition_last_stable_offset(partition),
+        .high_watermark = partition->high_watermark,
+        .log_end_offset = partition->log_end_offset,
+        .tail_offset = partition->tail_count ? partition->tail[partition->tail_head].base_offset : partition->log_end_offset,
+        .written_offset = partition->written_offset,
+        .tail_bytes = partition->tail_bytes,
+        .dirty_bytes = partition->dirty_bytes,
+        .bytes_admitted = partition->bytes_admitted,
+        .partition = partition->index,
+        .leader_epoch = partition->leader_epoch,
+        .flags = partition->flags,
+        .producers_count = partition->producers.count,
+        .appends_undurable = partition->appends_undurable,
+        .watched = partition->watched};
+    memcpy(state->topic_id, partition->topic_id, sizeof state->topic_id);
+    return 0;
+}
+
+/* ---- the table ---- */
+
+static void chain(tpc_plane *plane, tpc_partition *partition) {
+    tpc_partition **name = &plane->by_name[partition->name_hash & (plane->buckets - 1)];
+    tpc_partition **id = &plane->by_id[partition->id_hash & (plane->buckets - 1)];
+    partition->name_next = *name;
+    *name = partition;
+    partition->id_next = *id;
+    *id = partition;
+}
+
+static void unchain(tpc_plane *plane, tpc_partition *partition) {
+    tpc_partition **name = &plane->by_name[partition->name_hash & (plane->buckets - 1)];
+    while (*name != partition)
+        name = &(*name)->name_next;
+    *name = partition->name_next;
+    tpc_partition **id = &plane->by_id[partition->id_hash & (plane->buckets - 1)];
+    while (*id != partition)
+        id = &(*id)->id_next;
+    *id = partition->id_next;
+}
+
+static int grow_buckets(tpc_plane *plane) {
+    uint32_t buckets = plane->buckets * 2;
+    tpc_partition **by_name = calloc(buckets, sizeof *by_name), **by_id = calloc(buckets, sizeof *by_id);
+    if (!by_name || !by_id) {
+        free(by_name), free(by_id);
+        return -ENOMEM;
+    }
+    free(plane->by_name), free(plane->by_id);
+    plane->by_name = by_name, plane->by_id = by_id, plane->buckets = buckets;
+    for (uint32_t slot = 0; slot < plane->slots_count; slot++)
+        if (plane->slots[slot].partition)
+            chain(plane, plane->slots[slot].partition);
+    return 0;
+}
+
+static int slot_take(tpc_plane *plane, uint32_t *slot) {
+    if (plane->slot_free != SLOT_NONE) {
+        *slot = plane->slot_free;
+        plane->slot_free = plane->slots[*slot].free_next;
+        return 0;
+    }
+    if (plane->slots_count == plane->slots_capacity) {
+        uint32_t capacity = plane->slots_capacity ? plane->slots_capacity * 2 : SLOTS_MIN;
+        tpc_partition_slot *grown = realloc(plane->slots, capacity * sizeof *grown);
+        if (!grown)
+            return -ENOMEM;
+        plane->slots = grown;
+        plane->slots_capacity = capacity;
+    }
+    *slot = plane->slots_count++;
+    plane->slots[*slot] = (tpc_partition_slot){.generation = 1};
+    return 0;
+}
+
+static void set_settings(tpc_partition *partition, const tpc_partition_params *params) {
+    partition->last_stable_offset_fixed = params->last_stable_offset;
+    partition->timestamp_before_ms_max = params->timestamp_before_ms_max;
+    partition->timestamp_after_ms_max = params->timestamp_after_ms_max;
+    partition->leader_epoch = params->leader_epoch;
+    partition->batch_bytes_max = params->batch_bytes_max;
+    partition->segment_bytes_max = params->segment_bytes_max;
+    partition->flags = params->flags;
+}
+
+static tpc_partition *partition_new(const tpc_partition_params *params) {
+    tpc_partition *partition = calloc(1, sizeof *partition);
+    uint8_t *name = malloc(params->topic_name_bytes + 1);
+    if (!partition || !name) {
+        free(partition), free(name);
+        return NULL;
+    }
+    memcpy(name, params->topic_name, params->topic_name_bytes);
+    name[params->topic_name_bytes] = 0;
+    partition->topic_name = name;
+    partition->topic_name_bytes = params->topic_name_bytes;
+    partition->index = params->partition;
+    memcpy(partition->topic_id, params->topic_id, sizeof partition->topic_id);
+    partition->name_hash = hash_bytes(name, params->topic_name_bytes, params->partition);
+    partition->id_hash = hash_bytes(params->topic_id, 16, params->partition);
+    partition->log_start_offset = params->log_start_offset;
+    partition->log_end_offset = partition->high_watermark = partition->written_offset = params->log_end_offset;
+    partition->bytes_admitted = params->bytes_admitted;
+    set_settings(partition, params);
+    return partition;
+}
+
+static void partition_free(tpc_partition *partition) {
+    tpc_producers_free(&partition->producers);
+    free(partition->topic_name);
+    free(partition);
+}
+
+int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params, uint64_t *handle) {
+    bool ordered = params->log_start_offset >= 0 && params->log_start_offset <= params->log_end_offset &&
+                   params->last_stable_offset <= params->log_end_offset;
+    if (!ordered || params->partition < 0 || params->batch_bytes_max < 0)
+        return -EINVAL;
+    if (find_name(plane, params->topic_name, params->topic_name_bytes, params->partition) ||
+        find_id(plane, params->topic_id, params->partition))
+        return -EEXIST;
+    if (plane->statistics.partitions >= plane->buckets && grow_buckets(plane) < 0)
+        return -ENOMEM;
+    tpc_partition *partition = partition_new(params);
+    uint32_t slot;
+    if (!partition || slot_take(plane, &slot) < 0) {
+        if (partition)
+            partition_free(partition);
+        return -ENOMEM;
+    }
+    plane->slots[slot].partition = partition;
+    partition->handle = (uint64_t)plane->slots[slot].generation << 32 | slot;
+    chain(plane, partition);
+    plane->statistics.partitions++;
+    tpc_partition_verify(partition);
+    *handle = partition->handle;
+    return 0;
+}
+
+int tpc_partition_update(tpc_plane *plane, uint64_t handle, const tpc_partition_params *params) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    if (params->last_stable_offset > partition->high_watermark || params->batch_bytes_max < 0)
+        return -EINVAL;
+    set_settings(partition, params);
+    tpc_partition_verify(partition);
+    return 0;
+}
+
+int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    uint32_t slot = (uint32_t)handle;
+    unchain(plane, partition);
+    plane->slots[slot].partition = NULL;
+    plane->slots[slot].generation += plane->slots[slot].generation == UINT32_MAX ? 2 : 1; /* never 0 */
+    plane->slots[slot].free_next = plane->slot_free;
+    plane->slot_free = slot;
+    plane->statistics.partitions--;
+    tpc_pending_withdraw(plane, handle);
+    tpc_tail_drop(plane, partition);
+    partition_free(partition);
+    return 0;
+}
+
+/* ---- the plane's life ---- */
+
+int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connections, tpc_budget *budget,
+                  const tpc_plane_params *params, tpc_plane **out) {
+    tpc_plane *plane = calloc(1, sizeof *plane);
+    if (!plane)
+        return -ENOMEM;
+    *plane = (tpc_plane){.ring = ring, .journal = journal, .connections = connections, .budget = budget,
+                         .params = *params, .clock_ms = -1, .slot_free = SLOT_NONE, .buckets = BUCKETS_MIN,
+                         .pending_deadline_ns = INT64_MAX};
+    if (!plane->params.produce_partitions_max)
+        plane->params.produce_partitions_max = PRODUCE_PARTITIONS_DEFAULT;
+    plane->by_name = calloc(plane->buckets, sizeof *plane->by_name);
+    plane->by_id = calloc(plane->buckets, sizeof *plane->by_id);
+    int result = plane->by_name && plane->by_id ? tpc_ring_add_turn_hook(ring, tpc_pending_turn, plane) : -ENOMEM;
+    if (result < 0) {
+        free(plane->by_name), free(plane->by_id), free(plane);
+        return result;
+    }
+    tpc_journal_listen(journal, (tpc_journal_listener){plane, tpc_append_durable, tpc_append_failed});
+    *out = plane;
+    return 0;
+}
+
+void tpc_plane_free(tpc_plane *plane) {
+    tpc_ring_remove_turn_hook(plane->ring, tpc_pending_turn, plane);
+    tpc_journal_listen(plane->journal, (tpc_journal_listener){0});
+    tpc_pending_forget(plane);
+    for (uint32_t slot = 0; slot < plane->slots_count; slot++) {
+        tpc_partition *partition = plane->slots[slot].partition;
+        if (!partition)
+            continue;
+        tpc_tail_drop(plane, partition);
+        partition_free(partition);
+    }
+    for (tpc_undurable *at = plane->undurable_first, *next; at; at = next) {
+        next = at->next;
+        free(at);
+    }
+    free(plane->slots), free(plane->by_name), free(plane->by_id), free(plane->clean), free(plane->cuts);
+    free(plane->parts), free(plane->lengths);
+    free(plane);
+}
+
+void tpc_plane_get_statistics(const tpc_plane *plane, tpc_plane_statistics *statistics) {
+    *statistics = plane->statistics;
+    statistics->appends_undurable = plane->undurable_count;
+    statistics->cuts_pending = plane->cuts_count;
+}
+
+void tpc_plane_set_tail_bytes_max(tpc_plane *plane, int64_t bytes_max) {
+    plane->params.tail_bytes_max = bytes_max;
+    tpc_tail_evict(plane);
+}
+
+void tpc_plane_set_clock(tpc_plane *plane, int64_t wall_ms) { plane->clock_ms = wall_ms; }
+
+/* ---- producers, for snapshots ---- */
+
+int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const tpc_producer_state *producers, uint32_t count) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    for (uint32_t i = 0; i < count; i++)
+        if (producers[i].producer_id < 0 || producers[i].batches_count > TPC_PRODUCER_BATCHES_MAX)
+            return -EINVAL;
+    for (uint32_t i = 0; i < count; i++) {
+        int result = tpc_producers_put(&partition->producers, &producers[i]);
+        if (result < 0)
+            return result;
+    }
+    return 0;
+}
+
+static void keep_batches_below(tpc_producer_state *state, int64_t upto_offset) {
+    while (state->batches_count && state->batches[state->batches_count - 1].base_offset >= upto_offset)
+        state->batches_count--;
+}
+
+/* The producer as it was before the oldest append of this partition that is not durable. False: it was not there. */
+static bool durable_state(const tpc_plane *plane, const tpc_partition *partition, tpc_producer_state *state) {
+    for (const tpc_undurable *at = plane->undurable_first; at; at = at->next) {
+        if (at->handle != partition->handle || at->producer.producer_id != state->producer_id)
+            continue;
+        *state = at->producer;
+        return at->had_producer;
+    }
+    return true;
+}
+
+int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_t upto_offset,
+                                 tpc_producer_state *producers, uint32_t producers_max) {
+    const tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    uint32_t count = 0;
+    for (uint32_t slot = 0; slot < partition->producers.capacity && count < producers_max; slot++) {
+        tpc_producer_state state = partition->producers.states[slot];
+        if (state.producer_id < 0 || (partition->appends_undurable && !durable_state(plane, partition, &state)))
+            continue;
+        bool had_batches = state.batches_count > 0;
+        keep_batches_below(&state, upto_offset);
+        if (had_batches && !state.batches_count)
+            continue;
+        producers[count++] = state;
+    }
+    return (int)count;
+}
+
+int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle, int64_t now_ms) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    if (partition->appends_undurable) /* their undo needs the states; next time */
+        return 0;
+    int expired = 0;
+    for (uint32_t slot = 0; slot < partition->producers.capacity;) {
+        const tpc_producer_state *state = &partition->producers.states[slot];
+        if (state->producer_id >= 0 && now_ms - state->last_append_ms >= plane->params.producer_expiry_ms) {
+            tpc_producers_remove(&partition->producers, state->producer_id); /* may move another one here */
+            expired++;
+        } else {
+            slot++;
+        }
+    }
+    if (!partition->producers.count)
+        tpc_producers_free(&partition->producers);
+    return expired;
+}

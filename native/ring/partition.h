@@ -1,0 +1,189 @@
+/*
+ * The plane's inner structures, shared by partition.c (table, offsets), tail.c (batches in memory), append.c (journalled
+ * appends and their fate) and produce.c (requests). Other modules use cdef/50_partition.h.
+ */
+#ifndef TPC_PARTITION_H
+#define TPC_PARTITION_H
+
+#include "connection.h"
+#include "frame.h"
+#include "journal.h"
+#include "producer.h"
+#include "ring.h"
+
+typedef struct tpc_partition {
+    uint64_t handle;
+    struct tpc_partition *name_next; /* chains of the two hash tables */
+    struct tpc_partition *id_next;
+    uint64_t name_hash;
+    uint64_t id_hash;
+    uint8_t *topic_name;
+    uint32_t topic_name_bytes;
+    int32_t index;
+    uint8_t topic_id[16];
+
+    int64_t log_start_offset;
+    int64_t last_stable_offset_fixed; /* -1: follows the high watermark */
+    int64_t high_watermark;
+    int64_t log_end_offset;
+    int64_t written_offset;
+    int64_t timestamp_before_ms_max;
+    int64_t timestamp_after_ms_max;
+    int64_t bytes_admitted;
+    int32_t leader_epoch;
+    int32_t batch_bytes_max;
+    int32_t segment_bytes_max;
+    uint32_t flags;
+    bool watched;
+
+    /* The tail: a circular array of batches, oldest first; the first tail_clean of them are written behind. */
+    tpc_tail_batch *tail;
+    uint32_t tail_capacity; /* 0 or a power of two */
+    uint32_t tail_head;
+    uint32_t tail_count;
+    uint32_t tail_clean;
+    int64_t tail_bytes;
+    int64_t dirty_bytes;
+
+    struct tpc_partition *dirty_previous, *dirty_next;
+    bool dirty;
+
+    tpc_producers producers;
+    uint32_t appends_undurable;
+} tpc_partition;
+
+/* An append that the journal has not acknowledged, with what it takes to undo it. Oldest first in the plane's list. */
+typedef struct tpc_undurable {
+    struct tpc_undurable *previous, *next;
+    uint64_t handle;
+    uint8_t topic_id[16];
+    int32_t index;
+    bool had_producer;
+    int64_t base_offset;
+    int64_t next_offset;
+    int64_t bytes;
+    uint64_t sequence;
+    tpc_producer_state producer; /* before the append; producer_id -1: none involved */
+} tpc_undurable;
+
+typedef struct {
+    tpc_partition *partition; /* NULL: free */
+    uint32_t generation;
+    uint32_t free_next;
+} tpc_partition_slot;
+
+enum { TPC_PENDING_LISTS = 64 };
+
+struct tpc_plane {
+    tpc_ring *ring;
+    tpc_journal *journal;
+    tpc_connections *connections; /* NULL: no produce requests, appends only */
+    tpc_budget *budget;
+    tpc_plane_params params;
+    int64_t clock_ms; /* -1: the system's */
+
+    tpc_partition_slot *slots;
+    uint32_t slots_count, slots_capacity, slot_free; /* slot_free: UINT32_MAX: none */
+    tpc_partition **by_name, **by_id;
+    uint32_t buckets; /* of each table, a power of two */
+
+    tpc_partition *dirty_first, *dirty_last;
+    uint32_t dirty_count;
+
+    /* One token (a handle) per batch written behind, in that order: who is evicted next. Circular. */
+    uint64_t *clean;
+    uint64_t clean_head, clean_tail;
+    uint32_t clean_capacity;
+
+    tpc_undurable *undurable_first, *undurable_last;
+    uint64_t undurable_count;
+
+    tpc_partition_cut *cuts;
+    uint32_t cuts_count, cuts_capacity;
+    uint64_t cuts_sequence; /* the commit that carries them, 0: not journalled yet */
+
+    tpc_produce_part *parts; /* scratch of one request's decoding */
+    uint32_t *lengths;
+    int32_t parts_capacity;
+    int32_t left_reason;     /* enum tpc_produce_left */
+
+    struct tpc_pending *pending[TPC_PENDING_LISTS]; /* by the sequence waited for, modulo */
+    int64_t pending_deadline_ns;                    /* no pending produce times out before it */
+    tpc_plane_statistics statistics;
+};
+
+int64_t tpc_plane_now_ms(const tpc_plane *plane);
+
+/* partition.c */
+tpc_partition *tpc_partition_of(const tpc_plane *plane, uint64_t handle);
+int64_t tpc_partition_last_stable_offset(const tpc_partition *partition);
+void tpc_partition_verify(const tpc_partition *partition);
+void tpc_partition_advance(tpc_plane *plane, tpc_partition *partition, int64_t high_watermark);
+
+/* tail.c. The slice's reference becomes the tail's; reserve comes before and makes push infallible. */
+int tpc_tail_reserve(tpc_partition *partition);
+void tpc_tail_push(tpc_plane *plane, tpc_partition *partition, const tpc_tail_batch *batch);
+void tpc_tail_pop_newest(tpc_plane *plane, tpc_partition *partition);
+void tpc_tail_became_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes);
+const tpc_tail_batch *tpc_tail_find(const tpc_partition *partition, int64_t offset);
+void tpc_tail_drop(tpc_plane *plane, tpc_partition *partition);
+void tpc_tail_evict(tpc_plane *plane);
+
+/* append.c */
+typedef struct {
+    tpc_frame *frame; /* a reference is taken on success */
+    uint8_t *batch;
+    uint32_t bytes;
+    bool stamp_time;       /* LogAppendTime */
+    bool set_max_timestamp;
+    int64_t max_timestamp; /* with set_max_timestamp */
+    int64_t now_ms;
+} tpc_append_batch;
+
+/* Stamps, journals and keeps one validated batch. 0, or -errno and nothing happened. */
+int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch,
+                        tpc_batch_header *header, tpc_append_result *result);
+void tpc_append_durable(void *plane, uint64_t sequence);
+void tpc_append_failed(void *plane, uint64_t first_failed_sequence, int error);
+
+/* produce.c: one partition's records against everything a produce is held against. 0 or -errno. */
+typedef struct {
+    tpc_frame *frame;
+    uint8_t *records;
+    uint32_t bytes;
+    int16_t version;
+    int64_t now_ms;
+} tpc_produce_records;
+
+int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,
+                   tpc_batch_report *report, tpc_append_result *result);
+
+/* pending.c: the answers of requests, and the fate of those that wait. */
+typedef struct {
+    uint64_t handle;
+    uint64_t sequence; /* 0: nothing to wait for */
+} tpc_pending_wait;
+
+typedef struct tpc_pending {
+    struct tpc_pending *next;
+    tpc_request *request;
+    uint64_t wait_sequence; /* highest of waits not durable yet; 0: none */
+    int64_t deadline_ns;
+    tpc_node_endpoint *endpoints;
+    int32_t endpoints_count;
+    int32_t parts_count;
+    tpc_pending_wait *waits;
+    tpc_produce_result results[];
+} tpc_pending;
+
+tpc_pending *tpc_pending_new(tpc_request *request, int32_t parts_count);
+void tpc_pending_free(tpc_pending *pending);
+/* Answers now, or when its waits are over. Takes the pending and its request. */
+void tpc_pending_begin(tpc_plane *plane, tpc_pending *pending);
+void tpc_pending_durable(tpc_plane *plane, uint64_t sequence_from, uint64_t sequence_upto);
+void tpc_pending_failed(tpc_plane *plane, uint64_t first_failed_sequence);
+void tpc_pending_withdraw(tpc_plane *plane, uint64_t handle);
+int64_t tpc_pending_turn(void *plane, int64_t now_ns);
+void tpc_pending_forget(tpc_plane *plane);
+
+#endif

@@ -1,0 +1,399 @@
+/*
+ * A Produce request, from its bytes to appends: two passes over its partitions.
+ *
+ * The survey changes nothing: it finds whether everything the request needs is at hand (partitions led here, room in the
+ * journal, segment space), and otherwise leaves the request to Python. The second pass validates, checks sequences and
+ * appends, partition by partition; from here on every outcome is a partition's error code in the answer.
+ *
+ * Transactions are refused for the whole request with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as Kafka does for a
+ * transactional id that the client may not use: of the codes that a Produce answer may carry it is the one after which
+ * producers stop for good instead of trying again or aborting.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "partition.h"
+
+enum {
+    ERROR_NOT_LEADER_OR_FOLLOWER = 6,
+    ERROR_INVALID_TOPIC_EXCEPTION = 17,
+    ERROR_INVALID_REQUIRED_ACKS = 21,
+    ERROR_OUT_OF_ORDER_SEQUENCE_NUMBER = 45,
+    ERROR_INVALID_PRODUCER_EPOCH = 47,
+    ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53,
+    ERROR_KAFKA_STORAGE_ERROR = 56
+};
+
+enum { VERSION_WITH_TOPIC_IDS = 13, PARTS_CAPACITY_MIN = 64, BATCH_ATTRIBUTES_POSITION = 21, BATCH_MAGIC_POSITION = 16 };
+
+/* Kafka's time-out covers the waiting for replicas, not its own append: a very small one must not hit our journal write. */
+#define TIMEOUT_NS_MIN 1000000000ll
+
+/* A frame this much larger than its batches is not kept in the tail for their sake. */
+#define FRAME_WASTE_BYTES_MAX 65536u
+
+/* ---- one partition ---- */
+
+static int judge_producer(tpc_plane *plane, const tpc_partition *partition, const tpc_batch_header *header, tpc_append_result *result) {
+    tpc_producer_batch earlier;
+    switch (tpc_producers_check(&partition->producers, header, &earlier)) {
+    case TPC_SEQUENCE_NEXT:
+        return 0;
+    case TPC_SEQUENCE_OUT_OF_ORDER:
+        result->error_code = ERROR_OUT_OF_ORDER_SEQUENCE_NUMBER;
+        return 1;
+    case TPC_SEQUENCE_FENCED:
+        result->error_code = ERROR_INVALID_PRODUCER_EPOCH;
+        return 1;
+    default:
+        break;
+    }
+    *result = (tpc_append_result){.base_offset = earlier.base_offset, .next_offset = earlier.last_offset + 1,
+                                  .append_ms = earlier.timestamp_ms, .duplicate = 1};
+    if (earlier.base_offset >= partition->high_watermark) /* the first one is not durable yet: its fate is shared */
+        result->sequence = tpc_tail_find(partition, earlier.base_offset)->sequence;
+    plane->statistics.duplicates++;
+    return 1;
+}
+
+static int append_valid(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,
+                        tpc_batch_report *report, tpc_append_result *result) {
+    tpc_append_batch batch = {.frame = records->frame, .batch = records->records,
+                              .bytes = (uint32_t)report->header.batch_bytes,
+                              .stamp_time = (partition->flags & TPC_PARTITION_LOG_APPEND_TIME) != 0,
+                              .set_max_timestamp = (report->flags & TPC_BATCH_MAX_TIMESTAMP_WRONG) != 0,
+                              .max_timestamp = report->records_max_timestamp, .now_ms = records->now_ms};
+    return tpc_append_batch_to(plane, partition, &batch, &report->header, result);
+}
+
+int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,
+                   tpc_batch_report *report, tpc_append_result *result) {
+    *result = (tpc_append_result){.base_offset = -1, .next_offset = -1, .append_ms = -1};
+    result->relaxed = (partition->flags & TPC_PARTITION_RELAXED) != 0;
+    memset(report, 0, sizeof *report);
+    if (partition->flags & TPC_PARTITION_INTERNAL) {
+        result->error_code = ERROR_INVALID_TOPIC_EXCEPTION;
+        return 0;
+    }
+    tpc_batch_limits limits = {.now_ms = records->now_ms, .timestamp_before_ms_max = partition->timestamp_before_ms_max,
+                               .timestamp_after_ms_max = partition->timestamp_after_ms_max,
+                               .batch_bytes_max = partition->batch_bytes_max,
+                               .segment_bytes_max = partition->segment_bytes_max, .produce_version = records->version,
+                               .log_append_time = (partition->flags & TPC_PARTITION_LOG_APPEND_TIME) != 0,
+                               .compacted = (partition->flags & TPC_PARTITION_COMPACTED) != 0};
+    result->error_code = tpc_batch_validate(records->records, records->bytes, &limits, report);
+    result->reason = report->reason;
+    if (result->error_code)
+        return 0;
+    if (report->header.producer_id >= 0 && judge_producer(plane, partition, &report->header, result)) {
+        result->relaxed = (partition->flags & TPC_PARTITION_RELAXED) != 0;
+        return 0;
+    }
+    int error = append_valid(plane, partition, records, report, result);
+    result->relaxed = (partition->flags & TPC_PARTITION_RELAXED) != 0;
+    return error;
+}
+
+static bool is_transactional(const uint8_t *records, int32_t bytes) {
+    return bytes > BATCH_ATTRIBUTES_POSITION + 1 && records[BATCH_MAGIC_POSITION] == 2 &&
+           (records[BATCH_ATTRIBUTES_POSITION + 1] & TPC_BATCH_TRANSACTIONAL);
+}
+
+int tpc_plane_produce_records(tpc_plane *plane, uint64_t handle, const uint8_t *records, uint32_t bytes,
+                              int16_t produce_version, tpc_append_result *result) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    if (is_transactional(records, (int32_t)bytes)) {
+        *result = (tpc_append_result){.base_offset = -1, .append_ms = -1, .next_offset = -1,
+                                      .error_code = ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED};
+        return 0;
+    }
+    tpc_frame *frame = tpc_frame_new_forced(plane->budget, bytes);
+    if (!frame)
+        return -ENOMEM;
+    memcpy(frame->data, records, bytes);
+    tpc_produce_records copy = {.frame = frame, .records = frame->data, .bytes = bytes, .version = produce_version,
+                                .now_ms = tpc_plane_now_ms(plane)};
+    tpc_batch_report report;
+    int error = tpc_produce_to(plane, partition, &copy, &report, result);
+    tpc_frame_release(frame);
+    if (error == 0 && result->sequence)
+        tpc_journal_watch(plane->journal, result->sequence);
+    return error;
+}
+
+/* ---- the survey ---- */
+
+typedef struct {
+    tpc_produce_request request;
+    const tpc_produce_verdict *verdicts; /* NULL: none yet */
+    int32_t refused_code;                /* of the whole request: acks, transactions; 0: none */
+    uint32_t records_bytes;
+} survey;
+
+static int leave(tpc_plane *plane, enum tpc_produce_left reason) {
+    plane->left_reason = reason;
+    plane->statistics.produces_left++;
+    return 0;
+}
+
+static int grow_parts(tpc_plane *plane, int32_t count) {
+    int32_t capacity = plane->parts_capacity ? plane->parts_capacity : PARTS_CAPACITY_MIN;
+    while (capacity < count)
+        capacity *= 2;
+    tpc_produce_part *parts = malloc((size_t)capacity * sizeof *parts);
+    uint32_t *lengths = malloc((size_t)capacity * sizeof *lengths);
+    if (!parts || !lengths) {
+        free(parts), free(lengths);
+        return -ENOMEM;
+    }
+    free(plane->parts), free(plane->lengths);
+    plane->parts = parts, plane->lengths = lengths, plane->parts_capacity = capacity;
+    return 0;
+}
+
+static enum tpc_produce_left decode(tpc_plane *plane, const tpc_request *request, survey *out) {
+    if (!plane->parts_capacity && grow_parts(plane, PARTS_CAPACITY_MIN) < 0)
+        return TPC_LEFT_NO_MEMORY;
+    for (;;) {
+        int result = tpc_produce_decode(request->body, request->body_bytes, request->api_version, &out->request,
+                                        plane->parts, plane->parts_capacity);
+        if (result == 0)
+            return out->request.parts_count <= plane->params.produce_partitions_max ? TPC_LEFT_NONE : TPC_LEFT_TOO_MANY;
+        if (result == -EPROTONOSUPPORT)
+            return TPC_LEFT_VERSION;
+        if (result != -E2BIG)
+            return TPC_LEFT_MALFORMED;
+        if (plane->parts_capacity >= plane->params.produce_partitions_max)
+            return TPC_LEFT_TOO_MANY;
+        if (grow_parts(plane, plane->parts_capacity * 2) < 0)
+            return TPC_LEFT_NO_MEMORY;
+    }
+}
+
+static tpc_partition *partition_of_part(const tpc_plane *plane, const tpc_produce_part *part, int16_t version) {
+    uint64_t handle =
+        version >= VERSION_WITH_TOPIC_IDS
+            ? tpc_partition_find_id(plane, part->topic_id, part->partition)
+            : tpc_partition_find_name(plane, part->topic_name, (uint32_t)part->topic_name_bytes, part->partition);
+    return handle ? tpc_partition_of(plane, handle) : NULL;
+}
+
+static enum tpc_produce_left survey_part(const tpc_plane *plane, const tpc_request *request, const survey *about, int32_t i) {
+    const tpc_produce_part *part = &plane->parts[i];
+    const tpc_partition *partition = partition_of_part(plane, part, request->api_version);
+    if (!about->verdicts && (!partition || !(partition->flags & TPC_PARTITION_LEADER)))
+        return TPC_LEFT_UNKNOWN;
+    if (!about->verdicts && (partition->flags & TPC_PARTITION_PYTHON_VALIDATES))
+        return TPC_LEFT_PYTHON_VALIDATES;
+    if (partition && part->records_bytes > 0 && partition->bytes_admitted < part->records_bytes)
+        return TPC_LEFT_NOT_ADMITTED;
+    return TPC_LEFT_NONE;
+}
+
+static enum tpc_produce_left survey_parts(tpc_plane *plane, const tpc_request *request, survey *about) {
+    uint32_t appends = 0;
+    for (int32_t i = 0; i < about->request.parts_count; i++) {
+        const tpc_produce_part *part = &plane->parts[i];
+        if (is_transactional(part->records, part->records_bytes))
+            about->refused_code = ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+        if (about->verdicts && about->verdicts[i].error_code)
+            continue;
+        enum tpc_produce_left reason = survey_part(plane, request, about, i);
+        if (reason)
+            return reason;
+        plane->lengths[appends] = part->records_bytes > 0 ? (uint32_t)part->records_bytes : 0;
+        about->records_bytes += plane->lengths[appends++];
+    }
+    if (tpc_journal_would_fit(plane->journal, plane->lengths, appends) == -EAGAIN)
+        return TPC_LEFT_JOURNAL_FULL;
+    return TPC_LEFT_NONE;
+}
+
+/* ---- the second pass ---- */
+
+static void tell_bad_records(const tpc_batch_report *report, tpc_produce_result *result) {
+    static const char message[] = "One or more records have been rejected";
+    int32_t count = report->bad_records_count < TPC_BATCH_BAD_RECORDS_MAX ? report->bad_records_count : TPC_BATCH_BAD_RECORDS_MAX;
+    tpc_record_error *errors = count > 0 ? calloc((size_t)count, sizeof *errors) : NULL;
+    if (!errors)
+        return;
+    const char *reason = tpc_batch_reason_text(report->reason);
+    for (int32_t i = 0; i < count; i++)
+        errors[i] = (tpc_record_error){.message = (const uint8_t *)reason, .message_bytes = (int32_t)strlen(reason),
+                                       .batch_index = report->bad_records[i]};
+    result->record_errors = errors;
+    result->record_errors_count = count;
+    result->error_message = (const uint8_t *)message;
+    result->error_message_bytes = (int32_t)sizeof message - 1;
+}
+
+static int16_t code_of_failure(int error) {
+    return error == -EMSGSIZE ? TPC_ERROR_MESSAGE_TOO_LARGE : ERROR_KAFKA_STORAGE_ERROR;
+}
+
+static void produce_part(tpc_plane *plane, tpc_pending *pending, int32_t i, const survey *about, tpc_frame *frame) {
+    const tpc_produce_part *part = &plane->parts[i];
+    tpc_produce_result *result = &pending->results[i];
+    tpc_partition *partition = partition_of_part(plane, part, pending->request->api_version);
+    if (!partition || !(partition->flags & TPC_PARTITION_LEADER)) {
+        result->error_code = ERROR_NOT_LEADER_OR_FOLLOWER;
+        return;
+    }
+    tpc_produce_records records = {.frame = frame, .records = (uint8_t *)part->records,
+                                   .bytes = part->records_bytes > 0 ? (uint32_t)part->records_bytes : 0,
+                                   .version = pending->request->api_version, .now_ms = tpc_plane_now_ms(plane)};
+    bool wasteful = frame->capacity > about->records_bytes + FRAME_WASTE_BYTES_MAX;
+    if (wasteful && (records.frame = tpc_frame_new_forced(plane->budget, records.bytes)) != NULL)
+        records.records = memcpy(records.frame->data, part->records, records.bytes);
+    tpc_batch_report report;
+    tpc_append_result appended;
+    int error = records.frame ? tpc_produce_to(plane, partition, &records, &report, &appended) : -ENOMEM;
+    if (wasteful)
+        tpc_frame_release(records.frame);
+    if (error < 0) {
+        result->error_code = code_of_failure(error);
+        return;
+    }
+    result->error_code = (int16_t)appended.error_code;
+    result->log_start_offset = report.flags & TPC_BATCH_TELLS_LOG_START ? partition->log_start_offset : -1;
+    if (appended.error_code) {
+        tell_bad_records(&report, result);
+        return;
+    }
+    result->base_offset = appended.base_offset;
+    result->log_append_time_ms = appended.append_ms;
+    if (!appended.relaxed)
+        pending->waits[i] = (tpc_pending_wait){.handle = partition->handle, .sequence = appended.sequence};
+}
+
+static void begin_result(tpc_produce_result *result, const tpc_produce_part *part) {
+    *result = (tpc_produce_result){.topic_name = part->topic_name, .topic_name_bytes = part->topic_name_bytes,
+                                   .topic_index = part->topic_index, .partition = part->partition, .base_offset = -1,
+                                   .log_append_time_ms = -1, .log_start_offset = -1, .error_message_bytes = -1,
+                                   .leader_id = -1, .leader_epoch = -1};
+    memcpy(result->topic_id, part->topic_id, sizeof result->topic_id);
+}
+
+/* What Kafka decides before the log is asked: a verdict about the topic stands, the acks come before the leader. */
+static bool settled_before(const survey *about, int32_t i, tpc_produce_result *result) {
+    const tpc_produce_verdict *verdict = about->verdicts ? &about->verdicts[i] : NULL;
+    bool leadership = verdict && verdict->error_code == ERROR_NOT_LEADER_OR_FOLLOWER;
+    if (about->refused_code == ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED ||
+        (about->refused_code && (!verdict || !verdict->error_code || leadership))) {
+        result->error_code = (int16_t)about->refused_code;
+        return true;
+    }
+    if (!verdict || !verdict->error_code)
+        return false;
+    result->error_code = verdict->error_code;
+    result->leader_id = verdict->leader_id;
+    result->leader_epoch = verdict->leader_epoch;
+    result->error_message = verdict->error_message;
+    result->error_message_bytes = verdict->error_message_bytes;
+    return true;
+}
+
+/* Verdicts' messages and the endpoints live in the caller's memory: those of an answer that waits are copied. */
+static int keep_strings(tpc_pending *pending, const tpc_plane_endpoint *endpoints, int32_t endpoints_count) {
+    size_t bytes = (size_t)endpoints_count * sizeof *pending->endpoints;
+    for (int32_t i = 0; i < endpoints_count; i++)
+        bytes += (size_t)endpoints[i].host_bytes + (size_t)(endpoints[i].rack_bytes > 0 ? endpoints[i].rack_bytes : 0);
+    for (int32_t i = 0; i < pending->parts_count; i++)
+        if (!pending->results[i].record_errors && pending->results[i].error_message_bytes > 0)
+            bytes += (size_t)pending->results[i].error_message_bytes;
+    if (!bytes)
+        return 0;
+    pending->endpoints = malloc(bytes);
+    if (!pending->endpoints)
+        return -ENOMEM;
+    uint8_t *at = (uint8_t *)(pending->endpoints + endpoints_count);
+    for (int32_t i = 0; i < endpoints_count; i++) {
+        const tpc_plane_endpoint *given = &endpoints[i];
+        int32_t rack_bytes = given->rack_bytes > 0 ? given->rack_bytes : 0;
+        pending->endpoints[i] = (tpc_node_endpoint){.host = memcpy(at, given->host, (size_t)given->host_bytes),
+                                                    .host_bytes = given->host_bytes, .rack_bytes = given->rack_bytes,
+                                                    .node_id = given->node_id, .port = given->port};
+        at += given->host_bytes;
+        pending->endpoints[i].rack = rack_bytes ? memcpy(at, given->rack, (size_t)rack_bytes) : at;
+        at += rack_bytes;
+    }
+    pending->endpoints_count = endpoints_count;
+    for (int32_t i = 0; i < pending->parts_count; i++) {
+        tpc_produce_result *result = &pending->results[i];
+        if (result->record_errors || result->error_message_bytes <= 0)
+            continue;
+        result->error_message = memcpy(at, result->error_message, (size_t)result->error_message_bytes);
+        at += result->error_message_bytes;
+    }
+    return 0;
+}
+
+/* acks=0: nothing is said, but a connection whose request met an error is closed, so that its client notices. */
+static void end_without_answer(tpc_plane *plane, tpc_pending *pending) {
+    tpc_request *request = pending->request;
+    bool failed = false;
+    for (int32_t i = 0; i < pending->parts_count; i++)
+        failed |= pending->results[i].error_code != 0;
+    if (failed) {
+        tpc_connection_close(plane->connections, request->connection, TPC_CLOSE_REQUEST_INVALID, TPC_CLOSE_AFTER_ANSWERED);
+        tpc_request_release(request);
+    } else {
+        tpc_request_answer_none(plane->connections, request);
+    }
+    tpc_pending_free(pending);
+}
+
+int tpc_plane_produce_with(tpc_plane *plane, tpc_request *request, const tpc_produce_verdict *verdicts,
+                           int32_t verdicts_count, const tpc_plane_endpoint *endpoints, int32_t endpoints_count) {
+    survey about = {.verdicts = verdicts};
+    enum tpc_produce_left reason = decode(plane, request, &about);
+    if (reason)
+        return leave(plane, reason);
+    if (verdicts && verdicts_count != about.request.parts_count)
+        return -EINVAL;
+    if (about.request.acks < -1 || about.request.acks > 1)
+        about.refused_code = ERROR_INVALID_REQUIRED_ACKS;
+    if (about.request.transactional_id_bytes >= 0)
+        about.refused_code = ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+    reason = survey_parts(plane, request, &about);
+    if (reason)
+        return leave(plane, reason);
+    tpc_pending *pending = tpc_pending_new(request, about.request.parts_count);
+    if (!pending)
+        return leave(plane, TPC_LEFT_NO_MEMORY);
+    for (int32_t i = 0; i < about.request.parts_count; i++) {
+        begin_result(&pending->results[i], &plane->parts[i]);
+        if (!settled_before(&about, i, &pending->results[i]))
+            produce_part(plane, pending, i, &about, request->frame);
+    }
+    plane->left_reason = TPC_LEFT_NONE;
+    plane->statistics.produces_taken++;
+    if (about.request.acks == 0) {
+        end_without_answer(plane, pending);
+        return 1;
+    }
+    if (keep_strings(pending, endpoints, endpoints_count) < 0)
+        for (int32_t i = 0; i < pending->parts_count; i++)
+            pending->results[i].error_message_bytes = -1;
+    int64_t timeout_ns = (int64_t)about.request.timeout_ms * 1000000;
+    pending->deadline_ns = tpc_ring_now_ns(plane->ring) + (timeout_ns > TIMEOUT_NS_MIN ? timeout_ns : TIMEOUT_NS_MIN);
+    tpc_pending_begin(plane, pending);
+    return 1;
+}
+
+int tpc_plane_produce(tpc_plane *plane, tpc_request *request) {
+    return tpc_plane_produce_with(plane, request, NULL, 0, NULL, 0);
+}
+
+int tpc_plane_left_reason(const tpc_plane *plane) { return plane->left_reason; }
+
+static int hot_handler(void *context, tpc_request *request) {
+    return request->api_key == TPC_API_PRODUCE ? tpc_plane_produce(context, request) : 0;
+}
+
+void tpc_plane_set_hot(tpc_plane *plane, int on) {
+    tpc_connections_set_hot(plane->connections, on ? hot_handler : NULL, plane);
+}

@@ -1,0 +1,142 @@
+/*
+ * Sequence numbers of idempotent producers, judged as Kafka 4.3 judges batches of clients outside of transactions:
+ *
+ * - a batch of the known epoch whose first and last sequence equal those of one of the last five is a duplicate, and is
+ *   answered with the offset it got then;
+ * - an epoch below the known one is fenced; one above must begin with sequence 0;
+ * - within an epoch the first sequence follows the last one, 0 after 2^31-1;
+ * - a producer that is not known here may begin anywhere: its state may have been lost with old segments.
+ *
+ * One addition: a state marked sequence_lost (its last acknowledged-early batches went with a crash) takes the next batch
+ * of its epoch whatever its sequence, once.
+ */
+#include "producer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CAPACITY_MIN 4u
+#define SEQUENCE_MAX INT32_MAX
+
+static uint32_t slot_of(int64_t producer_id, uint32_t capacity) {
+    return (uint32_t)(((uint64_t)producer_id * 0x9E3779B97F4A7C15ull) >> 32) & (capacity - 1);
+}
+
+tpc_producer_state *tpc_producers_find(const tpc_producers *producers, int64_t producer_id) {
+    if (!producers->count)
+        return NULL;
+    uint32_t slot = slot_of(producer_id, producers->capacity);
+    for (; producers->states[slot].producer_id >= 0; slot = (slot + 1) & (producers->capacity - 1))
+        if (producers->states[slot].producer_id == producer_id)
+            return &producers->states[slot];
+    return NULL;
+}
+
+static int32_t last_sequence_of(const tpc_batch_header *header) {
+    int64_t last = (int64_t)header->base_sequence + header->last_offset_delta;
+    return (int32_t)(last > SEQUENCE_MAX ? last - SEQUENCE_MAX - 1 : last);
+}
+
+static bool follows(int32_t last, int32_t next) { return next == 0 ? last == SEQUENCE_MAX || last == -1 : next - 1 == last; }
+
+enum tpc_sequence_verdict tpc_producers_check(const tpc_producers *producers, const tpc_batch_header *header,
+                                              tpc_producer_batch *duplicate) {
+    const tpc_producer_state *known = tpc_producers_find(producers, header->producer_id);
+    if (!known)
+        return TPC_SEQUENCE_NEXT;
+    if (header->producer_epoch < known->producer_epoch)
+        return TPC_SEQUENCE_FENCED;
+    if (header->producer_epoch > known->producer_epoch)
+        return header->base_sequence == 0 ? TPC_SEQUENCE_NEXT : TPC_SEQUENCE_OUT_OF_ORDER;
+    for (uint32_t i = 0; i < known->batches_count; i++) {
+        const tpc_producer_batch *batch = &known->batches[i];
+        if (batch->base_sequence == header->base_sequence && batch->last_sequence == last_sequence_of(header)) {
+            *duplicate = *batch;
+            return TPC_SEQUENCE_DUPLICATE;
+        }
+    }
+    int32_t last = known->batches_count ? known->batches[known->batches_count - 1].last_sequence : -1;
+    return known->sequence_lost || follows(last, header->base_sequence) ? TPC_SEQUENCE_NEXT : TPC_SEQUENCE_OUT_OF_ORDER;
+}
+
+static void insert(tpc_producers *producers, const tpc_producer_state *state) {
+    uint32_t slot = slot_of(state->producer_id, producers->capacity);
+    while (producers->states[slot].producer_id >= 0)
+        slot = (slot + 1) & (producers->capacity - 1);
+    producers->states[slot] = *state;
+    producers->count++;
+}
+
+int tpc_producers_reserve(tpc_producers *producers) {
+    if (producers->capacity && producers->count + 1 <= producers->capacity / 4 * 3)
+        return 0;
+    uint32_t capacity = producers->capacity ? producers->capacity * 2 : CAPACITY_MIN;
+    tpc_producers grown = {.states = malloc(capacity * sizeof *grown.states), .capacity = capacity};
+    if (!grown.states)
+        return -ENOMEM;
+    for (uint32_t slot = 0; slot < capacity; slot++)
+        grown.states[slot].producer_id = -1;
+    for (uint32_t slot = 0; slot < producers->capacity; slot++)
+        if (producers->states[slot].producer_id >= 0)
+            insert(&grown, &producers->states[slot]);
+    free(producers->states);
+    *producers = grown;
+    return 0;
+}
+
+void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *header, int64_t base_offset, int64_t now_ms) {
+    tpc_producer_state *known = tpc_producers_find(producers, header->producer_id);
+    if (!known) {
+        tpc_producer_state fresh = {.producer_id = header->producer_id, .producer_epoch = header->producer_epoch};
+        insert(producers, &fresh);
+        known = tpc_producers_find(producers, header->producer_id);
+    }
+    if (known->producer_epoch != header->producer_epoch) {
+        known->producer_epoch = header->producer_epoch;
+        known->batches_count = 0;
+    }
+    known->sequence_lost = 0;
+    known->last_append_ms = now_ms;
+    if (known->batches_count == TPC_PRODUCER_BATCHES_MAX)
+        memmove(known->batches, known->batches + 1, --known->batches_count * sizeof *known->batches);
+    known->batches[known->batches_count++] = (tpc_producer_batch){
+        .base_offset = base_offset, .last_offset = base_offset + header->last_offset_delta,
+        .timestamp_ms = header->max_timestamp, .base_sequence = header->base_sequence,
+        .last_sequence = last_sequence_of(header)};
+}
+
+int tpc_producers_put(tpc_producers *producers, const tpc_producer_state *state) {
+    tpc_producer_state *known = tpc_producers_find(producers, state->producer_id);
+    if (known) {
+        *known = *state;
+        return 0;
+    }
+    int result = tpc_producers_reserve(producers);
+    if (result == 0)
+        insert(producers, state);
+    return result;
+}
+
+/* Closes the gap by moving back whatever a search would no longer find. */
+void tpc_producers_remove(tpc_producers *producers, int64_t producer_id) {
+    tpc_producer_state *known = tpc_producers_find(producers, producer_id);
+    if (!known)
+        return;
+    uint32_t mask = producers->capacity - 1;
+    uint32_t gap = (uint32_t)(known - producers->states);
+    for (uint32_t slot = (gap + 1) & mask; producers->states[slot].producer_id >= 0; slot = (slot + 1) & mask) {
+        uint32_t home = slot_of(producers->states[slot].producer_id, producers->capacity);
+        if (((slot - home) & mask) >= ((slot - gap) & mask)) {
+            producers->states[gap] = producers->states[slot];
+            gap = slot;
+        }
+    }
+    producers->states[gap].producer_id = -1;
+    producers->count--;
+}
+
+void tpc_producers_free(tpc_producers *producers) {
+    free(producers->states);
+    *producers = (tpc_producers){0};
+}

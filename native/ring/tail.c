@@ -1,0 +1,254 @@
+/*
+ * The newest batches of each partition, in memory: readers are served from here, and write-behind takes from here.
+ *
+ * Of a partition's batches, oldest first: those written behind (clean, cache only), those durable in the journal (dirty),
+ * those not durable yet. Only clean ones are evicted, in the order in which they became clean over all partitions, while
+ * the clean bytes of the plane are above its budget. So what is not in a segment yet is always readable.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "partition.h"
+
+#define TAIL_CAPACITY_MIN 4u
+#define CLEAN_CAPACITY_MIN 256u
+#define CAPACITY_WORTH_KEEPING 64u
+
+static tpc_tail_batch *tail_at(const tpc_partition *partition, uint32_t position) {
+    return &partition->tail[(partition->tail_head + position) & (partition->tail_capacity - 1)];
+}
+
+int tpc_tail_reserve(tpc_partition *partition) {
+    if (partition->tail_count < partition->tail_capacity)
+        return 0;
+    uint32_t capacity = partition->tail_capacity ? partition->tail_capacity * 2 : TAIL_CAPACITY_MIN;
+    tpc_tail_batch *grown = malloc(capacity * sizeof *grown);
+    if (!grown)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < partition->tail_count; i++)
+        grown[i] = *tail_at(partition, i);
+    free(partition->tail);
+    partition->tail = grown;
+    partition->tail_capacity = capacity;
+    partition->tail_head = 0;
+    return 0;
+}
+
+void tpc_tail_push(tpc_plane *plane, tpc_partition *partition, const tpc_tail_batch *batch) {
+    *tail_at(partition, partition->tail_count++) = *batch;
+    partition->tail_bytes += batch->slice.length;
+    plane->statistics.tail_bytes += batch->slice.length;
+    plane->statistics.tail_batches++;
+}
+
+static void release_batch(tpc_plane *plane, tpc_partition *partition, tpc_tail_batch *batch) {
+    partition->tail_bytes -= batch->slice.length;
+    plane->statistics.tail_bytes -= batch->slice.length;
+    plane->statistics.tail_batches--;
+    tpc_frame_release(batch->slice.frame);
+}
+
+void tpc_tail_pop_newest(tpc_plane *plane, tpc_partition *partition) {
+    release_batch(plane, partition, tail_at(partition, --partition->tail_count));
+}
+
+static void pop_oldest_clean(tpc_plane *plane, tpc_partition *partition) {
+    tpc_tail_batch *oldest = tail_at(partition, 0);
+    plane->statistics.tail_clean_bytes -= oldest->slice.length;
+    partition->tail_clean--;
+    release_batch(plane, partition, oldest);
+    partition->tail_head = (partition->tail_head + 1) & (partition->tail_capacity - 1);
+    if (--partition->tail_count == 0 && partition->tail_capacity > CAPACITY_WORTH_KEEPING) {
+        free(partition->tail);
+        partition->tail = NULL;
+        partition->tail_capacity = partition->tail_head = 0;
+    }
+}
+
+/* ---- reading ---- */
+
+/* Position of the batch that holds the offset; tail_count when none does. */
+static uint32_t tail_search(const tpc_partition *partition, int64_t offset) {
+    uint32_t low = 0, high = partition->tail_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (tail_at(partition, middle)->next_offset <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static int64_t tail_offset(const tpc_partition *partition) {
+    return partition->tail_count ? tail_at(partition, 0)->base_offset : partition->log_end_offset;
+}
+
+const tpc_tail_batch *tpc_tail_find(const tpc_partition *partition, int64_t offset) {
+    uint32_t position = tail_search(partition, offset);
+    return position < partition->tail_count && offset >= tail_offset(partition) ? tail_at(partition, position) : NULL;
+}
+
+int tpc_partition_read(tpc_plane *plane, uint64_t handle, int64_t offset, int64_t bytes_max, int64_t upto_offset,
+                       int min_one, tpc_slice *slices, uint32_t slices_max) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    plane->statistics.reads++;
+    if (offset < tail_offset(partition)) {
+        plane->statistics.reads_below_tail++;
+        return -ERANGE;
+    }
+    if (upto_offset > partition->high_watermark)
+        upto_offset = partition->high_watermark;
+    uint32_t count = 0;
+    int64_t bytes = 0;
+    for (uint32_t position = tail_search(partition, offset); position < partition->tail_count && count < slices_max;
+         position++) {
+        const tpc_tail_batch *batch = tail_at(partition, position);
+        bool fits = bytes + batch->slice.length <= bytes_max || (count == 0 && min_one);
+        if (batch->next_offset > upto_offset || !fits)
+            break;
+        bytes += batch->slice.length;
+        slices[count++] = tpc_slice_of(batch->slice.frame, batch->slice.data, batch->slice.length);
+    }
+    return (int)count;
+}
+
+void tpc_slices_release(tpc_slice *slices, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        tpc_frame_release(slices[i].frame);
+        slices[i].frame = NULL;
+    }
+}
+
+/* ---- write-behind ---- */
+
+static void dirty_link(tpc_plane *plane, tpc_partition *partition) {
+    if (partition->dirty)
+        return;
+    partition->dirty = true;
+    partition->dirty_next = NULL;
+    partition->dirty_previous = plane->dirty_last;
+    *(plane->dirty_last ? &plane->dirty_last->dirty_next : &plane->dirty_first) = partition;
+    plane->dirty_last = partition;
+    plane->dirty_count++;
+}
+
+static void dirty_unlink(tpc_plane *plane, tpc_partition *partition) {
+    if (!partition->dirty)
+        return;
+    partition->dirty = false;
+    *(partition->dirty_previous ? &partition->dirty_previous->dirty_next : &plane->dirty_first) = partition->dirty_next;
+    *(partition->dirty_next ? &partition->dirty_next->dirty_previous : &plane->dirty_last) = partition->dirty_previous;
+    partition->dirty_previous = partition->dirty_next = NULL;
+    plane->dirty_count--;
+}
+
+void tpc_tail_became_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes) {
+    partition->dirty_bytes += bytes;
+    dirty_link(plane, partition);
+}
+
+uint32_t tpc_plane_dirty(const tpc_plane *plane, uint64_t *handles, uint32_t handles_max) {
+    uint32_t count = 0;
+    for (const tpc_partition *partition = plane->dirty_first; partition && count < handles_max;
+         partition = partition->dirty_next)
+        handles[count++] = partition->handle;
+    return count;
+}
+
+int tpc_partition_write_behind_take(tpc_plane *plane, uint64_t handle, int64_t bytes_max, tpc_tail_batch *batches,
+                                    uint32_t batches_max) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    uint32_t count = 0;
+    int64_t bytes = 0;
+    for (uint32_t position = partition->tail_clean; position < partition->tail_count && count < batches_max; position++) {
+        const tpc_tail_batch *batch = tail_at(partition, position);
+        if (batch->next_offset > partition->high_watermark || (count && bytes + batch->slice.length > bytes_max))
+            break;
+        bytes += batch->slice.length;
+        batches[count] = *batch;
+        tpc_frame_retain(batches[count++].slice.frame);
+    }
+    return (int)count;
+}
+
+void tpc_tail_batches_release(tpc_tail_batch *batches, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        tpc_frame_release(batches[i].slice.frame);
+        batches[i].slice.frame = NULL;
+    }
+}
+
+static int clean_reserve(tpc_plane *plane, uint64_t more) {
+    uint64_t count = plane->clean_tail - plane->clean_head;
+    if (count + more <= plane->clean_capacity)
+        return 0;
+    uint32_t capacity = plane->clean_capacity ? plane->clean_capacity : CLEAN_CAPACITY_MIN;
+    while (capacity < count + more)
+        capacity *= 2;
+    uint64_t *grown = malloc(capacity * sizeof *grown);
+    if (!grown)
+        return -ENOMEM;
+    for (uint64_t i = 0; i < count; i++)
+        grown[i] = plane->clean[(plane->clean_head + i) & (plane->clean_capacity - 1)];
+    free(plane->clean);
+    plane->clean = grown;
+    plane->clean_capacity = capacity;
+    plane->clean_head = 0;
+    plane->clean_tail = count;
+    return 0;
+}
+
+void tpc_tail_evict(tpc_plane *plane) {
+    while (plane->statistics.tail_clean_bytes > plane->params.tail_bytes_max && plane->clean_head != plane->clean_tail) {
+        uint64_t handle = plane->clean[plane->clean_head++ & (plane->clean_capacity - 1)];
+        tpc_partition *partition = tpc_partition_of(plane, handle);
+        if (!partition) /* withdrawn: its batches went at once, the tokens go now */
+            continue;
+        pop_oldest_clean(plane, partition);
+        plane->statistics.tail_evictions++;
+    }
+}
+
+int tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64_t upto_offset) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    if (upto_offset < partition->written_offset || upto_offset > partition->high_watermark)
+        return -EINVAL;
+    int result = clean_reserve(plane, partition->tail_count - partition->tail_clean);
+    if (result < 0)
+        return result;
+    while (partition->tail_clean < partition->tail_count) {
+        const tpc_tail_batch *batch = tail_at(partition, partition->tail_clean);
+        if (batch->next_offset > upto_offset)
+            break;
+        partition->tail_clean++;
+        partition->written_offset = batch->next_offset;
+        partition->dirty_bytes -= batch->slice.length;
+        plane->statistics.tail_clean_bytes += batch->slice.length;
+        plane->clean[plane->clean_tail++ & (plane->clean_capacity - 1)] = handle;
+    }
+    if (partition->dirty_bytes == 0)
+        dirty_unlink(plane, partition);
+    tpc_tail_evict(plane);
+    return 0;
+}
+
+void tpc_tail_drop(tpc_plane *plane, tpc_partition *partition) {
+    dirty_unlink(plane, partition);
+    for (uint32_t position = 0; position < partition->tail_count; position++) {
+        tpc_tail_batch *batch = tail_at(partition, position);
+        if (position < partition->tail_clean)
+            plane->statistics.tail_clean_bytes -= batch->slice.length;
+        release_batch(plane, partition, batch);
+    }
+    free(partition->tail);
+    partition->tail = NULL;
+    partition->tail_count = partition->tail_clean = partition->tail_capacity = 0;
+}

@@ -1,0 +1,243 @@
+"""Produce through real sockets, a real ring and a real journal file. With all features and with 5.8's."""
+
+import pytest
+
+from tests.support.connection_bench import frame_of
+from tests.support.journal_file import APPEND, CUT
+from tests.support.plane_bench import NOW_MS, PlaneBench, read_produce_answer, records_of, settings_with
+from tests.support.record_batches import TRANSACTIONAL, Record, batch, old_message, read_batches
+from tpc_broker.error_codes import ErrorCode as E
+from tpc_broker.runtime.plane import Left, PartitionFlag, Verdict
+
+
+@pytest.fixture(params=["", "5.8"], ids=["all-features", "as-5.8"])
+def make_bench(request, monkeypatch, tmp_path):
+    monkeypatch.setenv("TPC_HIDE_FEATURES", request.param)
+    benches = []
+
+    def make(**options):
+        benches.append(PlaneBench(tmp_path / f"{len(benches)}.journal", **options))
+        return benches[-1]
+
+    yield make
+    for bench in benches:
+        bench.shut()
+
+
+@pytest.fixture
+def bench(make_bench):
+    return make_bench()
+
+
+def test_a_produce_is_answered_when_it_is_durable_and_readable(bench):
+    handle = bench.lead("t", log_end_offset=7, settings=settings_with(leader_epoch=5))
+    client = bench.connect()
+    assert bench.produce(client, ("t", 0, records_of(3))) == [(E.NONE, 7)]
+    assert bench.produce(client, ("t", 0, records_of(1))) == [(E.NONE, 10)]
+    state = bench.plane.state(handle)
+    assert (state.high_watermark, state.log_end_offset, state.last_stable_offset) == (11, 11, 11)
+    assert bench.readable(handle, 7) == [(7, [b"value0", b"value1", b"value2"]), (10, [b"value0"])]
+    assert bench.readable(handle, 6) is None
+    (first, second) = bench.journal_entries()
+    assert (first.kind, first.offset, first.argument, second.offset, second.argument) == (APPEND, 7, 10, 10, 11)
+    (stored,) = read_batches(first.payload)
+    assert (stored["base_offset"], stored["leader_epoch"], stored["crc_right"]) == (7, 5, True)
+
+
+def test_hot_requests_are_answered_inside_the_wait(bench):
+    bench.lead("t")
+    bench.plane.set_hot(on=True)
+    client = bench.connect()
+    for number in range(20):
+        bench.send(client, [("t", 0, records_of(1))], correlation_id=number)
+    answers = [read_produce_answer(bench.read_frame(client)) for _ in range(20)]
+    assert [(a[0], a[1][0][3]) for a in answers] == [(n, n) for n in range(20)]
+    assert bench.connections.statistics().requests_hot == 20
+
+
+def test_requests_of_one_turn_share_a_commit(bench):
+    bench.lead("t")
+    client = bench.connect()
+    for _ in range(8):
+        bench.send(client, [("t", 0, records_of(1))])
+    assert [bench.answer(client)[0][1] for _ in range(8)] == list(range(8))
+    assert bench.plane.journal_statistics()["commits_durable"] < 8
+
+
+def test_a_mixed_request_waits_for_its_durable_partitions_only(bench):
+    relaxed = bench.lead("fast", settings=settings_with(PartitionFlag.RELAXED))
+    bench.lead("safe")
+    client = bench.connect()
+    bench.break_disk()
+    parts = [("fast", 0, records_of(1)), ("safe", 0, records_of(1))]
+    assert bench.produce(client, *parts) == [(E.NONE, 0), (E.KAFKA_STORAGE_ERROR, -1)]
+    assert bench.plane.state(relaxed).log_end_offset == 0, "undone: readers never saw it"
+    assert bench.failures
+
+
+def test_relaxed_is_answered_though_the_disk_never_takes_it(bench):
+    handle = bench.lead("fast", settings=settings_with(PartitionFlag.RELAXED))
+    client = bench.connect()
+    bench.break_disk()
+    assert bench.produce(client, ("fast", 0, records_of(1))) == [(E.NONE, 0)]
+    assert bench.plane.state(handle).high_watermark == 0
+
+
+def test_acks_zero_has_no_answer_and_an_error_closes_the_connection(bench):
+    handle = bench.lead("t")
+    client = bench.connect()
+    bench.send(client, [("t", 0, records_of(2))], acks=0)
+    assert bench.produce(client, ("t", 0, records_of(1))) == [(E.NONE, 2)]
+    bench.send(client, [("t", 0, b"\0" * 61)], acks=0)
+    assert bench.read_end(client)
+    assert bench.plane.state(handle).log_end_offset == 3
+
+
+def test_what_a_request_may_not_do(bench):
+    bench.lead("t", settings=settings_with(batch_bytes_max=300))
+    bench.lead("internal", settings=settings_with(PartitionFlag.INTERNAL))
+    client = bench.connect()
+    good = records_of(1)
+
+    def error_of(topic, records, **fields):
+        return E(bench.produce(client, (topic, 0, records), **fields)[0][0])
+
+    assert error_of("t", good, acks=2) is E.INVALID_REQUIRED_ACKS
+    assert error_of("t", good, transactional_id="tx") is E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    transactional = records_of(1, attributes=TRANSACTIONAL, producer=(1, 0, 0))
+    assert error_of("t", transactional) is E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert error_of("internal", good) is E.INVALID_TOPIC_EXCEPTION
+    assert error_of("t", records_of(1, value=bytes(400))) is E.MESSAGE_TOO_LARGE
+    assert error_of("t", records_of(1, crc=1)) is E.CORRUPT_MESSAGE
+    assert error_of("t", records_of(2, records_count=3)) is E.INVALID_RECORD
+    assert error_of("t", old_message(b"old", 1)) is E.INVALID_RECORD
+    late = batch([Record(b"x")], base_timestamp_ms=NOW_MS + 3_600_001)
+    assert error_of("t", late) is E.INVALID_TIMESTAMP
+    assert bench.journal_entries() == []
+    assert bench.produce(client, ("t", 0, good)) == [(E.NONE, 0)]
+
+
+def test_log_append_time(bench):
+    handle = bench.lead("t", settings=settings_with(PartitionFlag.LOG_APPEND_TIME))
+    client = bench.connect()
+    bench.send(client, [("t", 0, records_of(2, base_timestamp_ms=5))])
+    assert read_produce_answer(bench.read_frame(client))[1] == [("t", 0, 0, 0, NOW_MS, 0)]
+    (stored,) = read_batches(bytes(bench.plane.read(handle, 0, 1 << 20)))
+    assert (stored["max_timestamp"], stored["attributes"], stored["crc_right"]) == (NOW_MS, 8, True)
+
+
+def test_an_unknown_partition_is_left_to_python_whose_verdict_answers_it(bench):
+    bench.lead("t")
+    follower = bench.lead("f", settings=settings_with())
+    client = bench.connect()
+    bench.send(client, [("t", 0, records_of(1)), ("nowhere", 0, records_of(1)), ("f", 0, records_of(1))])
+    bench.until(lambda: bench.left)
+    reason, request = bench.left.pop()
+    assert reason is Left.UNKNOWN
+    bench.plane.withdraw(follower)
+    with pytest.raises(ValueError, match="produce"):
+        bench.plane.produce_with(request, [Verdict()])
+    assert bench.plane.produce_with(request, [Verdict(), Verdict(E.UNKNOWN_TOPIC_OR_PARTITION), Verdict()])
+    assert bench.answer(client) == [(E.NONE, 0), (E.UNKNOWN_TOPIC_OR_PARTITION, -1), (E.NOT_LEADER_OR_FOLLOWER, -1)]
+
+
+def test_what_python_validates_goes_on_with_its_verdict(bench):
+    bench.lead("t", settings=settings_with(PartitionFlag.PYTHON_VALIDATES))
+    client = bench.connect()
+    bench.send(client, [("t", 0, records_of(1))])
+    bench.until(lambda: bench.left)
+    reason, request = bench.left.pop()
+    assert reason is Left.PYTHON_VALIDATES
+    assert bench.plane.produce_with(request, [Verdict()])
+    assert bench.answer(client) == [(E.NONE, 0)]
+
+
+def test_a_full_journal_parks_the_request_until_recycling(make_bench):
+    bench = make_bench(region_blocks=4)
+    bench.lead("t")
+    client = bench.connect()
+    for offset in range(3):
+        assert bench.produce(client, ("t", 0, records_of(1))) == [(E.NONE, offset)]
+    bench.send(client, [("t", 0, records_of(1))])
+    bench.until(lambda: bench.left)
+    reason, request = bench.left.pop()
+    assert reason is Left.JOURNAL_FULL
+    assert bench.spaces == [(2, 4)]
+    bench.plane.recycle(bench.plane.durable_place())
+    assert bench.plane.produce(request)
+    assert bench.answer(client) == [(E.NONE, 3)]
+
+
+def test_no_append_without_admission(bench):
+    records = records_of(1)
+    handle = bench.lead("t", bytes_admitted=len(records))
+    client = bench.connect()
+    assert bench.produce(client, ("t", 0, records)) == [(E.NONE, 0)]
+    bench.send(client, [("t", 0, records)])
+    bench.until(lambda: bench.left)
+    reason, request = bench.left.pop()
+    assert reason is Left.NOT_ADMITTED
+    bench.plane.admit(handle, len(records) + 1)
+    assert bench.plane.produce(request)
+    assert bench.answer(client) == [(E.NONE, 1)]
+    assert bench.plane.state(handle).bytes_admitted == 1
+
+
+def test_a_failure_rolls_everything_back_and_the_reopened_journal_begins_with_the_cuts(bench):
+    first, second = bench.lead("a"), bench.lead("b")
+    client = bench.connect()
+    assert bench.produce(client, ("a", 0, records_of(2, producer=(9, 0, 0)))) == [(E.NONE, 0)]
+    bench.break_disk()
+    parts = [("a", 0, records_of(3, producer=(9, 0, 2))), ("b", 0, records_of(1, producer=(8, 0, 0)))]
+    assert bench.produce(client, *parts) == [(E.KAFKA_STORAGE_ERROR, -1)] * 2
+    assert bench.produce(client, ("a", 0, records_of(1))) == [(E.KAFKA_STORAGE_ERROR, -1)], "until it is reopened"
+    assert [bench.plane.state(handle).log_end_offset for handle in (first, second)] == [2, 0]
+    assert [p.batches[-1].last_sequence for p in bench.plane.dump_producers(first)] == [1]
+    assert bench.plane.dump_producers(second) == []
+    bench.mend_disk()
+    commit = bench.plane.reopen_journal(bench.descriptor, bench.mode, 2)
+    assert bench.produce(client, *parts) == [(E.NONE, 2), (E.NONE, 0)]
+    assert commit.durable
+    assert [(entry.kind, entry.offset) for entry in bench.journal_entries()] == [
+        (APPEND, 0),
+        (CUT, 0),
+        (CUT, 2),
+        (APPEND, 2),
+        (APPEND, 0),
+    ]
+    assert bench.plane.statistics()["cuts_pending"] == 0
+
+
+def test_withdrawing_answers_what_waits_for_it(make_bench):
+    bench = make_bench()
+    gone, kept = bench.lead("gone"), bench.lead("kept")
+    client = bench.connect()
+    waiting = []
+    bench.on_request = lambda request: (waiting.append(request), bench.offer(request), bench.plane.withdraw(gone))
+    parts = [("gone", 0, records_of(1)), ("kept", 0, records_of(1))]
+    assert bench.produce(client, *parts) == [(E.NOT_LEADER_OR_FOLLOWER, -1), (E.NONE, 0)]
+    assert bench.plane.state(kept).high_watermark == 1
+    with pytest.raises(KeyError):
+        bench.plane.state(gone)
+    again = bench.lead("gone")
+    assert again != gone
+
+
+def test_a_connection_that_is_gone_does_not_disturb(bench):
+    handle = bench.lead("t")
+    client = bench.connect()
+    bench.send(client, [("t", 0, records_of(1))])
+    client.close()
+    bench.until(lambda: bench.plane.state(handle).high_watermark == 1)
+    bench.settle()
+    assert bench.plane.statistics()["produces_pending"] == 0
+
+
+def test_a_malformed_body_is_left(bench):
+    client = bench.connect()
+    bench.send(client, [("t", 0, records_of(1))], transactional_id="x" * 40)
+    bench.until(lambda: bench.left)
+    assert bench.left[0][0] is Left.UNKNOWN
+    client.sendall(frame_of(b"\0", api_key=0, api_version=7))
+    bench.until(lambda: len(bench.left) == 2)
+    assert bench.left[1][0] is Left.MALFORMED

@@ -1,0 +1,721 @@
+"""The Python face of one core's data plane: its journal, and the partitions it leads. C does the work (`native/ring`).
+
+Purpose. :class:`Plane` opens the journal where recovery found its end, registers and withdraws partitions, answers
+whole Produce requests, appends the broker's own records, reads the newest batches from memory, hands out what is to be
+written behind, and keeps the producers' sequences.
+
+Invariants. `log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset`, asserted in C after changes.
+Readers get nothing above the high watermark, which moves when the journal is durable. What is not written behind stays
+in memory. A handle of a partition dies at its withdrawal and is never used again.
+
+Errors. `KeyError`: the handle's partition was withdrawn. :class:`JournalFullError`, :class:`NotAdmittedError`: make
+room, try again. :class:`JournalFailedError`: nothing is accepted until :meth:`Plane.reopen_journal`. `ValueError`: our
+bug.
+
+One thread: the ring's. Callbacks are synchronous and run inside `Ring.dispatch`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass, fields
+from enum import IntEnum, IntFlag
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from tpc_broker._ring import ffi, lib
+from tpc_broker.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tpc_broker.runtime.connections import Connections, Request
+    from tpc_broker.runtime.ring import Ring
+
+    Buffer = bytes | bytearray | memoryview
+
+UNLIMITED: Final = (1 << 63) - 1
+_SLICES_AT_ONCE: Final = 1024
+_BATCHES_AT_ONCE: Final = 512
+
+
+class JournalMode(IntEnum):
+    """How commits get to the disk; chosen by a probe."""
+
+    DIRECT_DSYNC = lib.TPC_JOURNAL_DIRECT_DSYNC
+    """O_DIRECT descriptor, RWF_DSYNC on each write: the fastest where it works."""
+    BUFFERED_DSYNC = lib.TPC_JOURNAL_BUFFERED_DSYNC
+    BUFFERED_FDATASYNC = lib.TPC_JOURNAL_BUFFERED_FDATASYNC
+
+
+class JournalEntryKind(IntEnum):
+    """`enum tpc_journal_kind` of `native/bytes/journal_format.h`, which says what offset and argument mean."""
+
+    APPEND = 1
+    CUT = 2
+    EPOCH = 3
+    LOG_START = 4
+    PARTITION_DELETED = 5
+    NOTE = 6
+
+
+class PartitionFlag(IntFlag):
+    """`enum tpc_partition_flag`."""
+
+    LEADER = lib.TPC_PARTITION_LEADER
+    INTERNAL = lib.TPC_PARTITION_INTERNAL
+    RELAXED = lib.TPC_PARTITION_RELAXED
+    LOG_APPEND_TIME = lib.TPC_PARTITION_LOG_APPEND_TIME
+    PYTHON_VALIDATES = lib.TPC_PARTITION_PYTHON_VALIDATES
+    COMPACTED = lib.TPC_PARTITION_COMPACTED
+
+
+class Left(IntEnum):
+    """Why :meth:`Plane.produce` left a request to Python."""
+
+    NONE = lib.TPC_LEFT_NONE
+    MALFORMED = lib.TPC_LEFT_MALFORMED
+    """Close the connection."""
+    VERSION = lib.TPC_LEFT_VERSION
+    TOO_MANY = lib.TPC_LEFT_TOO_MANY
+    UNKNOWN = lib.TPC_LEFT_UNKNOWN
+    """A partition is not in the table or not led: ask the metadata, then :meth:`Plane.produce_with`."""
+    PYTHON_VALIDATES = lib.TPC_LEFT_PYTHON_VALIDATES
+    """Validate those partitions, then :meth:`Plane.produce_with`."""
+    JOURNAL_FULL = lib.TPC_LEFT_JOURNAL_FULL
+    """Park it, try again after recycling."""
+    NOT_ADMITTED = lib.TPC_LEFT_NOT_ADMITTED
+    """Reserve segment space, :meth:`Plane.admit`, try again."""
+    NO_MEMORY = lib.TPC_LEFT_NO_MEMORY
+
+
+assert len(Left) == lib.TPC_LEFT_REASONS_COUNT
+
+
+class JournalFailedError(OSError):
+    """The journal failed: what was not durable is undone, and appends are refused until it is reopened."""
+
+
+class JournalFullError(Exception):
+    """No recycled space in the journal: write behind, checkpoint, recycle, try again."""
+
+
+class NotAdmittedError(Exception):
+    """No segment space is reserved for these bytes: :meth:`Plane.admit` first."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStart:
+    """Where and how the journal goes on, as recovery found it. Limits of 0 mean the defaults of `cdef/40_journal.h`."""
+
+    descriptor: int
+    mode: JournalMode
+    journal_id: bytes
+    run_id: int
+    """New at every open and reopen."""
+    region_blocks: int
+    sequence_next: int = 1
+    block_next: int = 2
+    block_first: int = 2
+    """The oldest block that may not be overwritten."""
+    previous_crc: int = 0
+    commits_in_flight_max: int = 0
+    commit_bytes_max: int = 0
+    buffers_pooled_max: int = 0
+    space_event_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPlace:
+    """A place in the chain from which a replay may start; `position` is for :meth:`Plane.recycle` in this run only."""
+
+    sequence: int
+    block: int
+    position: int
+    previous_crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneLimits:
+    """Bounds of the plane."""
+
+    tail_bytes_max: int = 64 * 1024 * 1024
+    """Memory for batches that are written behind already; what is not is kept in any case."""
+    producer_expiry_ms: int = 86_400_000
+    produce_partitions_max: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSettings:
+    """What :meth:`Plane.update` may change of a partition."""
+
+    leader_epoch: int = 0
+    flags: PartitionFlag = PartitionFlag.LEADER
+    batch_bytes_max: int = 1_048_588
+    segment_bytes_max: int = 0
+    """0: not checked."""
+    timestamp_before_ms_max: int = UNLIMITED
+    timestamp_after_ms_max: int = 3_600_000
+    last_stable_offset: int = -1
+    """-1: follows the high watermark."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A partition at one moment; `written_offset`: everything below is in segments, not necessarily flushed."""
+
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+    log_end_offset: int
+    tail_offset: int
+    written_offset: int
+    tail_bytes: int
+    dirty_bytes: int
+    bytes_admitted: int
+    partition: int
+    leader_epoch: int
+    flags: int
+    producers_count: int
+    appends_undurable: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerBatch:
+    """One of the last batches of a producer."""
+
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+    base_sequence: int
+    last_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What a partition knows of a producer; batches from the oldest to the newest, at most five."""
+
+    producer_id: int
+    producer_epoch: int
+    last_append_ms: int
+    batches: tuple[ProducerBatch, ...]
+    sequence_lost: bool = False
+    """After a loss: its next sequence is taken whatever it is, once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What Python says of one partition of a Produce request; `error_code` NONE: go on, and do not ask again."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+    leader_id: int = -1
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A leader named in verdicts, for answers from version 10 on."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TailBatch:
+    """A batch to be written behind. `data` stays valid as long as any view of it lives."""
+
+    data: memoryview
+    base_offset: int
+    next_offset: int
+    max_timestamp: int
+    sequence: int
+
+
+class Commit:
+    """One commit of the journal, as its waiters see it. Shared by all appends that it carries."""
+
+    __slots__ = ("_settled", "error", "sequence")
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self.error = 0
+        """errno when the journal failed before it was durable."""
+        self._settled = trio.Event()
+
+    @property
+    def durable(self) -> bool:
+        return self._settled.is_set() and not self.error
+
+    async def wait_durable(self) -> None:
+        """Raise :class:`JournalFailedError` when it never will be: its records are void."""
+        await self._settled.wait()
+        if self.error:
+            raise JournalFailedError(self.error, os.strerror(self.error))
+
+    def settle(self, error: int = 0) -> None:
+        """Tell the waiters; the plane's business."""
+        self.error = error
+        self._settled.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where records went, or why they did not. Without an error, unless `relaxed`, the answer waits for `commit`."""
+
+    base_offset: int
+    next_offset: int
+    append_ms: int
+    """Time stamp given (LogAppendTime, or a duplicate's), else -1."""
+    error_code: ErrorCode
+    duplicate: bool
+    relaxed: bool
+    commit: Commit | None
+    """`None` with an error, and for a duplicate that is durable."""
+
+
+class TailSlices:
+    """Batches read from memory, referred to and not copied: for :meth:`Plane.answer_with` or to be looked at."""
+
+    __slots__ = ("_owner", "bytes_count", "count", "pointer")
+
+    def __init__(self, pointer: Any, count: int) -> None:
+        self.pointer = pointer
+        self.count = count
+        self.bytes_count = sum(pointer[index].length for index in range(count))
+        self._owner = ffi.gc(pointer, lambda slices, count=count: lib.tpc_slices_release(slices, count))
+
+    def __bytes__(self) -> bytes:
+        return b"".join(ffi.buffer(self.pointer[i].data, self.pointer[i].length)[:] for i in range(self.count))
+
+
+class Plane:
+    """Journal and partitions of one core, on its ring."""
+
+    def __init__(
+        self, ring: Ring, connections: Connections, journal: JournalStart, limits: PlaneLimits | None = None
+    ) -> None:
+        """Raise `OSError` when memory is missing, `ValueError` for an impossible start of the journal."""
+        self.ring = ring
+        self.connections = connections
+        self.on_journal_failed: Callable[[int, int], None] = _ignore
+        """`(first failed sequence, errno)`; reopen when the disk is well again."""
+        self.on_journal_space: Callable[[int, int], None] = _ignore
+        """`(blocks used, blocks)`: write behind and checkpoint. Once until the next recycling."""
+        self.on_advanced: Callable[[int, int, int], None] = _ignore
+        """`(handle, high_watermark, last_stable_offset)` of a partition that is watched, once."""
+        self._commits: dict[int, Commit] = {}
+        self._slices = ffi.new("tpc_slice[]", _SLICES_AT_ONCE)
+        self.journal = self._open_journal(ring, journal)
+        limits = limits or PlaneLimits()
+        params = ffi.new(
+            "tpc_plane_params *", {field.name: getattr(limits, field.name) for field in fields(PlaneLimits)}
+        )
+        out = ffi.new("tpc_plane **")
+        result = lib.tpc_plane_new(ring.pointer, self.journal, connections.pointer, connections.budget, params, out)
+        if result < 0:
+            lib.tpc_journal_close(self.journal)
+            raise OSError(-result, os.strerror(-result))
+        self.pointer = out[0]
+        ring.on_event(lib.TPC_EVENT_JOURNAL_DURABLE, self._durable)
+        ring.on_event(lib.TPC_EVENT_JOURNAL_FAILED, self._failed)
+        ring.on_event(lib.TPC_EVENT_JOURNAL_SPACE, self._space)
+        ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, self._advanced)
+
+    @staticmethod
+    def _open_journal(ring: Ring, start: JournalStart) -> Any:
+        params = ffi.new(
+            "tpc_journal_params *", {field.name: getattr(start, field.name) for field in fields(JournalStart)}
+        )
+        out = ffi.new("tpc_journal **")
+        _checked(lib.tpc_journal_open(ring.pointer, params, out), "journal")
+        return out[0]
+
+    # ------------------------------------------------------------------------------------------ events
+
+    def _durable(self, _token: int, sequence: int, _b: int, _pointer: int) -> None:
+        for commit in [commit for commit in self._commits.values() if commit.sequence <= sequence]:
+            del self._commits[commit.sequence]
+            commit.settle()
+
+    def _failed(self, _token: int, first_failed: int, error: int, _pointer: int) -> None:
+        """Those before the first failed one are durable, whether or not their event has come."""
+        commits, self._commits = self._commits, {}
+        for commit in commits.values():
+            commit.settle(error if commit.sequence >= first_failed else 0)
+        self.on_journal_failed(first_failed, error)
+
+    def _space(self, _token: int, used: int, blocks: int, _pointer: int) -> None:
+        self.on_journal_space(used, blocks)
+
+    def _advanced(self, handle: int, high_watermark: int, last_stable_offset: int, _pointer: int) -> None:
+        self.on_advanced(handle, high_watermark, last_stable_offset)
+
+    def _commit(self, sequence: int) -> Commit:
+        commit = self._commits.get(sequence)
+        if commit is None:
+            commit = Commit(sequence)
+            if sequence <= self.journal_statistics()["durable_sequence"]:
+                commit.settle()
+            else:
+                self._commits[sequence] = commit
+        return commit
+
+    # ------------------------------------------------------------------------------------------ the journal
+
+    def journal_entry(  # noqa: PLR0913 (the fields of an entry)
+        self,
+        kind: JournalEntryKind,
+        topic_id: bytes,
+        partition: int,
+        *,
+        offset: int = 0,
+        argument: int = 0,
+        payload: bytes = b"",
+    ) -> Commit:
+        """Append an entry that is no record batch; the commit to wait for."""
+        sequence = ffi.new("uint64_t *")
+        result = lib.tpc_journal_append(
+            self.journal, kind, topic_id, partition, offset, argument, payload, len(payload), sequence
+        )
+        _checked(result, "journal entry")
+        lib.tpc_journal_watch(self.journal, sequence[0])
+        return self._commit(sequence[0])
+
+    def durable_place(self) -> JournalPlace:
+        """The place after everything that is durable now: replay may start there once all of that is checkpointed."""
+        place = ffi.new("tpc_journal_place *")
+        lib.tpc_journal_durable_place(self.journal, place)
+        return JournalPlace(place.sequence, place.block, place.position, place.previous_crc)
+
+    def recycle(self, place: JournalPlace) -> None:
+        """Allow overwriting of everything before the place; only after the superblock names it."""
+        _checked(lib.tpc_journal_recycle(self.journal, place.position), "recycle")
+
+    def reopen_journal(self, descriptor: int, mode: JournalMode, run_id: int) -> Commit:
+        """Go on after a failure. The first entries say which partitions were cut where; the commit carries them.
+
+        `OSError` EBUSY while writes of the failed run are in flight.
+        """
+        sequence = ffi.new("uint64_t *")
+        _checked(lib.tpc_plane_reopen_journal(self.pointer, descriptor, mode, run_id, sequence), "reopen")
+        return self._commit(sequence[0])
+
+    def journal_statistics(self) -> dict[str, int]:
+        """The fields of `tpc_journal_statistics`; `error`: errno of the failure that stopped it, else 0."""
+        return _fields_of("tpc_journal_statistics", lib.tpc_journal_get_statistics, self.journal)
+
+    def statistics(self) -> dict[str, int]:
+        """The fields of `tpc_plane_statistics`."""
+        return _fields_of("tpc_plane_statistics", lib.tpc_plane_get_statistics, self.pointer)
+
+    # ------------------------------------------------------------------------------------------ partitions
+
+    def register(  # noqa: PLR0913 (what identifies a log, and its bounds)
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        *,
+        log_start_offset: int = 0,
+        log_end_offset: int = 0,
+        settings: PartitionSettings | None = None,
+        bytes_admitted: int = UNLIMITED,
+    ) -> int:
+        """Lead a partition recovered up to `log_end_offset`; its handle. `FileExistsError`: it is led already."""
+        name = topic.encode()
+        params = self._params(settings or PartitionSettings())
+        held = ffi.from_buffer("uint8_t[]", name)
+        params.topic_name, params.topic_name_bytes = held, len(name)
+        params.topic_id = topic_id
+        params.partition = partition
+        params.log_start_offset, params.log_end_offset = log_start_offset, log_end_offset
+        params.bytes_admitted = bytes_admitted
+        out = ffi.new("uint64_t *")
+        _checked(lib.tpc_partition_register(self.pointer, params, out), f"register {topic}-{partition}")
+        handle: int = out[0]
+        return handle
+
+    @staticmethod
+    def _params(settings: PartitionSettings) -> Any:
+        values = {field.name: getattr(settings, field.name) for field in fields(PartitionSettings)}
+        return ffi.new("tpc_partition_params *", values)
+
+    def update(self, handle: int, settings: PartitionSettings) -> None:
+        """Change flags, limits, epoch and the fixed last stable offset."""
+        _checked(lib.tpc_partition_update(self.pointer, handle, self._params(settings)), "update")
+
+    def withdraw(self, handle: int) -> None:
+        """Lead it no more: produces that wait for it are answered NOT_LEADER_OR_FOLLOWER; its memory goes, also what is
+        not written behind.
+        """
+        _checked(lib.tpc_partition_withdraw(self.pointer, handle), "withdraw")
+
+    def set_log_start(self, handle: int, log_start_offset: int) -> None:
+        _checked(lib.tpc_partition_set_log_start(self.pointer, handle, log_start_offset), "log start")
+
+    def admit(self, handle: int, bytes_more: int) -> None:
+        """Segment space was reserved for so many more bytes of appends."""
+        _checked(lib.tpc_partition_admit(self.pointer, handle, bytes_more), "admit")
+
+    def watch(self, handle: int) -> None:
+        """Call `on_advanced` at the next move of the high watermark, once."""
+        _checked(lib.tpc_partition_watch(self.pointer, handle), "watch")
+
+    def find(self, topic: str, partition: int) -> int | None:
+        """The handle of a partition led here."""
+        name = topic.encode()
+        return lib.tpc_partition_find_name(self.pointer, name, len(name), partition) or None
+
+    def find_id(self, topic_id: bytes, partition: int) -> int | None:
+        return lib.tpc_partition_find_id(self.pointer, topic_id, partition) or None
+
+    def state(self, handle: int) -> PartitionState:
+        state = ffi.new("tpc_partition_state *")
+        _checked(lib.tpc_partition_get_state(self.pointer, handle, state), "state")
+        return PartitionState(*(getattr(state, field.name) for field in fields(PartitionState)))
+
+    # ------------------------------------------------------------------------------------------ appending
+
+    def produce(self, request: Request) -> bool:
+        """Handle a whole Produce request in C. True: taken, and answered from there; else see :attr:`left_reason`."""
+        taken: bool = lib.tpc_plane_produce(self.pointer, request.pointer) == 1
+        if taken:
+            request.taken()
+        return taken
+
+    @property
+    def left_reason(self) -> Left:
+        """Why the last :meth:`produce` or :meth:`produce_with` left its request."""
+        return Left(lib.tpc_plane_left_reason(self.pointer))
+
+    def produce_with(self, request: Request, verdicts: Sequence[Verdict], endpoints: Sequence[Endpoint] = ()) -> bool:
+        """As :meth:`produce`, with a verdict for each partition in the order of the request; the only reasons to leave
+        it again are a full journal, missing admission and missing memory.
+        """
+        keep: list[Any] = []
+        c_verdicts = ffi.new("tpc_produce_verdict[]", len(verdicts) or 1)
+        for target, verdict in zip(c_verdicts, verdicts, strict=False):
+            target.error_code = verdict.error_code
+            target.leader_id, target.leader_epoch = verdict.leader_id, verdict.leader_epoch
+            target.error_message, target.error_message_bytes = _text(verdict.error_message, keep)
+        c_endpoints = ffi.new("tpc_plane_endpoint[]", len(endpoints) or 1)
+        for place, endpoint in zip(c_endpoints, endpoints, strict=False):
+            place.node_id, place.port = endpoint.node_id, endpoint.port
+            place.host, place.host_bytes = _text(endpoint.host, keep)
+            place.rack, place.rack_bytes = _text(endpoint.rack, keep)
+        result = lib.tpc_plane_produce_with(
+            self.pointer, request.pointer, c_verdicts, len(verdicts), c_endpoints, len(endpoints)
+        )
+        if _checked(result, "produce") == 1:
+            request.taken()
+            return True
+        return False
+
+    def set_hot(self, *, on: bool) -> None:
+        """Try every Produce request inside the wait, before Python sees it."""
+        lib.tpc_plane_set_hot(self.pointer, on)
+
+    def append(self, handle: int, batches: Buffer) -> Appended:
+        """Append whole batches of the broker's own: stamped and journalled, producers' sequences not looked at."""
+        result = ffi.new("tpc_append_result *")
+        data = ffi.from_buffer("uint8_t[]", batches)
+        _checked(lib.tpc_plane_append(self.pointer, handle, data, len(data), result), "append")
+        return self._appended(result)
+
+    def produce_records(self, handle: int, records: Buffer, produce_version: int) -> Appended:
+        """One partition's records of a Produce request that came another way: checked and appended like the others."""
+        result = ffi.new("tpc_append_result *")
+        data = ffi.from_buffer("uint8_t[]", records)
+        _checked(
+            lib.tpc_plane_produce_records(self.pointer, handle, data, len(data), produce_version, result), "produce"
+        )
+        return self._appended(result)
+
+    def _appended(self, result: Any) -> Appended:
+        commit = self._commit(result.sequence) if result.sequence and not result.error_code else None
+        return Appended(
+            base_offset=result.base_offset,
+            next_offset=result.next_offset,
+            append_ms=result.append_ms,
+            error_code=ErrorCode(result.error_code),
+            duplicate=bool(result.duplicate),
+            relaxed=bool(result.relaxed),
+            commit=commit,
+        )
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def read(
+        self, handle: int, offset: int, bytes_max: int, upto_offset: int = UNLIMITED, *, min_one: bool = True
+    ) -> TailSlices | None:
+        """Whole batches from memory, beginning with the one that holds `offset`, none that reaches above `upto_offset`
+        or the high watermark. `None`: the offset lies below what memory holds, read the segment.
+        """
+        count = lib.tpc_partition_read(
+            self.pointer, handle, offset, bytes_max, upto_offset, min_one, self._slices, _SLICES_AT_ONCE
+        )
+        if count == -errno.ERANGE:
+            return None
+        _checked(count, "read")
+        slices = ffi.new("tpc_slice[]", count or 1)
+        ffi.memmove(slices, self._slices, count * ffi.sizeof("tpc_slice"))
+        return TailSlices(slices, count)
+
+    def answer_with(self, request: Request, head: Buffer, splits: Sequence[int], records: Sequence[Any]) -> bool:
+        """Answer with `head` (correlation id first) into which records are put: `records[i]` behind its first
+        `splits[i]` bytes, each a :class:`TailSlices`, or bytes read from a segment. `tpc_fetch_encode` gives both, its
+        splits counting the 4 bytes of length that do not belong here. False: the client is gone.
+        """
+        data = ffi.from_buffer("uint8_t[]", head)
+        keep: list[Any] = []
+        pieces: list[tuple[Any, Any, int]] = []
+        position = 0
+        for split, part in zip(splits, records, strict=True):
+            if split > position:
+                pieces.append((ffi.NULL, data + position, split - position))
+                position = split
+            if isinstance(part, TailSlices):
+                pieces += [(s.frame, s.data, s.length) for s in part.pointer[0 : part.count]]
+            elif len(part):
+                held = ffi.from_buffer("uint8_t[]", part)
+                keep.append(held)
+                pieces.append((ffi.NULL, held, len(held)))
+        if position < len(data):
+            pieces.append((ffi.NULL, data + position, len(data) - position))
+        slices = ffi.new("tpc_slice[]", len(pieces))
+        for target, (frame, start, length) in zip(slices, pieces, strict=True):
+            target.frame = lib.tpc_frame_retain(frame) if frame else frame
+            target.data, target.length = start, length
+        return self.connections.answer_slices(request, slices, len(pieces))
+
+    # ------------------------------------------------------------------------------------------ write-behind
+
+    def dirty(self, count_max: int = 1024) -> list[int]:
+        """Handles of partitions with durable batches that are not in segments yet, those waiting longest first."""
+        handles = ffi.new("uint64_t[]", count_max)
+        return list(handles[0 : lib.tpc_plane_dirty(self.pointer, handles, count_max)])
+
+    def write_behind_take(self, handle: int, bytes_max: int) -> list[TailBatch]:
+        """The oldest durable batches that are not in segments yet: at least one when there is any."""
+        batches = ffi.new("tpc_tail_batch[]", _BATCHES_AT_ONCE)
+        count = lib.tpc_partition_write_behind_take(self.pointer, handle, bytes_max, batches, _BATCHES_AT_ONCE)
+        return [_tail_batch(batches[index]) for index in range(_checked(count, "write behind"))]
+
+    def write_behind_done(self, handle: int, upto_offset: int) -> None:
+        """Segments hold everything below; those batches are cache from now on."""
+        _checked(lib.tpc_partition_write_behind_done(self.pointer, handle, upto_offset), "written behind")
+
+    def set_tail_bytes_max(self, bytes_max: int) -> None:
+        lib.tpc_plane_set_tail_bytes_max(self.pointer, bytes_max)
+
+    # ------------------------------------------------------------------------------------------ producers
+
+    def load_producers(self, handle: int, producers: Sequence[ProducerState]) -> None:
+        """Put these in place of what is known of the same producers."""
+        states = ffi.new("tpc_producer_state[]", len(producers) or 1)
+        for target, state in zip(states, producers, strict=False):
+            target.producer_id, target.producer_epoch = state.producer_id, state.producer_epoch
+            target.last_append_ms, target.sequence_lost = state.last_append_ms, state.sequence_lost
+            target.batches_count = len(state.batches)
+            for place, batch in zip(target.batches, state.batches, strict=False):
+                for field in fields(ProducerBatch):
+                    setattr(place, field.name, getattr(batch, field.name))
+        _checked(lib.tpc_partition_load_producers(self.pointer, handle, states, len(producers)), "producers")
+
+    def dump_producers(self, handle: int, upto_offset: int = UNLIMITED) -> list[ProducerState]:
+        """The producers as durable batches below `upto_offset` made them: for a snapshot at that offset."""
+        count = self.state(handle).producers_count
+        states = ffi.new("tpc_producer_state[]", count or 1)
+        filled = _checked(
+            lib.tpc_partition_dump_producers(self.pointer, handle, upto_offset, states, count), "producers"
+        )
+        return [_producer_state(states[index]) for index in range(filled)]
+
+    def expire_producers(self, handle: int, now_ms: int) -> int:
+        """Forget producers that were silent for `producer_expiry_ms`; how many."""
+        return _checked(lib.tpc_partition_expire_producers(self.pointer, handle, now_ms), "producers")
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    @property
+    def idle(self) -> bool:
+        """No commit waits or is in flight."""
+        statistics = self.journal_statistics()
+        return statistics["commits_waiting"] == 0 and statistics["commits_in_flight"] == 0
+
+    def free(self) -> None:
+        """Close the journal and drop everything; `OSError` EBUSY while a commit is in flight."""
+        if self.journal_statistics()["commits_in_flight"]:
+            raise OSError(errno.EBUSY, "a commit is in flight")
+        for kind in (lib.TPC_EVENT_JOURNAL_DURABLE, lib.TPC_EVENT_JOURNAL_FAILED, lib.TPC_EVENT_JOURNAL_SPACE):
+            self.ring.on_event(kind, None)
+        self.ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, None)
+        lib.tpc_plane_set_hot(self.pointer, False)  # noqa: FBT003 (a C function)
+        lib.tpc_plane_free(self.pointer)
+        lib.tpc_journal_close(self.journal)
+
+
+def _ignore(*_event: object) -> None:
+    """Nobody listens."""
+
+
+def _checked(result: int, what: str) -> int:
+    if result >= 0:
+        return result
+    error = -result
+    if error == errno.ENOENT:
+        raise KeyError(f"{what}: the partition was withdrawn")
+    if error == errno.EAGAIN:
+        raise JournalFullError(what)
+    if error == errno.ENOSPC:
+        raise NotAdmittedError(what)
+    if error == errno.EIO:
+        raise JournalFailedError(error, f"{what}: the journal failed")
+    if error == errno.EINVAL:
+        raise ValueError(f"{what}: not possible with these values")
+    raise OSError(error, f"{what}: {os.strerror(error)}")
+
+
+def _fields_of(type_name: str, function: Any, pointer: Any) -> dict[str, int]:
+    out = ffi.new(f"{type_name} *")
+    function(pointer, out)
+    return {name: getattr(out, name) for name, _ in ffi.typeof(type_name).fields}
+
+
+def _text(text: str | None, keep: list[Any]) -> tuple[Any, int]:
+    """Pointer and length (-1: null) of a string; `keep` holds its bytes."""
+    if text is None:
+        return ffi.NULL, -1
+    held = ffi.from_buffer("uint8_t[]", text.encode())
+    keep.append(held)
+    return held, len(held)
+
+
+def _tail_batch(batch: Any) -> TailBatch:
+    frame = ffi.gc(batch.slice.frame, lib.tpc_frame_release)
+    data = ffi.gc(ffi.cast("uint8_t *", batch.slice.data), lambda _data, _frame=frame: None)
+    return TailBatch(
+        data=memoryview(ffi.buffer(data, batch.slice.length)).toreadonly(),
+        base_offset=batch.base_offset,
+        next_offset=batch.next_offset,
+        max_timestamp=batch.max_timestamp,
+        sequence=batch.sequence,
+    )
+
+
+def _producer_state(state: Any) -> ProducerState:
+    batches = (state.batches[index] for index in range(state.batches_count))
+    return ProducerState(
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        last_append_ms=state.last_append_ms,
+        batches=tuple(
+            ProducerBatch(*(getattr(batch, field.name) for field in fields(ProducerBatch))) for batch in batches
+        ),
+        sequence_lost=bool(state.sequence_lost),
+    )
