@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.integration.matrix import topic_name
 from tests.support.broker_process import TpcBroker
 from tests.support.kafka_peer import KafkaPeer, PeerUnavailable, kafka_jars
 from tests.support.server_process import Broker
@@ -44,3 +45,9 @@ def kafka_tools() -> None:
         kafka_jars()
     except PeerUnavailable as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture
+def topic(request) -> str:
+    """Name for a topic of this test; the topic itself is the test's to make."""
+    return topic_name(request)

@@ -1,0 +1,137 @@
+"""Apache Kafka's own command-line tools, in Java, against a running broker."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+
+from tests.integration.matrix import eventually, owned_exactly_once
+from tests.support.kafka_peer import run_tool, start_tool
+
+pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
+
+
+def tool(broker, name: str, *arguments: str, **options) -> str:
+    """Run a tool against the broker; it must succeed and complain about nothing."""
+    done = run_tool(name, "--bootstrap-server", broker.bootstrap, *arguments, **options)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "ERROR" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def make_topic(broker, name: str, partitions_count: int = 1, *more: str) -> None:
+    sizes = ["--partitions", str(partitions_count), "--replication-factor", "1"]
+    tool(broker, "topics", "--create", "--topic", name, *sizes, *more)
+
+
+def consume(broker, topic: str, count: int, *arguments: str) -> list[str]:
+    bounds = ["--max-messages", str(count), "--timeout-ms", "20000"]
+    return tool(broker, "console-consumer", "--topic", topic, *bounds, *arguments).splitlines()
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_what_is_produced_is_consumed(broker, topic, codec):
+    """The console producer is idempotent unless told otherwise."""
+    make_topic(broker, topic)
+    lines = [f"line {number}" for number in range(200)]
+    send = ["--topic", topic, "--compression-codec", codec]
+    tool(broker, "console-producer", *send, standard_input="\n".join(lines) + "\n")
+    assert consume(broker, topic, 200, "--from-beginning") == lines
+
+
+def test_topics(broker, topic):
+    make_topic(broker, topic, 3, "--config", "retention.ms=123456")
+    described = tool(broker, "topics", "--describe", "--topic", topic)
+    assert "PartitionCount: 3" in described
+    assert "retention.ms=123456" in described
+    assert topic in tool(broker, "topics", "--list").splitlines()
+    tool(broker, "topics", "--alter", "--topic", topic, "--partitions", "5")
+    assert "PartitionCount: 5" in tool(broker, "topics", "--describe", "--topic", topic)
+    tool(broker, "topics", "--delete", "--topic", topic)
+    assert topic not in tool(broker, "topics", "--list").splitlines()
+
+
+def test_configs(broker, topic):
+    make_topic(broker, topic)
+    entity = ["--entity-type", "topics", "--entity-name", topic]
+    tool(broker, "configs", "--alter", *entity, "--add-config", "retention.ms=777,cleanup.policy=[compact,delete]")
+    described = tool(broker, "configs", "--describe", *entity)
+    assert "retention.ms=777" in described
+    assert "cleanup.policy=compact,delete" in described
+    tool(broker, "configs", "--alter", *entity, "--delete-config", "retention.ms")
+    assert "retention.ms=777" not in tool(broker, "configs", "--describe", *entity)
+    assert "retention.ms=604800000" in tool(broker, "configs", "--describe", *entity, "--all")
+
+
+def test_offsets_and_trimming(broker, topic, tmp_path):
+    make_topic(broker, topic)
+    tool(broker, "console-producer", "--topic", topic, standard_input="".join(f"{n}\n" for n in range(10)))
+    assert tool(broker, "get-offsets", "--topic", topic).strip() == f"{topic}:0:10"
+    assert tool(broker, "get-offsets", "--topic", topic, "--time", "earliest").strip() == f"{topic}:0:0"
+    assert tool(broker, "get-offsets", "--topic", topic, "--time", "max-timestamp").startswith(f"{topic}:0:")
+    order = tmp_path / "trim.json"
+    order.write_text('{"partitions":[{"topic":"%s","partition":0,"offset":4}],"version":1}' % topic)  # noqa: UP031
+    assert "low_watermark: 4" in tool(broker, "delete-records", "--offset-json-file", str(order))
+    assert consume(broker, topic, 6, "--from-beginning") == [str(n) for n in range(4, 10)]
+    described = tool(broker, "log-dirs", "--describe", "--topic-list", topic)
+    assert f'"partition":"{topic}-0"' in described
+
+
+def test_a_group_of_three_rebalances(broker, topic):
+    make_topic(broker, topic, 6)
+    settings = ["--consumer-property", "session.timeout.ms=6000", "--consumer-property", "heartbeat.interval.ms=200"]
+    place = ["--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", topic, *settings]
+    members = [start_tool("console-consumer", *place) for _ in range(3)]
+    drains = [threading.Thread(target=member.stderr.read) for member in members]
+    for drain in drains:
+        drain.start()
+
+    def shared_by(count: int) -> bool:
+        done = run_tool("consumer-groups", "--bootstrap-server", broker.bootstrap, "--describe", "--group", topic)
+        rows = re.findall(rf"{topic}\s+{topic}\s+(\d+)\s+\S+\s+\S+\s+\S+\s+(console-consumer-\S+)", done.stdout)
+        owned: dict[str, list[int]] = {}
+        for partition, member in rows:
+            owned.setdefault(member, []).append(int(partition))
+        return len(owned) == count and owned_exactly_once(owned.values(), 6)
+
+    try:
+        eventually(lambda: shared_by(3), "three members own all partitions once")
+        members[0].terminate()
+        members[0].wait(20)
+        eventually(lambda: shared_by(2), "two members own all partitions once after one left")
+    finally:
+        for member in members:
+            member.terminate()
+        for member, drain in zip(members, drains, strict=True):
+            member.wait(20)
+            drain.join(20)
+            for stream in (member.stdin, member.stdout, member.stderr):
+                stream.close()
+
+
+def test_groups_and_a_restart(broker, topic):
+    make_topic(broker, topic)
+    tool(broker, "console-producer", "--topic", topic, standard_input="".join(f"{n}\n" for n in range(10)))
+    group = ["--group", topic]
+    assert consume(broker, topic, 6, "--from-beginning", *group) == [str(n) for n in range(6)]
+    broker.restart()
+    assert consume(broker, topic, 4, *group) == [str(n) for n in range(6, 10)]
+    assert topic in tool(broker, "consumer-groups", "--list").splitlines()
+    reset = ["--reset-offsets", "--to-offset", "2", "--topic", topic, "--execute"]
+    tool(broker, "consumer-groups", *group, *reset)
+    described = tool(broker, "consumer-groups", "--describe", *group)
+    assert re.search(rf"{topic}\s+{topic}\s+0\s+2\s+10\s+8", described), described
+    tool(broker, "consumer-groups", "--delete", *group)
+    assert topic not in tool(broker, "consumer-groups", "--list").splitlines()
+
+
+def test_perf_tools(broker, topic):
+    make_topic(broker, topic, 2)
+    sizes = ["--num-records", "20000", "--record-size", "200", "--throughput", "-1"]
+    produced = tool(broker, "producer-perf-test", "--topic", topic, *sizes)
+    assert "20000 records sent" in produced
+    consumed = tool(broker, "consumer-perf-test", "--topic", topic, "--num-records", "20000")
+    figures = consumed.strip().splitlines()[-1].split(", ")
+    assert float(figures[4]) >= 20000, consumed
