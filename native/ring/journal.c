@@ -64,6 +64,7 @@ struct tpc_journal {
     uint64_t sequence_first;     /* oldest not durable */
     uint64_t sequence_submit;    /* oldest not submitted */
     uint64_t sequence_next;      /* one past the newest */
+    uint64_t position_base;      /* a position at the region's first block; see tpc_journal_extend() */
     uint64_t position_recycled;  /* oldest that may not be overwritten */
     uint64_t position_sealed;    /* after the youngest sealed commit */
     uint32_t crc_sealed;
@@ -88,12 +89,12 @@ static uint32_t blocks_of(uint32_t bytes) { return (bytes + BLOCK_BYTES - 1) / B
 
 /* Where a commit of so many blocks starts when everything before ends at `position`. */
 static uint64_t place_commit(const tpc_journal *journal, uint64_t position, uint64_t blocks) {
-    uint64_t left = journal->params.region_blocks - position % journal->params.region_blocks;
+    uint64_t left = journal->params.region_blocks - (position - journal->position_base) % journal->params.region_blocks;
     return blocks <= left ? position : position + left;
 }
 
 static uint64_t block_at(const tpc_journal *journal, uint64_t position) {
-    return TPC_JOURNAL_REGION_BLOCK_FIRST + position % journal->params.region_blocks;
+    return TPC_JOURNAL_REGION_BLOCK_FIRST + (position - journal->position_base) % journal->params.region_blocks;
 }
 
 static bool position_free(const tpc_journal *journal, uint64_t position_end) {
@@ -507,6 +508,23 @@ int tpc_journal_recycle(tpc_journal *journal, uint64_t position) {
         return -EINVAL;
     journal->position_recycled = position;
     journal->space_told = false;
+    return 0;
+}
+
+/*
+ * Positions map to blocks from position_base on. A longer region keeps the mapping of everything in use only when that lies
+ * in one lap and does not end exactly where the next lap would begin, so that is waited for.
+ */
+int tpc_journal_extend(tpc_journal *journal, uint64_t region_blocks) {
+    uint64_t old = journal->params.region_blocks;
+    if (region_blocks < old)
+        return -EINVAL;
+    uint64_t lap = journal->position_base + (journal->position_sealed - journal->position_base) / old * old;
+    if (journal->position_recycled < lap || journal->position_sealed == lap)
+        return -EAGAIN;
+    journal->position_base = lap;
+    journal->params.region_blocks = region_blocks;
+    journal->params.space_event_blocks = region_blocks / 2;
     return 0;
 }
 

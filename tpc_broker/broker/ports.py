@@ -6,11 +6,21 @@ environment come as OSError with the kernel's number.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from tpc_broker.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
+
+    from tpc_broker.broker.storage import PartitionStorage
+    from tpc_broker.broker.view import Endpoint
+    from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.topic_config import TopicConfig
+    from tpc_broker.model import CoreId, TopicPartition
 
     Buffer = bytes | bytearray | memoryview
 
@@ -111,3 +121,244 @@ class Journal(Protocol):
     def extend(self, region_blocks: int) -> None:
         """The region has so many blocks from now on; the new ones were written once and the superblock says so."""
         ...
+
+
+class Request(Protocol):
+    """One request as the connections hand it over; its bytes are valid until it is answered."""
+
+    connection: int
+    api_key: int
+    api_version: int
+    correlation_id: int
+
+    @property
+    def client_id(self) -> str | None: ...
+
+    @property
+    def body(self) -> memoryview: ...
+
+
+class Connections(Protocol):
+    """All client connections of this core. Answers may come in any order and leave in the order of the requests."""
+
+    def answer(self, request: Request, buffers: Sequence[Any]) -> None:
+        """Response header and body, without the length. Slices of the data plane are sent without copying."""
+        ...
+
+    def answer_none(self, request: Request) -> None: ...
+
+    def close(self, connection: int, reason: str) -> None: ...
+
+    def stop_accepting(self) -> None: ...
+
+    def close_all(self) -> None: ...
+
+    def unanswered(self) -> int: ...
+
+
+class Clock(Protocol):
+    """Milliseconds since the epoch, and of a clock that never goes back."""
+
+    def wall_ms(self) -> int: ...
+
+    def monotonic_ms(self) -> int: ...
+
+
+class Mailboxes(Protocol):
+    """Calls to the other cores; errors are `tpc_broker.errors.MailboxError` and its kinds."""
+
+    def serve(self, method: str, handler: Callable[[CoreId, dict[str, Any], list[bytes]], Awaitable[Any]]) -> None: ...
+
+    async def call(
+        self,
+        core: CoreId,
+        method: str,
+        payload: dict[str, Any],
+        blobs: Sequence[bytes] = (),
+        *,
+        timeout_ms: int | None = None,
+    ) -> tuple[dict[str, Any], list[bytes]]: ...
+
+
+class Bounds(NamedTuple):
+    """log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset."""
+
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+    log_end_offset: int
+
+
+class AppendResult(NamedTuple):
+    """An append of the broker's own: durable when the journal's durable sequence has reached ``sequence``."""
+
+    base_offset: int
+    sequence: int
+    error_code: int
+
+
+class Taken(Protocol):
+    """Batches on their way to the segments; a context that gives the references back."""
+
+    buffers: list[Any]
+    size: int
+    end_offset: int
+
+    def __enter__(self) -> Taken: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+
+class DataPlane(Protocol):
+    """Offsets, memory and journal of the partitions led here. Handles never come twice."""
+
+    def produce(self, request: Request) -> bool:
+        """Take a Produce; False: nothing was done, Python deals with it."""
+        ...
+
+    def produce_with(
+        self, request: Request, verdicts: Sequence[Verdict | None], endpoints: Sequence[Endpoint]
+    ) -> ProduceLeft:
+        """A Produce with what Python says of its partitions; NONE when it was taken."""
+        ...
+
+    def bounds(self, handle: int) -> Bounds: ...
+
+    def dirty_bytes(self, handle: int) -> int: ...
+
+    def watch(self, handle: int) -> None: ...
+
+    def read(
+        self, handle: int, offset: int, upto: int, bytes_max: int, at_least_one: bool  # noqa: FBT001
+    ) -> tuple[list[Any], int] | None:
+        """Whole batches from memory; None: they are in the segments."""
+        ...
+
+    def append(self, handle: int, batches: bytes) -> AppendResult | None:
+        """None: the journal has no room now."""
+        ...
+
+    def set_log_start(self, handle: int, offset: int) -> None:
+        """To be called when the journal's entry is durable."""
+        ...
+
+    def register(self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> int:
+        """A partition whose files hold everything; its handle."""
+        ...
+
+    def update(self, handle: int, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> None: ...
+
+    def withdraw(self, handle: int) -> None: ...
+
+    def bytes_admitted(self, handle: int) -> int:
+        """How many more bytes may be appended before Python has to reserve segment space."""
+        ...
+
+    def admit(self, handle: int, bytes_more: int) -> None: ...
+
+    def dirty(self) -> list[int]:
+        """Partitions with durable batches that are not in the segments yet."""
+        ...
+
+    def durable_end(self, handle: int) -> int:
+        """The high watermark."""
+        ...
+
+    def write_behind_take(self, handle: int, bytes_max: int) -> Taken | None:
+        """The oldest durable batches not yet in the segments; None: there are none."""
+        ...
+
+    def write_behind_done(self, handle: int, end_offset: int) -> None: ...
+
+    def journal_append(self, kind: int, key: TopicPartition, offset: int, argument: int) -> int | None:
+        """A control entry; the sequence to wait for. None: the journal has no room now."""
+        ...
+
+    def journal_error(self) -> int:
+        """errno of the failure that stopped the journal; 0: it works."""
+        ...
+
+    def reopen_journal(self, descriptor: int, mode: int, run_id: int) -> int | None:
+        """Go on after a failure; the sequence of the cuts that were written first, None when there were none."""
+        ...
+
+    def on_journal_space(self, callback: Callable[[], None]) -> None: ...
+
+    def on_journal_failed(self, callback: Callable[[int], None]) -> None: ...
+
+    def durable_place(self) -> JournalPlace: ...
+
+    def recycle(self, position: int) -> None: ...
+
+    def extend(self, region_blocks: int) -> None: ...
+
+    async def wait_durable(self, sequence: int) -> None:
+        """Raises PartitionOfflineError when the journal failed before."""
+        ...
+
+
+class CoreStorage(Protocol):
+    """The files and journal of one core, behind its partitions."""
+
+    async def open(self, key: TopicPartition, topic: str, config: TopicConfig) -> PartitionStorage:
+        """Recovered, or made. PartitionOfflineError when damaged."""
+        ...
+
+    async def begin_epoch(self, files: PartitionStorage) -> None:
+        """A leader epoch above every earlier one, durable when this returns."""
+        ...
+
+    def register(self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> int:
+        """A place in the data plane; its handle."""
+        ...
+
+    def alter(self, files: PartitionStorage, handle: int, config: TopicConfig, *, is_internal: bool) -> None: ...
+
+    async def delete(self, files: PartitionStorage, handle: int) -> None: ...
+
+    async def set_log_start(self, handle: int, offset: int) -> None:
+        """The log starts here from now on, durably."""
+        ...
+
+    async def forget_unclaimed(self, image: ClusterImage) -> None:
+        """Delete what was recovered and belongs to no topic of the image."""
+        ...
+
+    async def purge_folders(self) -> None: ...
+
+    async def checkpoint(self, *, clean: bool = False) -> bool: ...
+
+    async def make_room(self, files: PartitionStorage, handle: int, size: int) -> None:
+        """Segment space for so many bytes of records; OSError when there is none."""
+        ...
+
+    async def retain(self, files: PartitionStorage, handle: int, now_ms: int) -> int:
+        """One round of retention by age and size; how many segments went."""
+        ...
+
+    async def drain(self) -> None: ...
+
+
+class ProduceLeft(IntEnum):
+    """Why the data plane left a Produce to Python (`enum tpc_produce_left`)."""
+
+    NONE = 0
+    MALFORMED = 1
+    VERSION = 2
+    TOO_MANY = 3
+    UNKNOWN = 4
+    PYTHON_VALIDATES = 5
+    JOURNAL_FULL = 6
+    NOT_ADMITTED = 7
+    NO_MEMORY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What Python says of one partition of a Produce; NONE: go on. ``is_final``: need not be asked again."""
+
+    error_code: ErrorCode
+    message: str | None = None
+    leader_id: int = -1
+    leader_epoch: int = -1
+    is_final: bool = True

@@ -84,6 +84,12 @@ void tpc_journal_durable_place(const tpc_journal *journal, tpc_journal_place *pl
 int tpc_journal_recycle(tpc_journal *journal, uint64_t position);
 
 /*
+ * The region has so many blocks from now on; the new ones were written once and the superblock says so. -EAGAIN: what is
+ * in use reaches around the region's end; try again after the next tpc_journal_recycle(). -EINVAL: fewer than before.
+ */
+int tpc_journal_extend(tpc_journal *journal, uint64_t region_blocks);
+
+/*
  * After TPC_EVENT_JOURNAL_FAILED: goes on after the last durable commit, on the same or another descriptor of the same
  * file. -EBUSY while writes of the failed run are in flight; -EINVAL when nothing failed or the run id is not new.
  */

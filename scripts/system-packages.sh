@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Installs the Debian/Ubuntu packages that are missing: `run` for building and running, `test` for the tests as well.
+# Asks for nothing when all are there. Uses sudo when not root; where it may not, prints the exact command.
+set -euo pipefail
+
+case "${1:-run}" in
+  run)  packages=(python3-venv python3-dev gcc libc6-dev liburing-dev) ;;
+  test) packages=(python3-venv python3-dev gcc libc6-dev liburing-dev kcat default-jre-headless maven e2fsprogs) ;;
+  *)    echo "usage: $0 [run|test]" >&2; exit 2 ;;
+esac
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "This is not Debian or Ubuntu: install the equivalents of ${packages[*]} yourself." >&2
+  exit 0
+fi
+
+present() {
+  case "$1" in
+    default-jre-headless) command -v java >/dev/null ;;
+    maven)                command -v mvn >/dev/null ;;
+    *)                    dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed' ;;
+  esac
+}
+
+missing=()
+for package in "${packages[@]}"; do
+  present "$package" || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+    as_root=(sudo)
+  else
+    echo "Missing system packages. Run this as root, then try again:" >&2
+    echo "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}" >&2
+    exit 1
+  fi
+fi
+echo "Installing system packages: ${missing[*]}"
+"${as_root[@]}" apt-get update -qq
+DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

@@ -1,0 +1,415 @@
+"""The files and the journal of one core behind its partitions: opened, fed, made room for, retained, checkpointed.
+
+Theory of operation
+-------------------
+The data plane (C) takes appends into the journal and memory. This brings them further:
+
+* *write-behind*: durable batches go from memory to the segments, a little at a time, so that memory and journal can be
+  given back; one taker per partition;
+* *room*: segment space is reserved before a batch is admitted to the journal (HARD_PARTS 10): the plane holds a number of
+  admitted bytes for each partition, and asks Python when they are used up;
+* *checkpoints*: when the journal is half used, now and then, and at the end (`storage_checkpoint`);
+* *trouble*: a journal that failed is opened again, a partition whose segment failed is written anew from the journal
+  (HARD_PARTS 3 and 11), both again and again until the disk is well; what is refused meanwhile is KAFKA_STORAGE_ERROR.
+
+A full disk fails neither: the journal has its space, and so has everything that was admitted. The ballast is given up
+when space is short, so that deletion and checkpoints find room, and taken back later.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from tpc_broker import limits
+from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
+from tpc_broker.broker.storage_checkpoint import Checkpointer, ensure_ballast, release_ballast
+from tpc_broker.broker.storage_folders import create_partition, delete_folder, remove_deleted_folders, remove_folder
+from tpc_broker.broker.storage_recovery import RecoveredCore, rewrite_partition
+from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.log.journal import EntryKind
+from tpc_broker.log.segment import LogSettings
+from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tpc_broker.broker.ports import Clock, DataPlane, Disk
+    from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.topic_config import TopicConfig
+
+log = logging.getLogger(__name__)
+
+WRITE_BEHIND_INTERVAL_S = 0.05
+WRITE_BEHIND_AT_ONCE = 8
+CHECKPOINT_INTERVAL_S = 60.0
+TROUBLE_RETRY_S = 0.5
+BALLAST_INTERVAL_S = 30.0
+ROOM_STEP_BYTES = 4 * limits.MIB
+JOURNAL_FULL_RETRY_S = 0.002
+
+
+def log_settings(config: TopicConfig) -> LogSettings:
+    """What of a topic's settings the segments act on."""
+    return LogSettings(
+        segment_bytes=config.segment_bytes,
+        segment_ms=config.segment_ms,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        cleanup_delete="delete" in config.cleanup_policy,
+        file_delete_delay_ms=config.file_delete_delay_ms,
+    )
+
+
+@dataclass(slots=True)
+class Led:
+    """A partition in the data plane, with the files behind it and the account of its segment space."""
+
+    files: PartitionStorage
+    handle: int
+    lock: trio.Lock
+    admitted_bytes: int = 0
+    written_bytes: int = 0
+
+
+class JournalledStorage:
+    """See the module's theory. ``CoreStorage`` of the ports."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        recovered: RecoveredCore,
+        plane: DataPlane,
+        disk: Disk,
+        data: Path,
+        clock: Clock,
+        *,
+        new_run_id: Callable[[], int],
+        reopen_journal_file: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._recovered = recovered
+        self._plane = plane
+        self._disk = disk
+        self._data = data
+        self._clock = clock
+        self._new_run_id = new_run_id
+        self._reopen_journal_file = reopen_journal_file
+        self._unclaimed = dict(recovered.storages)
+        self._storages: dict[TopicPartition, PartitionStorage] = recovered.storages
+        self._led: dict[int, Led] = {}
+        self._checkpointer = Checkpointer(recovered.journal_file, plane, self._storages, recovered.kept)
+        self._checkpointing = trio.Lock()
+        self._checkpoint_wanted = trio.Event()
+        self._journal_trouble = trio.Event()
+        self._doomed_folders: list[tuple[int, Path]] = []
+        plane.on_journal_space(self._want_checkpoint)
+        plane.on_journal_failed(self._journal_failed)
+
+    # -- opening ---------------------------------------------------------------------------------------------------
+
+    async def open(self, key: TopicPartition, topic: str, config: TopicConfig) -> PartitionStorage:
+        """Recovered, or made. PartitionOfflineError when damaged or when it cannot be made."""
+        offline = self._recovered.offline.get(key)
+        if offline is not None:
+            raise PartitionOfflineError(offline.reason)
+        files = self._unclaimed.pop(key, None)
+        if files is None:
+            try:
+                files = await create_partition(
+                    self._recovered.files, self._data / "topics", topic, key, log_settings(config)
+                )
+            except (OSError, StorageFailedError) as error:
+                raise PartitionOfflineError(str(error)) from error
+        files.settings = log_settings(config)
+        self._storages[key] = files
+        return files
+
+    async def begin_epoch(self, files: PartitionStorage) -> None:
+        """A leader epoch above every earlier one, durable when this returns (HARD_PARTS 4)."""
+        epoch = LeaderEpoch(files.leader_epoch + 1)
+        end_offset = files.written_end_offset
+        await self._journal_entry(EntryKind.EPOCH, files.key, end_offset, epoch)
+        files.leader_epoch = epoch
+        files.epochs.assign(epoch, Offset(end_offset))
+        files.mark_changed()
+
+    def register(self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> int:
+        handle = self._plane.register(files, config, is_internal=is_internal)
+        self._led[handle] = Led(files, handle, trio.Lock())
+        return handle
+
+    def alter(self, files: PartitionStorage, handle: int, config: TopicConfig, *, is_internal: bool) -> None:
+        files.settings = log_settings(config)
+        self._plane.update(handle, files, config, is_internal=is_internal)
+
+    async def forget_unclaimed(self, image: ClusterImage) -> None:
+        """After the first image: what was recovered and belongs to no topic any more is deleted."""
+        for key, files in list(self._unclaimed.items()):
+            if image.topic_by_id(key.topic_id) is None:
+                log.info("%s-%d belongs to a deleted topic; removing its files", files.topic, key.partition)
+                await self._journal_entry(EntryKind.PARTITION_DELETED, key, 0, 0)
+                await self._remove_files(files)
+                del self._unclaimed[key], self._storages[key]
+        await remove_deleted_folders(self._disk, self._data / "topics")
+
+    async def _journal_entry(self, kind: EntryKind, key: TopicPartition, offset: int, argument: int) -> None:
+        """One control entry, durable when this returns. PartitionOfflineError when the journal failed."""
+        while True:
+            sequence = self._plane.journal_append(kind, key, offset, argument)
+            if sequence is not None:
+                break
+            await trio.sleep(JOURNAL_FULL_RETRY_S)
+        await self._plane.wait_durable(sequence)
+
+    # -- room ------------------------------------------------------------------------------------------------------
+
+    async def make_room(self, files: PartitionStorage, handle: int, size: int) -> None:
+        """Segment space for so many more bytes; OSError (ENOSPC) when there is none, PartitionOfflineError."""
+        led = self._led.get(handle)
+        if led is None:
+            raise PartitionOfflineError(f"{files.topic}-{files.key.partition} is closed")
+        async with led.lock:
+            left = self._plane.bytes_admitted(handle)
+            if left >= size:
+                return
+            pending = max(0, led.admitted_bytes - left - led.written_bytes)
+            try:
+                await files.reserve(pending + size + min(ROOM_STEP_BYTES, files.settings.segment_bytes // 2))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                await files.reserve(pending + size)
+            except StorageFailedError as error:
+                raise PartitionOfflineError(str(error)) from error
+            more = max(files.reserved_bytes - pending - left, size - left)
+            self._plane.admit(handle, more)
+            led.admitted_bytes += more
+
+    # -- write-behind ------------------------------------------------------------------------------------------------
+
+    async def write_behind(self) -> None:
+        """Everything that is durable now goes to the segments."""
+        limiter = trio.CapacityLimiter(WRITE_BEHIND_AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            for handle in self._plane.dirty():
+                led = self._led.get(handle)
+                if led is not None and led.files.failed is None:
+                    nursery.start_soon(self._write_behind_one, led, limiter)
+
+    async def _write_behind_one(self, led: Led, limiter: trio.CapacityLimiter) -> None:
+        async with limiter, led.lock:
+            upto = self._plane.durable_end(led.handle)
+            while led.handle in self._led:
+                taken = self._plane.write_behind_take(led.handle, limits.WRITE_BEHIND_BYTES_MAX)
+                if taken is None:
+                    return
+                with taken:
+                    try:
+                        await led.files.append(taken.buffers)
+                    except StorageFailedError as error:
+                        log.error("%s-%d: %s", led.files.topic, led.files.key.partition, error)
+                        self._journal_trouble.set()
+                        return
+                    led.written_bytes += taken.size
+                    self._plane.write_behind_done(led.handle, taken.end_offset)
+                if taken.end_offset >= upto:
+                    return
+
+    # -- maintenance -------------------------------------------------------------------------------------------------
+
+    async def run_maintenance(self) -> None:
+        """Until cancelled: write behind, checkpoint, grow the journal, mend what failed."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write_behind_now_and_then)
+            nursery.start_soon(self._checkpoint_now_and_then)
+            nursery.start_soon(self._grow_journal)
+            nursery.start_soon(self._mend)
+            nursery.start_soon(self._keep_ballast)
+
+    async def _write_behind_now_and_then(self) -> None:
+        while True:
+            await trio.sleep(WRITE_BEHIND_INTERVAL_S)
+            await self.write_behind()
+
+    async def _checkpoint_now_and_then(self) -> None:
+        while True:
+            with trio.move_on_after(CHECKPOINT_INTERVAL_S):
+                await self._checkpoint_wanted.wait()
+            self._checkpoint_wanted = trio.Event()
+            await self.checkpoint()
+
+    async def checkpoint(self, *, clean: bool = False) -> bool:
+        """One checkpoint; False when it was held back (the log says why)."""
+        async with self._checkpointing:
+            try:
+                done = await self._checkpointer.run(self.write_behind, clean=clean)
+            except OSError as error:
+                log.error("checkpoint failed: %s", error)
+                if error.errno == errno.ENOSPC:
+                    await release_ballast(self._disk, self._data)
+                await trio.sleep(TROUBLE_RETRY_S)
+                self._want_checkpoint()
+                return False
+        self._plane.extend(self._recovered.journal_file.superblock.initialised_blocks)
+        if not done:
+            log.warning("checkpoint held back: %s", self._checkpointer.statistics().held_back_by)
+        return done
+
+    def _want_checkpoint(self) -> None:
+        self._checkpoint_wanted.set()
+
+    async def _grow_journal(self) -> None:
+        """Write the rest of the journal's blocks for the first time, without holding anybody up."""
+        while True:
+            try:
+                async with self._checkpointing:
+                    if not await self._recovered.journal_file.extend(self._plane):
+                        return
+            except OSError as error:
+                log.warning("the journal cannot grow now: %s", error)
+                await trio.sleep(BALLAST_INTERVAL_S)
+            await trio.sleep(0.05)
+
+    async def _keep_ballast(self) -> None:
+        while True:
+            try:
+                await ensure_ballast(self._disk, self._data)
+            except OSError as error:
+                log.warning("ballast: %s", error)
+            await trio.sleep(BALLAST_INTERVAL_S)
+
+    # -- trouble -----------------------------------------------------------------------------------------------------
+
+    def _journal_failed(self, error: int) -> None:
+        log.error("a journal write failed (%s); appends are refused until the journal works again", os.strerror(error))
+        self._journal_trouble.set()
+
+    async def _mend(self) -> None:
+        """Open a failed journal again, write failed partitions anew, until both succeed."""
+        while True:
+            await self._journal_trouble.wait()
+            self._journal_trouble = trio.Event()
+            await trio.sleep(TROUBLE_RETRY_S)
+            if not await self._mend_journal() or not await self._mend_partitions():
+                self._journal_trouble.set()
+
+    async def _mend_journal(self) -> bool:
+        if not self._plane.journal_error():
+            return True
+        try:
+            descriptor, mode = self._reopen_journal_file()
+            sequence = self._plane.reopen_journal(descriptor, mode, self._new_run_id())
+            if sequence is not None:
+                await self._plane.wait_durable(sequence)
+        except (OSError, PartitionOfflineError) as error:
+            log.error("the journal still fails: %s", error)
+            return False
+        log.warning("the journal works again")
+        return True
+
+    async def _mend_partitions(self) -> bool:
+        well = True
+        for led in list(self._led.values()):
+            if led.files.failed is None:
+                continue
+            async with self._checkpointing, led.lock:
+                try:
+                    await rewrite_partition(led.files, self._recovered.journal_file)
+                except (OSError, StorageFailedError) as error:
+                    log.error("%s-%d still fails: %s", led.files.topic, led.files.key.partition, error)
+                    well = False
+        return well
+
+    # -- retention and deletion --------------------------------------------------------------------------------------
+
+    async def set_log_start(self, handle: int, offset: int) -> None:
+        """The log starts here from now on, durably; whole segments below it go."""
+        led = self._led.get(handle)
+        if led is None:
+            raise PartitionOfflineError("the partition is closed")
+        await self._journal_entry(EntryKind.LOG_START, led.files.key, offset, 0)
+        if handle not in self._led:
+            return
+        self._plane.set_log_start(handle, offset)
+        await self._advance(led, offset)
+
+    async def _advance(self, led: Led, offset: int) -> int:
+        """Drop segments wholly below an offset, as far as write-behind has come."""
+        async with led.lock:
+            reached = min(offset, led.files.written_end_offset)
+            try:
+                gone = await led.files.advance_log_start(reached, self._clock.wall_ms())
+            except StorageFailedError as error:
+                raise PartitionOfflineError(str(error)) from error
+        return gone
+
+    async def retain(self, files: PartitionStorage, handle: int, now_ms: int) -> int:
+        """One round of retention by age and size; how many segments went."""
+        led = self._led.get(handle)
+        if led is None or files.failed is not None:
+            return 0
+        try:
+            plan, start = await files.plan_retention(now_ms, self._plane.bounds(handle).high_watermark)
+            if plan.roll:
+                await files.roll()
+            if start > files.log_start_offset:
+                log.info("%s-%d: the log starts at offset %d (%s)", files.topic, files.key.partition, start,
+                         ", ".join(sorted(set(plan.reasons))))  # fmt: skip
+                before = len(files.segments)
+                await self.set_log_start(handle, start)
+                gone = before - len(files.segments)
+            else:
+                gone = await self._advance(led, self._plane.bounds(handle).log_start_offset)
+            await files.purge(now_ms)
+        except (OSError, StorageFailedError) as error:
+            raise PartitionOfflineError(str(error)) from error
+        return gone
+
+    async def delete(self, files: PartitionStorage, handle: int) -> None:
+        """Forget a partition, durably, and free its files after ``file.delete.delay.ms``."""
+        led = self._led.pop(handle, None)
+        self._plane.withdraw(handle)
+        if led is None:
+            return
+        await self._journal_entry(EntryKind.PARTITION_DELETED, files.key, 0, 0)
+        async with self._checkpointing, led.lock:
+            self._storages.pop(files.key, None)
+            await self._remove_files(files)
+
+    async def _remove_files(self, files: PartitionStorage) -> None:
+        try:
+            await files.close()
+            folder = await delete_folder(self._disk, files.folder.path, os.urandom(8).hex())
+        except OSError as error:
+            log.error("files of %s-%d cannot be removed: %s", files.topic, files.key.partition, error)
+            return
+        self._doomed_folders.append((self._clock.wall_ms() + files.settings.file_delete_delay_ms, folder))
+
+    async def purge_folders(self) -> None:
+        """Free what was deleted long enough ago."""
+        now_ms = self._clock.wall_ms()
+        due = [folder for due_ms, folder in self._doomed_folders if due_ms <= now_ms]
+        self._doomed_folders = [entry for entry in self._doomed_folders if entry[1] not in due]
+        for folder in due:
+            try:
+                await remove_folder(self._disk, folder)
+            except OSError as error:
+                log.warning("%s cannot be removed: %s", folder, error)
+
+    # -- drain -------------------------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Everything to the segments, a clean checkpoint, files closed."""
+        await self.checkpoint(clean=True)
+        for files in list(self._storages.values()):
+            try:
+                await files.close()
+            except OSError as error:
+                log.warning("%s-%d: %s", files.topic, files.key.partition, error)

@@ -1,0 +1,248 @@
+"""Drives the group coordinators of this core: one machine per owned partition of ``__consumer_offsets``.
+
+Duties (the machine's docstring numbers them): replay the partition at its opening; hand requests in with a token and
+send the replies; append writes in their order and report each as written when it is durable; keep one timer; append a
+snapshot and move the log's start when the log has grown; unload when the partition goes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from tpc_broker.coordinator import Effects, GroupCoordinator, GroupLimits, Write
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.kafka.records import Record, build_batch, read_records
+from tpc_broker.metadata.image import ClusterImage, changed_topics
+from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, PartitionIndex, TopicPartition, coordinator_partition
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.partition import Partition
+
+log = logging.getLogger(__name__)
+
+LOAD_BYTES = 1 << 20
+SNAPSHOT_GROWTH_RECORDS = 20_000
+"""A snapshot is due when the log holds this many records more than twice the live ones."""
+
+
+class PendingReply:
+    """A request that waits for its reply; the token the machine sees."""
+
+    __slots__ = ("done", "response")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.response: Any = None
+
+
+class LoadedCoordinator:
+    """One partition's machine with its log and its timer."""
+
+    def __init__(self, core: Core, partition: Partition, limits: GroupLimits) -> None:
+        self.machine = GroupCoordinator(limits)
+        self._core = core
+        self._partition = partition
+        self._writes_in: trio.MemoryReceiveChannel[Write]
+        self._writes_out, self._writes_in = trio.open_memory_channel[Write](10_000)
+        self._timer_changed = trio.Event()
+        self._records_in_log = 0
+        self._live_at_snapshot = 0
+        self.is_loaded = False
+
+    async def run(self) -> None:
+        """Load, then write and keep time until cancelled."""
+        await self._load()
+        self.perform(self.machine.finish_loading(self._core.clock.wall_ms()))
+        self.is_loaded = True
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write_in_order)
+            nursery.start_soon(self._keep_time)
+
+    async def call(self, step: Callable[[PendingReply, int], Effects]) -> Any:
+        """One request: hand it in, wait for its reply."""
+        pending = PendingReply()
+        self.perform(step(pending, self._core.clock.wall_ms()))
+        await pending.done.wait()
+        return pending.response
+
+    def perform(self, effects: Effects) -> None:
+        """Send replies, queue writes, look at the clock again."""
+        for reply in effects.replies:
+            token = reply.token
+            assert isinstance(token, PendingReply)
+            token.response = reply.response
+            token.done.set()
+        for write in effects.writes:
+            try:
+                self._writes_out.send_nowait(write)
+            except trio.WouldBlock:  # the disk is far behind: clients are told to come back
+                self._fail(write, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._timer_changed.set()
+
+    def timer_changed(self) -> None:
+        """To be called after a step without effects that may have moved a deadline."""
+        self._timer_changed.set()
+
+    def unload(self) -> None:
+        self.perform(self.machine.unload())
+
+    async def _load(self) -> None:
+        partition = self._partition
+        bounds = partition.bounds()
+        offset = bounds.log_start_offset
+        while offset < bounds.high_watermark:
+            data = await partition.read_bytes(offset, bounds.high_watermark, LOAD_BYTES)
+            for record in read_records(data):
+                offset = record.offset + 1
+                self._records_in_log += 1
+                if record.key is not None:
+                    self.machine.replay(record.key, record.value)
+            if not data:
+                break
+            await trio.lowlevel.checkpoint()
+
+    async def _write_in_order(self) -> None:
+        """Append what is queued, as it was queued; several writes share one wait for the disk."""
+        while True:
+            batch = [await self._writes_in.receive()]
+            while True:
+                try:
+                    batch.append(self._writes_in.receive_nowait())
+                except trio.WouldBlock:
+                    break
+            await self._write(batch)
+            if not self._writes_in.statistics().current_buffer_used:
+                await self._snapshot_if_due()
+
+    async def _write(self, writes: list[Write]) -> None:
+        now_ms = self._core.clock.wall_ms()
+        records = [Record(r.value, r.key, now_ms) for write in writes for r in write.records]
+        try:
+            await self._partition.append_durably(build_batch(records))
+        except PartitionOfflineError as error:
+            log.warning("%s: %d writes failed: %s", self._partition.label, len(writes), error)
+            for write in writes:
+                self._fail(write, ErrorCode.KAFKA_STORAGE_ERROR)
+            return
+        self._records_in_log += len(records)
+        for write in writes:
+            self.perform(self.machine.written(write.write_id, self._core.clock.wall_ms()))
+
+    def _fail(self, write: Write, error: ErrorCode) -> None:
+        self.perform(self.machine.write_failed(write.write_id, error, self._core.clock.wall_ms()))
+
+    async def _snapshot_if_due(self) -> None:
+        if self._records_in_log < 2 * self._live_at_snapshot + SNAPSHOT_GROWTH_RECORDS:
+            return
+        if self.machine.statistics().writes_pending:
+            return
+        records = self.machine.snapshot()
+        now_ms = self._core.clock.wall_ms()
+        start = self._partition.bounds().log_end_offset
+        try:
+            for first in range(0, len(records), 1000):
+                part = [Record(r.value, r.key, now_ms) for r in records[first : first + 1000]]
+                await self._partition.append_durably(build_batch(part))
+            await self._partition.move_log_start(start)
+        except PartitionOfflineError as error:
+            log.warning("%s: snapshot failed: %s", self._partition.label, error)
+            return
+        self._live_at_snapshot = self._records_in_log = len(records)
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._timer_changed = trio.Event()
+            deadline_ms = self.machine.next_deadline_ms()
+            now_ms = self._core.clock.wall_ms()
+            if deadline_ms is not None and deadline_ms <= now_ms:
+                self.perform(self.machine.on_deadline(now_ms))
+                continue
+            with trio.move_on_after(float("inf") if deadline_ms is None else (deadline_ms - now_ms) / 1000):
+                await self._timer_changed.wait()
+
+
+class GroupService:
+    def __init__(self, core: Core, nursery: trio.Nursery) -> None:
+        self._core = core
+        self._nursery = nursery
+        self._coordinators: dict[TopicPartition, tuple[LoadedCoordinator, trio.CancelScope]] = {}
+
+    def coordinator_of(self, group_id: str) -> LoadedCoordinator | ErrorCode:
+        """The coordinator of a group when it is here and loaded, else the error that clients understand."""
+        topic = self._core.view.topic(CONSUMER_OFFSETS_TOPIC)
+        if topic is None:
+            return ErrorCode.NOT_COORDINATOR
+        key = TopicPartition(topic.topic_id, coordinator_partition(group_id, topic.partitions_count))
+        found = self._coordinators.get(key)
+        if found is None:
+            return ErrorCode.NOT_COORDINATOR
+        return found[0] if found[0].is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def loaded(self) -> list[LoadedCoordinator]:
+        return [coordinator for coordinator, _scope in self._coordinators.values() if coordinator.is_loaded]
+
+    @property
+    def is_loading(self) -> bool:
+        return any(not coordinator.is_loaded for coordinator, _scope in self._coordinators.values())
+
+    async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
+        """Begin and end coordinators as ``__consumer_offsets`` comes and goes; forget offsets of deleted topics."""
+        deleted = [old.name for old, new in changed_topics(before, after) if new is None and old is not None]
+        topic = after.topic(CONSUMER_OFFSETS_TOPIC)
+        wanted: set[TopicPartition] = set()
+        if topic is not None:
+            wanted = {
+                TopicPartition(topic.topic_id, PartitionIndex(index)) for index in range(topic.partitions_count)
+            }
+        for key in [key for key in self._coordinators if key not in wanted]:
+            coordinator, scope = self._coordinators.pop(key)
+            coordinator.unload()
+            scope.cancel()
+        for key in wanted - self._coordinators.keys():
+            partition = self._core.partitions.get(key)
+            if partition is not None:
+                self._begin(key, partition)
+        gone = [name for name in deleted if after.topic(name) is None]
+        if gone:
+            for coordinator in self.loaded():
+                coordinator.perform(coordinator.machine.topics_deleted(gone))
+
+    def _begin(self, key: TopicPartition, partition: Partition) -> None:
+        settings = self._core.settings
+        limits = GroupLimits(
+            session_timeout_ms_min=settings.group_min_session_timeout_ms,
+            session_timeout_ms_max=settings.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+            group_size_max=settings.group_max_size,
+            offset_metadata_bytes_max=settings.offset_metadata_max_bytes,
+            offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
+            offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
+        )
+        coordinator = LoadedCoordinator(self._core, partition, limits)
+        scope = trio.CancelScope()
+        self._coordinators[key] = (coordinator, scope)
+        self._nursery.start_soon(self._run, key, coordinator, scope)
+
+    async def _run(self, key: TopicPartition, coordinator: LoadedCoordinator, scope: trio.CancelScope) -> None:
+        with scope:
+            try:
+                await coordinator.run()
+            except PartitionOfflineError as error:
+                log.error("coordinator of __consumer_offsets-%d stopped: %s", key.partition, error)
+                coordinator.is_loaded = False
+                coordinator.unload()
+
+    async def prepare_drain(self) -> None:
+        """Answer everybody who waits for others (joins, syncs): they go to the next coordinator."""
+        for coordinator, scope in self._coordinators.values():
+            if coordinator.is_loaded:
+                coordinator.is_loaded = False
+                coordinator.unload()
+            scope.cancel()
+        self._coordinators.clear()

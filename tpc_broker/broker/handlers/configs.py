@@ -1,0 +1,82 @@
+"""DescribeConfigs: each core answers for itself and for every topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import messages
+from tpc_broker.metadata.config_control import ResourceType
+from tpc_broker.metadata.describe import ConfigEntry, describe_broker, describe_topic
+from tpc_broker.metadata.topic_names import topic_name_fault
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.ports import Request
+
+UNSUPPORTED_RESOURCE_TYPES = frozenset({8, 16, 32})  # broker loggers, client metrics, groups
+
+
+def handle_describe_configs(core: Core, _request: Request, message: Any) -> Any:
+    return messages.DescribeConfigsResponse(results=[_resource(core, message, asked) for asked in message.resources])
+
+
+def _resource(core: Core, message: Any, asked: Any) -> Any:
+    result = messages.DescribeConfigsResponse.DescribeConfigsResult(
+        resource_type=asked.resource_type, resource_name=asked.resource_name
+    )
+    names = None if asked.configuration_keys is None else set(asked.configuration_keys)
+    match asked.resource_type:
+        case ResourceType.TOPIC:
+            entries = _topic(core, asked.resource_name, names, result)
+        case ResourceType.BROKER:
+            entries = _broker(core, asked.resource_name, names, result)
+        case _:
+            result.error_code = int(ErrorCode.INVALID_REQUEST)
+            result.error_message = f"Unsupported resource type: {asked.resource_type}"
+            return result
+    result.configs = [_entry(entry, message) for entry in entries]
+    return result
+
+
+def _topic(core: Core, name: str, names: set[str] | None, result: Any) -> list[ConfigEntry]:
+    fault = topic_name_fault(name)
+    if fault is not None:
+        result.error_code, result.error_message = int(ErrorCode.INVALID_TOPIC_EXCEPTION), fault
+        return []
+    topic = core.view.topic(name)
+    if topic is None:
+        result.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return []
+    return describe_topic(topic.configs, core.configuration, names, is_internal=topic.is_internal)
+
+
+def _broker(core: Core, name: str, names: set[str] | None, result: Any) -> list[ConfigEntry]:
+    if name and name != str(core.broker_id):
+        result.error_code = int(ErrorCode.INVALID_REQUEST)
+        result.error_message = (
+            f"Unexpected broker id, expected {core.broker_id} or empty string, but received {name}"
+            if name.lstrip("-").isdigit()
+            else f"Broker id must be an integer, but it is: {name}"
+        )
+        return []
+    return describe_broker(core.configuration, names)
+
+
+def _entry(entry: ConfigEntry, message: Any) -> Any:
+    kind = messages.DescribeConfigsResponse
+    return kind.DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=int(entry.source),
+        is_sensitive=entry.sensitive,
+        config_type=int(entry.type),
+        documentation=entry.documentation if message.include_documentation else None,
+        synonyms=[
+            kind.DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=int(synonym.source))
+            for synonym in entry.synonyms
+        ]
+        if message.include_synonyms
+        else [],
+    )

@@ -1,0 +1,224 @@
+"""Fetch: sessions, reads, and the wait for ``min_bytes``."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tpc_broker import limits
+from tpc_broker.broker.fetch_sessions import FetchContext, FetchOutcome, FetchPartition, PartitionKey
+from tpc_broker.broker.partition import Partition
+from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import messages
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.ports import Request
+
+READ_COMMITTED = 1
+TOPIC_IDS_VERSION = 13
+LEADER_HINT_VERSION = 16
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one partition gave."""
+
+    asked: FetchPartition
+    partition: Partition | None = None
+    error_code: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    buffers: list[Any] = field(default_factory=list)
+    size: int = 0
+    aborted: list[tuple[int, int]] | None = None
+    diverging: tuple[int, int] | None = None
+    leader: tuple[int, int] | None = None
+
+    def outcome(self) -> FetchOutcome:
+        return FetchOutcome(self.asked.key, self.error_code, self.high_watermark, self.log_start_offset, self.size > 0)
+
+
+async def handle_fetch(core: Core, request: Request, message: Any) -> Any:
+    """Answer a Fetch of any version; waits up to ``max_wait_ms`` for ``min_bytes``."""
+    context = _context_of(core, request, message)
+    if context.error_code:
+        return messages.FetchResponse(error_code=context.error_code)
+    deadline_ms = core.clock.monotonic_ms() + max(0, message.max_wait_ms)
+    bytes_max = min(message.max_bytes, core.settings.fetch_max_bytes, limits.FETCH_RESPONSE_BYTES_MAX)
+    while True:
+        readings = await _read_all(core, context, message.isolation_level, bytes_max)
+        remaining_ms = deadline_ms - core.clock.monotonic_ms()
+        if _is_enough(readings, message.min_bytes) or remaining_ms <= 0:
+            break
+        _release(readings)
+        if not await _wait(core, readings, message.isolation_level, remaining_ms):
+            deadline_ms = 0
+        if not core.dispatcher.is_open(request.connection):
+            return None
+    return _response(core, request, context, readings)
+
+
+def _context_of(core: Core, request: Request, message: Any) -> FetchContext:
+    by_id = request.api_version >= TOPIC_IDS_VERSION
+    asked = [
+        FetchPartition(
+            topic=_topic_key(topic, by_id=by_id),
+            partition=partition.partition,
+            fetch_offset=partition.fetch_offset,
+            max_bytes=partition.partition_max_bytes,
+            current_leader_epoch=partition.current_leader_epoch,
+            last_fetched_epoch=partition.last_fetched_epoch,
+            follower_log_start_offset=partition.log_start_offset,
+        )
+        for topic in message.topics
+        for partition in topic.partitions
+    ]
+    forgotten: list[PartitionKey] = [
+        (_topic_key(topic, by_id=by_id), index) for topic in message.forgotten_topics_data for index in topic.partitions
+    ]
+    return core.fetch_sessions.context(
+        message.session_id,
+        message.session_epoch,
+        uses_topic_ids=by_id,
+        asked=asked,
+        forgotten=forgotten,
+        now_ms=core.clock.monotonic_ms(),
+        new_session_id=random.randrange(1, 2**31),
+    )
+
+
+def _topic_key(topic: Any, *, by_id: bool) -> str | uuid.UUID:
+    return uuid.UUID(bytes=bytes(topic.topic_id)) if by_id else topic.topic
+
+
+async def _read_all(core: Core, context: FetchContext, isolation_level: int, bytes_max: int) -> list[Reading]:
+    readings = []
+    left = bytes_max
+    for asked in context.partitions:
+        reading = Reading(asked)
+        await _read_one(core, reading, isolation_level, left, may_exceed=left == bytes_max)
+        left = max(0, left - reading.size)
+        readings.append(reading)
+    return readings
+
+
+async def _read_one(core: Core, reading: Reading, isolation_level: int, left: int, *, may_exceed: bool) -> None:
+    asked = reading.asked
+    found = core.partitions.find(asked.topic, asked.partition)
+    if not isinstance(found, Partition):
+        reading.error_code = found
+        if found == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            reading.leader = core.view.leader_of(asked.topic, asked.partition)
+        return
+    reading.partition = found
+    reading.error_code = found.check_leader_epoch(asked.current_leader_epoch)
+    if reading.error_code:
+        if reading.error_code == ErrorCode.FENCED_LEADER_EPOCH:
+            reading.leader = (core.broker_id, found.leader_epoch)
+        return
+    bounds = found.bounds()
+    reading.high_watermark = bounds.high_watermark
+    reading.last_stable_offset = bounds.last_stable_offset
+    reading.log_start_offset = bounds.log_start_offset
+    if asked.last_fetched_epoch >= 0:
+        reading.diverging = found.diverging_epoch(asked.last_fetched_epoch, asked.fetch_offset)
+        if reading.diverging is not None:
+            return
+    upto = bounds.last_stable_offset if isolation_level == READ_COMMITTED else bounds.high_watermark
+    size_max = min(asked.max_bytes, left)
+    try:
+        if not bounds.log_start_offset <= asked.fetch_offset <= bounds.log_end_offset:
+            raise OffsetOutOfRangeError
+        if asked.fetch_offset < upto and (size_max > 0 or may_exceed):
+            reading.buffers, reading.size = await found.read(asked.fetch_offset, upto, size_max, at_least_one=may_exceed)
+        if isolation_level == READ_COMMITTED:
+            reading.aborted = await found.aborted_transactions(asked.fetch_offset, upto)
+    except OffsetOutOfRangeError:
+        reading.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        reading.high_watermark = reading.last_stable_offset = reading.log_start_offset = -1
+    except PartitionOfflineError:
+        reading.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def _is_enough(readings: list[Reading], bytes_min: int) -> bool:
+    if not readings or sum(reading.size for reading in readings) >= bytes_min:
+        return True
+    return any(reading.error_code or reading.diverging for reading in readings)
+
+
+def _release(readings: list[Reading]) -> None:
+    for reading in readings:
+        reading.buffers = []
+
+
+async def _wait(core: Core, readings: list[Reading], isolation_level: int, remaining_ms: int) -> bool:
+    """Until one of the partitions has more to read than it had; False when the time is over."""
+    before = {
+        reading.partition.handle: reading.last_stable_offset if isolation_level else reading.high_watermark
+        for reading in readings
+        if reading.partition is not None
+    }
+    partitions = {reading.partition.handle: reading.partition for reading in readings if reading.partition is not None}
+
+    def has_moved() -> bool:
+        for handle, partition in partitions.items():
+            bounds = partition.bounds()
+            if (bounds.last_stable_offset if isolation_level else bounds.high_watermark) != before[handle]:
+                return True
+        return False
+
+    return await core.purgatory.wait_advanced(partitions, remaining_ms / 1000, has_moved)
+
+
+def _response(core: Core, request: Request, context: FetchContext, readings: list[Reading]) -> Any:
+    chosen = context.select([reading.outcome() for reading in readings])
+    topics: dict[Any, Any] = {}
+    hints: set[int] = set()
+    for reading, is_part in zip(readings, chosen, strict=True):
+        if not is_part:
+            continue
+        topic = topics.get(reading.asked.topic)
+        if topic is None:
+            topic = topics[reading.asked.topic] = messages.FetchResponse.FetchableTopicResponse()
+            if isinstance(reading.asked.topic, uuid.UUID):
+                topic.topic_id = reading.asked.topic.bytes
+            else:
+                topic.topic = reading.asked.topic
+        topic.partitions.append(_partition_data(reading, hints, request.api_version))
+    response = messages.FetchResponse(session_id=context.session_id, responses=list(topics.values()))
+    if hints:
+        response.node_endpoints = [
+            messages.FetchResponse.NodeEndpoint(node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack)
+            for node in core.view.endpoints()
+            if node.broker_id in hints
+        ]
+    return response
+
+
+def _partition_data(reading: Reading, hints: set[int], version: int) -> Any:
+    data = messages.FetchResponse.PartitionData(
+        partition_index=reading.asked.partition,
+        error_code=int(reading.error_code),
+        high_watermark=reading.high_watermark,
+        last_stable_offset=reading.last_stable_offset,
+        log_start_offset=reading.log_start_offset,
+        aborted_transactions=None,
+        records=reading.buffers if reading.buffers else b"",
+    )
+    if reading.aborted is not None:
+        data.aborted_transactions = [
+            messages.FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+            for producer_id, first_offset in reading.aborted
+        ]
+    if reading.diverging is not None:
+        data.diverging_epoch.epoch, data.diverging_epoch.end_offset = reading.diverging
+    if reading.leader is not None and version >= LEADER_HINT_VERSION:
+        leader_id, leader_epoch = reading.leader
+        data.current_leader.leader_id, data.current_leader.leader_epoch = leader_id, leader_epoch
+        hints.add(leader_id)
+    return data

@@ -1,0 +1,256 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete: committed offsets of groups."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from tpc_broker.broker.group_service import LoadedCoordinator
+from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import messages
+from tpc_broker.model import TopicId
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.ports import Request
+
+TOPIC_IDS_VERSION = 10
+BATCHED_FETCH_VERSION = 8
+TOP_LEVEL_ERROR_VERSION = 2
+GROUP_NOT_FOUND_VERSION = 9
+NOTHING_COMMITTED = -1
+
+
+async def handle_offset_commit(core: Core, request: Request, message: Any) -> Any:
+    by_id = request.api_version >= TOPIC_IDS_VERSION
+    results: dict[tuple[Any, int], ErrorCode] = {}
+    offsets = []
+    for topic in message.topics:
+        key, name = _names(core, topic, by_id=by_id)
+        image = core.view.topic(key)
+        for partition in topic.partitions:
+            if image is None:
+                error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                results[key, partition.partition_index] = error
+            elif not 0 <= partition.partition_index < image.partitions_count:
+                results[key, partition.partition_index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                offsets.append(
+                    OffsetToCommit(
+                        topic=name,
+                        partition=partition.partition_index,
+                        offset=partition.committed_offset,
+                        leader_epoch=partition.committed_leader_epoch,
+                        metadata=partition.committed_metadata,
+                        topic_id=image.topic_id,
+                    )
+                )
+    if offsets:
+        await _commit(core, request.api_version, message, offsets, results)
+    response = messages.OffsetCommitResponse()
+    for topic in message.topics:
+        key, _name = _names(core, topic, by_id=by_id)
+        answer = messages.OffsetCommitResponse.OffsetCommitResponseTopic()
+        if by_id:
+            answer.topic_id = bytes(topic.topic_id)
+        else:
+            answer.name = topic.name
+        answer.partitions = [
+            messages.OffsetCommitResponse.OffsetCommitResponsePartition(
+                partition_index=partition.partition_index,
+                error_code=int(results[key, partition.partition_index]),
+            )
+            for partition in topic.partitions
+        ]
+        response.topics.append(answer)
+    return response
+
+
+def _names(core: Core, topic: Any, *, by_id: bool) -> tuple[Any, str]:
+    """The key the request uses for a topic, and the topic's name ("" when it is not known)."""
+    if not by_id:
+        return topic.name, topic.name
+    topic_id = TopicId(uuid.UUID(bytes=bytes(topic.topic_id)))
+    image = core.view.topic(topic_id)
+    return topic_id, image.name if image is not None else ""
+
+
+async def _commit(
+    core: Core,
+    version: int,
+    message: Any,
+    offsets: list[OffsetToCommit],
+    results: dict[tuple[Any, int], ErrorCode],
+) -> None:
+    by_id = version >= TOPIC_IDS_VERSION
+    found = core.groups.coordinator_of(message.group_id)
+    if not isinstance(found, LoadedCoordinator):
+        for offset in offsets:
+            results[offset.topic_id if by_id else offset.topic, offset.partition] = found
+        return
+    commit = OffsetCommitRequest(
+        group_id=message.group_id,
+        offsets=tuple(offsets),
+        generation_id=message.generation_id_or_member_epoch,
+        member_id=message.member_id,
+        group_instance_id=message.group_instance_id,
+        retention_time_ms=message.retention_time_ms,
+        knows_group_id_not_found=version >= GROUP_NOT_FOUND_VERSION,
+    )
+    answer = await found.call(lambda token, now_ms: found.machine.offset_commit(commit, token, now_ms))
+    for result in answer.partitions:
+        results[result.topic_id if by_id else result.topic, result.partition] = result.error_code
+
+
+def handle_offset_fetch(core: Core, request: Request, message: Any) -> Any:
+    if request.api_version >= BATCHED_FETCH_VERSION:
+        return messages.OffsetFetchResponse(
+            groups=[_fetched_group(core, request.api_version, group) for group in message.groups]
+        )
+    response = messages.OffsetFetchResponse()
+    wanted = (
+        None
+        if message.topics is None
+        else [(topic.name, index) for topic in message.topics for index in topic.partition_indexes]
+    )
+    error, offsets = _fetch(core, message.group_id, wanted)
+    if error and request.api_version >= TOP_LEVEL_ERROR_VERSION:
+        response.error_code = int(error)
+        return response
+    topics: dict[str, Any] = {}
+    for offset in offsets:
+        topic = topics.get(offset.topic)
+        if topic is None:
+            topic = topics[offset.topic] = messages.OffsetFetchResponse.OffsetFetchResponseTopic(name=offset.topic)
+            response.topics.append(topic)
+        topic.partitions.append(
+            messages.OffsetFetchResponse.OffsetFetchResponsePartition(
+                partition_index=offset.partition,
+                committed_offset=offset.offset,
+                committed_leader_epoch=offset.leader_epoch,
+                metadata=offset.metadata,
+                error_code=int(offset.error_code),
+            )
+        )
+    if error:
+        for name, index in wanted or ():
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = messages.OffsetFetchResponse.OffsetFetchResponseTopic(name=name)
+                response.topics.append(topic)
+            topic.partitions.append(
+                messages.OffsetFetchResponse.OffsetFetchResponsePartition(
+                    partition_index=index, committed_offset=NOTHING_COMMITTED, metadata="", error_code=int(error)
+                )
+            )
+    return response
+
+
+def _fetch(core: Core, group_id: str, wanted: list[tuple[str, int]] | None) -> tuple[ErrorCode, Any]:
+    found = core.groups.coordinator_of(group_id)
+    if not isinstance(found, LoadedCoordinator):
+        return found, ()
+    answer = found.machine.offset_fetch(group_id, wanted)
+    return answer.error_code, answer.offsets
+
+
+def _fetched_group(core: Core, version: int, asked: Any) -> Any:
+    by_id = version >= TOPIC_IDS_VERSION
+    answer = messages.OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id)
+    wanted: list[tuple[str, int]] | None = None
+    unknown: list[Any] = []
+    if asked.topics is not None:
+        wanted = []
+        for topic in asked.topics:
+            _key, name = _names(core, topic, by_id=by_id)
+            if by_id and not name:
+                unknown.append(topic)
+                continue
+            wanted += [(name, index) for index in topic.partition_indexes]
+    error, offsets = _fetch(core, asked.group_id, wanted)
+    if error:
+        answer.error_code = int(error)
+        return answer
+    topics: dict[str, Any] = {}
+    for offset in offsets:
+        topic = topics.get(offset.topic)
+        if topic is None:
+            topic = topics[offset.topic] = _fetched_topic(core, offset.topic, by_id=by_id)
+            if topic is None:
+                continue
+            answer.topics.append(topic)
+        topic.partitions.append(_fetched_partition(offset))
+    for topic in unknown:
+        answer.topics.append(_unknown_topic(topic))
+    return answer
+
+
+def _fetched_topic(core: Core, name: str, *, by_id: bool) -> Any:
+    kind = messages.OffsetFetchResponse.OffsetFetchResponseTopics
+    if not by_id:
+        return kind(name=name)
+    image = core.view.topic(name)
+    return None if image is None else kind(topic_id=image.topic_id.bytes)
+
+
+def _fetched_partition(offset: Any) -> Any:
+    return messages.OffsetFetchResponse.OffsetFetchResponsePartitions(
+        partition_index=offset.partition,
+        committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
+        metadata=offset.metadata,
+        error_code=int(offset.error_code),
+    )
+
+
+def _unknown_topic(asked: Any) -> Any:
+    return messages.OffsetFetchResponse.OffsetFetchResponseTopics(
+        topic_id=bytes(asked.topic_id),
+        partitions=[
+            messages.OffsetFetchResponse.OffsetFetchResponsePartitions(
+                partition_index=index,
+                committed_offset=NOTHING_COMMITTED,
+                metadata="",
+                error_code=int(ErrorCode.UNKNOWN_TOPIC_ID),
+            )
+            for index in asked.partition_indexes
+        ],
+    )
+
+
+async def handle_offset_delete(core: Core, _request: Request, message: Any) -> Any:
+    found = core.groups.coordinator_of(message.group_id) if message.group_id else ErrorCode.INVALID_GROUP_ID
+    if not isinstance(found, LoadedCoordinator):
+        return messages.OffsetDeleteResponse(error_code=int(found))
+    results: dict[tuple[str, int], ErrorCode] = {}
+    wanted = []
+    for topic in message.topics:
+        image = core.view.topic(topic.name)
+        for partition in topic.partitions:
+            key = (topic.name, partition.partition_index)
+            if image is None or not 0 <= partition.partition_index < image.partitions_count:
+                results[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                wanted.append(key)
+    answer = await found.call(
+        lambda token, _now_ms: found.machine.offset_delete(message.group_id, wanted, token)
+    )
+    if answer.error_code:
+        return messages.OffsetDeleteResponse(error_code=int(answer.error_code))
+    results |= {(result.topic, result.partition): result.error_code for result in answer.partitions}
+    return messages.OffsetDeleteResponse(
+        topics=[
+            messages.OffsetDeleteResponse.OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    messages.OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=int(results.get((topic.name, partition.partition_index), ErrorCode.NONE)),
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )

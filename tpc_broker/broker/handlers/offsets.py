@@ -1,0 +1,154 @@
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: questions and orders about the bounds of partitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tpc_broker.broker.partition import Partition
+from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import messages
+from tpc_broker.model import NO_LEADER_EPOCH
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.ports import Request
+
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL_TIMESTAMP = -4
+LATEST_TIERED_TIMESTAMP = -5
+EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
+FIRST_VERSION_OF = {
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
+}
+LEADER_EPOCH_VERSION = 4
+UNKNOWN = -1
+READ_COMMITTED = 1
+DELETE_TO_HIGH_WATERMARK = -1
+
+
+async def handle_list_offsets(core: Core, request: Request, message: Any) -> Any:
+    duplicates = _duplicates(message.topics)
+    response = messages.ListOffsetsResponse()
+    for topic in message.topics:
+        answer = messages.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
+        response.topics.append(answer)
+        for asked in topic.partitions:
+            partition = messages.ListOffsetsResponse.ListOffsetsPartitionResponse(
+                partition_index=asked.partition_index, timestamp=UNKNOWN, offset=UNKNOWN
+            )
+            answer.partitions.append(partition)
+            if (topic.name, asked.partition_index) in duplicates:
+                partition.error_code = int(ErrorCode.INVALID_REQUEST)
+                continue
+            await _list_one(core, request.api_version, message.isolation_level, topic.name, asked, partition)
+    return response
+
+
+def _duplicates(topics: list[Any]) -> set[tuple[str, int]]:
+    seen: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
+    for topic in topics:
+        for asked in topic.partitions:
+            key = (topic.name, asked.partition_index)
+            (twice if key in seen else seen).add(key)
+    return twice
+
+
+async def _list_one(  # noqa: PLR0913  (one question with all that it depends on)
+    core: Core, version: int, isolation_level: int, name: str, asked: Any, answer: Any
+) -> None:
+    found = core.partitions.find(name, asked.partition_index)
+    if not isinstance(found, Partition):
+        answer.error_code = int(found)
+        return
+    answer.error_code = int(found.check_leader_epoch(asked.current_leader_epoch))
+    if answer.error_code:
+        return
+    if asked.timestamp < 0 and (
+        asked.timestamp < EARLIEST_PENDING_UPLOAD_TIMESTAMP or version < FIRST_VERSION_OF.get(asked.timestamp, 0)
+    ):
+        answer.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
+        return
+    bounds = found.bounds()
+    upto = bounds.last_stable_offset if isolation_level == READ_COMMITTED else bounds.high_watermark
+    try:
+        await _fill(found, asked.timestamp, upto, answer)
+    except PartitionOfflineError:
+        answer.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
+    if version < LEADER_EPOCH_VERSION:
+        answer.leader_epoch = NO_LEADER_EPOCH
+
+
+async def _fill(partition: Partition, timestamp: int, upto: int, answer: Any) -> None:
+    bounds = partition.bounds()
+    if timestamp == LATEST_TIMESTAMP:
+        answer.offset = upto
+        answer.leader_epoch = partition.leader_epoch
+    elif timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+        answer.offset = bounds.log_start_offset
+        answer.leader_epoch = partition.epoch_of(bounds.log_start_offset)
+    elif timestamp == LATEST_TIERED_TIMESTAMP:
+        answer.leader_epoch = NO_LEADER_EPOCH
+    elif timestamp == EARLIEST_PENDING_UPLOAD_TIMESTAMP:
+        answer.leader_epoch = NO_LEADER_EPOCH
+    else:
+        found = await (
+            partition.find_max_timestamp(upto)
+            if timestamp == MAX_TIMESTAMP
+            else partition.find_timestamp(timestamp, upto)
+        )
+        if found is not None:
+            answer.timestamp, answer.offset, answer.leader_epoch = found
+
+
+async def handle_offset_for_leader_epoch(core: Core, _request: Request, message: Any) -> Any:
+    response = messages.OffsetForLeaderEpochResponse()
+    for topic in message.topics:
+        answer = messages.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic)
+        response.topics.append(answer)
+        for asked in topic.partitions:
+            result = messages.OffsetForLeaderEpochResponse.EpochEndOffset(
+                partition=asked.partition, leader_epoch=NO_LEADER_EPOCH, end_offset=UNKNOWN
+            )
+            answer.partitions.append(result)
+            found = core.partitions.find(topic.topic, asked.partition)
+            if not isinstance(found, Partition):
+                result.error_code = int(found)
+                continue
+            result.error_code = int(found.check_leader_epoch(asked.current_leader_epoch))
+            if not result.error_code:
+                result.leader_epoch, result.end_offset = found.end_of_epoch(asked.leader_epoch)
+    return response
+
+
+async def handle_delete_records(core: Core, _request: Request, message: Any) -> Any:
+    response = messages.DeleteRecordsResponse()
+    for topic in message.topics:
+        answer = messages.DeleteRecordsResponse.DeleteRecordsTopicResult(name=topic.name)
+        response.topics.append(answer)
+        for asked in topic.partitions:
+            result = messages.DeleteRecordsResponse.DeleteRecordsPartitionResult(
+                partition_index=asked.partition_index, low_watermark=UNKNOWN
+            )
+            answer.partitions.append(result)
+            found = core.partitions.find(topic.name, asked.partition_index)
+            if not isinstance(found, Partition):
+                result.error_code = int(found)
+                continue
+            if found.is_internal or not found.deletes_records:
+                result.error_code = int(ErrorCode.POLICY_VIOLATION if not found.is_internal else ErrorCode.INVALID_TOPIC_EXCEPTION)
+                continue
+            try:
+                upto = found.bounds().high_watermark if asked.offset == DELETE_TO_HIGH_WATERMARK else asked.offset
+                result.low_watermark = await found.move_log_start(upto)
+            except OffsetOutOfRangeError:
+                result.error_code = int(ErrorCode.OFFSET_OUT_OF_RANGE)
+            except PartitionOfflineError:
+                result.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
+    return response

@@ -1,0 +1,87 @@
+"""A Produce that the data plane left to Python: partitions it does not lead, no room yet, keys to be checked.
+
+The data plane answers a plain Produce by itself. What it leaves changes nothing; Python finds out what only the metadata
+knows, makes room where there is none, and hands the request back with one verdict per partition.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from tpc_broker.broker.partition import Partition
+from tpc_broker.broker.ports import ProduceLeft, Verdict
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.kafka.errors import DecodeError
+from tpc_broker.kafka.records import read_batches
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.ports import Request
+
+TOPIC_IDS_VERSION = 13
+ROOM_RETRY_S = 0.002
+ROOM_WAIT_MS_MAX = 30_000
+INVALID_RECORD_MESSAGE = "Compacted topic cannot accept message without key in topic partition {}."
+
+
+async def handle_produce(core: Core, request: Request, message: Any) -> None:
+    """Answered by the data plane once it takes the request; never returns a response."""
+    parts = [
+        (_topic_key(topic, request.api_version), partition)
+        for topic in message.topic_data
+        for partition in topic.partition_data
+    ]
+    deadline_ms = core.clock.monotonic_ms() + min(max(message.timeout_ms, 1000), ROOM_WAIT_MS_MAX)
+    verdicts: list[Verdict | None] = [None] * len(parts)
+    while True:
+        for number, (key, partition) in enumerate(parts):
+            verdict = verdicts[number]
+            if verdict is None or not verdict.is_final:
+                verdicts[number] = await _judge(core, key, partition)
+        left = core.plane.produce_with(request, verdicts, core.view.endpoints())
+        if left is ProduceLeft.NONE:
+            return
+        if left not in (ProduceLeft.JOURNAL_FULL, ProduceLeft.NOT_ADMITTED, ProduceLeft.NO_MEMORY):
+            raise DecodeError(f"left to Python for {left.name}", "ProduceRequest", request.api_version)
+        if core.clock.monotonic_ms() > deadline_ms:
+            verdicts = [_storage_error() for _ in parts]
+            continue
+        await trio.sleep(ROOM_RETRY_S)
+
+
+def _topic_key(topic: Any, version: int) -> str | uuid.UUID:
+    return uuid.UUID(bytes=bytes(topic.topic_id)) if version >= TOPIC_IDS_VERSION else topic.name
+
+
+async def _judge(core: Core, key: str | uuid.UUID, asked: Any) -> Verdict:
+    """What Python knows of one partition: an error, or room for its records."""
+    found = core.partitions.find(key, asked.index)
+    if not isinstance(found, Partition):
+        if found is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            leader = core.view.leader_of(key, asked.index)
+            if leader is not None:
+                return Verdict(found, leader_id=leader[0], leader_epoch=leader[1])
+        return Verdict(found)
+    if "compact" in found.config.cleanup_policy and not found.is_internal and _has_keyless_record(asked.records):
+        return Verdict(ErrorCode.INVALID_RECORD, message=INVALID_RECORD_MESSAGE.format(found.label))
+    try:
+        await core.partitions.make_room(found, len(asked.records or b""))
+    except (OSError, PartitionOfflineError):
+        return _storage_error()
+    return Verdict(ErrorCode.NONE, is_final=False)
+
+
+def _storage_error() -> Verdict:
+    return Verdict(ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+def _has_keyless_record(records: Any) -> bool:
+    """Whether a record without a key is among them; what cannot be read is the data plane's to refuse."""
+    try:
+        return any(record.key is None for batch in read_batches(records or b"") for record in batch.records())
+    except DecodeError:
+        return False

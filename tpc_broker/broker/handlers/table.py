@@ -1,0 +1,56 @@
+"""Which function answers which API. What is not here is not advertised, and closes the connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpc_broker.broker.handlers import (
+    configs,
+    fetch,
+    group_offsets,
+    groups,
+    log_dirs,
+    metadata,
+    offsets,
+    produce,
+    producers,
+    topics,
+)
+from tpc_broker.broker.handlers.forward import on_core
+from tpc_broker.broker.metadata_service import METADATA_CORE
+from tpc_broker.kafka.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.dispatch import Handler
+
+HANDLERS: dict[ApiKey, Handler] = {
+    ApiKey.PRODUCE: produce.handle_produce,
+    ApiKey.FETCH: fetch.handle_fetch,
+    ApiKey.LIST_OFFSETS: offsets.handle_list_offsets,
+    ApiKey.METADATA: metadata.handle_metadata,
+    ApiKey.OFFSET_COMMIT: group_offsets.handle_offset_commit,
+    ApiKey.OFFSET_FETCH: group_offsets.handle_offset_fetch,
+    ApiKey.FIND_COORDINATOR: metadata.handle_find_coordinator,
+    ApiKey.JOIN_GROUP: groups.handle_join_group,
+    ApiKey.HEARTBEAT: groups.handle_heartbeat,
+    ApiKey.LEAVE_GROUP: groups.handle_leave_group,
+    ApiKey.SYNC_GROUP: groups.handle_sync_group,
+    ApiKey.DESCRIBE_GROUPS: groups.handle_describe_groups,
+    ApiKey.LIST_GROUPS: groups.handle_list_groups,
+    ApiKey.API_VERSIONS: metadata.handle_api_versions,
+    ApiKey.CREATE_TOPICS: on_core(METADATA_CORE, topics.handle_create_topics),
+    ApiKey.DELETE_TOPICS: on_core(METADATA_CORE, topics.handle_delete_topics),
+    ApiKey.DELETE_RECORDS: offsets.handle_delete_records,
+    ApiKey.INIT_PRODUCER_ID: producers.handle_init_producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.handle_offset_for_leader_epoch,
+    ApiKey.DESCRIBE_CONFIGS: configs.handle_describe_configs,
+    ApiKey.ALTER_CONFIGS: on_core(METADATA_CORE, topics.handle_alter_configs),
+    ApiKey.DESCRIBE_LOG_DIRS: log_dirs.handle_describe_log_dirs,
+    ApiKey.CREATE_PARTITIONS: on_core(METADATA_CORE, topics.handle_create_partitions),
+    ApiKey.DELETE_GROUPS: groups.handle_delete_groups,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: on_core(METADATA_CORE, topics.handle_incremental_alter_configs),
+    ApiKey.OFFSET_DELETE: group_offsets.handle_offset_delete,
+    ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
+}
+
+OFFERED_APIS: tuple[ApiKey, ...] = tuple(sorted(HANDLERS))

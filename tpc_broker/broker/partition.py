@@ -1,0 +1,205 @@
+"""One partition as its owning core has it: offsets and memory in the data plane, files in its storage.
+
+Reads come from memory where the data plane has the bytes, else from the segments; both give whole batches as they were
+stored. What is not durable is in neither answer: the high watermark moves when the journal says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from tpc_broker.broker.timestamps import RecordPlace, find_in_batches
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
+from tpc_broker.kafka.records import read_batches
+from tpc_broker.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.ports import Bounds, CoreStorage, DataPlane
+    from tpc_broker.broker.storage import PartitionStorage
+    from tpc_broker.metadata.topic_config import TopicConfig
+
+JOURNAL_RETRY_S = 0.002
+UNKNOWN_END = -1
+SCAN_BYTES = 1 << 20
+
+
+class Partition:
+    def __init__(  # noqa: PLR0913
+        self,
+        topic_id: TopicId,
+        topic_name: str,
+        index: PartitionIndex,
+        config: TopicConfig,
+        *,
+        plane: DataPlane,
+        storage: CoreStorage,
+        files: PartitionStorage,
+        handle: int,
+        is_internal: bool,
+    ) -> None:
+        self.topic_id = topic_id
+        self.topic_name = topic_name
+        self.index = index
+        self.config = config
+        self.files = files
+        self.handle = handle
+        self.is_internal = is_internal
+        self.is_open = True
+        self._plane = plane
+        self._storage = storage
+
+    @property
+    def key(self) -> TopicPartition:
+        return TopicPartition(self.topic_id, self.index)
+
+    @property
+    def label(self) -> str:
+        return f"{self.topic_name}-{self.index}"
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        return LeaderEpoch(self.files.leader_epoch)
+
+    @property
+    def deletes_records(self) -> bool:
+        """DeleteRecords is for topics whose policy has ``delete``."""
+        return "delete" in self.config.cleanup_policy
+
+    def bounds(self) -> Bounds:
+        """Log start, last stable offset, high watermark, log end; PartitionOfflineError when it is closed."""
+        if not self.is_open:
+            raise PartitionOfflineError(self.label)
+        return self._plane.bounds(self.handle)
+
+    def size_bytes(self) -> int:
+        return self.files.size_bytes + self._plane.dirty_bytes(self.handle)
+
+    # -- epochs ------------------------------------------------------------------------------------------------------
+
+    def check_leader_epoch(self, current: int) -> ErrorCode:
+        """What a client believes the epoch to be, against ours; -1: it does not say."""
+        if current < 0 or current == self.leader_epoch:
+            return ErrorCode.NONE
+        return ErrorCode.FENCED_LEADER_EPOCH if current < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    def epoch_of(self, offset: int) -> LeaderEpoch:
+        """The epoch under which the record at an offset was, or the next one will be, written."""
+        known = [entry.epoch for entry in self.files.epochs.entries if entry.start_offset <= offset]
+        return known[-1] if known else self.leader_epoch
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch at or below the one asked for and where it ended; (-1, -1) when none is known."""
+        return self.files.epochs.end_offset_for(LeaderEpoch(epoch), Offset(self.bounds().log_end_offset))
+
+    def diverging_epoch(self, last_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+        """Where the fetcher's log and ours part, or None when they agree (KIP-595)."""
+        epoch, end_offset = self.end_of_epoch(last_epoch)
+        if epoch == NO_LEADER_EPOCH or end_offset == UNKNOWN_END:
+            raise OffsetOutOfRangeError
+        return (epoch, end_offset) if epoch < last_epoch or end_offset < fetch_offset else None
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    async def read(self, offset: int, upto: int, bytes_max: int, *, at_least_one: bool) -> tuple[list[Any], int]:
+        """Whole batches of [offset, upto) from the one that holds ``offset`` on: (buffers, bytes).
+
+        At most ``bytes_max`` bytes, but one batch whatever its size with ``at_least_one``. Raises
+        OffsetOutOfRangeError below the log's start, PartitionOfflineError when the files cannot be read.
+        """
+        if offset < self.bounds().log_start_offset:
+            raise OffsetOutOfRangeError
+        found = self._plane.read(self.handle, offset, upto, bytes_max, at_least_one)
+        if found is not None:
+            return found
+        try:
+            data = await self.files.read(offset, bytes_max, upto)
+        except (OSError, LookupError) as error:
+            if not self.is_open or offset < self.bounds().log_start_offset:
+                raise OffsetOutOfRangeError from error
+            raise PartitionOfflineError(f"{self.label}: {error}") from error
+        if not data or (len(data) > bytes_max and not at_least_one):
+            return [], 0
+        return [data], len(data)
+
+    async def read_bytes(self, offset: int, upto: int, bytes_max: int) -> bytes:
+        """The same as one piece, at least one batch."""
+        buffers, _size = await self.read(offset, upto, bytes_max, at_least_one=True)
+        return b"".join(bytes(buffer) for buffer in buffers)
+
+    async def aborted_transactions(self, offset: int, upto: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of aborted transactions that reach into [offset, upto)."""
+        if offset >= self.files.written_end_offset:
+            return []
+        found = await self.files.aborted_transactions(offset, upto)
+        return [(entry.producer_id, entry.first_offset) for entry in found]
+
+    async def find_timestamp(self, timestamp_ms: int, upto: int) -> RecordPlace | None:
+        """The first record below ``upto`` whose time stamp is at least this; exact inside compressed batches."""
+        offset = self.bounds().log_start_offset
+        match = await self.files.offset_for_timestamp(timestamp_ms, offset)
+        offset = max(offset, match.header.base_offset if match is not None else self.files.written_end_offset)
+        while offset < upto:
+            data = await self.read_bytes(offset, upto, SCAN_BYTES)
+            if not data:
+                return None
+            found, offset = await trio.to_thread.run_sync(find_in_batches, data, timestamp_ms, offset, upto)
+            if found is not None:
+                return found
+        return None
+
+    async def find_max_timestamp(self, upto: int) -> RecordPlace | None:
+        """The first of the records below ``upto`` that have the largest time stamp."""
+        best_ms, best_offset = -1, -1
+        match = await self.files.largest_timestamp()
+        if match is not None:
+            best_ms, best_offset = match.header.max_timestamp, match.header.base_offset
+        offset = max(self.files.written_end_offset, self.bounds().log_start_offset)
+        while offset < upto:
+            data = await self.read_bytes(offset, upto, SCAN_BYTES)
+            if not data:
+                break
+            for batch in read_batches(data):
+                offset = batch.last_offset + 1
+                if batch.max_timestamp > best_ms:
+                    best_ms, best_offset = batch.max_timestamp, batch.base_offset
+        if best_ms < 0:
+            return None
+        start = max(best_offset, self.bounds().log_start_offset)
+        data = await self.read_bytes(start, upto, 1)
+        found, _next = await trio.to_thread.run_sync(find_in_batches, data, best_ms, start, upto)
+        return found
+
+    # -- writing of the broker's own ------------------------------------------------------------------------------------
+
+    async def append_durably(self, batch: bytes) -> int:
+        """Append whole batches of the broker's own and wait until they are durable; the base offset.
+
+        Raises PartitionOfflineError when the journal or disk refuses.
+        """
+        while True:
+            if not self.is_open:
+                raise PartitionOfflineError(self.label)
+            try:
+                await self._storage.make_room(self.files, self.handle, len(batch))
+            except OSError as error:
+                raise PartitionOfflineError(f"{self.label}: {error}") from error
+            result = self._plane.append(self.handle, batch)
+            if result is not None:
+                break
+            await trio.sleep(JOURNAL_RETRY_S)
+        if result.error_code:
+            raise PartitionOfflineError(f"{self.label}: append refused with {ErrorCode(result.error_code).name}")
+        await self._plane.wait_durable(result.sequence)
+        return result.base_offset
+
+    async def move_log_start(self, offset: int) -> int:
+        """DeleteRecords: the log starts here from now on, durably. OffsetOutOfRangeError outside [start, watermark]."""
+        bounds = self.bounds()
+        if offset < 0 or offset > bounds.high_watermark:
+            raise OffsetOutOfRangeError
+        if offset > bounds.log_start_offset:
+            await self._storage.set_log_start(self.handle, offset)
+        return self.bounds().log_start_offset

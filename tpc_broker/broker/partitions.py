@@ -1,0 +1,200 @@
+"""The partitions that this core owns: opened, altered and deleted as the image says.
+
+A partition is opened in this order: its files (recovered, or made), a new leader epoch durable in the journal, its place
+in the data plane. Only then do the other cores hear of its epoch, and clients of its leader.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import trio
+
+from tpc_broker.broker.partition import Partition
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.metadata.image import ClusterImage, TopicImage, changed_topics
+from tpc_broker.model import (
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
+    CoreId,
+    LeaderEpoch,
+    PartitionIndex,
+    TopicId,
+    TopicPartition,
+)
+from tpc_broker.routing import Placement
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.ports import CoreStorage
+    from tpc_broker.metadata.topic_config import TopicConfig
+
+log = logging.getLogger(__name__)
+
+OPEN_AT_ONCE_MAX = 16
+_ON_CORE_0 = Placement((CoreId(0),))
+METADATA_PARTITION = TopicPartition(METADATA_TOPIC_ID, PartitionIndex(0))
+
+
+class Partitions:
+    def __init__(self, core: Core, storage: CoreStorage) -> None:
+        self._core = core
+        self._storage = storage
+        self._open: dict[TopicPartition, Partition] = {}
+        self._by_handle: dict[int, Partition] = {}
+        self._offline: dict[TopicPartition, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def opened(self) -> Iterator[Partition]:
+        """Partitions of clients and of groups; the metadata log is not among them."""
+        return (partition for key, partition in self._open.items() if key != METADATA_PARTITION)
+
+    def get(self, key: TopicPartition) -> Partition | None:
+        return self._open.get(key)
+
+    def by_handle(self, handle: int) -> Partition | None:
+        return self._by_handle.get(handle)
+
+    def find(self, topic_key: str | uuid.UUID, index: int) -> Partition | ErrorCode:
+        """The partition, or why it cannot be served here."""
+        topic = self._core.view.topic(topic_key)
+        if topic is None:
+            named = isinstance(topic_key, str)
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if named else ErrorCode.UNKNOWN_TOPIC_ID
+        if not 0 <= index < topic.partitions_count:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        key = TopicPartition(topic.topic_id, PartitionIndex(index))
+        partition = self._open.get(key)
+        if partition is not None:
+            return partition
+        if key in self._offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    # -- following the image -----------------------------------------------------------------------------------------
+
+    async def open_metadata_log(self) -> Partition:
+        """Core 0's metadata log, which no image knows. PartitionOfflineError when it is damaged."""
+        topic = TopicImage(METADATA_TOPIC, METADATA_TOPIC_ID, _ON_CORE_0, 0)
+        return await self._open_one(topic, METADATA_PARTITION)
+
+    async def follow(self, before: ClusterImage, after: ClusterImage) -> list[tuple[TopicPartition, LeaderEpoch]]:
+        """Open, alter and delete what changed; returns what was opened and its epochs."""
+        opened: list[tuple[TopicPartition, LeaderEpoch]] = []
+        limiter = trio.CapacityLimiter(OPEN_AT_ONCE_MAX)
+        async with trio.open_nursery() as nursery:
+            for old, new in changed_topics(before, after):
+                if new is None:
+                    assert old is not None
+                    self._core.view.forget_leaders(old)
+                    nursery.start_soon(self._delete_topic, old)
+                    continue
+                for key in self._owned(new):
+                    if key in self._open:
+                        self._alter(self._open[key], new)
+                    else:
+                        nursery.start_soon(self._open_into, new, key, opened, limiter)
+        if before.broker_configs != after.broker_configs:
+            self._refresh_configs(after)
+        return opened
+
+    def _owned(self, topic: TopicImage) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic.topic_id, PartitionIndex(index))
+            for index, owner in enumerate(topic.placement.owners)
+            if owner == self._core.core_id
+        ]
+
+    async def _open_into(
+        self,
+        topic: TopicImage,
+        key: TopicPartition,
+        opened: list[tuple[TopicPartition, LeaderEpoch]],
+        limiter: trio.CapacityLimiter,
+    ) -> None:
+        async with limiter:
+            try:
+                partition = await self._open_one(topic, key)
+            except PartitionOfflineError as error:
+                self._offline[key] = str(error)
+                log.error("%s-%d is offline: %s", topic.name, key.partition, error)
+                return
+        opened.append((key, partition.leader_epoch))
+
+    async def _open_one(self, topic: TopicImage, key: TopicPartition) -> Partition:
+        config = self._config_of(topic)
+        files = await self._storage.open(key, topic.name, config)
+        await self._storage.begin_epoch(files)
+        handle = self._storage.register(files, config, is_internal=topic.is_internal or key == METADATA_PARTITION)
+        partition = Partition(
+            topic.topic_id,
+            topic.name,
+            key.partition,
+            config,
+            plane=self._core.plane,
+            storage=self._storage,
+            files=files,
+            handle=handle,
+            is_internal=topic.is_internal or key == METADATA_PARTITION,
+        )
+        self._open[key] = partition
+        self._by_handle[handle] = partition
+        return partition
+
+    def _config_of(self, topic: TopicImage) -> TopicConfig:
+        is_internal = topic.is_internal or topic.topic_id == METADATA_TOPIC_ID
+        return self._core.configuration.topic_config(topic.configs, is_internal=is_internal)
+
+    def _alter(self, partition: Partition, topic: TopicImage) -> None:
+        config = self._config_of(topic)
+        if config != partition.config:
+            partition.config = config
+            self._storage.alter(partition.files, partition.handle, config, is_internal=partition.is_internal)
+
+    def _refresh_configs(self, image: ClusterImage) -> None:
+        for key, partition in self._open.items():
+            topic = image.topic_by_id(key.topic_id)
+            if topic is not None:
+                self._alter(partition, topic)
+
+    async def _delete_topic(self, topic: TopicImage) -> None:
+        for index in range(topic.partitions_count):
+            key = TopicPartition(TopicId(topic.topic_id), PartitionIndex(index))
+            self._offline.pop(key, None)
+            partition = self._open.pop(key, None)
+            if partition is None:
+                continue
+            partition.is_open = False
+            del self._by_handle[partition.handle]
+            self._core.purgatory.advanced(partition.handle)
+            await self._storage.delete(partition.files, partition.handle)
+
+    async def make_room(self, partition: Partition, size: int) -> None:
+        """Segment space for so many bytes of records; OSError or PartitionOfflineError when there is none."""
+        await self._storage.make_room(partition.files, partition.handle, size)
+
+    # -- retention ---------------------------------------------------------------------------------------------------
+
+    async def retain_all(self) -> int:
+        """One round of retention over all partitions; how many segments went."""
+        gone = 0
+        for partition in list(self._open.values()):
+            if partition.key == METADATA_PARTITION or not partition.is_open:
+                continue
+            try:
+                gone += await self._storage.retain(partition.files, partition.handle, self._core.clock.wall_ms())
+            except PartitionOfflineError as error:
+                log.warning("retention of %s: %s", partition.label, error)
+        return gone
+
+    # -- drain -------------------------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Everything to the segments, a clean checkpoint, files closed."""
+        await self._storage.drain()

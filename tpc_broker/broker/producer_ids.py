@@ -1,0 +1,47 @@
+"""Producer ids of one core: from blocks that core 0 reserves durably, none ever given out twice.
+
+A core that starts again begins with a new block: whatever it had given out of the old one stays used.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from tpc_broker.errors import MailboxError
+from tpc_broker.metadata.controller import Controller
+from tpc_broker.model import CoreId, ProducerId
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.core import Core
+
+log = logging.getLogger(__name__)
+
+
+class ProducerIds:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._next = self._end = 0
+        self._reserving = trio.Lock()
+        core.mailboxes.serve("producer_ids.reserve", self._serve_reserve)
+
+    async def take(self) -> ProducerId | None:
+        """A fresh producer id; None when no block can be had now (core 0 is away): the client is to try again."""
+        async with self._reserving:
+            if self._next == self._end:
+                try:
+                    block, _blobs = await self._core.mailboxes.call(CoreId(0), "producer_ids.reserve", {})
+                except MailboxError as error:
+                    log.warning("producer ids: no block could be reserved (%s)", error)
+                    return None
+                self._next, self._end = block["first"], block["first"] + block["count"]
+            self._next += 1
+            return ProducerId(self._next - 1)
+
+    async def _serve_reserve(self, caller: CoreId, _payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        block = await self._core.metadata.change(
+            lambda image: Controller(image, self._core.configuration).reserve_producer_ids(caller)
+        )
+        return {"first": block.first, "count": block.count}, []

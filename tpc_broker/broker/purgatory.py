@@ -1,0 +1,56 @@
+"""Requests that wait for a partition to move: a fetch with ``min_bytes`` (DelayedFetch).
+
+A waiter names its partitions; each partition holds the waiters that watch it, and the data plane tells only of
+partitions that somebody watches (``watch`` sets the bit there). What woke a waiter is not recorded: it reads again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import trio
+
+
+class Purgatory:
+    """Waiters by partition handle of one core."""
+
+    def __init__(self, watch: Callable[[int], None]) -> None:
+        self._watch = watch
+        self._waiters: dict[int, set[trio.Event]] = {}
+        self.waiting = 0
+
+    def advanced(self, handle: int) -> None:
+        """The partition has new readable bytes, or is gone: wake everyone who watches it."""
+        for event in self._waiters.pop(handle, ()):
+            event.set()
+
+    def release_all(self) -> None:
+        """Wake everybody (drain): they answer with what they have."""
+        for handle in list(self._waiters):
+            self.advanced(handle)
+
+    async def wait_advanced(self, handles: Iterable[int], timeout_s: float, ready: Callable[[], bool]) -> bool:
+        """Wait until one of the partitions moves; False when the time is over.
+
+        ``ready`` is asked once after the watch is armed: what moved between the read and the watch is not missed.
+        """
+        event = trio.Event()
+        watched = tuple(handles)
+        for handle in watched:
+            self._waiters.setdefault(handle, set()).add(event)
+            self._watch(handle)
+        self.waiting += 1
+        try:
+            if ready():
+                return True
+            with trio.move_on_after(timeout_s) as scope:
+                await event.wait()
+            return not scope.cancelled_caught
+        finally:
+            self.waiting -= 1
+            for handle in watched:
+                waiters = self._waiters.get(handle)
+                if waiters is not None:
+                    waiters.discard(event)
+                    if not waiters:
+                        del self._waiters[handle]

@@ -1,0 +1,31 @@
+"""Errors that cross rooms, by culprit. Expected results of a request are error codes, not exceptions."""
+
+from __future__ import annotations
+
+
+class MailboxError(Exception):
+    """A call to another core that got no answer."""
+
+
+class NotDeliveredError(MailboxError):
+    """The call never reached the other core, so that repeating it is safe."""
+
+
+class MailboxFullError(NotDeliveredError):
+    """No credit left towards that core; the client is to try again."""
+
+
+class CoreDownError(MailboxError):
+    """That core went away, or was too late: whether it did what was asked is not known."""
+
+
+class CallFailedError(MailboxError):
+    """The other core's handler raised."""
+
+
+class OffsetOutOfRangeError(Exception):
+    """An offset outside [log_start_offset, log_end_offset]."""
+
+
+class PartitionOfflineError(Exception):
+    """A partition whose files are damaged or cannot be read or written now: KAFKA_STORAGE_ERROR to clients."""

@@ -1,0 +1,60 @@
+"""Every bound of the broker in one place, with the relations that must hold between them.
+
+A limit that a user may set lives in the settings (``tpc_broker.metadata.broker_config``); what is here is what the code
+relies on. Bytes unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# Cores and the processes around them.
+CORES_MAX = 1024  # broker id = node * 1024 + core
+CORE_HEARTBEAT_MS = 500
+CORE_HEARTBEAT_MISSED_MS = 15_000
+CORE_RESTART_DELAY_MS_MIN = 100
+CORE_RESTART_DELAY_MS_MAX = 5_000
+CORE_START_ATTEMPTS_MAX = 5  # before the first "ready"; later a core is restarted for ever
+CORE_DOWN_GRACE_MS = 1_000  # down for longer: its port accepts and closes, Metadata says LEADER_NOT_AVAILABLE
+DRAIN_DEADLINE_MS = 20_000
+DRAIN_HURRIED_MS = 1_000
+LOCK_RETRY_MS = 5_000  # a dead core's ring may outlive it and hold the journal's lock
+
+# Mailboxes between cores.
+MAILBOX_CALLS_MAX = 256  # calls under way from one core to one other
+MAILBOX_FRAME_BYTES_MAX = 64 * MIB
+MAILBOX_CALL_TIMEOUT_MS = 30_000
+
+# Control channel between supervisor and core.
+CONTROL_LINE_BYTES_MAX = 1 * MIB
+
+# Connections of one core.
+CONNECTIONS_MAX = 20_000
+PIPELINED_REQUESTS_MAX = 64
+REQUEST_BYTES_MAX = 100 * MIB
+CORE_BUDGET_BYTES = 1024 * MIB
+SEND_DEADLINE_MS = 60_000
+
+# The log.
+JOURNAL_BLOCK_BYTES = 4 * KIB
+JOURNAL_BYTES_MAX = 256 * MIB
+JOURNAL_COMMIT_BYTES_MAX = 8 * MIB
+TAIL_CACHE_BYTES = 256 * MIB
+WRITE_BEHIND_BYTES_MAX = 4 * MIB
+FETCH_RESPONSE_BYTES_MAX = 55 * MIB
+
+# The loop.
+STALL_MS = 10
+
+# Log lines of one kind (one peer, one reason).
+LOG_LINES_BURST = 5
+LOG_LINES_PERIOD_S = 10.0
+LOG_KEYS_MAX = 10_000
+
+assert CORE_HEARTBEAT_MISSED_MS > 10 * CORE_HEARTBEAT_MS, "a busy core must not be taken for a dead one"
+assert CORE_RESTART_DELAY_MS_MIN < CORE_RESTART_DELAY_MS_MAX, "back-off grows"
+assert JOURNAL_COMMIT_BYTES_MAX * 8 <= JOURNAL_BYTES_MAX, "a commit is a small part of the journal, or recycling stalls"
+assert JOURNAL_COMMIT_BYTES_MAX % JOURNAL_BLOCK_BYTES == 0, "commits are whole blocks"
+assert CORE_BUDGET_BYTES >= REQUEST_BYTES_MAX * 2, "one largest request must not starve all others"
+assert TAIL_CACHE_BYTES <= CORE_BUDGET_BYTES, "the cache is part of the budget"

@@ -1,0 +1,78 @@
+"""The client connections as the broker sees them (`tpc_broker.broker.ports.Connections`), over those in C."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tpc_broker.runtime.connections import CloseReason, CloseWhen, Connections, FrameSlice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpc_broker.broker.dispatch import Dispatcher
+    from tpc_broker.runtime.connections import Request
+
+REASON_TEXTS = {
+    CloseReason.LOCAL: "local",
+    CloseReason.PEER: "peer closed",
+    CloseReason.RESET: "reset",
+    CloseReason.IDLE: "idle",
+    CloseReason.SHUTDOWN: "shutdown",
+    CloseReason.FRAME_TOO_LARGE: "it announced a request larger than socket.request.max.bytes",
+    CloseReason.FRAME_NEGATIVE: "it announced a request of negative length",
+    CloseReason.FRAME_EMPTY: "it sent an empty request",
+    CloseReason.HEADER_MALFORMED: "its request header could not be read",
+    CloseReason.BUDGET: "memory was short and it held an unfinished request",
+    CloseReason.SEND_DEADLINE: "it did not take its answers in time",
+    CloseReason.REQUEST_INVALID: "its request could not be carried out",
+}
+
+
+class ClientConnections:
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def serve(self, listen_fd: int, dispatcher: Dispatcher) -> None:
+        """Accept from a listening socket and hand everything to the dispatcher."""
+        connections = self._connections
+        connections.on_opened = dispatcher.on_opened
+        connections.on_request = dispatcher.on_request
+        connections.on_closed = lambda connection, reason, error: dispatcher.on_closed(
+            connection, REASON_TEXTS.get(reason, reason.name), error
+        )
+        connections.listen(listen_fd)
+
+    def answer(self, request: Request, buffers: Sequence[Any]) -> None:
+        """Small buffers are joined; slices of frames are sent from where they lie."""
+        if not any(isinstance(buffer, FrameSlice) for buffer in buffers):
+            self._connections.answer(request, *buffers)
+            return
+        parts: list[Any] = []
+        plain: list[Any] = []
+        for buffer in buffers:
+            if not isinstance(buffer, FrameSlice):
+                plain.append(buffer)
+                continue
+            if plain:
+                parts.append(b"".join(plain))
+                plain = []
+            parts.append(buffer)
+        if plain:
+            parts.append(b"".join(plain))
+        self._connections.answer_frames(request, *parts)
+
+    def answer_none(self, request: Request) -> None:
+        self._connections.answer_none(request)
+
+    def close(self, connection: int, _reason: str) -> None:
+        self._connections.close(connection, CloseReason.REQUEST_INVALID, CloseWhen.AFTER_ANSWERED)
+
+    def stop_accepting(self) -> None:
+        self._connections.stop_accepting()
+
+    def close_all(self) -> None:
+        self._connections.close_all(CloseReason.SHUTDOWN, CloseWhen.AFTER_TAKEN)
+
+    def unanswered(self) -> int:
+        drain = self._connections.drain()
+        return drain.requests_unanswered + (1 if drain.answer_bytes_unsent else 0)

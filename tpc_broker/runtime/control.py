@@ -1,0 +1,55 @@
+"""The control channel between the supervisor and one core: JSON lines over a Unix socket pair.
+
+Supervisor to core: ``drain`` (with a deadline), ``cores`` (which cores are up). Core to supervisor: ``ready``,
+``heartbeat``, ``drained``, ``cannot_run`` (a reason that a restart does not mend). End of file from the supervisor's
+side means that it is gone, and the core ends at once: no core outlives its supervisor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import trio
+
+from tpc_broker import limits
+
+Message = dict[str, Any]
+
+
+class ControlChannel:
+    """One end. ``send`` is whole lines, one sender at a time; ``receive`` iterates until end of file."""
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        self._stream = trio.SocketStream(sock)
+        self._lock = trio.Lock()
+
+    async def send(self, kind: str, **fields: object) -> bool:
+        """False when the other side is gone."""
+        line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
+        try:
+            async with self._lock:
+                await self._stream.send_all(line)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        return True
+
+    async def receive(self) -> AsyncIterator[Message]:
+        buffered = b""
+        while True:
+            try:
+                data = await self._stream.receive_some(65536)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+            if not data:
+                return
+            buffered += data
+            if len(buffered) > limits.CONTROL_LINE_BYTES_MAX:
+                raise RuntimeError("control channel: a line is longer than its limit")
+            *lines, buffered = buffered.split(b"\n")
+            for line in lines:
+                yield json.loads(line)
+
+    async def close(self) -> None:
+        await self._stream.aclose()

@@ -1,0 +1,152 @@
+"""The process of one core: ``python -m tpc_broker.runtime.core OPTIONS`` (started by the supervisor, never by hand).
+
+Duties, in order: die with the supervisor; pin to the CPU; run trio on the ring; lock and recover this core's journal;
+put the broker together; serve until the supervisor says "drain" or is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from tpc_broker import limits
+from tpc_broker.broker.core import Core, Place
+from tpc_broker.metadata.settings import load_settings
+from tpc_broker.runtime.assembly import CannotRunError, CoreAssembly, open_assembly, recover_journal
+from tpc_broker.runtime.control import ControlChannel
+from tpc_broker.runtime.data_directory import read_properties
+from tpc_broker.runtime.logs import set_up_logging
+from tpc_broker.runtime.mailbox import Mailboxes
+from tpc_broker.runtime.options import CoreOptions
+from tpc_broker.runtime.ring import RingUnavailable
+from tpc_broker.runtime.trio_ring import run as run_on_ring
+
+log = logging.getLogger(__name__)
+
+PR_SET_PDEATHSIG = 1
+EXIT_OK, EXIT_FAILED = 0, 1
+
+
+def main(arguments: list[str]) -> int:
+    options = CoreOptions.from_arguments(arguments)
+    _die_with_supervisor(options.supervisor_pid)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    set_up_logging(f"core {options.core}", style=options.log_style, level=options.log_level)
+    if options.cpu is not None:
+        os.sched_setaffinity(0, {options.cpu})
+    return run_on_ring(_recover_only if options.recover_only else _serve, options)
+
+
+def _die_with_supervisor(supervisor_pid: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != supervisor_pid:  # it died before the call above
+        sys.exit(EXIT_FAILED)
+
+
+async def _recover_only(options: CoreOptions) -> int:
+    await recover_journal(options)
+    return EXIT_OK
+
+
+async def _serve(options: CoreOptions) -> int:
+    control = ControlChannel(trio.socket.from_stdlib_socket(socket.socket(fileno=options.control_fd)))
+    process = CoreProcessMain(options, control)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(process.listen_to_supervisor)
+        nursery.start_soon(process.heartbeat)
+        code = await process.run()
+        nursery.cancel_scope.cancel()
+    return code
+
+
+class CoreProcessMain:
+    """One life of a core process, between its control channel and its broker."""
+
+    def __init__(self, options: CoreOptions, control: ControlChannel) -> None:
+        self._options = options
+        self._control = control
+        self._core: Core | None = None
+        self._up: list[Any] = []
+        self._drain_asked = trio.Event()
+        self._drain_deadline_s = 0.0
+
+    async def run(self) -> int:
+        try:
+            async with open_assembly(self._options) as assembly:
+                await self._run_broker(assembly)
+        except (CannotRunError, RingUnavailable) as error:
+            await self._control.send("cannot_run", reason=str(error))
+            return EXIT_FAILED
+        await self._control.send("drained")
+        return EXIT_OK
+
+    async def _run_broker(self, assembly: CoreAssembly) -> None:
+        options = self._options
+        mailboxes = Mailboxes(options.core, options.mailbox_names, socket.socket(fileno=options.mailbox_fd))
+        configuration = load_settings(
+            options.settings,
+            options.overrides,
+            shown={"advertised.listeners": f"PLAINTEXT://{options.advertised_host}:{options.advertised_port + options.core}"},
+        )
+        async with trio.open_nursery() as nursery:
+            place = Place(
+                options.core,
+                options.cores,
+                options.advertised_host,
+                options.advertised_port,
+                Path(options.data),
+                read_properties(Path(options.data) / "meta.properties")["cluster.id"],
+            )
+            core = Core(
+                place,
+                configuration,
+                connections=assembly.connections,
+                plane=assembly.plane,
+                storage=assembly.storage,
+                disk=assembly.disk,
+                mailboxes=mailboxes,
+                clock=assembly.clock,
+                nursery=nursery,
+            )
+            self._core = core
+            core.serve_metadata_calls()
+            await nursery.start(mailboxes.run)
+            await core.start()
+            assembly.connections.serve(options.listen_fd, core.dispatcher)
+            nursery.start_soon(assembly.storage.run_maintenance)
+            await core.cores_changed(self._up)
+            await self._control.send("ready")
+            await self._drain_asked.wait()
+            log.info("draining")
+            await core.drain(self._drain_deadline_s)
+            nursery.cancel_scope.cancel()
+
+    async def listen_to_supervisor(self) -> None:
+        async for message in self._control.receive():
+            match message["kind"]:
+                case "cores":
+                    self._up = message["up"]
+                    if self._core is not None:
+                        await self._core.cores_changed(self._up)
+                case "drain":
+                    self._drain_deadline_s = trio.current_time() + message["deadline_ms"] / 1000
+                    self._drain_asked.set()
+        log.error("the supervisor is gone; ending")
+        os._exit(EXIT_FAILED)  # no draining without a supervisor: the journal has everything acknowledged
+
+    async def heartbeat(self) -> None:
+        while await self._control.send("heartbeat"):
+            await trio.sleep(limits.CORE_HEARTBEAT_MS / 1000)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

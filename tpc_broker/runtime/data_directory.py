@@ -1,0 +1,113 @@
+"""The data directory as the supervisor sees it: its lock, its identity, and how many cores used it last.
+
+``meta.properties`` holds ``version``, ``cluster.id``, ``node.id`` and ``cores``; it is replaced whole, with fdatasync,
+rename and fsync of the directory, so that it is either the old or the new one.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tpc_broker.model import CoreId
+from tpc_broker.runtime.options import StartError
+
+FORMAT_VERSION = "1"
+
+
+class DataDirectory:
+    def __init__(self, path: Path, properties: dict[str, str]) -> None:
+        self.path = path
+        self._properties = properties
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path) -> Iterator[DataDirectory]:
+        """Make it where it is missing, lock it until the end of the ``with``."""
+        try:
+            for folder in (path, path / "topics", path / "journals"):
+                folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StartError(_unusable(path, error)) from error
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise StartError(
+                    f"data directory {path} is locked by another broker; stop that one or choose another --data"
+                ) from error
+            try:
+                directory = cls(path, read_properties(path / "meta.properties"))
+                directory._complete()
+            except OSError as error:
+                raise StartError(_unusable(path, error)) from error
+            yield directory
+        finally:
+            os.close(lock)
+
+    @property
+    def cluster_id(self) -> str:
+        return self._properties["cluster.id"]
+
+    @property
+    def cores(self) -> int | None:
+        """How many cores used it last; None for a new one."""
+        text = self._properties.get("cores")
+        return int(text) if text else None
+
+    def journal_cores(self) -> list[CoreId]:
+        """Cores that have a journal here, whatever the number of cores is now."""
+        return sorted(CoreId(int(file.stem)) for file in (self.path / "journals").glob("[0-9]*.journal"))
+
+    def write_cores(self, cores: int) -> None:
+        if self._properties.get("cores") != str(cores):
+            self._properties["cores"] = str(cores)
+            write_properties(self.path / "meta.properties", self._properties)
+
+    def _complete(self) -> None:
+        version = self._properties.setdefault("version", FORMAT_VERSION)
+        if version != FORMAT_VERSION:
+            raise StartError(f"data directory {self.path} has format version {version}; this broker reads {FORMAT_VERSION}")
+        if "cluster.id" not in self._properties:
+            identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            self._properties["cluster.id"] = identity
+            write_properties(self.path / "meta.properties", self._properties)
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    if not path.exists():
+        return {}
+    lines = (line.strip() for line in path.read_text().splitlines())
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#") and "=" in line)
+
+
+def write_properties(path: Path, properties: dict[str, str]) -> None:
+    temporary = path.with_suffix(".tmp")
+    text = "".join(f"{name}={value}\n" for name, value in sorted(properties.items()))
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fdatasync(file.fileno())
+    temporary.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _unusable(path: Path, error: OSError) -> str:
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    hint = {
+        errno.ENOSPC: "free some space or choose another --data",
+        errno.EACCES: "make it writable for this user or choose another --data",
+        errno.EROFS: "its file system is read-only; choose another --data",
+    }.get(error.errno or 0, "choose another --data")
+    return f"data directory {path} cannot be used: {reason}; {hint}"

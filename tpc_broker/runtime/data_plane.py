@@ -1,0 +1,440 @@
+"""The data plane of one core as the broker sees it (`tpc_broker.broker.ports.DataPlane`), over the structures in C.
+
+Purpose: offsets, memory and journal of the partitions led here. Python registers, inspects and withdraws; appends, group
+commit, producer sequences and answers to Produce happen in C (`native/ring/partition.c` and its neighbours).
+
+Invariants: a handle is never used twice; nothing of a sequence that is not durable is told to anybody; a wait for a
+sequence ends with success or with PartitionOfflineError, never silently.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import itertools
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from tpc_broker import limits
+from tpc_broker._ring import ffi, lib
+from tpc_broker.broker.ports import AppendResult, Bounds, JournalPlace, ProduceLeft, Verdict
+from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.runtime.connections import Frame, FrameSlice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tpc_broker.broker.storage import PartitionStorage
+    from tpc_broker.broker.view import Endpoint
+    from tpc_broker.metadata.topic_config import TopicConfig
+    from tpc_broker.model import TopicPartition
+    from tpc_broker.runtime.connections import Connections, Request
+    from tpc_broker.runtime.ring import Ring
+
+READ_SLICES_MAX: Final = 1024
+WRITE_BEHIND_BATCHES_MAX: Final = 4096
+DIRTY_MAX: Final = 65536
+COPIED_READ_BYTES_MAX: Final = 64 * 1024
+"""Reads up to this size are copied, which is cheaper than keeping references."""
+NO_LIMIT: Final = 2**63 - 1
+PRODUCER_EXPIRY_MS: Final = 24 * 3600 * 1000
+NO_ROOM: Final = -errno.EAGAIN
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStart:
+    """Where recovery found the end of the journal's chain, and how to write on."""
+
+    descriptor: int
+    mode: int
+    journal_id: bytes
+    run_id: int
+    region_blocks: int
+    sequence_next: int
+    block_next: int
+    previous_crc: int
+
+
+class TailSlice(FrameSlice):
+    """Bytes of a partition in memory: sent from where they lie, or copied with ``bytes()``."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __bytes__(self) -> bytes:
+        return bytes(ffi.buffer(self.frame.pointer.data + self.position, self.length))
+
+
+class TakenBatches:
+    """Durable batches on their way to the segments. A context: it gives the references back."""
+
+    def __init__(self, batches: Any, count: int) -> None:
+        self._batches = batches
+        self._count = count
+        self.buffers = [ffi.buffer(batches[n].slice.data, batches[n].slice.length) for n in range(count)]
+        self.size = sum(batches[n].slice.length for n in range(count))
+        self.end_offset: int = batches[count - 1].next_offset
+
+    def __enter__(self) -> TakenBatches:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.buffers = []
+        lib.tpc_tail_batches_release(self._batches, self._count)
+
+
+class RingDataPlane:
+    def __init__(self, ring: Ring, connections: Connections, start: JournalStart) -> None:
+        self._connections = connections
+        self._journal = _open_journal(ring, start)
+        params = ffi.new("tpc_plane_params *")
+        params.tail_bytes_max = limits.TAIL_CACHE_BYTES
+        params.producer_expiry_ms = PRODUCER_EXPIRY_MS
+        out = ffi.new("tpc_plane **")
+        result = lib.tpc_plane_new(
+            ring.pointer, self._journal, connections.pointer, connections.budget, params, out
+        )
+        _check(result, "data plane")
+        self._plane = out[0]
+        self._waiting: list[tuple[int, int, trio.Event]] = []
+        self._failed: set[trio.Event] = set()
+        self._numbers = itertools.count()
+        self._on_advanced: Callable[[int], None] = lambda _handle: None
+        self._on_space: Callable[[], None] = lambda: None
+        self._on_failed: Callable[[int], None] = lambda _error: None
+        self._slices = ffi.new("tpc_slice[]", READ_SLICES_MAX)
+        self._state = ffi.new("tpc_partition_state *")
+        self._result = ffi.new("tpc_append_result *")
+        self._sequence = ffi.new("uint64_t *")
+        self._dirty = ffi.new("uint64_t[]", DIRTY_MAX)
+        self._closed = False
+        ring.on_event(lib.TPC_EVENT_JOURNAL_DURABLE, self._durable)
+        ring.on_event(lib.TPC_EVENT_JOURNAL_FAILED, self._journal_failed)
+        ring.on_event(lib.TPC_EVENT_JOURNAL_SPACE, lambda _token, _used, _all, _pointer: self._on_space())
+        ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, lambda handle, _hw, _lso, _pointer: self._on_advanced(handle))
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def on_advanced(self, callback: Callable[[int], None]) -> None:
+        """Called with the handle of a watched partition that moved."""
+        self._on_advanced = callback
+
+    def on_journal_space(self, callback: Callable[[], None]) -> None:
+        self._on_space = callback
+
+    def on_journal_failed(self, callback: Callable[[int], None]) -> None:
+        self._on_failed = callback
+
+    def _durable(self, _token: int, sequence: int, _b: int, _pointer: int) -> None:
+        while self._waiting and self._waiting[0][0] <= sequence:
+            heapq.heappop(self._waiting)[2].set()
+
+    def _journal_failed(self, _token: int, _sequence: int, error: int, _pointer: int) -> None:
+        for _wanted, _number, event in self._waiting:
+            self._failed.add(event)
+            event.set()
+        self._waiting.clear()
+        self._on_failed(error)
+
+    async def wait_durable(self, sequence: int) -> None:
+        """Until a commit is durable; PartitionOfflineError when the journal failed before it was."""
+        statistics = ffi.new("tpc_journal_statistics *")
+        lib.tpc_journal_get_statistics(self._journal, statistics)
+        if statistics.durable_sequence >= sequence:
+            return
+        if statistics.error:
+            raise PartitionOfflineError(f"the journal failed: {os.strerror(statistics.error)}")
+        event = trio.Event()
+        heapq.heappush(self._waiting, (sequence, next(self._numbers), event))
+        lib.tpc_journal_watch(self._journal, sequence)
+        await event.wait()
+        if event in self._failed:
+            self._failed.discard(event)
+            raise PartitionOfflineError("the journal failed")
+
+    # -- produce -----------------------------------------------------------------------------------------------------
+
+    def produce(self, request: Request) -> bool:
+        """Let C take a Produce: it answers when the records are durable. False: nothing was done."""
+        if lib.tpc_plane_produce(self._plane, request.pointer) == 1:
+            request.taken()
+            return True
+        return False
+
+    def produce_with(
+        self, request: Request, verdicts: Sequence[Verdict | None], endpoints: Sequence[Endpoint]
+    ) -> ProduceLeft:
+        """The same with what Python knows of each partition, in the order of the request."""
+        kept: list[Any] = []
+        told = ffi.new("tpc_produce_verdict[]", max(1, len(verdicts)))
+        for target, verdict in zip(told, verdicts, strict=False):
+            target.leader_id = target.leader_epoch = target.error_message_bytes = -1
+            if verdict is None:
+                continue
+            target.error_code = verdict.error_code
+            target.leader_id, target.leader_epoch = verdict.leader_id, verdict.leader_epoch
+            if verdict.message is not None:
+                target.error_message, target.error_message_bytes = _text(verdict.message, kept)
+        hinted = {verdict.leader_id for verdict in verdicts if verdict is not None}
+        hints = [endpoint for endpoint in endpoints if endpoint.broker_id in hinted]
+        places = ffi.new("tpc_plane_endpoint[]", max(1, len(hints)))
+        for place, endpoint in zip(places, hints, strict=False):
+            place.host, place.host_bytes = _text(endpoint.host, kept)
+            place.rack_bytes = -1
+            if endpoint.rack is not None:
+                place.rack, place.rack_bytes = _text(endpoint.rack, kept)
+            place.node_id, place.port = endpoint.broker_id, endpoint.port
+        result = lib.tpc_plane_produce_with(
+            self._plane, request.pointer, told, len(verdicts), places, len(hints)
+        )
+        if result == 1:
+            request.taken()
+            return ProduceLeft.NONE
+        _check(result, "produce")
+        return ProduceLeft(lib.tpc_plane_left_reason(self._plane))
+
+    # -- partitions --------------------------------------------------------------------------------------------------
+
+    def register(self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> int:
+        """A partition whose files hold everything below ``files.written_end_offset``; its handle."""
+        params, _kept = self._params(files, config, is_internal=is_internal)
+        handle = ffi.new("uint64_t *")
+        _check(lib.tpc_partition_register(self._plane, params, handle), f"register {files.topic}-{files.key.partition}")
+        producers = _producers(files, sequence_lost=config.durability == "relaxed")
+        if producers:
+            states = ffi.new("tpc_producer_state[]", producers)
+            _check(lib.tpc_partition_load_producers(self._plane, handle[0], states, len(producers)), "load producers")
+        return int(handle[0])
+
+    def update(self, handle: int, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> None:
+        params, _kept = self._params(files, config, is_internal=is_internal)
+        lib.tpc_partition_update(self._plane, handle, params)
+
+    def _params(self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> tuple[Any, list[Any]]:
+        kept: list[Any] = []
+        params = ffi.new("tpc_partition_params *")
+        params.topic_name, params.topic_name_bytes = _text(files.topic, kept)
+        params.partition = files.key.partition
+        ffi.memmove(params.topic_id, files.key.topic_id.bytes, 16)
+        params.log_start_offset = files.log_start_offset
+        params.log_end_offset = files.written_end_offset
+        stable = files.last_stable_offset
+        params.last_stable_offset = -1 if stable >= files.written_end_offset else stable
+        params.timestamp_before_ms_max = min(config.message_timestamp_before_max_ms, NO_LIMIT)
+        params.timestamp_after_ms_max = min(config.message_timestamp_after_max_ms, NO_LIMIT)
+        params.bytes_admitted = 0
+        params.leader_epoch = files.leader_epoch
+        params.batch_bytes_max = config.max_message_bytes
+        params.segment_bytes_max = config.segment_bytes
+        flags = lib.TPC_PARTITION_LEADER
+        if is_internal:
+            flags |= lib.TPC_PARTITION_INTERNAL
+        elif config.durability == "relaxed":
+            flags |= lib.TPC_PARTITION_RELAXED
+        if config.message_timestamp_type == "LogAppendTime":
+            flags |= lib.TPC_PARTITION_LOG_APPEND_TIME
+        if "compact" in config.cleanup_policy and not is_internal:
+            flags |= lib.TPC_PARTITION_PYTHON_VALIDATES | lib.TPC_PARTITION_COMPACTED
+        params.flags = flags
+        return params, kept
+
+    def withdraw(self, handle: int) -> None:
+        lib.tpc_partition_withdraw(self._plane, handle)
+
+    def _state_of(self, handle: int) -> Any:
+        if lib.tpc_partition_get_state(self._plane, handle, self._state) < 0:
+            raise PartitionOfflineError("the partition was withdrawn")
+        return self._state
+
+    def bounds(self, handle: int) -> Bounds:
+        state = self._state_of(handle)
+        return Bounds(state.log_start_offset, state.last_stable_offset, state.high_watermark, state.log_end_offset)
+
+    def dirty_bytes(self, handle: int) -> int:
+        return int(self._state_of(handle).dirty_bytes)
+
+    def bytes_admitted(self, handle: int) -> int:
+        return int(self._state_of(handle).bytes_admitted)
+
+    def durable_end(self, handle: int) -> int:
+        return int(self._state_of(handle).high_watermark)
+
+    def admit(self, handle: int, bytes_more: int) -> None:
+        lib.tpc_partition_admit(self._plane, handle, bytes_more)
+
+    def watch(self, handle: int) -> None:
+        lib.tpc_partition_watch(self._plane, handle)
+
+    def set_log_start(self, handle: int, offset: int) -> None:
+        lib.tpc_partition_set_log_start(self._plane, handle, offset)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def read(
+        self, handle: int, offset: int, upto: int, bytes_max: int, at_least_one: bool  # noqa: FBT001
+    ) -> tuple[list[Any], int] | None:
+        """Whole batches from memory; None: the segments have them."""
+        slices = self._slices
+        count = lib.tpc_partition_read(
+            self._plane, handle, offset, bytes_max, upto, at_least_one, slices, READ_SLICES_MAX
+        )
+        if count == -errno.ERANGE:
+            return None
+        if count == -errno.ENOENT:
+            raise PartitionOfflineError("the partition was withdrawn")
+        _check(count, "read")
+        size = sum(slices[number].length for number in range(count))
+        if size <= COPIED_READ_BYTES_MAX:
+            data = b"".join([ffi.buffer(slices[n].data, slices[n].length)[:] for n in range(count)])
+            lib.tpc_slices_release(slices, count)
+            return ([data], size) if data else ([], 0)
+        return [_tail_slice(slices[number]) for number in range(count)], size
+
+    # -- appends of the broker's own -----------------------------------------------------------------------------------
+
+    def append(self, handle: int, batches: bytes) -> AppendResult | None:
+        """None: no room in the journal, or in the segments (then `make_room` has to be asked)."""
+        result = lib.tpc_plane_append(self._plane, handle, batches, len(batches), self._result)
+        if result in (NO_ROOM, -errno.ENOSPC):
+            return None
+        if result < 0:
+            raise PartitionOfflineError(f"append refused: {os.strerror(-result)}")
+        found = self._result
+        return AppendResult(found.base_offset, found.sequence, found.error_code)
+
+    def journal_append(self, kind: int, key: TopicPartition, offset: int, argument: int) -> int | None:
+        """A control entry; the sequence to wait for, None when the journal has no room now."""
+        result = lib.tpc_journal_append(
+            self._journal, kind, key.topic_id.bytes, key.partition, offset, argument, ffi.NULL, 0, self._sequence
+        )
+        if result == NO_ROOM:
+            return None
+        if result < 0:
+            raise PartitionOfflineError(f"the journal refuses: {os.strerror(-result)}")
+        return int(self._sequence[0])
+
+    # -- write-behind --------------------------------------------------------------------------------------------------
+
+    def dirty(self) -> list[int]:
+        count = lib.tpc_plane_dirty(self._plane, self._dirty, DIRTY_MAX)
+        return [int(self._dirty[number]) for number in range(count)]
+
+    def write_behind_take(self, handle: int, bytes_max: int) -> TakenBatches | None:
+        batches = ffi.new("tpc_tail_batch[]", WRITE_BEHIND_BATCHES_MAX)
+        count = lib.tpc_partition_write_behind_take(
+            self._plane, handle, bytes_max, batches, WRITE_BEHIND_BATCHES_MAX
+        )
+        return TakenBatches(batches, count) if count > 0 else None
+
+    def write_behind_done(self, handle: int, end_offset: int) -> None:
+        lib.tpc_partition_write_behind_done(self._plane, handle, end_offset)
+
+    # -- the journal ---------------------------------------------------------------------------------------------------
+
+    def journal_error(self) -> int:
+        statistics = ffi.new("tpc_journal_statistics *")
+        lib.tpc_journal_get_statistics(self._journal, statistics)
+        return int(statistics.error)
+
+    def reopen_journal(self, descriptor: int, mode: int, run_id: int) -> int | None:
+        """Go on after a failure; the sequence of the cuts written first, None when there were none."""
+        self._sequence[0] = 0
+        _check(
+            lib.tpc_plane_reopen_journal(self._plane, descriptor, mode, run_id, self._sequence), "reopen the journal"
+        )
+        return int(self._sequence[0]) or None
+
+    def durable_place(self) -> JournalPlace:
+        place = ffi.new("tpc_journal_place *")
+        lib.tpc_journal_durable_place(self._journal, place)
+        return JournalPlace(place.sequence, place.block, place.position, place.previous_crc)
+
+    def recycle(self, position: int) -> None:
+        _check(lib.tpc_journal_recycle(self._journal, position), "recycle the journal")
+
+    def extend(self, region_blocks: int) -> None:
+        """More blocks for the journal. While its use reaches around the end, a later extension or start brings them."""
+        result = lib.tpc_journal_extend(self._journal, region_blocks)
+        if result != NO_ROOM:
+            _check(result, "extend the journal")
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def is_quiet(self) -> bool:
+        """Whether no journal write is under way."""
+        statistics = ffi.new("tpc_journal_statistics *")
+        lib.tpc_journal_get_statistics(self._journal, statistics)
+        return not statistics.commits_in_flight
+
+    def close(self) -> None:
+        """Free everything; the journal only when no write is under way (else the ring's end takes care of it)."""
+        if self._closed:
+            return
+        self._closed = True
+        lib.tpc_plane_free(self._plane)
+        if self.is_quiet():
+            lib.tpc_journal_close(self._journal)
+
+
+def _open_journal(ring: Ring, start: JournalStart) -> Any:
+    params = ffi.new("tpc_journal_params *")
+    params.descriptor = start.descriptor
+    params.mode = start.mode
+    ffi.memmove(params.journal_id, start.journal_id, 16)
+    params.run_id = start.run_id
+    params.region_blocks = start.region_blocks
+    params.sequence_next = start.sequence_next
+    params.block_next = params.block_first = start.block_next
+    params.previous_crc = start.previous_crc
+    params.commit_bytes_max = limits.JOURNAL_COMMIT_BYTES_MAX
+    out = ffi.new("tpc_journal **")
+    _check(lib.tpc_journal_open(ring.pointer, params, out), "open the journal")
+    return out[0]
+
+
+def _tail_slice(found: Any) -> TailSlice:
+    position = int(ffi.cast("uintptr_t", found.data)) - int(ffi.cast("uintptr_t", ffi.addressof(found.frame[0], "data")))
+    return TailSlice(Frame(found.frame), position, found.length)
+
+
+def _producers(files: PartitionStorage, *, sequence_lost: bool) -> list[dict[str, Any]]:
+    states = []
+    for producer in files.producers:
+        batches = [
+            {
+                "base_offset": batch.last_offset - batch.offset_delta,
+                "last_offset": batch.last_offset,
+                "timestamp_ms": batch.timestamp,
+                "base_sequence": (batch.last_sequence - batch.offset_delta) % 2**31,
+                "last_sequence": batch.last_sequence,
+            }
+            for batch in producer.batches
+        ]
+        states.append(
+            {
+                "producer_id": producer.producer_id,
+                "producer_epoch": producer.epoch,
+                "last_append_ms": producer.last_timestamp,
+                "batches_count": len(batches),
+                "sequence_lost": int(sequence_lost),
+                "batches": batches,
+            }
+        )
+    return states
+
+
+def _text(text: str, kept: list[Any]) -> tuple[Any, int]:
+    data = text.encode()
+    held = ffi.new("uint8_t[]", data or b"\0")
+    kept.append(held)
+    return held, len(data)
+
+
+def _check(result: int, what: str) -> None:
+    if result < 0:
+        raise OSError(-result, f"{what}: {os.strerror(-result)}")

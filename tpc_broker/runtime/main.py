@@ -1,0 +1,113 @@
+"""``tpc-broker``: the server's command line."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+import click
+import trio
+
+from tpc_broker import __version__
+from tpc_broker.metadata.config_types import ConfigError
+from tpc_broker.metadata.settings import load_settings
+from tpc_broker.runtime.logs import set_up_logging
+from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, resolve_addresses
+from tpc_broker.runtime.ring import Ring, RingUnavailable
+from tpc_broker.runtime.supervisor import EXIT_CANNOT_RUN, Supervisor
+
+PROBE_ENTRIES = 8
+KCAT_HINT = """
+Try it:
+  kcat -b {address} -t hello -P <<< 'hello, log'
+  kcat -b {address} -t hello -C -e
+"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tpc-broker")
+def main() -> None:
+    """A durable, thread-per-core message broker that speaks the Kafka protocol."""
+
+
+@main.command()
+@click.option("--data", default="./data", show_default=True, help="Directory of the log.")
+@click.option("--listen", default="127.0.0.1:9092", show_default=True, help="HOST:PORT; core i answers on PORT+i.")
+@click.option("--advertise", default=None, help="HOST[:PORT] that clients are told; core i advertises PORT+i.")
+@click.option("--cores", type=int, default=None, help="Number of cores. Default: all CPUs that may be used.")
+@click.option("--config", type=click.Path(), default=None, help="File of KEY=VALUE lines, with Kafka's names.")
+@click.option("--override", multiple=True, metavar="KEY=VALUE", help="One setting; stronger than the file. Repeatable.")
+@click.option("--log-style", type=click.Choice(["auto", "readable", "json"]), default="auto", show_default=True)
+@click.option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), default="INFO", show_default=True)
+def serve(**arguments: object) -> None:
+    """Run the broker in the foreground until SIGTERM."""
+    try:
+        sys.exit(_serve(arguments))
+    except StartError as error:
+        click.echo(f"tpc-broker: {error}", err=True)
+        sys.exit(EXIT_CANNOT_RUN)
+
+
+def _serve(arguments: dict[str, object]) -> int:
+    options = _serve_options(arguments)
+    set_up_logging("supervisor", style=options.log_style, level=options.log_level)
+    try:
+        Ring(PROBE_ENTRIES).close()
+    except RingUnavailable as error:
+        raise StartError(str(error)) from error
+    _raise_descriptor_limit()
+
+    def say(text: str) -> None:
+        address = f"{options.advertised_host}:{options.advertised_port}"
+        click.echo(text)
+        if sys.stdout.isatty():
+            click.echo(KCAT_HINT.format(address=address))
+
+    return trio.run(Supervisor(options, say).run)
+
+
+def _serve_options(arguments: dict[str, object]) -> ServeOptions:
+    host, port, advertised_host, advertised_port = resolve_addresses(
+        str(arguments["listen"]), arguments["advertise"] and str(arguments["advertise"])  # type: ignore[arg-type]
+    )
+    asked = arguments["cores"]
+    cores, cpus = choose_cores(asked if isinstance(asked, int) else None)
+    overrides: tuple[str, ...] = tuple(arguments["override"])  # type: ignore[arg-type]
+    text = _read_config(arguments["config"])
+    try:
+        load_settings(text, overrides)
+    except ConfigError as error:
+        raise StartError(str(error)) from error
+    return ServeOptions(
+        data=Path(str(arguments["data"])).expanduser().resolve(),
+        host=host,
+        port=port,
+        advertised_host=advertised_host,
+        advertised_port=advertised_port,
+        cores=cores,
+        cpus=cpus,
+        settings_text=text,
+        overrides=overrides,
+        log_style=str(arguments["log_style"]),
+        log_level=str(arguments["log_level"]),
+    )
+
+
+def _read_config(path: object) -> str:
+    if path is None:
+        return ""
+    try:
+        return Path(str(path)).read_text()
+    except OSError as error:
+        raise StartError(f"--config {path}: {error.strerror}") from error
+
+
+def _raise_descriptor_limit() -> None:
+    """As many descriptors as the hard limit gives: connections and segments need them."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    main()

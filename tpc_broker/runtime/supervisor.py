@@ -1,0 +1,356 @@
+"""The supervisor: listening sockets, core processes, restarts, draining. It never touches the data itself.
+
+Duties, in order:
+
+1. lock the data directory, bind every port of the range and every mailbox, before anything is started;
+2. recover all journals when the number of cores is not yesterday's (HARD_PARTS 8), one short-lived process each;
+3. start one process a core with exec, hand it its listener, its mailbox and a control channel;
+4. say "ready" once, when all cores are;
+5. restart a core that dies, with back-off and never before the old one is reaped; kill one whose heartbeat stopped;
+6. while a core is down for over a second, accept and close on its port, so that clients ask for metadata instead of
+   hanging in the backlog; tell the other cores which cores are up;
+7. on SIGTERM or SIGINT pass "drain" to the cores and wait until the deadline; a second signal hurries.
+
+Cores ignore SIGINT and SIGTERM (a terminal sends them to the whole group) and die with the supervisor: parent-death
+signal, and end of file on the control channel.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import trio
+
+from tpc_broker import limits
+from tpc_broker.model import CoreId
+from tpc_broker.runtime.control import ControlChannel
+from tpc_broker.runtime.data_directory import DataDirectory
+from tpc_broker.runtime.mailbox import make_mailbox_listeners
+from tpc_broker.runtime.notify import notify_service_manager
+from tpc_broker.runtime.options import CoreOptions, ServeOptions, StartError
+
+log = logging.getLogger(__name__)
+
+EXIT_OK, EXIT_FAILED, EXIT_CANNOT_RUN = 0, 1, 2
+
+
+def bind_listeners(host: str, first_port: int, cores: int) -> list[socket.socket]:
+    """One listening socket a core, on consecutive ports. A failure names the port."""
+    listeners: list[socket.socket] = []
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for core in range(cores):
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port = first_port + core
+        try:
+            listener.bind((host, port))
+            listener.listen(4096)
+        except (OSError, OverflowError) as error:
+            listener.close()
+            for bound in listeners:
+                bound.close()
+            raise StartError(_bind_message(error, host, port, first_port, cores)) from error
+        listeners.append(listener)
+    return listeners
+
+
+def _bind_message(error: Exception, host: str, port: int, first_port: int, cores: int) -> str:
+    range_text = f"core {port - first_port} of {cores} answers on port {port}"
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is in use ({range_text}); free it or choose another --listen"
+    if isinstance(error, OverflowError):
+        return f"port {port} is over 65535 ({range_text}); choose a lower --listen port or fewer --cores"
+    return f"cannot listen on {host}:{port}: {error} ({range_text})"
+
+
+@dataclass(slots=True)
+class CoreProcess:
+    """One life of one core."""
+
+    process: subprocess.Popen[bytes]
+    control: ControlChannel
+    ready: trio.Event
+    last_heartbeat_s: float
+    cannot_run: str | None = None
+
+
+class Supervisor:
+    def __init__(self, options: ServeOptions, say: Callable[[str], None]) -> None:
+        self._options = options
+        self._say = say
+        self._listeners: list[socket.socket] = []
+        self._mailbox_names: list[str] = []
+        self._mailbox_listeners: list[socket.socket] = []
+        self._cores: dict[CoreId, CoreProcess] = {}
+        self._up: set[CoreId] = set()
+        self._draining = False
+        self._hurried = trio.Event()
+        self._exit_code = EXIT_OK
+        self._all_ready = trio.Event()
+        self._ever_ready: set[CoreId] = set()
+        self._stop: trio.CancelScope
+
+    async def run(self) -> int:
+        """Until drained. Returns the exit code; raises StartError where it cannot start."""
+        options = self._options
+        with DataDirectory.open(options.data) as data:
+            self._listeners = bind_listeners(options.host, options.port, options.cores)
+            self._mailbox_names, self._mailbox_listeners = make_mailbox_listeners(options.cores)
+            await self._recover_if_cores_changed(data)
+            data.write_cores(options.cores)
+            async with trio.open_nursery() as nursery:
+                self._stop = nursery.cancel_scope
+                await nursery.start(self._watch_signals, nursery)
+                for core in range(options.cores):
+                    nursery.start_soon(self._keep_core_running, CoreId(core))
+                nursery.start_soon(self._announce_ready)
+                nursery.start_soon(self._watch_heartbeats)
+                nursery.start_soon(self._feed_service_watchdog)
+        return self._exit_code
+
+    # -- start ----------------------------------------------------------------------------------------------------
+
+    async def _recover_if_cores_changed(self, data: DataDirectory) -> None:
+        journals = data.journal_cores()
+        if data.cores == self._options.cores or not journals:
+            return
+        log.info("cores: %s yesterday, %d now; recovering every journal first", data.cores, self._options.cores)
+        for core in journals:
+            code = await self._run_recovery(core)
+            if code != 0:
+                raise StartError(f"recovery of the journal of core {core} failed (exit code {code}); the log says why")
+
+    async def _run_recovery(self, core: CoreId) -> int:
+        arguments = self._core_options(core, control_fd=-1, recover_only=True).to_arguments()
+        process = subprocess.Popen([sys.executable, "-m", "tpc_broker.runtime.core", *arguments])
+        return await _wait_for(process)
+
+    def _core_options(self, core: CoreId, *, control_fd: int, recover_only: bool = False) -> CoreOptions:
+        return CoreOptions(
+            core=core,
+            cores=self._options.cores,
+            data=str(self._options.data),
+            listen_fd=self._listeners[core].fileno() if core < len(self._listeners) else -1,
+            mailbox_fd=self._mailbox_listeners[core].fileno() if core < len(self._mailbox_listeners) else -1,
+            control_fd=control_fd,
+            mailbox_names=tuple(self._mailbox_names),
+            advertised_host=self._options.advertised_host,
+            advertised_port=self._options.advertised_port,
+            cpu=self._options.cpus[core] if self._options.cpus and core < self._options.cores else None,
+            settings=self._options.settings_text,
+            overrides=self._options.overrides,
+            log_style=self._options.log_style,
+            log_level=self._options.log_level,
+            supervisor_pid=os.getpid(),
+            recover_only=recover_only,
+        )
+
+    def _spawn(self, core: CoreId) -> CoreProcess:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        options = self._core_options(core, control_fd=theirs.fileno())
+        descriptors = (options.listen_fd, options.mailbox_fd, options.control_fd)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tpc_broker.runtime.core", *options.to_arguments()],
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+        control = ControlChannel(trio.socket.from_stdlib_socket(ours))
+        return CoreProcess(process, control, trio.Event(), trio.current_time())
+
+    # -- the life of one core -------------------------------------------------------------------------------------
+
+    async def _keep_core_running(self, core: CoreId) -> None:
+        delay_ms = limits.CORE_RESTART_DELAY_MS_MIN
+        attempts = 0
+        while not self._draining:
+            started_s = trio.current_time()
+            code, cannot_run = await self._live(core)
+            if self._draining:
+                return
+            attempts += 1
+            if cannot_run is not None:
+                self._give_up(EXIT_CANNOT_RUN, f"core {core} cannot run here: {cannot_run}")
+                return
+            if core not in self._ever_ready and attempts >= limits.CORE_START_ATTEMPTS_MAX:
+                self._give_up(EXIT_FAILED, f"core {core} failed {attempts} times before it was ready; giving up")
+                return
+            if trio.current_time() - started_s > 60:
+                delay_ms = limits.CORE_RESTART_DELAY_MS_MIN
+            log.error("core %d ended (%s); starting it again in %d ms", core, _describe_exit(code), delay_ms)
+            await self._down_for(core, delay_ms)
+            delay_ms = min(delay_ms * 2, limits.CORE_RESTART_DELAY_MS_MAX)
+
+    async def _live(self, core: CoreId) -> tuple[int, str | None]:
+        """Start the core, listen to it, reap it. Returns its exit code and why it cannot run, if it said so."""
+        life = self._spawn(core)
+        self._cores[core] = life
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._listen_to, core, life)
+                nursery.start_soon(self._close_port_while_starting, core, life)
+                await life.control.send("cores", up=sorted(self._up))
+                code = await _wait_for(life.process)
+                nursery.cancel_scope.cancel()
+        finally:
+            if life.process.poll() is None:
+                life.process.kill()
+                with trio.CancelScope(shield=True):
+                    await _wait_for(life.process)
+            self._cores.pop(core, None)
+            await self._set_up(core, up=False)
+            with trio.CancelScope(shield=True):
+                await life.control.close()
+        return code, life.cannot_run
+
+    async def _listen_to(self, core: CoreId, life: CoreProcess) -> None:
+        async for message in life.control.receive():
+            match message["kind"]:
+                case "heartbeat":
+                    life.last_heartbeat_s = trio.current_time()
+                case "ready":
+                    life.last_heartbeat_s = trio.current_time()
+                    life.ready.set()
+                    self._ever_ready.add(core)
+                    await self._set_up(core, up=True)
+                    if len(self._up) == self._options.cores:
+                        self._all_ready.set()
+                case "cannot_run":
+                    life.cannot_run = message["reason"]
+                case "drained":
+                    log.info("core %d drained", core)
+
+    async def _set_up(self, core: CoreId, *, up: bool) -> None:
+        """Tell all cores which cores are up."""
+        (self._up.add if up else self._up.discard)(core)
+        with trio.CancelScope(shield=True), trio.move_on_after(1):
+            for other in list(self._cores.values()):
+                await other.control.send("cores", up=sorted(self._up))
+
+    async def _down_for(self, core: CoreId, delay_ms: int) -> None:
+        with trio.move_on_after(delay_ms / 1000):
+            await trio.sleep(limits.CORE_DOWN_GRACE_MS / 1000)
+            await self._accept_and_close(core)
+
+    async def _close_port_while_starting(self, core: CoreId, life: CoreProcess) -> None:
+        """A core that takes long to come back (replay) must not hold its clients in the backlog meanwhile."""
+        if core not in self._ever_ready:
+            return
+        with trio.move_on_after(limits.CORE_DOWN_GRACE_MS / 1000):
+            await life.ready.wait()
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._accept_and_close, core)
+            await life.ready.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _accept_and_close(self, core: CoreId) -> None:
+        listener = self._listeners[core]
+        while True:
+            await trio.lowlevel.wait_readable(listener.fileno())
+            try:
+                listener.setblocking(False)
+                connection, _address = listener.accept()
+            except OSError:
+                await trio.sleep(0.05)
+                continue
+            connection.close()
+
+    # -- ready, heartbeats, signals -------------------------------------------------------------------------------
+
+    async def _announce_ready(self) -> None:
+        await self._all_ready.wait()
+        options = self._options
+        last_port = options.advertised_port + options.cores - 1
+        ports = str(options.advertised_port) if options.cores == 1 else f"{options.advertised_port}-{last_port}"
+        self._say(
+            f"tpc-broker is ready: {options.cores} core{'s' if options.cores > 1 else ''} on "
+            f"{options.advertised_host}:{ports}, data in {options.data}"
+        )
+        notify_service_manager("READY=1")
+
+    async def _watch_heartbeats(self) -> None:
+        while True:
+            await trio.sleep(limits.CORE_HEARTBEAT_MS / 1000)
+            for core, life in list(self._cores.items()):
+                silent_ms = (trio.current_time() - life.last_heartbeat_s) * 1000
+                if life.ready.is_set() and silent_ms > limits.CORE_HEARTBEAT_MISSED_MS:
+                    log.error("core %d gave no sign of life for %d ms; killing it", core, silent_ms)
+                    life.process.kill()
+
+    async def _feed_service_watchdog(self) -> None:
+        interval_us = int(os.environ.get("WATCHDOG_USEC", "0"))
+        while interval_us:
+            notify_service_manager("WATCHDOG=1")
+            await trio.sleep(interval_us / 3e6)
+
+    async def _watch_signals(
+        self, nursery: trio.Nursery, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for number in signals:
+                if self._draining:
+                    log.warning("%s again: hurrying", signal.Signals(number).name)
+                    self._hurried.set()
+                    continue
+                log.info("%s: draining", signal.Signals(number).name)
+                self._draining = True
+                notify_service_manager("STOPPING=1")
+                nursery.start_soon(self._drain)
+
+    async def _drain(self) -> None:
+        for life in list(self._cores.values()):
+            await life.control.send("drain", deadline_ms=limits.DRAIN_DEADLINE_MS)
+        await self._wait_until_gone(limits.DRAIN_DEADLINE_MS / 1000, self._hurried.wait)
+        if self._cores:
+            for life in list(self._cores.values()):
+                await life.control.send("drain", deadline_ms=limits.DRAIN_HURRIED_MS)
+            await self._wait_until_gone(limits.DRAIN_HURRIED_MS / 1000, trio.sleep_forever)
+        for core, life in list(self._cores.items()):
+            log.warning("core %d did not drain in time; killing it (its journal is replayed at the next start)", core)
+            life.process.kill()
+        await self._wait_until_gone(10, trio.sleep_forever)
+        self._stop.cancel()
+
+    async def _wait_until_gone(self, seconds: float, unless: Callable[[], Awaitable[object]]) -> None:
+        async def give_up() -> None:
+            await unless()
+            nursery.cancel_scope.cancel()
+
+        with trio.move_on_after(seconds):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(give_up)
+                while self._cores:
+                    await trio.sleep(0.01)
+                nursery.cancel_scope.cancel()
+
+    def _give_up(self, code: int, reason: str) -> None:
+        log.critical("%s", reason)
+        self._exit_code = code
+        self._draining = True
+        self._stop.cancel()
+
+
+async def _wait_for(process: subprocess.Popen[bytes]) -> int:
+    """Exit code of a child, awaited through its pidfd."""
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        while process.poll() is None:
+            await trio.lowlevel.wait_readable(descriptor)
+    finally:
+        trio.lowlevel.notify_closing(descriptor)
+        os.close(descriptor)
+    return process.returncode
+
+
+def _describe_exit(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
