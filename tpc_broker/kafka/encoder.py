@@ -14,8 +14,14 @@ from .schema import FIXED_TYPES, NONE, FieldSchema, MessageSchema, StructSchema
 from .source import STRING_BYTES_MAX, UVARINT_TABLE, Source, repeated, uvarint
 
 
-def _flat(value: Any) -> bytes | memoryview:
-    return value if type(value) is bytes else memoryview(value).cast("B")
+class Opaque:
+    """Base of records that lie outside of Python: ``len()`` gives their bytes, and whoever sends the parts knows them."""
+
+    __slots__ = ()
+
+
+def _flat(value: Any) -> Any:
+    return value if type(value) is bytes or isinstance(value, Opaque) else memoryview(value).cast("B")
 
 
 def put_blob(value: Any, w: Any, *, compact: bool) -> None:

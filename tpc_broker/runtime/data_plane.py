@@ -22,6 +22,7 @@ from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
 from tpc_broker.broker.ports import AppendResult, Bounds, JournalPlace, ProduceLeft, Verdict
 from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.kafka.encoder import Opaque
 from tpc_broker.runtime.connections import Frame, FrameSlice
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class JournalStart:
     previous_crc: int
 
 
-class TailSlice(FrameSlice):
+class TailSlice(FrameSlice, Opaque):
     """Bytes of a partition in memory: sent from where they lie, or copied with ``bytes()``."""
 
     __slots__ = ()
