@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+TRAILING_BYTES_PASSED = frozenset({int(ApiKey.METADATA)})
+"""librdkafka 2.16 sends bytes behind a Metadata request; Kafka does not look there. Elsewhere they are refused."""
+
 Handler = Callable[["Core", "Request", Any], Any]
 """Plain or async; returns the response message or None."""
 
@@ -168,6 +171,8 @@ class Dispatcher:
                 f"{api(key).name} version {version} is not offered; "
                 f"{api(key).first_version} to {api(key).last_version} are"
             )
+        if key in TRAILING_BYTES_PASSED:
+            return codec(self._names[key], version).decode_prefix(request.body)[0]
         return codec(self._names[key], version).decode(request.body)
 
     def _respond(self, request: Request, response: Any) -> None:
