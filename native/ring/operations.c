@@ -13,9 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "recorder.h"
 #include "ring_state.h"
 #include "cdef/21_operations.h"
 
@@ -39,6 +41,8 @@ typedef struct {
     uint8_t completions_left;
     bool used;
     bool cancel_wanted; /* the submission queue had no room for the cancel: again next turn */
+    bool creates;       /* an open that may make the file: recorded when its inode is known */
+    uint64_t record_tokens[2]; /* of what the recorder was told; the second one is a linked flush */
 } operation;
 
 struct tpc_operations {
@@ -85,6 +89,8 @@ static int take_slot(tpc_ring *ring, uint64_t token, enum completion_rule rule, 
     slot->completions_left = rule == RULE_LINKED ? 2 : 1;
     slot->used = true;
     slot->cancel_wanted = false;
+    slot->creates = false;
+    slot->record_tokens[0] = slot->record_tokens[1] = 0;
     ring->statistics.operations++;
     return 0;
 }
@@ -140,6 +146,22 @@ static int64_t completed(tpc_ring *ring, uint64_t token, int result) {
     return pushed < 0 ? pushed : (int64_t)tpc_user_data(TPC_KIND_PYTHON, 0, NO_SLOT);
 }
 
+/* ------------------------------------------------------------------------------------------------ recording, for tests */
+
+static bool recording(int64_t id) { return __builtin_expect(tpc_recorder_on, 0) && id > 0; }
+
+static uint32_t record_flags(int write_flags) { return write_flags & RWF_DSYNC ? TPC_DISK_RECORD_DSYNC : 0; }
+
+static int64_t recorded(tpc_ring *ring, int64_t id, uint64_t token) {
+    ring->operations->slots[(uint32_t)id].record_tokens[0] = token;
+    return id;
+}
+
+static void record_result(operation *slot, unsigned part, int32_t result) {
+    if (slot->creates && result >= 0) slot->record_tokens[0] = tpc_disk_record_range(TPC_DISK_RECORD_CREATE, result, 0, 0);
+    tpc_disk_record_completed(slot->record_tokens[part], result);
+}
+
 /* ------------------------------------------------------------------------------------------------ completions */
 
 static void on_linked(tpc_ring *ring, uint32_t index, int32_t result) {
@@ -159,6 +181,7 @@ static void on_completion(void *context, uint64_t user_data, int32_t result, uin
     operation *slot = &ring->operations->slots[index];
     assert(index < ring->operations->slots_count && slot->used && slot->generation == tpc_user_data_generation(user_data));
     bool more = flags & IORING_CQE_F_MORE;
+    if (__builtin_expect(tpc_recorder_on, 0)) record_result(slot, slot->rule == RULE_LINKED && slot->completions_left == 1, result);
     if (slot->rule == RULE_LINKED) {
         on_linked(ring, index, result);
         return;
@@ -243,7 +266,9 @@ int64_t tpc_operation_read(tpc_ring *ring, uint64_t token, int fd, void *data, u
 
 int64_t tpc_operation_write(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, uint64_t position,
                             int write_flags) {
-    return submit_plain(ring, token, NULL, IORING_OP_WRITE, fd, data, length, position, (uint32_t)write_flags);
+    int64_t id = submit_plain(ring, token, NULL, IORING_OP_WRITE, fd, data, length, position, (uint32_t)write_flags);
+    if (!recording(id)) return id;
+    return recorded(ring, id, tpc_disk_record_write(fd, data, length, (int64_t)position, record_flags(write_flags)));
 }
 
 static void fill_vector(struct iovec *vector, void *const *parts, const size_t *lengths, unsigned count) {
@@ -266,7 +291,9 @@ int64_t tpc_operation_readv(tpc_ring *ring, uint64_t token, int fd, void *const 
 
 int64_t tpc_operation_writev(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths, unsigned count,
                              uint64_t position, int write_flags) {
-    return submit_vector(ring, token, IORING_OP_WRITEV, fd, parts, lengths, count, position, write_flags);
+    int64_t id = submit_vector(ring, token, IORING_OP_WRITEV, fd, parts, lengths, count, position, write_flags);
+    if (!recording(id)) return id;
+    return recorded(ring, id, tpc_disk_record_writev(fd, parts, lengths, count, (int64_t)position, record_flags(write_flags)));
 }
 
 int64_t tpc_operation_write_fdatasync(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, uint64_t position) {
@@ -281,17 +308,25 @@ int64_t tpc_operation_write_fdatasync(tpc_ring *ring, uint64_t token, int fd, co
     sqe = tpc_ring_sqe(ring, (uint64_t)id);
     assert(sqe); /* reserved above */
     io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
+    if (recording(id)) {
+        operation *slot = &ring->operations->slots[(uint32_t)id];
+        slot->record_tokens[0] = tpc_disk_record_write(fd, data, length, (int64_t)position, 0);
+        slot->record_tokens[1] = tpc_disk_record_flush(fd, TPC_DISK_RECORD_DATA_ONLY);
+    }
     return id;
 }
 
 int64_t tpc_operation_fsync(tpc_ring *ring, uint64_t token, int fd, bool data_only) {
-    return submit_plain(ring, token, NULL, IORING_OP_FSYNC, fd, NULL, 0, 0, data_only ? IORING_FSYNC_DATASYNC : 0);
+    int64_t id = submit_plain(ring, token, NULL, IORING_OP_FSYNC, fd, NULL, 0, 0, data_only ? IORING_FSYNC_DATASYNC : 0);
+    return recording(id) ? recorded(ring, id, tpc_disk_record_flush(fd, data_only ? TPC_DISK_RECORD_DATA_ONLY : 0)) : id;
 }
 
 int64_t tpc_operation_openat(tpc_ring *ring, uint64_t token, int folder_fd, const char *path, int flags, unsigned mode) {
     char *copy = strdup(path);
     if (!copy) return -ENOMEM;
-    return submit_plain(ring, token, copy, IORING_OP_OPENAT, folder_fd, copy, mode, 0, (uint32_t)flags | O_CLOEXEC);
+    int64_t id = submit_plain(ring, token, copy, IORING_OP_OPENAT, folder_fd, copy, mode, 0, (uint32_t)flags | O_CLOEXEC);
+    if (recording(id)) ring->operations->slots[(uint32_t)id].creates = flags & O_CREAT;
+    return id;
 }
 
 int64_t tpc_operation_close(tpc_ring *ring, uint64_t token, int fd) {
@@ -305,15 +340,25 @@ int64_t tpc_operation_fallocate(tpc_ring *ring, uint64_t token, int fd, int mode
     if (result < 0) return result;
     io_uring_prep_rw(IORING_OP_FALLOCATE, sqe, fd, NULL, (uint32_t)mode, position);
     sqe->addr = length; /* the length travels in the address field */
-    return id;
+    struct stat status;
+    if (!recording(id) || mode & FALLOC_FL_KEEP_SIZE || fstat(fd, &status) < 0) return id;
+    if ((uint64_t)status.st_size >= position + length) return id; /* no new length: nothing that is read changes */
+    return recorded(ring, id, tpc_disk_record_range(TPC_DISK_RECORD_ALLOCATE, fd, (int64_t)position, (int64_t)length));
 }
 
 int64_t tpc_operation_ftruncate(tpc_ring *ring, uint64_t token, int fd, uint64_t length) {
-    if (!tpc_ring_has(ring, TPC_FEATURE_FTRUNCATE)) return completed(ring, token, ftruncate(fd, (off_t)length));
-    return submit_plain(ring, token, NULL, TPC_OP_FTRUNCATE, fd, NULL, 0, length, 0);
+    uint64_t record = tpc_disk_record_range(TPC_DISK_RECORD_TRUNCATE, fd, (int64_t)length, 0);
+    if (!tpc_ring_has(ring, TPC_FEATURE_FTRUNCATE)) {
+        int result = ftruncate(fd, (off_t)length);
+        tpc_disk_record_completed(record, result);
+        return completed(ring, token, result);
+    }
+    int64_t id = submit_plain(ring, token, NULL, TPC_OP_FTRUNCATE, fd, NULL, 0, length, 0);
+    return record && id > 0 ? recorded(ring, id, record) : id;
 }
 
 int64_t tpc_operation_unlinkat(tpc_ring *ring, uint64_t token, int folder_fd, const char *path, int flags) {
+    tpc_disk_record_name(TPC_DISK_RECORD_UNLINK, path, NULL);
     if (!tpc_ring_has(ring, TPC_FEATURE_UNLINKAT)) return completed(ring, token, unlinkat(folder_fd, path, flags));
     char *copy = strdup(path);
     if (!copy) return -ENOMEM;

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -19,11 +20,12 @@ static uint64_t recorder_token = 0;
 int tpc_recorder_start(const char *path) {
     if (tpc_recorder_on)
         return -EBUSY;
-    int descriptor = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (descriptor < 0)
         return -errno;
     recorder_descriptor = descriptor;
     recorder_error = 0;
+    recorder_order = 0;
     tpc_recorder_on = true;
     return 0;
 }
@@ -72,6 +74,23 @@ uint64_t tpc_disk_record_write(int descriptor, const void *data, int64_t length,
     tpc_disk_record record = {.kind = TPC_DISK_RECORD_WRITE, .flags = (uint16_t)flags, .offset = offset, .length = length,
                          .payload_bytes = (uint32_t)length};
     return record_descriptor(&record, descriptor, data);
+}
+
+uint64_t tpc_disk_record_writev(int descriptor, void *const *parts, const size_t *lengths, unsigned count, int64_t offset,
+                                uint32_t flags) {
+    size_t length = 0, filled = 0;
+    for (unsigned i = 0; i < count; i++)
+        length += lengths[i];
+    uint8_t *joined = malloc(length + 1);
+    if (!joined) {
+        recorder_error = recorder_error ? recorder_error : -ENOMEM;
+        return 0;
+    }
+    for (unsigned i = 0; i < count; filled += lengths[i++])
+        memcpy(joined + filled, parts[i], lengths[i]);
+    uint64_t token = tpc_disk_record_write(descriptor, joined, (int64_t)length, offset, flags);
+    free(joined);
+    return token;
 }
 
 uint64_t tpc_disk_record_flush(int descriptor, uint32_t flags) {

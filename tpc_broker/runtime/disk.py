@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from tpc_broker._ring import lib
+from tpc_broker._ring import ffi, lib
 from tpc_broker.broker.ports import FileStatus, FileSystemStatus
 
 if TYPE_CHECKING:
@@ -123,9 +123,11 @@ class RingDisk:
 
     async def rename(self, source: Path, target: Path) -> None:
         await trio.to_thread.run_sync(os.rename, source, target)
+        lib.tpc_disk_record_name(lib.TPC_DISK_RECORD_RENAME, os.fsencode(source), os.fsencode(target))
 
     async def mkdir(self, path: Path) -> None:
         await trio.to_thread.run_sync(os.mkdir, path)
+        lib.tpc_disk_record_name(lib.TPC_DISK_RECORD_CREATE, os.fsencode(path), ffi.NULL)
 
     async def fsync_directory(self, path: Path) -> None:
         """Make the names in a folder durable."""
