@@ -1,0 +1,128 @@
+"""The disk runs full: appends are refused, everything else goes on, and it heals by itself when space is back."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.durability.conftest import against_kafka, new_broker
+from tests.durability.loop_device import new_file_system
+from tests.durability.raw_produce import KAFKA_STORAGE_ERROR, PartitionClient, wait_until
+from tests.durability.workload import client_settings, create_topics
+
+DISK_BYTES = 256 << 20
+VALUE_BYTES = 200_000
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(against_kafka(), reason="Kafka takes its log folder offline for good"),
+]
+
+
+def fill(path, leave_bytes):
+    """Take space with one file until so much is left."""
+    state = os.statvfs(path.parent)
+    left = state.f_bavail * state.f_frsize
+    with path.open("ab") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size + left - leave_bytes)
+
+
+class Kept:
+    """What one partition acknowledged."""
+
+    def __init__(self, broker, topic) -> None:
+        self.client = PartitionClient(broker, topic)
+        self.values: dict[int, bytes] = {}
+        self._number = 0
+
+    def produce(self) -> int:
+        """One large record; its error code."""
+        self._number += 1
+        value = f"{self._number:07}|".encode() * (VALUE_BYTES // 8)
+        code, offset = self.client.produce(value)
+        if code == 0:
+            assert offset not in self.values
+            self.values[offset] = value
+        return code
+
+    def produce_until_refused(self) -> None:
+        for _ in range(DISK_BYTES // VALUE_BYTES):
+            code = self.produce()
+            if code:
+                assert code == KAFKA_STORAGE_ERROR, f"error code {code}"
+                return
+        raise AssertionError("the disk never ran full")
+
+    def check(self) -> None:
+        found = self.client.values()
+        lost = [offset for offset, value in self.values.items() if found.get(offset) != value]
+        assert not lost, f"lost {len(lost)} of {len(self.values)}: {lost[:5]}"
+        invented = sorted(set(found) - set(self.values))
+        assert not invented, f"refused records are there: {invented[:5]}"
+
+
+def test_a_full_disk_refuses_and_heals(tmp_path):
+    with new_file_system(tmp_path / "disk", DISK_BYTES) as disk:
+        broker = new_broker(disk.mount_point, 2, {"log.segment.bytes": str(4 << 20)})
+        filler = disk.mount_point / "filler"
+        try:
+            broker.start()
+            create_topics(broker.bootstrap, {"kept": 1, "given-up": 1}, {"file.delete.delay.ms": "100"})
+            kept, given_up = Kept(broker, "kept"), Kept(broker, "given-up")
+            for _ in range(100):
+                assert given_up.produce() == 0
+                assert kept.produce() == 0
+            fill(filler, 12 << 20)
+            kept.produce_until_refused()
+            for _ in range(5):
+                assert kept.produce() in (0, KAFKA_STORAGE_ERROR)
+            kept.check()
+            given_up.check()
+
+            [future] = AdminClient(client_settings(broker.bootstrap)).delete_topics(["given-up"]).values()
+            future.result()
+            wait_until(lambda: kept.produce() == 0, "appends go on after a topic was deleted")
+            kept.check()
+
+            fill(filler, 0)
+            kept.produce_until_refused()
+            filler.unlink()
+            wait_until(lambda: kept.produce() == 0, "appends go on after space was freed")
+            kept.check()
+
+            fill(filler, 0)
+            kept.produce_until_refused()
+            broker.kill()
+            filler.unlink()
+            broker.start()
+            kept.check()
+            assert kept.produce() == 0
+            kept.check()
+            broker.stop()
+        finally:
+            broker.kill()
+
+
+def test_a_broker_starts_on_a_disk_that_is_full(tmp_path):
+    """After a crash on a full disk: what was acknowledged is served; new records are refused until there is space."""
+    with new_file_system(tmp_path / "disk", DISK_BYTES) as disk:
+        broker = new_broker(disk.mount_point, 1, {"log.segment.bytes": str(4 << 20)})
+        filler = disk.mount_point / "filler"
+        try:
+            broker.start()
+            create_topics(broker.bootstrap, {"kept": 1})
+            kept = Kept(broker, "kept")
+            assert kept.produce() == 0
+            fill(filler, 4 << 20)
+            kept.produce_until_refused()
+            broker.kill()
+            fill(filler, 0)
+            broker.start()
+            kept.check()
+            filler.unlink()
+            wait_until(lambda: kept.produce() == 0, "appends go on after space was freed")
+            kept.check()
+        finally:
+            broker.kill()
