@@ -12,7 +12,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1"
-TESTED = ["test_ring_wait.py", "test_ring_net.py", "test_ring_disk.py", "test_trio_ring.py"]
+TESTED = [
+    "test_ring_wait.py",
+    "test_ring_net.py",
+    "test_ring_disk.py",
+    "test_trio_ring.py",
+    "test_journal.py",
+    "test_plane_produce.py",
+    "test_plane_partitions.py",
+    "test_recorder.py",
+]
 
 
 def sanitizer_libraries():

@@ -1,0 +1,460 @@
+"""Partitions without clients: producers' sequences, batches in memory, write-behind, and a model that knows better."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+import trio
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from tests.support.plane_bench import NOW_MS, PlaneBench, records_of, settings_with, topic_id_of
+from tests.support.record_batches import read_batches
+from tpc_broker._ring import lib
+from tpc_broker.error_codes import ErrorCode as E
+from tpc_broker.runtime.plane import (
+    JournalEntryKind,
+    JournalFailedError,
+    JournalFullError,
+    NotAdmittedError,
+    PartitionFlag,
+    PlaneLimits,
+    ProducerBatch,
+    ProducerState,
+)
+
+VERSION = 9
+SEQUENCE_MAX = 2**31 - 1
+
+
+@pytest.fixture(params=["", "5.8"], ids=["all-features", "as-5.8"])
+def make_bench(request, monkeypatch, tmp_path):
+    monkeypatch.setenv("TPC_HIDE_FEATURES", request.param)
+    benches = []
+
+    def make(**options):
+        benches.append(PlaneBench(tmp_path / f"{len(benches)}.journal", **options))
+        return benches[-1]
+
+    yield make
+    for bench in benches:
+        bench.shut()
+
+
+@pytest.fixture
+def bench(make_bench):
+    return make_bench()
+
+
+def produce(bench, handle, count=1, producer=(-1, -1, -1)):
+    return bench.plane.produce_records(handle, records_of(count, producer=producer), VERSION)
+
+
+def outcome(bench, handle, producer, count=1):
+    appended = produce(bench, handle, count, producer)
+    return appended.error_code, appended.base_offset, appended.duplicate
+
+
+# ---------------------------------------------------------------------------------------------------------- producers
+
+
+def test_sequences_of_one_producer(bench):
+    handle = bench.lead("t")
+    assert outcome(bench, handle, (7, 1, 0), 3) == (E.NONE, 0, False)
+    assert outcome(bench, handle, (7, 1, 3), 2) == (E.NONE, 3, False)
+    assert outcome(bench, handle, (7, 1, 6)) == (E.OUT_OF_ORDER_SEQUENCE_NUMBER, -1, False)
+    assert outcome(bench, handle, (7, 1, 3), 1)[0] is E.OUT_OF_ORDER_SEQUENCE_NUMBER, "same first, another last"
+    assert outcome(bench, handle, (7, 1, 0), 3) == (E.NONE, 0, True)
+    assert outcome(bench, handle, (7, 0, 5))[0] is E.INVALID_PRODUCER_EPOCH
+    assert outcome(bench, handle, (7, 2, 1))[0] is E.OUT_OF_ORDER_SEQUENCE_NUMBER, "a new epoch begins with 0"
+    assert outcome(bench, handle, (7, 2, 0)) == (E.NONE, 5, False)
+    assert outcome(bench, handle, (7, 1, 5))[0] is E.INVALID_PRODUCER_EPOCH
+    assert outcome(bench, handle, (8, 0, 1234)) == (E.NONE, 6, False), "unknown producers may begin anywhere"
+
+
+def test_only_the_last_five_batches_are_known(bench):
+    handle = bench.lead("t")
+    for sequence in range(6):
+        assert outcome(bench, handle, (7, 0, sequence)) == (E.NONE, sequence, False)
+    assert outcome(bench, handle, (7, 0, 0))[0] is E.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [outcome(bench, handle, (7, 0, sequence)) for sequence in range(1, 6)] == [
+        (E.NONE, sequence, True) for sequence in range(1, 6)
+    ]
+
+
+def test_sequences_wrap_behind_the_greatest(bench):
+    handle = bench.lead("t")
+    assert outcome(bench, handle, (7, 0, SEQUENCE_MAX - 1), 4) == (E.NONE, 0, False)
+    assert bench.plane.dump_producers(handle) == []
+    bench.settle()
+    assert bench.plane.dump_producers(handle)[0].batches[0].last_sequence == 1
+    assert outcome(bench, handle, (7, 0, 2)) == (E.NONE, 4, False)
+    assert outcome(bench, handle, (7, 0, SEQUENCE_MAX - 1), 4) == (E.NONE, 0, True)
+    assert outcome(bench, handle, (9, 0, SEQUENCE_MAX)) == (E.NONE, 5, False)
+    assert outcome(bench, handle, (9, 0, 0)) == (E.NONE, 6, False)
+
+
+def test_a_duplicate_of_what_is_not_durable_shares_its_fate(bench):
+    handle = bench.lead("t")
+    first = produce(bench, handle, 1, (7, 0, 0))
+    again = produce(bench, handle, 1, (7, 0, 0))
+    assert again.duplicate
+    assert again.commit is first.commit
+    assert not first.commit.durable
+    bench.settle()
+    bench.until(lambda: first.commit.durable)
+    late = produce(bench, handle, 1, (7, 0, 0))
+    assert (late.base_offset, late.commit) == (0, None)
+
+
+def test_both_fail_when_the_first_fails_and_the_retry_is_taken_as_new(bench):
+    handle = bench.lead("t")
+    bench.break_disk()
+    commits = [produce(bench, handle, 1, (7, 0, 0)).commit for _ in range(2)]
+    bench.until(lambda: bench.failures)
+    assert [commit.error for commit in commits] == [9, 9]
+    with pytest.raises(JournalFailedError):
+        produce(bench, handle)
+    with pytest.raises(JournalFailedError):
+        trio.run(commits[0].wait_durable)
+    bench.mend_disk()
+    bench.plane.reopen_journal(bench.descriptor, bench.mode, 2)
+    assert outcome(bench, handle, (7, 0, 0)) == (E.NONE, 0, False)
+
+
+def test_snapshots_hold_durable_batches_below_their_offset_and_load_again(bench):
+    handle = bench.lead("t")
+    for sequence in range(3):
+        produce(bench, handle, 1, (7, 0, sequence))
+    produce(bench, handle, 1, (8, 4, 0))
+    bench.settle()
+    produce(bench, handle, 1, (7, 0, 3))
+    produce(bench, handle, 1, (9, 0, 0))
+    everything = {state.producer_id: state for state in bench.plane.dump_producers(handle)}
+    assert everything[7] == ProducerState(
+        7, 0, NOW_MS, tuple(ProducerBatch(n, n, 1_700_000_000_000, n, n) for n in range(3))
+    )
+    assert set(everything) == {7, 8}, "the last two appends are not durable"
+    assert [(s.producer_id, len(s.batches)) for s in bench.plane.dump_producers(handle, 2)] == [(7, 2)]
+    other = bench.lead("other", log_end_offset=4)
+    bench.plane.load_producers(other, list(everything.values()))
+    assert outcome(bench, other, (7, 0, 2)) == (E.NONE, 2, True)
+    assert outcome(bench, other, (7, 0, 4))[0] is E.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_after_a_loss_the_next_sequence_is_taken_once(bench):
+    handle = bench.lead("t", log_end_offset=10)
+    lost = ProducerState(7, 0, NOW_MS, (ProducerBatch(9, 9, NOW_MS, 3, 3),), sequence_lost=True)
+    bench.plane.load_producers(handle, [lost])
+    assert outcome(bench, handle, (7, 0, 3)) == (E.NONE, 9, True)
+    assert outcome(bench, handle, (7, 0, 8)) == (E.NONE, 10, False)
+    assert outcome(bench, handle, (7, 0, 12))[0] is E.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_silent_producers_expire(bench):
+    handle = bench.lead("t")
+    for producer in range(40):
+        produce(bench, handle, 1, (producer, 0, 0))
+    bench.settle()
+    lib.tpc_plane_set_clock(bench.plane.pointer, NOW_MS + 1000)
+    produce(bench, handle, 1, (3, 0, 1))
+    bench.settle()
+    assert bench.plane.expire_producers(handle, NOW_MS + 86_400_000) == 39
+    assert [state.producer_id for state in bench.plane.dump_producers(handle)] == [3]
+    assert outcome(bench, handle, (3, 0, 0)) == (E.NONE, 3, True)
+
+
+# ------------------------------------------------------------------------------------------ appends of the broker's own
+
+
+def test_appends_of_python_wait_for_their_commit(bench):
+    handle = bench.lead("internal", settings=settings_with(PartitionFlag.INTERNAL, leader_epoch=3))
+    appended = bench.plane.append(handle, records_of(2) + records_of(3))
+    assert (appended.base_offset, appended.next_offset, appended.error_code) == (0, 5, E.NONE)
+    assert bench.plane.state(handle).high_watermark == 0
+    assert bench.readable(handle) == []
+    bench.until(lambda: appended.commit.durable)
+    assert [base for base, _ in bench.readable(handle)] == [0, 2]
+    assert bench.plane.append(handle, records_of(1, crc=5)).error_code is E.CORRUPT_MESSAGE
+    assert bench.plane.append(handle, records_of(1)[:-1]).error_code is E.CORRUPT_MESSAGE
+    assert bench.plane.append(handle, b"").error_code is E.INVALID_RECORD
+    assert bench.plane.state(handle).log_end_offset == 5
+
+
+def test_entries_that_are_no_batches(bench):
+    commit = bench.plane.journal_entry(JournalEntryKind.LOG_START, topic_id_of("t"), 4, offset=17)
+    bench.until(lambda: commit.durable)
+    (entry,) = bench.journal_entries()
+    assert (entry.kind, entry.topic_id, entry.partition, entry.offset) == (4, topic_id_of("t"), 4, 17)
+
+
+def test_refusals(make_bench):
+    bench = make_bench(region_blocks=3)
+    handle = bench.lead("t", bytes_admitted=500)
+    with pytest.raises(NotAdmittedError):
+        bench.plane.append(handle, records_of(1, value=bytes(500)))
+    for _ in range(2):
+        produce(bench, handle)
+        bench.settle()
+    with pytest.raises(JournalFullError):
+        produce(bench, handle)
+    with pytest.raises(FileExistsError):
+        bench.lead("t")
+    with pytest.raises(ValueError, match="register"):
+        bench.lead("u", log_start_offset=5, log_end_offset=4)
+    with pytest.raises(ValueError, match="log start"):
+        bench.plane.set_log_start(handle, 3)
+    bench.plane.set_log_start(handle, 2)
+    assert bench.plane.find("t", 0) == bench.plane.find_id(topic_id_of("t"), 0) == handle
+    bench.plane.withdraw(handle)
+    assert bench.plane.find("t", 0) is None
+    with pytest.raises(KeyError):
+        bench.plane.read(handle, 0, 100)
+
+
+def test_the_last_stable_offset_can_be_held_back(bench):
+    handle = bench.lead("t", log_end_offset=9, settings=settings_with(last_stable_offset=4))
+    state = bench.plane.state(handle)
+    assert (state.last_stable_offset, state.high_watermark) == (4, 9)
+    bench.plane.update(handle, settings_with(leader_epoch=2))
+    assert bench.plane.state(handle).last_stable_offset == 9
+
+
+def test_a_watch_fires_once(bench):
+    handle = bench.lead("t")
+    bench.plane.watch(handle)
+    produce(bench, handle, 2)
+    bench.settle()
+    bench.until(lambda: bench.advanced)
+    produce(bench, handle)
+    bench.settle()
+    assert bench.advanced == [(handle, 2, 2)]
+
+
+def test_many_partitions_are_found_and_idle_ones_are_small(bench):
+    handles = [bench.lead(f"topic-{n // 10}", n % 10) for n in range(3000)]
+    assert [bench.plane.find(f"topic-{n // 10}", n % 10) for n in range(3000)] == handles
+    for handle in handles[::2]:
+        bench.plane.withdraw(handle)
+    assert [bench.plane.find_id(topic_id_of(f"topic-{n // 10}"), n % 10) for n in range(3000)] == [
+        None if n % 2 == 0 else handle for n, handle in enumerate(handles)
+    ]
+    assert bench.plane.statistics()["partitions"] == 1500
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+def test_reads_end_at_bounds_and_batches(bench):
+    handle = bench.lead("t")
+    for count in (3, 2, 4):
+        produce(bench, handle, count)
+    bench.settle()
+
+    def bases(offset, bytes_max, upto=1 << 60, *, min_one=True):
+        slices = bench.plane.read(handle, offset, bytes_max, upto, min_one=min_one)
+        return [b["base_offset"] for b in read_batches(bytes(slices))]
+
+    assert bases(0, 1 << 20) == [0, 3, 5]
+    assert bases(4, 1 << 20) == [3, 5]
+    assert bases(0, 1 << 20, 5) == [0, 3]
+    assert bases(0, 1 << 20, 4) == [0]
+    assert bases(0, 1) == [0]
+    assert bases(0, 1, min_one=False) == []
+    assert bases(9, 1 << 20) == []
+    size = len(records_of(3)) + len(records_of(2))
+    assert bases(0, size) == [0, 3]
+
+
+def test_write_behind_and_eviction(make_bench):
+    size = len(records_of(1))
+    bench = make_bench(limits=PlaneLimits(tail_bytes_max=2 * size))
+    first, second = bench.lead("a"), bench.lead("b")
+    for handle in (first, second, first, second):
+        produce(bench, handle)
+    assert bench.plane.dirty() == []
+    bench.settle()
+    assert bench.plane.dirty() == [first, second]
+    assert bench.plane.write_behind_take(first, 1)[0].next_offset == 1
+    taken = bench.plane.write_behind_take(first, 1 << 20)
+    assert [(b.base_offset, b.next_offset, b.max_timestamp) for b in taken] == [(0, 1, NOW_MS), (1, 2, NOW_MS)]
+    assert read_batches(bytes(taken[1].data))[0]["base_offset"] == 1
+    bench.plane.write_behind_done(first, 2)
+    assert bench.plane.dirty() == [second]
+    assert bench.plane.state(first).tail_offset == 0, "within the budget it stays readable"
+    bench.plane.write_behind_done(second, 1)
+    assert bench.plane.state(first).tail_offset == 1, "the oldest of all goes first"
+    assert bench.plane.read(first, 0, 100) is None
+    assert bench.plane.state(second).tail_offset == 0
+    bench.plane.set_tail_bytes_max(0)
+    assert bench.plane.state(first).tail_offset == 2
+    assert [base for base, _ in bench.readable(second, 1)] == [1], "not written behind: never evicted"
+    with pytest.raises(ValueError, match="written behind"):
+        bench.plane.write_behind_done(second, 3)
+    assert bytes(taken[0].data)[8:12] == bytes(taken[1].data)[8:12], "taken batches outlive their eviction"
+
+
+def test_withdrawing_gives_the_memory_back_but_not_under_a_reader(bench):
+    handle = bench.lead("t")
+    produce(bench, handle, 5)
+    bench.settle()
+    before = bench.connections.budget.frames
+    slices = bench.plane.read(handle, 0, 1 << 20)
+    expected = bytes(slices)
+    bench.plane.withdraw(handle)
+    assert bench.plane.statistics()["tail_bytes"] == 0
+    assert bytes(slices) == expected
+    assert bench.connections.budget.frames == before
+    del slices
+    assert bench.connections.budget.frames == before - 1
+
+
+def test_an_answer_with_records_from_memory(bench):
+    handle = bench.lead("t")
+    produce(bench, handle, 2)
+    bench.settle()
+    client = bench.connect()
+    bench.on_request = bench.requests.append
+    client.sendall(b"\0\0\0\x0a\0\x01\0\x04\0\0\0\x05\xff\xff")
+    request = bench.next_request()
+    slices = bench.plane.read(handle, 0, 1 << 20)
+    records = bytes(slices)
+    assert bench.plane.answer_with(request, b"headmiddletail", [4, 10], [slices, b"segment"])
+    assert bench.read_frame(client) == b"head" + records + b"middle" + b"segment" + b"tail"
+
+
+# --------------------------------------------------------------------------------------------------------------- model
+
+
+@dataclass
+class Model:
+    """One partition as it should be: batches as (base, next, tag), how many are durable, and known producers."""
+
+    batches: list[tuple[int, int]] = field(default_factory=list)
+    durable: int = 0
+    written: int = 0
+    sequences: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+
+    @property
+    def end(self):
+        return self.batches[-1][1] if self.batches else 0
+
+
+class PlaneMachine(RuleBasedStateMachine):
+    """Random produces, failures, write-behind and evictions on two partitions against `Model`."""
+
+    folder = None
+    number = 0
+
+    def __init__(self):
+        super().__init__()
+        PlaneMachine.number += 1
+        path = PlaneMachine.folder / f"{PlaneMachine.number}.journal"
+        self.bench = PlaneBench(path, region_blocks=2048, limits=PlaneLimits(tail_bytes_max=300))
+        self.handles = [self.bench.lead("a"), self.bench.lead("b")]
+        self.models = [Model(), Model()]
+        self.saved = [replace(m) for m in self.models]
+        self.broken, self.run = False, 1
+
+    def teardown(self):
+        self.bench.shut()
+        self.bench.path.unlink()
+
+    def _save(self):
+        """What is durable now is what a failure goes back to."""
+        for model in self.models:
+            model.durable = model.end
+        self.saved = [
+            Model(list(m.batches), m.durable, m.written, {k: list(v) for k, v in m.sequences.items()})
+            for m in self.models
+        ]
+
+    @rule(which=st.integers(0, 1), count=st.integers(1, 4), producer=st.integers(-1, 2), skew=st.integers(-2, 2))
+    def produce(self, which, count, producer, skew):
+        model, handle = self.models[which], self.handles[which]
+        known = model.sequences.get(producer, [])
+        sequence = max((known[-1][1] + 1 if known else 0) + skew, 0) if producer >= 0 else -1
+        ids = (producer, 0 if producer >= 0 else -1, sequence)
+        if self.failed:
+            return
+        appended = produce(self.bench, handle, count, ids)
+        repeated = [base for first, last, base in known[-5:] if (first, last) == (sequence, sequence + count - 1)]
+        if producer >= 0 and repeated:
+            assert (appended.error_code, appended.base_offset, appended.duplicate) == (E.NONE, repeated[0], True)
+        elif producer >= 0 and known and sequence != known[-1][1] + 1:
+            assert appended.error_code is E.OUT_OF_ORDER_SEQUENCE_NUMBER
+        else:
+            assert (appended.error_code, appended.base_offset, appended.duplicate) == (E.NONE, model.end, False)
+            model.sequences.setdefault(producer, []).append((sequence, sequence + count - 1, model.end))
+            model.batches.append((model.end, model.end + count))
+
+    @property
+    def failed(self):
+        return bool(self.bench.plane.journal_statistics()["error"])
+
+    @rule()
+    def settle(self):
+        """Either everything becomes durable, or the broken disk takes everything back."""
+        pending = any(model.end != model.durable for model in self.models)
+        self.bench.settle()
+        if self.broken and pending:
+            assert self.failed
+            self.models = self.saved
+        self._save()
+
+    @precondition(lambda self: not self.broken)
+    @rule()
+    def break_disk(self):
+        self.settle()
+        self.bench.break_disk()
+        self.broken = True
+
+    @precondition(lambda self: self.broken)
+    @rule()
+    def mend_disk(self):
+        self.settle()
+        self.bench.mend_disk()
+        self.broken = False
+        if self.failed:
+            self.run += 1
+            self.bench.plane.reopen_journal(self.bench.descriptor, self.bench.mode, self.run)
+            self.bench.settle()
+
+    @rule(which=st.integers(0, 1), bytes_max=st.integers(1, 400))
+    def write_behind(self, which, bytes_max):
+        self.settle()
+        model, handle = self.models[which], self.handles[which]
+        taken = self.bench.plane.write_behind_take(handle, bytes_max)
+        wanted = [batch for batch in model.batches if batch[0] >= model.written]
+        assert [(b.base_offset, b.next_offset) for b in taken] == wanted[: len(taken)]
+        assert bool(taken) == bool(wanted)
+        if taken:
+            self.bench.plane.write_behind_done(handle, taken[-1].next_offset)
+            model.written = taken[-1].next_offset
+            self._save()
+
+    @invariant()
+    def readers_see_what_is_durable_and_in_memory(self):
+        for model, handle in zip(self.models, self.handles, strict=True):
+            state = self.bench.plane.state(handle)
+            assert model.durable <= state.high_watermark <= state.log_end_offset
+            if not self.failed:
+                assert state.log_end_offset == model.end
+            assert state.tail_offset <= model.written or not model.batches
+            seen = [base for base, _ in self.bench.readable(handle, state.tail_offset)]
+            assert seen == [b for b, e in model.batches if state.tail_offset <= b and e <= state.high_watermark]
+            assert state.written_offset == model.written
+
+    @invariant()
+    def the_cache_keeps_to_its_budget(self):
+        assert self.bench.plane.statistics()["tail_clean_bytes"] <= 300
+
+
+def test_random_histories_agree_with_the_model(tmp_path):
+    PlaneMachine.folder = tmp_path
+    run_state_machine_as_test(
+        PlaneMachine,
+        settings=settings(
+            max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
