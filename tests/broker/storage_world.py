@@ -87,13 +87,14 @@ class World:
             for number in range(partitions)
         ]
         self.storages = {}
+        self.core_id = 0
 
     async def open(self):
         """Recover and check everything, then go on as a new run."""
         self.core = await recover_core(
             self.disk,
             DATA,
-            0,
+            self.core_id,
             new_journal_id=bytes(15) + b"j",
             settings_of=lambda _topic: SETTINGS,
             journal_bytes_max=JOURNAL_BYTES,

@@ -99,10 +99,14 @@ class JournalFile:
         return cls(disk, folder, core, fd, superblock)
 
     @classmethod
-    async def open(cls, disk: Disk, folder: Path, core: CoreId) -> JournalFile:
-        """Open a journal that is there. JournalUnreadableError; FileNotFoundError."""
+    async def open(
+        cls, disk: Disk, folder: Path, core: CoreId, *, lock: Callable[[int], Awaitable[None]] | None = None
+    ) -> JournalFile:
+        """Open a journal that is there; `lock` gets its descriptor first. JournalUnreadableError; FileNotFoundError."""
         fd = await disk.open(folder / journal_file_name(core), os.O_RDWR)
         try:
+            if lock is not None:
+                await lock(fd)
             superblock = choose_superblock(await disk.read(fd, REGION_BLOCK_FIRST * BLOCK_BYTES, 0))
         except BaseException:
             await disk.close(fd)

@@ -30,13 +30,19 @@ from tpc_broker.broker.storage_folders import OFFLINE_FILE, PartitionListing, de
 from tpc_broker.broker.storage_segments import Segment, SegmentFolder, make_folder
 from tpc_broker.log.batch import BatchDamageError, walk_headers
 from tpc_broker.log.epochs import LeaderEpochs
-from tpc_broker.log.files import SNAPSHOT_SUFFIX, SPARE_FILE, TEMPORARY_SUFFIX, parse_segment_file_name
+from tpc_broker.log.files import (
+    SNAPSHOT_SUFFIX,
+    SPARE_FILE,
+    TEMPORARY_SUFFIX,
+    checkpoint_file_name,
+    parse_segment_file_name,
+)
 from tpc_broker.log.journal import EntryKind, JournalEntry, JournalScan
 from tpc_broker.log.recovery import PartitionPlan, PlannedAppend, plan_partition, plan_recovery
 from tpc_broker.log.segment import LogSettings, SegmentIndexes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from pathlib import Path
 
     from tpc_broker.broker.ports import Disk
@@ -330,21 +336,29 @@ async def recover_core(
     settings_of: Callable[[str], LogSettings] = lambda _topic: LogSettings(),
     journal_bytes_max: int = JOURNAL_BYTES_MAX_DEFAULT,
     accept_damage: bool = False,
+    lock: Callable[[int], Awaitable[None]] | None = None,
 ) -> RecoveredCore:
     """Recover one core's journal into segments, down to a checkpoint with nothing behind it.
 
-    JournalDamagedError, JournalUnreadableError, CheckpointError: the whole core cannot start. OSError: the disk.
+    `lock` is called with the journal's descriptor before anything is read. JournalDamagedError, JournalUnreadableError,
+    CheckpointError: the whole core cannot start. OSError: the disk.
     """
     journals, topics = data / "journals", data / "topics"
     for path in (journals, topics):
         if await make_folder(disk, path):
             await disk.fsync_directory(data)
-    generation, checkpoints = await read_checkpoint(disk, journals, core)
-    journal_file = await _open_journal(disk, journals, core, generation, new_journal_id, journal_bytes_max)
-    scan = await journal_file.scan()
-    if scan.damage is not None and not accept_damage:
+    journal_file = await _open_journal(disk, journals, core, new_journal_id, journal_bytes_max, lock)
+    try:
+        generation, checkpoints = await read_checkpoint(disk, journals, core)
+        if generation < journal_file.superblock.checkpoint_generation:
+            named = journal_file.superblock.checkpoint_generation
+            raise JournalDamagedError(f"{journal_file.path} builds on checkpoint {named}, found is {generation}")
+        scan = await journal_file.scan()
+        if scan.damage is not None and not accept_damage:
+            raise JournalDamagedError(f"{journal_file.path}: {scan.damage}")
+    except BaseException:
         await journal_file.close()
-        raise JournalDamagedError(f"{journal_file.path}: {scan.damage}")
+        raise
     listings = await list_partitions(disk, topics)
     plan = plan_recovery({key: listing.folder for key, listing in listings.items()}, checkpoints, scan.entries)
     work = _Recovery(FileCache(disk), topics, journals, journal_file, settings_of, listings)
@@ -380,22 +394,24 @@ async def recover_core(
 
 
 async def _open_journal(
-    disk: Disk, journals: Path, core: CoreId, checkpoint_generation: int, new_journal_id: bytes, bytes_max: int
+    disk: Disk,
+    journals: Path,
+    core: CoreId,
+    new_journal_id: bytes,
+    bytes_max: int,
+    lock: Callable[[int], Awaitable[None]] | None,
 ) -> JournalFile:
+    """The core's journal, locked before anything of it is believed; made when neither it nor a checkpoint is there."""
     try:
-        journal_file = await JournalFile.open(disk, journals, core)
+        return await JournalFile.open(disk, journals, core, lock=lock)
     except FileNotFoundError:
-        if checkpoint_generation:
+        if checkpoint_file_name(core) in await disk.listdir(journals):
             raise JournalDamagedError(
                 f"{journals}: the journal of core {core} is missing, its checkpoint is there"
             ) from None
-        return await JournalFile.create(disk, journals, core, journal_id=new_journal_id, bytes_max=bytes_max)
-    if checkpoint_generation < journal_file.superblock.checkpoint_generation:
-        await journal_file.close()
-        raise JournalDamagedError(
-            f"{journals}: the journal of core {core} builds on checkpoint "
-            f"{journal_file.superblock.checkpoint_generation}, found is {checkpoint_generation}"
-        )
+    journal_file = await JournalFile.create(disk, journals, core, journal_id=new_journal_id, bytes_max=bytes_max)
+    if lock is not None:
+        await lock(journal_file.fd)
     return journal_file
 
 

@@ -1,0 +1,64 @@
+"""`Disk` by plain system calls, for tests that want real files without a ring."""
+# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH208, ASYNC240
+
+import os
+from pathlib import Path
+
+from tpc_broker.broker.ports import FileStatus, FileSystemStatus
+
+
+class PlainDisk:
+    async def open(self, path, flags, mode=0o644):
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+
+    async def close(self, fd):
+        os.close(fd)
+
+    async def read(self, fd, length, position):
+        return os.pread(fd, length, position)
+
+    async def write_at(self, fd, data, position):
+        os.pwrite(fd, data, position)
+
+    durable_write = write_at
+
+    async def writev(self, fd, buffers, position):
+        os.pwritev(fd, buffers, position)
+
+    async def fdatasync(self, fd):
+        os.fdatasync(fd)
+
+    async def syncfs(self, fd):
+        os.fsync(fd)
+
+    async def fallocate(self, fd, position, length, *, keep_size):
+        if not keep_size:
+            os.posix_fallocate(fd, position, length)
+
+    async def truncate(self, fd, length):
+        os.ftruncate(fd, length)
+
+    async def unlink(self, path):
+        os.unlink(path)
+
+    async def rmdir(self, path):
+        os.rmdir(path)
+
+    async def rename(self, source, target):
+        os.rename(source, target)
+
+    async def mkdir(self, path):
+        os.mkdir(path)
+
+    async def fsync_directory(self, path):
+        return None
+
+    async def listdir(self, path):
+        return os.listdir(path)
+
+    async def stat(self, path):
+        found = Path(path).stat()
+        return FileStatus(found.st_size, found.st_mtime_ns // 1_000_000, Path(path).is_dir())
+
+    async def statvfs(self, path):
+        return FileSystemStatus(10**12, 10**12)

@@ -1,0 +1,84 @@
+"""Producer state is a function of the log; snapshots and checkpoints bring it back."""
+
+import struct
+import uuid
+
+import pytest
+
+from tests.log.log_batches import batch, marker
+from tpc_broker.log.batch import CONTROL_ABORT, CONTROL_COMMIT, walk_headers
+from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint, encode_checkpoint
+from tpc_broker.log.files import EpochStart
+from tpc_broker.log.producer_state import ProducerState, SnapshotError
+
+
+def applied(*batches):
+    state, aborted, data = ProducerState(), [], b"".join(batches)
+    for header, place in walk_headers(data):
+        transaction = state.apply(header, data, place)
+        aborted += [transaction] if transaction else []
+    return state, aborted
+
+
+def test_the_last_five_batches_are_kept():
+    state, _aborted = applied(*(batch(offset, [b"a", b"b"], producer=(7, 2, offset)) for offset in range(0, 16, 2)))
+    kept = state.producers[7].batches
+    assert [one.last_sequence for one in kept] == [7, 9, 11, 13, 15]
+    assert [one.last_offset for one in kept] == [7, 9, 11, 13, 15]
+
+
+def test_sequences_wrap_and_a_new_epoch_begins_anew():
+    state, _aborted = applied(batch(0, [b"a", b"b"], producer=(7, 2, 2**31 - 1)))
+    assert state.producers[7].batches[-1].last_sequence == 0
+    state, _aborted = applied(batch(0, producer=(7, 2, 0)), batch(1, producer=(7, 3, 0)))
+    assert (state.producers[7].epoch, len(state.producers[7].batches)) == (3, 1)
+
+
+def test_transactions_hold_the_last_stable_offset_until_they_end():
+    open_ones = [batch(0, producer=(1, 0, 0), transactional=True), batch(1, producer=(2, 0, 0), transactional=True)]
+    state, aborted = applied(*open_ones)
+    assert state.last_stable_offset(2) == 0
+    state, aborted = applied(*open_ones, marker(2, CONTROL_ABORT, 1, coordinator_epoch=4))
+    assert aborted == [(1, 0, 2, 1)]
+    assert state.last_stable_offset(3) == 1
+    assert state.producers[1].coordinator_epoch == 4
+    state, aborted = applied(*open_ones, marker(2, CONTROL_ABORT, 1), marker(3, CONTROL_COMMIT, 2))
+    assert aborted == [(1, 0, 2, 1)]
+    assert state.last_stable_offset(4) == 4
+
+
+def test_expiry_spares_open_transactions():
+    state, _aborted = applied(batch(0, producer=(1, 0, 0), timestamp=1000),
+                              batch(1, producer=(2, 0, 0), timestamp=1000, transactional=True))
+    assert state.expire(1999, 1000) == 0
+    assert state.expire(2000, 1000) == 1
+    assert list(state.producers) == [2]
+
+
+def test_the_snapshot_file():
+    state, _aborted = applied(batch(0, [b"a", b"b"], producer=(7, 2, 5), timestamp=99),
+                              batch(2, producer=(8, 1, 0), timestamp=98, transactional=True))
+    data = state.encode_snapshot()
+    assert data[:2] == b"\0\1"
+    assert struct.unpack_from(">qhiqiqiq", data, 10) == (7, 2, 6, 1, 1, 99, -1, -1)
+    again = ProducerState.decode_snapshot(data)
+    assert again == state
+    for at in range(len(data)):
+        wrong = bytearray(data)
+        wrong[at] ^= 4
+        with pytest.raises(SnapshotError):
+            ProducerState.decode_snapshot(bytes(wrong))
+        with pytest.raises(SnapshotError):
+            ProducerState.decode_snapshot(data[:at])
+
+
+def test_the_checkpoint_file():
+    state, _aborted = applied(*(batch(offset, producer=(7, 2, offset), transactional=True) for offset in range(7)))
+    one = PartitionCheckpoint(uuid.UUID(int=1), 3, "tøpic", 5, 1000, 2, 7, 4, 1, 99, 6, 90, 16, 24, 34,
+                              (EpochStart(1, 2), EpochStart(4, 6)), state)
+    two = PartitionCheckpoint(uuid.UUID(int=2), 0, "other")
+    data = encode_checkpoint(12, [one, two])
+    assert decode_checkpoint(data) == (12, {one.key: one, two.key: two})
+    for at in range(len(data)):
+        with pytest.raises(CheckpointError):
+            decode_checkpoint(data[:at] + bytes([data[at] ^ 8]) + data[at + 1 :])
