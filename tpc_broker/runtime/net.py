@@ -204,7 +204,8 @@ class RingStream(trio.abc.HalfCloseableStream):
         self._in_flight = data
         if len(data) < PINNED_BYTES_MIN:
             self._send_quiet = True
-            self._send_operation = self._ring.send_quietly(self._send_token, self._fd, bytes(data))
+            piece = data if isinstance(data, bytes) else bytes(data)
+            self._send_operation = self._ring.send_quietly(self._send_token, self._fd, piece)
             return
         pinned = ffi.from_buffer(data)
         self._send_operation = self._ring.start(
@@ -273,16 +274,21 @@ class RingStream(trio.abc.HalfCloseableStream):
             raise trio.BusyResourceError("another task is sending on this stream")
         self._send_busy = True
         try:
-            await self._checkpoint()
-            self._raise_unless_sendable()
+            self._unyielding += 1
+            if self._unyielding < UNYIELDING_CALLS_MAX:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            else:
+                await self._checkpoint()
+            if self._closing or self._sending_ended or self._send_error:
+                self._raise_unless_sendable()
             piece = data if isinstance(data, bytes) else bytes(data)
             if not piece:
                 return
-            if not self._sending():
+            if not self._send_operation or not self._sending():
                 self._start_send(piece)
-            else:
-                self._queued.append(piece)
-                self._queued_bytes += len(piece)
+                return
+            self._queued.append(piece)
+            self._queued_bytes += len(piece)
             if self._queued_bytes >= SEND_QUEUE_BYTES_MAX:
                 await self._wait_sent_below()
         finally:
