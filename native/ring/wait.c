@@ -76,7 +76,8 @@ static int deliver(tpc_ring *ring, tpc_event *events, unsigned events_max) {
     return (int)count;
 }
 
-/* Waits in the kernel until `until_ns`, or not at all when something is there already. */
+/* Waits in the kernel until `until_ns`, or not at all when something is there already. A call that also submitted says how
+ * much, and not that a signal or the time-out ended its wait: ended too early and with nothing, it was a signal. */
 static int submit_and_wait(tpc_ring *ring, int64_t until_ns) {
     bool waits = tpc_ring_events_pending(ring) == 0 && until_ns > ring->now_ns && io_uring_cq_ready(&ring->uring) == 0;
     bool ends = until_ns != INT64_MAX;
@@ -86,6 +87,7 @@ static int submit_and_wait(tpc_ring *ring, int64_t until_ns) {
     ring->statistics.wait_ns += now - ring->now_ns;
     ring->now_ns = now;
     if (result == -EBUSY || result == -EAGAIN) return 0; /* completions first; what is queued stays queued */
+    if (result == 0 && waits && now < until_ns && io_uring_cq_ready(&ring->uring) == 0) return -EINTR;
     return result;
 }
 
@@ -100,7 +102,7 @@ static int turn(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event
     int64_t hot_since = 0;
     unsigned worked = 0;
     int result = 0;
-    bool late = false, hot = false;
+    bool late = false, hot = false, busy = false;
     ring->woken = false;
     tpc_operations_turn(ring);
     tpc_receive_buffers_turn(ring);
@@ -110,11 +112,15 @@ static int turn(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event
         result = submit_and_wait(ring, hooks_until < deadline ? hooks_until : deadline);
         if (result < 0 && result != -ETIME && result != -EINTR) return result;
         unsigned harvested = tpc_ring_harvest(ring, events_max);
-        if (harvested && !worked) hot_since = ring->now_ns;
+        /* A hook that wants to be called at once again and again is hot work as well. */
+        if (!busy && (harvested || hooks_until <= ring->now_ns)) {
+            busy = true;
+            hot_since = ring->now_ns;
+        }
         worked += harvested;
         charge_work(ring);
         late = ring->now_ns >= deadline;
-        hot = worked && (worked >= work_max || ring->now_ns - hot_since >= HOT_WORK_NS_MAX);
+        hot = busy && (worked >= work_max || ring->now_ns - hot_since >= HOT_WORK_NS_MAX);
     } while (!tpc_ring_events_pending(ring) && !ring->woken && result != -EINTR && !late && !hot);
 
     /* What the handlers queued leaves now: it must not wait for Python's part of the turn. */

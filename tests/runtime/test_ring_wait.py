@@ -3,6 +3,8 @@
 
 import errno
 import os
+import signal
+import socket
 import threading
 import time
 
@@ -121,3 +123,38 @@ def test_linked_write_and_fdatasync_give_one_event(ring, tmp_path):
     assert lib.tpc_operation_write_fdatasync(ring, 6, fd, data, 100, 10) > 0
     [(_, token, written, synced)] = wait(ring)
     assert (token, written, synced) == (6, -errno.EBADF, -errno.ECANCELED)
+
+
+def test_work_in_c_without_events_ends_the_wait_after_its_share(ring):
+    left, right = socket.socketpair()
+    with left, right:
+        for _ in range(50):
+            assert lib.tpc_operation_send_quietly(ring, 1, left.fileno(), b"x" * 10, 10, 0) > 0
+        assert wait(ring, 60_000, work_max=10) == []
+        assert statistics(ring).hot_limits == 1
+        assert right.recv(1000) == b"x" * 500
+
+
+def test_a_quiet_send_reports_only_what_went_wrong_or_was_asked_for(ring):
+    left, right = socket.socketpair()
+    with left, right:
+        operation = lib.tpc_operation_send_quietly(ring, 1, left.fileno(), b"abc", 3, 0)
+        assert lib.tpc_operation_settled(ring, operation) == 0
+        assert wait(ring) == [(lib.TPC_EVENT_OPERATION, 1, 3, 0)]
+        assert lib.tpc_operation_settled(ring, operation) == 1
+        operation = lib.tpc_operation_send_quietly(ring, 2, left.fileno(), b"abc", 3, 0)
+        assert wait(ring, 60_000, work_max=1) == []
+        assert lib.tpc_operation_settled(ring, operation) == 1
+        right.close()
+        assert lib.tpc_operation_send_quietly(ring, 3, left.fileno(), b"abc", 3, 0) > 0
+        assert wait(ring) == [(lib.TPC_EVENT_OPERATION, 3, -errno.EPIPE, 0)]
+
+
+def test_a_signal_ends_the_wait(ring):
+    previous = signal.signal(signal.SIGUSR2, lambda *_: None)
+    try:
+        for _ in range(2):  # the first wait submits the wake-up's poll as well
+            threading.Timer(0.05, signal.pthread_kill, [threading.main_thread().ident, signal.SIGUSR2]).start()
+            assert wait(ring, 60_000) == -errno.EINTR
+    finally:
+        signal.signal(signal.SIGUSR2, previous)

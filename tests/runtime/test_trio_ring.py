@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import gc
 import logging
 import os
 import signal
@@ -14,6 +15,7 @@ import pytest
 import trio
 import trio.testing
 
+from tpc_broker._ring import ffi, lib
 from tpc_broker.runtime import ring as ring_module
 from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.ring import Feature, Ring, RingUnavailable, hidden_features
@@ -199,6 +201,69 @@ def test_while_a_cancelled_operation_is_under_way_its_buffer_is_held(run):
         buffer.extend(b"x")
 
     run(main)
+
+
+def test_a_started_operation_holds_its_buffer_until_its_completion(run):
+    async def main():
+        ring = current_ring()
+        left, right = socket.socketpair()
+        buffer = bytearray(10)
+        results = []
+        done = trio.Event()
+
+        def complete(result, _flags, _data):
+            results.append(result)
+            done.set()
+
+        def start():
+            pinned = ffi.from_buffer(buffer)
+            ring.start(lib.tpc_operation_receive, left.fileno(), pinned, 10, 0, callback=complete, pinned=pinned)
+
+        start()
+        gc.collect()
+        with pytest.raises(BufferError):
+            buffer.extend(b"x")
+        with left, right:
+            right.send(b"hello")
+            await done.wait()
+        assert results == [5]
+        buffer.extend(b"x")
+        assert buffer[:5] == b"hello"
+
+    run(main)
+
+
+def test_only_a_timeout_counts_as_no_events():
+    """trio's clock jumps, and idle waiters wake, when get_events is false."""
+    manager = trio_ring.RingIOManager(Ring(), RingOptions(stall_ms=0))
+    manager.force_wakeup()
+    assert manager.get_events(10)
+    assert not manager.get_events(0.001)
+    manager.close()
+
+
+def test_another_thread_may_not_wait():
+    """As guest mode would."""
+    manager = trio_ring.RingIOManager(Ring(), RingOptions(stall_ms=0))
+    caught = []
+
+    def wait():
+        try:
+            manager.get_events(0)
+        except RuntimeError as error:
+            caught.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    manager.close()
+    assert "guest mode" in caught[0]
+
+
+def test_a_trio_whose_private_names_have_moved_is_refused(monkeypatch):
+    monkeypatch.delattr(trio_ring.trio_run, "TheIOManager")
+    with pytest.raises(RuntimeError, match=r"range in pyproject\.toml"):
+        trio_ring.check_trio()
 
 
 def test_an_accept_that_beats_its_cancel_is_delivered(run):
