@@ -124,6 +124,13 @@ static tpc_request *make_request(connection *it, tpc_frame *frame) {
     return request;
 }
 
+void tpc_request_leaves_python(tpc_connections *connections, tpc_request *request) {
+    if (!request->in_python) return;
+    request->in_python = 0;
+    connection *it = connection_find(connections, request->connection);
+    if (it != NULL) it->requests_in_python--;
+}
+
 /* Takes the frame. The connection may be closing afterwards. */
 static void deliver(connection *it, tpc_frame *frame) {
     tpc_connections *connections = it->owner;
@@ -132,12 +139,15 @@ static void deliver(connection *it, tpc_frame *frame) {
     if (send_reserve_answer(it, frame->length) < 0) goto no_memory;
     it->requests++;
     connections->statistics.requests++;
-    if (connections->hot != NULL && connections->hot(connections->hot_context, request)) {
+    if (connections->hot != NULL && it->requests_in_python == 0 && connections->hot(connections->hot_context, request)) {
         connections->statistics.requests_hot++;
         return;
     }
-    if (tpc_ring_push_event(connections->ring, TPC_EVENT_REQUEST, request->connection, request->sequence, frame->length, request) == 0)
+    if (tpc_ring_push_event(connections->ring, TPC_EVENT_REQUEST, request->connection, request->sequence, frame->length, request) == 0) {
+        request->in_python = 1;
+        it->requests_in_python++;
         return;
+    }
 no_memory:
     tpc_request_release(request);
     connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);

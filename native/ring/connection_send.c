@@ -237,18 +237,21 @@ int tpc_answer_none(tpc_connections *connections, uint64_t id, int64_t sequence)
 }
 
 int tpc_request_answer_bytes(tpc_connections *connections, tpc_request *request, const uint8_t *data, size_t length) {
+    tpc_request_leaves_python(connections, request);
     int result = tpc_answer_bytes(connections, request->connection, request->sequence, data, length);
     tpc_request_release(request);
     return result;
 }
 
 int tpc_request_answer_slices(tpc_connections *connections, tpc_request *request, const tpc_slice *slices, uint32_t count) {
+    tpc_request_leaves_python(connections, request);
     int result = tpc_answer_slices(connections, request->connection, request->sequence, slices, count);
     tpc_request_release(request);
     return result;
 }
 
 int tpc_request_answer_none(tpc_connections *connections, tpc_request *request) {
+    tpc_request_leaves_python(connections, request);
     int result = tpc_answer_none(connections, request->connection, request->sequence);
     tpc_request_release(request);
     return result;

@@ -117,6 +117,7 @@ typedef struct connection {
     int64_t first_sequence;     /* the oldest whose answer has not left */
     int64_t next_sequence;
     uint32_t requests_unanswered;
+    uint32_t requests_in_python; /* while there are any, the hot handler is not asked: it would overtake them */
     uint32_t head_slice;        /* where the answer of first_sequence is to be sent on */
     uint32_t head_offset;
     uint64_t held_bytes;

@@ -371,6 +371,7 @@ int tpc_plane_produce_with(tpc_plane *plane, tpc_request *request, const tpc_pro
     }
     plane->left_reason = TPC_LEFT_NONE;
     plane->statistics.produces_taken++;
+    tpc_request_leaves_python(plane->connections, request);
     if (about.request.acks == 0) {
         end_without_answer(plane, pending);
         return 1;

@@ -209,7 +209,7 @@ class JournalledStorage:
             while led.handle in self._led:
                 taken = self._plane.write_behind_take(led.handle, limits.WRITE_BEHIND_BYTES_MAX)
                 if taken is None:
-                    return
+                    break
                 with taken:
                     try:
                         await led.files.append(taken.buffers)
@@ -220,7 +220,17 @@ class JournalledStorage:
                     led.written_bytes += taken.size
                     self._plane.write_behind_done(led.handle, taken.end_offset)
                 if taken.end_offset >= upto:
-                    return
+                    break
+        await self._make_room_ahead(led)
+
+    async def _make_room_ahead(self, led: Led) -> None:
+        """So that a busy partition's appends need not come to Python for room."""
+        if led.handle not in self._led or self._plane.bytes_admitted(led.handle) >= ROOM_STEP_BYTES // 2:
+            return
+        try:
+            await self.make_room(led.files, led.handle, ROOM_STEP_BYTES)
+        except (OSError, PartitionOfflineError) as error:
+            log.debug("%s-%d: no room ahead: %s", led.files.topic, led.files.key.partition, error)
 
     # -- maintenance -------------------------------------------------------------------------------------------------
 

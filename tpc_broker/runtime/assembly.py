@@ -181,6 +181,7 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
         new_run_id=lambda: secrets.randbits(63),
         reopen_journal_file=descriptor.reopen,
     )
+    plane.set_hot(on=True)
     try:
         yield CoreAssembly(ClientConnections(connections), plane, storage, disk, clock)
     finally:

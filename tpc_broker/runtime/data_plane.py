@@ -158,6 +158,10 @@ class RingDataPlane:
             self._failed.discard(event)
             raise PartitionOfflineError("the journal failed")
 
+    def set_hot(self, *, on: bool) -> None:
+        """Whether Produce is tried inside the ring's wait, before Python sees the request."""
+        lib.tpc_plane_set_hot(self._plane, on)
+
     # -- produce -----------------------------------------------------------------------------------------------------
 
     def produce(self, request: Request) -> bool:

@@ -59,6 +59,7 @@ typedef struct tpc_request {
     int16_t api_key;
     int16_t api_version;
     uint8_t flexible;            /* the body has compact strings and tagged fields */
+    uint8_t in_python;           /* handed over as an event, not yet answered or taken back */
     struct tpc_request *next;    /* for whoever owns it */
 } tpc_request;
 
