@@ -11,7 +11,7 @@ from pathlib import Path
 from cffi import FFI
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from native.build_bytes import ROOT, cdef_text, extension_flags, include_text  # noqa: E402  (path set just above)
+from native.build_bytes import ROOT, cdef_text, extension_flags, include_text
 
 FOLDER = Path(__file__).resolve().parent / "ring"
 BYTES = Path(__file__).resolve().parent / "bytes"

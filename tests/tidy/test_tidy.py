@@ -52,7 +52,7 @@ def room_of(path: Path) -> str | None:
     parts = path.relative_to(ROOT).parts
     if parts[0] == "routing":
         return "routing"
-    if parts[0] != "tpc_broker" or len(parts) == 2 and parts[1] == "__init__.py":
+    if parts[0] != "tpc_broker" or (len(parts) == 2 and parts[1] == "__init__.py"):
         return None
     return parts[1].removesuffix(".py")
 

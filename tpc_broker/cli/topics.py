@@ -56,7 +56,8 @@ def create(name: str, partitions: int, configs: tuple[str, ...], bootstrap: str,
             fail(f"--config {config}: expected K=V, for example retention.ms=86400000", 2)
         settings[key] = value
     new = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=settings)
-    wait_for(admin_client(bootstrap).create_topics([new], request_timeout=REQUEST_TIMEOUT_S), bootstrap)
+    admin = admin_client(bootstrap)  # its requests end with it, so it is kept until they are answered
+    wait_for(admin.create_topics([new], request_timeout=REQUEST_TIMEOUT_S), bootstrap)
     if as_json:
         print_json({"topic": name, "created": True})
     else:
@@ -133,7 +134,8 @@ def _offsets(admin: AdminClient, name: str, indexes: list[int], spec: Any, boots
 @common_options
 def delete(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     """Delete a topic and its records."""
-    wait_for(admin_client(bootstrap).delete_topics([name], request_timeout=REQUEST_TIMEOUT_S), bootstrap)
+    admin = admin_client(bootstrap)
+    wait_for(admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S), bootstrap)
     if as_json:
         print_json({"topic": name, "deleted": True})
     else:

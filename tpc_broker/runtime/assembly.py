@@ -15,7 +15,7 @@ import secrets
 import time
 import uuid
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,11 +23,13 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.broker.core_storage import JournalledStorage
+from tpc_broker.broker.storage_moves import gather
 from tpc_broker.broker.storage_recovery import JournalDamagedError, RecoveredCore, recover_core
 from tpc_broker.log.checkpoint import CheckpointError
 from tpc_broker.log.files import journal_file_name
 from tpc_broker.log.journal import JournalMode, JournalUnreadableError
 from tpc_broker.metadata.settings import load_settings
+from tpc_broker.model import CoreId
 from tpc_broker.runtime.client_connections import ClientConnections
 from tpc_broker.runtime.connections import ConnectionLimits, Connections
 from tpc_broker.runtime.data_plane import JournalStart, RingDataPlane
@@ -148,16 +150,22 @@ async def _recover(options: CoreOptions, disk: RingDisk, settings: Settings) -> 
     return recovered
 
 
-async def recover_journal(options: CoreOptions) -> None:
-    """Recovery of one journal down to a clean checkpoint, and nothing else."""
+async def recover_all(options: CoreOptions) -> None:
+    """Every journal that is there, down to nothing to replay; then no core owns anything. No core may be running."""
     disk = RingDisk(current_ring())
-    descriptor = JournalDescriptor(Path(options.data), options.core)
-    await descriptor.lock_before_recovery()
-    try:
-        recovered = await _recover(options, disk, load_settings(options.settings, options.overrides).settings)
-        await recovered.close()
-    finally:
-        descriptor.close()
+    journals = Path(options.data) / "journals"
+    settings = load_settings(options.settings, options.overrides).settings
+    cores = sorted(CoreId(int(file.stem)) for file in journals.glob("[0-9]*.journal"))
+    for core in cores:
+        descriptor = JournalDescriptor(Path(options.data), core)
+        await descriptor.lock_before_recovery()
+        try:
+            recovered = await _recover(replace(options, core=core), disk, settings)
+            await recovered.close()
+        finally:
+            descriptor.close()
+    count = await gather(disk, journals, cores)
+    log.info("%d journals recovered, %d partitions to be placed again", len(cores), count)
 
 
 @asynccontextmanager

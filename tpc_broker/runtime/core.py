@@ -20,7 +20,7 @@ import trio
 from tpc_broker import limits
 from tpc_broker.broker.core import Core, Place
 from tpc_broker.metadata.settings import load_settings
-from tpc_broker.runtime.assembly import CannotRunError, CoreAssembly, open_assembly, recover_journal
+from tpc_broker.runtime.assembly import CannotRunError, CoreAssembly, open_assembly, recover_all
 from tpc_broker.runtime.control import ControlChannel
 from tpc_broker.runtime.data_directory import read_properties
 from tpc_broker.runtime.logs import set_up_logging
@@ -53,7 +53,11 @@ def _die_with_supervisor(supervisor_pid: int) -> None:
 
 
 async def _recover_only(options: CoreOptions) -> int:
-    await recover_journal(options)
+    try:
+        await recover_all(options)
+    except CannotRunError as error:
+        log.critical("%s", error)
+        return EXIT_FAILED
     return EXIT_OK
 
 

@@ -123,15 +123,11 @@ class Supervisor:
         if data.cores == self._options.cores or not journals:
             return
         log.info("cores: %s yesterday, %d now; recovering every journal first", data.cores, self._options.cores)
-        for core in journals:
-            code = await self._run_recovery(core)
-            if code != 0:
-                raise StartError(f"recovery of the journal of core {core} failed (exit code {code}); the log says why")
-
-    async def _run_recovery(self, core: CoreId) -> int:
-        arguments = self._core_options(core, control_fd=-1, recover_only=True).to_arguments()
+        arguments = self._core_options(CoreId(0), control_fd=-1, recover_only=True).to_arguments()
         process = subprocess.Popen([sys.executable, "-m", "tpc_broker.runtime.core", *arguments])
-        return await _wait_for(process)
+        code = await _wait_for(process)
+        if code != 0:
+            raise StartError(f"recovery of yesterday's journals failed (exit code {code}); the log says why")
 
     def _core_options(self, core: CoreId, *, control_fd: int, recover_only: bool = False) -> CoreOptions:
         return CoreOptions(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tpc_broker import limits
 from tpc_broker.broker.fetch_sessions import FetchContext, FetchOutcome, FetchPartition, PartitionKey
 from tpc_broker.broker.partition import Partition
-from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
 from tpc_broker.kafka import messages
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def _partition_data(reading: Reading, hints: set[int], version: int) -> Any:
         last_stable_offset=reading.last_stable_offset,
         log_start_offset=reading.log_start_offset,
         aborted_transactions=None,
-        records=reading.buffers if reading.buffers else b"",
+        records=reading.buffers or b"",
     )
     if reading.aborted is not None:
         data.aborted_transactions = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tpc_broker.broker.partition import Partition
-from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
 from tpc_broker.kafka import messages
 from tpc_broker.model import NO_LEADER_EPOCH
 
@@ -93,9 +93,7 @@ async def _fill(partition: Partition, timestamp: int, upto: int, answer: Any) ->
     elif timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         answer.offset = bounds.log_start_offset
         answer.leader_epoch = partition.epoch_of(bounds.log_start_offset)
-    elif timestamp == LATEST_TIERED_TIMESTAMP:
-        answer.leader_epoch = NO_LEADER_EPOCH
-    elif timestamp == EARLIEST_PENDING_UPLOAD_TIMESTAMP:
+    elif timestamp == LATEST_TIERED_TIMESTAMP or timestamp == EARLIEST_PENDING_UPLOAD_TIMESTAMP:
         answer.leader_epoch = NO_LEADER_EPOCH
     else:
         found = await (
