@@ -1,5 +1,8 @@
 """Produce through real sockets, a real ring and a real journal file. With all features and with 5.8's."""
 
+import fcntl
+import os
+
 import pytest
 
 from tests.support.connection_bench import frame_of
@@ -7,7 +10,7 @@ from tests.support.journal_file import APPEND, CUT
 from tests.support.plane_bench import NOW_MS, PlaneBench, read_produce_answer, records_of, settings_with
 from tests.support.record_batches import TRANSACTIONAL, Record, batch, old_message, read_batches
 from tpc_broker.error_codes import ErrorCode as E
-from tpc_broker.runtime.plane import Left, PartitionFlag, Verdict
+from tpc_broker.runtime.plane import JournalMode, Left, PartitionFlag, Verdict
 
 
 @pytest.fixture(params=["", "5.8"], ids=["all-features", "as-5.8"])
@@ -241,3 +244,69 @@ def test_a_malformed_body_is_left(bench):
     client.sendall(frame_of(b"\0", api_key=0, api_version=7))
     bench.until(lambda: len(bench.left) == 2)
     assert bench.left[1][0] is Left.MALFORMED
+
+
+class StalledBench(PlaneBench):
+    """A core whose journal is a full pipe: a write neither fails nor ends before :meth:`let_go`."""
+
+    def __init__(self, path):
+        super().__init__(path, mode=JournalMode.BUFFERED_DSYNC)
+        self.reading, writing = os.pipe2(os.O_CLOEXEC)
+        size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+        os.write(writing, bytes(size))
+        os.dup2(writing, self.descriptor)
+        os.close(writing)
+
+    def let_go(self):
+        os.read(self.reading, 1 << 20)
+        self.settle()
+
+    def shut(self):
+        super().shut()
+        os.close(self.reading)
+
+
+@pytest.fixture
+def stalled(tmp_path):
+    bench = StalledBench(tmp_path / "stalled.journal")
+    yield bench
+    bench.let_go()
+    bench.shut()
+
+
+def test_what_does_not_become_durable_in_time_is_answered_and_kept(stalled):
+    handle = stalled.lead("t")
+    client = stalled.connect()
+    assert stalled.produce(client, ("t", 0, records_of(1)), timeout_ms=1) == [(E.REQUEST_TIMED_OUT, 0)]
+    assert stalled.plane.statistics()["produces_timed_out"] == 1
+    assert stalled.readable(handle) == []
+    stalled.let_go()
+    assert stalled.readable(handle) == [(0, [b"value0"])]
+
+
+def test_nothing_is_answered_or_readable_while_the_write_is_under_way(stalled):
+    handle = stalled.lead("t")
+    relaxed = stalled.lead("r", settings=settings_with(PartitionFlag.RELAXED))
+    client, other = stalled.connect(), stalled.connect()
+    stalled.send(client, [("t", 0, records_of(1))])
+    assert stalled.produce(other, ("r", 0, records_of(1))) == [(E.NONE, 0)], "relaxed does not wait"
+    for _ in range(20):
+        stalled.turn()
+    assert stalled.plane.statistics()["produces_pending"] == 1
+    assert [stalled.plane.state(h).high_watermark for h in (handle, relaxed)] == [0, 0]
+    assert stalled.plane.journal_statistics()["commits_in_flight"] == 1
+    stalled.let_go()
+    assert stalled.answer(client) == [(E.NONE, 0)]
+
+
+def test_a_partition_withdrawn_during_the_write(stalled):
+    gone = stalled.lead("gone")
+    kept = stalled.lead("kept")
+    client = stalled.connect()
+    stalled.send(client, [("gone", 0, records_of(1)), ("kept", 0, records_of(1))])
+    stalled.until(lambda: stalled.plane.journal_statistics()["commits_in_flight"])
+    stalled.plane.withdraw(gone)
+    assert stalled.plane.statistics()["produces_pending"] == 1, "the other partition still waits"
+    stalled.let_go()
+    assert stalled.answer(client) == [(E.NOT_LEADER_OR_FOLLOWER, -1), (E.NONE, 0)]
+    assert stalled.plane.state(kept).high_watermark == 1
