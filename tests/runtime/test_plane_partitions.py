@@ -1,6 +1,7 @@
 """Partitions without clients: producers' sequences, batches in memory, write-behind, and a model that knows better."""
 
 from dataclasses import dataclass, field, replace
+from random import Random
 
 import pytest
 import trio
@@ -9,10 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from tests.support.plane_bench import NOW_MS, PlaneBench, records_of, settings_with, topic_id_of
-from tests.support.record_batches import read_batches
-from tpc_broker._ring import lib
-from tpc_broker.error_codes import ErrorCode as E
-from tpc_broker.runtime.plane import (
+from tests.support.plane_face import (
     JournalEntryKind,
     JournalFailedError,
     JournalFullError,
@@ -22,6 +20,9 @@ from tpc_broker.runtime.plane import (
     ProducerBatch,
     ProducerState,
 )
+from tests.support.record_batches import read_batches
+from tpc_broker._ring import lib
+from tpc_broker.error_codes import ErrorCode as E
 
 VERSION = 9
 SEQUENCE_MAX = 2**31 - 1
@@ -164,6 +165,25 @@ def test_silent_producers_expire(bench):
     assert outcome(bench, handle, (3, 0, 0)) == (E.NONE, 3, True)
 
 
+def test_expiry_loses_nobody_else(bench):
+    """Removal from the hash table moves others; with random ids there are collisions enough."""
+    handle = bench.lead("t", log_end_offset=1000)
+    chooser = Random(7)
+    silent = {chooser.randrange(2**62): chooser.random() < 0.5 for _ in range(700)}
+    bench.plane.load_producers(
+        handle,
+        [
+            ProducerState(producer, 0, 0 if old else NOW_MS, (ProducerBatch(n, n, NOW_MS, 5, 5),))
+            for n, (producer, old) in enumerate(silent.items())
+        ],
+    )
+    assert bench.plane.expire_producers(handle, NOW_MS) == sum(silent.values())
+    assert {s.producer_id for s in bench.plane.dump_producers(handle)} == {p for p, old in silent.items() if not old}
+    for number, (producer, old) in enumerate(silent.items()):
+        if not old:
+            assert outcome(bench, handle, (producer, 0, 5)) == (E.NONE, number, True)
+
+
 # ------------------------------------------------------------------------------------------ appends of the broker's own
 
 
@@ -173,6 +193,7 @@ def test_appends_of_python_wait_for_their_commit(bench):
     assert (appended.base_offset, appended.next_offset, appended.error_code) == (0, 5, E.NONE)
     assert bench.plane.state(handle).high_watermark == 0
     assert bench.readable(handle) == []
+    assert bytes(bench.plane.read(handle, 0, 1 << 20, 5)) == b"", "not even when asked up to the log's end"
     bench.until(lambda: appended.commit.durable)
     assert [base for base, _ in bench.readable(handle)] == [0, 2]
     assert bench.plane.append(handle, records_of(1, crc=5)).error_code is E.CORRUPT_MESSAGE

@@ -8,9 +8,9 @@ import pytest
 from tests.support.connection_bench import frame_of
 from tests.support.journal_file import APPEND, CUT
 from tests.support.plane_bench import NOW_MS, PlaneBench, read_produce_answer, records_of, settings_with
+from tests.support.plane_face import JournalMode, Left, PartitionFlag, Verdict
 from tests.support.record_batches import TRANSACTIONAL, Record, batch, old_message, read_batches
 from tpc_broker.error_codes import ErrorCode as E
-from tpc_broker.runtime.plane import JournalMode, Left, PartitionFlag, Verdict
 
 
 @pytest.fixture(params=["", "5.8"], ids=["all-features", "as-5.8"])
@@ -310,3 +310,17 @@ def test_a_partition_withdrawn_during_the_write(stalled):
     stalled.let_go()
     assert stalled.answer(client) == [(E.NOT_LEADER_OR_FOLLOWER, -1), (E.NONE, 0)]
     assert stalled.plane.state(kept).high_watermark == 1
+
+
+def test_a_small_batch_does_not_keep_a_large_request(bench):
+    handle = bench.lead("t")
+    client = bench.connect()
+    before = bench.connections.budget.bytes_used
+    bench.send(client, [("nowhere", 0, bytes(500_000)), ("t", 0, records_of(1))])
+    bench.until(lambda: bench.left)
+    _, request = bench.left.pop()
+    assert bench.plane.produce_with(request, [Verdict(E.UNKNOWN_TOPIC_OR_PARTITION), Verdict()])
+    assert bench.answer(client) == [(E.UNKNOWN_TOPIC_OR_PARTITION, -1), (E.NONE, 0)]
+    bench.until(lambda: bench.connections.statistics().answer_bytes_unsent == 0)
+    assert bench.readable(handle) == [(0, [b"value0"])]
+    assert bench.connections.budget.bytes_used - before < 10_000

@@ -1,8 +1,7 @@
-"""The Python face of one core's data plane: its journal, and the partitions it leads. C does the work (`native/ring`).
+"""A face of the data plane in C for its own tests: all that `cdef/40_journal.h` and `cdef/50_partition.h` offer.
 
-Purpose. :class:`Plane` opens the journal where recovery found its end, registers and withdraws partitions, answers
-whole Produce requests, appends the broker's own records, reads the newest batches from memory, hands out what is to be
-written behind, and keeps the producers' sequences.
+The broker's face is `tpc_broker.runtime.data_plane`, cut to what the broker asks for; this one leaves nothing out
+(producers' snapshots and expiry, verdicts, commits as objects), so that each function of the C interface has a test.
 
 Invariants. `log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset`, asserted in C after changes.
 Readers get nothing above the high watermark, which moves when the journal is durable. What is not written behind stays
@@ -367,7 +366,7 @@ class Plane:
 
     # ------------------------------------------------------------------------------------------ the journal
 
-    def journal_entry(  # noqa: PLR0913 (the fields of an entry)
+    def journal_entry(
         self,
         kind: JournalEntryKind,
         topic_id: bytes,
@@ -415,7 +414,7 @@ class Plane:
 
     # ------------------------------------------------------------------------------------------ partitions
 
-    def register(  # noqa: PLR0913 (what identifies a log, and its bounds)
+    def register(
         self,
         topic: str,
         topic_id: bytes,
@@ -655,7 +654,7 @@ class Plane:
         for kind in (lib.TPC_EVENT_JOURNAL_DURABLE, lib.TPC_EVENT_JOURNAL_FAILED, lib.TPC_EVENT_JOURNAL_SPACE):
             self.ring.on_event(kind, None)
         self.ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, None)
-        lib.tpc_plane_set_hot(self.pointer, False)  # noqa: FBT003 (a C function)
+        lib.tpc_plane_set_hot(self.pointer, False)
         lib.tpc_plane_free(self.pointer)
         lib.tpc_journal_close(self.journal)
 
