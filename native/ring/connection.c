@@ -12,6 +12,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+_Static_assert(sizeof((tpc_connection_statistics){0}.closed_by_reason) / sizeof(uint64_t) == TPC_CLOSE_REASONS_COUNT,
+               "one counter for each reason");
+
 static const int64_t NS_PER_MS = 1000000;
 
 /* ------------------------------------------------------------------------------------------------ slots */
@@ -237,10 +240,13 @@ static connection *victim_of_starvation(tpc_connections *connections, int64_t no
         if (sender->assembly_progress_ns + allowed_ns <= now_ns) return sender;
     }
     if (waiting->starved_ns + allowed_ns > now_ns) return NULL;
+    connection *parked = NULL; /* parked bytes are charged as well, but an unfinished request goes first */
     for (node *at = connections->by_starvation.previous; at != &waiting->by_starvation; at = at->previous) {
         connection *other = NODE_OWNER(at, connection, by_starvation);
         if (other->partial != NULL) return other;
+        if (parked == NULL && other->backlog != NULL) parked = other;
     }
+    if (parked != NULL && sender == NULL) return parked;
     return waiting->starved_ns + 4 * allowed_ns > now_ns ? NULL : sender;
 }
 
