@@ -19,7 +19,6 @@ CORE_START_ATTEMPTS_MAX = 5  # before the first "ready"; later a core is restart
 CORE_DOWN_GRACE_MS = 1_000  # down for longer: its port accepts and closes, Metadata says LEADER_NOT_AVAILABLE
 DRAIN_DEADLINE_MS = 20_000
 DRAIN_HURRIED_MS = 1_000
-LOCK_RETRY_MS = 5_000  # a dead core's ring may outlive it and hold the journal's lock
 
 # Mailboxes between cores.
 MAILBOX_CALLS_MAX = 256  # calls under way from one core to one other

@@ -319,3 +319,7 @@ int tpc_ring_close(tpc_ring *ring, int64_t timeout_ns) {
     free(ring);
     return 0;
 }
+
+int tpc_ring_hold_file(tpc_ring *ring, int descriptor) {
+    return io_uring_register_files(&ring->uring, &descriptor, 1);
+}

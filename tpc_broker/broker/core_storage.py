@@ -30,28 +30,19 @@ from tpc_broker import limits
 from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
 from tpc_broker.broker.storage_checkpoint import Checkpointer, ensure_ballast, release_ballast
 from tpc_broker.broker.storage_folders import (
-    PartitionListing,
     create_partition,
     delete_folder,
     remove_deleted_folders,
     remove_folder,
 )
-from tpc_broker.broker.storage_moves import read_unowned
-from tpc_broker.broker.storage_recovery import (
-    OfflinePartition,
-    RecoveredCore,
-    open_checkpointed,
-    rewrite_partition,
-)
-from tpc_broker.broker.storage_segments import SegmentFolder
+from tpc_broker.broker.storage_recovery import RecoveredCore, rewrite_partition
 from tpc_broker.errors import PartitionOfflineError
-from tpc_broker.log.files import partition_folder_name
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
     from pathlib import Path
 
     from tpc_broker.broker.ports import Clock, DataPlane, Disk
@@ -144,36 +135,6 @@ class JournalledStorage:
         files.settings = log_settings(config)
         self._storages[key] = files
         return files
-
-    async def adopt(self, keys: Collection[TopicPartition]) -> None:
-        """Take over what another core owned before the number of cores changed; named by our checkpoint afterwards.
-
-        To be called before anything of these partitions enters the journal. See `storage_moves`.
-        """
-        strange = [key for key in keys if key not in self._storages and key not in self._recovered.offline]
-        unowned = await read_unowned(self._disk, self._data / "journals") if strange else {}
-        adopted = 0
-        for key in strange:
-            state = unowned.get(key)
-            if state is None:
-                continue
-            path = self._data / "topics" / partition_folder_name(state.topic, key.partition)
-            try:
-                listing = await PartitionListing.read(self._disk, path)
-            except FileNotFoundError:
-                listing = None
-            reason = "its folder is missing" if listing is None else listing.offline
-            if listing is None or reason is not None:
-                self._recovered.offline[key] = OfflinePartition(state.topic, key, reason or "", state)
-                self._checkpointer.kept[key] = state
-                continue
-            folder = SegmentFolder(self._recovered.files, path)
-            self._storages[key] = self._unclaimed[key] = await open_checkpointed(folder, listing, state, LogSettings())
-            adopted += 1
-        if adopted:
-            log.info("%d partitions come from other cores", adopted)
-            while not await self.checkpoint():
-                await trio.sleep(TROUBLE_RETRY_S)
 
     async def begin_epoch(self, files: PartitionStorage) -> None:
         """A leader epoch above every earlier one, durable when this returns (HARD_PARTS 4)."""

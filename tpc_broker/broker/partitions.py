@@ -82,14 +82,11 @@ class Partitions:
     async def open_metadata_log(self) -> Partition:
         """Core 0's metadata log, which no image knows. PartitionOfflineError when it is damaged."""
         topic = TopicImage(METADATA_TOPIC, METADATA_TOPIC_ID, _ON_CORE_0, 0)
-        await self._storage.adopt([METADATA_PARTITION])
         return await self._open_one(topic, METADATA_PARTITION)
 
     async def follow(self, before: ClusterImage, after: ClusterImage) -> list[tuple[TopicPartition, LeaderEpoch]]:
         """Open, alter and delete what changed; returns what was opened and its epochs."""
         opened: list[tuple[TopicPartition, LeaderEpoch]] = []
-        if not before.version:
-            await self._storage.adopt(list(after.partitions_of(self._core.core_id)))
         limiter = trio.CapacityLimiter(OPEN_AT_ONCE_MAX)
         async with trio.open_nursery() as nursery:
             for old, new in changed_topics(before, after):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from tpc_broker.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
     from tpc_broker.broker.storage import PartitionStorage
@@ -302,10 +302,6 @@ class CoreStorage(Protocol):
 
     async def open(self, key: TopicPartition, topic: str, config: TopicConfig) -> PartitionStorage:
         """Recovered, or made. PartitionOfflineError when damaged."""
-        ...
-
-    async def adopt(self, keys: Collection[TopicPartition]) -> None:
-        """Take over what another core owned before the number of cores changed."""
         ...
 
     async def begin_epoch(self, files: PartitionStorage) -> None:

@@ -1,21 +1,19 @@
 """What a core's broker stands on, put together in order: ring, disk, recovered journal, connections, data plane.
 
-A held lock on the journal means that the ring of a core that died may still be writing to it (HARD_PARTS 13): starts
-retry for ``LOCK_RETRY_MS``. The locked descriptor is the one that the journal is written through, so the lock lasts as
-long as the last write.
+The journal's lock comes first: while it is held elsewhere, the ring of a core that died may still be writing
+(`journal_lock`).
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import secrets
 import time
 import uuid
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,17 +21,23 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.broker.core_storage import JournalledStorage
-from tpc_broker.broker.storage_moves import gather
+from tpc_broker.broker.storage_handover import hand_over, journal_cores
+from tpc_broker.broker.storage_handover import recover_all as recover_every_journal
 from tpc_broker.broker.storage_recovery import JournalDamagedError, RecoveredCore, recover_core
+from tpc_broker.kafka.records import read_batches
 from tpc_broker.log.checkpoint import CheckpointError
 from tpc_broker.log.files import journal_file_name
 from tpc_broker.log.journal import JournalMode, JournalUnreadableError
+from tpc_broker.metadata.image import ClusterImage
+from tpc_broker.metadata.records import decode_record
 from tpc_broker.metadata.settings import load_settings
-from tpc_broker.model import CoreId
+from tpc_broker.model import METADATA_TOPIC_ID, CoreId, MetadataVersion, PartitionIndex, TopicPartition
+from tpc_broker.routing import adapt_to_cores
 from tpc_broker.runtime.client_connections import ClientConnections
 from tpc_broker.runtime.connections import ConnectionLimits, Connections
 from tpc_broker.runtime.data_plane import JournalStart, RingDataPlane
 from tpc_broker.runtime.disk import RingDisk
+from tpc_broker.runtime.journal_lock import JournalLock, JournalLockedError
 from tpc_broker.runtime.journal_probe import FLAGS, probe_journal_mode
 from tpc_broker.runtime.trio_ring import current_ring
 
@@ -45,7 +49,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOCK_POLL_S = 0.005
 QUIET_POLL_S = 0.002
 QUIET_WAIT_S = 5.0
 
@@ -78,36 +81,16 @@ class CoreAssembly:
 
 
 class JournalDescriptor:
-    """The descriptor that commits are written through, locked for the life of the core."""
+    """The descriptor that commits are written through, in the mode that was found best."""
 
-    def __init__(self, data: Path, core: int) -> None:
-        self.path = data / "journals" / journal_file_name(core)
+    def __init__(self, data: Path, core: CoreId) -> None:
+        self._path = data / "journals" / journal_file_name(core)
         self.mode = JournalMode.UNKNOWN
         self.fd = -1
 
-    async def lock_before_recovery(self) -> None:
-        """Wait until no ring of an earlier life can write any more. A journal that is not there needs no lock."""
-        self.mode = await trio.to_thread.run_sync(probe_journal_mode, self.path.parent)
-        if self.path.exists():
-            await self._open_and_lock()
-
-    async def open_after_recovery(self) -> int:
-        if self.fd < 0:
-            await self._open_and_lock()
-        return self.fd
-
-    async def _open_and_lock(self) -> None:
-        self.fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | FLAGS[self.mode])
-        deadline_s = trio.current_time() + limits.LOCK_RETRY_MS / 1000
-        while True:
-            try:
-                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if trio.current_time() > deadline_s:
-                    raise CannotRunError(f"{self.path} is locked by another process") from None
-                await trio.sleep(LOCK_POLL_S)
-                continue
-            return
+    async def open(self) -> None:
+        self.mode = await trio.to_thread.run_sync(probe_journal_mode, self._path.parent)
+        self.fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | FLAGS[self.mode])
 
     def reopen(self) -> tuple[int, int]:
         """The same descriptor and mode again, for a journal that failed."""
@@ -151,21 +134,59 @@ async def _recover(options: CoreOptions, disk: RingDisk, settings: Settings) -> 
 
 
 async def recover_all(options: CoreOptions) -> None:
-    """Every journal that is there, down to nothing to replay; then no core owns anything. No core may be running."""
-    disk = RingDisk(current_ring())
-    journals = Path(options.data) / "journals"
-    settings = load_settings(options.settings, options.overrides).settings
-    cores = sorted(CoreId(int(file.stem)) for file in journals.glob("[0-9]*.journal"))
-    for core in cores:
-        descriptor = JournalDescriptor(Path(options.data), core)
-        await descriptor.lock_before_recovery()
-        try:
-            recovered = await _recover(replace(options, core=core), disk, settings)
-            await recovered.close()
-        finally:
-            descriptor.close()
-    count = await gather(disk, journals, cores)
-    log.info("%d journals recovered, %d partitions to be placed again", len(cores), count)
+    """Every journal that is there is replayed, and every partition handed to its owner among today's cores.
+
+    No core may be running. Who owns what is the placement rule's, applied to the metadata log as it was recovered;
+    core 0 writes the same into that log at its start.
+    """
+    ring = current_ring()
+    disk = RingDisk(ring)
+    data = Path(options.data)
+    locks = [JournalLock(data, core) for core in await journal_cores(disk, data)]
+    try:
+        for lock in locks:
+            await lock.take(ring)
+        recovered = await recover_every_journal(disk, data, _new_journal_id)
+        image = await _recovered_image(recovered)
+        settings = load_settings(options.settings, options.overrides).settings
+
+        def owner_of(key: TopicPartition, _topic: str) -> CoreId:
+            topic = image.topic_by_id(key.topic_id)
+            if topic is None:  # the metadata log itself, or a deleted topic whose files go with the next start
+                return CoreId(0)
+            return adapt_to_cores(topic.placement, topic.topic_id, options.cores).owners[key.partition]
+
+        moved = await hand_over(
+            disk, data, recovered, owner_of, cores_count=options.cores, new_journal_id=_new_journal_id,
+            journal_bytes_max=settings.journal_bytes_max,
+        )  # fmt: skip
+    except (JournalDamagedError, JournalUnreadableError, CheckpointError, JournalLockedError) as error:
+        raise CannotRunError(f"{error}; nothing was changed") from error
+    finally:
+        for lock in locks:
+            lock.release()
+    log.info("%d journals recovered, %d partitions have another core now", len(recovered), moved)
+
+
+def _new_journal_id() -> bytes:
+    return uuid.uuid4().bytes
+
+
+async def _recovered_image(recovered: dict[CoreId, RecoveredCore]) -> ClusterImage:
+    """The cluster as the recovered metadata log says; empty where there is none yet."""
+    image = ClusterImage()
+    key = TopicPartition(METADATA_TOPIC_ID, PartitionIndex(0))
+    storage = next((one.storages[key] for one in recovered.values() if key in one.storages), None)
+    if storage is None:
+        return image
+    offset = storage.log_start_offset
+    while offset < storage.written_end_offset:
+        data = await storage.read(offset, 1 << 20)
+        for batch in read_batches(data):
+            offset = batch.last_offset + 1
+            records = [decode_record(record.value) for record in batch.records() if record.value is not None]
+            image = image.apply(records, MetadataVersion(offset))
+    return image
 
 
 @asynccontextmanager
@@ -175,11 +196,16 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
     disk = RingDisk(ring)
     clock = SystemClock()
     settings = load_settings(options.settings, options.overrides).settings
-    descriptor = JournalDescriptor(Path(options.data), options.core)
-    await descriptor.lock_before_recovery()
+    lock = JournalLock(Path(options.data), options.core)
+    try:
+        await lock.take(ring)
+    except JournalLockedError as error:
+        raise CannotRunError(str(error)) from error
     recovered = await _recover(options, disk, settings)
+    descriptor = JournalDescriptor(Path(options.data), options.core)
+    await descriptor.open()
     connections = Connections(ring, _connection_limits(settings))
-    plane = RingDataPlane(ring, connections, _journal_start(recovered, await descriptor.open_after_recovery(), descriptor))
+    plane = RingDataPlane(ring, connections, _journal_start(recovered, descriptor))
     storage = JournalledStorage(
         recovered,
         plane,
@@ -196,6 +222,7 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
         with trio.CancelScope(shield=True):
             await _close(connections, plane, recovered)
         descriptor.close()
+        lock.release()
 
 
 async def _close(connections: Connections, plane: RingDataPlane, recovered: RecoveredCore) -> None:
@@ -221,11 +248,11 @@ def _connection_limits(settings: Settings) -> ConnectionLimits:
     )
 
 
-def _journal_start(recovered: RecoveredCore, fd: int, descriptor: JournalDescriptor) -> JournalStart:
+def _journal_start(recovered: RecoveredCore, descriptor: JournalDescriptor) -> JournalStart:
     superblock = recovered.journal_file.superblock
     place = recovered.scan.next
     return JournalStart(
-        descriptor=fd,
+        descriptor=descriptor.fd,
         mode=int(descriptor.mode),
         journal_id=superblock.journal_id,
         run_id=secrets.randbits(63),

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tpc_broker.broker.storage_handover import HANDOVER_FILE
 from tpc_broker.model import CoreId
 from tpc_broker.runtime.options import StartError
 
@@ -65,6 +66,11 @@ class DataDirectory:
     def journal_cores(self) -> list[CoreId]:
         """Cores that have a journal here, whatever the number of cores is now."""
         return sorted(CoreId(int(file.stem)) for file in (self.path / "journals").glob("[0-9]*.journal"))
+
+    @property
+    def is_handover_unfinished(self) -> bool:
+        """Partitions were being handed to other cores when the broker was stopped: to be done again."""
+        return (self.path / "journals" / HANDOVER_FILE).exists()
 
     def write_cores(self, cores: int) -> None:
         if self._properties.get("cores") != str(cores):

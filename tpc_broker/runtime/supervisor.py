@@ -120,7 +120,7 @@ class Supervisor:
 
     async def _recover_if_cores_changed(self, data: DataDirectory) -> None:
         journals = data.journal_cores()
-        if data.cores == self._options.cores or not journals:
+        if not journals or (data.cores == self._options.cores and not data.is_handover_unfinished):
             return
         log.info("cores: %s yesterday, %d now; recovering every journal first", data.cores, self._options.cores)
         arguments = self._core_options(CoreId(0), control_fd=-1, recover_only=True).to_arguments()

@@ -90,3 +90,9 @@ uint32_t tpc_ring_setup_flags(const tpc_ring *ring);
 uint32_t tpc_ring_entries(const tpc_ring *ring);
 int tpc_ring_fd(const tpc_ring *ring);
 void tpc_ring_get_statistics(const tpc_ring *ring, tpc_ring_statistics *statistics);
+
+/*
+ * The ring keeps this open file open until it is torn down for good, which for the ring of a process that was killed is a
+ * little after its death: a lock on it outlasts the last write. One file per ring; -EBUSY when there is one already.
+ */
+int tpc_ring_hold_file(tpc_ring *ring, int descriptor);
