@@ -1,27 +1,33 @@
 # make run    everything from a fresh machine to a running broker on 127.0.0.1:9092, data in ./data
 # make test   the tests, with their own set-up
 # make build  the set-up without the start
-# make lint   ruff, mypy
-PYTHON ?= python3
-VENV   := .venv
-BIN    := $(VENV)/bin
-NATIVE := $(shell find native -name '*.[ch]' -o -name '*.py' 2>/dev/null)
-ARGS   ?=
-TESTS  ?= tests
+# make lint   ruff and mypy
+#
+# Each step leaves a mark in .venv and is done again only when what it depends on has changed.
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+NATIVE  := $(shell find native -name '*.c' -o -name '*.h' -o -name '*.py')
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --editable
+SOURCES := pyproject.toml setup.py $(NATIVE)
+LISTEN  ?= 127.0.0.1:9092
+DATA    ?= ./data
+ARGS    ?=
+TESTS   ?= tests
 
 .PHONY: run test build lint clean
 
 run: $(BIN)/.built
-	@echo "Starting on 127.0.0.1:9092 with data in ./data. Talk to it with, for example:"
-	@echo "  echo 'hello, log' | kcat -b 127.0.0.1:9092 -t hello -P"
-	@echo "  kcat -b 127.0.0.1:9092 -t hello -C -e"
+	@echo "Starting on $(LISTEN) with data in $(DATA). Talk to it from another terminal, for example with kcat:"
+	@echo "  echo 'hello, log' | kcat -b $(LISTEN) -t hello -P"
+	@echo "  kcat -b $(LISTEN) -t hello -C -e"
 	@echo "Stop it with Ctrl-C."
-	@exec $(BIN)/tpc-broker serve --data ./data --listen 127.0.0.1:9092 $(ARGS)
+	@exec $(BIN)/tpc-broker serve --data $(DATA) --listen $(LISTEN) $(ARGS)
 
 build: $(BIN)/.built
 
 test: $(BIN)/.built-test
-	$(BIN)/python -m pytest $(TESTS) $(ARGS)
+	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
 
 lint: $(BIN)/.built-test
 	$(BIN)/ruff check .
@@ -29,20 +35,23 @@ lint: $(BIN)/.built-test
 
 $(BIN)/.system: scripts/system-packages.sh
 	@scripts/system-packages.sh run
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@touch $@
-
-$(BIN)/.built: $(BIN)/.system pyproject.toml setup.py $(NATIVE)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
 $(BIN)/.system-test: $(BIN)/.system scripts/system-packages.sh
 	@scripts/system-packages.sh test
 	@touch $@
 
-$(BIN)/.built-test: $(BIN)/.system-test $(BIN)/.built
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
+$(BIN)/.built: $(BIN)/.system $(SOURCES)
+	@echo "Building ..."
+	@$(INSTALL) .
 	@touch $@
 
+$(BIN)/.built-test: $(BIN)/.system-test $(SOURCES)
+	@echo "Building, with what the tests need ..."
+	@$(INSTALL) '.[test,lint]'
+	@touch $(BIN)/.built $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info tpc_broker/_bytes.* tpc_broker/_ring.*
+	rm -rf $(VENV) build dist *.egg-info tpc_broker/_bytes.c tpc_broker/_ring.c tpc_broker/_bytes.*.so tpc_broker/_ring.*.so

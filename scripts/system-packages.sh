@@ -3,14 +3,15 @@
 # Asks for nothing when all are there. Uses sudo when not root; where it may not, prints the exact command.
 set -euo pipefail
 
+packages=(python3-venv python3-dev gcc libc6-dev liburing-dev)
 case "${1:-run}" in
-  run)  packages=(python3-venv python3-dev gcc libc6-dev liburing-dev) ;;
-  test) packages=(python3-venv python3-dev gcc libc6-dev liburing-dev kcat default-jre-headless maven e2fsprogs) ;;
+  run)  ;;
+  test) packages+=(kcat default-jre-headless maven e2fsprogs) ;;
   *)    echo "usage: $0 [run|test]" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-  echo "This is not Debian or Ubuntu: install the equivalents of ${packages[*]} yourself." >&2
+  echo "This is not Debian or Ubuntu; if the build fails, install the equivalents of: ${packages[*]}" >&2
   exit 0
 fi
 
@@ -18,6 +19,7 @@ present() {
   case "$1" in
     default-jre-headless) command -v java >/dev/null ;;
     maven)                command -v mvn >/dev/null ;;
+    kcat)                 command -v kcat >/dev/null ;;
     *)                    dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed' ;;
   esac
 }
@@ -30,6 +32,7 @@ done
 
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
+  # sudo is used when it needs no password, or when somebody is there to type it.
   if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
     as_root=(sudo)
   else
@@ -40,4 +43,5 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 echo "Installing system packages: ${missing[*]}"
 "${as_root[@]}" apt-get update -qq
-DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

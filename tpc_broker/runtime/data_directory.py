@@ -11,13 +11,16 @@ import errno
 import fcntl
 import os
 import uuid
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpc_broker.broker.storage_handover import HANDOVER_FILE
 from tpc_broker.model import CoreId
 from tpc_broker.runtime.options import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 FORMAT_VERSION = "1"
 
@@ -47,6 +50,8 @@ class DataDirectory:
             try:
                 directory = cls(path, read_properties(path / "meta.properties"))
                 directory._complete()
+            except UnicodeDecodeError as error:
+                raise StartError(f"{path / 'meta.properties'} is not text: damaged, or another file") from error
             except OSError as error:
                 raise StartError(_unusable(path, error)) from error
             yield directory
@@ -80,7 +85,14 @@ class DataDirectory:
     def _complete(self) -> None:
         version = self._properties.setdefault("version", FORMAT_VERSION)
         if version != FORMAT_VERSION:
-            raise StartError(f"data directory {self.path} has format version {version}; this broker reads {FORMAT_VERSION}")
+            raise StartError(
+                f"data directory {self.path} has format version {version}; this broker reads {FORMAT_VERSION}"
+            )
+        if not self._properties.get("cores", "1").isdigit():
+            raise StartError(
+                f"{self.path / 'meta.properties'}: cores={self._properties['cores']} is not a number; "
+                "it is how many cores the broker ran with last"
+            )
         if "cluster.id" not in self._properties:
             identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
             self._properties["cluster.id"] = identity

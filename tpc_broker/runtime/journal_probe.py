@@ -34,6 +34,15 @@ FLAGS = {
 
 def probe_journal_mode(folder: Path) -> JournalMode:
     """The fastest mode that works for files in this folder. OSError when none does."""
+    found = measure_journal_modes(folder)
+    best = best_journal_mode(found)
+    figures = ", ".join(f"{mode.name} {seconds * 1e6:.0f} µs" for mode, seconds in found.items())
+    log.info("journal mode %s (best of %d durable 4 KiB writes: %s)", best.name, PROBE_BLOCKS, figures)
+    return best
+
+
+def measure_journal_modes(folder: Path) -> dict[JournalMode, float]:
+    """Seconds of a durable write in each mode that works in this folder. OSError when none does."""
     path = folder / f"probe-{os.getpid()}.tmp"
     found: dict[JournalMode, float] = {}
     error: OSError | None = None
@@ -53,10 +62,12 @@ def probe_journal_mode(folder: Path) -> JournalMode:
     if not found:
         assert error is not None
         raise error
-    best = min(found, key=lambda mode: found[mode] / (DIRECT_ADVANTAGE if mode is JournalMode.DIRECT_DSYNC else 1))
-    figures = ", ".join(f"{mode.name} {seconds * 1e6:.0f} µs" for mode, seconds in found.items())
-    log.info("journal mode %s (best of %d durable 4 KiB writes: %s)", best.name, PROBE_BLOCKS, figures)
-    return best
+    return found
+
+
+def best_journal_mode(found: dict[JournalMode, float]) -> JournalMode:
+    """The mode to take, of those that were measured."""
+    return min(found, key=lambda mode: found[mode] / (DIRECT_ADVANTAGE if mode is JournalMode.DIRECT_DSYNC else 1))
 
 
 def _measure(path: Path, mode: JournalMode) -> float:

@@ -12,12 +12,15 @@ import trio
 from tpc_broker import __version__
 from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.metadata.settings import load_settings
+from tpc_broker.runtime.doctor import Severity, examine_host
+from tpc_broker.runtime.doctor import report as doctor_report
 from tpc_broker.runtime.logs import set_up_logging
 from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, resolve_addresses
 from tpc_broker.runtime.ring import Ring, RingUnavailable
-from tpc_broker.runtime.supervisor import EXIT_CANNOT_RUN, Supervisor
+from tpc_broker.runtime.supervisor import EXIT_CANNOT_RUN, EXIT_OK, Supervisor
 
 PROBE_ENTRIES = 8
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 KCAT_HINT = """
 Try it:
   kcat -b {address} -t hello -P <<< 'hello, log'
@@ -39,7 +42,7 @@ def main() -> None:
 @click.option("--config", type=click.Path(), default=None, help="File of KEY=VALUE lines, with Kafka's names.")
 @click.option("--override", multiple=True, metavar="KEY=VALUE", help="One setting; stronger than the file. Repeatable.")
 @click.option("--log-style", type=click.Choice(["auto", "readable", "json"]), default="auto", show_default=True)
-@click.option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), default="INFO", show_default=True)
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="INFO", show_default=True)
 def serve(**arguments: object) -> None:
     """Run the broker in the foreground until SIGTERM."""
     try:
@@ -49,12 +52,25 @@ def serve(**arguments: object) -> None:
         sys.exit(EXIT_CANNOT_RUN)
 
 
+@main.command()
+@click.option("--data", default="./data", show_default=True, help="Directory of the log; it need not exist yet.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for programs.")
+def doctor(data: str, as_json: bool) -> None:  # noqa: FBT001
+    """Examine this host: can the broker run here, how fast, and which command mends what is wrong.
+
+    Exit code 0 when the broker can run here, 2 when it cannot. Nothing is changed.
+    """
+    findings = examine_host(Path(data).expanduser().resolve())
+    click.echo(doctor_report(findings, as_json=as_json))
+    sys.exit(EXIT_CANNOT_RUN if any(finding.severity is Severity.FAILURE for finding in findings) else EXIT_OK)
+
+
 def _serve(arguments: dict[str, object]) -> int:
     options = _serve_options(arguments)
     set_up_logging("supervisor", style=options.log_style, level=options.log_level)
     try:
         Ring(PROBE_ENTRIES).close()
-    except RingUnavailable as error:
+    except (RingUnavailable, ValueError) as error:  # ValueError: TPC_HIDE_FEATURES names what there is not
         raise StartError(str(error)) from error
     _raise_descriptor_limit()
 
@@ -98,7 +114,9 @@ def _read_config(path: object) -> str:
     if path is None:
         return ""
     try:
-        return Path(str(path)).read_text()
+        return Path(str(path)).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise StartError(f"--config {path}: not UTF-8 text (byte {error.start})") from error
     except OSError as error:
         raise StartError(f"--config {path}: {error.strerror}") from error
 

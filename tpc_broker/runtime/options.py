@@ -65,7 +65,8 @@ class CoreOptions:
 def split_address(text: str, option: str, *, default_port: int | None = None) -> tuple[str, int]:
     """``HOST:PORT`` (``[v6]:PORT``) to its parts; the port may be left out where there is a default."""
     host, separator, port_text = text.rpartition(":")
-    if not separator or (host.count(":") and not host.startswith("[")):
+    bare_v6 = host.count(":") > 0 and not host.startswith("[")
+    if not separator or bare_v6 or text.endswith("]"):
         if default_port is None:
             raise StartError(f"{option}: {text!r} is not HOST:PORT, for example 127.0.0.1:9092")
         host, port_text = text, str(default_port)

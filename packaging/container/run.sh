@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Runs the image with what the broker needs: its ports, io_uring, locked memory, a volume.
+#
+#   packaging/container/run.sh ADVERTISED_HOST [CORES] [more `tpc-broker serve` options...]
+#
+# ENGINE=podman takes podman. Core i answers on port 9092+i, so as many ports are published as there are cores.
+set -euo pipefail
+host=${1:?usage: $0 ADVERTISED_HOST [CORES] [serve options...]}
+cores=${2:-2}
+shift $(($# < 2 ? $# : 2))
+last=$((9092 + cores - 1))
+exec "${ENGINE:-docker}" run --rm --init --name tpc-broker \
+  --publish "9092-$last:9092-$last" \
+  --volume tpc-broker-data:/var/lib/tpc-broker \
+  --security-opt "seccomp=$(dirname "$0")/seccomp.json" \
+  --security-opt no-new-privileges --cap-drop ALL \
+  --ulimit memlock=-1 --ulimit nofile=1048576 --stop-timeout 45 \
+  tpc-broker serve --data /var/lib/tpc-broker --listen 0.0.0.0:9092 --advertise "$host:9092" --cores "$cores" "$@"

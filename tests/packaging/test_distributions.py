@@ -1,0 +1,131 @@
+"""Sdist and wheel: what is in them, and that each, alone in a bare virtual environment, is a working broker."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.ports import free_port_range
+from tests.support.server_process import ServerProcess
+
+ROOT = Path(__file__).parent.parent.parent
+IMPORT_ALL = """
+import importlib, pathlib, pkgutil, sys
+import tpc_broker
+assert not str(pathlib.Path(tpc_broker.__file__)).startswith(sys.argv[1]), tpc_broker.__file__
+names = [module.name for module in pkgutil.walk_packages(tpc_broker.__path__, "tpc_broker.")]
+for name in names:
+    importlib.import_module(name)
+assert "tpc_broker.routing.placement" in names
+print(len(names))
+"""
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What git has (and would have) of this tree, and nothing that was built in it."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    target = tmp_path_factory.mktemp("source") / "tpc-broker"
+    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
+    for name in listed:
+        if (ROOT / name).exists():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
+    return target
+
+
+@pytest.fixture(scope="module")
+def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("sdist")
+    run(sys.executable, "-m", "build", "--sdist", "--outdir", target, source)
+    (found,) = target.iterdir()
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the sdist, so that what the sdist lacks is missed here."""
+    target = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", target, sdist)
+    (found,) = target.iterdir()
+    return found
+
+
+def bare_environment(folder: Path) -> Path:
+    """A virtual environment with nothing but pip; the folder of its commands."""
+    venv.create(folder, with_pip=True, symlinks=True)
+    return folder / "bin"
+
+
+def installed(folder: Path, what: Path) -> Path:
+    commands = bare_environment(folder)
+    run(commands / "pip", "install", "--quiet", "--disable-pip-version-check", what, cwd=folder)
+    return commands
+
+
+def check_broker(commands: Path, folder: Path) -> None:
+    """The commands of an installation do their work with nothing of the source tree on the path."""
+    assert run(commands / "tpc-broker", "--version", cwd=folder).startswith("tpc-broker, version ")
+    assert "consume" in run(commands / "tpc", "--help", cwd=folder)
+    assert int(run(commands / "python", "-c", IMPORT_ALL, ROOT, cwd=folder)) > 80
+    port = free_port_range(2)
+    address = f"127.0.0.1:{port}"
+    serve = [str(commands / "tpc-broker"), "serve", "--data", str(folder / "data"), "--listen", address, "--cores", "2"]
+    server = ServerProcess(serve, folder / "broker.log")
+    server.launch()
+    try:
+        server.wait_answering("127.0.0.1", [port, port + 1], 30)
+        lines = folder / "lines"
+        lines.write_text("one\ntwo\nthree\n")
+        run(commands / "tpc", "produce", "hello", lines, "--bootstrap", address, cwd=folder)
+        command = [commands / "tpc", "consume", "hello", "--from", "earliest", "--count", "3", "--bootstrap", address]
+        assert run(*command, cwd=folder) == "one\ntwo\nthree\n"
+        assert server.terminate() == 0
+    finally:
+        server.kill()
+
+
+@pytest.mark.slow
+def test_the_sdist_has_what_a_build_needs(sdist: Path, source: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    needed = {path.relative_to(source).as_posix() for path in (source / "native").rglob("*") if path.is_file()}
+    needed |= {path.relative_to(source).as_posix() for path in (source / "tpc_broker").rglob("*.py*")}
+    needed |= {"setup.py", "pyproject.toml", "README.md", "LICENSE", "tpc_broker/kafka/schema.jsonl"}
+    needed |= {f"tpc_broker/routing/{path.name}" for path in (source / "routing").glob("*.py")}
+    assert needed - names == set()
+    assert [name for name in names if name.endswith((".so", ".o", ".pyc"))] == []
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"tpc_broker"}
+    for part in ("_bytes", "_ring"):
+        assert any(name.startswith(f"tpc_broker/{part}.") and name.endswith(".so") for name in names), part
+    assert {"tpc_broker/kafka/schema.jsonl", "tpc_broker/routing/placement.py", "tpc_broker/py.typed"} <= names
+
+
+@pytest.mark.slow
+def test_the_wheel_is_a_working_broker(wheel: Path, tmp_path: Path) -> None:
+    check_broker(installed(tmp_path, wheel), tmp_path)
+
+
+@pytest.mark.slow
+def test_pip_install_of_the_source_tree_is_a_working_broker(source: Path, tmp_path: Path) -> None:
+    check_broker(installed(tmp_path, source), tmp_path)

@@ -1,0 +1,149 @@
+"""Findings of the doctor for hosts of many kinds, and the command on this host."""
+
+import errno
+import json
+import resource
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tpc_broker import limits
+from tpc_broker.log.journal import JournalMode
+from tpc_broker.runtime import doctor, main
+from tpc_broker.runtime.doctor import Severity
+from tpc_broker.runtime.ring import Feature, RingUnavailable
+
+OK, WARNING, FAILURE = Severity
+
+
+@pytest.mark.parametrize(
+    ("release", "severity"),
+    [("5.4.0-100-generic", FAILURE), ("5.8.0", OK), ("4.18.0-553.el8", FAILURE), ("6.18.44-fc", OK), ("odd", FAILURE)],
+)
+def test_a_kernel_before_5_8_is_refused(release: str, severity: Severity) -> None:
+    assert doctor.judge_kernel(release).severity is severity
+
+
+def test_missing_ring_features_are_named_with_their_kernel() -> None:
+    assert doctor.judge_ring(frozenset(Feature)).severity is OK
+    finding = doctor.judge_ring(frozenset(Feature) - {Feature.FTRUNCATE, Feature.BUFFER_RING})
+    assert finding.severity is WARNING
+    assert "ftruncate (6.9)" in finding.text
+    assert "buffer_ring (5.19)" in finding.text
+    assert finding.mend is not None
+    assert "6.9" in finding.mend
+
+
+def test_no_ring_at_all_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_entries: int) -> None:
+        raise RingUnavailable("io_uring is forbidden here")
+
+    monkeypatch.setattr(doctor, "Ring", refuse)
+    finding = doctor.examine_ring()
+    assert (finding.severity, finding.text) == (FAILURE, "io_uring is forbidden here")
+
+
+def test_a_wrong_feature_switch_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPC_HIDE_FEATURES", "nothing_of_the_kind")
+    finding = doctor.examine_ring()
+    assert finding.severity is FAILURE
+    assert "nothing_of_the_kind" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("limit", "release", "is_root", "severity"),
+    [
+        (64 * 1024, "5.10.0", False, WARNING),
+        (64 * 1024, "5.10.0", True, OK),
+        (64 * 1024, "5.12.0", False, OK),
+        (doctor.MEMLOCK_BYTES_MIN, "5.10.0", False, OK),
+        (resource.RLIM_INFINITY, "5.10.0", False, OK),
+    ],
+)
+def test_locked_memory_matters_before_5_12(limit: int, release: str, is_root: bool, severity: Severity) -> None:
+    assert doctor.judge_memlock(limit, release, is_root=is_root).severity is severity
+
+
+@pytest.mark.parametrize(
+    ("limit", "severity"), [(1024, WARNING), (65_535, WARNING), (65_536, OK), (resource.RLIM_INFINITY, OK)]
+)
+def test_few_descriptors_are_warned_of(limit: int, severity: Severity) -> None:
+    assert doctor.judge_descriptors(limit).severity is severity
+
+
+@pytest.mark.parametrize(
+    ("usable", "quota", "severity", "part"),
+    [
+        (4, None, OK, "4 of 8 CPUs"),
+        (4, 2.0, OK, "2 core processes, not pinned"),
+        (4, 1.5, WARNING, "2 core processes, not pinned; a fraction"),
+        (4, 0.25, WARNING, "1 core process, not pinned"),
+        (2, 6.0, OK, "2 core processes"),
+    ],
+)
+def test_cpus_and_quota(usable: int, quota: float | None, severity: Severity, part: str) -> None:
+    finding = doctor.judge_cpus(usable, 8, quota)
+    assert finding.severity is severity
+    assert part in finding.text
+
+
+def test_a_slow_disk_is_warned_of_with_its_figure() -> None:
+    folder = Path("/data")
+    fast = doctor.judge_durable_writes({JournalMode.DIRECT_DSYNC: 0.0002, JournalMode.BUFFERED_DSYNC: 0.3}, folder)
+    slow = doctor.judge_durable_writes({JournalMode.BUFFERED_FDATASYNC: 0.0251}, folder)
+    assert (fast.severity, slow.severity) == (OK, WARNING)
+    assert "0.20 ms (direct_dsync)" in fast.text
+    assert "25.10 ms (buffered_fdatasync)" in slow.text
+
+
+def test_free_space() -> None:
+    folder = Path("/data")
+    whole = 1024 * limits.MIB * 1024
+    assert doctor.judge_free_space(whole // 2, whole, folder).severity is OK
+    assert doctor.judge_free_space(whole // 20, whole, folder).severity is WARNING
+    assert doctor.judge_free_space(doctor.FREE_BYTES_MIN - 1, whole, folder).severity is FAILURE
+    assert doctor.judge_free_space(doctor.FREE_BYTES_MIN, doctor.FREE_BYTES_MIN * 2, folder).severity is OK
+
+
+def test_a_folder_that_cannot_be_written_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_folder: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(doctor, "measure_journal_modes", refuse)
+    (finding,) = doctor.examine_disk(tmp_path / "new" / "data")
+    assert finding.severity is FAILURE
+    assert f"{tmp_path} cannot be written: Read-only file system" in finding.text
+
+
+def test_the_probe_leaves_nothing_behind(tmp_path: Path) -> None:
+    findings = doctor.examine_disk(tmp_path / "new" / "data")
+    assert [finding.subject for finding in findings] == ["disk", "space"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_clocks() -> None:
+    now_s = doctor.EARLIEST_SANE_TIME_S + 1
+    assert doctor.judge_clock(now_s, is_synchronised=True).severity is OK
+    assert doctor.judge_clock(now_s, is_synchronised=None).severity is OK
+    assert doctor.judge_clock(now_s, is_synchronised=False).severity is WARNING
+    assert doctor.judge_clock(1000.0, is_synchronised=True).severity is FAILURE
+    assert doctor.judge_clock_source("tsc").severity is OK
+    assert doctor.judge_clock_source("hpet").severity is WARNING
+
+
+def test_the_command_answers_for_programs_and_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = CliRunner()
+    done = runner.invoke(main.main, ["doctor", "--json", "--data", str(tmp_path)])
+    answer = json.loads(done.output)
+    assert (answer["can_run"], done.exit_code) == (True, 0)
+    subjects = [finding["subject"] for finding in answer["findings"]]
+    expected = ["kernel", "io_uring", "memlock", "descriptors", "cpu", "disk", "space", "clock source", "clock"]
+    assert subjects == expected
+
+    monkeypatch.setattr(doctor.platform, "release", lambda: "5.4.0")
+    done = runner.invoke(main.main, ["doctor", "--data", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "failure  kernel       Linux 5.4.0; 5.8 or newer is needed\n" in done.output
+    assert done.output.endswith("The broker cannot run here.\n")
+    assert "mend: apt-get install linux-image" in done.output
