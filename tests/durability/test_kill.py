@@ -52,10 +52,10 @@ class Attack:
         self.done.append(f"killed core {victim} of {broker.cores_count}")
         try:
             for connection in held.values():
-                connection.ask("ApiVersions", 3)
+                connection.ask("ApiVersions", 2)
             processes[victim].kill()
             for connection in held.values():
-                assert connection.ask("ApiVersions", 3)["ErrorCode"] == 0
+                assert connection.ask("ApiVersions", 2)["ErrorCode"] == 0
                 connection.ask("Metadata", 9, {"Topics": []})
         finally:
             for connection in held.values():
