@@ -60,18 +60,25 @@ static tpc_undurable *undurable_of(const tpc_partition *partition, const tpc_app
     return undurable;
 }
 
-static int reserve(tpc_partition *partition, const tpc_append_batch *batch, const tpc_batch_header *header) {
+/* Silent producers are forgotten before the table would grow: so it is bounded by those that write within the expiry. */
+static int reserve_producer(tpc_plane *plane, tpc_partition *partition, int64_t now_ms) {
+    if (tpc_producers_full(&partition->producers) && plane->params.producer_expiry_ms > 0)
+        tpc_partition_expire_producers(plane, partition->handle, now_ms);
+    return tpc_producers_reserve(&partition->producers);
+}
+
+static int reserve(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch, const tpc_batch_header *header) {
     if (partition->bytes_admitted < batch->bytes)
         return -ENOSPC;
     int result = tpc_tail_reserve(partition);
     if (result == 0 && header->producer_id >= 0)
-        result = tpc_producers_reserve(&partition->producers);
+        result = reserve_producer(plane, partition, batch->now_ms);
     return result;
 }
 
 int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch,
                         tpc_batch_header *header, tpc_append_result *result) {
-    int error = reserve(partition, batch, header);
+    int error = reserve(plane, partition, batch, header);
     if (error < 0)
         return error;
     tpc_undurable *undurable = undurable_of(partition, batch, header);
@@ -237,7 +244,7 @@ static void undo(tpc_plane *plane, const tpc_undurable *undone) {
     if (partition->bytes_admitted != INT64_MAX)
         partition->bytes_admitted += undone->bytes;
     if (undone->had_producer)
-        *tpc_producers_find(&partition->producers, undone->producer.producer_id) = undone->producer;
+        tpc_producers_put(&partition->producers, &undone->producer); /* there, unless the clock jumped and it expired */
     else if (undone->producer.producer_id >= 0)
         tpc_producers_remove(&partition->producers, undone->producer.producer_id);
     tpc_partition_verify(partition);

@@ -406,8 +406,6 @@ int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle, int64_t no
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition)
         return -ENOENT;
-    if (partition->appends_undurable) /* their undo needs the states; next time */
-        return 0;
     int expired = 0;
     for (uint32_t slot = 0; slot < partition->producers.capacity;) {
         const tpc_producer_state *state = &partition->producers.states[slot];

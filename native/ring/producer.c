@@ -68,8 +68,10 @@ static void insert(tpc_producers *producers, const tpc_producer_state *state) {
     producers->count++;
 }
 
+bool tpc_producers_full(const tpc_producers *producers) { return producers->count + 1 > producers->capacity / 4 * 3; }
+
 int tpc_producers_reserve(tpc_producers *producers) {
-    if (producers->capacity && producers->count + 1 <= producers->capacity / 4 * 3)
+    if (!tpc_producers_full(producers))
         return 0;
     uint32_t capacity = producers->capacity ? producers->capacity * 2 : CAPACITY_MIN;
     tpc_producers grown = {.states = malloc(capacity * sizeof *grown.states), .capacity = capacity};

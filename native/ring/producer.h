@@ -31,6 +31,9 @@ tpc_producer_state *tpc_producers_find(const tpc_producers *producers, int64_t p
 enum tpc_sequence_verdict tpc_producers_check(const tpc_producers *producers, const tpc_batch_header *header,
                                               tpc_producer_batch *duplicate);
 
+/* Whether the next new producer makes the table grow. */
+bool tpc_producers_full(const tpc_producers *producers);
+
 /* Makes sure that one more producer can be put without failing. */
 int tpc_producers_reserve(tpc_producers *producers);
 

@@ -165,6 +165,19 @@ def test_silent_producers_expire(bench):
     assert outcome(bench, handle, (3, 0, 0)) == (E.NONE, 3, True)
 
 
+def test_silent_producers_make_room_before_the_table_grows(make_bench):
+    bench = make_bench(region_blocks=512)
+    handle = bench.lead("t")
+    for day in range(6):
+        lib.tpc_plane_set_clock(bench.plane.pointer, NOW_MS + day * 86_400_000)
+        for producer in range(50):
+            produce(bench, handle, 1, (day * 1000 + producer, 0, 0))
+            if producer % 3 == 0:
+                bench.settle()
+        assert bench.plane.state(handle).producers_count <= 150
+    assert outcome(bench, handle, (5000, 0, 0))[2], "who wrote lately is known"
+
+
 def test_expiry_loses_nobody_else(bench):
     """Removal from the hash table moves others; with random ids there are collisions enough."""
     handle = bench.lead("t", log_end_offset=1000)

@@ -17,7 +17,7 @@ enum tpc_partition_flag {
 
 typedef struct {
     int64_t tail_bytes_max;          /* memory for batches that are written behind already */
-    int64_t producer_expiry_ms;      /* producer.id.expiration.ms */
+    int64_t producer_expiry_ms;      /* producer.id.expiration.ms; 0: never by itself */
     int32_t produce_partitions_max;  /* of one request; more are left to Python. 0: 10,000 */
     uint32_t reserved;
 } tpc_plane_params;
@@ -194,7 +194,7 @@ int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, 
 int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const tpc_producer_state *producers, uint32_t count);
 int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_t upto_offset,
                                  tpc_producer_state *producers, uint32_t producers_max);
-/* Forgets producers that were silent for producer_expiry_ms; how many. */
+/* Forgets producers that were silent for producer_expiry_ms; how many. An append does it too before the table grows. */
 int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle, int64_t now_ms);
 
 /* The journal goes on, its first entries being the cuts of what was rolled back. As tpc_journal_reopen(). */
