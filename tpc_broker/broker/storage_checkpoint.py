@@ -270,34 +270,44 @@ class Checkpointer:
     async def _capture_and_sync(
         self, storages: list[PartitionStorage], pace_seconds: float
     ) -> dict[TopicPartition, PartitionCheckpoint]:
-        """States that are durable when this returns."""
+        """States of all partitions that are durable when this returns."""
         states = {storage.key: storage.checkpointed for storage in storages}
         changed = [storage for storage in storages if storage.changed]
         self._synced += len(changed)
-        if len(changed) < SYNCFS_PARTITIONS:
-            for storage in changed:
-                states[storage.key] = await self._one(storage)
-                if pace_seconds:
-                    await trio.sleep(pace_seconds)
-            return states
-        for storage in changed:
-            states[storage.key] = await storage.capture()
-            await storage.folder.write_epochs(storage.epochs.entries)
-        written = [(storage, storage.folder.written_names()) for storage in changed]
-        try:
-            await self.file.disk.syncfs(self.file.fd)
-        except OSError as error:
-            for storage in changed:
-                storage.fail(f"syncfs: {error}")
-            raise StorageFailedError(f"syncfs: {error}") from error
-        for storage, names in written:
-            storage.folder.mark_synced(names)
+        states.update(await capture_and_sync(self.file, changed, pace_seconds))
         return states
 
-    async def _one(self, storage: PartitionStorage) -> PartitionCheckpoint:
-        state = await storage.capture()
-        await storage.sync()
-        return state
+
+async def capture_and_sync(
+    file: JournalFile, storages: list[PartitionStorage], pace_seconds: float = 0
+) -> dict[TopicPartition, PartitionCheckpoint]:
+    """What each partition has written, made durable: one by one, or by one syncfs when they are many.
+
+    StorageFailedError: at least one partition has failed by it.
+    """
+    states = {}
+    if len(storages) < SYNCFS_PARTITIONS:
+        for storage in storages:
+            states[storage.key] = await storage.capture()
+            await storage.sync()
+            if pace_seconds:
+                await trio.sleep(pace_seconds)
+        return states
+    for storage in storages:
+        states[storage.key] = await storage.capture()
+        await storage.folder.write_epochs(storage.epochs.entries)
+    begun = [(storage, storage.folder.begin_sync()) for storage in storages]
+    try:
+        await file.disk.syncfs(file.fd)
+    except BaseException as error:
+        for storage, names in begun:
+            storage.folder.undo_sync(names)
+            if isinstance(error, OSError):
+                storage.fail(f"syncfs: {error}")
+        if isinstance(error, OSError):
+            raise StorageFailedError(f"syncfs: {error}") from error
+        raise
+    return states
 
 
 async def ensure_ballast(disk: Disk, data: Path, length: int = BALLAST_BYTES) -> bool:

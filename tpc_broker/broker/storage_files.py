@@ -88,10 +88,16 @@ class FileCache:
                 await self.disk.close(file.fd)
 
     def mark_synced(self, path: Path) -> None:
-        """A sync of the whole file system has covered the file, and it was not written since that began."""
+        """A sync of the whole file system covers what was written to the file up to now."""
         file = self._files.get(path)
         if file is not None:
             file.dirty = False
+
+    def mark_dirty(self, path: Path) -> None:
+        """That sync failed."""
+        file = self._files.get(path)
+        if file is not None:
+            file.dirty = True
 
     async def forget(self, path: Path) -> None:
         """The file is going away under this name: closed when its last user is done."""

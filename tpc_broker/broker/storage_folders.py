@@ -117,7 +117,7 @@ async def create_partition(
     folder = SegmentFolder(files, path)
     await folder.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(key.topic_id))
     await files.sync(path / PARTITION_METADATA_FILE)
-    folder.mark_synced(folder.written_names())
+    folder.begin_sync()
     await disk.fsync_directory(path)
     await disk.fsync_directory(topics)
     segment = Segment(0, indexes=SegmentIndexes(0, settings.index_interval_bytes))

@@ -22,6 +22,7 @@ from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
 from tpc_broker.broker.storage_checkpoint import (
     JOURNAL_BYTES_MAX_DEFAULT,
     JournalFile,
+    capture_and_sync,
     read_checkpoint,
     write_checkpoint,
 )
@@ -104,6 +105,15 @@ class RecoveredCore:
         await self.journal_file.close()
 
 
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """Payloads of one partition on their way from the journal to its segment."""
+
+    plan: PartitionPlan
+    buffers: list[Buffer] = field(default_factory=list)
+    size_bytes: int = 0
+
+
 @dataclass(slots=True)
 class _Recovery:
     """State of one run of `recover_core`."""
@@ -157,51 +167,45 @@ class _Recovery:
 
     async def replay(self, plans: dict[TopicPartition, PartitionPlan], entries: Iterable[JournalEntry]) -> None:
         """Append what the plans name, reading the journal once."""
-        wanted = {append.payload_position: append for key in self.storages for append in plans[key].appends}
-        pending: dict[TopicPartition, list[Buffer]] = {}
-        sizes: dict[TopicPartition, int] = {}
-        window, window_at = b"", 0
+        wanted = {}
+        slots = [_Slot(plans[key]) for key in self.storages]
+        for slot in slots:
+            wanted.update({append.payload_position: (append, slot) for append in slot.plan.appends})
+        window, window_at, pending_bytes = memoryview(b""), 0, 0
         for entry in entries:
-            append = wanted.get(entry.payload_position)
-            if append is None or entry.partition not in self.storages or entry.kind != EntryKind.APPEND:
+            found = wanted.get(entry.payload_position) if entry.kind == EntryKind.APPEND else None
+            if found is None:
                 continue
+            append, slot = found
             at = entry.payload_position - window_at
             if not (at >= 0 and at + entry.payload_bytes <= len(window)):
                 window_at, at = entry.payload_position, 0
-                window = await self.disk.read(
-                    self.journal_file.fd, max(REPLAY_WINDOW_BYTES, entry.payload_bytes), window_at
-                )
-            pending.setdefault(entry.partition, []).append(
-                chosen_batches(memoryview(window)[at : at + entry.payload_bytes], append, entry)
-            )
-            sizes[entry.partition] = sizes.get(entry.partition, 0) + entry.payload_bytes
-            if sizes[entry.partition] >= PENDING_PARTITION_BYTES:
-                await self._append(plans[entry.partition], pending.pop(entry.partition))
-                self.replayed_bytes += sizes.pop(entry.partition)
-            elif sum(sizes.values()) >= PENDING_BYTES_MAX:
-                await self._flush(plans, pending, sizes)
-        await self._flush(plans, pending, sizes)
+                length = max(REPLAY_WINDOW_BYTES, entry.payload_bytes)
+                window = memoryview(await self.disk.read(self.journal_file.fd, length, window_at))
+            slot.buffers.append(chosen_batches(window[at : at + entry.payload_bytes], append, entry))
+            slot.size_bytes += entry.payload_bytes
+            pending_bytes += entry.payload_bytes
+            if slot.size_bytes >= PENDING_PARTITION_BYTES:
+                pending_bytes -= slot.size_bytes
+                await self._append(slot)
+            elif pending_bytes >= PENDING_BYTES_MAX:
+                pending_bytes = 0
+                for each in slots:
+                    await self._append(each)
+        for slot in slots:
+            await self._append(slot)
 
-    async def _flush(
-        self,
-        plans: dict[TopicPartition, PartitionPlan],
-        pending: dict[TopicPartition, list[Buffer]],
-        sizes: dict[TopicPartition, int],
-    ) -> None:
-        for key, buffers in pending.items():
-            await self._append(plans[key], buffers)
-        self.replayed_bytes += sum(sizes.values())
-        pending.clear()
-        sizes.clear()
-
-    async def _append(self, plan: PartitionPlan, buffers: list[Buffer]) -> None:
-        storage = self.storages.get(plan.key)
-        if storage is None:
+    async def _append(self, slot: _Slot) -> None:
+        buffers, slot.buffers = slot.buffers, []
+        self.replayed_bytes += slot.size_bytes
+        slot.size_bytes = 0
+        storage = self.storages.get(slot.plan.key)
+        if storage is None or not buffers:
             return
         try:
             await storage.append(buffers)
         except (BatchDamageError, AssertionError) as error:
-            self.set_aside(plan, f"its journal entries cannot be appended: {error}")
+            self.set_aside(slot.plan, f"its journal entries cannot be appended: {error}")
         except StorageFailedError as error:
             raise error.__cause__ or error from None
 
@@ -424,9 +428,7 @@ async def _finish_core(
     named = set(recovered.storages) | set(recovered.kept)
     if changed or scan.commits_count or named != set(checkpoints):
         states = {storage.key: storage.checkpointed for storage in recovered.storages.values()}
-        for storage in changed:
-            states[storage.key] = await storage.capture()
-            await storage.sync()
+        states.update(await capture_and_sync(file, changed))
         generation += 1
         await write_checkpoint(
             file.disk, file.folder, file.core, generation, [*states.values(), *recovered.kept.values()]

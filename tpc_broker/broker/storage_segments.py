@@ -318,11 +318,21 @@ class SegmentFolder:
         """Files that a sync would have to cover now."""
         return frozenset(self._written)
 
-    def mark_synced(self, names: frozenset[str]) -> None:
-        """A sync of the whole file system that began when `written_names` said so has succeeded."""
+    def begin_sync(self) -> frozenset[str]:
+        """The caller syncs the whole file system now: what was written up to here counts as durable (`undo_sync`: it
+        is not). What is written meanwhile waits for the next sync.
+        """
+        names, self._written, self.names_changed = frozenset(self._written), set(), False
         for name in names:
-            self._written.discard(name)
             self.files.mark_synced(self.path / name)
+        return names
+
+    def undo_sync(self, names: frozenset[str]) -> None:
+        """The sync of the file system that `begin_sync` announced has failed."""
+        self._written |= names
+        self.names_changed = True
+        for name in names:
+            self.files.mark_dirty(self.path / name)
 
     async def close(self) -> None:
         """Close the folder's files."""
