@@ -86,6 +86,7 @@ class Core:
         self.broker_id: BrokerId = broker_id_of(node, place.core_id)
         self.view = ClusterView(node, place.cores, place.host, place.first_port, settings.broker_rack)
         self.purgatory = Purgatory(plane.watch)
+        plane.on_advanced(self.purgatory.advanced)
         self.fetch_sessions = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, FETCH_SESSION_EVICTION_MS
         )
@@ -113,6 +114,7 @@ class Core:
         else:
             await self._subscribe_until_ready()
         self._nursery.start_soon(self._keep_subscribed)
+        self._nursery.start_soon(self._retain_now_and_then)
 
     async def _start_metadata(self) -> None:
         partition = await self.partitions.open_metadata_log()
@@ -136,6 +138,12 @@ class Core:
             await trio.sleep(RESUBSCRIBE_S * random.uniform(0.8, 1.2))
             if self.core_id != METADATA_CORE:
                 await self._subscribe_once()
+
+    async def _retain_now_and_then(self) -> None:
+        """Retention by age and size, and the end of deleted files."""
+        while True:
+            await trio.sleep(self.settings.log_retention_check_interval_ms / 1000)
+            await self.partitions.retain_all()
 
     async def _subscribe_once(self) -> None:
         try:

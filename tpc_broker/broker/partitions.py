@@ -193,6 +193,7 @@ class Partitions:
                 gone += await self._storage.retain(partition.files, partition.handle, self._core.clock.wall_ms())
             except PartitionOfflineError as error:
                 log.warning("retention of %s: %s", partition.label, error)
+        await self._storage.purge_folders()
         return gone
 
     # -- drain -------------------------------------------------------------------------------------------------------
