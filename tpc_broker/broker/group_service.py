@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from tpc_broker.broker.rate_limiter import RateLimiter
 from tpc_broker.coordinator import Effects, GroupCoordinator, GroupLimits, Write
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
@@ -51,6 +52,7 @@ class LoadedCoordinator:
         self._writes_in: trio.MemoryReceiveChannel[Write]
         self._writes_out, self._writes_in = trio.open_memory_channel[Write](10_000)
         self._timer_changed = trio.Event()
+        self._limiter = RateLimiter()
         self._records_in_log = 0
         self._live_at_snapshot = 0
         self.is_loaded = False
@@ -126,7 +128,8 @@ class LoadedCoordinator:
         try:
             await self._partition.append_durably(build_batch(records))
         except PartitionOfflineError as error:
-            log.warning("%s: %d writes failed: %s", self._partition.label, len(writes), error)
+            if self._limiter.admit("write failed", self._core.clock.monotonic_ms() / 1000) is not None:
+                log.warning("%s: %d writes failed: %s", self._partition.label, len(writes), error)
             for write in writes:
                 self._fail(write, ErrorCode.KAFKA_STORAGE_ERROR)
             return
