@@ -2,13 +2,14 @@
 
 import fcntl
 import os
+import struct
 
 import pytest
 
 from tests.support.connection_bench import frame_of
 from tests.support.journal_file import APPEND, CUT
 from tests.support.plane_bench import NOW_MS, PlaneBench, read_produce_answer, records_of, settings_with
-from tests.support.plane_face import JournalMode, Left, PartitionFlag, Verdict
+from tests.support.plane_face import Endpoint, JournalMode, Left, PartitionFlag, Verdict
 from tests.support.record_batches import TRANSACTIONAL, Record, batch, old_message, read_batches
 from tpc_broker.error_codes import ErrorCode as E
 
@@ -324,3 +325,25 @@ def test_a_small_batch_does_not_keep_a_large_request(bench):
     bench.until(lambda: bench.connections.statistics().answer_bytes_unsent == 0)
     assert bench.readable(handle) == [(0, [b"value0"])]
     assert bench.connections.budget.bytes_used - before < 10_000
+
+
+def test_a_partition_led_elsewhere_is_answered_with_its_leader_and_endpoint(bench):
+    """Version 10, flexible: the leader travels in tagged fields of the partition and of the answer."""
+    bench.lead("t")
+    client = bench.connect()
+    records = records_of(1)
+    assert len(records) + 1 < 128, "the length takes one byte"
+    partition = struct.pack(">iB", 0, len(records) + 1) + records + b"\0"
+    topics = b"".join(b"\x02" + name + b"\x02" + partition + b"\0" for name in (b"t", b"e"))
+    body = b"\0\0" + struct.pack(">hi", -1, 30_000) + b"\x03" + topics + b"\0"
+    client.sendall(frame_of(body, api_key=0, api_version=10, correlation_id=9))
+    bench.until(lambda: bench.left)
+    reason, request = bench.left.pop()
+    assert reason is Left.UNKNOWN
+    elsewhere = Verdict(E.NOT_LEADER_OR_FOLLOWER, leader_id=1025, leader_epoch=4)
+    assert bench.plane.produce_with(request, [Verdict(), elsewhere], [Endpoint(1025, "h", 9093)])
+    answer = bench.read_frame(client)
+    assert answer[:5] == struct.pack(">i", 9) + b"\0"
+    assert b"\x02e\x02" + struct.pack(">ihqqq", 0, E.NOT_LEADER_OR_FOLLOWER, -1, -1, -1) in answer
+    assert struct.pack(">ii", 1025, 4) + b"\0" in answer
+    assert answer.endswith(struct.pack(">i", 1025) + b"\x02h" + struct.pack(">i", 9093) + b"\0\0")
