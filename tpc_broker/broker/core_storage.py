@@ -140,10 +140,10 @@ class JournalledStorage:
         """A leader epoch above every earlier one, durable when this returns (HARD_PARTS 4)."""
         epoch = LeaderEpoch(files.leader_epoch + 1)
         end_offset = files.written_end_offset
-        await self._journal_entry(EntryKind.EPOCH, files.key, end_offset, epoch)
-        files.leader_epoch = epoch
+        files.leader_epoch = epoch  # before the wait: a checkpoint that covers the entry must say it too
         files.epochs.assign(epoch, Offset(end_offset))
         files.mark_changed()
+        await self._journal_entry(EntryKind.EPOCH, files.key, end_offset, epoch)
 
     def register(self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> int:
         handle = self._plane.register(files, config, is_internal=is_internal)
@@ -352,6 +352,9 @@ class JournalledStorage:
         await self._journal_entry(EntryKind.LOG_START, led.files.key, offset, 0)
         if handle not in self._led:
             return
+        # At once, before any lock: a checkpoint that covers the journal's entry must say it too.
+        led.files.log_start_offset = max(led.files.log_start_offset, offset)
+        led.files.mark_changed()
         self._plane.set_log_start(handle, offset)
         await self._advance(led, offset)
 
@@ -370,6 +373,8 @@ class JournalledStorage:
         led = self._led.get(handle)
         if led is None or files.failed is not None:
             return 0
+        self._plane.expire_producers(handle, now_ms)
+        files.producers.expire(now_ms, files.settings.producer_id_expiration_ms)
         try:
             plan, start = await files.plan_retention(now_ms, self._plane.bounds(handle).high_watermark)
             if plan.roll:

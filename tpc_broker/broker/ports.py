@@ -270,6 +270,10 @@ class DataPlane(Protocol):
 
     def write_behind_done(self, handle: int, end_offset: int) -> None: ...
 
+    def expire_producers(self, handle: int, now_ms: int) -> None:
+        """Forget producers that were silent for long."""
+        ...
+
     def journal_append(self, kind: int, key: TopicPartition, offset: int, argument: int) -> int | None:
         """A control entry; the sequence to wait for. None: the journal has no room now."""
         ...

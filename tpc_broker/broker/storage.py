@@ -501,7 +501,7 @@ class PartitionStorage:
             self.topic,
             Offset(active.base_offset),
             active.size_bytes,
-            Offset(self.log_start_offset),
+            Offset(min(self.log_start_offset, self.written_end_offset)),
             Offset(self.written_end_offset),
             LeaderEpoch(self.leader_epoch),
             self.voted_for,

@@ -278,6 +278,9 @@ class RingDataPlane:
     def set_log_start(self, handle: int, offset: int) -> None:
         lib.tpc_partition_set_log_start(self._plane, handle, offset)
 
+    def expire_producers(self, handle: int, now_ms: int) -> None:
+        lib.tpc_partition_expire_producers(self._plane, handle, now_ms)
+
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def read(
