@@ -80,7 +80,8 @@ void tpc_pending_begin(tpc_plane *plane, tpc_pending *pending) {
 }
 
 /* Unlinks those for which `chosen` says so, as a list in the order in which they came. */
-static tpc_pending *unlink_chosen(tpc_plane *plane, uint32_t list, bool (*chosen)(const tpc_pending *, uint64_t), uint64_t argument) {
+static tpc_pending *unlink_chosen(tpc_plane *plane, uint32_t list, bool (*chosen)(const tpc_pending *, uint64_t),
+                                  uint64_t argument) {
     tpc_pending *taken = NULL;
     for (tpc_pending **at = &plane->pending[list]; *at;) {
         tpc_pending *pending = *at;
@@ -108,7 +109,9 @@ static bool waits_for(const tpc_pending *pending, uint64_t handle) {
 }
 
 void tpc_pending_durable(tpc_plane *plane, uint64_t sequence_from, uint64_t sequence_upto) {
-    uint64_t lists = sequence_upto - sequence_from + 1 < TPC_PENDING_LISTS ? sequence_upto - sequence_from + 1 : TPC_PENDING_LISTS;
+    uint64_t lists = sequence_upto - sequence_from + 1;
+    if (lists > TPC_PENDING_LISTS)
+        lists = TPC_PENDING_LISTS;
     for (uint64_t i = 0; i < lists; i++) {
         uint32_t list = (uint32_t)((sequence_from + i) % TPC_PENDING_LISTS);
         for (tpc_pending *pending = unlink_chosen(plane, list, waits_at_most, sequence_upto), *next; pending; pending = next) {

@@ -35,7 +35,8 @@ enum { VERSION_WITH_TOPIC_IDS = 13, PARTS_CAPACITY_MIN = 64, BATCH_ATTRIBUTES_PO
 
 /* ---- one partition ---- */
 
-static int judge_producer(tpc_plane *plane, const tpc_partition *partition, const tpc_batch_header *header, tpc_append_result *result) {
+static int judge_producer(tpc_plane *plane, const tpc_partition *partition, const tpc_batch_header *header,
+                          tpc_append_result *result) {
     tpc_producer_batch earlier;
     switch (tpc_producers_check(&partition->producers, header, &earlier)) {
     case TPC_SEQUENCE_NEXT:

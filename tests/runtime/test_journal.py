@@ -230,10 +230,10 @@ def test_impossible_parameters_are_refused(core, file):
         assert lib.tpc_journal_open(core.ring, file.params(**wrong), out) == -errno.EINVAL, wrong
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
-        st.one_of(st.integers(0, 9000), st.sampled_from(["turn", "recycle", "settle"])), min_size=1, max_size=80
+        st.one_of(st.integers(0, 9000), st.sampled_from(["turn", "recycle", "settle", "extend"])), min_size=1, max_size=80
     ),
     st.integers(1, 4),
 )
@@ -253,10 +253,18 @@ def test_whatever_is_appended_is_read_back_in_order(tmp_path_factory, steps, in_
             assert (result > 0) == (fits == 0)
             if result > 0:
                 expected.append(payload)
+        elif step == "extend":
+            longer = file.region_blocks + 5
+            with file.path.open("ab") as end:
+                end.write(bytes(5 * BLOCK_BYTES))
+            if lib.tpc_journal_extend(journal.handle, longer) == 0:
+                file.region_blocks = longer
+            else:
+                os.truncate(file.path, (2 + file.region_blocks) * BLOCK_BYTES)
         else:
             journal.wait_durable(journal.statistics.sequence_next - 1)
             assert [payload for commit in payloads(file, **start) for payload in commit] == expected
-            assert journal.statistics.blocks_used < 16
+            assert journal.statistics.blocks_used < file.region_blocks
             if step == "recycle":
                 place = journal.place()
                 assert lib.tpc_journal_recycle(journal.handle, place.position) == 0
