@@ -233,7 +233,9 @@ def test_impossible_parameters_are_refused(core, file):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
-        st.one_of(st.integers(0, 9000), st.sampled_from(["turn", "recycle", "settle", "extend"])), min_size=1, max_size=80
+        st.one_of(st.integers(0, 9000), st.sampled_from(["turn", "recycle", "settle", "extend"])),
+        min_size=1,
+        max_size=80,
     ),
     st.integers(1, 4),
 )
