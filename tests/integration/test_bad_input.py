@@ -116,7 +116,7 @@ def test_truncated_frames(bystander, port):
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, 10**9, 100_000, -2, -(2**31)])
-@pytest.mark.parametrize("key,version", [(3, 1), (0, 3), (1, 4), (2, 1), (19, 2), (9, 1), (32, 1)])
+@pytest.mark.parametrize(("key", "version"), [(3, 1), (0, 3), (1, 4), (2, 1), (19, 2), (9, 1), (32, 1)])
 def test_array_counts_beyond_the_frame(broker, bystander, port, key, version, count):
     before = broker.resident_bytes()
     fixed = {3: b"", 0: struct.pack(">hhi", -1, 1, 1000), 1: struct.pack(">iiiib", -1, 0, 0, 1, 0),

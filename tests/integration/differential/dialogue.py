@@ -452,6 +452,8 @@ MISSING = "<missing>"
 
 def differences(left: Any, right: Any) -> list[tuple[str, Any, Any]]:
     """Paths where two normalised answers differ, with both values."""
+    if left != right and (isinstance(left, str) or isinstance(right, str)):
+        return [("answer", left, right)]
     one, other = flatten(left), flatten(right)
     return [
         (path, one.get(path, MISSING), other.get(path, MISSING))
