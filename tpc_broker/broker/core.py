@@ -133,9 +133,11 @@ class Core:
             await trio.sleep(0.05)
 
     async def _keep_subscribed(self) -> None:
-        """A safety net: whatever was missed while core 0 restarted is fetched within a few seconds."""
+        """Fetch the image when a change was missed; also now and then, whatever was missed while core 0 restarted."""
         while True:
-            await trio.sleep(RESUBSCRIBE_S * random.uniform(0.8, 1.2))
+            with trio.move_on_after(RESUBSCRIBE_S * random.uniform(0.8, 1.2)):
+                await self.metadata.behind.wait()
+            self.metadata.behind = trio.Event()
             if self.core_id != METADATA_CORE:
                 await self._subscribe_once()
 

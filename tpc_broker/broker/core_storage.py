@@ -264,7 +264,7 @@ class JournalledStorage:
         """One checkpoint; False when it was held back (the log says why)."""
         async with self._checkpointing:
             try:
-                done = await self._checkpointer.run(self.write_behind, clean=clean)
+                done = await self._checkpointer.run(self._bring_to_files, clean=clean)
             except OSError as error:
                 log.error("checkpoint failed: %s", error)
                 if error.errno == errno.ENOSPC:
@@ -276,6 +276,19 @@ class JournalledStorage:
         if not done:
             log.warning("checkpoint held back: %s", self._checkpointer.statistics().held_back_by)
         return done
+
+    async def _bring_to_files(self) -> None:
+        """Everything that is durable now: records, and log starts that ran ahead of the records written behind."""
+        await self.write_behind()
+        for led in list(self._led.values()):
+            if led.files.failed is not None or led.handle not in self._led:
+                continue  # a failed one holds the checkpoint back by itself
+            log_start_offset = self._plane.bounds(led.handle).log_start_offset
+            if log_start_offset > led.files.log_start_offset:
+                try:
+                    await self._advance(led, log_start_offset)
+                except PartitionOfflineError as error:
+                    log.error("%s-%d: %s", led.files.topic, led.files.key.partition, error)
 
     def _want_checkpoint(self) -> None:
         self._checkpoint_wanted.set()

@@ -56,6 +56,8 @@ class MetadataService:
         self._partition: Partition | None = None
         self._records_since_snapshot = 0
         self._subscribers: set[CoreId] = set()
+        self.behind = trio.Event()
+        """Set when a change does not follow the image here: the whole one has to be fetched."""
         self.changed = trio.Event()
         mailboxes.serve("metadata.fetch", self._serve_fetch)
         mailboxes.serve("metadata.apply", self._serve_apply)
@@ -133,7 +135,12 @@ class MetadataService:
         payload = {"before": before, "version": version}
         blobs = [encode_record(record) for record in records]
         try:
-            await self._mailboxes.call(core, "metadata.apply", payload, blobs, timeout_ms=PUSH_TIMEOUT_MS)
+            answer, _blobs = await self._mailboxes.call(
+                core, "metadata.apply", payload, blobs, timeout_ms=PUSH_TIMEOUT_MS
+            )
+            if not answer["taken"]:
+                self._subscribers.discard(core)
+                log.info("metadata: core %d has an older image than version %d and takes the whole one", core, before)
         except Exception as error:  # that core takes the whole image when it is back
             self._subscribers.discard(core)
             log.warning("metadata: core %d did not take version %d (%s)", core, version, error)
@@ -161,10 +168,11 @@ class MetadataService:
     async def _serve_apply(self, _caller: CoreId, payload: dict[str, Any], blobs: list[bytes]) -> Any:
         async with self._changing:
             image = self._view.image
-            if payload["before"] != image.version:
-                raise RuntimeError(f"image has version {image.version}, the change follows {payload['before']}")
+            if payload["before"] != image.version:  # a change came before the image that this core has asked for
+                self.behind.set()
+                return {"taken": False}, []
             await self._advance(image.apply([decode_record(blob) for blob in blobs], payload["version"]))
-        return {}, []
+        return {"taken": True}, []
 
     # -- every core --------------------------------------------------------------------------------------------------
 
