@@ -41,6 +41,9 @@ JOURNAL_BYTES_MAX = 256 * MIB
 JOURNAL_COMMIT_BYTES_MAX = 8 * MIB
 TAIL_CACHE_BYTES = 256 * MIB
 WRITE_BEHIND_BYTES_MAX = 4 * MIB
+DISK_HEADROOM_BYTES = 16 * MIB
+"""Clients' records leave so much of the file system free (at most a sixteenth of it), because what was admitted still
+needs indexes, snapshots and checkpoints, and deletions need the metadata log."""
 FETCH_RESPONSE_BYTES_MAX = 55 * MIB
 
 # The loop.

@@ -37,6 +37,18 @@ def against_kafka() -> bool:
 
 def new_broker(folder, cores_count: int, overrides: dict[str, str] | None = None) -> TpcBroker | KafkaPeer:
     """A broker under `folder`, not started. Overrides are our broker's."""
+    folder.mkdir(parents=True, exist_ok=True)
     if against_kafka():
         return KafkaPeer(folder)
     return TpcBroker(folder, cores_count, overrides)
+
+
+def new_broker_on_disk(
+    folder, disk, cores_count: int, overrides: dict[str, str] | None = None
+) -> TpcBroker | KafkaPeer:
+    """The same with only its data on the mounted disk; what it says goes to a file elsewhere."""
+    data = disk.mount_point / "data"
+    data.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "data").symlink_to(data)
+    return new_broker(folder, cores_count, overrides)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from contextlib import ExitStack
+from typing import Self
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.durability.conftest import against_kafka, new_broker
+from tests.durability.conftest import against_kafka, new_broker_on_disk
 from tests.durability.loop_device import new_file_system
 from tests.durability.raw_produce import KAFKA_STORAGE_ERROR, PartitionClient, wait_until
 from tests.durability.workload import client_settings, create_topics
@@ -22,11 +25,15 @@ pytestmark = [
 
 
 def fill(path, leave_bytes):
-    """Take space with one file until so much is left."""
-    state = os.statvfs(path.parent)
-    left = state.f_bavail * state.f_frsize
+    """Take space with one file until so much is left; as far as it goes while the broker takes some too."""
     with path.open("ab") as file:
-        os.posix_fallocate(file.fileno(), 0, path.stat().st_size + left - leave_bytes)
+        while True:
+            state = os.statvfs(path.parent)
+            more = (state.f_bavail * state.f_frsize - leave_bytes) // 2
+            if more < 65536:
+                return
+            with contextlib.suppress(OSError):
+                os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size + more)
 
 
 class Kept:
@@ -36,6 +43,12 @@ class Kept:
         self.client = PartitionClient(broker, topic)
         self.values: dict[int, bytes] = {}
         self._number = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
 
     def produce(self) -> int:
         """One large record; its error code."""
@@ -64,13 +77,15 @@ class Kept:
 
 
 def test_a_full_disk_refuses_and_heals(tmp_path):
-    with new_file_system(tmp_path / "disk", DISK_BYTES) as disk:
-        broker = new_broker(disk.mount_point, 2, {"log.segment.bytes": str(4 << 20)})
+    with ExitStack() as stack:
+        disk = stack.enter_context(new_file_system(tmp_path / "disk", DISK_BYTES))
+        broker = new_broker_on_disk(tmp_path / "broker", disk, 2, {"log.segment.bytes": str(4 << 20)})
         filler = disk.mount_point / "filler"
         try:
             broker.start()
             create_topics(broker.bootstrap, {"kept": 1, "given-up": 1}, {"file.delete.delay.ms": "100"})
-            kept, given_up = Kept(broker, "kept"), Kept(broker, "given-up")
+            kept = stack.enter_context(Kept(broker, "kept"))
+            given_up = stack.enter_context(Kept(broker, "given-up"))
             for _ in range(100):
                 assert given_up.produce() == 0
                 assert kept.produce() == 0
@@ -81,7 +96,8 @@ def test_a_full_disk_refuses_and_heals(tmp_path):
             kept.check()
             given_up.check()
 
-            [future] = AdminClient(client_settings(broker.bootstrap)).delete_topics(["given-up"]).values()
+            admin = AdminClient(client_settings(broker.bootstrap))
+            [future] = admin.delete_topics(["given-up"]).values()
             future.result()
             wait_until(lambda: kept.produce() == 0, "appends go on after a topic was deleted")
             kept.check()
@@ -107,13 +123,14 @@ def test_a_full_disk_refuses_and_heals(tmp_path):
 
 def test_a_broker_starts_on_a_disk_that_is_full(tmp_path):
     """After a crash on a full disk: what was acknowledged is served; new records are refused until there is space."""
-    with new_file_system(tmp_path / "disk", DISK_BYTES) as disk:
-        broker = new_broker(disk.mount_point, 1, {"log.segment.bytes": str(4 << 20)})
+    with ExitStack() as stack:
+        disk = stack.enter_context(new_file_system(tmp_path / "disk", DISK_BYTES))
+        broker = new_broker_on_disk(tmp_path / "broker", disk, 1, {"log.segment.bytes": str(4 << 20)})
         filler = disk.mount_point / "filler"
         try:
             broker.start()
             create_topics(broker.bootstrap, {"kept": 1})
-            kept = Kept(broker, "kept")
+            kept = stack.enter_context(Kept(broker, "kept"))
             assert kept.produce() == 0
             fill(filler, 4 << 20)
             kept.produce_until_refused()

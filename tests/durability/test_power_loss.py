@@ -14,7 +14,7 @@ import subprocess
 import psutil
 import pytest
 
-from tests.durability.conftest import against_kafka, new_broker
+from tests.durability.conftest import against_kafka, new_broker_on_disk
 from tests.durability.loop_device import mounted, new_file_system
 from tests.durability.readback import compare
 from tests.durability.workload import Workload
@@ -38,7 +38,7 @@ def stop_the_world(processes: list[psutil.Process]) -> None:
 def test_nothing_acknowledged_is_lost_with_the_power(tmp_path, seed):
     chooser = random.Random(seed)
     with new_file_system(tmp_path / "disk", IMAGE_BYTES) as disk:
-        broker = new_broker(disk.mount_point, 2, SMALL)
+        broker = new_broker_on_disk(tmp_path / "broker", disk, 2, SMALL)
         broker.start()
         if against_kafka():
             subprocess.run(["sync", "-f", disk.mount_point], check=True)  # `format` flushes nothing
@@ -69,7 +69,8 @@ def open_copy(tmp_path, chooser: random.Random, workload: Workload, moment) -> l
     image = tmp_path / "copy"
     try:
         with mounted(image, tmp_path / "copy-mounted") as copied:
-            survivor = new_broker(copied.mount_point, chooser.choice([1, 2, 3]), SMALL)
+            folder = tmp_path / f"survivor-{chooser.randrange(1 << 30)}"
+            survivor = new_broker_on_disk(folder, copied, chooser.choice([1, 2, 3]), SMALL)
             survivor.start()
             try:
                 return compare(survivor.bootstrap, workload.ledger, moment, everything=False)

@@ -28,7 +28,7 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
-from tpc_broker.broker.storage_checkpoint import Checkpointer, ensure_ballast, release_ballast
+from tpc_broker.broker.storage_checkpoint import BALLAST_BYTES, Checkpointer, ensure_ballast, release_ballast
 from tpc_broker.broker.storage_folders import (
     create_partition,
     delete_folder,
@@ -81,6 +81,7 @@ class Led:
     files: PartitionStorage
     handle: int
     lock: trio.Lock
+    is_internal: bool
     admitted_bytes: int = 0
     written_bytes: int = 0
 
@@ -147,7 +148,7 @@ class JournalledStorage:
 
     def register(self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> int:
         handle = self._plane.register(files, config, is_internal=is_internal)
-        self._led[handle] = Led(files, handle, trio.Lock())
+        self._led[handle] = Led(files, handle, trio.Lock(), is_internal)
         return handle
 
     def alter(self, files: PartitionStorage, handle: int, config: TopicConfig, *, is_internal: bool) -> None:
@@ -185,6 +186,8 @@ class JournalledStorage:
             if left >= size:
                 return
             pending = max(0, led.admitted_bytes - left - led.written_bytes)
+            if not led.is_internal and await self._bytes_left() < size:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             try:
                 await files.reserve(pending + size + min(ROOM_STEP_BYTES, files.settings.segment_bytes // 2))
             except OSError as error:
@@ -196,6 +199,11 @@ class JournalledStorage:
             more = max(files.reserved_bytes - pending - left, size - left)
             self._plane.admit(handle, more)
             led.admitted_bytes += more
+
+    async def _bytes_left(self) -> int:
+        """What clients' records may still take of the file system."""
+        status = await self._disk.statvfs(self._data)
+        return status.available_bytes - min(limits.DISK_HEADROOM_BYTES, status.total_bytes // 16)
 
     # -- write-behind ------------------------------------------------------------------------------------------------
 
@@ -219,14 +227,19 @@ class JournalledStorage:
                     try:
                         await led.files.append(taken.buffers)
                     except StorageFailedError as error:
-                        log.error("%s-%d: %s", led.files.topic, led.files.key.partition, error)
-                        self._journal_trouble.set()
+                        await self._write_behind_failed(led, error)
                         return
                     led.written_bytes += taken.size
                     self._plane.write_behind_done(led.handle, taken.end_offset)
                 if taken.end_offset >= upto:
                     break
         await self._make_room_ahead(led)
+
+    async def _write_behind_failed(self, led: Led, error: StorageFailedError) -> None:
+        log.error("%s-%d: %s", led.files.topic, led.files.key.partition, error)
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ENOSPC:
+            await release_ballast(self._disk, self._data)
+        self._journal_trouble.set()
 
     async def _make_room_ahead(self, led: Led) -> None:
         """So that a busy partition's appends need not come to Python for room."""
@@ -308,7 +321,8 @@ class JournalledStorage:
     async def _keep_ballast(self) -> None:
         while True:
             try:
-                await ensure_ballast(self._disk, self._data)
+                if await self._bytes_left() >= BALLAST_BYTES:
+                    await ensure_ballast(self._disk, self._data)
             except OSError as error:
                 log.warning("ballast: %s", error)
             await trio.sleep(BALLAST_INTERVAL_S)

@@ -98,6 +98,8 @@ class PartitionStorage:
         self.epochs = LeaderEpochs(state.epochs)
         self.producers = state.producers.copy()
         self.failed: str | None = None
+        self.pages_in_doubt = False
+        """Whether the failure may have cost written bytes: any but a write that found no space."""
         self.checkpointed = state
         """What the last durable checkpoint says."""
         self._version, self._captured_version, self._checkpointed_version = 1, 1, 0
@@ -161,7 +163,7 @@ class PartitionStorage:
             try:
                 yield
             except OSError as error:
-                self.fail(f"{what}: {error}")
+                self.fail(f"{what}: {error}", pages_in_doubt=error.errno != errno.ENOSPC)
                 raise StorageFailedError(self.failed) from error
 
     async def _append(self, batches: Sequence[Buffer]) -> None:
@@ -529,11 +531,13 @@ class PartitionStorage:
         self.written_end_offset = fresh.written_end_offset
         self.producers = fresh.producers
         self.failed = None
+        self.pages_in_doubt = False
         self.mark_changed()
         self._spare_reserved_bytes = 0
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str, *, pages_in_doubt: bool = True) -> None:
         """Take no further append (first reason counts)."""
+        self.pages_in_doubt |= pages_in_doubt
         if self.failed is None:
             self.failed = reason
 
