@@ -51,7 +51,7 @@ STALL_MS = 10
 
 # Log lines of one kind (one peer, one reason).
 LOG_LINES_BURST = 5
-LOG_LINES_PERIOD_S = 10.0
+LOG_LINES_PERIOD_S = 1.0
 LOG_KEYS_MAX = 10_000
 
 assert CORE_HEARTBEAT_MISSED_MS > 10 * CORE_HEARTBEAT_MS, "a busy core must not be taken for a dead one"

@@ -215,7 +215,7 @@ static size_t take_length(connection *it, const uint8_t *data, size_t bytes) {
     int64_t announced = (int32_t)__builtin_bswap32(raw);
     int reason = check_length(announced, &it->owner->limits);
     if (reason != TPC_CLOSE_NONE)
-        connection_begin_close(it, reason, 0);
+        connection_begin_close(it, reason, (int)announced);
     else
         it->announced = (uint32_t)announced;
     return taken;

@@ -132,7 +132,9 @@ def test_wrong_lengths_close_with_their_reason(make_bench, announced, reason):
     client, other = bench.connect(), bench.connect()
     client.sendall(frame_of(b"before") + struct.pack(">i", announced) + b"\0" * 7)
     assert bytes(bench.next_request().body) == b"before"
-    assert bench.next_closed()[1] == reason
+    _connection, told, detail = bench.next_closed()
+    assert told == reason
+    assert detail == (announced if reason in (CloseReason.FRAME_NEGATIVE, CloseReason.FRAME_TOO_LARGE) else 0)
     assert bench.read_end(client)
     bench.exchange(other)
 

@@ -77,12 +77,12 @@ class Dispatcher:
     def on_opened(self, connection: int, peer: str) -> None:
         self._connections[connection] = ConnectionState(peer)
 
-    def on_closed(self, connection: int, reason: str, error: int) -> None:
+    def on_closed(self, connection: int, reason: str, detail: str) -> None:
         state = self._connections.pop(connection, None)
         if state is None:
             return
         if reason not in ("peer closed", "local", "idle", "reset", "shutdown"):
-            self.complain(state.peer, f"connection closed: {reason}" + (f" (errno {error})" if error else ""))
+            self.complain(state.peer, f"connection closed: {reason}{detail}")
         state.queue.clear()
 
     def on_request(self, request: Request) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, Connections, FrameSlice
@@ -28,6 +29,15 @@ REASON_TEXTS = {
 }
 
 
+LENGTH_REASONS = frozenset({CloseReason.FRAME_TOO_LARGE, CloseReason.FRAME_NEGATIVE})
+
+
+def _explain(reason: CloseReason, detail: int) -> str:
+    if reason in LENGTH_REASONS:
+        return f" ({detail} bytes)"
+    return f" ({os.strerror(detail)})" if detail else ""
+
+
 class ClientConnections:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -37,8 +47,8 @@ class ClientConnections:
         connections = self._connections
         connections.on_opened = dispatcher.on_opened
         connections.on_request = dispatcher.on_request
-        connections.on_closed = lambda connection, reason, error: dispatcher.on_closed(
-            connection, REASON_TEXTS.get(reason, reason.name), error
+        connections.on_closed = lambda connection, reason, detail: dispatcher.on_closed(
+            connection, REASON_TEXTS.get(reason, reason.name), _explain(reason, detail)
         )
         connections.listen(listen_fd)
 

@@ -1,6 +1,7 @@
 typedef struct tpc_connections tpc_connections;
 
-/* Why a connection ended: the `a` of TPC_EVENT_CLOSED, whose `b` is an errno (0 when there is none to tell). */
+/* Why a connection ended: the `a` of TPC_EVENT_CLOSED, whose `b` is an errno (0 when there is none to tell),
+ * or the announced length when that was at fault. */
 enum tpc_close_reason {
     TPC_CLOSE_NONE = 0,
     TPC_CLOSE_LOCAL = 1,            /* the broker asked for it */
