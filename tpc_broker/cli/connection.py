@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
@@ -15,6 +16,7 @@ from rich.table import Table
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 REQUEST_TIMEOUT_S = 15.0
+CONNECT_TIMEOUT_S = 5.0
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -32,7 +34,26 @@ def common_options(command: Command) -> Command:
 
 
 def client_configuration(bootstrap: str, **more: Any) -> dict[str, Any]:
+    """What every client of librdkafka is told. Ends the command at once where nobody listens: librdkafka would try on
+    until its time-outs, and then not say why.
+    """
+    _require_listener(bootstrap)
     return {"bootstrap.servers": bootstrap, "logger": quiet_logger, "client.id": "tpc", **more}
+
+
+def _require_listener(bootstrap: str) -> None:
+    problem = "no address given"
+    for address in bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        if not host or not port.isdigit():
+            fail(f"--bootstrap {address}: expected HOST:PORT, for example {DEFAULT_BOOTSTRAP}", 2)
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
+        except (OSError, OverflowError) as error:
+            problem = str(error)
+        else:
+            return
+    fail(f"no broker answers at {bootstrap} ({problem}); is it running?")
 
 
 def fail(message: str, code: int = 1) -> NoReturn:

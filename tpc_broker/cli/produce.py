@@ -18,6 +18,10 @@ DELIVERY_TIMEOUT_MS = 30_000
 POLL_EVERY_RECORDS = 1_000
 
 
+class WrongLineError(Exception):
+    """A line of the input that is no record; those before it are written all the same."""
+
+
 class Deliveries:
     """Counts what the broker acknowledged, and keeps the first failure."""
 
@@ -68,12 +72,16 @@ def produce(  # noqa: PLR0913
         )
     )
     deliveries = Deliveries()
+    wrong_line: WrongLineError | None = None
     started = time.monotonic()
     try:
         with count_progress(f"to {topic}", _size_of(file), quiet=as_json) as advance:
-            for key, value, size in _records(file, key_separator):
-                _send(producer, topic, key, value, partition, deliveries)
-                advance(deliveries.acknowledged, size)
+            try:
+                for key, value, size in _records(file, key_separator):
+                    _send(producer, topic, key, value, partition, deliveries)
+                    advance(deliveries.acknowledged, size)
+            except WrongLineError as error:
+                wrong_line = error
             while producer.flush(0.2):
                 advance(deliveries.acknowledged, 0)
                 if deliveries.first_failure is not None:
@@ -82,6 +90,8 @@ def produce(  # noqa: PLR0913
         fail(explain(error, bootstrap))
     if deliveries.first_failure is not None:
         fail(f"{deliveries.failed} records were not acknowledged; {explain(KafkaException(deliveries.first_failure), bootstrap)}")
+    if wrong_line is not None:
+        fail(f"{wrong_line}; {deliveries.acknowledged} records before it were acknowledged")
     _report(deliveries, topic, time.monotonic() - started, as_json=as_json)
 
 
@@ -95,7 +105,7 @@ def _records(file: IO[bytes], key_separator: str | None) -> Iterator[tuple[bytes
             continue
         key, found, value = text.partition(separator)
         if not found:
-            fail(f"line {number} has no key separator {key_separator!r}: {text[:60]!r}")
+            raise WrongLineError(f"line {number} has no key separator {key_separator!r}: {text[:60]!r}")
         yield key, value, size
 
 

@@ -113,7 +113,8 @@ async def _recover(options: CoreOptions, disk: RingDisk, settings: Settings) -> 
             journal_bytes_max=settings.journal_bytes_max,
         )
     except (JournalDamagedError, JournalUnreadableError, CheckpointError) as error:
-        raise CannotRunError(f"{error}; nothing was changed") from error
+        where = f"journal or checkpoint of core {options.core} in {options.data}"
+        raise CannotRunError(f"{where}: {error}; nothing was changed") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS):
             raise CannotRunError(f"the data directory cannot be used: {error}") from error

@@ -78,8 +78,8 @@ class CoreProcessMain:
     def __init__(self, options: CoreOptions, control: ControlChannel) -> None:
         self._options = options
         self._control = control
-        self._core: Core | None = None
         self._up: list[Any] = []
+        self._up_changed = trio.Event()
         self._drain_asked = trio.Event()
         self._drain_deadline_s = 0.0
 
@@ -121,13 +121,13 @@ class CoreProcessMain:
                 clock=assembly.clock,
                 nursery=nursery,
             )
-            self._core = core
             core.serve_metadata_calls()
             await nursery.start(mailboxes.run)
             await core.start()
             assembly.connections.serve(options.listen_fd, core.dispatcher)
             nursery.start_soon(assembly.storage.run_maintenance)
             await core.cores_changed(self._up)
+            nursery.start_soon(self._follow_cores, core)
             await self._control.send("ready")
             await self._drain_asked.wait()
             log.info("draining")
@@ -139,13 +139,21 @@ class CoreProcessMain:
             match message["kind"]:
                 case "cores":
                     self._up = message["up"]
-                    if self._core is not None:
-                        await self._core.cores_changed(self._up)
+                    self._up_changed.set()
                 case "drain":
                     self._drain_deadline_s = trio.current_time() + message["deadline_ms"] / 1000
                     self._drain_asked.set()
         log.error("the supervisor is gone; ending")
         os._exit(EXIT_FAILED)  # no draining without a supervisor: the journal has everything acknowledged
+
+    async def _follow_cores(self, core: Core) -> None:
+        """Tell the broker which cores are up. Its calls to a core that hangs take long; the supervisor's word to drain
+        must not wait for them, so this is a task of its own, and only the latest list counts.
+        """
+        while True:
+            await self._up_changed.wait()
+            self._up_changed = trio.Event()
+            await core.cores_changed(self._up)
 
     async def heartbeat(self) -> None:
         while await self._control.send("heartbeat"):

@@ -1,0 +1,159 @@
+"""The supervisor with real cores: restarts, draining, orphans, the service manager."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.broker_process import TpcBroker
+from tests.support.raw_client import RawConnection
+from tests.support.server_process import answers_api_versions
+
+PATIENCE_S = 40.0
+
+
+def wait_until(condition, what: str) -> None:
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_at, f"still waiting for: {what}"
+        time.sleep(0.02)
+
+
+def cores_of(broker: TpcBroker) -> dict[int, psutil.Process]:
+    """Core id to its process, as the process list has it now."""
+    found = {}
+    for process in broker.core_processes():
+        with contextlib.suppress(psutil.NoSuchProcess, IndexError, json.JSONDecodeError):
+            found[json.loads(process.cmdline()[-1])["core"]] = process
+    return found
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[TpcBroker]:
+    broker = TpcBroker(tmp_path, cores_count=2)
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_dead_core_is_started_again_and_the_other_does_not_notice(broker: TpcBroker, victim: int) -> None:
+    other = 1 - victim
+    before = cores_of(broker)
+    with RawConnection(broker.host, broker.ports[other]) as connection:
+        connection.ask("ApiVersions", 0)
+        before[victim].send_signal(signal.SIGKILL)
+        wait_until(lambda: cores_of(broker).get(victim, before[victim]).pid != before[victim].pid, "a new core")
+        wait_until(lambda: answers_api_versions(broker.host, broker.ports[victim]), "the new core's answers")
+        connection.ask("ApiVersions", 0)
+    after = cores_of(broker)
+    assert sorted(after) == [0, 1]
+    assert (after[other].pid, after[other].create_time()) == (before[other].pid, before[other].create_time())
+    assert f"core {victim} ended (killed by SIGKILL); starting it again" in broker.log_text()
+    broker.stop()
+
+
+def test_sigterm_drains_and_ends_with_0(broker: TpcBroker) -> None:
+    broker.stop()
+    log = broker.log_text()
+    assert log.count('"message": "draining"') == 2
+    assert "core 0 drained" in log
+    assert "core 1 drained" in log
+    assert "killing it" not in log
+
+
+def test_the_signals_of_a_terminal_go_to_all_and_drain_once(broker: TpcBroker) -> None:
+    cores = list(cores_of(broker).values())
+    os.killpg(broker.process.pid, signal.SIGINT)
+    wait_until(lambda: not broker.process.is_running, "the end")
+    assert broker.process.exit_code == 0
+    assert not any(core.is_running() for core in cores)
+    assert broker.log_text().count("drained") == 2
+    assert "ended (" not in broker.log_text()
+
+
+def test_a_second_sigterm_hurries(broker: TpcBroker) -> None:
+    """A core that cannot drain holds the end up until the deadline; a second signal does not wait for that."""
+    cores_of(broker)[1].send_signal(signal.SIGSTOP)
+    supervisor = psutil.Process(broker.process.pid)
+    supervisor.send_signal(signal.SIGTERM)
+    wait_until(lambda: "core 0 drained" in broker.log_text(), "the core that can drain")
+    assert broker.process.is_running
+    supervisor.send_signal(signal.SIGTERM)
+    wait_until(lambda: not broker.process.is_running, "the end")
+    assert broker.process.exit_code == 0
+    assert "SIGTERM again: hurrying" in broker.log_text()
+    assert "core 1 did not drain in time; killing it" in broker.log_text()
+
+
+def test_cores_die_with_their_supervisor(broker: TpcBroker) -> None:
+    cores = list(cores_of(broker).values())
+    assert len(cores) == 2
+    os.kill(broker.process.pid, signal.SIGKILL)
+    _gone, alive = psutil.wait_procs(cores, timeout=PATIENCE_S)
+    assert alive == []
+    wait_until(lambda: not any(answers_api_versions(broker.host, port) for port in broker.ports), "closed ports")
+
+
+def test_a_core_that_ignores_the_terminal_s_signals_lives_on(broker: TpcBroker) -> None:
+    before = cores_of(broker)
+    for core in before.values():
+        core.send_signal(signal.SIGTERM)
+        core.send_signal(signal.SIGINT)
+    for port in broker.ports:
+        assert answers_api_versions(broker.host, port)
+    assert {core: process.pid for core, process in cores_of(broker).items()} == {
+        core: process.pid for core, process in before.items()
+    }
+    broker.stop()
+
+
+@pytest.mark.slow
+def test_a_core_that_hangs_is_killed_and_started_again(broker: TpcBroker) -> None:
+    hanging = cores_of(broker)[1]
+    hanging.send_signal(signal.SIGSTOP)
+    wait_until(lambda: "core 1 gave no sign of life" in broker.log_text(), "the supervisor to notice")
+    wait_until(lambda: answers_api_versions(broker.host, broker.ports[1]), "the new core's answers")
+    assert cores_of(broker)[1].pid != hanging.pid
+    broker.stop()
+
+
+def test_the_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(PATIENCE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        monkeypatch.setenv("WATCHDOG_USEC", "600000")
+        broker = TpcBroker(tmp_path / "broker", cores_count=1)
+        broker.start()
+        try:
+            said = [manager.recv(100).decode()]
+            while "READY=1" not in said or "WATCHDOG=1" not in said[said.index("READY=1") :]:
+                said.append(manager.recv(100).decode())
+            assert set(said) == {"READY=1", "WATCHDOG=1"}
+            broker.stop()
+            while said[-1] != "STOPPING=1":
+                said.append(manager.recv(100).decode())
+        finally:
+            broker.kill()
+    assert said.count("READY=1") == 1
+
+
+def test_ready_is_said_once_and_after_every_port_answers(broker: TpcBroker) -> None:
+    wait_until(lambda: "tpc-broker is ready: 2 cores on 127.0.0.1:" in broker.log_text(), "ready")
+    before = cores_of(broker)
+    broker.kill_core(0)
+    wait_until(lambda: {p.pid for p in cores_of(broker).values()} != {p.pid for p in before.values()}, "a new core")
+    wait_until(lambda: all(answers_api_versions(broker.host, port) for port in broker.ports), "both cores")
+    broker.stop()
+    assert broker.log_text().count("is ready") == 1
