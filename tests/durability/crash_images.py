@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -151,14 +151,17 @@ _Name = tuple[str, str, int | str | None]
 
 
 class Replayer:
-    """The state of the disk behind one record after another. `marks` are those seen so far."""
+    """The state of the disk behind one record after another. `marks` are those seen so far.
 
-    def __init__(self, root: str) -> None:
+    `folders` were there, durably, when the record began.
+    """
+
+    def __init__(self, root: str, folders: Sequence[str] = ()) -> None:
         self._root = root.rstrip("/") + "/"
         self._files: list[_File] = []
         self._by_inode: dict[tuple[int, int], int] = {}
-        self._now: dict[str, int | None] = {}
-        self._durable: dict[str, int | None] = {}
+        self._now: dict[str, int | None] = dict.fromkeys(folders)
+        self._durable: dict[str, int | None] = dict.fromkeys(folders)
         self._pending_names: dict[str, list[_Name]] = {}
         self._open: dict[int, tuple[DiskRecord, list[tuple[_File, _Change]], dict[str, int]]] = {}
         self.marks: list[str] = []

@@ -448,7 +448,8 @@ async def rewrite_partition(storage: PartitionStorage, journal_file: JournalFile
     """After a failed write or sync: put the segments behind the last checkpoint into new files, from the journal.
 
     The checkpointed beginning of the active segment is copied, because only the old file's pages behind it are in
-    doubt; after a write that merely found no space none is, and the file is cut instead. Raises OSError or StorageFailedError when that fails too; then the partition stays failed.
+    doubt; after a write that merely found no space none is, and the file is cut instead. Raises OSError or
+    StorageFailedError when that fails too; then the partition stays failed.
     """
     state, end_offset = storage.checkpointed, storage.written_end_offset
     folder, disk = storage.folder, storage.folder.disk

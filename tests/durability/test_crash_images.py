@@ -1,0 +1,175 @@
+"""Crash images from recorded writes and flushes: recovery passes on all of them, and mutants are caught by some.
+
+`kill -9` leaves the kernel's cache alone, and the loop device tears nothing. Here a core's writes are recorded with the
+flushes between them (`recorded_core`), and disks are made from the record in which what was not flushed is missing, torn
+at 512 bytes or out of order (`crash_images`). `recover_core` runs on each, and nothing acknowledged up to the crash may
+be missing. The same program with a fault built in must fail this, or the test tests nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import zlib
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.durability.crash_images import Replayer, read_record
+from tests.durability.recorded_core import MUTANTS
+from tpc_broker.broker.storage_recovery import recover_core
+from tpc_broker.log.batch import walk_headers
+from tpc_broker.model import CoreId
+from tpc_broker.runtime.disk import RingDisk
+from tpc_broker.runtime.trio_ring import current_ring
+from tpc_broker.runtime.trio_ring import run as run_on_ring
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGES = 150
+IMAGES_OF_MUTANT = 400
+IN_C = ("no dsync", "early acknowledgement")
+
+pytestmark = pytest.mark.slow
+
+
+class Told:
+    """What the recorded program said up to the crash, by partition (its topic id)."""
+
+    def __init__(self, marks: list[str]) -> None:
+        self.asked: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
+        self.acknowledged: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
+        self.seen: dict[str, int] = defaultdict(int)
+        self.trimming: dict[str, int] = defaultdict(int)
+        self.trimmed: dict[str, int] = defaultdict(int)
+        self.deleting: set[str] = set()
+        self.deleted: set[str] = set()
+        for text in marks:
+            word, partition, *numbers = text.split()
+            values = [int(number) for number in numbers]
+            known = getattr(self, word)
+            if isinstance(known, set):
+                known.add(partition)
+            elif len(values) == 3:
+                known[partition][values[0]] = values[1], values[2]
+            else:
+                known[partition] = max(known[partition], values[0])
+
+
+async def problems_of_image(folder: Path, marks: list[str]) -> list[str]:
+    """Recover what lies in the folder; how it contradicts the marks."""
+    told = Told(marks)
+    disk = RingDisk(current_ring())
+    try:
+        recovered = await recover_core(disk, folder, CoreId(0), new_journal_id=bytes(16))
+    except Exception as error:
+        return [f"recovery failed: {type(error).__name__}: {error}"]
+    try:
+        problems = [f"{one.topic} is offline: {one.reason}" for one in recovered.offline.values()]
+        found = {key.topic_id.hex: storage for key, storage in recovered.storages.items()}
+        for partition in set(told.asked) | set(found):
+            if partition in told.deleting:
+                if partition in told.deleted and partition in found:
+                    problems.append(f"{partition} was deleted and is there")
+            else:
+                problems += await _problems_of_partition(partition, found.get(partition), told)
+        return problems
+    finally:
+        await recovered.close()
+
+
+async def _problems_of_partition(name: str, storage, told: Told) -> list[str]:
+    start = storage.log_start_offset if storage else 0
+    end = storage.written_end_offset if storage else 0
+    held: dict[int, tuple[int, int]] = {}
+    offset = start
+    while offset < end:
+        data = await storage.read(offset, 1 << 20)
+        assert data, (name, offset, end)
+        for header, place in walk_headers(data):
+            crc = zlib.crc32(data[place + 21 : place + header.size_bytes])
+            held[header.base_offset] = header.next_offset, crc
+            offset = header.next_offset
+    problems = []
+    if not told.trimmed[name] <= start <= max(told.trimming[name], told.trimmed[name]):
+        problems.append(f"{name} starts at {start}, trimmed to {told.trimmed[name]}, asked for {told.trimming[name]}")
+    if end < told.seen[name]:
+        problems.append(f"{name} ends at {end}, readers were let up to {told.seen[name]}")
+    for base, batch in told.acknowledged[name].items():
+        if batch[0] > start and held.get(base) != batch:
+            problems.append(f"{name}: acknowledged batch at {base} is lost (found {held.get(base)}, end {end})")
+    problems += [
+        f"{name}: batch at {base} was never written" for base, batch in held.items() if told.asked[name].get(base) != batch
+    ]
+    return problems
+
+
+async def check_images(record: Path, root: Path, folder: Path, chooser: random.Random, images: int, *, until: int) -> list[str]:
+    """Problems of so many images, made at random places of a record; stops when there are `until`."""
+    entries = list(read_record(record))
+    first = next(at for at, entry in enumerate(entries) if entry.path.startswith("acknowledged"))
+    cuts = sorted(chooser.randrange(first, len(entries) + 1) for _ in range(images))
+    replayer, fed, problems = Replayer(str(root), ["journals", "topics"]), 0, []
+    for number, cut in enumerate(cuts):
+        for entry in entries[fed:cut]:
+            replayer.feed(entry)
+        fed = cut
+        image = folder / f"image-{number}"
+        replayer.crash(chooser).write_to(image)
+        found = await problems_of_image(image, replayer.marks)
+        if found:
+            problems.append(f"crash behind record entry {cut} of {len(entries)}: {found[0]}")
+        if len(problems) >= until:
+            break
+        shutil.rmtree(image)
+    return problems
+
+
+def record_life(folder: Path, seed: int, mutant: str, python_path: Path) -> tuple[Path, Path]:
+    """Run the recorded program; its record, and the folder that its data was in."""
+    root, record = folder / "data", folder / "record"
+    command = [sys.executable, "-m", "tests.durability.recorded_core", str(root), str(record), str(seed), mutant]
+    done = subprocess.run(
+        command,
+        cwd=python_path, env={**os.environ, "PYTHONPATH": str(python_path)},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return root, record
+
+
+@pytest.fixture(scope="session")
+def built_with_mutants(tmp_path_factory) -> Path:
+    """A copy of the sources with the faults compiled into the C part."""
+    target = tmp_path_factory.mktemp("mutants")
+    for name in ("native", "tpc_broker", "routing", "ebpf", "tests"):
+        if (ROOT / name).exists():
+            ignored = shutil.ignore_patterns("*.so", "__pycache__", ".hypothesis")
+            shutil.copytree(ROOT / name, target / name, symlinks=True, ignore=ignored)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, target / name)
+    built = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=target, env={**os.environ, "TPC_CFLAGS": "-DTPC_MUTANTS -O1"},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr[-3000:]
+    return target
+
+
+def test_recovery_passes_on_every_image(tmp_path, seed):
+    root, record = record_life(tmp_path, seed, "none", ROOT)
+    problems = run_on_ring(lambda: check_images(record, root, tmp_path, random.Random(seed), IMAGES, until=5))
+    assert not problems, "\n".join([f"seed {seed}", *problems])
+
+
+@pytest.mark.parametrize("mutant", MUTANTS[1:])
+def test_mutants_are_caught(tmp_path, seed, mutant, request):
+    path = request.getfixturevalue("built_with_mutants") if mutant in IN_C else ROOT
+    root, record = record_life(tmp_path, seed, mutant, path)
+    chooser = random.Random(seed)
+    problems = run_on_ring(lambda: check_images(record, root, tmp_path, chooser, IMAGES_OF_MUTANT, until=1))
+    assert problems, f"{IMAGES_OF_MUTANT} crash images, and {mutant!r} was never seen (seed {seed})"
