@@ -167,6 +167,8 @@ async def _wait(core: Core, readings: list[Reading], isolation_level: int, remai
 
     def has_moved() -> bool:
         for handle, partition in partitions.items():
+            if not partition.is_open:
+                return True
             bounds = partition.bounds()
             if (bounds.last_stable_offset if isolation_level else bounds.high_watermark) != before[handle]:
                 return True
