@@ -12,5 +12,6 @@
 #include "cdef/40_request.h"
 #include "cdef/50_response.h"
 #include "cdef/60_journal.h"
+#include "cdef/70_arrow_columns.h"
 
 #endif

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "tpc_broker"
 FOUNDATION = {"model", "limits", "errors", "error_codes"}
 NATIVE_BYTES = {"native_bytes", "native_journal", "_bytes"}
+NATIVE_COLUMNS = NATIVE_BYTES | {"native_columns"}
 
 # What each room of the package may import from the others, as ARCHITECTURE.md's folder table says.
 ALLOWED = {
@@ -21,6 +22,9 @@ ALLOWED = {
     "coordinator": FOUNDATION | {"kafka", "log"},
     "broker": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "coordinator"},
     "cli": set(),
+    "client": FOUNDATION | NATIVE_COLUMNS | {"kafka"},
+    "spark": FOUNDATION | NATIVE_COLUMNS | {"client", "kafka", "log"},
+    "native_columns": {"_bytes"},
     "native_bytes": FOUNDATION | {"_bytes"},
     "native_journal": FOUNDATION | {"native_bytes", "_bytes"},
     "model": set(),

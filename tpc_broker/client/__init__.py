@@ -1,0 +1,22 @@
+"""The client library's core: what a Kafka client has to know, and a small synchronous client made of it.
+
+Purpose
+    Reading and writing topics from threads and processes of others (Spark's tasks above all), on the project's codec.
+
+Modules
+    `conversation`  one connection's requests and answers as a machine without I/O: versions, correlation, bytes
+    `isolation`     which batches of a partition belong to aborted transactions; no I/O either
+    `requests`      requests and answers of metadata, offsets, fetch and produce, as plain values; no I/O either
+    `batches`       the bytes of a batch for an idempotent producer; no I/O either
+    `connection`    a blocking socket that carries a conversation
+    `cluster`       who leads what; sends each request to the leader and tries again until a deadline
+    `reading`       offsets by time, and ranges of a partition, fetched ahead
+    `producing`     an idempotent producer
+    `columns`       what was fetched as Arrow record batches (needs pyarrow)
+    `errors`        what goes wrong, by culprit
+
+An asynchronous client shares all that is marked as free of I/O and brings its own `connection` and `cluster`.
+
+Invariants: a range is read whole, in order and once, or an exception says which offsets are missing. A record that was
+acknowledged was appended exactly once per `Producer`, whatever was sent again.
+"""

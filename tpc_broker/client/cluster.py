@@ -1,0 +1,201 @@
+"""Who leads what, connections to the brokers, and trying again until a deadline.
+
+A `Cluster` belongs to one thread. `settings` are plain and can be pickled, so that tasks elsewhere make their own.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Self
+
+from tpc_broker.client import requests
+from tpc_broker.client.connection import Connection
+from tpc_broker.client.errors import ClientError, RefusedError, UnknownTopicError, UnreachableError
+from tpc_broker.client.isolation import Isolation
+from tpc_broker.client.requests import Node, TopicFacts, TopicPartition
+from tpc_broker.kafka import ApiKey
+
+BACKOFF_SECONDS_FIRST: Final = 0.05
+BACKOFF_SECONDS_MAX: Final = 1.0
+MISSING_TOPIC_SECONDS: Final = 2.0
+"""How long a topic may be missing before that is believed: a topic just made is not known everywhere at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """``bootstrap`` is host:port, several with commas. ``request_timeout_seconds`` is for one answer, ``retry_seconds``
+    for a whole operation with all its repetitions.
+    """
+
+    bootstrap: str
+    client_id: str = "tpc"
+    request_timeout_seconds: float = 30.0
+    retry_seconds: float = 60.0
+
+
+def parse_bootstrap(text: str) -> list[Node]:
+    nodes = []
+    for entry in text.split(","):
+        host, separator, port = entry.strip().rpartition(":")
+        if not separator or not host or not port.isdigit():
+            raise ValueError(f"no host:port: {entry.strip()!r}")
+        nodes.append(Node(host.strip("[]"), int(port)))
+    return nodes
+
+
+def is_retriable(error: ClientError) -> bool:
+    return isinstance(error, UnreachableError) or (isinstance(error, RefusedError) and error.is_retriable)
+
+
+def _of_any_version(message: Any, _version: int) -> Any:
+    return message
+
+
+class Cluster:
+    """Connections are opened when they are needed and kept; metadata is fetched when it is needed or proved wrong."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self.settings = settings
+        self._bootstrap = parse_bootstrap(settings.bootstrap)
+        self._connections: dict[Node, Connection] = {}
+        self._nodes: dict[int, Node] = {}
+        self._topics: dict[str, TopicFacts] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def attempts(self, retry_seconds: float | None = None) -> Iterator[Callable[[ClientError], None]]:
+        """Endless attempts; each gives a function that takes the attempt's error: it waits, or raises when it is over.
+
+        It raises what is not retriable, and anything once the time is over.
+        """
+        deadline = time.monotonic() + (self.settings.retry_seconds if retry_seconds is None else retry_seconds)
+        pause = BACKOFF_SECONDS_FIRST
+
+        def failed(error: ClientError) -> None:
+            if not is_retriable(error) or time.monotonic() + pause > deadline:
+                raise error
+            self.forget_topics()
+            time.sleep(pause)
+
+        while True:
+            yield failed
+            pause = min(2 * pause, BACKOFF_SECONDS_MAX)
+
+    def forget_topics(self) -> None:
+        """The metadata proved wrong."""
+        self._topics.clear()
+
+    def topic_names(self) -> list[str]:
+        """All topics that are not internal, sorted."""
+        facts = self._metadata(None)
+        return sorted(name for name, topic in facts.topics.items() if not topic.is_internal)
+
+    def topic(self, name: str) -> TopicFacts:
+        """`UnknownTopicError` when it does not exist."""
+        found = self._topics.get(name)
+        if found is None:
+            self._metadata([name])
+            found = self._topics[name]
+        return found
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, partition) for partition in sorted(self.topic(topic).leaders)]
+
+    def connection_to_leader(self, where: TopicPartition) -> Connection:
+        """An idle connection to the partition's leader."""
+        leaders = self.topic(where.topic).leaders
+        if where.partition not in leaders:
+            self._topics.pop(where.topic, None)
+            leaders = self.topic(where.topic).leaders
+        if where.partition not in leaders:
+            raise UnknownTopicError(f"{where.topic} has no partition {where.partition}; it has {len(leaders)}")
+        node = self._nodes.get(leaders[where.partition])
+        if node is None:
+            raise UnreachableError(f"{where} has no leader now")
+        return self._connection(node)
+
+    def any_connection(self) -> Connection:
+        """To any broker that can be reached."""
+        reasons = []
+        for node in dict.fromkeys([*self._nodes.values(), *self._bootstrap]):
+            try:
+                return self._connection(node)
+            except UnreachableError as error:
+                reasons.append(str(error))
+        raise UnreachableError("; ".join(reasons))
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], isolation: Isolation = Isolation.READ_COMMITTED
+    ) -> dict[TopicPartition, int]:
+        """The first offset at or after each time in ms (or `requests.EARLIEST`, `LATEST`); -1: no record is so late."""
+        found: dict[TopicPartition, int] = {}
+        for failed in self.attempts():
+            missing = {where: time_ms for where, time_ms in wanted.items() if where not in found}
+            if not missing:
+                return found
+            try:
+                self._list_offsets_once(missing, isolation, found)
+            except ClientError as error:
+                failed(error)
+        raise AssertionError
+
+    def _list_offsets_once(
+        self, wanted: Mapping[TopicPartition, int], isolation: Isolation, found: dict[TopicPartition, int]
+    ) -> None:
+        by_leader: dict[Connection, dict[TopicPartition, int]] = {}
+        for where, time_ms in wanted.items():
+            by_leader.setdefault(self.connection_to_leader(where), {})[where] = time_ms
+        refusals = []
+        for connection, part in by_leader.items():
+            request = requests.offsets_request(part, isolation)
+            response = connection.call(ApiKey.LIST_OFFSETS, partial(_of_any_version, request))
+            for where, answer in requests.offsets_answer(response).items():
+                if answer.error_code:
+                    refusals.append(RefusedError(answer.error_code, f"offsets of {where}"))
+                else:
+                    found[where] = answer.offset
+        if refusals:
+            raise refusals[0]
+
+    def _metadata(self, names: Iterable[str] | None) -> requests.ClusterFacts:
+        asked = None if names is None else list(names)
+        missing_until = time.monotonic() + MISSING_TOPIC_SECONDS
+        make = partial(_of_any_version, requests.metadata_request(asked))
+        for failed in self.attempts():
+            try:
+                response = self.any_connection().call(ApiKey.METADATA, make)
+                facts = requests.metadata_answer(response)
+                self._nodes = facts.nodes
+                if facts.missing and time.monotonic() > missing_until:
+                    raise UnknownTopicError(f"no such topic: {', '.join(sorted(facts.missing))}")
+                if facts.missing:
+                    raise UnreachableError(f"no such topic yet: {', '.join(sorted(facts.missing))}")
+                for name, code in facts.errors.items():
+                    raise RefusedError(code, f"metadata of {name}")
+            except ClientError as error:
+                failed(error)
+                continue
+            self._topics.update(facts.topics)
+            return facts
+        raise AssertionError
+
+    def _connection(self, node: Node) -> Connection:
+        """A kept connection that has no answers to come, or a new one."""
+        found = self._connections.get(node)
+        if found is not None and found.is_idle and not found.is_closed:
+            return found
+        if found is not None:
+            found.close()
+        made = Connection(node, self.settings.client_id, self.settings.request_timeout_seconds)
+        self._connections[node] = made
+        return made

@@ -1,0 +1,74 @@
+"""One connection's requests and answers, as a machine without I/O.
+
+Bytes to send come out of `request`, whole frames (without their size prefix) go into `answer`. Versions: until
+`agree` was given the broker's ApiVersions answer, only `hello` may be sent; then each API is used in the highest
+version that both sides and `VERSION_MAX` know.
+"""
+
+from collections import deque
+from typing import Any, Final
+
+from tpc_broker.client.errors import ClientError, RefusedError
+from tpc_broker.kafka import ApiKey, api, messages, protocol
+
+CLIENT_SOFTWARE: Final = ("tpc-broker", "1")
+VERSION_MAX: Final = {
+    ApiKey.API_VERSIONS: 3,
+    ApiKey.PRODUCE: 12,
+    ApiKey.FETCH: 16,
+    ApiKey.LIST_OFFSETS: 9,
+    ApiKey.METADATA: 12,
+    ApiKey.INIT_PRODUCER_ID: 4,
+}
+"""The newest version of each API whose meaning this client knows."""
+
+
+class Conversation:
+    """Requests in flight are answered in order; anything else is an error and ends the connection."""
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._in_flight: deque[tuple[int, int, int]] = deque()
+        self._next_correlation_id = 0
+
+    @property
+    def in_flight_count(self) -> int:
+        return len(self._in_flight)
+
+    def hello(self) -> list[Any]:
+        """The first request: which versions are there."""
+        name, version = CLIENT_SOFTWARE
+        message = messages.ApiVersionsRequest(client_software_name=name, client_software_version=version)
+        return self.request(ApiKey.API_VERSIONS, VERSION_MAX[ApiKey.API_VERSIONS], message)
+
+    def agree(self, response: Any) -> None:
+        """Take the broker's ApiVersions answer."""
+        if response.error_code:
+            raise RefusedError(response.error_code, "ApiVersions")
+        self._versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
+
+    def version(self, key: ApiKey) -> int:
+        """The version in which an API is used on this connection."""
+        first, last = self._versions.get(key, (1, 0))
+        chosen = min(last, VERSION_MAX[key], api(key).last_version)
+        if chosen < max(first, api(key).first_version):
+            raise ClientError(f"the broker and this client have no version of {api(key).name} in common")
+        return chosen
+
+    def request(self, key: ApiKey, version: int, message: Any) -> list[Any]:
+        """The buffers of a request to send; its answer is expected after those of the earlier ones."""
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = correlation_id + 1 & 0x7FFF_FFFF
+        self._in_flight.append((correlation_id, key, version))
+        return protocol.encode_request_frame(key, version, correlation_id, self._client_id, message)
+
+    def answer(self, frame: Any) -> Any:
+        """The message in a frame that answers the oldest request in flight."""
+        if not self._in_flight:
+            raise ClientError("an answer that nothing was asked for")
+        correlation_id, key, version = self._in_flight.popleft()
+        found, message = protocol.decode_response_frame(key, version, frame)
+        if found != correlation_id:
+            raise ClientError(f"the answer to request {found} came for request {correlation_id}")
+        return message

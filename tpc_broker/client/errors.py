@@ -1,0 +1,33 @@
+"""What goes wrong in a client, by culprit. Every message names the topic, partition and offset it is about."""
+
+from tpc_broker.kafka import ErrorCode
+
+
+class ClientError(Exception):
+    """The family."""
+
+
+class UnreachableError(ClientError):
+    """No connection, or one that broke or fell silent: the request may be tried again."""
+
+
+class RefusedError(ClientError):
+    """The broker answered with an error code."""
+
+    def __init__(self, code: int, what: str) -> None:
+        self.code = code
+        known = code in ErrorCode._value2member_map_
+        self.is_retriable = known and ErrorCode(code).is_retriable
+        super().__init__(f"{what}: {ErrorCode(code).name if known else f'error {code}'}")
+
+
+class UnknownTopicError(ClientError):
+    """There is no such topic or partition."""
+
+
+class OffsetsMissingError(ClientError):
+    """Offsets that were to be read are not in the log (any more)."""
+
+
+class DamagedDataError(ClientError):
+    """Bytes of the log that cannot be believed."""

@@ -1,0 +1,48 @@
+"""Which batches a reader of committed records may see.
+
+A fetch answer names the aborted transactions that overlap it, as producer id and first offset. Walking over the
+batches in order, a transaction's batches are invisible from its first offset to the producer's abort marker.
+Control batches are never records. Source: KIP-98, "Reading Transactional Messages".
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Protocol
+
+
+class Isolation(IntEnum):
+    """The `isolation_level` of the protocol."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class TransactionalBatch(Protocol):
+    """What has to be known about a batch."""
+
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def is_transactional(self) -> bool: ...
+    @property
+    def is_control(self) -> bool: ...
+
+
+class AbortedTransactions:
+    """The walk over one answer's batches; ``aborted`` are pairs of producer id and first offset."""
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        self._waiting = sorted(aborted, key=lambda pair: pair[1], reverse=True)
+        self._producers: set[int] = set()
+
+    def admits(self, batch: TransactionalBatch, *, is_abort: bool) -> bool:
+        """Whether the next batch's records are visible. ``is_abort``: it is a control batch that marks an abort."""
+        while self._waiting and self._waiting[-1][1] <= batch.last_offset:
+            self._producers.add(self._waiting.pop()[0])
+        if batch.is_control:
+            if is_abort:
+                self._producers.discard(batch.producer_id)
+            return False
+        return not (batch.is_transactional and batch.producer_id in self._producers)

@@ -1,0 +1,113 @@
+"""An idempotent producer: what is sent again after a lost answer is appended once.
+
+One batch per partition is in flight, so sequences follow each other whatever happens. The promise holds for the life
+of a `Producer`: another one has another producer id, and what both send is stored twice.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from tpc_broker.client import requests
+from tpc_broker.client.batches import ProducerIdentity, RecordsPart, make_batch, next_sequence
+from tpc_broker.client.cluster import Cluster
+from tpc_broker.client.connection import Connection
+from tpc_broker.client.errors import ClientError, RefusedError
+from tpc_broker.client.requests import TopicPartition
+from tpc_broker.kafka import ApiKey, ErrorCode, messages
+from tpc_broker.kafka.compression import Compression
+
+PRODUCE_TIMEOUT_MS: Final = 30_000
+_APPENDED_BEFORE: Final = -1
+"""The base offset of a batch whose repetition the broker recognised and no longer knows the place of."""
+
+
+class Producer:
+    """Not for several threads at once."""
+
+    def __init__(self, cluster: Cluster, compression: Compression = Compression.NONE) -> None:
+        self._cluster = cluster
+        self._compression = compression
+        self._sequences: dict[TopicPartition, int] = {}
+        self._identity = self._new_identity()
+
+    def send(self, parts: Mapping[TopicPartition, RecordsPart]) -> dict[TopicPartition, int]:
+        """Append one batch to each partition; gives their base offsets when all are acknowledged.
+
+        `RefusedError` names the first partition that was refused for good; others may have been appended.
+        """
+        waiting = {where: self._batch(where, part) for where, part in parts.items()}
+        appended: dict[TopicPartition, int] = {}
+        for failed in self._cluster.attempts():
+            try:
+                self._send_once(waiting, appended)
+            except ClientError as error:
+                failed(error)
+            if not waiting:
+                break
+        for where, part in parts.items():
+            self._sequences[where] = next_sequence(self._sequences.get(where, 0), part.records_count)
+        return appended
+
+    def _batch(self, where: TopicPartition, part: RecordsPart) -> bytes:
+        return make_batch(part, self._compression, self._identity, self._sequences.get(where, 0))
+
+    def _send_once(self, waiting: dict[TopicPartition, bytes], appended: dict[TopicPartition, int]) -> None:
+        """One request to each leader, all sent before the first answer is awaited."""
+        by_leader: dict[Connection, dict[TopicPartition, bytes]] = {}
+        for where, batch in waiting.items():
+            by_leader.setdefault(self._cluster.connection_to_leader(where), {})[where] = batch
+        for connection, batches in by_leader.items():
+            request = requests.produce_request(batches, PRODUCE_TIMEOUT_MS)
+            connection.send(ApiKey.PRODUCE, partial(_of_any_version, request))
+        errors: list[ClientError] = []
+        for connection in by_leader:
+            try:
+                answers = requests.produce_answer(connection.receive())
+            except ClientError as error:
+                errors.append(error)
+                continue
+            errors += _settle(answers, waiting, appended)
+        if errors:
+            raise errors[0]
+
+    def _new_identity(self) -> ProducerIdentity:
+        for failed in self._cluster.attempts():
+            try:
+                response = self._cluster.any_connection().call(
+                    ApiKey.INIT_PRODUCER_ID,
+                    lambda _v: messages.InitProducerIdRequest(
+                        transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+                    ),
+                )
+                if response.error_code:
+                    raise RefusedError(response.error_code, "a producer id")
+            except ClientError as error:
+                failed(error)
+                continue
+            return ProducerIdentity(response.producer_id, response.producer_epoch)
+        raise AssertionError
+
+
+def _of_any_version(message: Any, _version: int) -> Any:
+    return message
+
+
+def _settle(
+    answers: Mapping[TopicPartition, requests.ProduceAnswer],
+    waiting: dict[TopicPartition, bytes],
+    appended: dict[TopicPartition, int],
+) -> list[ClientError]:
+    """Move what was appended out of `waiting`; gives the errors, those that end the sending first."""
+    errors: list[RefusedError] = []
+    for where, answer in answers.items():
+        if answer.error_code == ErrorCode.NONE:
+            appended[where] = answer.base_offset
+        elif answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            appended[where] = _APPENDED_BEFORE
+        else:
+            why = f" ({answer.message})" if answer.message else ""
+            errors.append(RefusedError(answer.error_code, f"records for {where}{why}"))
+            continue
+        del waiting[where]
+    return [*sorted(errors, key=lambda error: error.is_retriable)]

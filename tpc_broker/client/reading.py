@@ -1,0 +1,143 @@
+"""A range of a partition, fetched ahead: while the caller works on one answer, the next is on its way."""
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tpc_broker._bytes import ffi, lib
+from tpc_broker.client import requests
+from tpc_broker.client.cluster import Cluster
+from tpc_broker.client.connection import Connection
+from tpc_broker.client.errors import ClientError, DamagedDataError, OffsetsMissingError, RefusedError
+from tpc_broker.client.isolation import Isolation
+from tpc_broker.client.requests import FetchAnswer, TopicPartition
+from tpc_broker.kafka import ApiKey, ErrorCode
+
+FETCH_WAIT_MS: Final = 500
+logger = logging.getLogger("tpc.client")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """``skips_missing``: offsets that are not in the log any more are passed over with a warning, instead of an
+    `OffsetsMissingError`.
+    """
+
+    isolation: Isolation = Isolation.READ_COMMITTED
+    fetch_bytes_max: int = 8 * 1024 * 1024
+    skips_missing: bool = False
+
+
+class Chunk(NamedTuple):
+    """Whole batches from `fetch_offset` on (the first may begin before it, the last may be cut off)."""
+
+    fetch_offset: int
+    next_offset: int
+    records: memoryview
+    aborted: list[tuple[int, int]]
+
+
+def next_offset_of(records: memoryview) -> int:
+    """The offset behind the last whole batch; -1 when there is no whole batch."""
+    state = ffi.new("tpc_scan_state *", {"position": 0, "next_offset": -1})
+    view = ffi.from_buffer(records)
+    lib.tpc_batch_scan(view, len(view), lib.TPC_SCAN_ALLOW_GAPS, state, ffi.NULL, 2**31 - 1)
+    return int(state.next_offset)
+
+
+class RangeReader:
+    """The offsets [first_offset, end_offset) of one partition, once."""
+
+    def __init__(
+        self, cluster: Cluster, where: TopicPartition, first_offset: int, end_offset: int, settings: ReadSettings
+    ) -> None:
+        self._cluster = cluster
+        self._where = where
+        self._next_offset = first_offset
+        self._end_offset = end_offset
+        self._settings = settings
+        self._ahead: tuple[Connection, int] | None = None
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All chunks in order. `OffsetsMissingError`, `DamagedDataError`, or the cluster's error after its retries."""
+        while self._next_offset < self._end_offset:
+            chunk = self._chunk()
+            if chunk is None:
+                return
+            self._next_offset = chunk.next_offset
+            if self._next_offset < self._end_offset:
+                self._send_ahead()
+            yield chunk
+
+    def _chunk(self) -> Chunk | None:
+        """The next chunk that holds something; None when what is left of the range is missing and may be skipped."""
+        empty_since: float | None = None
+        for failed in self._cluster.attempts():
+            try:
+                answer = self._fetch()
+                if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    if not self._skip_missing():
+                        return None
+                    continue
+                if answer.error_code:
+                    raise RefusedError(answer.error_code, f"fetch of {self._where} from offset {self._next_offset}")
+            except ClientError as error:
+                self._ahead = None
+                failed(error)
+                continue
+            if len(answer.records):
+                return self._chunk_of(answer)
+            empty_since = empty_since or time.monotonic()
+            if time.monotonic() - empty_since > self._cluster.settings.retry_seconds and not self._skip_missing():
+                return None
+        raise AssertionError
+
+    def _chunk_of(self, answer: FetchAnswer) -> Chunk:
+        behind = next_offset_of(answer.records)
+        if behind <= self._next_offset:
+            raise DamagedDataError(f"{self._where}, offset {self._next_offset}: the answer holds no whole record batch")
+        return Chunk(self._next_offset, behind, answer.records, answer.aborted)
+
+    def _fetch(self) -> FetchAnswer:
+        """The answer for the next offset, which may have been asked for already."""
+        if self._ahead is None or self._ahead[1] != self._next_offset or self._ahead[0].is_closed:
+            self._send_ahead()
+        assert self._ahead is not None
+        connection = self._ahead[0]
+        self._ahead = None
+        return requests.fetch_answer(connection.receive())
+
+    def _send_ahead(self) -> None:
+        topic_id = self._cluster.topic(self._where.topic).topic_id
+        connection = self._cluster.connection_to_leader(self._where)
+        offset = self._next_offset
+
+        def make(version: int) -> object:
+            return requests.fetch_request(
+                version,
+                self._where,
+                topic_id,
+                offset,
+                isolation=self._settings.isolation,
+                wait_ms=FETCH_WAIT_MS,
+                bytes_max=self._settings.fetch_bytes_max,
+            )
+
+        connection.send(ApiKey.FETCH, make)
+        self._ahead = (connection, offset)
+
+    def _skip_missing(self) -> bool:
+        """Go to where the log goes on; False when nothing of the range is left. Raises when that is not allowed."""
+        isolation = self._settings.isolation
+        start = self._cluster.list_offsets({self._where: requests.EARLIEST}, isolation)[self._where]
+        end = self._cluster.list_offsets({self._where: requests.LATEST}, isolation)[self._where]
+        missing_end = min(start, self._end_offset) if start > self._next_offset else self._end_offset
+        missing = f"offsets [{self._next_offset}, {missing_end})"
+        text = f"{self._where}: {missing} are not in the log, which holds [{start}, {end})"
+        if not self._settings.skips_missing:
+            raise OffsetsMissingError(text)
+        logger.warning("%s; they are skipped", text)
+        self._next_offset = max(start, self._next_offset)
+        return start <= self._next_offset < min(end, self._end_offset)

@@ -1,0 +1,182 @@
+"""Requests and answers as plain values: what is asked, what came, which error codes mean what. No I/O.
+
+Every ``…_request`` makes a message, every ``…_answer`` turns the response into values. Error codes of single partitions
+are kept in the values, as one answer may hold good and bad ones.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from tpc_broker.client.isolation import Isolation
+from tpc_broker.kafka import ErrorCode, messages
+
+EARLIEST, LATEST = -2, -1
+FETCH_WITH_IDS_VERSION = 13
+_MISSING_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
+
+
+class TopicPartition(NamedTuple):
+    """A partition by name, as clients know it."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Node(NamedTuple):
+    host: str
+    port: int
+
+
+class TopicFacts(NamedTuple):
+    """One topic of the metadata: its id and each partition's leader (-1: none now) with its epoch."""
+
+    topic_id: bytes
+    is_internal: bool
+    leaders: dict[int, int]
+    epochs: dict[int, int]
+
+
+class ClusterFacts(NamedTuple):
+    """`missing` are asked topics that do not exist, `errors` those that exist and cannot be told about now."""
+
+    nodes: dict[int, Node]
+    topics: dict[str, TopicFacts]
+    missing: set[str]
+    errors: dict[str, int]
+
+
+class OffsetAnswer(NamedTuple):
+    """`offset` is -1 when no record is so late."""
+
+    error_code: int
+    offset: int
+    timestamp_ms: int
+
+
+class FetchAnswer(NamedTuple):
+    """One partition of a fetch. `records` is a view of the frame."""
+
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]]
+    records: memoryview
+
+
+class ProduceAnswer(NamedTuple):
+    error_code: int
+    base_offset: int
+    message: str | None
+
+
+def metadata_request(topics: Iterable[str] | None) -> Any:
+    """None asks for all topics. Topics are never created by asking."""
+    asked = messages.MetadataRequest.MetadataRequestTopic
+    return messages.MetadataRequest(
+        topics=None if topics is None else [asked(name=name) for name in topics], allow_auto_topic_creation=False
+    )
+
+
+def metadata_answer(response: Any) -> ClusterFacts:
+    facts = ClusterFacts({row.node_id: Node(row.host, row.port) for row in response.brokers}, {}, set(), {})
+    for topic in response.topics:
+        if topic.error_code in _MISSING_TOPIC:
+            facts.missing.add(topic.name)
+        elif topic.error_code:
+            facts.errors[topic.name] = topic.error_code
+        else:
+            facts.topics[topic.name] = TopicFacts(
+                bytes(topic.topic_id),
+                topic.is_internal,
+                {row.partition_index: row.leader_id for row in topic.partitions},
+                {row.partition_index: row.leader_epoch for row in topic.partitions},
+            )
+    return facts
+
+
+def offsets_request(wanted: Mapping[TopicPartition, int], isolation: Isolation) -> Any:
+    """``wanted`` gives a time in ms, `EARLIEST` or `LATEST` for each partition."""
+    request = messages.ListOffsetsRequest
+    topics: dict[str, Any] = {}
+    for (topic, partition), timestamp in wanted.items():
+        row = topics.setdefault(topic, request.ListOffsetsTopic(name=topic))
+        row.partitions.append(request.ListOffsetsPartition(partition_index=partition, timestamp=timestamp))
+    return request(replica_id=-1, isolation_level=int(isolation), topics=list(topics.values()))
+
+
+def offsets_answer(response: Any) -> dict[TopicPartition, OffsetAnswer]:
+    return {
+        TopicPartition(topic.name, row.partition_index): OffsetAnswer(row.error_code, row.offset, row.timestamp)
+        for topic in response.topics
+        for row in topic.partitions
+    }
+
+
+def fetch_request(  # noqa: PLR0913 - the fields of the request
+    version: int,
+    where: TopicPartition,
+    topic_id: bytes,
+    offset: int,
+    *,
+    isolation: Isolation,
+    wait_ms: int,
+    bytes_max: int,
+) -> Any:
+    """One partition from one offset, without a session."""
+    request = messages.FetchRequest
+    topic = request.FetchTopic(
+        partitions=[
+            request.FetchPartition(partition=where.partition, fetch_offset=offset, partition_max_bytes=bytes_max)
+        ]
+    )
+    if version >= FETCH_WITH_IDS_VERSION:
+        topic.topic_id = topic_id
+    else:
+        topic.topic = where.topic
+    return request(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=bytes_max,
+        isolation_level=int(isolation),
+        session_id=0,
+        session_epoch=-1,
+        topics=[topic],
+    )
+
+
+def fetch_answer(response: Any) -> FetchAnswer:
+    """The answer for the one partition that was asked for."""
+    if response.error_code:
+        return FetchAnswer(response.error_code, -1, -1, -1, [], memoryview(b""))
+    row = response.responses[0].partitions[0]
+    aborted = [(entry.producer_id, entry.first_offset) for entry in row.aborted_transactions or ()]
+    return FetchAnswer(
+        row.error_code,
+        row.high_watermark,
+        row.last_stable_offset,
+        row.log_start_offset,
+        aborted,
+        memoryview(row.records if row.records is not None else b""),
+    )
+
+
+def produce_request(batches: Mapping[TopicPartition, bytes], timeout_ms: int) -> Any:
+    """One batch per partition, to be acknowledged by all replicas."""
+    request = messages.ProduceRequest
+    topics: dict[str, Any] = {}
+    for (topic, partition), batch in batches.items():
+        row = topics.setdefault(topic, request.TopicProduceData(name=topic))
+        row.partition_data.append(request.PartitionProduceData(index=partition, records=batch))
+    return request(acks=-1, timeout_ms=timeout_ms, topic_data=list(topics.values()))
+
+
+def produce_answer(response: Any) -> dict[TopicPartition, ProduceAnswer]:
+    return {
+        TopicPartition(topic.name, row.index): ProduceAnswer(row.error_code, row.base_offset, row.error_message)
+        for topic in response.responses
+        for row in topic.partition_responses
+    }
