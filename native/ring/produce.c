@@ -278,8 +278,25 @@ static void begin_result(tpc_produce_result *result, const tpc_produce_part *par
     memcpy(result->topic_id, part->topic_id, sizeof result->topic_id);
 }
 
+/* A compacted topic's refusal names the records (KIP-467) and, as the log was asked, tells where it starts. */
+static void tell_keyless(const tpc_produce_verdict *verdict, const tpc_partition *partition, tpc_produce_result *result) {
+    static const char reason[] = "A record of a compacted topic needs a key";
+    static const char message[] = "One or more records have been rejected";
+    result->error_message = (const uint8_t *)message;
+    result->error_message_bytes = (int32_t)sizeof message - 1;
+    result->log_start_offset = partition ? partition->log_start_offset : -1;
+    tpc_record_error *errors = calloc((size_t)verdict->keyless_count, sizeof *errors);
+    if (!errors)
+        return;
+    for (int32_t i = 0; i < verdict->keyless_count; i++)
+        errors[i] = (tpc_record_error){.message = (const uint8_t *)reason, .message_bytes = (int32_t)sizeof reason - 1,
+                                       .batch_index = verdict->keyless[i]};
+    result->record_errors = errors;
+    result->record_errors_count = verdict->keyless_count;
+}
+
 /* What Kafka decides before the log is asked: a verdict about the topic stands, the acks come before the leader. */
-static bool settled_before(const survey *about, int32_t i, tpc_produce_result *result) {
+static bool settled_before(const survey *about, int32_t i, const tpc_partition *partition, tpc_produce_result *result) {
     const tpc_produce_verdict *verdict = about->verdicts ? &about->verdicts[i] : NULL;
     bool leadership = verdict && verdict->error_code == ERROR_NOT_LEADER_OR_FOLLOWER;
     if (about->refused_code == ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED ||
@@ -294,6 +311,8 @@ static bool settled_before(const survey *about, int32_t i, tpc_produce_result *r
     result->leader_epoch = verdict->leader_epoch;
     result->error_message = verdict->error_message;
     result->error_message_bytes = verdict->error_message_bytes;
+    if (verdict->keyless_count > 0)
+        tell_keyless(verdict, partition, result);
     return true;
 }
 
@@ -367,7 +386,8 @@ int tpc_plane_produce_with(tpc_plane *plane, tpc_request *request, const tpc_pro
         return leave(plane, TPC_LEFT_NO_MEMORY);
     for (int32_t i = 0; i < about.request.parts_count; i++) {
         begin_result(&pending->results[i], &plane->parts[i]);
-        if (!settled_before(&about, i, &pending->results[i]))
+        const tpc_partition *partition = partition_of_part(plane, &plane->parts[i], request->api_version);
+        if (!settled_before(&about, i, partition, &pending->results[i]))
             produce_part(plane, pending, i, &about, request->frame);
     }
     plane->left_reason = TPC_LEFT_NONE;

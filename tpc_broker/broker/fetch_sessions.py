@@ -174,7 +174,7 @@ class FetchSessions:
     def _full(
         self, uses_topic_ids: bool, asked: list[FetchPartition], now_ms: int, new_session_id: int  # noqa: FBT001
     ) -> FetchContext:
-        if not asked or new_session_id in self._sessions or not self._make_room(now_ms):
+        if new_session_id in self._sessions or not self._make_room(now_ms):
             return FetchContext(0, None, asked, incremental=False)
         partitions = {partition.key: partition for partition in asked}
         session = FetchSession(new_session_id, uses_topic_ids, INITIAL_EPOCH + 1, now_ms, partitions)

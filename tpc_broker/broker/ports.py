@@ -370,3 +370,5 @@ class Verdict:
     leader_id: int = -1
     leader_epoch: int = -1
     is_final: bool = True
+    keyless: tuple[int, ...] = ()
+    """Places in the batch of the records that a compacted topic refuses."""

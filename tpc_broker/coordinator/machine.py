@@ -173,7 +173,7 @@ class GroupCoordinator:
                 m.client_id,
                 m.client_host,
                 m.metadata_for(group.protocol) if stable else b"",
-                m.assignment if stable else b"",
+                m.assignment,
             )
             for m in group.members.values()
         )

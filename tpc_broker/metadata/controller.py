@@ -200,17 +200,28 @@ class Controller:
         results: list[DeletedTopic] = []
         repeated_names = _repeated([topic.name for topic in topics if topic.name is not None])
         repeated_ids = _repeated([topic.topic_id for topic in topics if topic.topic_id != NO_TOPIC_ID])
-        by_id = {topic.topic_id for topic in topics if topic.topic_id != NO_TOPIC_ID}
+        both_ways = self._named_both_ways(topics)
         for topic in topics:
             try:
                 if topic.name in repeated_names:
                     raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 if topic.topic_id in repeated_ids:
                     raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
-                found = self._deletable(topic, by_id)
+                found = self._deletable(topic)
             except Refusal as refusal:
                 result = DeletedTopic(
                     name=topic.name, topic_id=topic.topic_id, error_code=refusal.code, error_message=refusal.message
+                )
+                if result not in results:
+                    results.append(result)
+                continue
+            if found.topic_id in both_ways:
+                message = "The provided topic name maps to an ID that was already supplied."
+                result = DeletedTopic(
+                    name=found.name,
+                    topic_id=found.topic_id,
+                    error_code=ErrorCode.INVALID_REQUEST,
+                    error_message=message,
                 )
                 if result not in results:
                     results.append(result)
@@ -330,7 +341,7 @@ class Controller:
                 f"The cluster would have {total} partitions; partitions.max allows {self._settings.partitions_max}.",
             )
 
-    def _deletable(self, topic: DeletableTopic, by_id: set[TopicId]) -> TopicImage:
+    def _deletable(self, topic: DeletableTopic) -> TopicImage:
         if not self._settings.delete_topic_enable:
             raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, None)
         if topic.name is None and topic.topic_id == NO_TOPIC_ID:
@@ -345,9 +356,13 @@ class Controller:
         found = self._image.topic(topic.name)
         if found is None:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
-        if found.topic_id in by_id:
-            raise Refusal(ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
         return found
+
+    def _named_both_ways(self, topics: Sequence[DeletableTopic]) -> set[TopicId]:
+        """Topics that are named by their name in one place and by their id in another: neither is carried out."""
+        by_id = {topic.topic_id for topic in topics if topic.name is None}
+        named = [self._image.topic(topic.name) for topic in topics if topic.name is not None]
+        return {found.topic_id for found in named if found is not None} & by_id
 
     def _grown(self, topic: GrowableTopic, added_count: int) -> tuple[TopicImage, Placement]:
         found = self._image.topic(topic.name)

@@ -183,6 +183,10 @@ class RingDataPlane:
                 continue
             target.error_code = verdict.error_code
             target.leader_id, target.leader_epoch = verdict.leader_id, verdict.leader_epoch
+            if verdict.keyless:
+                places_in_batch = ffi.new("int32_t[]", verdict.keyless)
+                kept.append(places_in_batch)
+                target.keyless, target.keyless_count = places_in_batch, len(verdict.keyless)
             if verdict.message is not None:
                 target.error_message, target.error_message_bytes = _text(verdict.message, kept)
         hinted = {verdict.leader_id for verdict in verdicts if verdict is not None}

@@ -224,6 +224,8 @@ typedef struct {
     int32_t leader_epoch;
     int16_t error_code;              /* 0: go on, and do not ask again */
     int16_t reserved;
+    const int32_t *keyless;          /* places in the batch of the records that a compacted topic refuses; copied */
+    int32_t keyless_count;           /* 0: the error is not about single records */
 } tpc_produce_verdict;
 
 typedef struct {

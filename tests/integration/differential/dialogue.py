@@ -144,7 +144,13 @@ class Dialogue:
 
     # ---- what scenarios need often ------------------------------------------------------------------------------
 
-    def topic(self, name: str, partitions_count: int = 1, configs: dict[str, str] | None = None) -> str:
+    def topic(
+        self,
+        name: str,
+        partitions_count: int = 1,
+        configs: dict[str, str] | None = None,
+        assigned_to: list[int] | None = None,
+    ) -> str:
         """Make a topic, wait until it has leaders, and learn its id; not compared. Returns the full name."""
         full = f"{self.prefix}-{name}"
         wanted = {
@@ -153,6 +159,12 @@ class Dialogue:
             "ReplicationFactor": 1,
             "Configs": [{"Name": key, "Value": value} for key, value in (configs or {}).items()],
         }
+        if assigned_to is not None:
+            partitions_count = len(assigned_to)
+            wanted["NumPartitions"] = wanted["ReplicationFactor"] = -1
+            wanted["Assignments"] = [
+                {"PartitionIndex": index, "BrokerIds": [broker]} for index, broker in enumerate(assigned_to)
+            ]
         [made] = self.guide("CreateTopics", 7, {"Topics": [wanted], "timeoutMs": 10_000})["Topics"]
         assert made["ErrorCode"] == 0, made
         self.topic_ids[made["TopicId"]] = full
@@ -423,6 +435,8 @@ class Normaliser:
 def _item_key(item: Any, position: int) -> str:
     if isinstance(item, dict):
         keys = [str(item[key]) for key in _ITEM_KEYS if key in item and not isinstance(item[key], (list, dict))]
+        if len(keys) > 1 and (item.get("Name") or item.get("Topic")) and "TopicId" in item:
+            keys.remove(str(item["TopicId"]))  # a name says enough, and the id may be what differs
         if keys:
             return ",".join(keys)
     return str(position)
@@ -484,13 +498,30 @@ def scenario(function: Scenario) -> Scenario:
 
 
 def warm_up(peer: Broker) -> None:
-    """Wait until the broker has what it fetches late: Kafka's first block of producer ids is such a thing."""
+    """Wait until the broker has what it fetches late: its first block of producer ids, its group coordinators."""
     with RawConnection("127.0.0.1", peer.ports[0]) as connection:
         for _ in range(200):
             if connection.ask("InitProducerId", 4, {"TransactionalId": None})["ErrorCode"] == 0:
-                return
+                break
             time.sleep(0.02)
-    raise AssertionError("no producer id")
+        else:
+            raise AssertionError("no producer id")
+    for number in range(100):
+        _wait_for_coordinator(peer, f"warm-up-{number}")
+
+
+def _wait_for_coordinator(peer: Broker, group: str) -> None:
+    """One of the 50 coordinators has loaded its partition."""
+    for _ in range(500):
+        with RawConnection("127.0.0.1", peer.ports[0]) as connection:
+            asked = {"KeyType": 0, "CoordinatorKeys": [group]}
+            [found] = connection.ask("FindCoordinator", 4, asked)["Coordinators"]
+        if found["ErrorCode"] == 0:
+            with RawConnection("127.0.0.1", found["Port"]) as connection:
+                if connection.ask("OffsetFetch", 5, {"GroupId": group, "Topics": None})["ErrorCode"] == 0:
+                    return
+        time.sleep(0.02)
+    raise AssertionError(f"no coordinator for {group}")
 
 
 def first_epoch_of(peer: Broker) -> int:

@@ -175,10 +175,7 @@ def damaged_batches(good: bytes) -> dict[str, bytes]:
         "delete horizon": a_batch(attributes=64),
         "magic 3": a_batch(magic=3),
         "magic -1": a_batch(magic=-1),
-        "gzip of rubbish": a_batch(codec=GZIP, payload=b"no records at all"),
-        "rubbish instead of gzip": resealed(21, b"\0\x01"),
         "record longer than the batch": a_batch([Record(b"x")], payload=b"\x7f" + encode_record(Record(b"x"), 0)[1:]),
-        "offset deltas repeat": a_batch(payload=b"".join(encode_record(one, 0) for one in THREE)),
         "payload after the records": a_batch(
             payload=b"".join(encode_record(one, index) for index, one in enumerate(THREE)) + b"zzz"
         ),
@@ -189,6 +186,27 @@ def damaged_batches(good: bytes) -> dict[str, bytes]:
         "three hours ahead": a_batch(base_timestamp_ms=BASE_MS + 3 * 3_600_000),
         "records null key and value": a_batch([Record(None, None)]),
     }
+
+
+@scenario
+def produce_damaged_inside_a_compression(d: Dialogue) -> None:
+    """What only decompression shows."""
+    good = a_batch()
+    resealed = bytearray(good)
+    resealed[21:23] = b"\0\x01"
+    resealed[17:21] = struct.pack(">I", crc32c(bytes(resealed[21:])))
+    for number, records in enumerate((a_batch(codec=GZIP, payload=b"no records at all"), bytes(resealed))):
+        for version in (3, 9):
+            topic = d.topic(f"t{number}-{version}")
+            produce(d, topic, records, version=version)
+            bounds(d, topic)
+
+
+@scenario
+def produce_offsets_that_repeat_inside_a_batch(d: Dialogue) -> None:
+    topic = d.topic("one")
+    produce(d, topic, a_batch(payload=b"".join(encode_record(one, 0) for one in THREE)))
+    bounds(d, topic)
 
 
 @scenario
@@ -245,7 +263,8 @@ def produce_without_acks_and_an_error(d: Dialogue) -> None:
     produce(d, f"{d.prefix}-absent", a_batch(), acks=0, line=d.anywhere)
     produce(d, topic, a_batch(), acks=0, partition=9, line=d.leader(topic))
     produce(d, topic, a_batch(), acks=0)
-    bounds(d, topic)
+    produce(d, topic, a_batch())
+    aftermath(d, topic)
 
 
 @scenario
@@ -392,11 +411,25 @@ def fetch_every_version(d: Dialogue) -> None:
         fetch(d, topic, 0, version=version, partition=-1, line=d.leader(topic))
         fetch(d, absent, 0, version=version, line=d.anywhere)
         fetch(d, topic, 0, version=version, IsolationLevel=1)
-        fetch(d, topic, 0, version=version, IsolationLevel=7)
         d.leader(topic).ask("Fetch", version, {"MaxWaitMs": 0, "MinBytes": 0, "Topics": []})
         if version < 13:
             fetch(d, "", 0, version=version, line=d.anywhere)
             fetch(d, "bad name", 0, version=version, line=d.anywhere)
+
+
+@scenario
+def fetch_with_an_isolation_that_does_not_exist(d: Dialogue) -> None:
+    topic = _filled(d)
+    for version in stable_versions("Fetch"):
+        fetch(d, topic, 0, version=version, IsolationLevel=7)
+
+
+@scenario
+def fetch_with_limits_below_zero(d: Dialogue) -> None:
+    topic = _filled(d)
+    for version in (4, 11, 12, 16):
+        fetch(d, topic, 0, version=version, PartitionMaxBytes=-1)
+        fetch(d, topic, 4, version=version, MaxBytes=-1)
 
 
 @scenario
@@ -416,7 +449,7 @@ def fetch_limits(d: Dialogue) -> None:
     topic = _filled(d)
     size = 61 + 3 * 10
     for version in (4, 11, 12, 16):
-        for limit in (0, 1, 10, size - 1, size, size + 1, 2 * size + 40, 10_000, -1):
+        for limit in (0, 1, 10, size - 1, size, size + 1, 2 * size + 40, 10_000):
             fetch(d, topic, 0, version=version, PartitionMaxBytes=limit)
             fetch(d, topic, 4, version=version, MaxBytes=limit)
         fetch(d, topic, 0, version=version, MaxBytes=1, PartitionMaxBytes=1)
@@ -425,12 +458,16 @@ def fetch_limits(d: Dialogue) -> None:
 @scenario
 def fetch_two_partitions_under_one_limit(d: Dialogue) -> None:
     """The first partition's first batch comes whatever the limit says, the second's only when there is room."""
-    topic = d.topic("pair", configs=None)
-    produce(d, topic, a_batch())
-    for limit in (1, 100, 150, 300):
-        parts = [{"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": limit} for offset in (0, 3)]
+    topic = d.topic("pair", assigned_to=[0, 0])
+    for partition in (0, 1):
+        produce(d, topic, a_batch(), partition=partition)
+    size = len(a_batch())
+    for limit in (1, size - 1, size, size + 1, 2 * size - 1, 2 * size, 10 * size):
+        parts = [{"Partition": index, "FetchOffset": 0, "PartitionMaxBytes": 10 * size} for index in (0, 1)]
         values = {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": limit, "Topics": [{"Topic": topic, "Partitions": parts}]}
         d.leader(topic).ask("Fetch", 11, values)
+        values["MinBytes"] = 1
+        d.leader(topic).ask("Fetch", 4, values)
 
 
 @scenario

@@ -430,6 +430,8 @@ def offsets_of_a_deleted_topic(d: Dialogue) -> None:
     line = d.coordinator(group)
     commit(line, 8, group, topic)
     d.anywhere.ask("DeleteTopics", 5, {"TopicNames": [topic], "TimeoutMs": 10_000})
+    asked = {"GroupId": group, "Topics": None}
+    d.until(lambda: not d.guide_coordinator(group, "OffsetFetch", 5, asked)["Topics"])
     line.ask("OffsetFetch", 5, {"GroupId": group, "Topics": [{"Name": topic, "PartitionIndexes": [0]}]})
 
 

@@ -46,7 +46,6 @@ def metadata_by_topic_id(d: Dialogue) -> None:
         for wanted in (
             [{"Name": None, "TopicId": known}],
             [{"Name": None, "TopicId": STRANGE_ID}],
-            [{"Name": None, "TopicId": NO_ID}],
             [{"Name": one, "TopicId": known}],
             [{"Name": one, "TopicId": STRANGE_ID}],
             [{"Name": None, "TopicId": known}, {"Name": None, "TopicId": STRANGE_ID}],
@@ -54,6 +53,12 @@ def metadata_by_topic_id(d: Dialogue) -> None:
             [{"Name": None, "TopicId": known}, {"Name": None, "TopicId": known}],
         ):
             d.anywhere.ask("Metadata", version, {"Topics": wanted, "AllowAutoTopicCreation": False})
+
+
+@scenario
+def metadata_without_name_or_id(d: Dialogue) -> None:
+    for version in range(10, 14):
+        d.anywhere.ask("Metadata", version, {"Topics": [{"Name": None, "TopicId": NO_ID}]})
 
 
 @scenario

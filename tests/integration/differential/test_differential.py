@@ -100,7 +100,8 @@ def ours_by_cores(tmp_path_factory) -> Iterator[dict[int, Side]]:
 def ours(ours_by_cores, cores_count, tmp_path_factory) -> Side:
     if cores_count not in ours_by_cores:
         folder = tmp_path_factory.mktemp(f"ours-{cores_count}")
-        peer = KafkaPeer(folder) if _AGAINST_KAFKA else TpcBroker(folder, cores_count, {"group.initial.rebalance.delay.ms": "0"})
+        ours = TpcBroker(folder, cores_count, {"group.initial.rebalance.delay.ms": "0"})
+        peer = KafkaPeer(folder) if _AGAINST_KAFKA else ours
         ours_by_cores[cores_count] = _started(peer)
     return ours_by_cores[cores_count]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.metadata.config_control import ResourceType
+from tpc_broker.metadata.config_types import ConfigSource
 from tpc_broker.metadata.describe import ConfigEntry, describe_broker, describe_topic
 from tpc_broker.metadata.topic_names import topic_name_fault
 
@@ -25,7 +26,7 @@ def _resource(core: Core, message: Any, asked: Any) -> Any:
     result = messages.DescribeConfigsResponse.DescribeConfigsResult(
         resource_type=asked.resource_type, resource_name=asked.resource_name
     )
-    names = None if asked.configuration_keys is None else set(asked.configuration_keys)
+    names = set(asked.configuration_keys) if asked.configuration_keys else None
     match asked.resource_type:
         case ResourceType.TOPIC:
             entries = _topic(core, asked.resource_name, names, result)
@@ -60,7 +61,10 @@ def _broker(core: Core, name: str, names: set[str] | None, result: Any) -> list[
             else f"Broker id must be an integer, but it is: {name}"
         )
         return []
-    return describe_broker(core.configuration, names)
+    entries = describe_broker(core.configuration, names)
+    if not name:  # the defaults of the cluster: only what was altered for all brokers
+        return [entry for entry in entries if entry.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]
+    return entries
 
 
 def _entry(entry: ConfigEntry, message: Any) -> Any:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = 1
 TOPIC_IDS_VERSION = 13
+REPLICA_STATE_VERSION = 15
 LEADER_HINT_VERSION = 16
 
 
@@ -50,8 +51,9 @@ async def handle_fetch(core: Core, request: Request, message: Any) -> Any:
         return messages.FetchResponse(error_code=context.error_code)
     deadline_ms = core.clock.monotonic_ms() + max(0, message.max_wait_ms)
     bytes_max = min(message.max_bytes, core.settings.fetch_max_bytes, limits.FETCH_RESPONSE_BYTES_MAX)
+    is_follower = _is_follower(request.api_version, message)
     while True:
-        readings = await _read_all(core, context, message.isolation_level, bytes_max)
+        readings = await _read_all(core, context, message.isolation_level, bytes_max, is_follower=is_follower)
         remaining_ms = deadline_ms - core.clock.monotonic_ms()
         if _is_enough(readings, message.min_bytes) or remaining_ms <= 0:
             break
@@ -96,24 +98,41 @@ def _topic_key(topic: Any, *, by_id: bool) -> str | uuid.UUID:
     return uuid.UUID(bytes=bytes(topic.topic_id)) if by_id else topic.topic
 
 
-async def _read_all(core: Core, context: FetchContext, isolation_level: int, bytes_max: int) -> list[Reading]:
+def _is_follower(version: int, message: Any) -> bool:
+    """Whether a replica asks, not a consumer (KIP-903 moved the field)."""
+    replica_id: int = message.replica_state.replica_id if version >= REPLICA_STATE_VERSION else message.replica_id
+    return replica_id >= 0
+
+
+async def _read_all(
+    core: Core, context: FetchContext, isolation_level: int, bytes_max: int, *, is_follower: bool
+) -> list[Reading]:
     readings = []
     left = bytes_max
     for asked in context.partitions:
         reading = Reading(asked)
-        await _read_one(core, reading, isolation_level, left, may_exceed=left == bytes_max)
+        await _read_one(
+            core, reading, isolation_level, left, may_exceed=left == bytes_max, is_follower=is_follower
+        )
         left = max(0, left - reading.size)
         readings.append(reading)
     return readings
 
 
-async def _read_one(core: Core, reading: Reading, isolation_level: int, left: int, *, may_exceed: bool) -> None:
+async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
+    core: Core, reading: Reading, isolation_level: int, left: int, *, may_exceed: bool, is_follower: bool
+) -> None:
     asked = reading.asked
     found = core.partitions.find(asked.topic, asked.partition)
     if not isinstance(found, Partition):
         reading.error_code = found
         if found == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             reading.leader = core.view.leader_of(asked.topic, asked.partition)
+        else:
+            reading.aborted = []  # null is for partitions that were read
+        return
+    if is_follower:
+        reading.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER  # one replica: nobody follows
         return
     reading.partition = found
     reading.error_code = found.check_leader_epoch(asked.current_leader_epoch)
@@ -125,13 +144,13 @@ async def _read_one(core: Core, reading: Reading, isolation_level: int, left: in
     reading.high_watermark = bounds.high_watermark
     reading.last_stable_offset = bounds.last_stable_offset
     reading.log_start_offset = bounds.log_start_offset
-    if asked.last_fetched_epoch >= 0:
-        reading.diverging = found.diverging_epoch(asked.last_fetched_epoch, asked.fetch_offset)
-        if reading.diverging is not None:
-            return
     upto = bounds.last_stable_offset if isolation_level == READ_COMMITTED else bounds.high_watermark
     size_max = min(asked.max_bytes, left)
     try:
+        if asked.last_fetched_epoch >= 0:
+            reading.diverging = found.diverging_epoch(asked.last_fetched_epoch, asked.fetch_offset)
+            if reading.diverging is not None:
+                return
         if not bounds.log_start_offset <= asked.fetch_offset <= bounds.log_end_offset:
             raise OffsetOutOfRangeError
         if asked.fetch_offset < upto and (size_max > 0 or may_exceed):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_GROUP
 from tpc_broker.broker.group_service import LoadedCoordinator
 from tpc_broker.coordinator.messages import (
     HeartbeatRequest,
@@ -29,7 +30,6 @@ SKIPS_ASSIGNMENT_VERSION = 9
 MEMBERS_LEAVE_VERSION = 3
 SYNC_PROTOCOL_VERSION = 5
 GROUP_NOT_FOUND_VERSION = 6
-NO_AUTHORIZED_OPERATIONS = -(2**31)
 
 
 async def handle_join_group(core: Core, request: Request, message: Any) -> Any:
@@ -187,19 +187,21 @@ def handle_list_groups(core: Core, _request: Request, message: Any) -> Any:
 
 def handle_describe_groups(core: Core, request: Request, message: Any) -> Any:
     return messages.DescribeGroupsResponse(
-        groups=[_described(core, request.api_version, group_id) for group_id in message.groups]
+        groups=[_described(core, request.api_version, message, group_id) for group_id in message.groups]
     )
 
 
-def _described(core: Core, version: int, group_id: str) -> Any:
+def _described(core: Core, version: int, message: Any, group_id: str) -> Any:
     result = messages.DescribeGroupsResponse.DescribedGroup(
-        group_id=group_id, authorized_operations=NO_AUTHORIZED_OPERATIONS
+        group_id=group_id, authorized_operations=NOT_ASKED_FOR
     )
-    found = _coordinator(core, group_id)
+    found = core.groups.coordinator_of(group_id)
     if not isinstance(found, LoadedCoordinator):
         result.error_code = int(found)
         return result
     group = found.machine.describe_group(group_id)
+    if message.include_authorized_operations:
+        result.authorized_operations = ON_GROUP
     result.group_state = group.group_state
     result.protocol_type = group.protocol_type
     result.protocol_data = group.protocol_data
@@ -223,7 +225,7 @@ def _described(core: Core, version: int, group_id: str) -> Any:
 async def handle_delete_groups(core: Core, _request: Request, message: Any) -> Any:
     results = []
     for group_id in dict.fromkeys(message.groups_names):
-        found = _coordinator(core, group_id)
+        found = core.groups.coordinator_of(group_id)
         if isinstance(found, LoadedCoordinator):
             error = await _delete_group(found, group_id)
         else:

@@ -6,6 +6,7 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey, advertised_versions, api
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from tpc_broker.broker.ports import Request
 
 SOFTWARE_TEXT = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-NO_AUTHORIZED_OPERATIONS = -(2**31)
 GROUP_KEY = 0
 BROKER_ENDPOINTS = 1
+TOPIC_IDS_VERSION = 12
 
 
 def handle_api_versions(core: Core, request: Request, message: Any) -> Any:
@@ -53,6 +54,10 @@ def _api_version(key: ApiKey) -> Any:
 
 
 async def handle_metadata(core: Core, request: Request, message: Any) -> Any:
+    if request.api_version < TOPIC_IDS_VERSION and any(
+        topic.name is None or uuid.UUID(bytes=bytes(topic.topic_id)) != NO_TOPIC_ID for topic in message.topics or ()
+    ):
+        return _ids_too_early(message.topics)
     response = messages.MetadataResponse(
         cluster_id=core.view.image.cluster_id,
         controller_id=core.view.controller_id,
@@ -67,11 +72,35 @@ async def handle_metadata(core: Core, request: Request, message: Any) -> Any:
     if wants_all:
         image = core.view.image
         response.topics = [_topic_metadata(core, image.topics[topic_id]) for _name, topic_id in sorted(image.ids.items())]
-        return response
+        return _with_operations(response, message)
     may_create = message.allow_auto_topic_creation or request.api_version < 4
     for asked in _unique(message.topics):
-        response.topics.append(await _asked_topic(core, request, asked, may_create=may_create))
+        topic = await _asked_topic(core, request, asked, may_create=may_create)
+        if topic.error_code or all(topic.topic_id != other.topic_id for other in response.topics):
+            response.topics.append(topic)  # once, also when it is named by its name and by its id
+    return _with_operations(response, message)
+
+
+def _with_operations(response: Any, message: Any) -> Any:
+    """What the client may do, where it asked."""
+    if message.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = ON_CLUSTER
+    if message.include_topic_authorized_operations:
+        for topic in response.topics:
+            topic.topic_authorized_operations = ON_TOPIC
     return response
+
+
+def _ids_too_early(topics: list[Any]) -> Any:
+    """Versions 10 and 11 carry topic ids that may not be used yet."""
+    return messages.MetadataResponse(
+        controller_id=-1,
+        cluster_authorized_operations=NOT_ASKED_FOR,
+        topics=[
+            _topic_error(ErrorCode.INVALID_REQUEST, topic.name or "", uuid.UUID(bytes=bytes(topic.topic_id)))
+            for topic in topics
+        ],
+    )
 
 
 def _unique(topics: list[Any]) -> list[Any]:
@@ -104,7 +133,7 @@ def _topic_error(error: ErrorCode, name: str | None, topic_id: uuid.UUID) -> Any
         name=name,
         topic_id=topic_id.bytes,
         is_internal=name in INTERNAL_TOPICS,
-        topic_authorized_operations=NO_AUTHORIZED_OPERATIONS,
+        topic_authorized_operations=NOT_ASKED_FOR,
     )
 
 
@@ -113,7 +142,7 @@ def _topic_metadata(core: Core, topic: TopicImage) -> Any:
         name=topic.name,
         topic_id=topic.topic_id.bytes,
         is_internal=topic.is_internal,
-        topic_authorized_operations=NO_AUTHORIZED_OPERATIONS,
+        topic_authorized_operations=NOT_ASKED_FOR,
     )
     for index, owner in enumerate(topic.placement.owners):
         broker_id = core.view.endpoint(owner).broker_id
@@ -142,13 +171,15 @@ def handle_describe_cluster(core: Core, request: Request, message: Any) -> Any:
             "CONTROLLER"
             if supported
             else f"Unsupported endpoint type {message.endpoint_type}",
-            cluster_authorized_operations=NO_AUTHORIZED_OPERATIONS,
+            cluster_authorized_operations=NOT_ASKED_FOR,
         )
     return messages.DescribeClusterResponse(
         endpoint_type=BROKER_ENDPOINTS,
         cluster_id=core.view.image.cluster_id,
         controller_id=core.view.controller_id,
-        cluster_authorized_operations=NO_AUTHORIZED_OPERATIONS,
+        cluster_authorized_operations=(
+            ON_CLUSTER if message.include_cluster_authorized_operations else NOT_ASKED_FOR
+        ),
         brokers=[
             messages.DescribeClusterResponse.DescribeClusterBroker(
                 broker_id=endpoint.broker_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
@@ -166,7 +197,7 @@ async def handle_find_coordinator(core: Core, request: Request, message: Any) ->
     found = await _coordinator(core, message.key_type, message.key)
     return messages.FindCoordinatorResponse(
         error_code=found.error_code,
-        error_message=found.error_message,
+        error_message=found.error_message or ErrorCode.NONE.name,
         node_id=found.node_id,
         host=found.host,
         port=found.port,

@@ -38,7 +38,7 @@ async def handle_list_offsets(core: Core, request: Request, message: Any) -> Any
     for topic in message.topics:
         answer = messages.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answer)
-        for asked in topic.partitions:
+        for asked in {asked.partition_index: asked for asked in topic.partitions}.values():
             partition = messages.ListOffsetsResponse.ListOffsetsPartitionResponse(
                 partition_index=asked.partition_index, timestamp=UNKNOWN, offset=UNKNOWN
             )

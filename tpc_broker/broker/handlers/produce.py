@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 TOPIC_IDS_VERSION = 13
 ROOM_RETRY_S = 0.002
 ROOM_WAIT_MS_MAX = 30_000
-INVALID_RECORD_MESSAGE = "Compacted topic cannot accept message without key in topic partition {}."
 
 
 async def handle_produce(core: Core, request: Request, message: Any) -> None:
@@ -66,8 +65,10 @@ async def _judge(core: Core, key: str | uuid.UUID, asked: Any) -> Verdict:
             if leader is not None:
                 return Verdict(found, leader_id=leader[0], leader_epoch=leader[1])
         return Verdict(found)
-    if "compact" in found.config.cleanup_policy and not found.is_internal and _has_keyless_record(asked.records):
-        return Verdict(ErrorCode.INVALID_RECORD, message=INVALID_RECORD_MESSAGE.format(found.label))
+    if "compact" in found.config.cleanup_policy and not found.is_internal:
+        keyless = _keyless_records(asked.records)
+        if keyless:
+            return Verdict(ErrorCode.INVALID_RECORD, keyless=keyless)
     try:
         await core.partitions.make_room(found, len(asked.records or b""))
     except (OSError, PartitionOfflineError):
@@ -79,9 +80,10 @@ def _storage_error() -> Verdict:
     return Verdict(ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-def _has_keyless_record(records: Any) -> bool:
-    """Whether a record without a key is among them; what cannot be read is the data plane's to refuse."""
+def _keyless_records(records: Any) -> tuple[int, ...]:
+    """Places of the records without a key; what cannot be read is the data plane's to refuse."""
     try:
-        return any(record.key is None for batch in read_batches(records or b"") for record in batch.records())
+        batches = list(read_batches(records or b""))
+        return tuple(place for batch in batches for place, one in enumerate(batch.records()) if one.key is None)
     except DecodeError:
-        return False
+        return ()

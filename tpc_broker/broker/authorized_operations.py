@@ -1,0 +1,58 @@
+"""What a client may do to a resource, as the bit fields that Metadata, DescribeCluster and DescribeGroups carry.
+
+There are no access rules yet, so everything that makes sense for the kind of resource is allowed (KIP-430). A bit's
+number is the operation's code in Kafka's ACLs.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+
+class Operation(IntEnum):
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+def _field(*operations: Operation) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+NOT_ASKED_FOR: Final = -(2**31)
+"""In place of a bit field that the request did not ask for."""
+
+ON_CLUSTER: Final = _field(
+    Operation.CREATE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.CLUSTER_ACTION,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+    Operation.IDEMPOTENT_WRITE,
+)
+ON_TOPIC: Final = _field(
+    Operation.READ,
+    Operation.WRITE,
+    Operation.CREATE,
+    Operation.DELETE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+)
+ON_GROUP: Final = _field(
+    Operation.READ,
+    Operation.DELETE,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+)
