@@ -160,6 +160,8 @@ class FakeDisk:
         await trio.lowlevel.checkpoint()
         return bytes(self.descriptors[fd].content[position : position + length])
 
+    read_view = read
+
     async def write_at(self, fd, data, position):
         await self.writev(fd, [data], position)
 

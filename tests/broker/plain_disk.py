@@ -17,6 +17,8 @@ class PlainDisk:
     async def read(self, fd, length, position):
         return os.pread(fd, length, position)
 
+    read_view = read
+
     async def write_at(self, fd, data, position):
         os.pwrite(fd, data, position)
 

@@ -277,7 +277,7 @@ class PartitionStorage:
             raise OffsetOutOfRangeError(f"offset {offset} lies in front of {self.segments[0].base_offset}")
         return number
 
-    async def read(self, offset: int, bytes_max: int, upto_offset: int | None = None) -> bytes:
+    async def read(self, offset: int, bytes_max: int, upto_offset: int | None = None) -> Buffer:
         """Whole batches from the one that holds `offset` on, as stored, from one segment.
 
         Batches that begin at or behind `upto_offset` are left out. The first batch comes even if it is larger than
@@ -293,13 +293,13 @@ class PartitionStorage:
             number += 1
         return b""
 
-    async def _read_segment(self, segment: Segment, size_bytes: int, offset: int, bytes_max: int, upto: int) -> bytes:
+    async def _read_segment(self, segment: Segment, size_bytes: int, offset: int, bytes_max: int, upto: int) -> Buffer:
         indexes = await self._load(segment)
         position = indexes.offsets.lookup(offset).position
         async with self.folder.use(segment.log_name) as file:
             while position < size_bytes:
                 wanted = min(size_bytes - position, bytes_max + self.settings.index_interval_bytes + READ_SLACK_BYTES)
-                data = await self.folder.disk.read(file.fd, wanted, position)
+                data = await self.folder.disk.read_view(file.fd, wanted, position)
                 start, header = _find_offset(data, offset)
                 if header is None:
                     assert start > 0 or len(data) < size_bytes - position, (self.key, segment, position)
@@ -310,7 +310,7 @@ class PartitionStorage:
                 if header.base_offset >= upto:
                     return b""
                 if start + header.size_bytes > len(data):
-                    return await self.folder.disk.read(file.fd, header.size_bytes, position + start)
+                    return await self.folder.disk.read_view(file.fd, header.size_bytes, position + start)
                 return data[start : _end_of_batches(data, start, bytes_max, upto)]
         return b""
 
@@ -557,7 +557,7 @@ class PartitionStorage:
             await self.folder.close()
 
 
-def _find_offset(data: bytes, offset: int) -> tuple[int, BatchHeader | None]:
+def _find_offset(data: Buffer, offset: int) -> tuple[int, BatchHeader | None]:
     """Where the first batch that ends at or behind an offset begins; None when it is not in the bytes, and how far
     one has to go on.
     """
@@ -570,7 +570,7 @@ def _find_offset(data: bytes, offset: int) -> tuple[int, BatchHeader | None]:
     return place, None
 
 
-def _end_of_batches(data: bytes, start: int, bytes_max: int, upto: int) -> int:
+def _end_of_batches(data: Buffer, start: int, bytes_max: int, upto: int) -> int:
     """End of the last batch that is whole, begins below `upto`, and ends within the limit; at least the first."""
     end = start
     while end + BATCH_HEADER_BYTES <= len(data):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.dispatch import Dispatcher
     from tpc_broker.runtime.connections import Request
 
+JOINED_BYTES_MAX = 4096
 REASON_TEXTS = {
     CloseReason.LOCAL: "local",
     CloseReason.PEER: "peer closed",
@@ -53,23 +54,23 @@ class ClientConnections:
         connections.listen(listen_fd)
 
     def answer(self, request: Request, buffers: Sequence[Any]) -> None:
-        """Small buffers are joined; slices of frames are sent from where they lie."""
-        if not any(isinstance(buffer, FrameSlice) for buffer in buffers):
-            self._connections.answer(request, *buffers)
-            return
+        """Small buffers are joined, large ones copied once, slices of frames sent from where they lie."""
         parts: list[Any] = []
-        plain: list[Any] = []
+        small: list[Any] = []
         for buffer in buffers:
-            if not isinstance(buffer, FrameSlice):
-                plain.append(buffer)
+            if len(buffer) < JOINED_BYTES_MAX and not isinstance(buffer, FrameSlice):
+                small.append(buffer)
                 continue
-            if plain:
-                parts.append(b"".join(plain))
-                plain = []
+            if small:
+                parts.append(b"".join(small))
+                small = []
             parts.append(buffer)
-        if plain:
-            parts.append(b"".join(plain))
-        self._connections.answer_frames(request, *parts)
+        if small:
+            parts.append(b"".join(small))
+        if len(parts) == 1 and type(parts[0]) is bytes:
+            self._connections.answer(request, parts[0])
+        else:
+            self._connections.answer_frames(request, *parts)
 
     def answer_none(self, request: Request) -> None:
         self._connections.answer_none(request)

@@ -31,6 +31,8 @@ PARTS_MAX: Final = 1024
 """Buffers per vectored entry (UIO_MAXIOV)."""
 FALLOC_FL_KEEP_SIZE: Final = 1
 
+_uncleared: Final = ffi.new_allocator(should_clear_after_alloc=False)
+
 
 def _no_progress(fd: int) -> OSError:
     return OSError(errno.EIO, f"a write to descriptor {fd} made no progress")
@@ -55,6 +57,12 @@ class RingDisk:
         data = bytearray(length)
         done = await self.read_into(fd, data, position)
         return bytes(data) if done == length else bytes(memoryview(data)[:done])
+
+    async def read_view(self, fd: int, length: int, position: int) -> memoryview:
+        """The same without a copy: memory that is not cleared before and belongs to the view."""
+        view = memoryview(ffi.buffer(_uncleared("uint8_t[]", length)))
+        done = await self.read_into(fd, view, position)
+        return view[:done]
 
     async def read_into(self, fd: int, data: bytearray | memoryview, position: int) -> int:
         """Fill a buffer from a position on; the number of bytes, fewer than its length only at the end of the file."""
