@@ -14,7 +14,7 @@ ROOT = FOLDER.parent.parent
 
 
 def extension_flags() -> list[str]:
-    """Compiler flags; assertions stay on (Python's own flags switch them off); ``TPC_CFLAGS`` adds more (sanitizers)."""
+    """Compiler flags; assertions stay on, though Python's own flags switch them off; ``TPC_CFLAGS`` adds more."""
     return ["-O3", "-g", "-std=gnu11", "-Wall", "-Wextra", "-UNDEBUG", *os.environ.get("TPC_CFLAGS", "").split()]
 
 

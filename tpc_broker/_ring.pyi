@@ -1,4 +1,4 @@
-"""cffi's interface to native/ring; the signatures are in native/ring/cdef."""
+
 
 from typing import Any
 

@@ -14,7 +14,6 @@ import logging
 import random
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -32,13 +31,15 @@ from tpc_broker.broker.view import ClusterView
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError
 from tpc_broker.metadata.controller import Controller, CreatableTopic
-from tpc_broker.metadata.image import ClusterImage
-from tpc_broker.metadata.settings import BrokerConfiguration
 from tpc_broker.metadata.topic_names import topic_name_fault
 from tpc_broker.model import BrokerId, CoreId, NodeId, TopicId, broker_id_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tpc_broker.broker.ports import Clock, Connections, CoreStorage, DataPlane, Disk, Mailboxes, Request
+    from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.settings import BrokerConfiguration
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ The data plane (C) takes appends into the journal and memory. This brings them f
 
 * *write-behind*: durable batches go from memory to the segments, a little at a time, so that memory and journal can be
   given back; one taker per partition;
-* *room*: segment space is reserved before a batch is admitted to the journal (HARD_PARTS 10): the plane holds a number of
-  admitted bytes for each partition, and asks Python when they are used up;
+* *room*: segment space is reserved before a batch is admitted to the journal (HARD_PARTS 10): the plane holds a number
+  of admitted bytes for each partition, and asks Python when they are used up;
 * *checkpoints*: when the journal is half used, now and then, and at the end (`storage_checkpoint`);
 * *trouble*: a journal that failed is opened again, a partition whose segment failed is written anew from the journal
   (HARD_PARTS 3 and 11), both again and again until the disk is well; what is refused meanwhile is KAFKA_STORAGE_ERROR.

@@ -23,8 +23,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import trio
-
 from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.broker.rate_limiter import RateLimiter
 from tpc_broker.kafka.api_keys import ApiKey, api, apis
@@ -33,6 +31,8 @@ from tpc_broker.kafka.errors import DecodeError
 from tpc_broker.kafka.protocol import encode_response_header
 
 if TYPE_CHECKING:
+    import trio
+
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
 

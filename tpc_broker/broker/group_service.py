@@ -8,7 +8,6 @@ snapshot and move the log's start when the log has grown; unload when the partit
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -22,6 +21,8 @@ from tpc_broker.metadata.image import ClusterImage, changed_topics
 from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, PartitionIndex, TopicPartition, coordinator_partition
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
 

@@ -11,8 +11,8 @@ Core 0 (duties in order, one change at a time):
 When the log has grown over ``SNAPSHOT_RECORDS`` records since the last snapshot, the live state is appended again and
 the log's start is moved to it, so that it neither grows nor loads without bound.
 
-The other cores subscribe by fetching the whole image, at their start and whenever core 0 comes up, and keep serving with
-the image they have while core 0 is away.
+The other cores subscribe by fetching the whole image, at their start and whenever core 0 comes up, and keep serving
+with the image they have while core 0 is away.
 """
 
 from __future__ import annotations

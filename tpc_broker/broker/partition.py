@@ -172,7 +172,7 @@ class Partition:
         found, _next = await trio.to_thread.run_sync(find_in_batches, data, best_ms, start, upto)
         return found
 
-    # -- writing of the broker's own ------------------------------------------------------------------------------------
+    # -- writing of the broker's own ----------------------------------------------------------------------------------
 
     async def append_durably(self, batch: bytes) -> int:
         """Append whole batches of the broker's own and wait until they are durable; the base offset.

@@ -1,14 +1,12 @@
 """The partitions that this core owns: opened, altered and deleted as the image says.
 
-A partition is opened in this order: its files (recovered, or made), a new leader epoch durable in the journal, its place
-in the data plane. Only then do the other cores hear of its epoch, and clients of its leader.
+A partition is opened in this order: its files (recovered, or made), a new leader epoch durable in the journal, its
+place in the data plane. Only then do the other cores hear of its epoch, and clients of its leader.
 """
 
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import trio
@@ -29,6 +27,9 @@ from tpc_broker.model import (
 from tpc_broker.routing import Placement
 
 if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Iterator
+
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import CoreStorage
     from tpc_broker.metadata.topic_config import TopicConfig

@@ -6,9 +6,12 @@ partitions that somebody watches (``watch`` sets the bit there). What woke a wai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 
 class Purgatory:

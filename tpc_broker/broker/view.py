@@ -7,8 +7,8 @@ owners (soft: a core that starts asks for them).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tpc_broker.metadata.image import ClusterImage, TopicImage
 from tpc_broker.model import (
@@ -23,6 +23,9 @@ from tpc_broker.model import (
     core_of,
     node_of,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 TopicKey = str | uuid.UUID
 

@@ -78,7 +78,9 @@ def parse_start(text: str) -> int | datetime.datetime:
     return instant.astimezone()
 
 
-def _subscribe(consumer: Consumer, topic: str, place: int | datetime.datetime, group: str | None, bootstrap: str) -> None:
+def _subscribe(
+    consumer: Consumer, topic: str, place: int | datetime.datetime, group: str | None, bootstrap: str
+) -> None:
     metadata = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
     if metadata.error is not None:
         fail(explain(KafkaException(metadata.error), bootstrap))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tpc_broker.cli.connection import client_configuration, common_options, explain, fail, print_json
 from tpc_broker.cli.progress import count_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DELIVERY_TIMEOUT_MS = 30_000
 POLL_EVERY_RECORDS = 1_000
@@ -89,7 +91,8 @@ def produce(  # noqa: PLR0913
     except KafkaException as error:
         fail(explain(error, bootstrap))
     if deliveries.first_failure is not None:
-        fail(f"{deliveries.failed} records were not acknowledged; {explain(KafkaException(deliveries.first_failure), bootstrap)}")
+        reason = explain(KafkaException(deliveries.first_failure), bootstrap)
+        fail(f"{deliveries.failed} records were not acknowledged; {reason}")
     if wrong_line is not None:
         fail(f"{wrong_line}; {deliveries.acknowledged} records before it were acknowledged")
     _report(deliveries, topic, time.monotonic() - started, as_json=as_json)

@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
 
 Advance = Callable[[int, int], None]
 """Called with the number of records so far and the bytes added since the last call."""
@@ -19,8 +27,9 @@ def count_progress(label: str, total_bytes: int | None, *, quiet: bool = False) 
     if quiet or not sys.stderr.isatty():
         yield lambda _records, _size: None
         return
-    columns = [SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.fields[records]:,} records")]
-    with Progress(*columns, BarColumn(), TransferSpeedColumn(), TimeElapsedColumn(), console=Console(stderr=True)) as bar:
+    texts = (TextColumn("{task.description}"), TextColumn("{task.fields[records]:,} records"))
+    columns: list[ProgressColumn] = [SpinnerColumn(), *texts, BarColumn(), TransferSpeedColumn(), TimeElapsedColumn()]
+    with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(label, total=total_bytes, records=0)
         waiting_bytes = waiting_calls = 0
 

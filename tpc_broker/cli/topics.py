@@ -94,8 +94,8 @@ def describe(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     if found is None:
         fail(f"there is no topic {name!r}; `tpc topic list` shows those that are")
     indexes = sorted(found.partitions)
-    earliest = _offsets(admin, name, indexes, OffsetSpec.earliest(), bootstrap)
-    latest = _offsets(admin, name, indexes, OffsetSpec.latest(), bootstrap)
+    earliest = _offsets(admin, name, indexes, OffsetSpec.earliest(), bootstrap)  # type: ignore[no-untyped-call]
+    latest = _offsets(admin, name, indexes, OffsetSpec.latest(), bootstrap)  # type: ignore[no-untyped-call]
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
     entries = wait_for(admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S), bootstrap)
     own = {entry.name: entry.value for entry in entries.values() if entry.source == 1}

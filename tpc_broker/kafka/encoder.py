@@ -15,7 +15,7 @@ from .source import STRING_BYTES_MAX, UVARINT_TABLE, Source, repeated, uvarint
 
 
 class Opaque:
-    """Base of records that lie outside of Python: ``len()`` gives their bytes, and whoever sends the parts knows them."""
+    """Base of records that lie outside of Python: ``len()`` is their bytes, and whoever sends the parts knows them."""
 
     __slots__ = ()
 

@@ -15,7 +15,7 @@ import uuid
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import trio
 
@@ -44,6 +44,7 @@ from tpc_broker.runtime.trio_ring import current_ring
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tpc_broker.broker.ports import DataPlane
     from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.runtime.options import CoreOptions
 
@@ -122,8 +123,8 @@ async def _recover(options: CoreOptions, disk: RingDisk, settings: Settings) -> 
     report = recovered.report
     if report.commits_count or report.trimmed_bytes or recovered.offline:
         log.info(
-            "recovered in %.0f ms: %d commits with %d entries and %d bytes replayed, %d bytes behind the checkpoint and "
-            "%d torn commits trimmed",
+            "recovered in %.0f ms: %d commits with %d entries and %d bytes replayed, %d bytes behind the checkpoint "
+            "and %d torn commits trimmed",
             (time.monotonic() - started) * 1000, report.commits_count, report.entries_count, report.replayed_bytes,
             report.trimmed_bytes, report.torn_commits_count,
         )  # fmt: skip
@@ -209,7 +210,7 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
     plane = RingDataPlane(ring, connections, _journal_start(recovered, descriptor))
     storage = JournalledStorage(
         recovered,
-        plane,
+        cast("DataPlane", plane),  # it gets back only the requests that it gave out
         disk,
         Path(options.data),
         clock,

@@ -487,7 +487,7 @@ class Connections:
         self.stop_accepting()
         self.close_all(reason)
         with trio.CancelScope(shield=True):
-            while not self.quiet:  # noqa: ASYNC110  (the last completions of the kernel are no event)
+            while not self.quiet:
                 await trio.sleep(0.001)
         self.free()
 

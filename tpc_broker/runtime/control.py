@@ -8,12 +8,14 @@ side means that it is gone, and the core ends at once: no core outlives its supe
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from tpc_broker import limits
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 Message = dict[str, Any]
 

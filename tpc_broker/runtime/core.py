@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
@@ -28,6 +28,9 @@ from tpc_broker.runtime.mailbox import Mailboxes
 from tpc_broker.runtime.options import CoreOptions
 from tpc_broker.runtime.ring import RingUnavailable
 from tpc_broker.runtime.trio_ring import run as run_on_ring
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.ports import Connections, DataPlane
 
 log = logging.getLogger(__name__)
 
@@ -96,10 +99,9 @@ class CoreProcessMain:
     async def _run_broker(self, assembly: CoreAssembly) -> None:
         options = self._options
         mailboxes = Mailboxes(options.core, options.mailbox_names, socket.socket(fileno=options.mailbox_fd))
+        advertised = f"PLAINTEXT://{options.advertised_host}:{options.advertised_port + options.core}"
         configuration = load_settings(
-            options.settings,
-            options.overrides,
-            shown={"advertised.listeners": f"PLAINTEXT://{options.advertised_host}:{options.advertised_port + options.core}"},
+            options.settings, options.overrides, shown={"advertised.listeners": advertised}
         )
         async with trio.open_nursery() as nursery:
             place = Place(
@@ -113,8 +115,9 @@ class CoreProcessMain:
             core = Core(
                 place,
                 configuration,
-                connections=assembly.connections,
-                plane=assembly.plane,
+                # These get back only the requests that they gave out, so the port's wider type does no harm.
+                connections=cast("Connections", assembly.connections),
+                plane=cast("DataPlane", assembly.plane),
                 storage=assembly.storage,
                 disk=assembly.disk,
                 mailboxes=mailboxes,

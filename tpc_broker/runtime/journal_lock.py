@@ -2,8 +2,8 @@
 
 `flock` belongs to the open file, not to the process: a ring that outlives its process (a dead core's ring does, by some
 5 to 45 ms, while its last writes are carried out) keeps a registered file open and so keeps the lock. The lock is on a
-file of its own beside the journal, registered with the ring, so it covers every write of that ring: commits, superblocks
-and segments. A new core that has the lock knows that the old one's writes are over.
+file of its own beside the journal, registered with the ring, so it covers every write of that ring: commits,
+superblocks and segments. A new core that has the lock knows that the old one's writes are over.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@ other way.
 Theory of operation
 -------------------
 *Credits.* A core has at most ``MAILBOX_CALLS_MAX`` calls under way to one other core. The next one raises
-``MailboxFullError`` at once: the caller gives its client a retriable error. Nothing ever waits for room, so two cores that
-are both full cannot wait for each other in a circle.
+``MailboxFullError`` at once: the caller gives its client a retriable error. Nothing ever waits for room, so two cores
+that are both full cannot wait for each other in a circle.
 
 *Room for answers.* An answer is sent by the task that served the call, and there are at most as many of those as calls
 were admitted, so that the answers of a peer are bounded by the same credits.
 
-*Failure.* When a peer's connection ends, all calls under way to it raise ``CoreDownError``. A call is never repeated here:
-whether a repetition is safe only the caller knows.
+*Failure.* When a peer's connection ends, all calls under way to it raise ``CoreDownError``. A call is never repeated
+here: whether a repetition is safe only the caller knows.
 
 Frame, little-endian: u32 length of what follows | u8 type | u64 call id | u32 length of the JSON part | JSON | blobs,
 each as u32 length | bytes. Types: 1 call, 2 answer, 3 error answer, 4 notice (no answer).
@@ -233,7 +233,8 @@ class Mailboxes:
     ) -> tuple[Payload, list[bytes]]:
         """Call ``method`` on another core (or on this one, directly).
 
-        Raises MailboxFullError (no credit), CoreDownError (not there, gone, or too late), CallFailedError (its handler raised).
+        Raises MailboxFullError (no credit), CoreDownError (not there, gone, or too late), CallFailedError (its handler
+        raised).
         """
         self._calls += 1
         if core == self.core_id:

@@ -6,9 +6,12 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpc_broker import limits
-from tpc_broker.model import CoreId
+
+if TYPE_CHECKING:
+    from tpc_broker.model import CoreId
 
 WILDCARDS = frozenset({"0.0.0.0", "::", "", "*"})  # noqa: S104  (named here to be refused without --advertise)
 
@@ -116,10 +119,7 @@ def choose_cores(asked: int | None) -> tuple[int, tuple[int, ...] | None]:
     """Number of cores, and the CPUs to pin them to (None: not pinned). HARD_PARTS 14."""
     cpus = usable_cpus()
     quota = cpu_quota()
-    if asked is None:
-        cores = len(cpus) if quota is None else max(1, min(len(cpus), -int(-quota // 1)))
-    else:
-        cores = asked
+    cores = (len(cpus) if quota is None else max(1, min(len(cpus), -int(-quota // 1)))) if asked is None else asked
     if not 1 <= cores <= limits.CORES_MAX:
         raise StartError(f"--cores {cores}: a number from 1 to {limits.CORES_MAX} is allowed")
     pinned = cpus[:cores] if quota is None and len(cpus) >= cores else None

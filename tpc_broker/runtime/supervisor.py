@@ -24,8 +24,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -37,9 +37,13 @@ from tpc_broker.runtime.mailbox import make_mailbox_listeners
 from tpc_broker.runtime.notify import notify_service_manager
 from tpc_broker.runtime.options import CoreOptions, ServeOptions, StartError
 
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
 log = logging.getLogger(__name__)
 
 EXIT_OK, EXIT_FAILED, EXIT_CANNOT_RUN = 0, 1, 2
+CORE_COMMAND = (sys.executable, "-m", "tpc_broker.runtime.core")
 
 
 def bind_listeners(host: str, first_port: int, cores: int) -> list[socket.socket]:
@@ -124,7 +128,7 @@ class Supervisor:
             return
         log.info("cores: %s yesterday, %d now; recovering every journal first", data.cores, self._options.cores)
         arguments = self._core_options(CoreId(0), control_fd=-1, recover_only=True).to_arguments()
-        process = subprocess.Popen([sys.executable, "-m", "tpc_broker.runtime.core", *arguments])
+        process = subprocess.Popen([*CORE_COMMAND, *arguments])  # noqa: ASYNC220  (nothing else runs yet)
         code = await _wait_for(process)
         if code != 0:
             raise StartError(f"recovery of yesterday's journals failed (exit code {code}); the log says why")
@@ -154,7 +158,7 @@ class Supervisor:
         options = self._core_options(core, control_fd=theirs.fileno())
         descriptors = (options.listen_fd, options.mailbox_fd, options.control_fd)
         process = subprocess.Popen(
-            [sys.executable, "-m", "tpc_broker.runtime.core", *options.to_arguments()],
+            [*CORE_COMMAND, *options.to_arguments()],
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
         )
@@ -253,7 +257,7 @@ class Supervisor:
         while True:
             await trio.lowlevel.wait_readable(listener.fileno())
             try:
-                listener.setblocking(False)
+                listener.setblocking(False)  # noqa: FBT003  (the name of the method says it)
                 connection, _address = listener.accept()
             except OSError:
                 await trio.sleep(0.05)

@@ -15,12 +15,12 @@ import trio
 from tpc_broker.errors import NotDeliveredError
 from tpc_broker.kafka.api_keys import api
 from tpc_broker.kafka.codec import codec
-from tpc_broker.model import CoreId
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.dispatch import Handler
     from tpc_broker.broker.ports import Request
+    from tpc_broker.model import CoreId
 
 FORWARD_TIMEOUT_MS = 15_000
 FORWARD_RETRY_S = 0.1
@@ -71,7 +71,9 @@ def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
     """Answer requests that other cores forward to this one."""
 
     async def serve(_caller: CoreId, payload: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
-        request = ForwardedRequest(payload["api_key"], payload["api_version"], payload["client_id"], memoryview(blobs[0]))
+        request = ForwardedRequest(
+            payload["api_key"], payload["api_version"], payload["client_id"], memoryview(blobs[0])
+        )
         facts = api(request.api_key)
         message = codec(facts.request_name, request.api_version).decode(request.body)
         response = await handlers[request.api_key](core, request, message)

@@ -17,13 +17,13 @@ from tpc_broker.metadata.controller import (
     DeletableTopic,
     GrowableTopic,
 )
-from tpc_broker.metadata.image import ClusterImage
-from tpc_broker.metadata.records import MetadataRecord
 from tpc_broker.model import NO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
+    from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.records import MetadataRecord
 
 NAMES_ONLY_VERSION = 5  # DeleteTopics up to here has names only
 
@@ -86,7 +86,7 @@ async def handle_delete_topics(core: Core, request: Request, message: Any) -> An
     else:
         topics = [DeletableTopic(name=name) for name in message.topic_names]
     results = await core.metadata.change(
-        lambda image: Controller(image, core.configuration).delete_topics(topics)  # fmt: skip
+        lambda image: Controller(image, core.configuration).delete_topics(topics)
     )
     return messages.DeleteTopicsResponse(
         responses=[
