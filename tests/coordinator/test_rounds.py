@@ -313,7 +313,8 @@ def test_a_describe_shows_members_and_the_chosen_protocol_when_stable():
     assert {(m.member_id, m.client_id, m.assignment) for m in group.members} == {(ids[n], n, n.encode()) for n in "ab"}
     s.join("a", ids["a"])
     group = s.machine.describe_group("g")
-    assert (group.protocol_data, {m.assignment for m in group.members}) == ("", {b"a", b"b"}), "the old ones until the next"
+    old_ones_until_the_next = {b"a", b"b"}
+    assert (group.protocol_data, {m.assignment for m in group.members}) == ("", old_ones_until_the_next)
     none = s.machine.describe_group("none")
     assert (none.group_state, none.error_code) == ("Dead", ErrorCode.GROUP_ID_NOT_FOUND)
 

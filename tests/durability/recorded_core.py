@@ -1,9 +1,9 @@
 """One core's journal, partitions, segments and checkpoints at work, with every write and flush recorded.
 
 Run as a program: ``python -m tests.durability.recorded_core FOLDER RECORD SEED MUTANT``. It stands on what a core
-process stands on (`tpc_broker.runtime.assembly`), without clients: appends, log starts, deletions and checkpoints are asked
-for directly, and what was acknowledged is noted in the record itself (`crash_images.MARK`), so that its place among the
-writes is exact. Marks are words:
+process stands on (`tpc_broker.runtime.assembly`), without clients: appends, log starts, deletions and checkpoints
+are asked for directly, and what was acknowledged is noted in the record itself (`crash_images.MARK`), so that its place
+among the writes is exact. Marks are words:
 
     asked PARTITION BASE NEXT CRC     these bytes were appended; they may survive
     acknowledged PARTITION BASE NEXT CRC

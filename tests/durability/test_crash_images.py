@@ -2,8 +2,8 @@
 
 `kill -9` leaves the kernel's cache alone, and the loop device tears nothing. Here a core's writes are recorded with the
 flushes between them (`recorded_core`), and disks are made from the record in which what was not flushed is missing,
-torn at 512 bytes or out of order (`crash_images`). `recover_core` runs on each, and nothing acknowledged up to the crash
-may be missing. The same program with a fault built in must fail this, or the test tests nothing.
+torn at 512 bytes or out of order (`crash_images`). `recover_core` runs on each, and nothing acknowledged up to the
+crash may be missing. The same program with a fault built in must fail this, or the test tests nothing.
 """
 
 from __future__ import annotations

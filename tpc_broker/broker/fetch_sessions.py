@@ -26,8 +26,11 @@ Topics are keyed as the client names them: by topic id from Fetch 13 on, by name
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0

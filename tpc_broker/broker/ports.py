@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-
-from tpc_broker.error_codes import ErrorCode
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.storage import PartitionStorage
     from tpc_broker.broker.view import Endpoint
+    from tpc_broker.error_codes import ErrorCode
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.model import CoreId, TopicPartition
@@ -208,7 +207,7 @@ class Taken(Protocol):
     size: int
     end_offset: int
 
-    def __enter__(self) -> Taken: ...
+    def __enter__(self) -> Self: ...
 
     def __exit__(self, *exception: object) -> None: ...
 

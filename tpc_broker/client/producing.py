@@ -6,16 +6,18 @@ of a `Producer`: another one has another producer id, and what both send is stor
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker.client import requests
 from tpc_broker.client.batches import ProducerIdentity, RecordsPart, make_batch, next_sequence
 from tpc_broker.client.cluster import Cluster
-from tpc_broker.client.connection import Connection
 from tpc_broker.client.errors import ClientError, RefusedError
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 from tpc_broker.kafka.compression import Compression
+
+if TYPE_CHECKING:
+    from tpc_broker.client.connection import Connection
 
 PRODUCE_TIMEOUT_MS: Final = 30_000
 _APPENDED_BEFORE: Final = -1

@@ -4,16 +4,18 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker._bytes import ffi, lib
 from tpc_broker.client import requests
 from tpc_broker.client.cluster import Cluster
-from tpc_broker.client.connection import Connection
 from tpc_broker.client.errors import ClientError, DamagedDataError, OffsetsMissingError, RefusedError
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.requests import FetchAnswer, TopicPartition
 from tpc_broker.kafka import ApiKey, ErrorCode
+
+if TYPE_CHECKING:
+    from tpc_broker.client.connection import Connection
 
 FETCH_WAIT_MS: Final = 500
 logger = logging.getLogger("tpc.client")

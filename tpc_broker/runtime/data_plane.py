@@ -1,7 +1,7 @@
 """The data plane of one core as the broker sees it (`tpc_broker.broker.ports.DataPlane`), over the structures in C.
 
-Purpose: offsets, memory and journal of the partitions led here. Python registers, inspects and withdraws; appends, group
-commit, producer sequences and answers to Produce happen in C (`native/ring/partition.c` and its neighbours).
+Purpose: offsets, memory and journal of the partitions led here. Python registers, inspects and withdraws; appends,
+group commit, producer sequences and answers to Produce happen in C (`native/ring/partition.c` and its neighbours).
 
 Invariants: a handle is never used twice; nothing of a sequence that is not durable is told to anybody; a wait for a
 sequence ends with success or with PartitionOfflineError, never silently.
@@ -14,7 +14,7 @@ import heapq
 import itertools
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import trio
 
@@ -81,7 +81,7 @@ class TakenBatches:
         self.size = sum(batches[n].slice.length for n in range(count))
         self.end_offset: int = batches[count - 1].next_offset
 
-    def __enter__(self) -> TakenBatches:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -410,7 +410,8 @@ def _open_journal(ring: Ring, start: JournalStart) -> Any:
 
 
 def _tail_slice(found: Any) -> TailSlice:
-    position = int(ffi.cast("uintptr_t", found.data)) - int(ffi.cast("uintptr_t", ffi.addressof(found.frame[0], "data")))
+    first = ffi.addressof(found.frame[0], "data")
+    position = int(ffi.cast("uintptr_t", found.data)) - int(ffi.cast("uintptr_t", first))
     return TailSlice(Frame(found.frame), position, found.length)
 
 

@@ -122,28 +122,15 @@ async def _read_all(
 async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
     core: Core, reading: Reading, isolation_level: int, left: int, *, may_exceed: bool, is_follower: bool
 ) -> None:
-    asked = reading.asked
-    found = core.partitions.find(asked.topic, asked.partition)
-    if not isinstance(found, Partition):
-        reading.error_code = found
-        if found == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            reading.leader = core.view.leader_of(asked.topic, asked.partition)
-        else:
-            reading.aborted = []  # null is for partitions that were read
-        return
-    if is_follower:
-        reading.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER  # one replica: nobody follows
+    found = _readable(core, reading, is_follower=is_follower)
+    if found is None:
         return
     reading.partition = found
-    reading.error_code = found.check_leader_epoch(asked.current_leader_epoch)
-    if reading.error_code:
-        if reading.error_code == ErrorCode.FENCED_LEADER_EPOCH:
-            reading.leader = (core.broker_id, found.leader_epoch)
-        return
     bounds = found.bounds()
     reading.high_watermark = bounds.high_watermark
     reading.last_stable_offset = bounds.last_stable_offset
     reading.log_start_offset = bounds.log_start_offset
+    asked = reading.asked
     upto = bounds.last_stable_offset if isolation_level == READ_COMMITTED else bounds.high_watermark
     size_max = min(asked.max_bytes, left)
     try:
@@ -152,16 +139,45 @@ async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
             if reading.diverging is not None:
                 return
         if not bounds.log_start_offset <= asked.fetch_offset <= bounds.log_end_offset:
-            raise OffsetOutOfRangeError
+            _out_of_range(reading)
+            return
         if asked.fetch_offset < upto and (size_max > 0 or may_exceed):
-            reading.buffers, reading.size = await found.read(asked.fetch_offset, upto, size_max, at_least_one=may_exceed)
+            read = await found.read(asked.fetch_offset, upto, size_max, at_least_one=may_exceed)
+            reading.buffers, reading.size = read
         if isolation_level == READ_COMMITTED:
             reading.aborted = await found.aborted_transactions(asked.fetch_offset, upto)
     except OffsetOutOfRangeError:
-        reading.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
-        reading.high_watermark = reading.last_stable_offset = reading.log_start_offset = -1
+        _out_of_range(reading)
     except PartitionOfflineError:
         reading.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def _readable(core: Core, reading: Reading, *, is_follower: bool) -> Partition | None:
+    """The partition, if it is here and the reader's epoch is right; otherwise the reading has the error."""
+    asked = reading.asked
+    found = core.partitions.find(asked.topic, asked.partition)
+    if not isinstance(found, Partition):
+        reading.error_code = found
+        if found == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            reading.leader = core.view.leader_of(asked.topic, asked.partition)
+        else:
+            reading.aborted = []  # null is for partitions that were read
+        return None
+    if is_follower:
+        reading.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER  # one replica: nobody follows
+        return None
+    reading.error_code = found.check_leader_epoch(asked.current_leader_epoch)
+    if reading.error_code:
+        reading.partition = found
+        if reading.error_code == ErrorCode.FENCED_LEADER_EPOCH:
+            reading.leader = (core.broker_id, found.leader_epoch)
+        return None
+    return found
+
+
+def _out_of_range(reading: Reading) -> None:
+    reading.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+    reading.high_watermark = reading.last_stable_offset = reading.log_start_offset = -1
 
 
 def _is_enough(readings: list[Reading], bytes_min: int) -> bool:

@@ -10,7 +10,6 @@ from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, O
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey, advertised_versions, api
-from tpc_broker.metadata.image import TopicImage
 from tpc_broker.model import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -24,6 +23,7 @@ from tpc_broker.model import (
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
+    from tpc_broker.metadata.image import TopicImage
 
 SOFTWARE_TEXT = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 GROUP_KEY = 0
@@ -71,7 +71,8 @@ async def handle_metadata(core: Core, request: Request, message: Any) -> Any:
     wants_all = message.topics is None or (request.api_version == 0 and not message.topics)
     if wants_all:
         image = core.view.image
-        response.topics = [_topic_metadata(core, image.topics[topic_id]) for _name, topic_id in sorted(image.ids.items())]
+        in_order = [image.topics[topic_id] for _name, topic_id in sorted(image.ids.items())]
+        response.topics = [_topic_metadata(core, topic) for topic in in_order]
         return _with_operations(response, message)
     may_create = message.allow_auto_topic_creation or request.api_version < 4
     for asked in _unique(message.topics):

@@ -93,7 +93,7 @@ async def _fill(partition: Partition, timestamp: int, upto: int, answer: Any) ->
     elif timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         answer.offset = bounds.log_start_offset
         answer.leader_epoch = partition.epoch_of(bounds.log_start_offset)
-    elif timestamp == LATEST_TIERED_TIMESTAMP or timestamp == EARLIEST_PENDING_UPLOAD_TIMESTAMP:
+    elif timestamp in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
         answer.leader_epoch = NO_LEADER_EPOCH
     else:
         found = await (
@@ -140,7 +140,8 @@ async def handle_delete_records(core: Core, _request: Request, message: Any) -> 
                 result.error_code = int(found)
                 continue
             if found.is_internal or not found.deletes_records:
-                result.error_code = int(ErrorCode.POLICY_VIOLATION if not found.is_internal else ErrorCode.INVALID_TOPIC_EXCEPTION)
+                refusal = ErrorCode.INVALID_TOPIC_EXCEPTION if found.is_internal else ErrorCode.POLICY_VIOLATION
+                result.error_code = int(refusal)
                 continue
             try:
                 upto = found.bounds().high_watermark if asked.offset == DELETE_TO_HIGH_WATERMARK else asked.offset

@@ -1,7 +1,7 @@
 """A Produce that the data plane left to Python: partitions it does not lead, no room yet, keys to be checked.
 
-The data plane answers a plain Produce by itself. What it leaves changes nothing; Python finds out what only the metadata
-knows, makes room where there is none, and hands the request back with one verdict per partition.
+The data plane answers a plain Produce by itself. What it leaves changes nothing; Python finds out what only the
+metadata knows, makes room where there is none, and hands the request back with one verdict per partition.
 """
 
 from __future__ import annotations
