@@ -136,6 +136,17 @@ class Dialogue:
             time.sleep(0.05)
         return self.line(self.peer.ports[0], name)
 
+    def ask_every_broker(self, api: str, version: int, values: dict[str, Any], listed: str) -> None:
+        """What each broker answers for itself alone, as one answer: the lists named `listed` in a row."""
+        merged: dict[str, Any] | str = NO_ANSWER
+        for port in self.peer.ports:
+            with RawConnection("127.0.0.1", port, timeout_seconds=_ANSWER_SECONDS) as connection:
+                answer = connection.ask(api, version, values)
+            if isinstance(merged, dict):
+                answer[listed] = merged[listed] + answer[listed]
+            merged = answer
+        self.note(api, version, values, merged)
+
     def close(self) -> None:
         for line in self._lines.values():
             line.close()
@@ -279,13 +290,13 @@ class Line:
             return NO_ANSWER
 
     def exchange_bytes(self, label: str, payload: bytes) -> bytes | str:
-        """Send any frame; note whether the answer is a frame of so many bytes, none, or an end. Returns the frame."""
+        """Send any frame; note whether it is answered, ignored, or ends the connection. Returns the answer."""
         try:
             self._open().send_frame(payload)
         except Closed:
             self.close()
         raw = self._take_frame()
-        self._dialogue.note(label, 0, payload[:200], raw if isinstance(raw, str) else f"<{len(raw)} bytes>")
+        self._dialogue.note(label, 0, payload[:200], raw if isinstance(raw, str) else "<an answer>")
         return raw
 
     def expect_silence(self, api: str, version: int, values: dict[str, Any]) -> None:
@@ -416,7 +427,7 @@ class Normaliser:
         return self._one_broker(values)
 
     def _ListGroups(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
-        values["Groups"] = self._own(values["Groups"], "GroupId")
+        values["Groups"] = sorted(self._own(values["Groups"], "GroupId"), key=lambda group: group["GroupId"])
         return values
 
     def _DescribeLogDirs(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802

@@ -105,7 +105,7 @@ def one_member_in_every_version(d: Dialogue) -> None:
         heartbeat(line, min(version, 4), group, member, 1)
         commit(line, max(2, min(version, 9)), group, topic, generation=1, member=member)
         line.ask("DescribeGroups", min(version, 6), {"Groups": [group]})
-        line.ask("ListGroups", min(version, 5), {})
+        d.ask_every_broker("ListGroups", min(version, 5), {}, "Groups")
         join(line, version, group, member)
         heartbeat(line, min(version, 4), group, member, 1)
         heartbeat(line, min(version, 4), group, member, 2)
@@ -286,10 +286,11 @@ def commit_offsets(d: Dialogue) -> None:
             commit(line, version, group, "bad name")
         else:
             commit(line, version, group, "", named={"TopicId": STRANGE_ID})
-        commit(line, version, "", topic, named=named)
+        commit(d.coordinator(""), version, "", topic, named=named)
         commit(line, version, group, topic, named=named, generation=0)
         commit(line, version, group, topic, named=named, generation=3, member="stranger")
-        commit(line, version, f"{group}-new", topic, named=named, generation=3, member="stranger")
+        new = f"{group}-new"
+        commit(d.coordinator(new), version, new, topic, named=named, generation=3, member="stranger")
         line.ask("OffsetCommit", version, {"GroupId": group, "GenerationIdOrMemberEpoch": -1, "Topics": []})
         d.coordinator(group).ask("OffsetFetch", 7, {"GroupId": group, "Topics": None})
 
@@ -314,7 +315,7 @@ def fetch_offsets(d: Dialogue) -> None:
                 continue
             line.ask("OffsetFetch", version, {"GroupId": group, "Topics": asked})
             d.coordinator(unknown).ask("OffsetFetch", version, {"GroupId": unknown, "Topics": asked})
-        line.ask("OffsetFetch", version, {"GroupId": "", "Topics": []})
+        d.coordinator("").ask("OffsetFetch", version, {"GroupId": "", "Topics": []})
         if version == 7:
             line.ask("OffsetFetch", version, {"GroupId": group, "Topics": None, "RequireStable": True})
     for version in (8, 9, 10):
@@ -330,7 +331,7 @@ def fetch_offsets(d: Dialogue) -> None:
             line.ask("OffsetFetch", version, {"Groups": [{"GroupId": group, "Topics": asked}]})
             d.coordinator(unknown).ask("OffsetFetch", version, {"Groups": [{"GroupId": unknown, "Topics": asked}]})
         line.ask("OffsetFetch", version, {"Groups": []})
-        line.ask("OffsetFetch", version, {"Groups": [{"GroupId": "", "Topics": None}]})
+        d.coordinator("").ask("OffsetFetch", version, {"Groups": [{"GroupId": "", "Topics": None}]})
         line.ask("OffsetFetch", version, {"Groups": [{"GroupId": group, "Topics": None}] * 2, "RequireStable": True})
         if version >= 9:
             member = {"MemberId": "stranger", "MemberEpoch": 3}
@@ -345,15 +346,14 @@ def list_groups(d: Dialogue) -> None:
     topic = d.topic("one")
     group = f"{d.prefix}-committed"
     commit(d.coordinator(group), 8, group, topic)
-    line = d.coordinator(group)
     for version in stable_versions("ListGroups"):
-        line.ask("ListGroups", version, {})
+        d.ask_every_broker("ListGroups", version, {}, "Groups")
         if version >= 4:
             for states in (["Empty"], ["Stable"], ["empty"], ["NoSuchState"], ["Empty", "Dead"]):
-                line.ask("ListGroups", version, {"StatesFilter": states})
+                d.ask_every_broker("ListGroups", version, {"StatesFilter": states}, "Groups")
         if version >= 5:
             for types in (["classic"], ["Classic"], ["consumer"], ["nothing"]):
-                line.ask("ListGroups", version, {"TypesFilter": types})
+                d.ask_every_broker("ListGroups", version, {"TypesFilter": types}, "Groups")
 
 
 @scenario
@@ -368,7 +368,7 @@ def describe_groups(d: Dialogue) -> None:
         absent = f"{d.prefix}-nobody"
         d.coordinator(absent).ask("DescribeGroups", version, {"Groups": [absent]})
         line.ask("DescribeGroups", version, {"Groups": []})
-        line.ask("DescribeGroups", version, {"Groups": [""]})
+        d.coordinator("").ask("DescribeGroups", version, {"Groups": [""]})
         line.ask("DescribeGroups", version, {"Groups": [group], "IncludeAuthorizedOperations": True})
 
 
@@ -383,7 +383,7 @@ def delete_groups(d: Dialogue) -> None:
         line.ask("DeleteGroups", version, {"GroupsNames": [group]})
         line.ask("OffsetFetch", 5, {"GroupId": group, "Topics": None})
         line.ask("DeleteGroups", version, {"GroupsNames": []})
-        line.ask("DeleteGroups", version, {"GroupsNames": [""]})
+        d.coordinator("").ask("DeleteGroups", version, {"GroupsNames": [""]})
         admitted(d.coordinator(busy), 5, busy)
         d.coordinator(busy).ask("DeleteGroups", version, {"GroupsNames": [busy]})
         d.coordinator(busy).ask("DescribeGroups", 5, {"Groups": [busy]})
@@ -443,7 +443,7 @@ def groups_of_another_kind(d: Dialogue) -> None:
     member = admitted(line, 5, group, ProtocolType="connect", Protocols=[{"Name": "sessioned", "Metadata": b"\x01"}])
     sync(line, 5, group, member, 1, {member: b"work"}, ProtocolType="connect", ProtocolName="sessioned")
     line.ask("DescribeGroups", 5, {"Groups": [group]})
-    line.ask("ListGroups", 4, {})
+    d.ask_every_broker("ListGroups", 4, {}, "Groups")
     join(line, 5, group, member, ProtocolType="consumer")
     leave(line, 4, group, member)
     line.ask("DescribeGroups", 5, {"Groups": [group]})
