@@ -225,6 +225,10 @@ static int check_stored(const uint8_t *at, size_t left, uint32_t flags, int64_t 
     return TPC_BATCH_OK;
 }
 
+int batch_check_stored(const uint8_t *at, size_t left, tpc_batch_header *header) {
+    return check_stored(at, left, TPC_SCAN_ALLOW_GAPS, -1, header);
+}
+
 static void fill_entry(const tpc_batch_header *header, int64_t position, tpc_batch_entry *entry) {
     *entry = (tpc_batch_entry){
         .position = position,

@@ -12,6 +12,8 @@
 #include "cdef/40_request.h"
 #include "cdef/50_response.h"
 #include "cdef/60_journal.h"
+#include "cdef/65_journal_runs.h"
+#include "cdef/70_segment.h"
 #include "cdef/70_arrow_columns.h"
 
 #endif

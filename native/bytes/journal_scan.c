@@ -105,7 +105,10 @@ static enum finding next_commit(const window *view, tpc_journal_scan_state *stat
     }
     state->wrapped = 1;
     enum finding finding = commit_at(view, 0, state, header);
-    if (finding == FOUND || finding == ENTRIES_BAD) state->position = 0;
+    if (finding == FOUND || finding == ENTRIES_BAD) {
+        if (state->position) state->wrapped_position = state->position;
+        state->position = 0;
+    }
     if (finding != NOT_IN_WINDOW) state->wrapped = 0;
     return finding;
 }
@@ -207,11 +210,16 @@ int tpc_journal_find_damage(const uint8_t *bytes, size_t bytes_count, uint64_t b
         if (!at) return 0;
         memcpy(&header, at, sizeof header);
         if (!header_fits(&header, state->journal_id, state->region_bytes - state->position)) continue;
-        if (header.durable_sequence < state->first_missing_sequence) continue;
+        if (header.sequence < state->first_missing_sequence && header.durable_sequence < state->first_missing_sequence)
+            continue;
         state->wanted_bytes = whole_blocks(header.commit_bytes);
         at = in_window(&view, state->position, state->wanted_bytes);
         if (!at) return 0;
         if (commit_crc(at, header.commit_bytes) != header.crc) continue;
+        if (header.durable_sequence < state->first_missing_sequence) {
+            state->torn_count++;
+            continue;
+        }
         state->found_sequence = header.sequence;
         state->found_durable_sequence = header.durable_sequence;
         return 1;

@@ -162,6 +162,11 @@ class FakeDisk:
 
     read_view = read
 
+    async def read_into(self, fd, data, position):
+        found = await self.read(fd, len(data), position)
+        data[: len(found)] = found
+        return len(found)
+
     async def write_at(self, fd, data, position):
         await self.writev(fd, [data], position)
 

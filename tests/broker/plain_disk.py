@@ -19,6 +19,11 @@ class PlainDisk:
 
     read_view = read
 
+    async def read_into(self, fd, data, position):
+        found = await self.read(fd, len(data), position)
+        data[: len(found)] = found
+        return len(found)
+
     async def write_at(self, fd, data, position):
         os.pwrite(fd, data, position)
 

@@ -16,7 +16,8 @@ QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 @pytest.fixture(autouse=True)
 def small_journal(monkeypatch):
     monkeypatch.setattr(journal, "JOURNAL_BYTES_MIN", 64 * 1024)
-    monkeypatch.setattr(journal, "READ_WINDOW_BLOCKS", 8)
+    monkeypatch.setattr(journal, "SCAN_WINDOW_BYTES", 8 * 4096)
+    monkeypatch.setattr(journal, "REPLAY_WINDOW_BYTES", 5000)
 
 
 async def live(world, steps):

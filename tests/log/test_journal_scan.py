@@ -11,6 +11,7 @@ from tpc_broker.log.journal import (
     EntryKind,
     JournalUnreadableError,
     Superblock,
+    WantedRun,
     choose_superblock,
     decode_superblock,
     encode_commit,
@@ -61,6 +62,13 @@ class Image:
         except StopIteration as end:
             return end.value
 
+    def payloads(self, scan, wanted):
+        reader, found = scan.payloads.reader(wanted, 1), b""
+        while reader.request is not None:
+            position, length = reader.request
+            found += b"".join(bytes(view) for _target, view in reader.take(bytes(self.data[position : position + length])))
+        return found
+
     def native_offsets(self):
         """Offsets of the entries as the scan in C finds them, and whether it calls the end damage."""
         region = bytes(self.data[REGION_BLOCK_FIRST * BLOCK_BYTES :])
@@ -75,9 +83,11 @@ class Image:
         return ([out[number].offset for number in range(count)],
                 bool(lib.tpc_journal_find_damage(region, len(region), 0, damage)))
 
-    def check(self, offsets, *, damaged=False):
+    def check(self, offsets, *, damaged=False, singly=True):
         found = self.scan()
-        assert [entry.offset for entry in found.entries] == offsets
+        every = [offset for entry in found.entries for offset in range(entry.offset, max(entry.argument, entry.offset + 1))
+                 ] if singly else [entry.offset for entry in found.entries]
+        assert every == offsets
         assert (found.damage is not None) is damaged, found.damage
         assert self.native_offsets() == (offsets, damaged)
         return found
@@ -93,12 +103,12 @@ def test_entries_of_every_kind_come_back():
     image.commit(encode_entry(EntryKind.APPEND, KEY, 5, 9, b"batches"), encode_entry(EntryKind.CUT, KEY, 7),
                  encode_entry(EntryKind.EPOCH, KEY, 7, 4, encode_vote(2)), encode_entry(EntryKind.LOG_START, KEY, 6),
                  encode_entry(EntryKind.PARTITION_DELETED, KEY), run_id=9)
-    found = image.check([5, 7, 7, 6, 0])
+    found = image.check([5, 7, 7, 6, 0], singly=False)
     assert [entry.kind for entry in found.entries] == [1, 2, 3, 4, 5]
     assert found.entries[2].voted_for == 2
     assert found.last_run_id == 9
     first = found.entries[0]
-    assert image.data[first.payload_position : first.payload_position + first.payload_bytes] == b"batches"
+    assert image.payloads(found, {0: WantedRun(5, 9, 0)}) == b"batches"
     assert all(entry.partition is first.partition for entry in found.entries)
 
 
@@ -140,7 +150,7 @@ def test_what_an_earlier_lap_left_behind_is_no_alarm():
     image.place = CommitPlace(image.starts[20], 30, 0)
     image.appends(3)
     found = image.scan()
-    assert [entry.offset for entry in found.entries] == [30, 31, 32]
+    assert [(entry.offset, entry.argument) for entry in found.entries] == [(30, 33)]
 
 
 def test_another_journals_commits_are_strangers():

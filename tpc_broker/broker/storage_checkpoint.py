@@ -30,13 +30,14 @@ from tpc_broker.log.journal import (
     JournalMode,
     JournalScan,
     Superblock,
+    WantedRun,
     choose_superblock,
     journal_region_blocks,
     scan_journal,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
     from pathlib import Path
 
     from tpc_broker.broker.ports import Disk, Journal
@@ -115,14 +116,30 @@ class JournalFile:
 
     async def scan(self) -> JournalScan:
         """What it holds behind the replay position."""
-        machine = scan_journal(self.superblock)
-        data: bytes | None = None
+        machine, buffer = scan_journal(self.superblock), bytearray()
+        data: memoryview | None = None
         while True:
             try:
                 request = next(machine) if data is None else machine.send(data)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            data = (await self.disk.read(self.fd, request.length, request.position)).ljust(request.length, b"\0")
+            if len(buffer) < request.length:
+                buffer = bytearray(request.length)
+            data = memoryview(buffer)[: request.length]
+            done = await self.disk.read_into(self.fd, data, request.position)
+            data[done:] = bytes(request.length - done)
+
+    async def payloads(
+        self, scan: JournalScan, wanted: Mapping[int, WantedRun], targets_count: int
+    ) -> AsyncGenerator[list[tuple[int, memoryview]], None]:
+        """The wanted bytes of each target, window by window in the journal's order; each valid until the next one."""
+        reader, buffer = scan.payloads.reader(wanted, targets_count), bytearray()
+        while reader.request is not None:
+            position, length = reader.request
+            if len(buffer) < length:
+                buffer = bytearray(length)
+            done = await self.disk.read_into(self.fd, memoryview(buffer)[:length], position)
+            yield reader.take(memoryview(buffer)[:done])
 
     async def update_superblock(self, **changes: object) -> None:
         """Write a superblock with some fields changed, durably. One at a time: growth and checkpoints may coincide."""

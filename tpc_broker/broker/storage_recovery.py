@@ -15,6 +15,7 @@ run again. A partition that is set aside keeps its files; what the journal still
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +30,7 @@ from tpc_broker.broker.storage_checkpoint import (
 from tpc_broker.broker.storage_files import FileCache
 from tpc_broker.broker.storage_folders import OFFLINE_FILE, PartitionListing, delete_folder, list_partitions
 from tpc_broker.broker.storage_segments import Segment, SegmentFolder, make_folder
-from tpc_broker.log.batch import BatchDamageError, walk_headers
+from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.files import (
     SNAPSHOT_SUFFIX,
@@ -38,22 +39,20 @@ from tpc_broker.log.files import (
     checkpoint_file_name,
     parse_segment_file_name,
 )
-from tpc_broker.log.journal import EntryKind, JournalEntry, JournalScan
-from tpc_broker.log.recovery import PartitionPlan, PlannedAppend, plan_partition, plan_recovery
+from tpc_broker.log.journal import EntryKind, JournalScan, WantedRun
+from tpc_broker.log.recovery import PartitionPlan, plan_partition, plan_recovery
 from tpc_broker.log.segment import LogSettings, SegmentIndexes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from tpc_broker.broker.ports import Disk
-    from tpc_broker.log.batch import Buffer
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.model import CoreId, TopicPartition
 
-REPLAY_WINDOW_BYTES: Final = 8 * 1024 * 1024
-PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
-PENDING_PARTITION_BYTES: Final = 1024 * 1024
+COPY_BYTES: Final = 8 * 1024 * 1024
+SALVAGE_PREFIX: Final = "salvage-"
 
 
 class JournalDamagedError(Exception):
@@ -103,15 +102,6 @@ class RecoveredCore:
         """Close files; nothing is written."""
         await self.files.close()
         await self.journal_file.close()
-
-
-@dataclass(slots=True, eq=False)
-class _Slot:
-    """Payloads of one partition on their way from the journal to its segment."""
-
-    plan: PartitionPlan
-    buffers: list[Buffer] = field(default_factory=list)
-    size_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -165,47 +155,28 @@ class _Recovery:
             storage.mark_changed()
         self.storages[plan.key] = storage
 
-    async def replay(self, plans: dict[TopicPartition, PartitionPlan], entries: Iterable[JournalEntry]) -> None:
+    async def replay(self, plans: dict[TopicPartition, PartitionPlan], scan: JournalScan) -> None:
         """Append what the plans name, reading the journal once."""
-        wanted = {}
-        slots = [_Slot(plans[key]) for key in self.storages]
-        for slot in slots:
-            wanted.update({append.payload_position: (append, slot) for append in slot.plan.appends})
-        window, window_at, pending_bytes = memoryview(b""), 0, 0
-        for entry in entries:
-            found = wanted.get(entry.payload_position) if entry.kind == EntryKind.APPEND else None
-            if found is None:
-                continue
-            append, slot = found
-            at = entry.payload_position - window_at
-            if not (at >= 0 and at + entry.payload_bytes <= len(window)):
-                window_at, at = entry.payload_position, 0
-                length = max(REPLAY_WINDOW_BYTES, entry.payload_bytes)
-                window = memoryview(await self.disk.read(self.journal_file.fd, length, window_at))
-            slot.buffers.append(chosen_batches(window[at : at + entry.payload_bytes], append, entry))
-            slot.size_bytes += entry.payload_bytes
-            pending_bytes += entry.payload_bytes
-            if slot.size_bytes >= PENDING_PARTITION_BYTES:
-                pending_bytes -= slot.size_bytes
-                await self._append(slot)
-            elif pending_bytes >= PENDING_BYTES_MAX:
-                pending_bytes = 0
-                for each in slots:
-                    await self._append(each)
-        for slot in slots:
-            await self._append(slot)
+        targets = [plans[key] for key in self.storages if plans[key].appends]
+        wanted = {
+            append.run_number: WantedRun(append.from_offset, append.upto_offset, target)
+            for target, plan in enumerate(targets)
+            for append in plan.appends
+        }
+        async with aclosing(self.journal_file.payloads(scan, wanted, len(targets))) as windows:
+            async for window in windows:
+                for target, batches in window:
+                    await self._append(targets[target], batches)
 
-    async def _append(self, slot: _Slot) -> None:
-        buffers, slot.buffers = slot.buffers, []
-        self.replayed_bytes += slot.size_bytes
-        slot.size_bytes = 0
-        storage = self.storages.get(slot.plan.key)
-        if storage is None or not buffers:
+    async def _append(self, plan: PartitionPlan, batches: memoryview) -> None:
+        self.replayed_bytes += len(batches)
+        storage = self.storages.get(plan.key)
+        if storage is None:
             return
         try:
-            await storage.append(buffers)
+            await storage.append([batches])
         except (BatchDamageError, AssertionError) as error:
-            self.set_aside(slot.plan, f"its journal entries cannot be appended: {error}")
+            self.set_aside(plan, f"its journal entries cannot be appended: {error}")
         except StorageFailedError as error:
             raise error.__cause__ or error from None
 
@@ -221,7 +192,7 @@ class _Recovery:
         storage.leader_epoch, storage.voted_for = plan.leader_epoch, plan.voted_for
         storage.epochs = LeaderEpochs(plan.epochs)
 
-    async def salvage(self, one: OfflinePartition, entries: Iterable[JournalEntry]) -> None:
+    async def salvage(self, one: OfflinePartition, scan: JournalScan) -> None:
         """Keep what the journal has for an offline partition beside its files, and mark it."""
         listing = self.listings.get(one.key)
         path = listing.path if listing else self.journals / f"lost-{one.key.topic_id}-{one.key.partition}"
@@ -229,12 +200,17 @@ class _Recovery:
             await make_folder(self.disk, path)
         folder = SegmentFolder(self.files, path)
         position = 0
-        name = f"salvage-{self.journal_file.superblock.generation}"
-        for entry in entries:
-            if entry.partition == one.key and entry.kind == EntryKind.APPEND:
-                data = await self.disk.read(self.journal_file.fd, entry.payload_bytes, entry.payload_position)
-                await folder.write(name, [data], position)
-                position += len(data)
+        name = f"{SALVAGE_PREFIX}{self.journal_file.superblock.generation}"
+        wanted = {
+            entry.number: WantedRun(entry.offset, entry.argument, 0)
+            for entry in scan.entries
+            if entry.partition == one.key and entry.kind == EntryKind.APPEND
+        }
+        async with aclosing(self.journal_file.payloads(scan, wanted, 1)) as windows:
+            async for window in windows:
+                for _target, batches in window:
+                    await folder.write(name, [batches], position)
+                    position += len(batches)
         await folder.write_file(OFFLINE_FILE, one.reason.encode())
         for written in sorted(folder.written_names()):
             await self.files.sync(path / written)
@@ -256,19 +232,6 @@ def plan_changes(plan: PartitionPlan) -> bool:
         or plan.voted_for != start.voted_for
         or plan.epochs != start.epochs
     )
-
-
-def chosen_batches(payload: memoryview, append: PlannedAppend, entry: JournalEntry) -> memoryview:
-    """The part of a payload that a plan names: batches that begin in [from_offset, upto_offset)."""
-    if entry.offset >= append.from_offset and entry.argument <= append.upto_offset:
-        return payload
-    start = end = 0
-    for header, place in walk_headers(payload):
-        if header.base_offset < append.from_offset:
-            start = end = place + header.size_bytes
-        elif header.base_offset < append.upto_offset:
-            end = place + header.size_bytes
-    return payload[start:end]
 
 
 async def open_checkpointed(
@@ -368,14 +331,14 @@ async def recover_core(
     work = _Recovery(FileCache(disk), topics, journals, journal_file, settings_of, listings)
     for one in plan.partitions.values():
         await work.prepare(one)
-    await work.replay(plan.partitions, scan.entries)
+    await work.replay(plan.partitions, scan)
     for one in plan.partitions.values():
         work.finish(one)
     for offline in work.offline.values():
-        await work.salvage(offline, scan.entries)
+        await work.salvage(offline, scan)
     report = RecoveryReport(
         scan.commits_count,
-        len(scan.entries),
+        scan.entries_count,
         work.replayed_bytes,
         sum(one.trimmed_bytes for one in plan.partitions.values()),
         scan.torn_commits_count,
@@ -452,25 +415,25 @@ async def rewrite_partition(storage: PartitionStorage, journal_file: JournalFile
     StorageFailedError when that fails too; then the partition stays failed.
     """
     state, end_offset = storage.checkpointed, storage.written_end_offset
-    folder, disk = storage.folder, storage.folder.disk
+    folder = storage.folder
     scan = await journal_file.scan()
     own = [entry for entry in scan.entries if entry.partition == storage.key]
     if storage.pages_in_doubt:
         await _copy_active(folder, state)
-    listing = await PartitionListing.read(disk, folder.path)
+    listing = await PartitionListing.read(folder.disk, folder.path)
     assert listing is not None, folder.path
     plan = plan_partition(listing.folder, state, storage.topic, storage.key, own)
     if plan.offline is not None:
         raise StorageFailedError(f"{plan.label}: {plan.offline}")
     storage.take_over(await open_checkpointed(folder, listing, state, storage.settings, cut_offset=plan.cut_offset))
-    wanted = {append.payload_position: append for append in plan.appends}
-    for entry in own:
-        append = wanted.get(entry.payload_position)
-        if append is None or entry.kind != EntryKind.APPEND or append.from_offset >= end_offset:
-            continue
-        data = await disk.read(journal_file.fd, entry.payload_bytes, entry.payload_position)
-        limited = append._replace(upto_offset=min(append.upto_offset, end_offset))
-        await storage.append([chosen_batches(memoryview(data), limited, entry)])
+    wanted = {
+        append.run_number: WantedRun(append.from_offset, min(append.upto_offset, end_offset), 0)
+        for append in plan.appends
+    }
+    async with aclosing(journal_file.payloads(scan, wanted, 1)) as windows:
+        async for window in windows:
+            for _target, batches in window:
+                await storage.append([batches])
 
 
 async def _copy_active(folder: SegmentFolder, state: PartitionCheckpoint) -> None:
@@ -486,8 +449,8 @@ async def _copy_active(folder: SegmentFolder, state: PartitionCheckpoint) -> Non
     copy, end = name + TEMPORARY_SUFFIX, min(held, state.segment_position)
     await folder.write_file(copy, b"")
     async with folder.use(name) as source:
-        for position in range(0, end, REPLAY_WINDOW_BYTES):
-            data = await folder.disk.read(source.fd, min(REPLAY_WINDOW_BYTES, end - position), position)
+        for position in range(0, end, COPY_BYTES):
+            data = await folder.disk.read(source.fd, min(COPY_BYTES, end - position), position)
             await folder.write(copy, [data], position)
     await folder.files.sync(folder.path / copy)
     await folder.files.forget(folder.path / name)

@@ -25,16 +25,17 @@ small part of its region; the rest is filled with zeros piece by piece, and `ini
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
+from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
-from tpc_broker.native_bytes import crc32c
+from tpc_broker.native_bytes import crc32c, ffi, lib
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from tpc_broker.log.batch import Buffer
 
@@ -42,12 +43,14 @@ BLOCK_BYTES: Final = 4096
 REGION_BLOCK_FIRST: Final = 2
 JOURNAL_BYTES_MIN: Final = 4 * 1024 * 1024
 FILE_SYSTEM_SHARE_MAX: Final = 0.05
-READ_WINDOW_BLOCKS: Final = 1024
+SCAN_WINDOW_BYTES: Final = 4 * 1024 * 1024
+REPLAY_WINDOW_BYTES: Final = 32 * 1024 * 1024
+ENTRIES_PER_CALL: Final = 4096
+PAYLOAD_KEPT_BYTES: Final = 8
 
 _COMMIT: Final = struct.Struct("<IHH16sQQQQIIII24s")
 _ENTRY: Final = struct.Struct("<IBBH16siIqq")
 _COMMIT_MAGIC: Final = b"TPCJ"
-_COMMIT_CRC_AT: Final = 68
 _FORMAT_VERSION: Final = 1
 COMMIT_HEADER_BYTES: Final = _COMMIT.size
 ENTRY_HEADER_BYTES: Final = _ENTRY.size
@@ -184,14 +187,17 @@ def journal_region_blocks(bytes_max: int, file_system_bytes: int) -> int:
 
 
 class JournalEntry(NamedTuple):
-    """One entry of the chain. The payload of an APPEND stays in the file: its place there; others carry it."""
+    """One entry of the chain, or a run of appends: those of one partition that follow each other count as one, from the
+    first one's `offset` to the last one's `argument`. Their payloads stay in the file (`JournalPayloads`, by `number`);
+    the first 8 bytes of other entries' payloads come along.
+    """
 
     kind: int
     sequence: int
     partition: TopicPartition
     offset: int
     argument: int
-    payload_position: int
+    number: int
     payload_bytes: int
     payload: bytes = b""
 
@@ -262,11 +268,81 @@ class ReadRequest(NamedTuple):
     length: int
 
 
+class WantedRun(NamedTuple):
+    """Of a run of appends: the batches that begin in [from_offset, upto_offset), to be put to those of a target."""
+
+    from_offset: int
+    upto_offset: int
+    target: int
+
+
+class JournalPayloads:
+    """Where a journal's appends lie; the list itself is C's, because there are many."""
+
+    def __init__(self) -> None:
+        self.runs = ffi.new("tpc_journal_runs *")
+        self._keeper = ffi.gc(self.runs, lib.tpc_journal_runs_clear)
+
+    def reader(self, wanted: Mapping[int, WantedRun], targets_count: int) -> PayloadReader:
+        """Brings together what is wanted of the runs, by their numbers."""
+        return PayloadReader(self, wanted, targets_count)
+
+
+class PayloadReader:
+    """A machine that takes payloads out of the journal, in its order. While `request` is not None: read it, `take`."""
+
+    def __init__(self, payloads: JournalPayloads, wanted: Mapping[int, WantedRun], targets_count: int) -> None:
+        self._payloads = payloads
+        self._runs = payloads.runs
+        self._targets_count = targets_count
+        self._wanted = ffi.new("tpc_journal_wanted[]", max(self._runs.runs_count, 1))
+        for number, one in wanted.items():
+            self._wanted[number] = one
+        self._ends = ffi.new("uint64_t[]", max(targets_count, 1))
+        self._piece = ffi.new("uint32_t *")
+        self._buffer = bytearray()
+        self._advance()
+
+    def _advance(self) -> None:
+        self._piece[0] = lib.tpc_journal_next_wanted(self._runs, self._wanted, self._piece[0])
+        self.request: ReadRequest | None = None
+        if self._piece[0] < self._runs.pieces_count:
+            piece = self._runs.pieces[self._piece[0]]
+            self.request = ReadRequest(_file_position(piece.position), max(piece.bytes, REPLAY_WINDOW_BYTES))
+
+    def take(self, data: Buffer) -> list[tuple[int, memoryview]]:
+        """What was read for `request`, possibly shortened by the end of the file: the wanted bytes of each target that
+        has any. They are valid until the next call.
+        """
+        assert self.request is not None
+        if len(self._buffer) < len(data):
+            self._buffer = bytearray(len(data))
+        before = self._piece[0]
+        source, out = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("uint8_t[]", self._buffer)
+        position = self.request.position - REGION_BLOCK_FIRST * BLOCK_BYTES
+        size = lib.tpc_journal_gather(
+            self._runs, self._wanted, self._piece, source, len(data), position, out, len(data), self._ends,
+            self._targets_count,
+        )  # fmt: skip
+        if size < 0 or self._piece[0] == before:
+            raise BatchDamageError(f"the journal's payload at {self.request.position} holds no batches")
+        view, found, start = memoryview(self._buffer), [], 0
+        for target, end in enumerate(self._ends[0 : self._targets_count]):
+            if end > start:
+                found.append((target, view[start:end]))
+            start = end
+        self._advance()
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class JournalScan:
     """What a journal holds behind its replay position."""
 
     entries: tuple[JournalEntry, ...]
+    """In the journal's order as far as one partition is concerned; partitions may overtake each other."""
+    entries_count: int
+    """As they were written, each append by itself."""
     commits_count: int
     next: CommitPlace
     """Where a new run continues the chain."""
@@ -275,167 +351,93 @@ class JournalScan:
     """Commits found whole behind the end of the chain that had not been durable: trimmed."""
     damage: str | None
     """Acknowledged commits are missing; says which."""
+    payloads: JournalPayloads = field(repr=False, compare=False)
 
 
-class _Commit(NamedTuple):
-    run_id: int
-    sequence: int
-    durable_sequence: int
-    previous_crc: int
-    commit_bytes: int
-    entries_count: int
-    crc: int
+def _file_position(region_position: int) -> int:
+    return int(region_position) + REGION_BLOCK_FIRST * BLOCK_BYTES
 
 
-def _decode_commit_header(data: Buffer, at: int, journal_id: bytes, bytes_max: int) -> _Commit | None:
-    """The header at a place when it can be one of this journal's; its CRC is not checked here."""
-    if len(data) - at < _COMMIT.size or data[at : at + 4] != _COMMIT_MAGIC:
-        return None
-    (
-        _magic,
-        version,
-        _flags,
-        found_id,
-        run_id,
-        sequence,
-        durable_sequence,
-        _submitted_ms,
-        previous_crc,
-        commit_bytes,
-        entries_count,
-        crc,
-        _padding,
-    ) = _COMMIT.unpack_from(data, at)
-    if version != _FORMAT_VERSION or found_id != journal_id or not _COMMIT.size <= commit_bytes <= bytes_max:
-        return None
-    return _Commit(run_id, sequence, durable_sequence, previous_crc, commit_bytes, entries_count, crc)
-
-
-def _commit_crc(data: Buffer, at: int, commit_bytes: int) -> int:
-    view = memoryview(data)[at : at + commit_bytes]
-    crc = crc32c(view[:_COMMIT_CRC_AT])
-    crc = crc32c(bytes(4), crc)
-    return crc32c(view[_COMMIT_CRC_AT + 4 :], crc)
-
-
-class _EntryReader:
-    """Takes commits apart. Equal partition ids share one object: a journal names few partitions many times."""
-
-    def __init__(self) -> None:
-        self._partitions: dict[tuple[bytes, int], TopicPartition] = {}
-        self.entries: list[JournalEntry] = []
-
-    def read(self, data: Buffer, at: int, commit: _Commit, file_position: int) -> None:
-        """Append the entries of a commit; its CRC was right, so an impossible length is a writer's bug."""
-        place, end = at + _COMMIT.size, at + commit.commit_bytes
-        for _number in range(commit.entries_count):
-            size, kind, _flags, _reserved, topic, partition, _reserved2, offset, argument = _ENTRY.unpack_from(
-                data, place
-            )
-            assert _ENTRY.size <= size <= end - place, (commit, place, size)
-            key = self._partitions.get((topic, partition))
-            if key is None:
-                key = TopicPartition(TopicId(UUID(bytes=topic)), PartitionIndex(partition))
-                self._partitions[topic, partition] = key
-            payload_at = place + _ENTRY.size
-            payload = b"" if kind == EntryKind.APPEND else bytes(data[payload_at : place + size])
-            self.entries.append(
-                JournalEntry(
-                    kind,
-                    commit.sequence,
-                    key,
-                    offset,
-                    argument,
-                    file_position + payload_at - at,
-                    size - _ENTRY.size,
-                    payload,
-                )
-            )
-            place += size + -size % _ENTRY_ALIGNMENT
-
-
-class _Window:
-    """The part of the file that was read last; asks for another when something else is wanted."""
-
-    def __init__(self, end_block: int) -> None:
-        self._end_block = end_block
-        self._first_block = 0
-        self.data: bytes = b""
-
-    def fetch(self, block: int, length: int) -> Generator[ReadRequest, bytes, int]:
-        """Make bytes from the beginning of a block on available; the place of the block in `data`."""
-        at = (block - self._first_block) * BLOCK_BYTES
-        if not (self._first_block <= block and at + length <= len(self.data)):
-            wanted = max(-(-length // BLOCK_BYTES), min(READ_WINDOW_BLOCKS, self._end_block - block))
-            self.data = yield ReadRequest(block * BLOCK_BYTES, wanted * BLOCK_BYTES)
-            assert len(self.data) == wanted * BLOCK_BYTES, (block, wanted, len(self.data))
-            self._first_block, at = block, 0
-        return at
-
-
-def scan_journal(superblock: Superblock) -> Generator[ReadRequest, bytes, JournalScan]:
+def scan_journal(superblock: Superblock) -> Generator[ReadRequest, Buffer, JournalScan]:
     """Follow the chain from the replay position, then look behind its end for signs of damage.
 
-    A generator: yields what it wants to read, is sent the bytes, returns the result.
+    A generator: yields what it wants to read, is sent the bytes, returns the result. The bytes may be overwritten when
+    it asks for the next ones.
     """
-    window, reader = _Window(superblock.end_block), _EntryReader()
-    place = CommitPlace(superblock.replay_block, superblock.replay_sequence, superblock.replay_previous_crc)
-    commits_count = run_id = 0
-    chain: list[tuple[int, int]] = []
-    while (found := (yield from _find_next(window, superblock, place))) is not None:
-        block, commit = found
-        at = yield from window.fetch(block, commit.commit_bytes)
-        reader.read(window.data, at, commit, block * BLOCK_BYTES)
-        end = block + -(-commit.commit_bytes // BLOCK_BYTES)
-        chain.append((block, end))
-        place = CommitPlace(end, commit.sequence + 1, commit.crc)
-        commits_count, run_id = commits_count + 1, commit.run_id
+    state = ffi.new("tpc_journal_scan_state *")
+    start = (superblock.replay_block - REGION_BLOCK_FIRST) * BLOCK_BYTES
+    state.region_bytes = superblock.initialised_blocks * BLOCK_BYTES
+    state.position, state.next_sequence = start, superblock.replay_sequence
+    state.journal_id, state.previous_crc = superblock.journal_id, superblock.replay_previous_crc
+    payloads = JournalPayloads()
+    yield from _follow_chain(state, payloads)
+    place = CommitPlace(
+        REGION_BLOCK_FIRST + state.position // BLOCK_BYTES, int(state.next_sequence), int(state.previous_crc)
+    )
     torn, damage = 0, None
-    if not superblock.clean:
-        torn, damage = yield from _look_behind(window, superblock, place, chain)
-    return JournalScan(tuple(reader.entries), commits_count, place, run_id, torn, damage)
+    if state.stop == lib.TPC_JOURNAL_BAD_ENTRIES:
+        damage = f"commit {place.sequence} at block {place.block} is whole, and its entries are impossible"
+    elif not superblock.clean:
+        torn, damage = yield from _look_behind(state, start, place)
+    entries = tuple(_entries(payloads))
+    counts = (int(payloads.runs.entries_count), int(state.commits_count))
+    return JournalScan(entries, *counts, place, int(state.run_id), torn, damage, payloads)
 
 
-def _find_next(
-    window: _Window, superblock: Superblock, place: CommitPlace
-) -> Generator[ReadRequest, bytes, tuple[int, _Commit] | None]:
-    """The commit that continues the chain, and its block."""
-    for block in dict.fromkeys((place.block, REGION_BLOCK_FIRST)):
-        room = (superblock.end_block - block) * BLOCK_BYTES
-        if room <= 0:
-            continue
-        at = yield from window.fetch(block, BLOCK_BYTES)
-        commit = _decode_commit_header(window.data, at, superblock.journal_id, room)
-        if commit is None or commit.sequence != place.sequence or commit.previous_crc != place.previous_crc:
-            continue
-        at = yield from window.fetch(block, commit.commit_bytes)
-        if _commit_crc(window.data, at, commit.commit_bytes) == commit.crc:
-            return block, commit
-    return None
+def _follow_chain(state: Any, payloads: JournalPayloads) -> Generator[ReadRequest, Buffer]:
+    entries = ffi.new("tpc_journal_entry[]", ENTRIES_PER_CALL)
+    position = int(state.position) if state.position < state.region_bytes else 0
+    wanted_bytes = BLOCK_BYTES
+    while True:
+        length = min(max(wanted_bytes, SCAN_WINDOW_BYTES), int(state.region_bytes) - position)
+        data = yield ReadRequest(_file_position(position), length)
+        assert len(data) >= length, (position, length, len(data))
+        source = ffi.from_buffer("uint8_t[]", data)
+        while True:
+            count = lib.tpc_journal_scan(source, length, position, state, entries, ENTRIES_PER_CALL)
+            assert count >= 0, state.position
+            if lib.tpc_journal_runs_add(payloads.runs, entries, count, source, position):
+                raise MemoryError
+            if state.stop != lib.TPC_JOURNAL_MORE_ROOM:
+                break
+        if state.stop != lib.TPC_JOURNAL_MORE_BYTES:
+            return
+        position, wanted_bytes = int(state.wanted_position), int(state.wanted_bytes)
 
 
-def _look_behind(
-    window: _Window, superblock: Superblock, place: CommitPlace, chain: list[tuple[int, int]]
-) -> Generator[ReadRequest, bytes, tuple[int, str | None]]:
+def _entries(payloads: JournalPayloads) -> Generator[JournalEntry]:
+    """Equal partition ids share one object: a journal names few partitions many times."""
+    keys: dict[int, TopicPartition] = {}
+    runs = payloads.runs
+    for number in range(runs.runs_count):
+        run = runs.runs[number]
+        key = keys.get(run.partition_number)
+        if key is None:
+            key = TopicPartition(TopicId(UUID(bytes=bytes(run.topic_id))), PartitionIndex(run.partition))
+            keys[run.partition_number] = key
+        size = run.payload_bytes
+        payload = b"" if run.kind == EntryKind.APPEND else bytes(run.payload)[: min(size, PAYLOAD_KEPT_BYTES)]
+        yield JournalEntry(run.kind, run.sequence, key, run.offset, run.argument, number, size, payload)
+
+
+def _look_behind(state: Any, start: int, place: CommitPlace) -> Generator[ReadRequest, Buffer, tuple[int, str | None]]:
     """Whole commits outside the chain: how many were torn off, and whether one of them proves damage."""
-    torn = 0
-    block = REGION_BLOCK_FIRST
-    inside = dict(chain)
-    while block < superblock.end_block:
-        if block in inside:
-            block = inside[block]
-            continue
-        at = yield from window.fetch(block, BLOCK_BYTES)
-        room = (superblock.end_block - block) * BLOCK_BYTES
-        commit = _decode_commit_header(window.data, at, superblock.journal_id, room)
-        if commit is not None and commit.sequence >= place.sequence:
-            at = yield from window.fetch(block, commit.commit_bytes)
-            if _commit_crc(window.data, at, commit.commit_bytes) == commit.crc:
-                if commit.durable_sequence >= place.sequence:
-                    return torn, (
-                        f"commits {place.sequence} to {commit.durable_sequence} were durable and cannot be read "
-                        f"(expected at block {place.block}; commit {commit.sequence} at block {block} says so)"
-                    )
-                torn += 1
-        block += 1
-    return torn, None
+    search = ffi.new("tpc_journal_damage *")
+    search.region_bytes, search.journal_id = state.region_bytes, state.journal_id
+    search.first_missing_sequence = state.next_sequence
+    end, region = int(state.position), int(state.region_bytes)
+    wrapped = int(state.wrapped_position)
+    for first, limit in ((wrapped, region), (end, start)) if wrapped else ((end, region), (0, start)):
+        search.position, wanted_bytes = first, BLOCK_BYTES
+        while search.position < limit:
+            position = int(search.position)
+            length = min(max(wanted_bytes, min(SCAN_WINDOW_BYTES, limit - position)), region - position)
+            data = yield ReadRequest(_file_position(position), length)
+            if lib.tpc_journal_find_damage(ffi.from_buffer("uint8_t[]", data), length, position, search) == 1:
+                block = REGION_BLOCK_FIRST + search.position // BLOCK_BYTES
+                return int(search.torn_count), (
+                    f"commits {place.sequence} to {search.found_durable_sequence} were durable and cannot be read "
+                    f"(expected at block {place.block}; commit {search.found_sequence} at block {block} says so)"
+                )
+            wanted_bytes = int(search.wanted_bytes)
+    return int(search.torn_count), None

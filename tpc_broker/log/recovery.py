@@ -61,10 +61,9 @@ class PartitionFolder:
 
 
 class PlannedAppend(NamedTuple):
-    """Write the batches of a journal payload whose base offset is in [from_offset, upto_offset)."""
+    """Write the batches of a run of the journal's appends whose base offset is in [from_offset, upto_offset)."""
 
-    payload_position: int
-    payload_bytes: int
+    run_number: int
     from_offset: int
     upto_offset: int
 
@@ -149,7 +148,7 @@ class _Replay:
                 f"offset {entry.offset}"
             )
             return
-        self.appends.append(PlannedAppend(entry.payload_position, entry.payload_bytes, self.end, entry.argument))
+        self.appends.append(PlannedAppend(entry.number, self.end, entry.argument))
         self.end = entry.argument
 
     def _cut(self, offset: int) -> None:

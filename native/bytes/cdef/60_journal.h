@@ -25,6 +25,7 @@ typedef struct {
     uint64_t run_id;                  /* of the last commit */
     uint64_t submitted_ms;            /* of the last commit */
     uint64_t commits_count;
+    uint64_t wrapped_position;        /* where the chain left the region's end for its beginning; 0: it did not */
     uint64_t wanted_position;
     uint64_t wanted_bytes;
 } tpc_journal_scan_state;
@@ -58,6 +59,7 @@ typedef struct {
     uint64_t wanted_bytes;            /* at least so many from position on */
     uint64_t found_sequence;          /* of the commit that knows better */
     uint64_t found_durable_sequence;
+    uint64_t torn_count;              /* whole commits from first_missing_sequence on that prove nothing */
 } tpc_journal_damage;
 
 /*
