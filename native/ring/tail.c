@@ -184,6 +184,20 @@ void tpc_tail_batches_release(tpc_tail_batch *batches, uint32_t count) {
     }
 }
 
+uint64_t tpc_tail_batches_bytes(const tpc_tail_batch *batches, uint32_t count) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < count; i++)
+        bytes += batches[i].slice.length;
+    return bytes;
+}
+
+void tpc_tail_batches_copy(const tpc_tail_batch *batches, uint32_t count, uint8_t *out) {
+    for (uint32_t i = 0; i < count; i++) {
+        memcpy(out, batches[i].slice.data, batches[i].slice.length);
+        out += batches[i].slice.length;
+    }
+}
+
 static int clean_reserve(tpc_plane *plane, uint64_t more) {
     uint64_t count = plane->clean_tail - plane->clean_head;
     if (count + more <= plane->clean_capacity)

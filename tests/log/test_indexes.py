@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from tests.log.log_batches import batch
 from tpc_broker.log.batch import decode_header
 from tpc_broker.log.indexes import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
-from tpc_broker.log.segment import LogSettings, SegmentIndexes, SegmentView, plan_retention, roll_reason
+from tpc_broker.log.producer_state import ProducerState
+from tpc_broker.log.segment import AppendWalk, LogSettings, SegmentIndexes, SegmentView, WalkStop, plan_retention
 
 
 def test_bytes_of_the_offset_index():
@@ -77,19 +78,28 @@ def test_entries_are_written_where_kafka_writes_them():
     assert list(indexes.times)[-1] == (1005, 11)
 
 
+def rolls(indexes, position, data, settings):
+    walk = AppendWalk(memoryview(data), settings, 0, 0)
+    walk.use(indexes, position)
+    return walk.step(ProducerState()) is WalkStop.ROLL
+
+
 def test_a_segment_rolls_for_size_age_index_and_offsets():
+    def indexes(interval_bytes=4096):
+        made = SegmentIndexes(0, interval_bytes)
+        made.add(decode_header(batch(0, timestamp=100)), 0)
+        return made
+
     settings = LogSettings(segment_bytes=1000, segment_ms=50, segment_index_bytes=32)
-    indexes = SegmentIndexes(0, 0)
-    first, late = decode_header(batch(0, timestamp=100)), decode_header(batch(1, timestamp=151))
-    assert roll_reason(indexes, 0, first, settings) is None
-    indexes.add(first, 0)
-    assert roll_reason(indexes, 990, decode_header(batch(1, timestamp=100)), settings) == "size"
-    assert roll_reason(indexes, 100, late, settings) == "age"
-    assert roll_reason(indexes, 100, decode_header(batch(1, timestamp=150)), settings) is None
-    assert roll_reason(indexes, 100, decode_header(batch(2**31, timestamp=100)), settings) == "offset"
-    indexes.add(decode_header(batch(1, timestamp=100)), 70)
-    indexes.add(decode_header(batch(2, timestamp=100)), 140)
-    assert roll_reason(indexes, 100, decode_header(batch(3, timestamp=100)), settings) == "index"
+    assert not rolls(SegmentIndexes(0, 0), 0, batch(0, [bytes(2000)], timestamp=100), settings)
+    assert rolls(indexes(), 990, batch(1, timestamp=100), settings)
+    assert rolls(indexes(), 100, batch(1, timestamp=151), settings)
+    assert not rolls(indexes(), 100, batch(1, timestamp=150), settings)
+    assert rolls(indexes(), 100, batch(2**31, timestamp=100), settings)
+    full = indexes(0)
+    full.add(decode_header(batch(1, timestamp=100)), 70)
+    full.add(decode_header(batch(2, timestamp=100)), 140)
+    assert rolls(full, 200, batch(3, timestamp=100), settings)
 
 
 def views(*largest_timestamps):

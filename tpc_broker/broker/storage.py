@@ -35,12 +35,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import trio
 
 from tpc_broker.broker.storage_segments import Segment, SegmentFolder
-from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchHeader, decode_header, walk_headers
+from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchHeader, decode_header
 from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.files import SNAPSHOT_SUFFIX, SPARE_FILE, segment_file_name
 from tpc_broker.log.producer_state import ProducerState, SnapshotError
-from tpc_broker.log.segment import LogSettings, RetentionPlan, SegmentIndexes, SegmentView, plan_retention, roll_reason
+from tpc_broker.log.segment import (
+    AppendWalk,
+    LogSettings,
+    RetentionPlan,
+    SegmentIndexes,
+    SegmentView,
+    WalkStop,
+    plan_retention,
+)
 from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -168,30 +176,26 @@ class PartitionStorage:
 
     async def _append(self, batches: Sequence[Buffer]) -> None:
         run: list[memoryview] = []
-        position = self.active.size_bytes
-        end_offset = self.written_end_offset
+        position, end_offset = self.active.size_bytes, self.written_end_offset
         for buffer in batches:
-            view, run_from = memoryview(buffer), 0
-            place = 0
-            for header, _at in walk_headers(view):
-                if header.base_offset < end_offset:  # it got here before an earlier call failed
-                    assert header.next_offset <= end_offset, (self.key, header, end_offset)
-                    place += header.size_bytes
-                    run_from = place
-                    continue
-                if roll_reason(self._indexes(), position, header, self.settings) is not None:
-                    run.append(view[run_from:place])
-                    await self._write_run(run, position, end_offset)
-                    run, run_from, position = [], place, 0
-                    await self._roll(header.base_offset)
-                self._indexes().add(header, position, self.producers.apply(header, view, place))
-                if header.partition_leader_epoch > self.epochs.latest:
+            view = memoryview(buffer)
+            walk, run_from = AppendWalk(view, self.settings, end_offset, self.epochs.latest), 0
+            walk.use(self._indexes(), position)
+            while (stop := walk.step(self.producers)) is not WalkStop.END:
+                if stop is WalkStop.ROLL:
+                    run.append(view[max(run_from, walk.begin) : walk.place])
+                    await self._write_run(run, walk.position, walk.next_offset)
+                    run, run_from = [], walk.place
+                    await self._roll(walk.header.base_offset)
+                    walk.use(self._indexes(), 0)
+                elif stop is WalkStop.CONTROL:
+                    walk.take_control(self.producers)
+                elif stop is WalkStop.EPOCH:
+                    header = walk.header
                     self.epochs.assign(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
-                position += header.size_bytes
-                end_offset = header.next_offset
-                place += header.size_bytes
-            assert place == len(view), (self.key, place, len(view))
-            run.append(view[run_from:])
+                    walk.know_epoch(header.partition_leader_epoch)
+            position, end_offset = walk.position, walk.next_offset
+            run.append(view[max(run_from, walk.begin) :])
         await self._write_run(run, position, end_offset)
 
     def _indexes(self) -> SegmentIndexes:

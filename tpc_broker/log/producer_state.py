@@ -132,6 +132,33 @@ class ProducerState:
             producer.batches.clear()
         return producer
 
+    def extend(
+        self,
+        producer_id: int,
+        epoch: int,
+        batches: list[ProducedBatch],
+        *,
+        is_epoch_new: bool,
+        last_timestamp: int,
+        transaction_first_offset: int,
+    ) -> None:
+        """`apply` for many batches of one producer that are no control batches: the last of them, oldest first.
+
+        `is_epoch_new`: its epoch changed among them, so that nothing from before counts. `transaction_first_offset`: of
+        the first transactional one, -1 for none.
+        """
+        producer = self.producers.get(producer_id)
+        if producer is None:
+            producer = self.producers[producer_id] = Producer(producer_id, epoch)
+        elif is_epoch_new or producer.epoch != epoch:
+            producer.batches.clear()
+        producer.epoch = epoch
+        producer.last_timestamp = last_timestamp
+        producer.batches.extend(batches)
+        del producer.batches[:-BATCHES_PER_PRODUCER_MAX]
+        if producer.transaction_first_offset == NO_OFFSET:
+            producer.transaction_first_offset = transaction_first_offset
+
     def _apply_marker(self, header: BatchHeader, marker: ControlMarker) -> AbortedTransaction | None:
         if marker.kind not in (CONTROL_ABORT, CONTROL_COMMIT):
             return None

@@ -3,14 +3,19 @@
 Index upkeep: in front of each batch, when more than `index_interval_bytes` were written since the last entry, the batch
 gets an entry in the offset index, and the largest timestamp so far (with the last offset of its batch) one in the time
 index. The last time entry is written when the segment is sealed, so that it names the segment's largest timestamp.
+
+A batch goes to a new segment when its offset would not fit beside the base offset, and, unless the segment is empty,
+when `segment_bytes` would be exceeded, when its timestamp lies more than `segment_ms` behind the segment's first one, or
+when an index is full. Both are decided per batch in C (`native/bytes/segment.c`); `AppendWalk` is its face.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tpc_broker.log.batch import NO_TIMESTAMP
+from tpc_broker.log.batch import NO_TIMESTAMP, BatchDamageError, BatchHeader, decode_header
 from tpc_broker.log.indexes import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -19,13 +24,17 @@ from tpc_broker.log.indexes import (
     TimeIndex,
     TransactionIndex,
 )
+from tpc_broker.log.producer_state import ProducedBatch, ProducerState
+from tpc_broker.native_bytes import ffi, lib
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpc_broker.log.batch import BatchHeader
-
-RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+ENTRIES_PER_STEP: Final = 1024
+PRODUCERS_PER_STEP: Final = 64
+_OFFSET_ENTRIES: Final = ffi.new("uint8_t[]", ENTRIES_PER_STEP * OFFSET_ENTRY_BYTES)
+_TIME_ENTRIES: Final = ffi.new("uint8_t[]", ENTRIES_PER_STEP * TIME_ENTRY_BYTES)
+_PRODUCERS: Final = ffi.new("tpc_segment_producer[]", PRODUCERS_PER_STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,23 +105,119 @@ class SegmentIndexes:
         self.transactions.truncate(end_offset)
 
 
-def roll_reason(indexes: SegmentIndexes, size_bytes: int, header: BatchHeader, settings: LogSettings) -> str | None:
-    """Why a batch must go to a new segment (None: it need not). An empty segment takes any batch.
+class WalkStop(IntEnum):
+    """`enum tpc_segment_stop`: why a walk over batches came to a stop."""
 
-    The age that counts is by record time: from the first batch of the segment to this one.
+    END = 0
+    ROLL = 1
+    CONTROL = 2
+    EPOCH = 3
+    ROOM = 4
+    BAD = 5
+
+
+class AppendWalk:
+    """Walks over one buffer of batches that are to be appended, in C, and keeps indexes and producers up.
+
+    `step` takes batches until something happens that only the caller can decide; see `WalkStop`. `place` is where in
+    the buffer the walk stands, `begin` where what is to be written begins (batches below the log's end were written before
+    an earlier call failed), `next_offset` and `position` are the ends of the log and of the segment.
     """
-    if header.last_offset - indexes.base_offset > RELATIVE_OFFSET_MAX:
-        return "offset"
-    if size_bytes == 0:
-        return None
-    if size_bytes + header.size_bytes > settings.segment_bytes:
-        return "size"
-    if indexes.first_timestamp >= 0 and header.max_timestamp - indexes.first_timestamp > settings.segment_ms:
-        return "age"
-    room = settings.segment_index_bytes
-    if len(indexes.offsets) >= room // OFFSET_ENTRY_BYTES or len(indexes.times) >= room // TIME_ENTRY_BYTES - 1:
-        return "index"
-    return None
+
+    __slots__ = ("_bytes", "_indexes", "_state", "_view", "settings")
+
+    def __init__(self, view: memoryview, settings: LogSettings, next_offset: int, leader_epoch: int) -> None:
+        self._view = view
+        self._bytes = ffi.from_buffer("uint8_t[]", view)
+        self.settings = settings
+        state = self._state = ffi.new("tpc_segment_state *")
+        state.segment_bytes, state.segment_ms = settings.segment_bytes, settings.segment_ms
+        state.offset_entries_max = settings.segment_index_bytes // OFFSET_ENTRY_BYTES
+        state.time_entries_max = settings.segment_index_bytes // TIME_ENTRY_BYTES - 1
+        state.next_offset, state.leader_epoch = next_offset, leader_epoch
+
+    def use(self, indexes: SegmentIndexes, position: int) -> None:
+        """The segment that takes the batches from here on, and its size."""
+        self._indexes, state = indexes, self._state
+        last = indexes.times.last
+        state.base_offset, state.position = indexes.base_offset, position
+        state.index_interval_bytes = indexes.interval_bytes
+        state.largest_timestamp = indexes.largest_timestamp
+        state.largest_timestamp_offset = indexes.largest_timestamp_offset
+        state.first_timestamp = indexes.first_timestamp
+        state.bytes_since_entry = indexes.bytes_since_entry
+        state.offset_entries, state.time_entries = len(indexes.offsets), len(indexes.times)
+        state.last_entry_timestamp = last.timestamp if last else -1
+
+    def step(self, producers: ProducerState) -> WalkStop:
+        """On to the next stop. BatchDamageError: the bytes hold something that is no batch or does not follow."""
+        state, indexes = self._state, self._indexes
+        result = lib.tpc_segment_walk(
+            self._bytes, len(self._view), state, _OFFSET_ENTRIES, _TIME_ENTRIES, ENTRIES_PER_STEP, _PRODUCERS,
+            PRODUCERS_PER_STEP,
+        )  # fmt: skip
+        assert result == 0, result
+        if state.offset_entries_made:
+            indexes.offsets.data += ffi.buffer(_OFFSET_ENTRIES, state.offset_entries_made * OFFSET_ENTRY_BYTES)
+            indexes.times.data += ffi.buffer(_TIME_ENTRIES, state.time_entries_made * TIME_ENTRY_BYTES)
+        indexes.largest_timestamp = state.largest_timestamp
+        indexes.largest_timestamp_offset = state.largest_timestamp_offset
+        indexes.first_timestamp = state.first_timestamp
+        indexes.bytes_since_entry = state.bytes_since_entry
+        for number in range(state.producers_count):
+            _take_producer(producers, _PRODUCERS[number])
+        if state.stop == WalkStop.BAD:
+            reason = ffi.string(lib.tpc_batch_reason_text(state.reason)).decode()
+            where = f"that follows offset {state.next_offset} at {state.place}"
+            raise BatchDamageError(f"no record batch {where}: {reason}")
+        return WalkStop(state.stop)
+
+    @property
+    def header(self) -> BatchHeader:
+        """Of the batch at the stop."""
+        return decode_header(self._view, self._state.place)
+
+    @property
+    def place(self) -> int:
+        return int(self._state.place)
+
+    @property
+    def begin(self) -> int:
+        return int(self._state.skipped_bytes)
+
+    @property
+    def position(self) -> int:
+        return int(self._state.position)
+
+    @property
+    def next_offset(self) -> int:
+        return int(self._state.next_offset)
+
+    def know_epoch(self, leader_epoch: int) -> None:
+        """The epoch at a stop was taken in."""
+        self._state.leader_epoch = leader_epoch
+
+    def take_control(self, producers: ProducerState) -> None:
+        """The control batch at a stop, by Python."""
+        header, state = self.header, self._state
+        self._indexes.add(header, state.position, producers.apply(header, self._view, state.place))
+        state.next_offset = header.next_offset
+        state.place += header.size_bytes
+        self.use(self._indexes, state.position + header.size_bytes)
+
+
+def _take_producer(producers: ProducerState, sent: Any) -> None:
+    """What C found of one producer, put to what is known of it."""
+    count = sent.batches_count
+    batches = [
+        ProducedBatch(sent.last_sequence[at], sent.last_offset[at], sent.offset_delta[at], sent.timestamp[at])
+        for at in range(count)
+    ]
+    producers.extend(
+        sent.producer_id, sent.producer_epoch, batches,
+        is_epoch_new=bool(sent.epoch_changed), last_timestamp=sent.last_timestamp,
+        transaction_first_offset=sent.transaction_first_offset,
+    )  # fmt: skip
 
 
 class SegmentView(NamedTuple):

@@ -59,6 +59,11 @@ class JournalStart:
     previous_crc: int
 
 
+COPIED_BATCH_BYTES_MAX = 32 * 1024
+"""On average; larger batches are written from where they lie."""
+_new_uncleared = ffi.new_allocator(should_clear_after_alloc=False)
+
+
 class TailSlice(FrameSlice, Opaque):
     """Bytes of a partition in memory: sent from where they lie, or copied with ``bytes()``."""
 
@@ -72,13 +77,22 @@ class TailSlice(FrameSlice, Opaque):
 
 
 class TakenBatches:
-    """Durable batches on their way to the segments. A context: it gives the references back."""
+    """Durable batches on their way to the segments. A context: it gives the references back.
+
+    Small ones are copied into one buffer: a buffer for each would cost Python and the kernel more than the copy.
+    """
 
     def __init__(self, batches: Any, count: int) -> None:
         self._batches = batches
         self._count = count
-        self.buffers = [ffi.buffer(batches[n].slice.data, batches[n].slice.length) for n in range(count)]
-        self.size = sum(batches[n].slice.length for n in range(count))
+        self.size = int(lib.tpc_tail_batches_bytes(batches, count))
+        self.buffers: list[Any]
+        if count > 1 and self.size < count * COPIED_BATCH_BYTES_MAX:
+            buffer = _new_uncleared("uint8_t[]", self.size)
+            lib.tpc_tail_batches_copy(batches, count, buffer)
+            self.buffers = [ffi.buffer(buffer)]
+        else:
+            self.buffers = [ffi.buffer(batches[n].slice.data, batches[n].slice.length) for n in range(count)]
         self.end_offset: int = batches[count - 1].next_offset
 
     def __enter__(self) -> Self:

@@ -182,6 +182,9 @@ int tpc_partition_write_behind_take(tpc_plane *plane, uint64_t handle, int64_t b
                                     uint32_t batches_max);
 int tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64_t upto_offset);
 void tpc_tail_batches_release(tpc_tail_batch *batches, uint32_t count);
+/* How many bytes taken batches have, and all of them in a row in `out`, which has room for so many. */
+uint64_t tpc_tail_batches_bytes(const tpc_tail_batch *batches, uint32_t count);
+void tpc_tail_batches_copy(const tpc_tail_batch *batches, uint32_t count, uint8_t *out);
 
 /*
  * Append of the broker's own (internal topics): one or more whole batches, copied, stamped, journalled; sequences of
