@@ -98,8 +98,9 @@ def history(rng):
                 continue
             count = rng.randint(1, 3)
             sequence = rng.choice([0, 5, 2**31 - 1]) if producer != -1 else -1
+            producer_epoch = epochs.get(producer, 0) if producer != -1 else -1
             data += batch(offset, [rng.randbytes(rng.randint(1, 300)) for _ in range(count)], timestamp=timestamp,
-                          epoch=leader_epoch, producer=(producer, epochs.get(producer, 0) if producer != -1 else -1, sequence),
+                          epoch=leader_epoch, producer=(producer, producer_epoch, sequence),
                           transactional=producer != -1 and rng.random() < 0.3)
             offset += count + (rng.random() < 0.05) * rng.choice([7, 2**31])
         buffers.append(data)

@@ -66,7 +66,8 @@ class Image:
         reader, found = scan.payloads.reader(wanted, 1), b""
         while reader.request is not None:
             position, length = reader.request
-            found += b"".join(bytes(view) for _target, view in reader.take(bytes(self.data[position : position + length])))
+            data = bytes(self.data[position : position + length])
+            found += b"".join(bytes(view) for _target, view in reader.take(data))
         return found
 
     def native_offsets(self):
@@ -85,8 +86,8 @@ class Image:
 
     def check(self, offsets, *, damaged=False, singly=True):
         found = self.scan()
-        every = [offset for entry in found.entries for offset in range(entry.offset, max(entry.argument, entry.offset + 1))
-                 ] if singly else [entry.offset for entry in found.entries]
+        every = [offset for entry in found.entries
+                 for offset in (range(entry.offset, entry.argument) if singly else [entry.offset])]
         assert every == offsets
         assert (found.damage is not None) is damaged, found.damage
         assert self.native_offsets() == (offsets, damaged)

@@ -5,8 +5,8 @@ gets an entry in the offset index, and the largest timestamp so far (with the la
 index. The last time entry is written when the segment is sealed, so that it names the segment's largest timestamp.
 
 A batch goes to a new segment when its offset would not fit beside the base offset, and, unless the segment is empty,
-when `segment_bytes` would be exceeded, when its timestamp lies more than `segment_ms` behind the segment's first one, or
-when an index is full. Both are decided per batch in C (`native/bytes/segment.c`); `AppendWalk` is its face.
+when `segment_bytes` would be exceeded, when its timestamp lies more than `segment_ms` behind the segment's first one,
+or when an index is full. Both are decided per batch in C (`native/bytes/segment.c`); `AppendWalk` is its face.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class AppendWalk:
     """Walks over one buffer of batches that are to be appended, in C, and keeps indexes and producers up.
 
     `step` takes batches until something happens that only the caller can decide; see `WalkStop`. `place` is where in
-    the buffer the walk stands, `begin` where what is to be written begins (batches below the log's end were written before
-    an earlier call failed), `next_offset` and `position` are the ends of the log and of the segment.
+    the buffer the walk stands, `begin` where what is to be written begins (batches below the log's end were written
+    before an earlier call failed), `next_offset` and `position` are the ends of the log and of the segment.
     """
 
     __slots__ = ("_bytes", "_indexes", "_state", "_view", "settings")
