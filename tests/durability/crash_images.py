@@ -251,8 +251,20 @@ class Replayer:
             change = ("move", path, record.payload.decode().removeprefix(self._root))
         else:
             change = ("remove", path, None)
+        if change[0] == "move":
+            self._move_pending(path, str(change[2]))
         _apply_name(self._now, change)
         self._pending_names.setdefault(path.rpartition("/")[0], []).append(change)
+
+    def _move_pending(self, path: str, target: str) -> None:
+        """What is not durable yet in a folder that gets another name goes with it."""
+        for folder in [one for one in self._pending_names if one == path or one.startswith(path + "/")]:
+            changes = self._pending_names.pop(folder)
+            self._pending_names[target + folder.removeprefix(path)] = [
+                (kind, target + name.removeprefix(path),
+                 target + other.removeprefix(path) if isinstance(other, str) else other)
+                for kind, name, other in changes
+            ]  # fmt: skip
 
     # -- the crash -----------------------------------------------------------------------------------------------------
 

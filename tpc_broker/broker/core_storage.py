@@ -425,10 +425,17 @@ class JournalledStorage:
         self._plane.withdraw(handle)
         if led is None:
             return
-        await self._journal_entry(EntryKind.PARTITION_DELETED, files.key, 0, 0)
-        async with self._checkpointing, led.lock:
-            self._storages.pop(files.key, None)
-            await self._remove_files(files)
+        while True:
+            # No checkpoint between the entry and the folder's new name: it would give the entry's place back, and
+            # either name a partition without a folder or leave a folder that nothing names.
+            async with self._checkpointing, led.lock:
+                sequence = self._plane.journal_append(EntryKind.PARTITION_DELETED, files.key, 0, 0)
+                if sequence is not None:
+                    await self._plane.wait_durable(sequence)
+                    self._storages.pop(files.key, None)
+                    await self._remove_files(files)
+                    return
+            await trio.sleep(JOURNAL_FULL_RETRY_S)  # a checkpoint makes room meanwhile
 
     async def _remove_files(self, files: PartitionStorage) -> None:
         try:
