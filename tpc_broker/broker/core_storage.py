@@ -218,6 +218,8 @@ class JournalledStorage:
 
     async def _write_behind_one(self, led: Led, limiter: trio.CapacityLimiter) -> None:
         async with limiter, led.lock:
+            if led.handle not in self._led:  # deleted while this waited
+                return
             upto = self._plane.durable_end(led.handle)
             while led.handle in self._led:
                 taken = self._plane.write_behind_take(led.handle, limits.WRITE_BEHIND_BYTES_MAX)
