@@ -19,6 +19,7 @@ VERSION_MAX: Final = {
     ApiKey.LIST_OFFSETS: 9,
     ApiKey.METADATA: 12,
     ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.CREATE_TOPICS: 7,
 }
 """The newest version of each API whose meaning this client knows."""
 

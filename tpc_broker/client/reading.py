@@ -41,12 +41,12 @@ class Chunk(NamedTuple):
     aborted: list[tuple[int, int]]
 
 
-def next_offset_of(records: memoryview) -> int:
-    """The offset behind the last whole batch; -1 when there is no whole batch."""
+def whole_batches(records: memoryview) -> tuple[int, int]:
+    """How many bytes from the beginning on are whole batches, and the offset behind them (0 and -1: none)."""
     state = ffi.new("tpc_scan_state *", {"position": 0, "next_offset": -1})
     view = ffi.from_buffer(records)
     lib.tpc_batch_scan(view, len(view), lib.TPC_SCAN_ALLOW_GAPS, state, ffi.NULL, 2**31 - 1)
-    return int(state.next_offset)
+    return int(state.position), int(state.next_offset)
 
 
 class RangeReader:
@@ -97,7 +97,7 @@ class RangeReader:
         raise AssertionError
 
     def _chunk_of(self, answer: FetchAnswer) -> Chunk:
-        behind = next_offset_of(answer.records)
+        _whole, behind = whole_batches(answer.records)
         if behind <= self._next_offset:
             raise DamagedDataError(f"{self._where}, offset {self._next_offset}: the answer holds no whole record batch")
         return Chunk(self._next_offset, behind, answer.records, answer.aborted)

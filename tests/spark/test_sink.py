@@ -1,0 +1,105 @@
+"""Writing to topics from a real Spark: batch, streaming, and an epoch that is replayed."""
+
+import datetime as dt
+import json
+
+import pytest
+
+from tests.spark.conftest import NOW_MS
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def rows_in(spark, broker):
+    def load(topic):
+        reader = spark.read.format("tpc").option("bootstrap", broker.bootstrap).option("subscribe", topic)
+        return reader.option("includeHeaders", "true").load().collect()
+
+    return load
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_rows_arrive_with_key_time_headers_and_in_order(spark, broker, topic, rows_in, codec):
+    from kafka.partitioner.default import murmur2
+
+    frame = spark.range(300).selectExpr(
+        "cast(id % 7 as string) as key",
+        "encode(concat('v', id), 'utf-8') as value",
+        f"timestamp_millis({NOW_MS} + id) as timestamp",
+        "array(named_struct('key', 'n', 'value', encode(cast(id as string), 'utf-8'))) as headers",
+    )
+    writer = frame.coalesce(1).write.format("tpc").mode("append").option("bootstrap", broker.bootstrap)
+    writer.option("topic", topic).option("compression", codec).option("batchBytes", 2000).save()
+    rows = sorted(rows_in(topic), key=lambda row: (row.partition, row.offset))
+    assert len(rows) == 300
+    numbers = {}
+    for row in rows:
+        number = int(bytes(row.value)[1:])
+        assert bytes(row.key).decode() == str(number % 7)
+        assert row.partition == (murmur2(bytes(row.key)) & 0x7FFFFFFF) % 2
+        assert row.timestamp == dt.datetime.fromtimestamp((NOW_MS + number) / 1000)  # noqa: DTZ006 - as collect gives it
+        assert [(header.key, header.value) for header in row.headers] == [("n", str(number).encode())]
+        numbers.setdefault(row.partition, []).append(number)
+    assert sorted(numbers[0] + numbers[1]) == list(range(300))
+    assert all(part == sorted(part) for part in numbers.values())
+
+
+def test_topic_and_partition_by_row_and_nulls(spark, broker, topic, admin, rows_in):
+    from confluent_kafka.admin import NewTopic
+
+    other = f"{topic}-other"
+    admin.create_topics([NewTopic(other, 2)])[other].result(15)
+    frame = spark.createDataFrame(
+        [(topic, 1, None, "a"), (other, 0, b"", "b"), (topic, None, None, None)],
+        "topic string, partition int, key binary, value string",
+    )
+    frame.write.format("tpc").mode("append").option("bootstrap", broker.bootstrap).save()
+    here = sorted((row.value is None, row.value, row.key) for row in rows_in(topic))
+    assert here == [(False, b"a", None), (True, None, None)]
+    assert next(row.partition for row in rows_in(topic) if row.value is not None) == 1
+    assert [(row.partition, bytes(row.key), bytes(row.value)) for row in rows_in(other)] == [(0, b"", b"b")]
+
+
+def test_mistakes_are_explained(spark, broker, topic):
+    frame = spark.range(1).selectExpr("cast(id as string) as value")
+    for given, options, mode, said in (
+        (frame, {}, "append", "where to write is missing"),
+        (frame, {"topic": topic}, "overwrite", "a topic cannot be overwritten"),
+        (frame.selectExpr("1 as value"), {"topic": topic}, "append", "the column value is int"),
+        (frame.selectExpr("value", "1 as colour"), {"topic": topic}, "append", "cannot be written: colour"),
+        (frame.selectExpr("value", "9 as partition"), {"topic": topic}, "append", f"{topic} has no partition 9"),
+        (frame, {"topic": topic, "acks": "1"}, "append", "unknown option acks"),
+    ):
+        writer = given.write.format("tpc").mode(mode).option("bootstrap", broker.bootstrap)
+        for name, value in options.items():
+            writer = writer.option(name, value)
+        with pytest.raises(Exception, match=said):
+            writer.save()
+
+
+def test_an_epoch_that_was_committed_is_not_written_again(spark, broker, topic, produce, admin, rows_in, tmp_path):
+    """The driver dies after the sink's commit and before Spark's own note of it: Spark replays the epoch."""
+    from confluent_kafka.admin import NewTopic
+
+    target = f"{topic}-target"
+    admin.create_topics([NewTopic(target, 1)])[target].result(15)
+
+    def run():
+        reader = spark.readStream.format("tpc").option("bootstrap", broker.bootstrap).option("subscribe", topic)
+        frame = reader.option("startingOffsets", "earliest").load().select("key", "value")
+        writer = frame.writeStream.format("tpc").option("bootstrap", broker.bootstrap).option("topic", target)
+        query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+
+    produce(topic, 0, ["one", "two"])
+    run()
+    commits = sorted((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    for path in (commits[-1], commits[-1].with_name(f".{commits[-1].name}.crc")):
+        path.unlink(missing_ok=True)
+    produce(topic, 1, ["three"])
+    run()
+    assert sorted(bytes(row.value) for row in rows_in(target)) == [b"one", b"three", b"two"]
+    ledger = rows_in("_tpc-spark-epochs")
+    assert {len(bytes(row.key)) for row in ledger} == {36}
+    assert max(json.loads(bytes(row.value))["batch_id"] for row in ledger) >= 1

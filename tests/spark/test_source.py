@@ -1,0 +1,122 @@
+"""The data source ``tpc`` in a real Spark: batch and streaming reads."""
+
+import datetime as dt
+import json
+
+import pytest
+
+from tests.spark.conftest import NOW_MS
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def read(spark, broker):
+    def load(**options):
+        reader = spark.read.format("tpc").option("bootstrap", broker.bootstrap)
+        for name, value in options.items():
+            reader = reader.option(name.replace("__", "."), value)
+        return reader.load()
+
+    return load
+
+
+def values(frame):
+    return sorted(bytes(row.value).decode() for row in frame.select("value").collect())
+
+
+def test_all_columns_of_compressed_and_plain_records(read, topic, produce):
+    produce(topic, 0, ["a", "b"], keys=[b"k", None], headers=[("h", b"x"), ("n", None)])
+    for codec in ("gzip", "snappy", "lz4", "zstd"):
+        produce(topic, 1, [f"{codec}-{number}" for number in range(50)], compression=codec)
+    rows = read(subscribe=topic, includeHeaders="true").collect()
+    assert len(rows) == 202
+    first = next(row for row in rows if row.partition == 0 and row.offset == 0)
+    assert (bytes(first.key), bytes(first.value), first.topic, first.timestampType) == (b"k", b"a", topic, 0)
+    assert first.timestamp == dt.datetime.fromtimestamp(NOW_MS / 1000)  # noqa: DTZ006 - as collect gives it
+    assert [(header.key, header.value) for header in first.headers] == [("h", b"x"), ("n", None)]
+    ones = sorted((row for row in rows if row.partition == 1), key=lambda row: row.offset)
+    assert [row.offset for row in ones] == list(range(200))
+    assert [bytes(row.value).decode() for row in ones[50:100]] == [f"snappy-{number}" for number in range(50)]
+
+
+def test_offsets_times_and_splitting(read, topic, produce):
+    produce(topic, 0, [f"{number:03}" for number in range(100)])
+    produce(topic, 1, ["other"])
+    between = read(
+        assign=json.dumps({topic: [0]}), columns="value,offset",
+        startingOffsets=json.dumps({topic: {"0": 10}}), endingOffsets=json.dumps({topic: {"0": 20}}),
+        maxRecordsPerPartition=3,
+    )  # fmt: skip
+    assert between.rdd.getNumPartitions() == 4
+    assert between.columns == ["value", "offset"]
+    assert values(between) == [f"{number:03}" for number in range(10, 20)]
+    timed = read(assign=json.dumps({topic: [0]}), startingTimestamp=NOW_MS + 95, endingTimestamp=NOW_MS + 98)
+    assert values(timed) == ["095", "096", "097"]
+    late = {"subscribePattern": f"{topic}.*", "startingTimestamp": NOW_MS + 10_000}
+    with pytest.raises(Exception, match=f"{topic}-0 has no record at or after"):
+        read(**late).collect()
+    assert read(**late, startingOffsetsByTimestampStrategy="latest").count() == 0
+
+
+def test_an_empty_topic_has_no_rows(read, topic):
+    assert read(subscribe=topic).count() == 0
+    assert read(subscribe=topic, minPartitions="8").collect() == []
+
+
+def test_mistakes_are_explained(read, topic):
+    for options, said in (
+        ({"subscribe": "no-such-topic"}, "no such topic: no-such-topic"),
+        ({"subscribe": topic, "assign": "{}"}, "exactly one of subscribe"),
+        ({"subscribe": topic, "startingOffsets": "latest"}, "startingOffsets cannot be latest here"),
+        ({"subscribe": topic, "endingOffsets": json.dumps({topic: {"1": 5}})}, f"{topic}-1: endingOffsets says 5"),
+        ({"subscribe": topic, "startingOfsets": "earliest"}, "unknown option startingofsets"),
+        ({"subscribe": topic, "columns": "value,colour"}, "columns is value, colour"),
+        ({"subscribe": topic, "kafka.security.protocol": "SSL"}, "only PLAINTEXT is known"),
+    ):  # fmt: skip
+        with pytest.raises(Exception, match=said):
+            read(**options).collect()
+
+
+def test_lost_offsets_fail_or_are_skipped(read, topic, produce, admin):
+    from confluent_kafka import TopicPartition
+
+    produce(topic, 0, ["0", "1", "2", "3"])
+    next(iter(admin.delete_records([TopicPartition(topic, 0, 3)]).values())).result(15)
+    begin = {"subscribe": topic, "startingOffsets": json.dumps({topic: {"0": 1, "1": 0}})}
+    with pytest.raises(Exception, match=rf"{topic}-0: offsets \[1, 3\) are not in the log any more"):
+        read(**begin).collect()
+    assert values(read(**begin, failOnDataLoss="false")) == ["3"]
+
+
+class Stream:
+    """A streaming query into a memory table, run until all that is there is read."""
+
+    def __init__(self, spark, broker, checkpoint, **options):
+        self.spark, self.checkpoint = spark, str(checkpoint)
+        self.reader = spark.readStream.format("tpc").option("bootstrap", broker.bootstrap)
+        for name, value in options.items():
+            self.reader = self.reader.option(name, value)
+
+    def run(self, out):
+        writer = self.reader.load().writeStream.format("parquet").option("checkpointLocation", self.checkpoint)
+        query = writer.trigger(availableNow=True).start(str(out))
+        assert query.awaitTermination(60)
+        return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+
+def test_available_now_with_a_row_limit_resumes_from_its_checkpoint(spark, broker, topic, produce, admin, tmp_path):
+    from confluent_kafka.admin import NewPartitions
+
+    produce(topic, 0, [f"a{number}" for number in range(30)])
+    produce(topic, 1, [f"b{number}" for number in range(10)])
+    stream = Stream(spark, broker, tmp_path / "c", subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=15)
+    assert stream.run(tmp_path / "out") == [15, 15, 10]
+    produce(topic, 1, ["late"])
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(15)
+    produce(topic, 2, ["new", "partition"])
+    assert stream.run(tmp_path / "out") == [3]
+    assert stream.run(tmp_path / "out") == []
+    rows = [bytes(row.value).decode() for row in spark.read.parquet(str(tmp_path / "out")).collect()]
+    expected = [f"a{number}" for number in range(30)] + [f"b{number}" for number in range(10)]
+    assert sorted(rows) == sorted([*expected, "late", "new", "partition"])

@@ -1,0 +1,43 @@
+"""Topics as tables of Spark: a data source ``tpc`` for PySpark 4.2 and newer, batch and streaming.
+
+    from tpc_broker.spark import register
+
+    register(spark)
+    spark.read.format("tpc").option("bootstrap", "127.0.0.1:9092").option("subscribe", "events").load()
+
+Where the package is installed, Spark finds it by itself (module `pyspark_tpc`); `register` is for other cases.
+
+Options for reading (names as in Spark's own Kafka source, where it has them)
+    `bootstrap` (or `kafka.bootstrap.servers`)  host:port, several with commas
+    `subscribe`, `subscribePattern`, `assign`   which topics or partitions; exactly one of them
+    `startingOffsets`, `endingOffsets`          `earliest`, `latest`, or JSON {"topic": {"0": 23, "1": -2}}
+    `startingTimestamp`, `endingTimestamp`      milliseconds, for all partitions
+    `startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`  JSON {"topic": {"0": 1700000000000}}
+    `startingOffsetsByTimestampStrategy`        `error` (default) or `latest`, when no record is so late
+    `maxOffsetsPerTrigger`                      streaming: rows of one micro-batch
+    `minPartitions`, `maxRecordsPerPartition`   how ranges are split into tasks
+    `failOnDataLoss`                            `true` (default): offsets that are gone are an error
+    `includeHeaders`, `columns`                 which columns; `columns` is a comma-separated list
+    `isolation.level`                           `read_committed` (default) or `read_uncommitted`
+    `path`                                      batch: read the segment files of this data folder, no broker
+
+Options for writing: `bootstrap`, `topic` (or a column `topic`), `compression`, `batchBytes`.
+
+Modules: `options` (what the options say), `ranges` (which offsets a read covers and how they become tasks), `source`
+(readers), `sink` (writers), `epochs` (which epochs of streaming writes are done), `segments` (files without a broker),
+`tasks` (connections inside Spark's Python workers), `archive` (topic to Parquet).
+
+Invariants: a task reads its range whole or fails; control records and aborted transactions are never rows; no step in
+Python per row.
+"""
+
+from typing import Any
+
+from tpc_broker.spark.source import TpcDataSource
+
+__all__ = ["TpcDataSource", "register"]
+
+
+def register(spark: Any) -> None:
+    """Make ``format("tpc")`` known to this session."""
+    spark.dataSource.register(TpcDataSource)

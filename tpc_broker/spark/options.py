@@ -1,0 +1,246 @@
+"""What the options of a read or a write say, checked once. Pure; everything here can be pickled to tasks.
+
+An option that is not known is an error: most of them are typing mistakes, the rest wishes that would be ignored.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tpc_broker.client.cluster import ClusterSettings, parse_bootstrap
+from tpc_broker.client.isolation import Isolation
+from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
+from tpc_broker.kafka.compression import Compression
+
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+RECORDS_PER_TASK_MAX: Final = 2_000_000
+BATCH_BYTES: Final = 900_000
+
+_COMMON: Final = {
+    "bootstrap", "kafka.bootstrap.servers", "kafka.security.protocol", "kafka.client.id", "kafka.request.timeout.ms",
+    "retrySeconds", "path",
+}  # fmt: skip
+_READ: Final = _COMMON | {
+    "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
+    "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
+    "maxOffsetsPerTrigger", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "columns",
+    "isolation.level", "kafka.isolation.level",
+}  # fmt: skip
+_WRITE: Final = _COMMON | {"topic", "compression", "kafka.compression.type", "batchBytes", "checkpointLocation"}
+
+
+class OptionError(ValueError):
+    """An option that is unknown, missing, or says something impossible; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which partitions: exactly one field is set."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    assigned: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to begin or to end. ``default`` and the values of ``offsets`` may be `EARLIEST` or `LATEST`.
+
+    ``times_ms`` and ``time_ms`` come before offsets, as in Spark's Kafka source.
+    """
+
+    default: int
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    time_ms: int | None = None
+    times_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    cluster: ClusterSettings | None
+    path: str
+    selection: Selection
+    start: Position
+    end: Position
+    late_is_latest: bool
+    max_offsets_per_trigger: int | None
+    min_partitions: int
+    max_records_per_partition: int
+    fails_on_data_loss: bool
+    columns: tuple[str, ...]
+    isolation: Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    cluster: ClusterSettings
+    topic: str
+    compression: Compression
+    batch_bytes: int
+
+
+class _Given:
+    """The options as the user gave them, names in any case."""
+
+    def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
+        names = {name.lower(): name for name in known}
+        unknown = sorted(name for name in options if name.lower() not in names)
+        if unknown:
+            raise OptionError(f"unknown option {', '.join(unknown)}; known are {', '.join(sorted(names.values()))}")
+        self._values = {names[name.lower()]: str(value) for name, value in options.items()}
+
+    def text(self, name: str, default: str = "") -> str:
+        return self._values.get(name, default).strip()
+
+    def number(self, name: str, default: int, minimum: int = 1) -> int:
+        text = self.text(name)
+        try:
+            value = int(text) if text else default
+        except ValueError:
+            raise OptionError(f"{name} is {text!r}, not a number") from None
+        if text and value < minimum:
+            raise OptionError(f"{name} is {value}; it has to be at least {minimum}")
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self.text(name).lower()
+        if text not in ("", "true", "false"):
+            raise OptionError(f"{name} is {text!r}, not true or false")
+        return default if not text else text == "true"
+
+    def choice(self, name: str, allowed: Iterable[str], default: str) -> str:
+        text = self.text(name, default).lower()
+        if text not in (choices := tuple(allowed)):
+            raise OptionError(f"{name} is {text!r}; allowed are {', '.join(choices)}")
+        return text
+
+
+def chosen_columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns of a read, before it is known whether it is a batch or a stream."""
+    return _columns(_Given(options, _READ | _WRITE))
+
+
+def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """`OptionError` when they do not fit together."""
+    given = _Given(options, _READ)
+    if streaming and given.text("path"):
+        raise OptionError("path reads files in a batch; a stream needs a broker")
+    if streaming and any(given.text(name) for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")):
+        raise OptionError("a stream has no end: endingOffsets, endingTimestamp and the like are for batch reads")
+    isolation = given.text("isolation.level") or given.text("kafka.isolation.level") or "read_committed"
+    if isolation not in ("read_committed", "read_uncommitted"):
+        raise OptionError(f"isolation.level is {isolation!r}; allowed are read_committed, read_uncommitted")
+    return ReadOptions(
+        cluster=None if given.text("path") else _cluster(given),
+        path=given.text("path"),
+        selection=_selection(given),
+        start=_position(given, "starting", LATEST if streaming else EARLIEST, forbidden=None if streaming else LATEST),
+        end=_position(given, "ending", LATEST, forbidden=EARLIEST),
+        late_is_latest=given.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error") == "latest",
+        max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", 0) or None,
+        min_partitions=given.number("minPartitions", 0),
+        max_records_per_partition=given.number("maxRecordsPerPartition", RECORDS_PER_TASK_MAX),
+        fails_on_data_loss=given.flag("failOnDataLoss", default=True),
+        columns=_columns(given),
+        isolation=Isolation[isolation.upper()],
+    )
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    given = _Given(options, _WRITE)
+    codec = given.text("compression") or given.text("kafka.compression.type") or "none"
+    if codec.upper() not in Compression.__members__:
+        raise OptionError(f"compression is {codec!r}; allowed are {', '.join(Compression.__members__).lower()}")
+    return WriteOptions(
+        _cluster(given), given.text("topic"), Compression[codec.upper()], given.number("batchBytes", BATCH_BYTES, 100)
+    )
+
+
+def _cluster(given: _Given) -> ClusterSettings:
+    bootstrap = given.text("bootstrap") or given.text("kafka.bootstrap.servers")
+    if not bootstrap:
+        raise OptionError("the option bootstrap (host:port) is missing")
+    protocol = given.text("kafka.security.protocol", "PLAINTEXT").upper()
+    if protocol != "PLAINTEXT":
+        raise OptionError(f"kafka.security.protocol is {protocol}; only PLAINTEXT is known so far")
+    try:
+        parse_bootstrap(bootstrap)
+    except ValueError as error:
+        raise OptionError(f"bootstrap: {error}") from None
+    return ClusterSettings(
+        bootstrap,
+        given.text("kafka.client.id", "tpc-spark"),
+        given.number("kafka.request.timeout.ms", 30_000) / 1000,
+        given.number("retrySeconds", 60),
+    )
+
+
+def _selection(given: _Given) -> Selection:
+    said = [name for name in ("subscribe", "subscribePattern", "assign") if given.text(name)]
+    if len(said) != 1:
+        raise OptionError(f"exactly one of subscribe, subscribePattern and assign is needed, not {len(said)}")
+    if said == ["subscribe"]:
+        return Selection(topics=tuple(dict.fromkeys(name.strip() for name in given.text("subscribe").split(","))))
+    if said == ["subscribePattern"]:
+        return Selection(pattern=given.text("subscribePattern"))
+    listed = _json(given, "assign")
+    try:
+        places = [TopicPartition(topic, int(number)) for topic, numbers in listed.items() for number in numbers]
+        return Selection(assigned=tuple(places))
+    except (TypeError, ValueError) as error:
+        raise OptionError(f'assign has the form {{"topic": [0, 1]}}: {error}') from None
+
+
+def _columns(given: _Given) -> tuple[str, ...]:
+    listed = tuple(name.strip() for name in given.text("columns").split(",") if name.strip())
+    if not listed:
+        return COLUMNS if given.flag("includeHeaders", default=False) else COLUMNS[:-1]
+    wrong = [name for name in listed if name not in COLUMNS]
+    if wrong or len(set(listed)) != len(listed):
+        raise OptionError(f"columns is {', '.join(listed)}; allowed, each once, are {', '.join(COLUMNS)}")
+    return listed
+
+
+def _position(given: _Given, which: str, default: int, forbidden: int | None) -> Position:
+    names = {"earliest": EARLIEST, "latest": LATEST}
+    text = given.text(f"{which}Offsets")
+    offsets: dict[TopicPartition, int] = {}
+    if text.lower() in names:
+        default = names[text.lower()]
+    elif text:
+        offsets = _per_partition(given, f"{which}Offsets", minimum=EARLIEST)
+    if forbidden in (default, *offsets.values()):
+        word = next(name for name, value in names.items() if value == forbidden)
+        raise OptionError(f"{which}Offsets cannot be {word} here")
+    time_ms = given.number(f"{which}Timestamp", -1, 0)
+    times = f"{which}OffsetsByTimestamp"
+    return Position(
+        default,
+        offsets,
+        None if time_ms < 0 else time_ms,
+        _per_partition(given, times, minimum=0) if given.text(times) else {},
+    )
+
+
+def _per_partition(given: _Given, name: str, minimum: int) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    try:
+        for topic, numbers in _json(given, name).items():
+            for partition, value in numbers.items():
+                found[TopicPartition(topic, int(partition))] = int(value)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise OptionError(f'{name} has the form {{"topic": {{"0": 23}}}}: {error}') from None
+    if any(value < minimum for value in found.values()):
+        raise OptionError(f"{name} has a number below {minimum}")
+    return found
+
+
+def _json(given: _Given, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(given.text(name))
+    except ValueError as error:
+        raise OptionError(f"{name} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise OptionError(f"{name} is not a JSON object")
+    return value

@@ -1,0 +1,207 @@
+"""Which offsets a read covers, and how they become tasks.
+
+`Planner` asks the cluster; the functions beside it are pure. All ranges are half-open.
+"""
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tpc_broker.client.cluster import Cluster
+from tpc_broker.client.errors import OffsetsMissingError, UnknownTopicError
+from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
+from tpc_broker.spark.options import OptionError, Position, ReadOptions, Selection
+
+Offsets = dict[TopicPartition, int]
+OffsetsJson = dict[str, dict[str, int]]
+logger = logging.getLogger("tpc.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """[first_offset, end_offset) of one partition: what one task reads."""
+
+    where: TopicPartition
+    first_offset: int
+    end_offset: int
+
+    @property
+    def size(self) -> int:
+        return self.end_offset - self.first_offset
+
+
+def to_json(offsets: Mapping[TopicPartition, int]) -> OffsetsJson:
+    """The form of Spark's checkpoint; always in the same order, as Spark compares the text."""
+    result: OffsetsJson = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        result.setdefault(topic, {})[str(partition)] = offset
+    return result
+
+
+def from_json(value: OffsetsJson) -> Offsets:
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, partitions in value.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def limit_offsets(start: Offsets, latest: Offsets, rows_max: int) -> Offsets:
+    """How far to go when at most ``rows_max`` rows are wanted: each partition in proportion to what it has.
+
+    What integer division leaves over goes to those with the largest remainders, so that the sum is exact.
+    """
+    sizes = {where: max(0, end - start.get(where, end)) for where, end in latest.items()}
+    total = sum(sizes.values())
+    if total <= rows_max:
+        return latest
+    shares = {where: size * rows_max // total for where, size in sizes.items()}
+    left = rows_max - sum(shares.values())
+    by_remainder = sorted(sizes, key=lambda where: (-(sizes[where] * rows_max % total), where))
+    for where in by_remainder[:left]:
+        shares[where] += 1
+    return {where: (start[where] + shares[where]) if sizes[where] else end for where, end in latest.items()}
+
+
+def split_ranges(ranges: Iterable[OffsetRange], tasks_min: int, records_max: int) -> list[OffsetRange]:
+    """Cut long ranges into about equal pieces: none above ``records_max``, and about ``tasks_min`` altogether."""
+    whole = [piece for piece in ranges if piece.size > 0]
+    total = sum(piece.size for piece in whole)
+    pieces = []
+    for piece in whole:
+        wanted = max(1, round(tasks_min * piece.size / total)) if tasks_min > len(whole) else 1
+        count = min(piece.size, max(wanted, -(-piece.size // records_max)))
+        bounds = [piece.first_offset + piece.size * number // count for number in range(count + 1)]
+        pieces += [OffsetRange(piece.where, bounds[number], bounds[number + 1]) for number in range(count)]
+    return pieces
+
+
+def select(selection: Selection, known: list[TopicPartition]) -> list[TopicPartition]:
+    """Those of all known partitions that are selected, sorted. `UnknownTopicError`: one that was named is missing."""
+    topics = {where.topic for where in known}
+    missing = [name for name in selection.topics if name not in topics]
+    missing += [str(where) for where in selection.assigned if where not in known]
+    if missing:
+        raise UnknownTopicError(f"no such topic: {', '.join(missing)}")
+    if selection.assigned:
+        return sorted(selection.assigned)
+    try:
+        pattern = re.compile(selection.pattern)
+    except re.error as error:
+        raise OptionError(f"subscribePattern: {error}") from None
+    return sorted(where for where in known if where.topic in selection.topics or pattern.fullmatch(where.topic))
+
+
+class Planner:
+    """Answers what a read covers now."""
+
+    def __init__(self, cluster: Cluster, options: ReadOptions) -> None:
+        self._cluster = cluster
+        self._options = options
+
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions that are selected now, sorted. `UnknownTopicError`: a topic that was named is missing."""
+        selection = self._options.selection
+        if selection.assigned:
+            for where in selection.assigned:
+                if where not in self._cluster.partitions(where.topic):
+                    raise UnknownTopicError(f"{where.topic} has no partition {where.partition}")
+            return sorted(selection.assigned)
+        self._cluster.forget_topics()
+        topics = self._cluster.topic_names() if selection.pattern else selection.topics
+        return select(selection, [where for topic in topics for where in self._cluster.partitions(topic)])
+
+    def bounds(self, places: Iterable[TopicPartition]) -> tuple[Offsets, Offsets]:
+        """First and end offset of each partition, as the isolation level sees them."""
+        places = list(places)
+        isolation = self._options.isolation
+        first = self._cluster.list_offsets(dict.fromkeys(places, EARLIEST), isolation)
+        return first, self._cluster.list_offsets(dict.fromkeys(places, LATEST), isolation)
+
+    def latest(self) -> Offsets:
+        return self._cluster.list_offsets(dict.fromkeys(self.partitions(), LATEST), self._options.isolation)
+
+    def start(self) -> Offsets:
+        """Where a read of all selected partitions begins."""
+        places = self.partitions()
+        first, end = self.bounds(places)
+        return self._resolve(self._options.start, places, first, end, is_start=True)
+
+    def batch(self) -> list[OffsetRange]:
+        """The tasks of a batch read."""
+        places = self.partitions()
+        first, end = self.bounds(places)
+        start = self._resolve(self._options.start, places, first, end, is_start=True)
+        stop = self._resolve(self._options.end, places, first, end, is_start=False)
+        for where in places:
+            if stop[where] > end[where]:
+                raise OffsetsMissingError(f"{where}: endingOffsets says {stop[where]}, the log ends at {end[where]}")
+        return self.tasks(start, stop, first)
+
+    def stream(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
+        """The tasks of one micro-batch; partitions that are new begin at their first offset."""
+        known = set(self.partitions())
+        gone = sorted(where for where in start if where not in known)
+        if gone:
+            self._lost(f"{', '.join(map(str, gone))} had been read and does not exist any more")
+        wanted = {where: offset for where, offset in end.items() if where in known}
+        first = self._cluster.list_offsets(dict.fromkeys(wanted, EARLIEST), self._options.isolation)
+        return self.tasks({where: start.get(where, first[where]) for where in wanted}, wanted, first)
+
+    def not_before(self, start: Offsets, latest: Offsets) -> Offsets:
+        """``latest``, and where the log ends before what was read already, that place (if it is to go on at all)."""
+        for where, end in latest.items():
+            if end < start.get(where, end):
+                self._lost(f"{where}: the log ends at {end}, before {start[where]}, which had been read")
+        return {where: max(end, start.get(where, end)) for where, end in latest.items()}
+
+    def tasks(self, start: Offsets, end: Offsets, first: Offsets) -> list[OffsetRange]:
+        ranges = []
+        for where, stop in sorted(end.items()):
+            begin = start[where]
+            if begin < min(first[where], stop):
+                self._lost(f"{where}: offsets [{begin}, {min(first[where], stop)}) are not in the log any more")
+                begin = min(first[where], stop)
+            if begin > stop:
+                self._lost(f"{where}: the log ends at {stop}, before {begin}, which had been reached")
+            ranges.append(OffsetRange(where, begin, stop))
+        return split_ranges(ranges, self._options.min_partitions, self._options.max_records_per_partition)
+
+    def _lost(self, what: str) -> None:
+        if self._options.fails_on_data_loss:
+            raise OffsetsMissingError(f"{what}; to go on without them, set failOnDataLoss to false")
+        logger.warning("%s; going on without them", what)
+
+    def _resolve(
+        self, position: Position, places: list[TopicPartition], first: Offsets, end: Offsets, *, is_start: bool
+    ) -> Offsets:
+        """The offset in each partition that a `Position` means."""
+        wrong = sorted(where for where in {**position.offsets, **position.times_ms} if where not in places)
+        if wrong:
+            raise OptionError(f"offsets are given for {', '.join(map(str, wrong))}, which is not selected")
+        times = {
+            where: position.times_ms.get(where, position.time_ms)
+            for where in places
+            if position.times_ms or position.time_ms is not None
+        }
+        asked = {where: time_ms for where, time_ms in times.items() if time_ms is not None}
+        by_time = self._by_time(asked, end, is_start=is_start)
+        resolved: Offsets = {}
+        for where in places:
+            offset = by_time.get(where, position.offsets.get(where, position.default))
+            resolved[where] = first[where] if offset == EARLIEST else end[where] if offset == LATEST else offset
+        return resolved
+
+    def _by_time(self, times: Mapping[TopicPartition, int], end: Offsets, *, is_start: bool) -> Offsets:
+        found = self._cluster.list_offsets(times, self._options.isolation) if times else {}
+        for where, offset in found.items():
+            if offset >= 0:
+                continue
+            if is_start and not self._options.late_is_latest:
+                raise OffsetsMissingError(
+                    f"{where} has no record at or after {times[where]} ms; "
+                    "to begin at its end then, set startingOffsetsByTimestampStrategy to latest"
+                )
+            found[where] = end[where]
+        return found

@@ -1,0 +1,212 @@
+"""Writing rows to topics: Arrow in, batches built in C, idempotent produce.
+
+Columns: `value` (binary or string), and where wanted `key`, `topic`, `partition`, `timestamp`, `headers`. A row goes to
+the partition it names, else to the one that Kafka's default partitioner chooses by its key, else (no key) to one that
+changes from Arrow batch to Arrow batch. Rows of one task and partition keep their order.
+
+The promise: at least once. A task that Spark starts again writes its rows again, under another producer id. An epoch of
+a stream that was committed whole is not written again when Spark replays it after a crash: `commit` on the driver
+notes query and batch in a compacted topic (`tpc_broker.spark.epochs`), and `write` looks there first. Query and batch
+are in the task's local properties `sql.streaming.queryId` and `streaming.sql.batchId`, which Spark 4.2 sets and does
+not document; where they are missing, a warning says so and every epoch is written. Transactions will take the place of
+this: one transaction per task, named by query and partition.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from tpc_broker.client.batches import RecordsPart
+from tpc_broker.client.cluster import Cluster
+from tpc_broker.client.producing import Producer
+from tpc_broker.client.requests import TopicPartition
+from tpc_broker.native_columns import HEADERS_TYPE, RecordsWriter
+from tpc_broker.spark.epochs import EpochLedger
+from tpc_broker.spark.options import OptionError, WriteOptions
+from tpc_broker.spark.tasks import cluster_of
+
+QUERY_PROPERTY: Final = "sql.streaming.queryId"
+BATCH_PROPERTY: Final = "streaming.sql.batchId"
+_TYPES: Final = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp", "timestamp_ntz"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+logger = logging.getLogger("tpc.spark")
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task wrote, for which epoch (if it is a stream's)."""
+
+    rows_count: int
+    query_id: str | None = None
+    batch_id: int | None = None
+
+
+def check_schema(schema: StructType, options: WriteOptions) -> None:
+    """`OptionError` when rows of this schema cannot be written."""
+    fields = {field.name: field.dataType.simpleString() for field in schema.fields}
+    unknown = sorted(fields.keys() - _TYPES.keys())
+    if unknown:
+        raise OptionError(f"columns that cannot be written: {', '.join(unknown)}; there are {', '.join(_TYPES)}")
+    for name, found in fields.items():
+        if found not in _TYPES[name]:
+            raise OptionError(f"the column {name} is {found}; it has to be {' or '.join(_TYPES[name])}")
+    if "value" not in fields:
+        raise OptionError("there is no column value")
+    if not options.topic and "topic" not in fields:
+        raise OptionError("where to write is missing: the option topic, or a column topic")
+
+
+class RowsProducer:
+    """Arrow batches into batches of the log."""
+
+    def __init__(self, cluster: Cluster, options: WriteOptions) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._producer = Producer(cluster, options.compression)
+        self._turn = time.monotonic_ns() % 1021
+        self.rows_count = 0
+
+    def write(self, batch: Any) -> None:
+        """All rows of an Arrow batch, acknowledged when this returns."""
+        columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
+        writer = RecordsWriter(
+            key=columns.get("key"),
+            value=columns["value"],
+            timestamps_ms=_timestamps_ms(columns.get("timestamp"), batch.num_rows),
+            headers=_headers(columns.get("headers")),
+        )
+        self._turn += 1
+        rows: dict[TopicPartition, Any] = {}
+        for topic, chosen in self._by_topic(columns.get("topic")):
+            rows |= self._by_partition(topic, chosen, columns.get("partition"), writer)
+        self._send(writer, rows)
+        self.rows_count += batch.num_rows
+
+    def _by_topic(self, topics: Any) -> Iterator[tuple[str, Any]]:
+        """Each topic with the numbers of its rows (None: all)."""
+        if self._options.topic:
+            yield self._options.topic, None
+            return
+        if topics.null_count:
+            raise OptionError("a row without topic")
+        names = pc.unique(topics).to_pylist()
+        for name in names:
+            yield name, None if len(names) == 1 else _rows_where(pc.equal(topics, name))
+
+    def _by_partition(self, topic: str, rows: Any, named: Any, writer: RecordsWriter) -> dict[TopicPartition, Any]:
+        places = self._cluster.partitions(topic)
+        partitions = pc.fill_null(writer.partitions(len(places)), pa.scalar(self._turn % len(places), pa.int32()))
+        if named is not None:
+            partitions = pc.coalesce(named.cast(pa.int32()), partitions)
+        if rows is not None:
+            partitions = pc.take(partitions, rows)
+        found = {}
+        for number in pc.unique(partitions).to_pylist():
+            inside = _rows_where(pc.equal(partitions, pa.scalar(number, pa.int32())))
+            found[TopicPartition(topic, number)] = inside if rows is None else pc.take(rows, inside)
+        return found
+
+    def _send(self, writer: RecordsWriter, rows: Mapping[TopicPartition, Any]) -> None:
+        """One batch for each partition at a time, until all rows are sent."""
+        first = dict.fromkeys(rows, 0)
+        while first:
+            parts = {}
+            for where, begin in first.items():
+                try:
+                    written = writer.write(rows[where], begin, self._options.batch_bytes)
+                except ValueError as error:
+                    raise OptionError(f"{where}: {error}; batchBytes is the limit") from None
+                parts[where] = RecordsPart(
+                    written.data, written.records_count, written.base_timestamp, written.max_timestamp
+                )
+            self._producer.send(parts)
+            after = {where: first[where] + part.records_count for where, part in parts.items()}
+            first = {where: begin for where, begin in after.items() if begin < len(rows[where])}
+
+
+def _rows_where(mask: Any) -> Any:
+    return pc.indices_nonzero(mask).cast(pa.int32())
+
+
+def _timestamps_ms(column: Any, rows_count: int) -> Any:
+    """Times in ms; rows without one get the time of now."""
+    now = pa.scalar(int(time.time() * 1000), pa.int64())
+    if column is None:
+        return pa.repeat(now, rows_count)
+    times = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False).cast(pa.int64())
+    return pc.fill_null(times, now)
+
+
+def _headers(column: Any) -> Any:
+    return None if column is None else column.cast(HEADERS_TYPE)
+
+
+def _write_all(options: WriteOptions, batches: Iterable[Any]) -> int:
+    producer: RowsProducer | None = None
+    for batch in batches:
+        if batch.num_rows:
+            producer = producer or RowsProducer(cluster_of(options.cluster), options)
+            producer.write(batch)
+    return producer.rows_count if producer else 0
+
+
+class TpcWriter(DataSourceArrowWriter):
+    """A batch write: rows are appended; nothing is ever replaced."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError('a topic cannot be overwritten; use mode("append")')
+        check_schema(schema, options)
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        return Written(_write_all(self._options, iterator))
+
+
+class TpcStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming write, epoch by epoch."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_schema(schema, options)
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        query_id, batch_id = _epoch_of_task()
+        if query_id is None or batch_id is None:
+            logger.warning("Spark does not say which epoch this is; an epoch that is replayed will be written again")
+            return Written(_write_all(self._options, iterator))
+        if EpochLedger(cluster_of(self._options.cluster)).is_committed(query_id, batch_id):
+            logger.warning("epoch %d of query %s was committed before; it is not written again", batch_id, query_id)
+            return Written(0, query_id, batch_id)
+        return Written(_write_all(self._options, iterator), query_id, batch_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Note that the epoch is whole."""
+        queries = {message.query_id for message in messages if isinstance(message, Written) and message.query_id}
+        for query_id in queries:
+            EpochLedger(cluster_of(self._options.cluster)).commit(query_id, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Nothing to take back: the epoch is not noted, and will be written again."""
+
+
+def _epoch_of_task() -> tuple[str | None, int | None]:
+    context = TaskContext.get()
+    if context is None:
+        return None, None
+    query_id, batch_id = context.getLocalProperty(QUERY_PROPERTY), context.getLocalProperty(BATCH_PROPERTY)
+    return query_id, None if batch_id is None else int(batch_id)
