@@ -1,0 +1,59 @@
+"""README and ARCHITECTURE say what is: files that they name exist, every room is in the table, commands are real."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.test_tidy import ALLOWED
+from tpc_broker.coordinator.group import state_diagram
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PLACES = [ROOT, ROOT / "tpc_broker", ROOT / "native", ROOT / "native" / "ring", ROOT / "native" / "bytes"]
+
+
+def exists(name: str, neighbours: set[Path]) -> bool:
+    return any((place / name).exists() for place in [*PLACES, *neighbours])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", document.read_text())
+    missing = [link for link in links if not link.startswith("http") and not (document.parent / link).exists()]
+    assert missing == []
+
+
+def test_files_named_in_the_architecture_exist() -> None:
+    """A name without its folder stands for a neighbour of a file named before it on the same line."""
+    missing = []
+    for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():
+        neighbours: set[Path] = set()
+        for name in re.findall(r"`([\w./-]+\.(?:py|c|h|json|jsonl|md))`|\(([\w./]+\.py)\)", line):
+            path = name[0] or name[1]
+            if not exists(path, neighbours):
+                missing.append(path)
+            neighbours |= {(place / path).parent for place in PLACES if (place / path).exists()}
+    neighbours_of_all = {path.parent for path in ROOT.glob("native/*/*.c")} | {path for path in ROOT.glob("tests/*")}
+    missing = [name for name in missing if not exists(name, neighbours_of_all)]
+    assert missing == []
+
+
+def test_every_room_is_in_the_folder_table() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    table = text[text.index("| folder") : text.index("`core` means")]
+    missing = [room for room in ALLOWED if not room.startswith("_") and not re.search(rf"\b{room}\b", table)]
+    assert missing == []
+
+
+def test_the_diagram_of_group_states_is_that_of_the_table() -> None:
+    assert f"```mermaid\n{state_diagram()}\n```\n" in (ROOT / "ARCHITECTURE.md").read_text()
+
+
+def test_the_first_screen_of_the_readme_has_both_commands() -> None:
+    first_screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:40])
+    assert "\nmake run " in first_screen
+    assert "\nmake test " in first_screen
+    assert "kcat -b 127.0.0.1:9092" in first_screen
