@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from tests.support.plane_bench import NOW_MS, PlaneBench, records_of, settings_with, topic_id_of
-from tests.support.plane_face import (
+from tests.support.plane_values import (
     JournalEntryKind,
     JournalFailedError,
     JournalFullError,

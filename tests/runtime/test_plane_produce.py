@@ -9,7 +9,13 @@ import pytest
 from tests.support.connection_bench import frame_of
 from tests.support.journal_file import APPEND, CUT
 from tests.support.plane_bench import NOW_MS, PlaneBench, read_produce_answer, records_of, settings_with
-from tests.support.plane_face import Endpoint, JournalMode, Left, PartitionFlag, Verdict
+from tests.support.plane_values import (
+    Endpoint,
+    JournalMode,
+    Left,
+    PartitionFlag,
+    Verdict,
+)
 from tests.support.record_batches import TRANSACTIONAL, Record, batch, old_message, read_batches
 from tpc_broker.error_codes import ErrorCode as E
 

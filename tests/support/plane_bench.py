@@ -7,7 +7,16 @@ import struct
 
 from tests.support.connection_bench import Bench, frame_of
 from tests.support.journal_file import BLOCK_BYTES, read_chain
-from tests.support.plane_face import JournalMode, JournalStart, PartitionFlag, PartitionSettings, Plane, PlaneLimits
+from tests.support.plane_face import (
+    Plane,
+)
+from tests.support.plane_values import (
+    JournalMode,
+    JournalStart,
+    PartitionFlag,
+    PartitionSettings,
+    PlaneLimits,
+)
 from tests.support.record_batches import Record, batch, read_batches
 from tpc_broker._ring import lib
 from tpc_broker.runtime.connections import ConnectionLimits

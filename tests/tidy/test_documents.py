@@ -36,7 +36,7 @@ def test_files_named_in_the_architecture_exist() -> None:
             if not exists(path, neighbours):
                 missing.append(path)
             neighbours |= {(place / path).parent for place in PLACES if (place / path).exists()}
-    neighbours_of_all = {path.parent for path in ROOT.glob("native/*/*.c")} | {path for path in ROOT.glob("tests/*")}
+    neighbours_of_all = {path.parent for path in ROOT.glob("native/*/*.c")} | set(ROOT.glob("tests/*"))
     missing = [name for name in missing if not exists(name, neighbours_of_all)]
     assert missing == []
 

@@ -41,6 +41,10 @@ decision.
 """
 
 
+LISTINGS_MAX: Final = 100
+"""Looks at one folder that changes under them, before a file that is named and is not there counts as an error."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionListing:
     """A partition folder with a topic id."""
@@ -84,13 +88,24 @@ async def _small_file(disk: Disk, path: Path) -> bytes:
         await disk.close(fd)
 
 
+async def _read_while_it_changes(disk: Disk, path: Path) -> PartitionListing | None:
+    """A core that starts alone looks at folders of cores that live, which delete segments, and folders, meanwhile."""
+    for _ in range(LISTINGS_MAX):
+        try:
+            return await PartitionListing.read(disk, path)
+        except FileNotFoundError:
+            if path.name not in await disk.listdir(path.parent):
+                return None
+    return await PartitionListing.read(disk, path)
+
+
 async def list_partitions(disk: Disk, topics: Path) -> dict[TopicPartition, PartitionListing]:
     """Every partition folder that has a topic id."""
     found = {}
     for name in sorted(await disk.listdir(topics)):
         if parse_partition_folder_name(name) is None:
             continue
-        listing = await PartitionListing.read(disk, topics / name)
+        listing = await _read_while_it_changes(disk, topics / name)
         if listing is not None:
             found[listing.folder.partition] = listing
     return found
