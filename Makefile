@@ -2,6 +2,7 @@
 # make test   the tests, with their own set-up
 # make build  the set-up without the start
 # make lint   ruff and mypy
+# make bench  about ten minutes beside the peers that this machine has; the report lands in docs/benchmarks
 #
 # Each step leaves a mark in .venv and is done again only when what it depends on has changed.
 PYTHON  ?= python3
@@ -15,7 +16,7 @@ DATA    ?= ./data
 ARGS    ?=
 TESTS   ?= tests
 
-.PHONY: run test build lint clean
+.PHONY: run test build lint bench clean
 
 run: $(BIN)/.built
 	@echo "Starting on $(LISTEN) with data in $(DATA). Talk to it from another terminal, for example with kcat:"
@@ -32,6 +33,10 @@ test: $(BIN)/.built-test
 lint: $(BIN)/.built-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+bench: $(BIN)/.built
+	@$(INSTALL) '.[bench]'
+	@$(BIN)/tpc bench --output docs/benchmarks $(ARGS)
 
 $(BIN)/.system: scripts/system-packages.sh
 	@scripts/system-packages.sh run

@@ -6,43 +6,19 @@ raises `PeerUnavailable` with a reason where Java or Maven is missing; fixtures 
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.ports import free_port_range
 from tests.support.server_process import ServerFailed, ServerProcess
+from tpc_broker.bench.kafka_jars import KAFKA_VERSION, java_command, kafka_jars
+from tpc_broker.bench.server import PeerUnavailable
 
-KAFKA_VERSION = "4.3.1"
-_SLF4J_BINDING_VERSION = "1.7.36"
+__all__ = ["KAFKA_VERSION", "KafkaPeer", "PeerUnavailable", "kafka_jars", "run_tool", "start_tool"]
+
 _JAVA_FLAGS = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
-
-_WANTED = [
-    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
-    ("org.slf4j", "slf4j-simple", _SLF4J_BINDING_VERSION),
-]
-"""Group, artifact, version; what these need at run time comes with them."""
-
-
-def _pom() -> str:
-    dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-        f"<version>{version}</version></dependency>\n"
-        for group, artifact, version in _WANTED
-    )
-    return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-<modelVersion>4.0.0</modelVersion>
-<groupId>peer</groupId><artifactId>peer</artifactId><version>1</version><packaging>pom</packaging>
-<dependencies>
-{dependencies}</dependencies></project>
-"""
-
 
 TOOLS = {
     "dump-log": "org.apache.kafka.tools.DumpLogSegments",
@@ -59,57 +35,6 @@ TOOLS = {
     "storage": "kafka.tools.StorageTool",
 }
 """Names of the shell scripts that Kafka ships (without `kafka-` and `.sh`), and the class each one runs."""
-
-
-class PeerUnavailable(RuntimeError):  # noqa: N818 (it says what is)
-    """Kafka cannot be had on this machine; the message is the reason for a skip."""
-
-
-def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "tpc-broker" / f"kafka-{KAFKA_VERSION}"
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def java_command() -> str:
-    java = shutil.which("java")
-    if java is None:
-        raise PeerUnavailable("java is not installed (Debian: default-jre-headless)")
-    return java
-
-
-def kafka_jars() -> Path:
-    """Folder with Kafka's jars and all they need at run time; fetched by Maven the first time."""
-    java_command()
-    folder = _cache_folder()
-    jars = folder / "jars"
-    if jars.is_dir():
-        return jars
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise PeerUnavailable("mvn is not installed (Debian: maven)")
-    folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / "lock"):
-        if jars.is_dir():
-            return jars
-        partial = folder / "jars.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        (folder / "pom.xml").write_text(_pom())
-        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-        fetch = subprocess.run(
-            [maven, "-q", "-B", *goal],
-            cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False,
-        )  # fmt: skip
-        if fetch.returncode != 0:
-            raise PeerUnavailable(f"Maven could not fetch Kafka {KAFKA_VERSION}: {fetch.stdout[-2000:]}")
-        partial.rename(jars)
-    return jars
 
 
 def message_definitions_jar() -> Path:

@@ -1,4 +1,4 @@
-"""``tpc``: topics, produce, consume."""
+"""``tpc``: topics, produce, consume, bench."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import click
 
 from tpc_broker import __version__
+from tpc_broker.cli.bench import bench
 from tpc_broker.cli.consume import consume
 from tpc_broker.cli.produce import produce
 from tpc_broker.cli.topics import topic
@@ -21,6 +22,7 @@ def main() -> None:
 main.add_command(topic)
 main.add_command(produce)
 main.add_command(consume)
+main.add_command(bench)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,0 +1,351 @@
+/*
+ * The machine's limit: what a durable server costs that does nothing but be durable. A measuring stick, no broker.
+ *
+ *   bare_durable PORT FILE MODE [CPU]    MODE: dsync (O_DIRECT + RWF_DSYNC), none (answer at once), twice (dsync, and every
+ *                                        byte once more behind it into FILE.behind, as segments are)
+ *
+ * Takes Produce requests of version 9 with one topic and one partition (anything else ends it), checks the CRC of the batch,
+ * copies it to the open commit, and answers when that is on the disk. One commit is in flight; what comes meanwhile shares
+ * the next. The file is written once before the start, so that no write allocates. No topics, no offsets, no reads.
+ */
+#include <arpa/inet.h>
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bytes.h"
+
+enum { CONNECTIONS_MAX = 4096, RECEIVE_BYTES = 1 << 16, BLOCK_BYTES = 4096, COMMITS = 4, WAITING_MAX = 65536 };
+enum { ANSWER_BYTES_MAX = 128, OUT_BYTES = 1 << 18 };
+enum { KIND_ACCEPT, KIND_RECEIVE, KIND_SEND, KIND_COMMIT, KIND_BEHIND };
+static const uint64_t JOURNAL_BYTES = 256u << 20, COMMIT_BYTES = 32u << 20;
+
+typedef struct {
+    int fd;
+    uint8_t *received;
+    size_t received_bytes, received_room;
+    uint8_t *out[2]; /* one is filled while the other is sent */
+    size_t out_bytes[2];
+    int filling;
+    bool sending;
+} client;
+
+typedef struct {
+    client *to;
+    uint32_t bytes;
+    uint8_t data[ANSWER_BYTES_MAX];
+} waiting_answer;
+
+typedef struct {
+    uint8_t *data;
+    size_t bytes, written_bytes;
+    waiting_answer *answers;
+    unsigned answers_count, uses; /* uses: writes that still need the data */
+} commit;
+
+typedef struct {
+    const uint8_t *at, *end;
+} reader;
+
+static struct io_uring ring;
+static client clients[CONNECTIONS_MAX];
+static commit commits[COMMITS];
+static unsigned open_commit;
+static bool in_flight;
+static int journal_fd = -1, behind_fd = -1, listening_fd;
+static uint64_t journal_place, behind_place;
+
+static void fail(const char *what, int error) {
+    fprintf(stderr, "bare_durable: %s: %s\n", what, strerror(error));
+    exit(1);
+}
+
+static struct io_uring_sqe *entry(unsigned kind, uint64_t index) {
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+    if (!sqe) {
+        io_uring_submit(&ring);
+        sqe = io_uring_get_sqe(&ring);
+    }
+    sqe->user_data = index << 3 | kind;
+    return sqe;
+}
+
+/* Fills in `sqe` after a helper of liburing, which clears the user data. */
+static void mark(struct io_uring_sqe *sqe, unsigned kind, uint64_t index) { sqe->user_data = index << 3 | kind; }
+
+static void receive(client *at) {
+    struct io_uring_sqe *sqe = entry(KIND_RECEIVE, 0);
+    io_uring_prep_recv(sqe, at->fd, at->received + at->received_bytes, at->received_room - at->received_bytes, 0);
+    mark(sqe, KIND_RECEIVE, (uint64_t)(at - clients));
+}
+
+static void send_answers(client *at) {
+    if (at->sending || !at->out_bytes[at->filling]) return;
+    int sent = at->filling;
+    struct io_uring_sqe *sqe = entry(KIND_SEND, 0);
+    io_uring_prep_send(sqe, at->fd, at->out[sent], at->out_bytes[sent], MSG_NOSIGNAL | MSG_WAITALL);
+    mark(sqe, KIND_SEND, (uint64_t)(at - clients));
+    at->sending = true;
+    at->filling = !sent;
+    at->out_bytes[at->filling] = 0;
+}
+
+static void queue_answer(client *at, const uint8_t *data, size_t bytes) {
+    size_t *filled = &at->out_bytes[at->filling];
+    if (*filled + bytes > OUT_BYTES) fail("answers", ENOBUFS);
+    memcpy(at->out[at->filling] + *filled, data, bytes);
+    *filled += bytes;
+}
+
+/* ---- requests ---- */
+
+static uint32_t read_varint(reader *in) {
+    uint32_t value = 0;
+    for (unsigned shift = 0; shift < 35 && in->at < in->end; shift += 7) {
+        uint8_t byte = *in->at++;
+        value |= (uint32_t)(byte & 0x7f) << shift;
+        if (!(byte & 0x80)) break;
+    }
+    return value;
+}
+
+/* Makes the answer of version 9 and finds the batch; false when the request is another one. */
+static bool parse(const uint8_t *frame, size_t frame_bytes, waiting_answer *out, reader *batch) {
+    reader in = {frame + 8, frame + frame_bytes};
+    if (frame_bytes < 40 || frame[1] != 0 || frame[3] != 9) return false;
+    in.at += 2 + (uint16_t)(frame[8] << 8 | frame[9]) + 1; /* client id, tags */
+    in.at += 1 + 2 + 4;                                     /* transactional id, acks, time-out */
+    const uint8_t *topics = in.at;
+    if (in.at >= in.end || read_varint(&in) != 2) return false;
+    uint32_t name = read_varint(&in);
+    in.at += name - 1;
+    if (in.at >= in.end || read_varint(&in) != 2) return false;
+    in.at += 4;
+    size_t copied = (size_t)(in.at - topics); /* topic and partition go back as they came */
+    uint32_t records = read_varint(&in);
+    if (!records || (size_t)(in.end - in.at) < records - 1 || copied + 64 > ANSWER_BYTES_MAX) return false;
+    *batch = (reader){in.at, in.at + records - 1};
+    uint8_t *at = out->data + 4;
+    memcpy(at, frame + 4, 4);
+    at[4] = 0;
+    memcpy(at += 5, topics, copied);
+    memset(at += copied, 0, 10); /* error, base offset */
+    memset(at += 10, 0xff, 8);   /* append time */
+    memset(at += 8, 0, 8);       /* log start */
+    const uint8_t rest[] = {1, 0, 0, 0, 0, 0, 0, 0, 0}; /* record errors, no message, tags twice, throttle time, tags */
+    memcpy(at += 8, rest, sizeof rest);
+    out->bytes = (uint32_t)(at + sizeof rest - out->data);
+    uint32_t size = htobe32(out->bytes - 4);
+    memcpy(out->data, &size, 4);
+    return true;
+}
+
+static void handle_request(client *from, const uint8_t *frame, size_t frame_bytes) {
+    commit *into = &commits[open_commit];
+    waiting_answer *answer = &into->answers[into->answers_count];
+    reader batch;
+    if (!parse(frame, frame_bytes, answer, &batch)) fail("a request that is not the one of the measurement", EPROTO);
+    uint32_t crc;
+    size_t bytes = (size_t)(batch.end - batch.at);
+    if (bytes < 61) fail("a batch", EPROTO);
+    memcpy(&crc, batch.at + 17, 4);
+    if (tpc_crc32c(0, batch.at + 21, bytes - 21) != be32toh(crc)) fail("a CRC", EBADMSG);
+    if (journal_fd < 0) {
+        queue_answer(from, answer->data, answer->bytes);
+        return;
+    }
+    if (into->bytes + bytes > COMMIT_BYTES || into->answers_count + 1 == WAITING_MAX) fail("the commit", ENOBUFS);
+    memcpy(into->data + into->bytes, batch.at, bytes);
+    into->bytes += bytes;
+    answer->to = from;
+    into->answers_count++;
+}
+
+static void on_received(client *at, int result) {
+    if (result <= 0) {
+        close(at->fd);
+        at->fd = -1;
+        return;
+    }
+    at->received_bytes += (size_t)result;
+    size_t position = 0;
+    while (at->received_bytes - position >= 4) {
+        uint32_t size;
+        memcpy(&size, at->received + position, 4);
+        size = be32toh(size);
+        if (4 + size > at->received_room) {
+            at->received_room = 4 + size + RECEIVE_BYTES;
+            at->received = realloc(at->received, at->received_room);
+        }
+        if (at->received_bytes - position < 4 + size) break;
+        handle_request(at, at->received + position + 4, size);
+        position += 4 + size;
+    }
+    memmove(at->received, at->received + position, at->received_bytes - position);
+    at->received_bytes -= position;
+    receive(at);
+    if (journal_fd < 0) send_answers(at);
+}
+
+/* ---- commits ---- */
+
+static void submit_commit(void) {
+    commit *at = &commits[open_commit];
+    if (in_flight || journal_fd < 0 || !at->answers_count) return;
+    commit *following = &commits[(open_commit + 1) % COMMITS];
+    if (following->uses) return;
+    at->written_bytes = (at->bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
+    if (journal_place + at->written_bytes > JOURNAL_BYTES) journal_place = 0;
+    struct io_uring_sqe *sqe = entry(KIND_COMMIT, 0);
+    io_uring_prep_write(sqe, journal_fd, at->data, (unsigned)at->written_bytes, journal_place);
+    sqe->rw_flags = RWF_DSYNC;
+    mark(sqe, KIND_COMMIT, open_commit);
+    journal_place += at->written_bytes;
+    at->uses = 1;
+    if (behind_fd >= 0) {
+        at->uses = 2;
+        struct io_uring_sqe *behind = entry(KIND_BEHIND, 0);
+        io_uring_prep_write(behind, behind_fd, at->data, (unsigned)at->bytes, behind_place);
+        mark(behind, KIND_BEHIND, open_commit);
+        behind_place = behind_place + at->bytes > 4 * JOURNAL_BYTES ? 0 : behind_place + at->bytes;
+    }
+    in_flight = true;
+    open_commit = (open_commit + 1) % COMMITS;
+    following->bytes = 0;
+    following->answers_count = 0;
+}
+
+static void on_committed(commit *at, int result) {
+    if (result != (int)at->written_bytes) fail("a durable write", result < 0 ? -result : EIO);
+    for (unsigned index = 0; index < at->answers_count; index++) {
+        waiting_answer *answer = &at->answers[index];
+        if (answer->to->fd >= 0) queue_answer(answer->to, answer->data, answer->bytes);
+    }
+    for (unsigned index = 0; index < at->answers_count; index++)
+        if (at->answers[index].to->fd >= 0) send_answers(at->answers[index].to);
+    at->uses--;
+    in_flight = false;
+}
+
+/* ---- the loop ---- */
+
+static void accept_next(void) {
+    struct io_uring_sqe *sqe = entry(KIND_ACCEPT, 0);
+    io_uring_prep_accept(sqe, listening_fd, NULL, NULL, SOCK_CLOEXEC);
+    mark(sqe, KIND_ACCEPT, 0);
+}
+
+static void on_accepted(int fd) {
+    if (fd < 0) fail("accept", -fd);
+    unsigned index = 0;
+    while (index < CONNECTIONS_MAX && (clients[index].fd >= 0 || clients[index].sending)) index++;
+    if (index == CONNECTIONS_MAX) fail("accept", EMFILE);
+    client *at = &clients[index];
+    int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (!at->received) {
+        at->received_room = RECEIVE_BYTES;
+        at->received = malloc(at->received_room);
+        at->out[0] = malloc(OUT_BYTES);
+        at->out[1] = malloc(OUT_BYTES);
+    }
+    at->fd = fd;
+    at->received_bytes = at->out_bytes[0] = at->out_bytes[1] = 0;
+    receive(at);
+    accept_next();
+}
+
+static void handle(const struct io_uring_cqe *cqe) {
+    uint64_t index = cqe->user_data >> 3;
+    switch (cqe->user_data & 7) {
+    case KIND_ACCEPT:
+        on_accepted(cqe->res);
+        break;
+    case KIND_RECEIVE:
+        on_received(&clients[index], cqe->res);
+        break;
+    case KIND_SEND:
+        clients[index].sending = false;
+        if (clients[index].fd >= 0) send_answers(&clients[index]);
+        break;
+    case KIND_COMMIT:
+        on_committed(&commits[index], cqe->res);
+        break;
+    case KIND_BEHIND:
+        if (cqe->res < 0) fail("the write behind", -cqe->res);
+        commits[index].uses--;
+        break;
+    }
+}
+
+static void open_journal(const char *path, const char *mode) {
+    char behind[4096];
+    journal_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0600);
+    if (journal_fd < 0) fail(path, errno);
+    uint8_t *block;
+    if (posix_memalign((void **)&block, BLOCK_BYTES, 1 << 20)) fail("memory", ENOMEM);
+    memset(block, 0, 1 << 20);
+    for (uint64_t place = 0; place < JOURNAL_BYTES; place += 1 << 20)
+        if (pwrite(journal_fd, block, 1 << 20, (off_t)place) != 1 << 20) fail("writing the journal once", errno);
+    if (fsync(journal_fd) < 0) fail("fsync", errno);
+    free(block);
+    if (strcmp(mode, "twice")) return;
+    snprintf(behind, sizeof behind, "%s.behind", path);
+    behind_fd = open(behind, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (behind_fd < 0) fail(behind, errno);
+}
+
+static void listen_on(int port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    int on = 1;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    listening_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(listening_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(listening_fd, (struct sockaddr *)&address, sizeof address) < 0) fail("bind", errno);
+    if (listen(listening_fd, 1024) < 0) fail("listen", errno);
+}
+
+static void pin(int cpu) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    if (sched_setaffinity(0, sizeof set, &set) < 0) fail("affinity", errno);
+}
+
+int main(int count, char **arguments) {
+    if (count < 4) fail("usage: bare_durable PORT FILE dsync|none|twice [CPU]", EINVAL);
+    if (count > 4) pin(atoi(arguments[4]));
+    for (unsigned index = 0; index < CONNECTIONS_MAX; index++) clients[index].fd = -1;
+    for (unsigned index = 0; index < COMMITS; index++) {
+        if (posix_memalign((void **)&commits[index].data, BLOCK_BYTES, COMMIT_BYTES)) fail("memory", ENOMEM);
+        commits[index].answers = malloc(WAITING_MAX * sizeof *commits[index].answers);
+    }
+    if (strcmp(arguments[3], "none")) open_journal(arguments[2], arguments[3]);
+    int result = io_uring_queue_init(4096, &ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+    if (result == -EINVAL) result = io_uring_queue_init(4096, &ring, 0);
+    if (result < 0) fail("io_uring", -result);
+    listen_on(atoi(arguments[1]));
+    accept_next();
+    for (;;) {
+        result = io_uring_submit_and_wait(&ring, 1);
+        if (result < 0 && result != -EINTR) fail("wait", -result);
+        struct io_uring_cqe *cqe;
+        unsigned head, seen = 0;
+        io_uring_for_each_cqe(&ring, head, cqe) {
+            handle(cqe);
+            seen++;
+        }
+        io_uring_cq_advance(&ring, seen);
+        submit_commit();
+    }
+}

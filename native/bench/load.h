@@ -1,0 +1,27 @@
+/* The load generator's connections and how it reads answers (load_answers.c); the loop is in load.c. */
+#ifndef TPC_BENCH_LOAD_H
+#define TPC_BENCH_LOAD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+enum protocol { PROTOCOL_KAFKA_PRODUCE, PROTOCOL_REDIS, PROTOCOL_NATS, PROTOCOL_KAFKA_FETCH };
+
+/* What one answer said. */
+typedef struct {
+    size_t bytes;      /* of the stream; 0: not whole yet */
+    size_t wanted;     /* room that the whole answer needs, when that is known */
+    int32_t error;     /* the server's error number, or -1 where it has only a text */
+    bool ignored;      /* belongs to no request */
+    bool ping;         /* wants "PONG" back (NATS) */
+    int64_t next;      /* fetch: the offset after the last record, -1 without records */
+    uint64_t data_bytes; /* fetch: bytes of records */
+} answer;
+
+/* Reads the answer at the start of `bytes`. */
+answer answer_read(enum protocol protocol, const uint8_t *bytes, size_t count);
+
+#endif

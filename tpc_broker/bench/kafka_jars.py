@@ -1,0 +1,81 @@
+"""Apache Kafka's jars: fetched once by Maven into a cache folder of the user, which clones of the repository share.
+
+`PeerUnavailable` with a reason where Java or Maven is missing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tpc_broker.bench.compiled import cache_folder
+from tpc_broker.bench.server import PeerUnavailable
+
+KAFKA_VERSION = "4.3.1"
+_SLF4J_BINDING_VERSION = "1.7.36"
+_WANTED = [
+    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    ("org.slf4j", "slf4j-simple", _SLF4J_BINDING_VERSION),
+]
+"""Group, artifact, version; what these need at run time comes with them."""
+
+
+def _pom() -> str:
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+        f"<version>{version}</version></dependency>\n"
+        for group, artifact, version in _WANTED
+    )
+    return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion>
+<groupId>peer</groupId><artifactId>peer</artifactId><version>1</version><packaging>pom</packaging>
+<dependencies>
+{dependencies}</dependencies></project>
+"""
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def java_command() -> str:
+    java = shutil.which("java")
+    if java is None:
+        raise PeerUnavailable("java is not installed (Debian: default-jre-headless)")
+    return java
+
+
+def kafka_jars() -> Path:
+    """Folder with Kafka's jars and all they need at run time; fetched by Maven the first time."""
+    java_command()
+    folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
+    jars = folder / "jars"
+    if jars.is_dir():
+        return jars
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise PeerUnavailable("mvn is not installed (Debian: maven)")
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / "lock"):
+        if jars.is_dir():
+            return jars
+        partial = folder / "jars.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        (folder / "pom.xml").write_text(_pom())
+        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
+        fetch = subprocess.run(
+            [maven, "-q", "-B", *goal],
+            cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
+        if fetch.returncode != 0:
+            raise PeerUnavailable(f"Maven could not fetch Kafka {KAFKA_VERSION}: {fetch.stdout[-2000:]}")
+        partial.rename(jars)
+    return jars

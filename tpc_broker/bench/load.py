@@ -1,0 +1,168 @@
+"""The raw load generator (`native/bench/load.c`): a plan of connections and prebuilt requests, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from tpc_broker.bench.compiled import program
+from tpc_broker.bench.histogram import Histogram
+
+KAFKA_PRODUCE: Final = 0
+REDIS: Final = 1
+NATS: Final = 2
+KAFKA_FETCH: Final = 3
+OFFSET_LAST: Final = 2**63 - 1
+GENERATOR_LIMIT_SHARE: Final = 0.9
+"""A generator that used this much of its CPU may have been what was measured."""
+_HEADER: Final = struct.Struct("<8s6IdQQQ")
+_CONNECTION: Final = struct.Struct("<4s5Iqq")
+_NO_BLOB: Final = 2**32 - 1
+
+
+class LoadFailed(RuntimeError):  # noqa: N818 (it says what happened)
+    """The generator gave up: a refused request, a closed connection."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One connection: where to, what to send first, which requests in turn.
+
+    For a fetch there is one request, whose eight bytes at `offset_place` are overwritten with the offset to read from;
+    it ends when `offset_end` is reached.
+    """
+
+    host: str
+    port: int
+    requests: Sequence[bytes]
+    preamble: bytes = b""
+    offset_place: int = 0
+    offset_first: int = 0
+    offset_end: int = OFFSET_LAST
+
+
+@dataclass(frozen=True)
+class Plan:
+    protocol: int
+    connections: Sequence[Connection]
+    depth: int = 1
+    answers_per_request: int = 1
+    rate: float = 0.0
+    """Requests per second of all connections together; 0: as many as `depth` allows."""
+    warm_up_s: float = 0.5
+    measure_s: float = 2.0
+    requests_max: int = 0
+    """End after so many; 0: no such end."""
+
+    def write(self, path: Path) -> None:
+        blobs: list[bytes] = []
+        places: dict[int, int] = {}
+        rows = []
+        for connection in self.connections:
+            if id(connection.requests) not in places:
+                places[id(connection.requests)] = len(blobs)
+                blobs.extend(connection.requests)
+            preamble = _NO_BLOB
+            if connection.preamble:
+                preamble = len(blobs)
+                blobs.append(connection.preamble)
+            rows.append(
+                _CONNECTION.pack(
+                    socket.inet_aton(connection.host), connection.port, preamble, places[id(connection.requests)],
+                    len(connection.requests), connection.offset_place, connection.offset_first, connection.offset_end,
+                )
+            )  # fmt: skip
+        header = _HEADER.pack(
+            b"TPCLOAD1", self.protocol, len(rows), self.depth, self.answers_per_request, len(blobs), 0, self.rate,
+            int(self.warm_up_s * 1e9), int(self.measure_s * 1e9), self.requests_max,
+        )  # fmt: skip
+        with path.open("wb") as file:
+            file.write(header + b"".join(rows))
+            for blob in blobs:
+                file.write(struct.pack("<I", len(blob)))
+                file.write(blob)
+
+
+@dataclass
+class LoadResult:
+    """What the generator counted. `*_all` are totals with warm-up and drain, the others belong to the measured time."""
+
+    requests: int
+    requests_all: int
+    elapsed_s: float
+    generator_cpu_share: float
+    histogram: Histogram
+    records: int = 0
+    records_all: int = 0
+    data_bytes: int = 0
+    data_bytes_all: int = 0
+    unanswered: int = 0
+    slots: list[int] = field(default_factory=list)
+    """Answers (fetch: records) per 100 ms."""
+
+    @property
+    def requests_per_s(self) -> float:
+        return self.requests / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def generator_was_limit(self) -> bool:
+        return self.generator_cpu_share >= GENERATOR_LIMIT_SHARE
+
+
+def _result(found: dict[str, Any]) -> LoadResult:
+    return LoadResult(
+        requests=found["requests"],
+        requests_all=found["requests_all"],
+        elapsed_s=found["elapsed_ns"] / 1e9,
+        generator_cpu_share=round(found["cpu_ns"] / max(1, found["run_ns"]), 3),
+        histogram=Histogram((bucket, count) for bucket, count in found["histogram"]),
+        records=found["records"],
+        records_all=found["records_all"],
+        data_bytes=found["bytes"],
+        data_bytes_all=found["bytes_all"],
+        unanswered=found["unanswered"],
+        slots=found["slots"],
+    )
+
+
+class RunningLoad:
+    """A generator at work; `result()` waits for its end. Usable as a context manager, which ends it for sure."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        path = Path(self._folder.name) / "plan"
+        plan.write(path)
+        self._deadline_s = plan.warm_up_s + plan.measure_s + 60
+        self._process = subprocess.Popen(
+            [str(program("load")), str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._folder.cleanup()
+
+    def result(self) -> LoadResult:
+        """`LoadFailed` with the generator's words when it gave up."""
+        out, err = self._process.communicate(timeout=self._deadline_s)
+        if self._process.returncode:
+            raise LoadFailed(err.strip() or f"the generator ended with {self._process.returncode}")
+        found = _result(json.loads(out))
+        if found.unanswered:
+            raise LoadFailed(f"{found.unanswered} requests were not answered within 30 s of the end")
+        return found
+
+
+def run_load(plan: Plan) -> LoadResult:
+    with RunningLoad(plan) as running:
+        return running.result()

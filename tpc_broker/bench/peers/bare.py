@@ -1,0 +1,44 @@
+"""The bare C server (`native/bench/bare_durable.c`): the machine's limit, measured like a peer."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tpc_broker.bench.compiled import program
+from tpc_broker.bench.kafka_requests import produce_request, record_batch
+from tpc_broker.bench.load import KAFKA_PRODUCE, Connection, Plan
+from tpc_broker.bench.peers.peer import Peer, Shape
+from tpc_broker.bench.server import Server, free_ports
+
+_SERVER_CPU = 0
+
+
+class BarePeer(Peer):
+    """`durable` writes its journal; `twice` writes every byte once more behind; `echo` answers at once."""
+
+    name: ClassVar[str] = "bare"
+    modes: ClassVar[dict[str, bool]] = {"durable": True, "twice": True, "echo": False}
+    _port: int = 0
+
+    def start(self) -> None:
+        self._port = free_ports(1)
+        mode = {"durable": "dsync", "twice": "twice", "echo": "none"}[self.mode]
+        journal = str(self.folder / "journal")
+        arguments = [str(program("bare_durable")), str(self._port), journal, mode, str(_SERVER_CPU)]
+        self.server = Server(arguments, self.folder / "bare.log")
+        self.server.start([self._port])
+
+    def produce_plan(self, topic: str, shape: Shape, seconds: tuple[float, float]) -> Plan:
+        batch = record_batch(shape.records_per_request, shape.value_bytes)
+        request = [produce_request(topic, 0, batch)]
+        connections = [Connection("127.0.0.1", self._port, request)] * shape.connections
+        return Plan(
+            KAFKA_PRODUCE, connections, depth=shape.depth, rate=shape.rate, warm_up_s=seconds[0], measure_s=seconds[1]
+        )
+
+    def stored_count(self, topic: str) -> int | None:
+        del topic
+        return None
+
+    def version(self) -> str:
+        return "of this source tree"

@@ -1,0 +1,61 @@
+"""Apache Kafka 4: one KRaft node with Kafka's own settings."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from typing import ClassVar
+
+from tpc_broker.bench.kafka_jars import KAFKA_VERSION, java_command, kafka_jars
+from tpc_broker.bench.peers.kafka_like import KafkaLikePeer
+from tpc_broker.bench.server import Server, ServerFailed, free_ports
+
+_JVM = ("-Xmx1G", "-Xms1G", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
+"""As Kafka's start script gives them."""
+
+
+class KafkaPeer(KafkaLikePeer):
+    """`durable` flushes every message before it is acknowledged; `default` leaves that to the kernel."""
+
+    name: ClassVar[str] = "kafka"
+    modes: ClassVar[dict[str, bool]] = {"durable": True, "default": False}
+
+    def _properties(self) -> dict[str, str]:
+        controller = f"127.0.0.1:{self.port + 1}"
+        flush = {"log.flush.interval.messages": "1"} if self.mode == "durable" else {}
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": controller,
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.folder / "data"),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            **flush,
+        }
+
+    def _java(self, *arguments: str) -> list[str]:
+        logging = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        return [java_command(), *_JVM, logging, "-cp", f"{kafka_jars()}/*", *arguments]
+
+    def start(self) -> None:
+        properties = self.folder / "server.properties"
+        if not self.port:
+            self.port = free_ports(2)
+            lines = (f"{key}={value}\n" for key, value in self._properties().items())
+            properties.write_text("".join(lines))
+            format_ = ["kafka.tools.StorageTool", "format", "--standalone", "-t", uuid.uuid4().hex[:22]]
+            done = subprocess.run(
+                self._java(*format_, "-c", str(properties)), capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                raise ServerFailed(f"Kafka's storage format: {done.stdout}{done.stderr}")
+        self.server = Server(self._java("kafka.Kafka", str(properties)), self.folder / "kafka.log")
+        self.server.start([self.port], deadline_s=120)
+
+    def version(self) -> str:
+        return KAFKA_VERSION

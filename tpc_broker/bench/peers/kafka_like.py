@@ -1,0 +1,108 @@
+"""What all peers that speak Kafka's protocol share: topics, leaders, plans, counts; all through a stock client."""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from tpc_broker.bench.kafka_requests import fetch_request, produce_request, record_batch
+from tpc_broker.bench.load import KAFKA_FETCH, KAFKA_PRODUCE, Connection, Plan
+from tpc_broker.bench.peers.peer import Peer, Shape
+from tpc_broker.bench.server import ServerFailed
+
+Address = tuple[str, int]
+
+
+class KafkaLikePeer(Peer):
+    speaks_kafka: ClassVar[bool] = True
+    port: int = 0
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def topic_settings(self) -> dict[str, str]:
+        """Configurations of each topic in this mode."""
+        return {}
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+    def create_topic(self, topic: str, partitions: int) -> dict[int, Address]:
+        """Make a topic; the address of each partition's leader once all have one."""
+        admin = self._admin()
+        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=self.topic_settings())
+        for future in admin.create_topics([wanted], operation_timeout=60).values():
+            future.result()
+        give_up_at = time.monotonic() + 60
+        while time.monotonic() < give_up_at:
+            leaders = self.leaders(topic)
+            if len(leaders) == partitions:
+                return leaders
+            time.sleep(0.05)
+        raise ServerFailed(f"{self.label}: not all of the {partitions} partitions got a leader")
+
+    def leaders(self, topic: str) -> dict[int, Address]:
+        """By partition; those without a leader are left out."""
+        metadata = self._admin().list_topics(topic, timeout=30)
+        addresses = {node: (str(broker.host), broker.port) for node, broker in metadata.brokers.items()}
+        partitions = metadata.topics[topic].partitions.values()
+        return {one.id: addresses[one.leader] for one in partitions if one.leader in addresses}
+
+    def end_offsets(self, topic: str, partitions: int) -> dict[int, int]:
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(topic, partition): latest for partition in range(partitions)}
+        admin = self._admin()  # its futures never come when it is collected before
+        found = admin.list_offsets(wanted, request_timeout=30)
+        return {place.partition: future.result().offset for place, future in found.items()}
+
+    def stored_count(self, topic: str) -> int | None:
+        return sum(self.end_offsets(topic, len(self.leaders(topic))).values())
+
+    def produce_plan(self, topic: str, shape: Shape, seconds: tuple[float, float]) -> Plan:
+        leaders = self.create_topic(topic, shape.partitions)
+        batch = record_batch(shape.records_per_request, shape.value_bytes)
+        requests = {partition: produce_request(topic, partition, batch) for partition in leaders}
+        connections = [
+            Connection(*address, [requests[partition] for partition in partitions])
+            for address, partitions in spread(leaders, shape.connections)
+        ]
+        return Plan(
+            KAFKA_PRODUCE, connections, depth=shape.depth, rate=shape.rate, warm_up_s=seconds[0], measure_s=seconds[1]
+        )
+
+    def fetch_plan(  # noqa: PLR0913 - what a consumer chooses
+        self, topic: str, partitions: int, connections: int, *, bytes_max: int, ends: dict[int, int] | None,
+        seconds: float = 30.0,
+    ) -> Plan:  # fmt: skip
+        """Connection i reads partition i % `partitions` from the start to `ends`, or to the time's end."""
+        leaders = self.leaders(topic)
+        made = []
+        for index in range(connections):
+            partition = index % partitions
+            request, place = fetch_request(topic, partition, bytes_max=bytes_max, wait_ms=500)
+            end = ends[partition] if ends else 2**63 - 1
+            made.append(Connection(*leaders[partition], [request], b"", place, 0, end))
+        return Plan(KAFKA_FETCH, made, warm_up_s=0.0, measure_s=seconds)
+
+
+def spread(leaders: dict[int, Address], connections: int) -> list[tuple[Address, list[int]]]:
+    """Where each connection goes and which partitions it writes.
+
+    Every partition has a connection, all partitions of a connection have the same leader, and loads differ as little
+    as that allows.
+    """
+    if len(leaders) <= connections:
+        return [(leaders[index % len(leaders)], [index % len(leaders)]) for index in range(connections)]
+    addresses = sorted(set(leaders.values()))
+    assert connections >= len(addresses), "fewer connections than leaders"
+    placed = []
+    for index in range(connections):
+        address = addresses[index % len(addresses)]
+        mine = sorted(partition for partition, leader in leaders.items() if leader == address)
+        sharing = len(range(index % len(addresses), connections, len(addresses)))
+        placed.append((address, mine[index // len(addresses) :: sharing]))
+    return placed

@@ -1,0 +1,32 @@
+"""tpc-broker, from this source tree."""
+
+from __future__ import annotations
+
+import sys
+from typing import ClassVar
+
+from tpc_broker import __version__
+from tpc_broker.bench.peers.kafka_like import KafkaLikePeer
+from tpc_broker.bench.server import Server, free_ports
+
+
+class TpcPeer(KafkaLikePeer):
+    """`durable` is the default of every topic; `relaxed` answers before the journal's write has ended."""
+
+    name: ClassVar[str] = "tpc"
+    modes: ClassVar[dict[str, bool]] = {"durable": True, "relaxed": False}
+    cores_count: ClassVar[int] = 1
+    """Of all brokers this bench starts: on a machine of two CPUs the generator needs the other one."""
+
+    def start(self) -> None:
+        self.port = self.port or free_ports(self.cores_count)
+        command = [sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(self.folder / "data")]
+        place = ["--listen", self.bootstrap, "--cores", str(self.cores_count)]
+        self.server = Server([*command, *place], self.folder / "tpc.log")
+        self.server.start(range(self.port, self.port + self.cores_count))
+
+    def topic_settings(self) -> dict[str, str]:
+        return {"durability": "relaxed"} if self.mode == "relaxed" else {}
+
+    def version(self) -> str:
+        return __version__

@@ -1,0 +1,139 @@
+"""A server under measurement: a child process group with its log, its CPU time and its memory, read from /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+_PORT_LOWEST: Final = 20_000
+_PORT_HIGHEST: Final = 32_000
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+class PeerUnavailable(RuntimeError):  # noqa: N818 (it says what is)
+    """A peer cannot be had on this machine; the message is the reason why its rows are missing."""
+
+
+class ServerFailed(RuntimeError):  # noqa: N818 (it says what happened)
+    """A server did not start or ended by itself; the message carries the end of its log."""
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` consecutive loopback ports that were free a moment ago."""
+    for _ in range(1000):
+        first = random.randrange(_PORT_LOWEST, _PORT_HIGHEST - count)
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
+    raise ServerFailed(f"no {count} consecutive free ports from {_PORT_LOWEST} to {_PORT_HIGHEST}")
+
+
+def _status_fields(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the third one on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+class Server:
+    """One command in a session of its own. `start` waits until every port takes connections."""
+
+    def __init__(self, command: Sequence[str | Path], log: Path, environment: dict[str, str] | None = None) -> None:
+        self._command = list(map(str, command))
+        self._log = log
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, ports: Sequence[int], deadline_s: float = 60.0) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment,
+                start_new_session=True,
+            )  # fmt: skip
+        give_up_at = time.monotonic() + deadline_s
+        for port in ports:
+            while not self._takes_connections(port):
+                if self._process.poll() is not None or time.monotonic() > give_up_at:
+                    self.kill()
+                    raise ServerFailed(f"{self._command[0]} does not listen on {port}\n{self.log_tail()}")
+                time.sleep(0.01)
+
+    @staticmethod
+    def _takes_connections(port: int) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def log_tail(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])
+
+    def pids(self) -> list[int]:
+        """The process and everything in its session that lives."""
+        if self._process is None:
+            return []
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                with contextlib.suppress(OSError, IndexError):
+                    if int(_status_fields(int(folder.name))[3]) == self._process.pid:
+                        found.append(int(folder.name))
+        return found
+
+    def cpu_s(self) -> float:
+        """User and system time of all its processes so far, of those that ended too when the parent waited for them."""
+        total = 0
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                fields = _status_fields(pid)
+                total += int(fields[11]) + int(fields[12])
+                if self._process is not None and pid == self._process.pid:
+                    total += int(fields[13]) + int(fields[14])
+        return total / _TICKS_PER_S
+
+    def resident_bytes(self) -> int:
+        """Memory of all its processes that is in RAM; shared pages of several processes count by their share."""
+        total = 0
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                    if line.startswith("Pss:"):
+                        total += int(line.split()[1]) * 1024
+        return total
+
+    def stop(self, deadline_s: float = 30.0) -> None:
+        """SIGTERM and wait; SIGKILL to what is left."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(deadline_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL to every process of the group, and wait until none is left."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        while self.pids():
+            time.sleep(0.005)
+        self._process = None

@@ -1,0 +1,46 @@
+"""``tpc bench``: load generators, peers, report."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("-w", "--workload", "workloads", multiple=True, help="1, 2, small, 3, 4, 5, 6, 9 or all.")
+@click.option("-p", "--peer", "peers", multiple=True, help="tpc, kafka, redis, nats, bare, or 'kafka default'.")
+@click.option("-r", "--rounds", default=3, show_default=True, type=click.IntRange(1))
+@click.option("-s", "--seconds", default=4.0, show_default=True, type=click.FloatRange(0.1), help="Per round.")
+@click.option("--warm-up", default=1.0, show_default=True, type=click.FloatRange(0), help="Seconds, per round.")
+@click.option("--cores", default=1, show_default=True, type=click.IntRange(1), help="Of the tpc brokers.")
+@click.option("--folder", type=click.Path(path_type=Path, exists=True, file_okay=False), help="On the disk to measure.")
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="For the report; default: only shown.")
+@click.option("--name", default="", help="Of the report's files; default: date and commit.")
+@click.option("--note", default="", help="A sentence that stands above the report.")
+def bench(  # noqa: PLR0913, PLR0917 - one parameter per option
+    workloads: tuple[str, ...], peers: tuple[str, ...], rounds: int, seconds: float, warm_up: float, cores: int,
+    folder: Path | None, output: Path | None, name: str, note: str,
+) -> None:  # fmt: skip
+    """Measure this broker beside its peers and the machine's limits. Needs a source tree and a C compiler.
+
+    What a peer lacks on this machine is said in the report.
+    """
+    from tpc_broker.bench.compiled import CannotBuild  # noqa: PLC0415 (the clients start without it)
+    from tpc_broker.bench.run import Run, Settings, write_report  # noqa: PLC0415
+    from tpc_broker.bench.table import render  # noqa: PLC0415
+
+    settings = Settings(
+        workloads=workloads, peers=peers, rounds=rounds, warm_up_s=warm_up, measured_s=seconds, cores=cores,
+        folder=folder or Path.cwd(), note=note,
+    )  # fmt: skip
+    try:
+        results = Run(settings).run()
+    except (CannotBuild, ValueError) as refusal:
+        raise click.ClickException(str(refusal)) from None
+    click.echo(render(results))
+    if output is not None:
+        chosen = name or f"{time.strftime('%Y-%m-%d')}-{results.machine['commit'].replace('+', '-')}"
+        for path in write_report(results, chosen, output):
+            click.echo(path, err=True)
