@@ -29,3 +29,7 @@ class OffsetOutOfRangeError(Exception):
 
 class PartitionOfflineError(Exception):
     """A partition whose files are damaged or cannot be read or written now: KAFKA_STORAGE_ERROR to clients."""
+
+
+class PartitionNotMadeError(PartitionOfflineError):
+    """Its files could not be made now (no space, or the deleted topic's folder is still there); it is tried again."""

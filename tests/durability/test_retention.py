@@ -163,3 +163,26 @@ def test_a_topic_made_again_has_nothing_of_the_old_one(broker, admin, moment):
         elif moment == "restarted":
             broker.restart()
     wait_until(lambda: not folders_of(broker, topic), "the files of a deleted topic go")
+
+
+def test_a_topic_made_again_while_its_core_is_down(broker, admin):
+    """The new partition may belong to another core than the old one, whose owner has not seen the deletion yet."""
+    for life in range(4):
+        create_topics(broker.bootstrap, {"homeless": 2}, SEGMENT)
+        for index in range(2):
+            with PartitionClient(broker, "homeless", index) as client:
+                assert client.high_watermark == 0, f"life {life} begins with records of an earlier one"
+                assert client.produce(b"%d" % life) == (0, 0)
+        victim = 1
+        process = broker.core_process(victim)
+        process.kill()
+        delete_topic(admin, "homeless")
+        create_topics(broker.bootstrap, {"homeless": 2}, SEGMENT)
+        for index in range(2):
+            with PartitionClient(broker, "homeless", index) as client:
+                assert client.high_watermark == 0, f"life {life} begins with records of an earlier one"
+                assert client.produce(b"again %d" % life) == (0, 0)
+                assert client.values() == {0: b"again %d" % life}
+        broker.wait_core_replaced(victim, process.pid)
+        delete_topic(admin, "homeless")
+    wait_until(lambda: not folders_of(broker, "homeless"), "the files of a deleted topic go")

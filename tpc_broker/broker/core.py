@@ -23,7 +23,7 @@ from tpc_broker.broker.fetch_sessions import FetchSessions
 from tpc_broker.broker.group_service import GroupService
 from tpc_broker.broker.handlers.forward import serve_forwarded
 from tpc_broker.broker.handlers.table import HANDLERS, OFFERED_APIS
-from tpc_broker.broker.metadata_service import METADATA_CORE, RESUBSCRIBE_S, MetadataService
+from tpc_broker.broker.metadata_service import METADATA_CORE, NOT_MADE_RETRY_S, RESUBSCRIBE_S, MetadataService
 from tpc_broker.broker.partitions import Partitions
 from tpc_broker.broker.producer_ids import ProducerIds
 from tpc_broker.broker.purgatory import Purgatory
@@ -116,6 +116,7 @@ class Core:
             await self._subscribe_until_ready()
         self._nursery.start_soon(self._keep_subscribed)
         self._nursery.start_soon(self._retain_now_and_then)
+        self._nursery.start_soon(self._make_missing_partitions)
 
     async def _start_metadata(self) -> None:
         partition = await self.partitions.open_metadata_log()
@@ -132,6 +133,14 @@ class Core:
             except MailboxError as error:
                 log.debug("metadata: core 0 is not there yet (%s)", error)
             await trio.sleep(0.05)
+
+    async def _make_missing_partitions(self) -> None:
+        """What could not be made, for want of space or because a deleted topic's folder was in the way, comes later."""
+        while True:
+            await trio.sleep(NOT_MADE_RETRY_S)
+            if self.partitions.lacks_some:
+                opened = await self.metadata.between_changes(self.partitions.make_what_could_not_be_made)
+                await self.metadata.announce_leaders(opened)
 
     async def _keep_subscribed(self) -> None:
         """Fetch the image when a change was missed; also now and then, whatever was missed while core 0 restarted."""

@@ -36,7 +36,7 @@ from tpc_broker.broker.storage_folders import (
     remove_folder,
 )
 from tpc_broker.broker.storage_recovery import RecoveredCore, rewrite_partition
-from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
@@ -121,7 +121,7 @@ class JournalledStorage:
     # -- opening ---------------------------------------------------------------------------------------------------
 
     async def open(self, key: TopicPartition, topic: str, config: TopicConfig) -> PartitionStorage:
-        """Recovered, or made. PartitionOfflineError when damaged or when it cannot be made."""
+        """Recovered, or made. PartitionOfflineError when damaged, PartitionNotMadeError when it cannot be made now."""
         offline = self._recovered.offline.get(key)
         if offline is not None:
             raise PartitionOfflineError(offline.reason)
@@ -132,7 +132,7 @@ class JournalledStorage:
                     self._recovered.files, self._data / "topics", topic, key, log_settings(config)
                 )
             except (OSError, StorageFailedError) as error:
-                raise PartitionOfflineError(str(error)) from error
+                raise PartitionNotMadeError(str(error)) from error
         files.settings = log_settings(config)
         self._storages[key] = files
         return files

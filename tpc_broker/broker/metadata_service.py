@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
@@ -40,7 +40,9 @@ METADATA_CORE = CoreId(0)
 SNAPSHOT_RECORDS = 10_000
 PUSH_TIMEOUT_MS = 10_000
 RESUBSCRIBE_S = 5.0
+NOT_MADE_RETRY_S = 0.25
 
+T = TypeVar("T")
 ApplyImage = Callable[[ClusterImage, ClusterImage], Awaitable[None]]
 """Brings this core from one image to the next: partitions opened, closed, altered. Called with (before, after)."""
 Decide = Callable[[ClusterImage], tuple[list[MetadataRecord], Any]]
@@ -173,6 +175,11 @@ class MetadataService:
                 return {"taken": False}, []
             await self._advance(image.apply([decode_record(blob) for blob in blobs], payload["version"]))
         return {"taken": True}, []
+
+    async def between_changes(self, action: Callable[[], Awaitable[T]]) -> T:
+        """Run something that no change of the image may overlap."""
+        async with self._changing:
+            return await action()
 
     # -- every core --------------------------------------------------------------------------------------------------
 

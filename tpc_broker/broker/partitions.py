@@ -13,7 +13,7 @@ import trio
 
 from tpc_broker.broker.partition import Partition
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError
 from tpc_broker.metadata.image import ClusterImage, TopicImage, changed_topics
 from tpc_broker.model import (
     METADATA_TOPIC,
@@ -48,6 +48,7 @@ class Partitions:
         self._open: dict[TopicPartition, Partition] = {}
         self._by_handle: dict[int, Partition] = {}
         self._offline: dict[TopicPartition, str] = {}
+        self._not_made: set[TopicPartition] = set()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -89,12 +90,18 @@ class Partitions:
         """Open, alter and delete what changed; returns what was opened and its epochs."""
         opened: list[tuple[TopicPartition, LeaderEpoch]] = []
         limiter = trio.CapacityLimiter(OPEN_AT_ONCE_MAX)
-        async with trio.open_nursery() as nursery:
-            for old, new in changed_topics(before, after):
+        changed = list(changed_topics(before, after))
+        async with trio.open_nursery() as nursery:  # first what goes: a topic may have been made again under its name
+            for old, new in changed:
                 if new is None:
                     assert old is not None
                     self._core.view.forget_leaders(old)
                     nursery.start_soon(self._delete_topic, old)
+        if not before.version:
+            await self._storage.forget_unclaimed(after)
+        async with trio.open_nursery() as nursery:
+            for _old, new in changed:
+                if new is None:
                     continue
                 for key in self._owned(new):
                     if key in self._open:
@@ -103,9 +110,23 @@ class Partitions:
                         nursery.start_soon(self._open_into, new, key, opened, limiter)
         if before.broker_configs != after.broker_configs:
             self._refresh_configs(after)
-        if not before.version:
-            await self._storage.forget_unclaimed(after)
         return opened
+
+    async def make_what_could_not_be_made(self) -> list[tuple[TopicPartition, LeaderEpoch]]:
+        """Try again to make partitions; returns those that are open now. Not while the image changes."""
+        opened: list[tuple[TopicPartition, LeaderEpoch]] = []
+        for key in list(self._not_made):
+            self._not_made.discard(key)
+            topic = self._core.view.image.topic_by_id(key.topic_id)
+            if topic is None or key not in self._owned(topic) or key in self._open:
+                continue
+            await self._open_into(topic, key, opened, trio.CapacityLimiter(1))
+        return opened
+
+    @property
+    def lacks_some(self) -> bool:
+        """Whether `make_what_could_not_be_made` has anything to try."""
+        return bool(self._not_made)
 
     def _owned(self, topic: TopicImage) -> list[TopicPartition]:
         return [
@@ -125,9 +146,13 @@ class Partitions:
             try:
                 partition = await self._open_one(topic, key)
             except PartitionOfflineError as error:
+                if self._offline.get(key) != str(error):
+                    log.error("%s-%d is offline: %s", topic.name, key.partition, error)
                 self._offline[key] = str(error)
-                log.error("%s-%d is offline: %s", topic.name, key.partition, error)
+                if isinstance(error, PartitionNotMadeError):
+                    self._not_made.add(key)
                 return
+            self._offline.pop(key, None)
         opened.append((key, partition.leader_epoch))
 
     async def _open_one(self, topic: TopicImage, key: TopicPartition) -> Partition:
