@@ -2,7 +2,7 @@
 
 `kill -9` leaves the kernel's cache alone, and the loop device tears nothing. Here a core's writes are recorded with the
 flushes between them (`recorded_core`), and disks are made from the record in which what was not flushed is missing,
-torn at 512 bytes or out of order (`crash_images`). `recover_core` runs on each, and nothing acknowledged up to the crash may
+torn at 512 bytes or out of order (`crash_images`). `recover_core` runs on each, and nothing acknowledged up to it may
 be missing. The same program with a fault built in must fail this, or the test tests nothing.
 """
 
