@@ -203,7 +203,8 @@ class MetadataService:
             return
         self._view.note_leaders(_leaders_from_json(payload["leaders"]))
 
-    async def _serve_leaders(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_leaders(self, caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        self._view.note_heard(caller)
         self._view.note_leaders(_leaders_from_json(payload["leaders"]))
         own = list(self._view.leaders_of(self._core_id))
         return {"leaders": _leaders_to_json(own)}, []

@@ -51,6 +51,7 @@ class ClusterView:
             for core in range(cores)
         )
         self._up: set[CoreId] = set()
+        self._heard: set[CoreId] = set()
         self._leaders: dict[TopicPartition, LeaderEpoch] = {}
 
     # -- cores -----------------------------------------------------------------------------------------------------
@@ -78,13 +79,18 @@ class ClusterView:
         up = set(cores)
         came = up - self._up
         self._up = up
+        self._heard.clear()
         return came
 
+    def note_heard(self, core: CoreId) -> None:
+        """A core called, so it is up: its word may be faster than the supervisor's."""
+        self._heard.add(core)
+
     def is_up(self, core: CoreId) -> bool:
-        return core in self._up
+        return core in self._up or core in self._heard
 
     def others_up(self, me: CoreId) -> list[CoreId]:
-        return sorted(core for core in self._up if core != me)
+        return sorted(core for core in self._up | self._heard if core != me)
 
     # -- topics and leaders ----------------------------------------------------------------------------------------
 

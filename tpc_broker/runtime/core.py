@@ -127,15 +127,25 @@ class CoreProcessMain:
             core.serve_metadata_calls()
             await nursery.start(mailboxes.run)
             await core.start()
-            assembly.connections.serve(options.listen_fd, core.dispatcher)
             nursery.start_soon(assembly.storage.run_maintenance)
-            await core.cores_changed(self._up)
+            await self._join_the_others(core)
+            assembly.connections.serve(options.listen_fd, core.dispatcher)
             nursery.start_soon(self._follow_cores, core)
             await self._control.send("ready")
             await self._drain_asked.wait()
             log.info("draining")
             await core.drain(self._drain_deadline_s)
             nursery.cancel_scope.cancel()
+
+    async def _join_the_others(self, core: Core) -> None:
+        """Be named up by the supervisor and exchange leaders with the others, before the first client is answered: so
+        no core that answers tells clients that this one's partitions have no leader.
+        """
+        await self._control.send("opened")
+        while self._options.core not in self._up and not self._drain_asked.is_set():
+            await self._up_changed.wait()
+            self._up_changed = trio.Event()
+        await core.cores_changed(self._up)
 
     async def listen_to_supervisor(self) -> None:
         async for message in self._control.receive():
@@ -146,6 +156,7 @@ class CoreProcessMain:
                 case "drain":
                     self._drain_deadline_s = trio.current_time() + message["deadline_ms"] / 1000
                     self._drain_asked.set()
+                    self._up_changed.set()  # also whoever waits to join the others is to look again
         log.error("the supervisor is gone; ending")
         os._exit(EXIT_FAILED)  # no draining without a supervisor: the journal has everything acknowledged
 

@@ -216,12 +216,14 @@ class Supervisor:
             match message["kind"]:
                 case "heartbeat":
                     life.last_heartbeat_s = trio.current_time()
+                case "opened":
+                    life.last_heartbeat_s = trio.current_time()
+                    await self._set_up(core, up=True)
                 case "ready":
                     life.last_heartbeat_s = trio.current_time()
                     life.ready.set()
                     self._ever_ready.add(core)
-                    await self._set_up(core, up=True)
-                    if len(self._up) == self._options.cores:
+                    if len(self._ever_ready) == self._options.cores:
                         self._all_ready.set()
                 case "cannot_run":
                     life.cannot_run = message["reason"]
