@@ -1,0 +1,88 @@
+"""The systemd unit, the container files and their seccomp profile fit the broker that they start."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tpc_broker import limits
+from tpc_broker.metadata.settings import load_settings
+from tpc_broker.runtime import main
+from tpc_broker.runtime.supervisor import EXIT_CANNOT_RUN
+
+PACKAGING = Path(__file__).parent.parent.parent / "packaging"
+IO_URING = {"io_uring_setup", "io_uring_enter", "io_uring_register"}
+
+
+class LastWins(configparser.RawConfigParser):
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
+@pytest.fixture(scope="module")
+def service() -> configparser.SectionProxy:
+    parser = LastWins(strict=False)
+    parser.read(PACKAGING / "systemd" / "tpc-broker.service")
+    return parser["Service"]
+
+
+def test_the_unit_starts_the_command_as_it_is(service: configparser.SectionProxy) -> None:
+    (arguments,) = re.findall(r'TPC_ARGUMENTS="(.*)"', service["Environment"])
+    words = shlex.split(service["ExecStart"].replace("$TPC_ARGUMENTS", arguments))
+    assert words[0] == "/opt/tpc-broker/bin/tpc-broker"
+    group = main.main
+    assert words[1] in group.commands
+    context = group.commands[words[1]].make_context(words[1], words[2:])
+    assert context.params["data"] == "/var/lib/" + service["StateDirectory"]
+    assert context.params["listen"] == "127.0.0.1:9092"
+
+
+def test_systemd_waits_as_long_as_a_drain_takes(service: configparser.SectionProxy) -> None:
+    drain_ms = limits.DRAIN_DEADLINE_MS + limits.DRAIN_HURRIED_MS + 10_000
+    assert int(service["TimeoutStopSec"]) * 1000 > drain_ms
+    assert service["KillMode"] == "mixed"  # SIGTERM to the supervisor alone
+    assert (service["Type"], service["NotifyAccess"]) == ("notify", "main")
+    assert service["RestartPreventExitStatus"] == str(EXIT_CANNOT_RUN)
+
+
+def test_the_unit_leaves_io_uring() -> None:
+    text = (PACKAGING / "systemd" / "tpc-broker.service").read_text()
+    filters = " ".join(re.findall(r"^SystemCallFilter=(?!~)(.*)$", text, re.MULTILINE)).split()
+    assert set(filters) >= IO_URING
+    assert not re.search(r"^SystemCallFilter=~", text, re.MULTILINE)
+    assert "LimitMEMLOCK=infinity" in text
+
+
+def test_the_example_of_settings_has_known_names_and_their_defaults() -> None:
+    text = (PACKAGING / "systemd" / "broker.properties").read_text()
+    examples = re.sub(r"^#(?=[a-z.]+=)", "", text, flags=re.MULTILINE)
+    assert load_settings(text).settings == load_settings(examples).settings
+    assert len(load_settings(examples).given) >= 5
+
+
+def test_the_seccomp_profile_leaves_what_a_broker_needs() -> None:
+    profile = json.loads((PACKAGING / "container" / "seccomp.json").read_text())
+    assert profile["defaultAction"] == "SCMP_ACT_ALLOW"
+    denied = {name for rule in profile["syscalls"] for name in rule["names"] if "args" not in rule}
+    needed = IO_URING | {"sched_setaffinity", "prctl", "pidfd_open", "eventfd2", "flock", "fallocate", "syncfs"}
+    assert denied & needed == set()
+    assert denied >= {"mount", "bpf", "ptrace", "init_module", "kexec_load", "unshare", "setns"}
+    assert all(rule["action"] == "SCMP_ACT_ERRNO" for rule in profile["syscalls"])
+
+
+def test_the_container_runs_commands_that_are_there() -> None:
+    text = (PACKAGING / "container" / "Containerfile").read_text()
+    assert json.loads(re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[0]) == ["tpc-broker"]
+    command = json.loads(re.findall(r"^CMD (.*)$", text, re.MULTILINE)[0])
+    main.main.commands[command[0]].make_context(command[0], command[1:])
+    script = (PACKAGING / "container" / "run.sh").read_text()
+    words = shlex.split(re.findall(r"tpc-broker (serve .*)$", script, re.MULTILINE)[0].replace('"$@"', ""))
+    words = [word.replace("$host", "broker.example").replace("$cores", "2") for word in words]
+    context = main.main.commands["serve"].make_context("serve", words[1:])
+    assert context.params["advertise"] == "broker.example:9092"
+    assert context.params["cores"] == 2
