@@ -28,25 +28,6 @@ VERSION = 9
 SEQUENCE_MAX = 2**31 - 1
 
 
-@pytest.fixture(params=["", "5.8"], ids=["all-features", "as-5.8"])
-def make_bench(request, monkeypatch, tmp_path):
-    monkeypatch.setenv("TPC_HIDE_FEATURES", request.param)
-    benches = []
-
-    def make(**options):
-        benches.append(PlaneBench(tmp_path / f"{len(benches)}.journal", **options))
-        return benches[-1]
-
-    yield make
-    for bench in benches:
-        bench.shut()
-
-
-@pytest.fixture
-def bench(make_bench):
-    return make_bench()
-
-
 def produce(bench, handle, count=1, producer=(-1, -1, -1)):
     return bench.plane.produce_records(handle, records_of(count, producer=producer), VERSION)
 

@@ -20,25 +20,6 @@ from tests.support.record_batches import TRANSACTIONAL, Record, batch, old_messa
 from tpc_broker.error_codes import ErrorCode as E
 
 
-@pytest.fixture(params=["", "5.8"], ids=["all-features", "as-5.8"])
-def make_bench(request, monkeypatch, tmp_path):
-    monkeypatch.setenv("TPC_HIDE_FEATURES", request.param)
-    benches = []
-
-    def make(**options):
-        benches.append(PlaneBench(tmp_path / f"{len(benches)}.journal", **options))
-        return benches[-1]
-
-    yield make
-    for bench in benches:
-        bench.shut()
-
-
-@pytest.fixture
-def bench(make_bench):
-    return make_bench()
-
-
 def test_a_produce_is_answered_when_it_is_durable_and_readable(bench):
     handle = bench.lead("t", log_end_offset=7, settings=settings_with(leader_epoch=5))
     client = bench.connect()

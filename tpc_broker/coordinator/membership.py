@@ -343,15 +343,10 @@ class Membership:
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
         """Heartbeat: a sign of life, and the news of a rebalance."""
         group = self._groups.get(request.group_id)
-        if not request.group_id:
-            return ErrorCode.INVALID_GROUP_ID
-        if group is None or group.state is _EMPTY:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        fault = group.fault_of_member(request.member_id, request.group_instance_id)
+        fault = _fault_of_generation(group, request)
         if fault is not ErrorCode.NONE:
             return fault
-        if request.generation_id != group.generation_id:
-            return ErrorCode.ILLEGAL_GENERATION
+        assert group is not None
         self._refresh(group, group.members[request.member_id], now_ms)
         return ErrorCode.REBALANCE_IN_PROGRESS if group.state is _PREPARING else ErrorCode.NONE
 
@@ -506,7 +501,8 @@ def _synced(group: Group, member: Member) -> SyncResponse:
     return SyncResponse(protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment)
 
 
-def _sync_fault(group: Group | None, request: SyncRequest) -> ErrorCode:
+def _fault_of_generation(group: Group | None, request: SyncRequest | HeartbeatRequest) -> ErrorCode:
+    """What is wrong with a request of a member of the present generation; with none, there is a group."""
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     if group is None or group.state is _EMPTY:
@@ -516,6 +512,14 @@ def _sync_fault(group: Group | None, request: SyncRequest) -> ErrorCode:
         return fault
     if request.generation_id != group.generation_id:
         return ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.NONE
+
+
+def _sync_fault(group: Group | None, request: SyncRequest) -> ErrorCode:
+    fault = _fault_of_generation(group, request)
+    if fault is not ErrorCode.NONE:
+        return fault
+    assert group is not None
     if request.protocol_type not in {None, group.protocol_type} or request.protocol_name not in {None, group.protocol}:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is _PREPARING else ErrorCode.NONE
