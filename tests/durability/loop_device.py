@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 
-class LoopUnavailable(RuntimeError):  # noqa: N818 (it says what is)
+class LoopUnavailable(RuntimeError):
     """No loop devices or mounts for this user here; the message is the reason for a skip."""
 
 

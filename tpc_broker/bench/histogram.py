@@ -7,8 +7,10 @@ connections or rounds are added bucket by bucket; percentiles are never averaged
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 STEPS: Final = 1024
 """Buckets per doubling of the value."""

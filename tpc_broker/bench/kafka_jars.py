@@ -8,12 +8,15 @@ from __future__ import annotations
 import fcntl
 import shutil
 import subprocess
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpc_broker.bench.compiled import cache_folder
 from tpc_broker.bench.server import PeerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 KAFKA_VERSION = "4.3.1"
 _SLF4J_BINDING_VERSION = "1.7.36"

@@ -7,13 +7,15 @@ import socket
 import struct
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from tpc_broker.bench.compiled import program
 from tpc_broker.bench.histogram import Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 KAFKA_PRODUCE: Final = 0
 REDIS: Final = 1
@@ -27,7 +29,7 @@ _CONNECTION: Final = struct.Struct("<4s5Iqq")
 _NO_BLOB: Final = 2**32 - 1
 
 
-class LoadFailed(RuntimeError):  # noqa: N818 (it says what happened)
+class LoadFailed(RuntimeError):
     """The generator gave up: a refused request, a closed connection."""
 
 

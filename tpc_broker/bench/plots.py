@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tpc_broker.bench.results import Cell, Results
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tpc_broker.bench.results import Cell, Results
 
 _PERCENTILES = (0, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 99.95, 99.99)
 
@@ -13,11 +15,11 @@ _PERCENTILES = (0, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 99.95, 99.99)
 def draw(results: Results, name: str, folder: Path) -> list[Path]:
     """One PNG per workload; nothing without matplotlib."""
     try:
-        import matplotlib as mpl  # noqa: PLC0415 (an optional extra)
+        import matplotlib as mpl
     except ImportError:
         return []
     mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
+    from matplotlib import pyplot as plt
 
     made = []
     for workload in dict.fromkeys(cell.workload for cell in results.cells):

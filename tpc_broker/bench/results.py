@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from operator import attrgetter
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpc_broker.bench.histogram import Histogram
 from tpc_broker.bench.workloads import Round
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 SUMMED_UP = ("requests_per_s", "records_per_s", "mb_per_s", "cpu_s_per_gb", "cpu_us_per_request", "resident_mib")
 """Fields of a round whose medians and spreads stand in the file."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -23,6 +23,9 @@ from tpc_broker.bench.peers.tpc import TpcPeer
 from tpc_broker.bench.results import Cell, Results
 from tpc_broker.bench.server import PeerUnavailable, ServerFailed
 from tpc_broker.bench.workloads import WORKLOADS, CountsDiffer, Seconds, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -128,8 +131,8 @@ class Run:
 
 def write_report(results: Results, name: str, folder: Path, lines: Sequence[str] = ()) -> list[Path]:
     """NAME.json, NAME.md and, where matplotlib is installed, NAME-*.png."""
-    from tpc_broker.bench.plots import draw  # noqa: PLC0415 (an optional extra)
-    from tpc_broker.bench.table import render  # noqa: PLC0415
+    from tpc_broker.bench.plots import draw
+    from tpc_broker.bench.table import render
 
     results.save(folder / f"{name}.json")
     report = folder / f"{name}.md"

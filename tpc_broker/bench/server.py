@@ -9,20 +9,22 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _PORT_LOWEST: Final = 20_000
 _PORT_HIGHEST: Final = 32_000
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
-class PeerUnavailable(RuntimeError):  # noqa: N818 (it says what is)
+class PeerUnavailable(RuntimeError):
     """A peer cannot be had on this machine; the message is the reason why its rows are missing."""
 
 
-class ServerFailed(RuntimeError):  # noqa: N818 (it says what happened)
+class ServerFailed(RuntimeError):
     """A server did not start or ended by itself; the message carries the end of its log."""
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tpc_broker.bench.results import Cell, Results
 from tpc_broker.bench.workloads import WORKLOADS, Round
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpc_broker.bench.results import Cell, Results
 
 
 def _p50(one: Round) -> float:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tpc_broker.bench.histogram import Histogram
 from tpc_broker.bench.load import LoadFailed, LoadResult, Plan, RunningLoad, run_load
 from tpc_broker.bench.peers import Peer, Shape
 from tpc_broker.bench.peers.kafka_like import KafkaLikePeer
-from tpc_broker.bench.server import Server
+
+if TYPE_CHECKING:
+    from tpc_broker.bench.server import Server
 
 
-class CountsDiffer(RuntimeError):  # noqa: N818 (it says what is)
+class CountsDiffer(RuntimeError):
     """The server does not hold what it acknowledged, or a reader did not get what was there."""
 
 

@@ -27,7 +27,7 @@ SCAN_BYTES = 1 << 20
 
 
 class Partition:
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         topic_id: TopicId,
         topic_name: str,

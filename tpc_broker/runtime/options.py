@@ -13,7 +13,7 @@ from tpc_broker import limits
 if TYPE_CHECKING:
     from tpc_broker.model import CoreId
 
-WILDCARDS = frozenset({"0.0.0.0", "::", "", "*"})  # noqa: S104  (named here to be refused without --advertise)
+WILDCARDS = frozenset({"0.0.0.0", "::", "", "*"})
 
 
 class StartError(Exception):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from tpc_broker.bench.load import Plan
-from tpc_broker.bench.server import Server
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tpc_broker.bench.load import Plan
+    from tpc_broker.bench.server import Server
 
 
 @dataclass(frozen=True)
