@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from tpc_broker._bytes import ffi as ffi
-from tpc_broker._bytes import lib as lib
+from tpc_broker._bytes import ffi as ffi  # noqa: PLC0414 (both are offered to callers, see above)
+from tpc_broker._bytes import lib as lib  # noqa: PLC0414
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

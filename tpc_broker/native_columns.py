@@ -252,7 +252,7 @@ class RecordsWriter:
             at = ffi.cast("int32_t *", out.address)
             lib.tpc_records_partitions(ffi.addressof(self._input, "key"), self._rows, partitions_count, at)
         chosen = pa.Array.from_buffers(pa.int32(), self._rows, [None, out], 0)
-        import pyarrow.compute as pc
+        import pyarrow.compute as pc  # noqa: PLC0415 - slow to import, and only the sink needs it
 
         return pc.if_else(pc.less(chosen, 0), pa.scalar(None, pa.int32()), chosen)
 

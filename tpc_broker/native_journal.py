@@ -197,7 +197,7 @@ class EntryToWrite(NamedTuple):
     payload: bytes = b""
 
 
-def make_commit(
+def make_commit(  # noqa: PLR0913 (the header's fields, by name)
     *,
     journal_id: bytes,
     sequence: int,
@@ -209,7 +209,7 @@ def make_commit(
 ) -> tuple[bytes, int]:
     """A sealed commit, padded to whole blocks, and its checksum (the next one's ``previous_crc``)."""
     body, count = bytearray(), 0
-    for count, entry in enumerate(entries, 1):
+    for count, entry in enumerate(entries, 1):  # noqa: B007 (the count is used behind the loop)
         body += bytes(-len(body) % 8)
         size = _ENTRY_HEADER.size + len(entry.payload)
         place = (entry.topic_id, entry.partition, 0, entry.offset, entry.argument)

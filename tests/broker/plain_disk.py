@@ -1,4 +1,5 @@
 """`Disk` by plain system calls, for tests that want real files without a ring."""
+# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH208, ASYNC240
 
 import os
 from pathlib import Path

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 
-class LoopUnavailable(RuntimeError):
+class LoopUnavailable(RuntimeError):  # noqa: N818 (it says what is)
     """No loop devices or mounts for this user here; the message is the reason for a skip."""
 
 

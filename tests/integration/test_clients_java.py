@@ -72,7 +72,7 @@ def test_offsets_and_trimming(broker, topic, tmp_path):
     assert tool(broker, "get-offsets", "--topic", topic, "--time", "earliest").strip() == f"{topic}:0:0"
     assert tool(broker, "get-offsets", "--topic", topic, "--time", "max-timestamp").startswith(f"{topic}:0:")
     order = tmp_path / "trim.json"
-    order.write_text('{"partitions":[{"topic":"%s","partition":0,"offset":4}],"version":1}' % topic)
+    order.write_text('{"partitions":[{"topic":"%s","partition":0,"offset":4}],"version":1}' % topic)  # noqa: UP031
     assert "low_watermark: 4" in tool(broker, "delete-records", "--offset-json-file", str(order))
     assert consume(broker, topic, 6, "--from-beginning") == [str(n) for n in range(4, 10)]
     described = tool(broker, "log-dirs", "--describe", "--topic-list", topic)

@@ -1,5 +1,5 @@
 """The tables of settings: Kafka's types, defaults, ranges and words."""
-
+# ruff: noqa: E501 - the words are kept whole
 
 import pytest
 

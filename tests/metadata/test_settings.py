@@ -1,5 +1,5 @@
 """Reading settings from a file and overrides, and describing where values come from."""
-
+# ruff: noqa: E501 - the words are kept whole
 
 import pytest
 

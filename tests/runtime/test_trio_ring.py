@@ -386,7 +386,7 @@ def test_a_large_send_over_tcp_leaves_its_buffer_when_it_returns(run):
 
 def test_a_stalled_turn_is_counted_and_logged_with_its_place(run, caplog):
     async def holds_the_core():
-        time.sleep(0.08)
+        time.sleep(0.08)  # noqa: ASYNC251 (that is the fault)
 
     async def main():
         await trio.sleep(0.01)

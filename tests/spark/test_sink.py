@@ -38,7 +38,7 @@ def test_rows_arrive_with_key_time_headers_and_in_order(spark, broker, topic, ro
         number = int(bytes(row.value)[1:])
         assert bytes(row.key).decode() == str(number % 7)
         assert row.partition == (murmur2(bytes(row.key)) & 0x7FFFFFFF) % 2
-        assert row.timestamp == dt.datetime.fromtimestamp((NOW_MS + number) / 1000)
+        assert row.timestamp == dt.datetime.fromtimestamp((NOW_MS + number) / 1000)  # noqa: DTZ006 - as collect gives it
         assert [(header.key, header.value) for header in row.headers] == [("n", str(number).encode())]
         numbers.setdefault(row.partition, []).append(number)
     assert sorted(numbers[0] + numbers[1]) == list(range(300))

@@ -33,7 +33,7 @@ def test_all_columns_of_compressed_and_plain_records(read, topic, produce):
     assert len(rows) == 202
     first = next(row for row in rows if row.partition == 0 and row.offset == 0)
     assert (bytes(first.key), bytes(first.value), first.topic, first.timestampType) == (b"k", b"a", topic, 0)
-    assert first.timestamp == dt.datetime.fromtimestamp(NOW_MS / 1000)
+    assert first.timestamp == dt.datetime.fromtimestamp(NOW_MS / 1000)  # noqa: DTZ006 - as collect gives it
     assert [(header.key, header.value) for header in first.headers] == [("h", b"x"), ("n", None)]
     ones = sorted((row for row in rows if row.partition == 1), key=lambda row: row.offset)
     assert [row.offset for row in ones] == list(range(200))

@@ -61,9 +61,9 @@ class Bench:
         self.on_request = self.requests.append
         self.on_closed = lambda *event: self.closed.append(event)
         # The tests replace on_request and on_closed of the bench, also later.
-        self.connections.on_request = lambda request: self.on_request(request)
+        self.connections.on_request = lambda request: self.on_request(request)  # noqa: PLW0108
         self.connections.on_opened = lambda *event: self.opened.append(event)
-        self.connections.on_closed = lambda *event: self.on_closed(*event)
+        self.connections.on_closed = lambda *event: self.on_closed(*event)  # noqa: PLW0108
 
     def turn(self, timeout_ms=10):
         count = self.ring.wait(timeout_ms * 1_000_000)

@@ -33,7 +33,7 @@ _FIXED = {
 }
 
 
-class Malformed(ValueError):
+class Malformed(ValueError):  # noqa: N818 (it says what the bytes are)
     """The bytes are not a message of that version."""
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 from tests.support.definitions import decode_response, encode_request
 
 
-class Closed(ConnectionError):
+class Closed(ConnectionError):  # noqa: N818 (it says what happened)
     """The broker closed the connection instead of answering."""
 
 

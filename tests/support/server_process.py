@@ -19,7 +19,7 @@ from typing import IO, Protocol
 import psutil
 
 
-class ServerFailed(RuntimeError):
+class ServerFailed(RuntimeError):  # noqa: N818 (it says what happened, like FileNotFound)
     """A server did not start, did not stop, or ended by itself; the message carries the end of its log."""
 
 

@@ -25,7 +25,7 @@ _PROGRAMS: Final = {
 _HEADERS: Final = ("bench/histogram.h", "bench/load.h")
 
 
-class CannotBuild(RuntimeError):
+class CannotBuild(RuntimeError):  # noqa: N818 (it says what is)
     """No source tree, no compiler, or it failed; the message says which."""
 
 

@@ -29,7 +29,7 @@ _CONNECTION: Final = struct.Struct("<4s5Iqq")
 _NO_BLOB: Final = 2**32 - 1
 
 
-class LoadFailed(RuntimeError):
+class LoadFailed(RuntimeError):  # noqa: N818 (it says what happened)
     """The generator gave up: a refused request, a closed connection."""
 
 

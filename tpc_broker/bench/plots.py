@@ -15,11 +15,11 @@ _PERCENTILES = (0, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 99.95, 99.99)
 def draw(results: Results, name: str, folder: Path) -> list[Path]:
     """One PNG per workload; nothing without matplotlib."""
     try:
-        import matplotlib as mpl
+        import matplotlib as mpl  # noqa: PLC0415 (an optional extra)
     except ImportError:
         return []
     mpl.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib import pyplot as plt  # noqa: PLC0415
 
     made = []
     for workload in dict.fromkeys(cell.workload for cell in results.cells):

@@ -131,8 +131,8 @@ class Run:
 
 def write_report(results: Results, name: str, folder: Path, lines: Sequence[str] = ()) -> list[Path]:
     """NAME.json, NAME.md and, where matplotlib is installed, NAME-*.png."""
-    from tpc_broker.bench.plots import draw
-    from tpc_broker.bench.table import render
+    from tpc_broker.bench.plots import draw  # noqa: PLC0415 (an optional extra)
+    from tpc_broker.bench.table import render  # noqa: PLC0415
 
     results.save(folder / f"{name}.json")
     report = folder / f"{name}.md"

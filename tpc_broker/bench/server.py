@@ -20,11 +20,11 @@ _PORT_HIGHEST: Final = 32_000
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
-class PeerUnavailable(RuntimeError):
+class PeerUnavailable(RuntimeError):  # noqa: N818 (it says what is)
     """A peer cannot be had on this machine; the message is the reason why its rows are missing."""
 
 
-class ServerFailed(RuntimeError):
+class ServerFailed(RuntimeError):  # noqa: N818 (it says what happened)
     """A server did not start or ended by itself; the message carries the end of its log."""
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tpc_broker.bench.server import Server
 
 
-class CountsDiffer(RuntimeError):
+class CountsDiffer(RuntimeError):  # noqa: N818 (it says what is)
     """The server does not hold what it acknowledged, or a reader did not get what was there."""
 
 

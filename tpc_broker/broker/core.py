@@ -59,7 +59,7 @@ class Place:
 
 
 class Core:
-    def __init__(
+    def __init__(  # noqa: PLR0913  (a core is put together from its ports here, and nowhere else)
         self,
         place: Place,
         configuration: BrokerConfiguration,

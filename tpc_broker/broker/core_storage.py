@@ -89,7 +89,7 @@ class Led:
 class JournalledStorage:
     """See the module's theory. ``CoreStorage`` of the ports."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         recovered: RecoveredCore,
         plane: DataPlane,

@@ -27,7 +27,7 @@ SCAN_BYTES = 1 << 20
 
 
 class Partition:
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         topic_id: TopicId,
         topic_name: str,

@@ -236,7 +236,7 @@ class DataPlane(Protocol):
     def watch(self, handle: int) -> None: ...
 
     def read(
-        self, handle: int, offset: int, upto: int, bytes_max: int, at_least_one: bool
+        self, handle: int, offset: int, upto: int, bytes_max: int, at_least_one: bool  # noqa: FBT001
     ) -> tuple[list[Any], int] | None:
         """Whole batches from memory; None: they are in the segments."""
         ...

@@ -19,7 +19,7 @@ import click
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="For the report; default: only shown.")
 @click.option("--name", default="", help="Of the report's files; default: date and commit.")
 @click.option("--note", default="", help="A sentence that stands above the report.")
-def bench(
+def bench(  # noqa: PLR0913 - one parameter per option
     workloads: tuple[str, ...], peers: tuple[str, ...], rounds: int, seconds: float, warm_up: float, cores: int,
     folder: Path | None, output: Path | None, name: str, note: str,
 ) -> None:  # fmt: skip
@@ -27,9 +27,9 @@ def bench(
 
     What a peer lacks on this machine is said in the report.
     """
-    from tpc_broker.bench.compiled import CannotBuild
-    from tpc_broker.bench.run import Run, Settings, write_report
-    from tpc_broker.bench.table import render
+    from tpc_broker.bench.compiled import CannotBuild  # noqa: PLC0415 (the clients start without it)
+    from tpc_broker.bench.run import Run, Settings, write_report  # noqa: PLC0415
+    from tpc_broker.bench.table import render  # noqa: PLC0415
 
     settings = Settings(
         workloads=workloads, peers=peers, rounds=rounds, warm_up_s=warm_up, measured_s=seconds, cores=cores,

@@ -31,14 +31,14 @@ POLL_S = 0.2
 @click.option("--group", default=None, help="Consume as a member of this group, and commit.")
 @click.option("--exit-at-end", is_flag=True, help="End when every partition has been read to its end.")
 @common_options
-def consume(
+def consume(  # noqa: PLR0913
     topic: str,
     start: str,
     count: int | None,
     group: str | None,
-    exit_at_end: bool,
+    exit_at_end: bool,  # noqa: FBT001
     bootstrap: str,
-    as_json: bool,
+    as_json: bool,  # noqa: FBT001
 ) -> None:
     """Print the records of TOPIC: values as lines, or with --json one object a line."""
     place = parse_start(start)

@@ -49,14 +49,14 @@ class Deliveries:
 @click.option("--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none")
 @click.option("--partition", type=int, default=None, help="To this partition only.")
 @common_options
-def produce(
+def produce(  # noqa: PLR0913
     topic: str,
     file: IO[bytes],
     key_separator: str | None,
     compression: str,
     partition: int | None,
     bootstrap: str,
-    as_json: bool,
+    as_json: bool,  # noqa: FBT001
 ) -> None:
     """Write each line of FILE (or standard input) as one record to TOPIC."""
     if key_separator == "":
@@ -112,7 +112,7 @@ def _records(file: IO[bytes], key_separator: str | None) -> Iterator[tuple[bytes
         yield key, value, size
 
 
-def _send(
+def _send(  # noqa: PLR0913
     producer: Producer, topic: str, key: bytes | None, value: bytes, partition: int | None, deliveries: Deliveries
 ) -> None:
     place: dict[str, Any] = {} if partition is None else {"partition": partition}

@@ -47,7 +47,7 @@ def wait_for(futures: dict[Any, Any], bootstrap: str) -> Any:
 @click.option("--partitions", type=int, default=-1, help="Number of partitions. Default: the broker's.")
 @click.option("--config", "configs", multiple=True, metavar="K=V", help="A topic setting. Repeatable.")
 @common_options
-def create(name: str, partitions: int, configs: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
+def create(name: str, partitions: int, configs: tuple[str, ...], bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     """Create a topic."""
     settings = {}
     for config in configs:
@@ -67,7 +67,7 @@ def create(name: str, partitions: int, configs: tuple[str, ...], bootstrap: str,
 @topic.command("list")
 @click.option("--internal", is_flag=True, help="Internal topics too.")
 @common_options
-def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:
+def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     """List topics."""
     try:
         metadata = admin_client(bootstrap).list_topics(timeout=REQUEST_TIMEOUT_S)
@@ -83,7 +83,7 @@ def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:
 @topic.command()
 @click.argument("name")
 @common_options
-def describe(name: str, bootstrap: str, as_json: bool) -> None:
+def describe(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     """Partitions with their leaders and offsets, and the settings that differ from the default."""
     admin = admin_client(bootstrap)
     try:
@@ -132,7 +132,7 @@ def _offsets(admin: AdminClient, name: str, indexes: list[int], spec: Any, boots
 @topic.command()
 @click.argument("name")
 @common_options
-def delete(name: str, bootstrap: str, as_json: bool) -> None:
+def delete(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     """Delete a topic and its records."""
     admin = admin_client(bootstrap)
     wait_for(admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S), bootstrap)

@@ -116,7 +116,7 @@ def offsets_answer(response: Any) -> dict[TopicPartition, OffsetAnswer]:
     }
 
 
-def fetch_request(
+def fetch_request(  # noqa: PLR0913 - the fields of the request
     version: int,
     where: TopicPartition,
     topic_id: bytes,

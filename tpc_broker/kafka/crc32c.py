@@ -10,7 +10,7 @@ def _table() -> tuple[int, ...]:
     table = []
     for value in range(256):
         for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)  # noqa: PLW2901 - the shift register
         table.append(value)
     return tuple(table)
 
@@ -26,7 +26,7 @@ def crc32c_portable(data: bytes | bytearray | memoryview) -> int:
 
 def _native() -> Callable[[Any], int] | None:
     try:
-        from tpc_broker._bytes import ffi, lib
+        from tpc_broker._bytes import ffi, lib  # noqa: PLC0415 - optional, decided at import
     except ImportError:
         return None
     native = getattr(lib, "tpc_crc32c", None)

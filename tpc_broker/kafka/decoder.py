@@ -130,7 +130,7 @@ class DecoderSource(Source):
             self.emit(f"n, = {unpack}(buf, p)")
             self.emit(f"p += {size}")
 
-    def read_blob(self, field: FieldSchema, target: str, nullable: bool) -> None:
+    def read_blob(self, field: FieldSchema, target: str, nullable: bool) -> None:  # noqa: FBT001 - generator, one caller pair
         """A string, bytes or records."""
         is_string = field.element == "string"
         if is_string:

@@ -36,5 +36,5 @@ class EncodeError(_MessageError):
     """The message cannot be written: out of range, null where it is not allowed, or a version without the field."""
 
 
-class Refused(CodecError):
+class Refused(CodecError):  # noqa: N818 - internal signal, turned into one of the above with its place
     """Raised inside generated code; carries only the reason."""

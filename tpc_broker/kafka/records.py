@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from struct import error as StructError
+from struct import error as StructError  # noqa: N812 - it is an exception class
 from typing import Any, NamedTuple
 
 from .compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
@@ -107,7 +107,7 @@ def _record_bytes(record: Record, timestamp_delta: int, offset_delta: int) -> by
     return zigzag(len(body)) + body
 
 
-def build_batch(
+def build_batch(  # noqa: PLR0913 - the fields of the format
     records: Sequence[Record],
     *,
     base_offset: int = 0,
@@ -154,7 +154,7 @@ def build_batch(
     return bytes(batch)
 
 
-def control_batch(
+def control_batch(  # noqa: PLR0913 - the fields of the format
     control: ControlType,
     *,
     producer_id: int,

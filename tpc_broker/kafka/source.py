@@ -7,7 +7,7 @@ field of which element it was. So a good message costs nothing for the quality o
 
 from collections.abc import Callable
 from struct import Struct
-from struct import error as StructError
+from struct import error as StructError  # noqa: N812 - it is an exception class
 from types import TracebackType
 from typing import Any
 
@@ -59,7 +59,7 @@ class Source:
 
     def compile(self, name: str) -> Callable[..., Any]:
         code = compile("\n".join(self.lines) + "\n", f"<{self.schema.name} v{self.version} {name}>", "exec")
-        exec(code, self.scope)
+        exec(code, self.scope)  # noqa: S102 - source made from our schema
         function: Callable[..., Any] = self.scope[name]
         return function
 

@@ -158,7 +158,7 @@ def _parse_double(definition: ConfigDefinition, text: str) -> float:
         value = float(text)
     except ValueError:
         value = float("nan")
-    if value != value:
+    if value != value:  # noqa: PLR0124 - the one value that differs from itself
         raise definition.refusal(text, "Not a number of type DOUBLE")
     return value
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.controller import CreatableTopic, GrowableTopic
 
 
-class Refusal(Exception):
+class Refusal(Exception):  # noqa: N818 - an expected result inside the controller, which turns it into a response
     """A request, or one item of it, that is answered with an error code."""
 
     def __init__(self, code: ErrorCode, message: str | None) -> None:

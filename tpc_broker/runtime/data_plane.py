@@ -302,7 +302,7 @@ class RingDataPlane:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def read(
-        self, handle: int, offset: int, upto: int, bytes_max: int, at_least_one: bool
+        self, handle: int, offset: int, upto: int, bytes_max: int, at_least_one: bool  # noqa: FBT001
     ) -> tuple[list[Any], int] | None:
         """Whole batches from memory; None: the segments have them."""
         slices = self._slices

@@ -55,7 +55,7 @@ def serve(**arguments: object) -> None:
 @main.command()
 @click.option("--data", default="./data", show_default=True, help="Directory of the log; it need not exist yet.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for programs.")
-def doctor(data: str, as_json: bool) -> None:
+def doctor(data: str, as_json: bool) -> None:  # noqa: FBT001
     """Examine this host: can the broker run here, how fast, and which command mends what is wrong.
 
     Exit code 0 when the broker can run here, 2 when it cannot. Nothing is changed.

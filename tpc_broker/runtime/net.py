@@ -66,7 +66,7 @@ class RingStream(trio.abc.HalfCloseableStream):
         """Take over a connected socket (which is detached from its object)."""
         if connected.family in {socket.AF_INET, socket.AF_INET6}:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connected.setblocking(False)
+        connected.setblocking(False)  # noqa: FBT003 (positional in Python)
         self._ring = ring
         self._fd = connected.detach()
         self._closing = False
@@ -392,7 +392,7 @@ class RingListener(trio.abc.Listener[RingStream]):
     """A listening socket, owned; any number of tasks may accept."""
 
     def __init__(self, ring: Ring, listening: socket.socket) -> None:
-        listening.setblocking(False)
+        listening.setblocking(False)  # noqa: FBT003 (positional in Python)
         self._ring = ring
         self.socket = listening
         self._accepting = 0
@@ -434,7 +434,7 @@ async def connect_stream(ring: Ring, family: int, address: str | tuple[str, int]
     """Connect to a Unix path (`AF_UNIX`) or a numeric host and port. `OSError` when it fails."""
     connecting = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        connecting.setblocking(False)
+        connecting.setblocking(False)  # noqa: FBT003 (positional in Python)
         await ring.connect(connecting.fileno(), packed_address(family, address))
     except BaseException:
         connecting.close()

@@ -13,7 +13,7 @@ from tpc_broker import limits
 if TYPE_CHECKING:
     from tpc_broker.model import CoreId
 
-WILDCARDS = frozenset({"0.0.0.0", "::", "", "*"})
+WILDCARDS = frozenset({"0.0.0.0", "::", "", "*"})  # noqa: S104  (named here to be refused without --advertise)
 
 
 class StartError(Exception):

@@ -53,7 +53,7 @@ _EVENT = struct.Struct("=I4xQqqQ")
 assert _EVENT.size == ffi.sizeof("tpc_event")
 
 
-class RingUnavailable(Exception):
+class RingUnavailable(Exception):  # noqa: N818 (a state of the host, like trio's Cancelled)
     """There is no io_uring here. The text is one sentence for the operator, who gets exit code 2."""
 
 
@@ -401,10 +401,10 @@ class Ring:
         return written
 
     async def fsync(self, fd: int) -> None:
-        await self._checked(lib.tpc_operation_fsync, fd, False)
+        await self._checked(lib.tpc_operation_fsync, fd, False)  # noqa: FBT003 (cffi has no keyword arguments)
 
     async def fdatasync(self, fd: int) -> None:
-        await self._checked(lib.tpc_operation_fsync, fd, True)
+        await self._checked(lib.tpc_operation_fsync, fd, True)  # noqa: FBT003
 
     async def open(self, path: str, flags: int, mode: int = 0o644, *, folder_fd: int | None = None) -> int:
         """Open a file, always close-on-exec; the descriptor."""
@@ -431,7 +431,7 @@ class Ring:
 
     async def accept(self, fd: int) -> int:
         """The descriptor of a new connection, non-blocking and close-on-exec."""
-        return await self._checked(lib.tpc_operation_accept, fd, False)
+        return await self._checked(lib.tpc_operation_accept, fd, False)  # noqa: FBT003
 
     async def connect(self, fd: int, address: bytes) -> None:
         """Connect to a packed `struct sockaddr`."""
@@ -472,7 +472,7 @@ class Ring:
 
     async def poll(self, fd: int, events: int) -> int:
         """Wait until any of `events` (`select.POLL…`) is there; those that are."""
-        return await self._checked(lib.tpc_operation_poll, fd, events, False)
+        return await self._checked(lib.tpc_operation_poll, fd, events, False)  # noqa: FBT003
 
     def receive_buffers(self) -> Any:
         """Buffers of multishot receives, made at the first call; `None` where the kernel has none."""

@@ -128,7 +128,7 @@ class Supervisor:
             return
         log.info("cores: %s yesterday, %d now; recovering every journal first", data.cores, self._options.cores)
         arguments = self._core_options(CoreId(0), control_fd=-1, recover_only=True).to_arguments()
-        process = subprocess.Popen([*CORE_COMMAND, *arguments])
+        process = subprocess.Popen([*CORE_COMMAND, *arguments])  # noqa: ASYNC220  (nothing else runs yet)
         code = await _wait_for(process)
         if code != 0:
             raise StartError(f"recovery of yesterday's journals failed (exit code {code}); the log says why")
@@ -259,7 +259,7 @@ class Supervisor:
         while True:
             await trio.lowlevel.wait_readable(listener.fileno())
             try:
-                listener.setblocking(False)
+                listener.setblocking(False)  # noqa: FBT003  (the name of the method says it)
                 connection, _address = listener.accept()
             except OSError:
                 await trio.sleep(0.05)

@@ -102,7 +102,7 @@ class _StallLog:
 
     def _watch(self) -> None:
         while lib.tpc_ring_wait_stalled(self._ring.pointer) == 1:
-            frame = sys._current_frames().get(self._core_thread)
+            frame = sys._current_frames().get(self._core_thread)  # noqa: SLF001 (the documented way to see another thread)
             now_s = time.monotonic()
             if frame is None or now_s < self._quiet_until_s:
                 self._unlogged += 1
@@ -195,7 +195,7 @@ class RingIOManager:
             self.ring.cancel(wait.operation)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        wait.operation = self.ring.start(lib.tpc_operation_poll, fd, events, False, callback=complete)
+        wait.operation = self.ring.start(lib.tpc_operation_poll, fd, events, False, callback=complete)  # noqa: FBT003
         self._waiting[key] = wait
         await trio.lowlevel.wait_task_rescheduled(abort)
 
@@ -229,7 +229,7 @@ def check_trio() -> None:
         )
 
 
-def run(
+def run(  # noqa: PLR0913 (trio.run's own parameters)
     async_fn: Callable[..., Awaitable[T]],
     *args: Any,
     options: RingOptions | None = None,
@@ -279,5 +279,5 @@ def current_ring() -> Ring:
     except AttributeError:
         raise RuntimeError("must be called from a task") from None
     if not isinstance(manager, RingIOManager):
-        raise RuntimeError("this trio does not run on a ring: start it with tpc_broker.runtime.trio_ring.run")
+        raise RuntimeError("this trio does not run on a ring: start it with tpc_broker.runtime.trio_ring.run")  # noqa: TRY004
     return manager.ring

@@ -194,13 +194,13 @@ class TpcStreamWriter(DataSourceStreamArrowWriter):
             return Written(0, query_id, batch_id)
         return Written(_write_all(self._options, iterator), query_id, batch_id)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Note that the epoch is whole."""
         queries = {message.query_id for message in messages if isinstance(message, Written) and message.query_id}
         for query_id in queries:
             EpochLedger(cluster_of(self._options.cluster)).commit(query_id, batchId)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing to take back: the epoch is not noted, and will be written again."""
 
 

@@ -54,16 +54,16 @@ class TpcDataSource(DataSource):
         options = _checked(read_options(self.options, streaming=False), schema)
         return SegmentReader(options) if options.path else TpcReader(options)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         return TpcStreamReader(_checked(read_options(self.options, streaming=True), schema))
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from tpc_broker.spark.sink import TpcWriter
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's signature
+        from tpc_broker.spark.sink import TpcWriter  # noqa: PLC0415 - a read does not need it
 
         return TpcWriter(write_options(self.options), schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        from tpc_broker.spark.sink import TpcStreamWriter
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802, FBT001
+        from tpc_broker.spark.sink import TpcStreamWriter  # noqa: PLC0415 - a read does not need it
 
         del overwrite  # what a stream appends is never taken back
         return TpcStreamWriter(write_options(self.options), schema)
@@ -118,14 +118,14 @@ class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._target: Offsets | None = None
 
-    def initialOffset(self) -> OffsetsJson:
+    def initialOffset(self) -> OffsetsJson:  # noqa: N802 - Spark's name
         return to_json(self._planner().start())
 
-    def getDefaultReadLimit(self) -> ReadLimit:
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         rows_max = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
-    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:
+    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802 - Spark's name
         begin, planner = from_json(start), self._planner()
         latest = planner.latest() if self._target is None else self._target
         latest = planner.not_before(begin, latest)
@@ -135,10 +135,10 @@ class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest = limit_offsets({**first, **begin}, latest, limit.max_rows)
         return to_json(latest)
 
-    def reportLatestOffset(self) -> OffsetsJson:
+    def reportLatestOffset(self) -> OffsetsJson:  # noqa: N802 - Spark's name
         return to_json(self._planner().latest())
 
-    def prepareForTriggerAvailableNow(self) -> None:
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._target = self._planner().latest()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:

@@ -417,25 +417,25 @@ class Normaliser:
             values["Brokers"] = values["Brokers"][:1] if same else values["Brokers"]
         return values
 
-    def _Metadata(self, values: dict[str, Any]) -> dict[str, Any]:
+    def _Metadata(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802 (named after the API)
         others = [one for one in values["Topics"] if one["ErrorCode"] != 0]
         listed = [one for one in values["Topics"] if one["ErrorCode"] == 0]
         values["Topics"] = self._own(listed, "Name") + others
         return self._one_broker(values)
 
-    def _DescribeCluster(self, values: dict[str, Any]) -> dict[str, Any]:
+    def _DescribeCluster(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         return self._one_broker(values)
 
-    def _ListGroups(self, values: dict[str, Any]) -> dict[str, Any]:
+    def _ListGroups(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         values["Groups"] = sorted(self._own(values["Groups"], "GroupId"), key=lambda group: group["GroupId"])
         return values
 
-    def _DescribeLogDirs(self, values: dict[str, Any]) -> dict[str, Any]:
+    def _DescribeLogDirs(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         for one in values["Results"]:
             one["Topics"] = self._own(one["Topics"], "Name")
         return values
 
-    def _ApiVersions(self, values: dict[str, Any]) -> dict[str, Any]:
+    def _ApiVersions(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         values["FinalizedFeaturesEpoch"] = "<epoch>" if values.get("FinalizedFeaturesEpoch", -1) >= 0 else "<none>"
         return values
 

@@ -74,7 +74,7 @@ class KafkaLikePeer(Peer):
             KAFKA_PRODUCE, connections, depth=shape.depth, rate=shape.rate, warm_up_s=seconds[0], measure_s=seconds[1]
         )
 
-    def fetch_plan(
+    def fetch_plan(  # noqa: PLR0913 - what a consumer chooses
         self, topic: str, partitions: int, connections: int, *, bytes_max: int, ends: dict[int, int] | None,
         seconds: float = 30.0,
     ) -> Plan:  # fmt: skip

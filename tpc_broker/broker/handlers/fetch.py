@@ -119,7 +119,7 @@ async def _read_all(
     return readings
 
 
-async def _read_one(
+async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
     core: Core, reading: Reading, isolation_level: int, left: int, *, may_exceed: bool, is_follower: bool
 ) -> None:
     found = _readable(core, reading, is_follower=is_follower)

@@ -60,7 +60,7 @@ def _duplicates(topics: list[Any]) -> set[tuple[str, int]]:
     return twice
 
 
-async def _list_one(
+async def _list_one(  # noqa: PLR0913  (one question with all that it depends on)
     core: Core, version: int, isolation_level: int, name: str, asked: Any, answer: Any
 ) -> None:
     found = core.partitions.find(name, asked.partition_index)
