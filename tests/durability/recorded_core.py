@@ -1,6 +1,6 @@
 """One core's journal, partitions, segments and checkpoints at work, with every write and flush recorded.
 
-Run as a program: ``python -m tests.durability.recorded_core FOLDER RECORD SEED MUTANT``. It stands on what a core
+Run as a program: ``python -m tests.durability.recorded_core FOLDER RECORD SEED MUTANT MODE``. It stands on what a core
 process stands on (`tpc_broker.runtime.assembly`), without clients: appends, log starts, deletions and checkpoints
 are asked for directly, and what was acknowledged is noted in the record itself (`crash_images.MARK`), so that its place
 among the writes is exact. Marks are words:
@@ -11,7 +11,8 @@ among the writes is exact. Marks are words:
     trimming / trimmed PARTITION OFFSET
     deleting / deleted PARTITION
 
-PARTITION is the topic id. A mutant is a fault built in on purpose, which the crash images must show.
+PARTITION is the topic id. A mutant is a fault built in on purpose, which the crash images must show. MODE is a name of
+`JournalMode`, the way in which commits are written.
 """
 
 from __future__ import annotations
@@ -248,8 +249,9 @@ async def _record(options: CoreOptions, seed: int, mutant: str) -> None:
         lib.tpc_recorder_stop()
 
 
-def main(folder: str, record: str, seed: str, mutant: str) -> None:
+def main(folder: str, record: str, seed: str, mutant: str, mode: str) -> None:
     assert mutant in MUTANTS, mutant
+    assembly.probe_journal_mode = lambda *_: journal.JournalMode[mode]
     journal.JOURNAL_BYTES_MIN = JOURNAL_BYTES
     journal.FILE_SYSTEM_SHARE_MAX = 0.0
     storage_checkpoint.BALLAST_BYTES = 4096

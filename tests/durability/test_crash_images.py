@@ -30,7 +30,7 @@ from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 
 ROOT = Path(__file__).resolve().parents[2]
-IMAGES = 150
+IMAGES = 80
 IMAGES_OF_MUTANT = 400
 IN_C = ("no dsync", "early acknowledgement")
 
@@ -134,10 +134,12 @@ async def check_images(
     return problems
 
 
-def record_life(folder: Path, seed: int, mutant: str, python_path: Path) -> tuple[Path, Path]:
+def record_life(
+    folder: Path, seed: int, mutant: str, python_path: Path, mode: str = "DIRECT_DSYNC"
+) -> tuple[Path, Path]:
     """Run the recorded program; its record, and the folder that its data was in."""
     root, record = folder / "data", folder / "record"
-    command = [sys.executable, "-m", "tests.durability.recorded_core", str(root), str(record), str(seed), mutant]
+    command = [sys.executable, "-m", "tests.durability.recorded_core", str(root), str(record), str(seed), mutant, mode]
     done = subprocess.run(
         command,
         cwd=python_path, env={**os.environ, "PYTHONPATH": str(python_path)},
@@ -166,8 +168,9 @@ def built_with_mutants(tmp_path_factory) -> Path:
     return target
 
 
-def test_recovery_passes_on_every_image(tmp_path, seed):
-    root, record = record_life(tmp_path, seed, "none", ROOT)
+@pytest.mark.parametrize("mode", ["DIRECT_DSYNC", "BUFFERED_DSYNC", "BUFFERED_FDATASYNC"])
+def test_recovery_passes_on_every_image(tmp_path, seed, mode):
+    root, record = record_life(tmp_path, seed, "none", ROOT, mode)
     problems = run_on_ring(lambda: check_images(record, root, random.Random(seed), IMAGES, until=5))
     assert not problems, "\n".join([f"seed {seed}", *problems])
 

@@ -11,12 +11,13 @@ import random
 import pytest
 
 from tests.durability.conftest import against_kafka, new_broker
-from tests.durability.readback import compare
+from tests.durability.readback import compare, problems_of_records, read_everything
 from tests.durability.workload import Workload
 from tests.support.broker_process import TpcBroker
 from tests.support.raw_client import RawConnection
 
 CORES_MAX = 4
+RELAXED_KILLS = 6
 TOPICS = {"crash-a": 4, "crash-b": 3, "crash-c": 1}
 SMALL = {"journal.bytes.max": str(8 << 20), "log.segment.bytes": str(1 << 20)}
 """So that checkpoints, recycling and rolls happen between kills."""
@@ -98,6 +99,36 @@ def test_nothing_acknowledged_is_lost_or_doubled(tmp_path, seed, request):
         assert not problems, "\n".join([f"seed {seed}", *problems[:20], *attack.done])
         assert workload.ledger.acknowledged_count() > kills * 100
         assert_quiet(broker)
+    finally:
+        workload.abandon()
+        broker.kill()
+
+
+@pytest.mark.skipif(against_kafka(), reason="a setting of ours")
+def test_relaxed_loses_only_what_nobody_saw(tmp_path, seed):
+    """`durability=relaxed`: an answer may be early, a reader never is; idempotent producers go on after a loss."""
+    chooser = random.Random(seed)
+    broker = new_broker(tmp_path, 2, SMALL)
+    broker.start()
+    bootstrap = ",".join(f"{broker.host}:{port}" for port in broker.ports)
+    config = {"durability": "relaxed"}
+    workload = Workload(
+        bootstrap, {"relaxed": 4}, producers_count=3, records_per_second=3000, seed=seed, config=config
+    )  # fmt: skip
+    try:
+        workload.start()
+        for _ in range(RELAXED_KILLS):
+            workload.run_for(chooser.uniform(0.3, 1.0))
+            broker.kill()
+            broker.start()
+        workload.run_for(0.5)
+        workload.finish()
+        stored = read_everything(bootstrap, workload.ledger.partitions)
+        moment = workload.ledger.moment()
+        problems = problems_of_records(stored, workload.ledger, moment, everything=False, relaxed=True)
+        assert not problems, "\n".join([f"seed {seed}", *problems[:20]])
+        kept = sum(len(one.records) for one in stored.values())
+        assert kept > workload.ledger.acknowledged_count() * 0.8, "more than what was in flight is gone"
     finally:
         workload.abandon()
         broker.kill()

@@ -80,12 +80,20 @@ class Workload:
     """
 
     def __init__(
-        self, bootstrap: str, topics: dict[str, int], *, producers_count: int, records_per_second: float, seed: int
+        self,
+        bootstrap: str,
+        topics: dict[str, int],
+        *,
+        producers_count: int,
+        records_per_second: float,
+        seed: int,
+        config: dict[str, str] | None = None,
     ) -> None:
         self.bootstrap = bootstrap
         self.topics = topics
         self.ledger = Ledger([(name, index) for name, count in topics.items() for index in range(count)])
         self.failures: list[str] = []
+        self._config = config
         self._records_per_second = records_per_second / producers_count
         self._producers_count = producers_count
         self._seed = seed
@@ -99,7 +107,7 @@ class Workload:
 
     def start(self) -> None:
         """Make the topics and start everyone."""
-        create_topics(self.bootstrap, self.topics)
+        create_topics(self.bootstrap, self.topics, self._config)
         create_topics(self.bootstrap, {ALTERED: 1, TRIMMED: 1})
         actors: list[Callable[[], None]] = [partial(self._produce, number) for number in range(self._producers_count)]
         actors += [self._commit, self._alter, self._create_and_delete, self._trim]
