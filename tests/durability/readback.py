@@ -30,6 +30,7 @@ def when_led(ask: Callable[[], Any], deadline_seconds: float = 20) -> Any:
 
 
 _STARTING = {
+    KafkaError._UNKNOWN_PARTITION,  # what librdkafka makes of a partition that has no leader yet
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
