@@ -83,6 +83,8 @@ class Run:
         peer = kind(folder, mode)
         try:
             peer.start()
+            if peer.server is not None:
+                peer.server.settle()
             self.results.versions.setdefault(kind.name, peer.version())
             seconds = Seconds(self.settings.warm_up_s, self.settings.measured_s)
             cell.rounds.append(workload.run(workload, peer, "load", seconds))

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 _PORT_LOWEST: Final = 20_000
 _PORT_HIGHEST: Final = 32_000
+_LOOK_S: Final = 0.2
+_QUIET_SHARE: Final = 0.1
+"""Of one CPU: a server that uses less is idle."""
+_QUIET_LOOKS: Final = 3
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -118,6 +122,19 @@ class Server:
                     if line.startswith("Pss:"):
                         total += int(line.split()[1]) * 1024
         return total
+
+    def settle(self, deadline_s: float = 15.0) -> float:
+        """Wait until it is idle: what a server does after its start (fill a journal, warm up) is not to be measured.
+
+        Returns the seconds it took; at the deadline it goes on as it is.
+        """
+        began = time.monotonic()
+        quiet = 0
+        while quiet < _QUIET_LOOKS and time.monotonic() - began < deadline_s:
+            before_s = self.cpu_s()
+            time.sleep(_LOOK_S)
+            quiet = quiet + 1 if self.cpu_s() - before_s <= _QUIET_SHARE * _LOOK_S else 0
+        return time.monotonic() - began
 
     def stop(self, deadline_s: float = 30.0) -> None:
         """SIGTERM and wait; SIGKILL to what is left."""
