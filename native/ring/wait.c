@@ -2,7 +2,9 @@
  * The turn of a core: hooks, one io_uring_enter(2) that submits and waits, completions to their handlers, events to Python.
  *
  * Why the wait ends on its own under load: completions that C handles alone could keep it here for ever, and with it
- * Python's deadlines, the drain and the watchdog. So 1 ms or `work_max` completions after the first one it returns.
+ * Python's deadlines, the drain and the watchdog. So after 1 ms of work or `work_max` completions it returns. Time that the
+ * kernel let us wait is no work: a lone client whose requests take 0.1 ms each would else pay for a turn of Python at every
+ * tenth of them, and what Python has to do ends the wait by itself (a deadline, the wake-up descriptor, an event).
  * Completions that produced an event end the wait at once, after the batch they came in.
  */
 #include <errno.h>
@@ -78,13 +80,14 @@ static int deliver(tpc_ring *ring, tpc_event *events, unsigned events_max) {
 
 /* Waits in the kernel until `until_ns`, or not at all when something is there already. A call that also submitted says how
  * much, and not that a signal or the time-out ended its wait: ended too early and with nothing, it was a signal. */
-static int submit_and_wait(tpc_ring *ring, int64_t until_ns) {
+static int submit_and_wait(tpc_ring *ring, int64_t until_ns, int64_t *waited_ns) {
     bool waits = tpc_ring_events_pending(ring) == 0 && until_ns > ring->now_ns && io_uring_cq_ready(&ring->uring) == 0;
     bool ends = until_ns != INT64_MAX;
     if (waits && ends && !tpc_ring_has(ring, TPC_FEATURE_EXT_ARG)) arm_timer(ring, until_ns);
     int result = tpc_ring_enter(ring, waits, ends ? until_ns - ring->now_ns : -1);
     int64_t now = tpc_monotonic_ns();
     ring->statistics.wait_ns += now - ring->now_ns;
+    if (waits) *waited_ns += now - ring->now_ns;
     ring->now_ns = now;
     if (result == -EBUSY || result == -EAGAIN) return 0; /* completions first; what is queued stays queued */
     if (result == 0 && waits && now < until_ns && io_uring_cq_ready(&ring->uring) == 0) return -EINTR;
@@ -99,7 +102,7 @@ static void charge_work(tpc_ring *ring) {
 
 static int turn(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event *events, unsigned events_max) {
     int64_t deadline = timeout_ns < 0 || timeout_ns > INT64_MAX - ring->now_ns ? INT64_MAX : ring->now_ns + timeout_ns;
-    int64_t hot_since = 0;
+    int64_t hot_since = 0, waited_ns = 0;
     unsigned worked = 0;
     int result = 0;
     bool late = false, hot = false, busy = false;
@@ -109,18 +112,19 @@ static int turn(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event
     do {
         arm_wake(ring);
         int64_t hooks_until = run_hooks(ring);
-        result = submit_and_wait(ring, hooks_until < deadline ? hooks_until : deadline);
+        result = submit_and_wait(ring, hooks_until < deadline ? hooks_until : deadline, &waited_ns);
         if (result < 0 && result != -ETIME && result != -EINTR) return result;
         unsigned harvested = tpc_ring_harvest(ring, events_max);
         /* A hook that wants to be called at once again and again is hot work as well. */
         if (!busy && (harvested || hooks_until <= ring->now_ns)) {
             busy = true;
             hot_since = ring->now_ns;
+            waited_ns = 0;
         }
         worked += harvested;
         charge_work(ring);
         late = ring->now_ns >= deadline;
-        hot = busy && (worked >= work_max || ring->now_ns - hot_since >= HOT_WORK_NS_MAX);
+        hot = busy && (worked >= work_max || ring->now_ns - hot_since - waited_ns >= HOT_WORK_NS_MAX);
     } while (!tpc_ring_events_pending(ring) && !ring->woken && result != -EINTR && !late && !hot);
 
     /* What the handlers queued leaves now: it must not wait for Python's part of the turn. */

@@ -1,6 +1,7 @@
 """The C ring by itself, without trio: set-up, the wait, its ends, events, shut-down. With all features and with
 5.8's."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -133,6 +134,30 @@ def test_work_in_c_without_events_ends_the_wait_after_its_share(ring):
         assert wait(ring, 60_000, work_max=10) == []
         assert statistics(ring).hot_limits == 1
         assert right.recv(1000) == b"x" * 500
+
+
+def waits_out_its_time_beside_a_slow_completion(ring):
+    """A quiet send that ends at once, one that ends while the wait goes on, then nothing: did the wait last?"""
+    fast, fast_peer = socket.socketpair()
+    slow, slow_peer = socket.socketpair()
+    with fast, fast_peer, slow, slow_peer:
+        slow.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                slow.send(b"x" * 65536)
+        slow.setblocking(True)
+        lib.tpc_operation_send_quietly(ring, 1, fast.fileno(), b"x", 1, 0)
+        lib.tpc_operation_send_quietly(ring, 2, slow.fileno(), b"x", 1, 0)
+        reader = threading.Timer(0.05, slow_peer.recv, [1 << 24])
+        reader.start()
+        result = wait(ring, 300)
+        reader.join()
+        return result == -errno.ETIME
+
+
+def test_time_that_was_waited_is_no_hot_work(ring):
+    # A process that is interrupted in the middle of its work has worked for long, so it may try again.
+    assert any(waits_out_its_time_beside_a_slow_completion(ring) for _ in range(10))
 
 
 def test_a_quiet_send_reports_only_what_went_wrong_or_was_asked_for(ring):
