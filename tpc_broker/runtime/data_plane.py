@@ -351,7 +351,7 @@ class RingDataPlane:
         return [int(self._dirty[number]) for number in range(count)]
 
     def write_behind_take(self, handle: int, bytes_max: int) -> TakenBatches | None:
-        batches = ffi.new("tpc_tail_batch[]", WRITE_BEHIND_BATCHES_MAX)
+        batches = _new_uncleared("tpc_tail_batch[]", WRITE_BEHIND_BATCHES_MAX)
         count = lib.tpc_partition_write_behind_take(
             self._plane, handle, bytes_max, batches, WRITE_BEHIND_BATCHES_MAX
         )
