@@ -155,6 +155,18 @@ def batch_header(data: Buffer) -> BatchHeader:
     return _header(out)
 
 
+def find_batches_end(data: Buffer, next_offset: int) -> tuple[int, int]:
+    """How many bytes of ``data`` are whole batches with right checksums and rising offsets (not below ``next_offset``,
+    -1: any), and the offset behind the last one.
+    """
+    state = ffi.new("tpc_scan_state *")
+    state.next_offset = next_offset
+    view = ffi.from_buffer("uint8_t[]", data)
+    flags = lib.TPC_SCAN_CHECK_CRC | lib.TPC_SCAN_ALLOW_GAPS
+    lib.tpc_batch_scan(view, len(view), flags, state, ffi.NULL, 0)
+    return int(state.position), int(state.next_offset)
+
+
 def validate_batch(records: Buffer, limits: BatchLimits) -> BatchReport:
     """Judges the records field of one partition in a Produce request, in Kafka's order and with Kafka's codes."""
     report = ffi.new("tpc_batch_report *")

@@ -15,11 +15,11 @@ hand-over that was cut short is done again from what is there: `handover_needed`
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tpc_broker.broker.storage_checkpoint import JOURNAL_BYTES_MAX_DEFAULT, JournalFile, write_checkpoint
 from tpc_broker.broker.storage_recovery import recover_core
-from tpc_broker.log.files import checkpoint_file_name, parse_journal_file_name
+from tpc_broker.log.files import HANDOVER_FILE, checkpoint_file_name, parse_journal_file_name
 from tpc_broker.model import CoreId
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from tpc_broker.broker.storage_recovery import RecoveredCore
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.model import TopicPartition
-
-HANDOVER_FILE: Final = "handover"
-
 
 async def journal_cores(disk: Disk, data: Path) -> list[CoreId]:
     """Cores whose journals are there."""

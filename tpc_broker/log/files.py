@@ -34,6 +34,8 @@ DELETED_SUFFIX: Final = ".deleted"
 TEMPORARY_SUFFIX: Final = ".tmp"
 """A file that is being written and has no meaning until it is renamed."""
 
+HANDOVER_FILE: Final = "handover"
+"""Beside the journals: partitions were being handed to other cores."""
 SPARE_FILE: Final = "next-segment.spare"
 """Disk space that is reserved for a partition's next segment; the roll gives it its name."""
 

@@ -307,8 +307,10 @@ class PayloadReader:
         self._piece[0] = lib.tpc_journal_next_wanted(self._runs, self._wanted, self._piece[0])
         self.request: ReadRequest | None = None
         if self._piece[0] < self._runs.pieces_count:
-            piece = self._runs.pieces[self._piece[0]]
-            self.request = ReadRequest(_file_position(piece.position), max(piece.bytes, REPLAY_WINDOW_BYTES))
+            piece, last = self._runs.pieces[self._piece[0]], self._runs.pieces[self._runs.pieces_count - 1]
+            left = last.position + last.bytes - piece.position
+            length = min(left, REPLAY_WINDOW_BYTES) if left > 0 else REPLAY_WINDOW_BYTES  # the chain went round the end
+            self.request = ReadRequest(_file_position(piece.position), max(piece.bytes, length))
 
     def take(self, data: Buffer) -> list[tuple[int, memoryview]]:
         """What was read for `request`, possibly shortened by the end of the file: the wanted bytes of each target that

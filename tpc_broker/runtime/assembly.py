@@ -131,7 +131,8 @@ async def _recover(options: CoreOptions, disk: RingDisk, settings: Settings) -> 
     for remark in report.remarks:
         log.info("recovery: %s", remark)
     for offline in recovered.offline.values():
-        log.error("%s-%d is offline: %s", offline.topic, offline.key.partition, offline.reason)
+        log.error("%s-%d is offline: %s; stop the broker and see: tpc-broker repair --data %s",
+                  offline.topic, offline.key.partition, offline.reason, options.data)  # fmt: skip
     return recovered
 
 

@@ -14,7 +14,7 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tpc_broker.broker.storage_handover import HANDOVER_FILE
+from tpc_broker.log.files import HANDOVER_FILE
 from tpc_broker.model import CoreId
 from tpc_broker.runtime.options import StartError
 

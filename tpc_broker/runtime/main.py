@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import trio
@@ -12,8 +13,6 @@ import trio
 from tpc_broker import __version__
 from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.metadata.settings import load_settings
-from tpc_broker.runtime.doctor import Severity, examine_host
-from tpc_broker.runtime.doctor import report as doctor_report
 from tpc_broker.runtime.logs import set_up_logging
 from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, resolve_addresses
 from tpc_broker.runtime.ring import Ring, RingUnavailable
@@ -48,8 +47,7 @@ def serve(**arguments: object) -> None:
     try:
         sys.exit(_serve(arguments))
     except StartError as error:
-        click.echo(f"tpc-broker: {error}", err=True)
-        sys.exit(EXIT_CANNOT_RUN)
+        _refuse(str(error))
 
 
 @main.command()
@@ -60,9 +58,51 @@ def doctor(data: str, as_json: bool) -> None:  # noqa: FBT001
 
     Exit code 0 when the broker can run here, 2 when it cannot. Nothing is changed.
     """
+    from tpc_broker.runtime.doctor import Severity, examine_host  # noqa: PLC0415 (a start need not wait for it)
+    from tpc_broker.runtime.doctor import report as doctor_report  # noqa: PLC0415
+
     findings = examine_host(Path(data).expanduser().resolve())
     click.echo(doctor_report(findings, as_json=as_json))
     sys.exit(EXIT_CANNOT_RUN if any(finding.severity is Severity.FAILURE for finding in findings) else EXIT_OK)
+
+
+@main.command()
+@click.option("--data", default="./data", show_default=True, help="Directory of the log.")
+@click.option("--partition", default=None, metavar="TOPIC-N", help="Bring this partition back with what can be read.")
+@click.option("--accept-loss", is_flag=True, help="With --partition: what cannot be read is lost.")
+@click.option("--core", type=int, default=None, help="The core whose damaged journal is to be used up to the damage.")
+@click.option("--accept-journal-damage", is_flag=True, help="With --core: what lies behind the damage is lost.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for programs.")
+def repair(  # noqa: PLR0913 (click hands each option over by name)
+    data: str,
+    partition: str | None,
+    core: int | None,
+    *,
+    accept_loss: bool,
+    accept_journal_damage: bool,
+    as_json: bool,
+) -> None:
+    """List what is offline and why, or bring it back with what can be read.
+
+    The broker must be stopped. Without --partition or --core nothing is changed. Exit code 2 when it is refused.
+    """
+    from tpc_broker.runtime.repair import repair as run_repair  # noqa: PLC0415 (the server needs none of it)
+
+    if (partition is not None) != accept_loss:
+        _refuse("--partition and --accept-loss go together: the records that cannot be read are lost")
+    if (core is not None) != accept_journal_damage:
+        _refuse("--core and --accept-journal-damage go together: what lies behind the damage is lost")
+    if partition is not None and core is not None:
+        _refuse("one repair at a time: either --partition or --core")
+    try:
+        click.echo(run_repair(Path(data).expanduser().resolve(), partition=partition, core=core, as_json=as_json))
+    except (StartError, RingUnavailable) as error:
+        _refuse(str(error))
+
+
+def _refuse(reason: str) -> NoReturn:
+    click.echo(f"tpc-broker: {reason}", err=True)
+    sys.exit(EXIT_CANNOT_RUN)
 
 
 def _serve(arguments: dict[str, object]) -> int:
