@@ -21,6 +21,7 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.broker.core_storage import JournalledStorage
+from tpc_broker.broker.storage_checkpoint import release_ballast
 from tpc_broker.broker.storage_handover import hand_over, journal_cores
 from tpc_broker.broker.storage_handover import recover_all as recover_every_journal
 from tpc_broker.broker.storage_recovery import JournalDamagedError, RecoveredCore, recover_core
@@ -103,22 +104,37 @@ class JournalDescriptor:
             self.fd = -1
 
 
+async def _recover_with_ballast(options: CoreOptions, disk: RingDisk, settings: Settings) -> RecoveredCore:
+    """On a full disk once more without the ballast, which is there for this: recovery may be begun again any time."""
+    for attempt in range(2):
+        try:
+            return await recover_core(
+                disk,
+                Path(options.data),
+                options.core,
+                new_journal_id=uuid.uuid4().bytes,
+                journal_bytes_max=settings.journal_bytes_max,
+            )
+        except OSError as error:
+            if error.errno != errno.ENOSPC or attempt:
+                raise
+            await release_ballast(disk, Path(options.data))
+            log.warning("the disk is full; recovering again without the ballast")
+    raise AssertionError
+
+
 async def _recover(options: CoreOptions, disk: RingDisk, settings: Settings) -> RecoveredCore:
     started = time.monotonic()
     try:
-        recovered = await recover_core(
-            disk,
-            Path(options.data),
-            options.core,
-            new_journal_id=uuid.uuid4().bytes,
-            journal_bytes_max=settings.journal_bytes_max,
-        )
+        recovered = await _recover_with_ballast(options, disk, settings)
     except (JournalDamagedError, JournalUnreadableError, CheckpointError) as error:
         where = f"journal or checkpoint of core {options.core} in {options.data}"
-        raise CannotRunError(f"{where}: {error}; nothing was changed") from error
+        hint = f"nothing was changed; see: tpc-broker repair --data {options.data}"
+        raise CannotRunError(f"{where}: {error}; {hint}") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS):
-            raise CannotRunError(f"the data directory cannot be used: {error}") from error
+            hint = "; free some space: recovery writes a checkpoint" if error.errno == errno.ENOSPC else ""
+            raise CannotRunError(f"the data directory cannot be used: {error}{hint}") from error
         raise
     report = recovered.report
     if report.commits_count or report.trimmed_bytes or recovered.offline:
