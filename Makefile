@@ -3,6 +3,7 @@
 # make build  the set-up without the start
 # make lint   ruff and mypy
 # make bench  about ten minutes beside the peers that this machine has; the report lands in docs/benchmarks
+# make demo   a broker, a million web events, a streaming job and a Parquet archive on Spark (needs Java 17 or newer)
 #
 # Each step leaves a mark in .venv and is done again only when what it depends on has changed.
 PYTHON  ?= python3
@@ -16,7 +17,7 @@ DATA    ?= ./data
 ARGS    ?=
 TESTS   ?= tests
 
-.PHONY: run test build lint bench clean
+.PHONY: run test build lint bench demo clean
 
 run: $(BIN)/.built
 	@echo "Starting on $(LISTEN) with data in $(DATA). Talk to it from another terminal, for example with kcat:"
@@ -38,6 +39,10 @@ bench: $(BIN)/.built
 	@$(INSTALL) '.[bench]'
 	@$(BIN)/tpc bench --output docs/benchmarks $(ARGS)
 
+demo: $(BIN)/.built-spark
+	@command -v java >/dev/null || { echo "Spark needs Java 17 or newer (on Debian: apt-get install default-jre-headless)"; exit 1; }
+	@$(BIN)/python -m tpc_broker.spark.demo $(ARGS)
+
 $(BIN)/.system: scripts/system-packages.sh
 	@scripts/system-packages.sh run
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -57,6 +62,11 @@ $(BIN)/.built-test: $(BIN)/.system-test $(SOURCES)
 	@echo "Building, with what the tests need ..."
 	@$(INSTALL) '.[test,lint]'
 	@touch $(BIN)/.built $@
+
+$(BIN)/.built-spark: $(BIN)/.built
+	@echo "Installing Spark ..."
+	@$(INSTALL) '.[spark]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info tpc_broker/_bytes.c tpc_broker/_ring.c tpc_broker/_bytes.*.so tpc_broker/_ring.*.so

@@ -212,6 +212,7 @@ class RecordsWriter:
         self._kept: list[Any] = []
         self._input = ffi.new("tpc_records_input *")
         self._rows = len(timestamps_ms)
+        self._out = bytearray()
         self._bind(self._input.key, key)
         self._bind(self._input.value, value)
         assert timestamps_ms.null_count == 0, "timestamps have nulls"
@@ -263,11 +264,12 @@ class RecordsWriter:
         """
         assert rows.null_count == 0, "row numbers have nulls"
         assert rows.type == pa.int32(), rows.type
-        out = bytearray(bytes_max)
+        if len(self._out) < bytes_max:
+            self._out = bytearray(bytes_max)
         result = ffi.new("tpc_records_output *")
         at = ffi.cast("const int32_t *", rows.buffers()[1].address + 4 * (rows.offset + first))
-        used = lib.tpc_records_write(self._input, at, len(rows) - first, ffi.from_buffer(out), bytes_max, result)
+        used = lib.tpc_records_write(self._input, at, len(rows) - first, ffi.from_buffer(self._out), bytes_max, result)
         if result.records_count == 0:
             raise ValueError(f"row {rows[first].as_py()} is larger than {bytes_max} bytes")
-        data = bytes(memoryview(out)[:used])
+        data = bytes(memoryview(self._out)[:used])
         return WrittenRecords(data, result.records_count, result.base_timestamp, result.max_timestamp)

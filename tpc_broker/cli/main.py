@@ -1,4 +1,4 @@
-"""``tpc``: topics, produce, consume, bench."""
+"""``tpc``: topics, produce, consume, bench, pipelines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 from tpc_broker import __version__
 from tpc_broker.cli.bench import bench
 from tpc_broker.cli.consume import consume
+from tpc_broker.cli.pipeline import pipeline
 from tpc_broker.cli.produce import produce
 from tpc_broker.cli.topics import topic
 
@@ -22,7 +23,7 @@ def main() -> None:
 main.add_command(topic)
 main.add_command(produce)
 main.add_command(consume)
-main.add_command(bench)
+"""``tpc``: topics, produce, consume, bench, pipelines."""
 
 if __name__ == "__main__":
     sys.exit(main())

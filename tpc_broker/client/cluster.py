@@ -14,7 +14,7 @@ from tpc_broker.client.connection import Connection
 from tpc_broker.client.errors import ClientError, RefusedError, UnknownTopicError, UnreachableError
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.requests import Node, TopicFacts, TopicPartition
-from tpc_broker.kafka import ApiKey
+from tpc_broker.kafka import ApiKey, ErrorCode
 
 BACKOFF_SECONDS_FIRST: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 1.0
@@ -166,6 +166,21 @@ class Cluster:
                     found[where] = answer.offset
         if refusals:
             raise refusals[0]
+
+    def create_topic(self, name: str, partitions_count: int, configuration: Mapping[str, str] | None = None) -> bool:
+        """False when it exists already (however it is made)."""
+        request = requests.create_topic_request(name, partitions_count, configuration or {})
+        for failed in self.attempts():
+            try:
+                response = self.any_connection().call(ApiKey.CREATE_TOPICS, partial(_of_any_version, request))
+                code = response.topics[0].error_code
+                if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    raise RefusedError(code, f"making the topic {name}")
+            except ClientError as error:
+                failed(error)
+                continue
+            return bool(code == ErrorCode.NONE)
+        raise AssertionError
 
     def _metadata(self, names: Iterable[str] | None) -> requests.ClusterFacts:
         asked = None if names is None else list(names)

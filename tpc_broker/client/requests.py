@@ -11,6 +11,7 @@ from tpc_broker.client.isolation import Isolation
 from tpc_broker.kafka import ErrorCode, messages
 
 EARLIEST, LATEST = -2, -1
+CREATE_TIMEOUT_MS = 15_000
 FETCH_WITH_IDS_VERSION = 13
 _MISSING_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
 
@@ -162,6 +163,14 @@ def fetch_answer(response: Any) -> FetchAnswer:
         aborted,
         memoryview(row.records if row.records is not None else b""),
     )
+
+
+def create_topic_request(name: str, partitions_count: int, configuration: Mapping[str, str]) -> Any:
+    """One topic with the cluster's number of replicas."""
+    request = messages.CreateTopicsRequest
+    topic = request.CreatableTopic(name=name, num_partitions=partitions_count, replication_factor=-1)
+    topic.configs = [request.CreatableTopicConfig(name=key, value=value) for key, value in configuration.items()]
+    return request(topics=[topic], timeout_ms=CREATE_TIMEOUT_MS)
 
 
 def produce_request(batches: Mapping[TopicPartition, bytes], timeout_ms: int) -> Any:

@@ -7,21 +7,19 @@ and has one partition.
 
 import json
 import time
-from typing import Any, Final
+from typing import Final
 
 from tpc_broker.client import requests
 from tpc_broker.client.batches import RecordsPart
 from tpc_broker.client.cluster import Cluster
-from tpc_broker.client.errors import ClientError, DamagedDataError, RefusedError, UnknownTopicError
+from tpc_broker.client.errors import DamagedDataError, UnknownTopicError
 from tpc_broker.client.producing import Producer
 from tpc_broker.client.reading import RangeReader, ReadSettings
 from tpc_broker.client.requests import TopicPartition
-from tpc_broker.kafka import ApiKey, ErrorCode, messages
 from tpc_broker.kafka.records import HEADER_BYTES, Record, build_batch, read_records
 
 LEDGER_TOPIC: Final = "_tpc-spark-epochs"
 _WHERE: Final = TopicPartition(LEDGER_TOPIC, 0)
-_CREATE_TIMEOUT_MS: Final = 15_000
 
 
 class EpochLedger:
@@ -38,7 +36,7 @@ class EpochLedger:
 
     def commit(self, query_id: str, batch_id: int) -> None:
         """Durable when this returns."""
-        self._make_topic()
+        self._cluster.create_topic(LEDGER_TOPIC, 1, {"cleanup.policy": "compact"})
         value = json.dumps({"batch_id": batch_id}).encode()
         record = Record(value, query_id.encode(), int(time.time() * 1000))
         data = build_batch([record])[HEADER_BYTES:]
@@ -62,24 +60,3 @@ class EpochLedger:
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedDataError(f"{_WHERE}, offset {record.offset}: no epoch: {error}") from error
         self._batches[query_id] = max(batch_id, self._batches.get(query_id, -1))
-
-    def _make_topic(self) -> None:
-        request = messages.CreateTopicsRequest
-        topic = request.CreatableTopic(
-            name=LEDGER_TOPIC,
-            num_partitions=1,
-            replication_factor=-1,
-            configs=[request.CreatableTopicConfig(name="cleanup.policy", value="compact")],
-        )
-        for failed in self._cluster.attempts():
-            try:
-                response: Any = self._cluster.any_connection().call(
-                    ApiKey.CREATE_TOPICS, lambda _version: request(topics=[topic], timeout_ms=_CREATE_TIMEOUT_MS)
-                )
-                code = response.topics[0].error_code
-                if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                    raise RefusedError(code, f"making the topic {LEDGER_TOPIC}")
-            except ClientError as error:
-                failed(error)
-                continue
-            return
