@@ -20,6 +20,7 @@ def command(broker, topic, out):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_record_is_in_the_archive_once_though_the_job_was_killed(spark, broker, topic, produce, tmp_path):
     for partition in (0, 1):
         produce(topic, partition, [f"{partition}-{number}" for number in range(3000)])
