@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytestmark = pytest.mark.spark
 DEADLINE_SECONDS = 90
 

@@ -24,7 +24,7 @@ ALLOWED = {
     "client": FOUNDATION | NATIVE_COLUMNS | {"kafka"},
     "spark": FOUNDATION | NATIVE_COLUMNS | {"client", "kafka", "log"},
     "native_columns": {"_bytes"},
-    "cli": {"bench"},
+    "cli": {"bench", "spark"},
     "native_bytes": FOUNDATION | {"_bytes"},
     "native_journal": FOUNDATION | {"native_bytes", "_bytes"},
     "model": set(),

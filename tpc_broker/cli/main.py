@@ -23,7 +23,8 @@ def main() -> None:
 main.add_command(topic)
 main.add_command(produce)
 main.add_command(consume)
-"""``tpc``: topics, produce, consume, bench, pipelines."""
+main.add_command(bench)
+main.add_command(pipeline)
 
 if __name__ == "__main__":
     sys.exit(main())

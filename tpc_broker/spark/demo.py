@@ -154,7 +154,9 @@ def top_pages(spark: Any, address: str, checkpoint: str) -> list[Any]:
     with _progress() as bar:
         task = bar.add_task("counting", total=None)
         rows: dict[int, int] = {}
-        while not query.awaitTermination(0.5):
+        ended = False
+        while not ended:
+            ended = query.awaitTermination(0.5)
             rows |= {progress.batchId: progress.numInputRows for progress in query.recentProgress}
             bar.update(task, completed=sum(rows.values()))
     ranked = "SELECT *, row_number() OVER (PARTITION BY window ORDER BY visits DESC) AS place FROM top_pages"
@@ -163,9 +165,10 @@ def top_pages(spark: Any, address: str, checkpoint: str) -> list[Any]:
 
 
 def show(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    table = Table(*columns, title=title, title_justify="left", header_style="bold")
+    table = Table(*columns, header_style="bold")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
+    console.print(title, style="italic")
     console.print(table)
 
 
