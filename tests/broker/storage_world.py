@@ -253,4 +253,4 @@ class World:
                 partition.unwritten = [one for one in partition.acknowledged if one[0] >= storage.written_end_offset]
 
 
-__all__ = ["DATA", "FakeDisk", "PowerLoss", "StorageFailedError", "World"]
+__all__ = ["DATA", "SETTINGS", "FakeDisk", "PowerLoss", "StorageFailedError", "World"]

@@ -6,9 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.broker.fake_disk import FakeDisk
-from tests.broker.storage_world import PowerLoss, StorageFailedError, World
+from tests.broker.storage_world import DATA, SETTINGS, PowerLoss, StorageFailedError, World
 from tpc_broker.broker import storage_checkpoint
+from tpc_broker.broker.storage_recovery import recover_core
 from tpc_broker.log import journal
+from tpc_broker.log.batch import BATCH_HEADER_BYTES
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -186,3 +188,44 @@ def test_the_syncfs_way_is_as_safe(monkeypatch):
     monkeypatch.setattr(storage_checkpoint, "SYNCFS_PARTITIONS", 1)
     for seed in range(25):
         trio.run(lambda seed=seed: lives(seed))
+
+
+class WatchedDisk(FakeDisk):
+    """Counts the bytes read of each file."""
+
+    def __init__(self):
+        super().__init__()
+        self.names_open, self.bytes_read = {}, {}
+
+    async def open(self, path, flags, mode=0o644):
+        fd = await super().open(path, flags, mode)
+        self.names_open[fd] = path.name
+        return fd
+
+    async def read(self, fd, length, position):
+        data = await super().read(fd, length, position)
+        self.bytes_read[self.names_open[fd]] = self.bytes_read.get(self.names_open[fd], 0) + len(data)
+        return data
+
+
+def test_opening_reads_of_the_segments_one_header_at_most():
+    async def run():
+        world = World(1, partitions=2, disk=WatchedDisk())
+        await world.open()
+        for _number in range(40):
+            await world.append()
+        await world.checkpoint()
+        await world.append()
+        assert min(len(storage.segments) for storage in world.storages.values()) > 3
+        active = {storage.active.log_name for storage in world.storages.values()}
+        await world.core.close()
+        world.disk.bytes_read.clear()
+        core = await recover_core(
+            world.disk, DATA, 0, new_journal_id=bytes(16), settings_of=lambda _topic: SETTINGS
+        )
+        assert core.report.replayed_bytes
+        read = {name: size for name, size in world.disk.bytes_read.items() if name.endswith(".log")}
+        assert set(read) <= active
+        assert max(read.values(), default=0) <= BATCH_HEADER_BYTES  # the last index entry against the log
+
+    trio.run(run)
