@@ -37,7 +37,7 @@ lint: $(BIN)/.built-test
 
 bench: $(BIN)/.built
 	@$(INSTALL) '.[bench]'
-	@$(BIN)/tpc bench --output docs/benchmarks $(ARGS)
+	@$(BIN)/tpc bench --minutes 10 --warm-up 0.5 --seconds 1.5 --output docs/benchmarks $(ARGS)
 
 demo: $(BIN)/.built-spark
 	@command -v java >/dev/null || { echo "Spark needs Java 17 or newer (on Debian: apt-get install default-jre-headless)"; exit 1; }

@@ -46,6 +46,13 @@ def test_produced_records_are_those_that_the_broker_has(broker: TpcPeer) -> None
         check_stored(broker, "t", found.requests_all * 5 + 1)
 
 
+@pytest.mark.parametrize("key", ["1-librdkafka", "3-librdkafka"])
+def test_librdkafka_counts_what_it_gets_acknowledged(broker: TpcPeer, key: str) -> None:
+    made = workload(key).run(workload(key), broker, "t", TINY)
+    assert made.records_per_s > 0
+    assert made.latency_us["50"] > 0
+
+
 def test_a_number_of_requests_is_kept_to(broker: TpcPeer) -> None:
     plan = broker.produce_plan("t", Shape(connections=3, depth=2), (0.0, 30.0))
     found = run_load(Plan(KAFKA_PRODUCE, plan.connections, depth=2, warm_up_s=0, measure_s=30, requests_max=50))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,8 @@ class Settings:
     rounds: int = 3
     warm_up_s: float = 1.0
     measured_s: float = 4.0
+    minutes_max: float = 0.0
+    """No round is begun that would end later, as the one before took; 0: no such limit. One round is always made."""
     cores: int = 1
     folder: Path | None = None
     """Where the servers keep their data: it must lie on the disk to be measured."""
@@ -71,6 +74,7 @@ class Run:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._began = time.monotonic()
         self.base = Path(tempfile.mkdtemp(prefix="tpc-bench-", dir=settings.folder))
         seconds = f"{settings.warm_up_s:g} s warm-up, {settings.measured_s:g} s measured"
         told = {"rounds": settings.rounds, "round": seconds, "tpc_cores": settings.cores, "load": "raw generator in C"}
@@ -86,7 +90,7 @@ class Run:
             if peer.server is not None:
                 peer.server.settle()
             self.results.versions.setdefault(kind.name, peer.version())
-            seconds = Seconds(self.settings.warm_up_s, self.settings.measured_s)
+            seconds = Seconds(max(self.settings.warm_up_s, kind.warm_up_s_min), self.settings.measured_s)
             cell.rounds.append(workload.run(workload, peer, "load", seconds))
         finally:
             peer.kill()
@@ -112,6 +116,9 @@ class Run:
                 bar = progress.add_task("limits of the disk", total=len(steps) * self.settings.rounds)
                 self.results.limits = machine.disk_limits(self.base)
                 for number in range(self.settings.rounds):
+                    if not self._has_time(number):
+                        break
+                    self.results.settings["rounds"] = number + 1
                     for cell, kind, mode, workload in steps:
                         progress.update(bar, description=f"round {number + 1}: ({workload.key}) {cell.peer}")
                         self._try(cell, kind, mode, workload)
@@ -119,6 +126,12 @@ class Run:
         finally:
             shutil.rmtree(self.base, ignore_errors=True)
         return self.results
+
+    def _has_time(self, rounds_made: int) -> bool:
+        if rounds_made == 0 or self.settings.minutes_max == 0:
+            return True
+        used_s = time.monotonic() - self._began
+        return used_s + used_s / rounds_made <= self.settings.minutes_max * 60
 
     def _try(self, cell: Cell, kind: type[Peer], mode: str, workload: Workload) -> None:
         if kind.name in self.results.skipped:

@@ -148,7 +148,7 @@ def render(results: Results) -> str:
     if note := results.settings.get("note"):
         lines += [f"**{note}**", ""]
     for part in (machine, results.settings, results.versions):
-        lines += [f"- {name}: {value}" for name, value in part.items()]
+        lines += [f"- {name}: {value}" for name, value in part.items() if name != "note"]
     for name, reason in results.skipped.items():
         lines.append(f"- not measured: {name}: {reason}")
     if results.limits:

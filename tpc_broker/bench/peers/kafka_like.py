@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import ClassVar
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from tpc_broker.bench.kafka_requests import fetch_request, produce_request, record_batch
@@ -40,10 +40,17 @@ class KafkaLikePeer(Peer):
         give_up_at = time.monotonic() + 60
         while time.monotonic() < give_up_at:
             leaders = self.leaders(topic)
-            if len(leaders) == partitions:
+            if len(leaders) == partitions and self._answers_for(topic, partitions):
                 return leaders
             time.sleep(0.05)
         raise ServerFailed(f"{self.label}: not all of the {partitions} partitions got a leader")
+
+    def _answers_for(self, topic: str, partitions: int) -> bool:
+        """Whether the leaders know that they lead: Kafka's metadata is ahead of its logs."""
+        try:
+            return len(self.end_offsets(topic, partitions)) == partitions
+        except KafkaException:
+            return False
 
     def leaders(self, topic: str) -> dict[int, Address]:
         """By partition; those without a leader are left out."""

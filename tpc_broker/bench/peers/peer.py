@@ -37,6 +37,9 @@ class Peer(ABC):
     modes: ClassVar[dict[str, bool]]
     speaks_kafka: ClassVar[bool] = False
 
+    warm_up_s_min: ClassVar[float] = 0.0
+    """What the server needs before it is as fast as it gets."""
+
     def __init__(self, folder: Path, mode: str) -> None:
         assert mode in self.modes
         folder.mkdir(parents=True, exist_ok=True)
