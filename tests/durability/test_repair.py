@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 
 import pytest
@@ -192,3 +193,36 @@ def read_journal(data):
             request = machine.send(bytes(data[position : position + length]).ljust(length, b"\0"))
     except StopIteration as end:
         return end.value
+
+
+def test_a_missing_folder_and_a_damaged_sealed_segment(broker):
+    broker.overrides["log.segment.bytes"] = str(1 << 20)
+    broker.restart()
+    create(broker)
+    large = [value.ljust(100_000) for value in values(0, RECORDS)]
+    for partition in (0, 1):
+        assert produce(broker, partition, large) is None
+    broker.stop()
+    shutil.rmtree(log_file(broker, 0).parent)
+    sealed = sorted(log_file(broker, 1).parent.glob("*.log"))
+    assert len(sealed) > 3
+    sealed[-1].unlink()
+    data = bytearray(sealed[1].read_bytes())
+    data[-5] ^= 1
+    sealed[1].write_bytes(data)
+    broker.start()
+    assert produce(broker, 0, [b"refused"]) is not None
+    broker.stop()
+    listed = json.loads(repair(broker, "--json").stdout)["offline"]
+    assert [one["partition"] for one in listed] == ["events-0", "events-1"]
+    empty = json.loads(repair(broker, "--partition", "events-0", "--accept-loss", "--json").stdout)
+    assert (empty["log_start_offset"], empty["log_end_offset"]) == (RECORDS, RECORDS)
+    cut = json.loads(repair(broker, "--partition", "events-1", "--accept-loss", "--json").stdout)
+    end = cut["log_end_offset"]
+    assert int(sealed[1].stem) < end < int(sealed[2].stem)
+    assert cut["lost"] == [[end, RECORDS]]
+    broker.start()
+    assert produce(broker, 0, [b"new"]) is None
+    assert produce(broker, 1, [b"new"]) is None
+    assert consume(broker, 0) == [(RECORDS, b"new")]
+    assert consume(broker, 1) == [*enumerate(large[:end]), (end, b"new")]
