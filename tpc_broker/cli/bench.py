@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -36,6 +38,7 @@ def bench(  # noqa: PLR0913 - one parameter per option
         workloads=workloads, peers=peers, rounds=rounds, warm_up_s=warm_up, measured_s=seconds, minutes_max=minutes,
         cores=cores, folder=folder or Path.cwd(), note=note,
     )  # fmt: skip
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers it started end with it
     try:
         results = Run(settings).run()
     except (CannotBuild, ValueError) as refusal:
