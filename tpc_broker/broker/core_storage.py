@@ -6,11 +6,11 @@ The data plane (C) takes appends into the journal and memory. This brings them f
 
 * *write-behind*: durable batches go from memory to the segments, a little at a time, so that memory and journal can be
   given back; one taker per partition;
-* *room*: segment space is reserved before a batch is admitted to the journal (HARD_PARTS 10): the plane holds a number
+* *room*: segment space is reserved before a batch is admitted to the journal: the plane holds a number
   of admitted bytes for each partition, and asks Python when they are used up;
 * *checkpoints*: when the journal is half used, now and then, and at the end (`storage_checkpoint`);
-* *trouble*: a journal that failed is opened again, a partition whose segment failed is written anew from the journal
-  (HARD_PARTS 3 and 11), both again and again until the disk is well; what is refused meanwhile is KAFKA_STORAGE_ERROR.
+* *trouble*: a journal that failed is opened again, a partition whose segment failed is written anew from the journal,
+  both again and again until the disk is well; what is refused meanwhile is KAFKA_STORAGE_ERROR.
 
 A full disk fails neither: the journal has its space, and so has everything that was admitted. The ballast is given up
 when space is short, so that deletion and checkpoints find room, and taken back later.
@@ -138,7 +138,7 @@ class JournalledStorage:
         return files
 
     async def begin_epoch(self, files: PartitionStorage) -> None:
-        """A leader epoch above every earlier one, durable when this returns (HARD_PARTS 4)."""
+        """A leader epoch above every earlier one, durable when this returns."""
         epoch = LeaderEpoch(files.leader_epoch + 1)
         end_offset = files.written_end_offset
         files.leader_epoch = epoch  # before the wait: a checkpoint that covers the entry must say it too

@@ -3,7 +3,7 @@
 O_DIRECT may be accepted at open and refused at the write; a copy-on-write file system never overwrites in place;
 RWF_DSYNC may be slower than write and fdatasync. So each mode writes a few blocks that were written before to a small
 file beside the journal, and the fastest that worked is taken, O_DIRECT with
-a head start (HARD_PARTS 19).
+a head start.
 """
 
 from __future__ import annotations

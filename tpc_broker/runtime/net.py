@@ -8,7 +8,7 @@ the calls: at most one send entry is under way, and what is queued behind it goe
 Checkpoints: every method looks for cancellation; one that need not wait gives up its turn only at every 16th such
 call in a row, because a turn costs more than a small message.
 
-Closing follows HARD_PARTS, rule 18: shutdown, cancel, wait for the last completions, close.
+Closing is: shutdown, cancel, wait for the last completions, close.
 """
 
 from __future__ import annotations

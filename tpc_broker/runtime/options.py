@@ -116,7 +116,7 @@ def cpu_quota() -> float | None:
 
 
 def choose_cores(asked: int | None) -> tuple[int, tuple[int, ...] | None]:
-    """Number of cores, and the CPUs to pin them to (None: not pinned). HARD_PARTS 14."""
+    """Number of cores, and the CPUs to pin them to (None: not pinned)."""
     cpus = usable_cpus()
     quota = cpu_quota()
     cores = (len(cpus) if quota is None else max(1, min(len(cpus), -int(-quota // 1)))) if asked is None else asked

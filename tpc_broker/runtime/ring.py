@@ -4,7 +4,7 @@ Theory of operation. :meth:`Ring.wait` is one turn: C submits, waits, handles co
 to know as an array of events. :meth:`Ring.dispatch` calls, for each event, the callback of its kind; the kind OPERATION
 belongs to this class and completes operations by their token. Nothing else runs Python: no thread, no signal handler.
 
-Lifetime of buffers (HARD_PARTS, rule 17). The kernel may write to a buffer until the last completion of its
+Lifetime of buffers. The kernel may write to a buffer until the last completion of its
 operation, whatever the task does meanwhile. So the table of pending operations holds the buffers, not the task's
 frame, and a cancelled task waits for the completion of the operation it asked the kernel to cancel. When the
 operation was faster than the cancel, its result is delivered as if there had been none, so an accepted or opened

@@ -3,7 +3,7 @@
 Duties, in order:
 
 1. lock the data directory, bind every port of the range and every mailbox, before anything is started;
-2. recover all journals when the number of cores is not yesterday's (HARD_PARTS 8), one short-lived process each;
+2. recover all journals when the number of cores is not yesterday's, in a process of its own;
 3. start one process a core with exec, hand it its listener, its mailbox and a control channel;
 4. say "ready" once, when all cores are;
 5. restart a core that dies, with back-off and never before the old one is reaped; kill one whose heartbeat stopped;
