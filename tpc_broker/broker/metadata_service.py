@@ -60,7 +60,6 @@ class MetadataService:
         self._subscribers: set[CoreId] = set()
         self.behind = trio.Event()
         """Set when a change does not follow the image here: the whole one has to be fetched."""
-        self.changed = trio.Event()
         mailboxes.serve("metadata.fetch", self._serve_fetch)
         mailboxes.serve("metadata.apply", self._serve_apply)
         mailboxes.serve("leaders", self._serve_leaders)
@@ -212,8 +211,6 @@ class MetadataService:
     async def _advance(self, image: ClusterImage) -> None:
         before = self._view.image
         await self._apply_image(before, image)
-        self.changed.set()
-        self.changed = trio.Event()
 
 
 def _leaders_to_json(leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> list[list[Any]]:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import outcome
 import trio
 
+from tpc_broker import limits
 from tpc_broker._ring import lib
 from tpc_broker.runtime.ring import ENTRIES_DEFAULT, HOT_WORK_MAX, Ring
 
@@ -46,7 +47,6 @@ T = TypeVar("T")
 trio_run: Any = importlib.import_module("trio._core._run")
 """The module in which trio looks its IOManager up. Private: see :func:`check_trio`."""
 
-STALL_MS_DEFAULT: Final = 10
 STALL_FRAMES_MAX: Final = 6
 STALL_LOG_INTERVAL_S: Final = 1.0
 TIMEOUT_NS_MAX: Final = 24 * 3600 * 10**9
@@ -77,7 +77,7 @@ class RingOptions:
     entries: int = ENTRIES_DEFAULT
     hidden: frozenset[Feature] | None = None
     work_max: int = HOT_WORK_MAX
-    stall_ms: int = STALL_MS_DEFAULT
+    stall_ms: int = limits.STALL_MS
 
 
 @dataclass(frozen=True, slots=True)
