@@ -1,24 +1,54 @@
-"""One small Spark and one broker for all tests of the data source; skipped where PySpark 4.2 or Java is missing."""
+"""One small Spark and one broker for all tests of the data source; skipped where PySpark 4.2 or Java 17 is missing."""
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 import time
 
 import pytest
 
 from tests.support.broker_process import TpcBroker
+from tpc_broker.bench.kafka_jars import connector_jars
+from tpc_broker.bench.server import PeerUnavailable
 
 NOW_MS = int(time.time()) * 1000 - 600_000
 
 
+def require_java():
+    """Skip with the reason where there is none that Spark runs on."""
+    if shutil.which("java") is None:
+        pytest.skip("no Java, which Spark runs on")
+    told = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', told)
+    if version is None or int(version[1]) < 17:
+        pytest.skip(f"Spark needs Java 17 or newer; java -version says {told.splitlines()[:1]}")
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory):
+def kafka_connector():
+    """Jars of Spark's own Kafka source and sink, or the reason why there are none."""
+    try:
+        return connector_jars()
+    except PeerUnavailable as reason:
+        return str(reason)
+
+
+@pytest.fixture
+def connector(kafka_connector, spark):
+    """Spark's own ``kafka`` format works in the session."""
+    if isinstance(kafka_connector, str):
+        pytest.skip(kafka_connector)
+    return "kafka"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory, kafka_connector):
     pyspark = pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
     if tuple(int(number) for number in pyspark.__version__.split(".")[:2]) < (4, 2):
         pytest.skip(f"PySpark {pyspark.__version__} is older than 4.2")
-    if shutil.which("java") is None:
-        pytest.skip("no Java, which Spark runs on")
+    require_java()
     from pyspark.sql import SparkSession
 
     from tpc_broker.spark import register
@@ -31,6 +61,7 @@ def spark(tmp_path_factory):
         .config("spark.driver.memory", "1g")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.jars", ",".join(map(str, [] if isinstance(kafka_connector, str) else kafka_connector)))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")

@@ -1,6 +1,7 @@
-"""Apache Kafka's jars: fetched once by Maven into a cache folder of the user, which clones of the repository share.
+"""Jars that Maven fetches once into a cache folder of the user, which clones of the repository share: Apache Kafka's,
+and those of Spark's own Kafka connector.
 
-`PeerUnavailable` with a reason where Java or Maven is missing.
+`PeerUnavailable` with a reason where Java or Maven is missing, or nothing can be fetched.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tpc_broker.bench.compiled import cache_folder
 from tpc_broker.bench.server import PeerUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 KAFKA_VERSION = "4.3.1"
@@ -26,13 +27,23 @@ _WANTED = [
     ("org.slf4j", "slf4j-simple", _SLF4J_BINDING_VERSION),
 ]
 """Group, artifact, version; what these need at run time comes with them."""
+CONNECTOR_VERSION = "4.2.0"
+_CONNECTOR = [
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", CONNECTOR_VERSION),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    ("org.apache.kafka", "kafka-clients", "3.9.1"),
+    ("org.apache.commons", "commons-pool2", "2.12.0"),
+]
+"""What PySpark lacks to read Kafka; the rest of what these need is in PySpark."""
+_NO_OTHERS = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 
 
-def _pom() -> str:
+def _pom(wanted: Sequence[tuple[str, str, str]], *, with_what_they_need: bool) -> str:
+    exclusions = "" if with_what_they_need else _NO_OTHERS
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-        f"<version>{version}</version></dependency>\n"
-        for group, artifact, version in _WANTED
+        f"<version>{version}</version>{exclusions}</dependency>\n"
+        for group, artifact, version in wanted
     )
     return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion>
@@ -57,9 +68,20 @@ def java_command() -> str:
 
 
 def kafka_jars() -> Path:
-    """Folder with Kafka's jars and all they need at run time; fetched by Maven the first time."""
+    """Folder with Kafka's jars and all they need at run time."""
+    return _fetched(f"kafka-{KAFKA_VERSION}", _pom(_WANTED, with_what_they_need=True))
+
+
+def connector_jars() -> list[Path]:
+    """The jars that make PySpark's format ``kafka`` work, for ``spark.jars``."""
+    pom = _pom(_CONNECTOR, with_what_they_need=False)
+    return sorted(_fetched(f"spark-sql-kafka-{CONNECTOR_VERSION}", pom).glob("*.jar"))
+
+
+def _fetched(name: str, pom: str) -> Path:
+    """Folder with the jars of a project; fetched by Maven the first time."""
     java_command()
-    folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
+    folder = cache_folder() / name
     jars = folder / "jars"
     if jars.is_dir():
         return jars
@@ -72,13 +94,13 @@ def kafka_jars() -> Path:
             return jars
         partial = folder / "jars.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        (folder / "pom.xml").write_text(_pom())
+        (folder / "pom.xml").write_text(pom)
         goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
         fetch = subprocess.run(
             [maven, "-q", "-B", *goal],
             cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         if fetch.returncode != 0:
-            raise PeerUnavailable(f"Maven could not fetch Kafka {KAFKA_VERSION}: {fetch.stdout[-2000:]}")
+            raise PeerUnavailable(f"Maven could not fetch {name}: {fetch.stdout[-2000:]}")
         partial.rename(jars)
     return jars
