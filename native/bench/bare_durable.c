@@ -1,12 +1,19 @@
 /*
  * The machine's limit: what a durable server costs that does nothing but be durable. A measuring stick, no broker.
  *
- *   bare_durable PORT FILE MODE [CPU]    MODE: dsync (O_DIRECT + RWF_DSYNC), none (answer at once), twice (dsync, and every
- *                                        byte once more behind it into FILE.behind, as segments are)
+ *   bare_durable PORT FILE MODE [CPU]
+ *
+ *   dsync     every commit is written to FILE with O_DIRECT + RWF_DSYNC
+ *   none      answered at once, nothing is written
+ *   twice     dsync, and every byte once more behind it into files of 1 GiB, as segments are: through the page cache
+ *   direct    the same with O_DIRECT
+ *   straight  every commit is written once, to those files, with O_DIRECT + RWF_DSYNC; then a block to FILE, as an entry that
+ *             names it would be; then it is answered
  *
  * Takes Produce requests of version 9 with one topic and one partition (anything else ends it), checks the CRC of the batch,
  * copies it to the open commit, and answers when that is on the disk. One commit is in flight; what comes meanwhile shares
- * the next. The file is written once before the start, so that no write allocates. No topics, no offsets, no reads.
+ * the next. FILE is written once before the start, so that no write to it allocates; the files behind are allocated when they
+ * are begun, and each commit starts on a block of its own. No topics, no offsets, no reads.
  */
 #include <arpa/inet.h>
 #include <endian.h>
@@ -27,8 +34,12 @@
 
 enum { CONNECTIONS_MAX = 4096, RECEIVE_BYTES = 1 << 16, BLOCK_BYTES = 4096, COMMITS = 4, WAITING_MAX = 65536 };
 enum { ANSWER_BYTES_MAX = 128, OUT_BYTES = 1 << 18 };
-enum { KIND_ACCEPT, KIND_RECEIVE, KIND_SEND, KIND_COMMIT, KIND_BEHIND };
-static const uint64_t JOURNAL_BYTES = 256u << 20, COMMIT_BYTES = 32u << 20;
+enum { KIND_ACCEPT, KIND_RECEIVE, KIND_SEND, KIND_COMMIT, KIND_BEHIND, KIND_STRAIGHT };
+enum { BEHIND_FILES = 4 };
+static const uint64_t JOURNAL_BYTES = 256u << 20, COMMIT_BYTES = 32u << 20, BEHIND_BYTES = 1u << 30;
+
+enum mode { MODE_DSYNC, MODE_NONE, MODE_TWICE, MODE_DIRECT, MODE_STRAIGHT };
+static const char *const mode_names[] = {"dsync", "none", "twice", "direct", "straight"};
 
 typedef struct {
     int fd;
@@ -48,7 +59,7 @@ typedef struct {
 
 typedef struct {
     uint8_t *data;
-    size_t bytes, written_bytes;
+    size_t bytes, written_bytes, journal_bytes;
     waiting_answer *answers;
     unsigned answers_count, uses; /* uses: writes that still need the data */
 } commit;
@@ -62,7 +73,11 @@ static client clients[CONNECTIONS_MAX];
 static commit commits[COMMITS];
 static unsigned open_commit;
 static bool in_flight;
-static int journal_fd = -1, behind_fd = -1, listening_fd;
+static enum mode mode;
+static const char *journal_path;
+static int journal_fd = -1, listening_fd;
+static int behind_fds[BEHIND_FILES] = {-1, -1, -1, -1}; /* the newest is behind_fds[behind_number % BEHIND_FILES] */
+static unsigned behind_number;
 static uint64_t journal_place, behind_place;
 
 static void fail(const char *what, int error) {
@@ -199,25 +214,57 @@ static void on_received(client *at, int result) {
 
 /* ---- commits ---- */
 
+/* Begins the next file behind; one that no write can be under way to is removed. */
+static void open_behind(void) {
+    char path[4096];
+    int flags = O_RDWR | O_CREAT | O_CLOEXEC | (mode == MODE_TWICE ? 0 : O_DIRECT);
+    if (++behind_number >= BEHIND_FILES) {
+        snprintf(path, sizeof path, "%s.behind.%u", journal_path, behind_number - BEHIND_FILES);
+        close(behind_fds[behind_number % BEHIND_FILES]);
+        unlink(path);
+    }
+    snprintf(path, sizeof path, "%s.behind.%u", journal_path, behind_number);
+    int fd = open(path, flags, 0600);
+    if (fd < 0) fail(path, errno);
+    if (fallocate(fd, mode == MODE_TWICE ? FALLOC_FL_KEEP_SIZE : 0, 0, (off_t)BEHIND_BYTES) < 0) fail("fallocate", errno);
+    behind_fds[behind_number % BEHIND_FILES] = fd;
+    behind_place = 0;
+}
+
+static void write_behind(commit *at, unsigned kind, int flags) {
+    uint64_t bytes = mode == MODE_TWICE ? at->bytes : at->written_bytes;
+    if (!behind_number || behind_place + bytes > BEHIND_BYTES) open_behind();
+    struct io_uring_sqe *sqe = entry(kind, 0);
+    io_uring_prep_write(sqe, behind_fds[behind_number % BEHIND_FILES], at->data, (unsigned)bytes, behind_place);
+    sqe->rw_flags = flags;
+    mark(sqe, kind, (uint64_t)(at - commits));
+    behind_place += bytes;
+}
+
+static void write_journal(commit *at, size_t bytes) {
+    if (journal_place + bytes > JOURNAL_BYTES) journal_place = 0;
+    struct io_uring_sqe *sqe = entry(KIND_COMMIT, 0);
+    io_uring_prep_write(sqe, journal_fd, at->data, (unsigned)bytes, journal_place);
+    sqe->rw_flags = RWF_DSYNC;
+    mark(sqe, KIND_COMMIT, (uint64_t)(at - commits));
+    journal_place += bytes;
+    at->journal_bytes = bytes;
+}
+
 static void submit_commit(void) {
     commit *at = &commits[open_commit];
     if (in_flight || journal_fd < 0 || !at->answers_count) return;
     commit *following = &commits[(open_commit + 1) % COMMITS];
     if (following->uses) return;
     at->written_bytes = (at->bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
-    if (journal_place + at->written_bytes > JOURNAL_BYTES) journal_place = 0;
-    struct io_uring_sqe *sqe = entry(KIND_COMMIT, 0);
-    io_uring_prep_write(sqe, journal_fd, at->data, (unsigned)at->written_bytes, journal_place);
-    sqe->rw_flags = RWF_DSYNC;
-    mark(sqe, KIND_COMMIT, open_commit);
-    journal_place += at->written_bytes;
     at->uses = 1;
-    if (behind_fd >= 0) {
+    if (mode == MODE_STRAIGHT)
+        write_behind(at, KIND_STRAIGHT, RWF_DSYNC);
+    else
+        write_journal(at, at->written_bytes);
+    if (mode == MODE_TWICE || mode == MODE_DIRECT) {
         at->uses = 2;
-        struct io_uring_sqe *behind = entry(KIND_BEHIND, 0);
-        io_uring_prep_write(behind, behind_fd, at->data, (unsigned)at->bytes, behind_place);
-        mark(behind, KIND_BEHIND, open_commit);
-        behind_place = behind_place + at->bytes > 4 * JOURNAL_BYTES ? 0 : behind_place + at->bytes;
+        write_behind(at, KIND_BEHIND, 0);
     }
     in_flight = true;
     open_commit = (open_commit + 1) % COMMITS;
@@ -226,7 +273,7 @@ static void submit_commit(void) {
 }
 
 static void on_committed(commit *at, int result) {
-    if (result != (int)at->written_bytes) fail("a durable write", result < 0 ? -result : EIO);
+    if (result != (int)at->journal_bytes) fail("a durable write", result < 0 ? -result : EIO);
     for (unsigned index = 0; index < at->answers_count; index++) {
         waiting_answer *answer = &at->answers[index];
         if (answer->to->fd >= 0) queue_answer(answer->to, answer->data, answer->bytes);
@@ -282,16 +329,19 @@ static void handle(const struct io_uring_cqe *cqe) {
         on_committed(&commits[index], cqe->res);
         break;
     case KIND_BEHIND:
-        if (cqe->res < 0) fail("the write behind", -cqe->res);
+        if (cqe->res <= 0) fail("the write behind", -cqe->res);
         commits[index].uses--;
+        break;
+    case KIND_STRAIGHT:
+        if (cqe->res != (int)commits[index].written_bytes) fail("a durable write", cqe->res < 0 ? -cqe->res : EIO);
+        write_journal(&commits[index], BLOCK_BYTES);
         break;
     }
 }
 
-static void open_journal(const char *path, const char *mode) {
-    char behind[4096];
-    journal_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0600);
-    if (journal_fd < 0) fail(path, errno);
+static void open_journal(void) {
+    journal_fd = open(journal_path, O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0600);
+    if (journal_fd < 0) fail(journal_path, errno);
     uint8_t *block;
     if (posix_memalign((void **)&block, BLOCK_BYTES, 1 << 20)) fail("memory", ENOMEM);
     memset(block, 0, 1 << 20);
@@ -299,10 +349,13 @@ static void open_journal(const char *path, const char *mode) {
         if (pwrite(journal_fd, block, 1 << 20, (off_t)place) != 1 << 20) fail("writing the journal once", errno);
     if (fsync(journal_fd) < 0) fail("fsync", errno);
     free(block);
-    if (strcmp(mode, "twice")) return;
-    snprintf(behind, sizeof behind, "%s.behind", path);
-    behind_fd = open(behind, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (behind_fd < 0) fail(behind, errno);
+}
+
+static enum mode mode_of(const char *name) {
+    for (unsigned index = 0; index < sizeof mode_names / sizeof *mode_names; index++)
+        if (!strcmp(name, mode_names[index])) return (enum mode)index;
+    fail("usage: bare_durable PORT FILE dsync|none|twice|direct|straight [CPU]", EINVAL);
+    return MODE_NONE;
 }
 
 static void listen_on(int port) {
@@ -323,14 +376,15 @@ static void pin(int cpu) {
 }
 
 int main(int count, char **arguments) {
-    if (count < 4) fail("usage: bare_durable PORT FILE dsync|none|twice [CPU]", EINVAL);
+    mode = mode_of(count < 4 ? "" : arguments[3]);
+    journal_path = arguments[2];
     if (count > 4) pin(atoi(arguments[4]));
     for (unsigned index = 0; index < CONNECTIONS_MAX; index++) clients[index].fd = -1;
     for (unsigned index = 0; index < COMMITS; index++) {
         if (posix_memalign((void **)&commits[index].data, BLOCK_BYTES, COMMIT_BYTES)) fail("memory", ENOMEM);
         commits[index].answers = malloc(WAITING_MAX * sizeof *commits[index].answers);
     }
-    if (strcmp(arguments[3], "none")) open_journal(arguments[2], arguments[3]);
+    if (mode != MODE_NONE) open_journal();
     int result = io_uring_queue_init(4096, &ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
     if (result == -EINVAL) result = io_uring_queue_init(4096, &ring, 0);
     if (result < 0) fail("io_uring", -result);

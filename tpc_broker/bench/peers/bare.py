@@ -14,15 +14,19 @@ _SERVER_CPU = 0
 
 
 class BarePeer(Peer):
-    """`durable` writes its journal; `twice` writes every byte once more behind; `echo` answers at once."""
+    """`durable` writes its journal; `twice` writes every byte once more behind, `direct` the same past the page cache;
+    `straight` writes large commits once, where they stay, and a journal block after each; `echo` answers at once.
+    """
 
     name: ClassVar[str] = "bare"
-    modes: ClassVar[dict[str, bool]] = {"durable": True, "twice": True, "echo": False}
+    modes: ClassVar[dict[str, bool]] = {
+        "durable": True, "twice": True, "direct": True, "straight": True, "echo": False,
+    }  # fmt: skip
     _port: int = 0
 
     def start(self) -> None:
         self._port = free_ports(1)
-        mode = {"durable": "dsync", "twice": "twice", "echo": "none"}[self.mode]
+        mode = {"durable": "dsync", "echo": "none"}.get(self.mode, self.mode)
         journal = str(self.folder / "journal")
         arguments = [str(program("bare_durable")), str(self._port), journal, mode, str(_SERVER_CPU)]
         self.server = Server(arguments, self.folder / "bare.log")
