@@ -157,3 +157,43 @@ def test_ready_is_said_once_and_after_every_port_answers(broker: TpcBroker) -> N
     wait_until(lambda: all(answers_api_versions(broker.host, port) for port in broker.ports), "both cores")
     broker.stop()
     assert broker.log_text().count("is ready") == 1
+
+
+@contextlib.contextmanager
+def broker_just_launched(folder: Path, cores_count: int) -> Iterator[TpcBroker]:
+    """Its supervisor runs and has children; nothing is ready yet."""
+    broker = TpcBroker(folder, cores_count=cores_count)
+    broker.launch()
+    try:
+        wait_until(lambda: len(broker.core_processes()) == cores_count, "the cores' processes")
+        yield broker
+    finally:
+        broker.kill()
+
+
+def test_a_core_that_waits_for_another_at_its_start_can_be_drained(tmp_path: Path) -> None:
+    """Core 1 needs core 0's image to start, and that core 0 is stopped (or gone) must not hold up the end."""
+    with broker_just_launched(tmp_path, cores_count=2) as broker:
+        wait_until(lambda: sorted(cores_of(broker)) == [0, 1], "both cores")
+        first = cores_of(broker)[0]
+        first.suspend()
+        wait_until(lambda: '"origin": "core 1"' in broker.log_text(), "core 1's own start")
+        os.killpg(broker.process.pid, signal.SIGINT)
+        wait_until(lambda: "core 1 drained" in broker.log_text(), "the core that waits for the stopped one")
+        first.resume()
+        wait_until(lambda: not broker.process.is_running, "the end")
+        assert broker.process.exit_code == 0
+        assert "did not drain in time" not in broker.log_text()
+
+
+def test_a_core_ignores_the_terminal_s_signals_from_its_first_instruction_on(tmp_path: Path) -> None:
+    with broker_just_launched(tmp_path, cores_count=1) as broker:
+        core = broker.core_processes()[0]
+        for _ in range(20):
+            core.send_signal(signal.SIGINT)
+            core.send_signal(signal.SIGTERM)
+            time.sleep(0.02)
+        wait_until(lambda: answers_api_versions(broker.host, broker.ports[0]), "the core's answers")
+        assert broker.core_processes() == [core]
+        broker.stop()
+        assert "Traceback" not in broker.log_text()

@@ -62,18 +62,24 @@ class TpcBroker:
         place = ["--data", str(self.data_folder), "--listen", self.bootstrap, "--cores", str(self.cores_count)]
         return [*_COMMAND, "serve", *place, *options]
 
+    def launch(self) -> None:
+        """Start the process; does not wait for anything."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._first_port:
+            self._first_port = free_port_range(max(self.cores_count, self.cores_count_max))
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self._process = ServerProcess(self.command(), self.folder / "broker.log", environment)
+        self._process.launch()
+
     def start(self) -> None:
         """Start and wait until every core answers; on a port that was taken meanwhile, try another range."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         fixed = self._first_port != 0
         for attempt in range(3):
             if not fixed:
-                self._first_port = free_port_range(max(self.cores_count, self.cores_count_max))
-            environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-            self._process = ServerProcess(self.command(), self.folder / "broker.log", environment)
-            self._process.launch()
+                self._first_port = 0
+            self.launch()
             try:
-                self._process.wait_answering(self.host, self.ports, _READY_SECONDS)
+                self.process.wait_answering(self.host, self.ports, _READY_SECONDS)
             except ServerFailed as failure:
                 if fixed or attempt == 2 or "in use" not in str(failure):
                     raise

@@ -8,6 +8,7 @@ side means that it is gone, and the core ends at once: no core outlives its supe
 from __future__ import annotations
 
 import json
+import signal
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 Message = dict[str, Any]
+
+TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Sent to every process of a terminal's group, or of a service; cores ignore them and drain when the channel says so."""
 
 
 class ControlChannel:

@@ -1,7 +1,8 @@
 """The process of one core: ``python -m tpc_broker.runtime.core OPTIONS`` (started by the supervisor, never by hand).
 
 Duties, in order: die with the supervisor; pin to the CPU; run trio on the ring; lock and recover this core's journal;
-put the broker together; serve until the supervisor says "drain" or is gone.
+put the broker together; serve until the supervisor says "drain" or is gone. A drain that comes before "ready" ends the
+start where it stands, as `kill -9` would: no client was answered yet, and other cores that it may wait for can be gone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tpc_broker import limits
 from tpc_broker.broker.core import Core, Place
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.runtime.assembly import CannotRunError, CoreAssembly, open_assembly, recover_all
-from tpc_broker.runtime.control import ControlChannel
+from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
 from tpc_broker.runtime.data_directory import read_properties
 from tpc_broker.runtime.logs import set_up_logging
 from tpc_broker.runtime.mailbox import Mailboxes
@@ -41,8 +42,9 @@ EXIT_OK, EXIT_FAILED = 0, 1
 def main(arguments: list[str]) -> int:
     options = CoreOptions.from_arguments(arguments)
     _die_with_supervisor(options.supervisor_pid)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in TERMINAL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)  # blocked by the supervisor, for the time up to here
     set_up_logging(f"core {options.core}", style=options.log_style, level=options.log_level)
     if options.cpu is not None:
         os.sched_setaffinity(0, {options.cpu})
@@ -85,11 +87,14 @@ class CoreProcessMain:
         self._up_changed = trio.Event()
         self._drain_asked = trio.Event()
         self._drain_deadline_s = 0.0
+        self._start = trio.CancelScope()
+        self._is_ready = False
 
     async def run(self) -> int:
         try:
-            async with open_assembly(self._options) as assembly:
-                await self._run_broker(assembly)
+            with self._start:
+                async with open_assembly(self._options) as assembly:
+                    await self._run_broker(assembly)
         except (CannotRunError, RingUnavailable) as error:
             await self._control.send("cannot_run", reason=str(error))
             return EXIT_FAILED
@@ -131,6 +136,7 @@ class CoreProcessMain:
             await self._join_the_others(core)
             assembly.connections.serve(options.listen_fd, core.dispatcher)
             nursery.start_soon(self._follow_cores, core)
+            self._is_ready = True
             await self._control.send("ready")
             await self._drain_asked.wait()
             log.info("draining")
@@ -142,7 +148,7 @@ class CoreProcessMain:
         no core that answers tells clients that this one's partitions have no leader.
         """
         await self._control.send("opened")
-        while self._options.core not in self._up and not self._drain_asked.is_set():
+        while self._options.core not in self._up:
             await self._up_changed.wait()
             self._up_changed = trio.Event()
         await core.cores_changed(self._up)
@@ -156,7 +162,9 @@ class CoreProcessMain:
                 case "drain":
                     self._drain_deadline_s = trio.current_time() + message["deadline_ms"] / 1000
                     self._drain_asked.set()
-                    self._up_changed.set()  # also whoever waits to join the others is to look again
+                    if not self._is_ready:
+                        log.info("told to drain before it was ready: ending the start")
+                        self._start.cancel()
         log.error("the supervisor is gone; ending")
         os._exit(EXIT_FAILED)  # no draining without a supervisor: the journal has everything acknowledged
 

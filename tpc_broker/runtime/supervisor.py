@@ -11,8 +11,8 @@ Duties, in order:
    hanging in the backlog; tell the other cores which cores are up;
 7. on SIGTERM or SIGINT pass "drain" to the cores and wait until the deadline; a second signal hurries.
 
-Cores ignore SIGINT and SIGTERM (a terminal sends them to the whole group) and die with the supervisor: parent-death
-signal, and end of file on the control channel.
+Cores ignore SIGINT and SIGTERM (a terminal sends them to the whole group), from their first instruction on: they are
+started with both blocked. They die with the supervisor: parent-death signal, and end of file on the control channel.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.model import CoreId
-from tpc_broker.runtime.control import ControlChannel
+from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
 from tpc_broker.runtime.data_directory import DataDirectory
 from tpc_broker.runtime.mailbox import make_mailbox_listeners
 from tpc_broker.runtime.notify import notify_service_manager
 from tpc_broker.runtime.options import CoreOptions, ServeOptions, StartError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Supervisor:
             return
         log.info("cores: %s yesterday, %d now; recovering every journal first", data.cores, self._options.cores)
         arguments = self._core_options(CoreId(0), control_fd=-1, recover_only=True).to_arguments()
-        process = subprocess.Popen([*CORE_COMMAND, *arguments])  # noqa: ASYNC220  (nothing else runs yet)
+        process = _start_core_process(arguments)
         code = await _wait_for(process)
         if code != 0:
             raise StartError(f"recovery of yesterday's journals failed (exit code {code}); the log says why")
@@ -157,11 +157,7 @@ class Supervisor:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         options = self._core_options(core, control_fd=theirs.fileno())
         descriptors = (options.listen_fd, options.mailbox_fd, options.control_fd)
-        process = subprocess.Popen(
-            [*CORE_COMMAND, *options.to_arguments()],
-            pass_fds=descriptors,
-            stdin=subprocess.DEVNULL,
-        )
+        process = _start_core_process(options.to_arguments(), descriptors)
         theirs.close()
         control = ControlChannel(trio.socket.from_stdlib_socket(ours))
         return CoreProcess(process, control, trio.Event(), trio.current_time())
@@ -206,6 +202,8 @@ class Supervisor:
                 with trio.CancelScope(shield=True):
                     await _wait_for(life.process)
             self._cores.pop(core, None)
+            if self._draining:  # nobody takes this socket over; who calls the core is to be refused, not to wait
+                self._mailbox_listeners[core].close()
             await self._set_up(core, up=False)
             with trio.CancelScope(shield=True):
                 await life.control.close()
@@ -297,7 +295,7 @@ class Supervisor:
     async def _watch_signals(
         self, nursery: trio.Nursery, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with trio.open_signal_receiver(*TERMINAL_SIGNALS) as signals:
             task_status.started()
             async for number in signals:
                 if self._draining:
@@ -340,6 +338,15 @@ class Supervisor:
         self._exit_code = code
         self._draining = True
         self._stop.cancel()
+
+
+def _start_core_process(arguments: list[str], descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """With the terminal's signals blocked, which the process unblocks when it has learnt to ignore them."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
+    try:
+        return subprocess.Popen([*CORE_COMMAND, *arguments], pass_fds=descriptors, stdin=subprocess.DEVNULL)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 async def _wait_for(process: subprocess.Popen[bytes]) -> int:
