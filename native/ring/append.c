@@ -70,7 +70,7 @@ static int reserve_producer(tpc_plane *plane, tpc_partition *partition, int64_t 
 static int reserve(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch, const tpc_batch_header *header) {
     if (partition->bytes_admitted < batch->bytes)
         return -ENOSPC;
-    int result = tpc_tail_reserve(partition);
+    int result = tpc_tail_reserve(plane, partition, batch->bytes);
     if (result == 0 && header->producer_id >= 0)
         result = reserve_producer(plane, partition, batch->now_ms);
     return result;
@@ -94,7 +94,7 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
         tpc_batch_stamp(batch->batch, 0, -1); /* as the client sent it, for another try */
         return error;
     }
-    tpc_tail_batch kept = {.slice = tpc_slice_of(batch->frame, batch->batch, batch->bytes),
+    tpc_tail_batch kept = {.slice = tpc_tail_keep(partition, batch->frame, batch->batch, batch->bytes),
                            .base_offset = undurable->base_offset, .next_offset = undurable->next_offset,
                            .max_timestamp = header->max_timestamp, .sequence = undurable->sequence};
     tpc_tail_push(plane, partition, &kept);

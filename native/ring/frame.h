@@ -1,10 +1,11 @@
 /*
  * Frames: the buffers in which requests arrive, batches stay, and answers leave. One reference count, one budget.
  *
- * Theory of operation. A request is received into one frame. Its batches are stamped in place and kept there: the tail
- * cache, a journal entry not yet durable and the answers of fetches hold references (slices) instead of copies. The
- * bytes are given back when the last reference goes, so one small batch in the tail keeps its whole request: who keeps
- * bytes for long and finds `capacity` much above what it needs should copy.
+ * Theory of operation. A large request is received into one frame. Its large batches are stamped in place and kept
+ * there: the tail cache, a journal entry not yet durable and the answers of fetches hold references (slices) instead of
+ * copies. The bytes are given back when the last reference goes, so one batch in the tail keeps its whole request: who
+ * keeps bytes for long and finds `capacity` much above what it needs should copy. Small batches are copied into frames of
+ * their own kind, a row of batches in each (tail.c).
  *
  * The budget counts capacities, from the moment they are allocated. tpc_frame_new() refuses above `bytes_max` (the
  * caller waits, or tells its client); tpc_frame_new_forced() does not, and is for what must not fail: an answer to a

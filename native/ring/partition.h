@@ -44,6 +44,7 @@ typedef struct tpc_partition {
     uint32_t tail_clean;
     int64_t tail_bytes;
     int64_t dirty_bytes;
+    tpc_frame *chunk;       /* small batches lie in it one after the other; NULL: none */
 
     struct tpc_partition *dirty_previous, *dirty_next;
     bool dirty;
@@ -120,8 +121,11 @@ int64_t tpc_partition_last_stable_offset(const tpc_partition *partition);
 void tpc_partition_verify(const tpc_partition *partition);
 void tpc_partition_advance(tpc_plane *plane, tpc_partition *partition, int64_t high_watermark);
 
-/* tail.c. The slice's reference becomes the tail's; reserve comes before and makes push infallible. */
-int tpc_tail_reserve(tpc_partition *partition);
+/* tail.c. The slice's reference becomes the tail's; reserve comes before and makes keep and push infallible. */
+int tpc_tail_reserve(tpc_plane *plane, tpc_partition *partition, uint32_t bytes);
+/* Where a batch stays: small ones are copied behind the one before, large ones stay in their frame. */
+bool tpc_tail_copies(uint32_t bytes);
+tpc_slice tpc_tail_keep(tpc_partition *partition, tpc_frame *frame, const uint8_t *batch, uint32_t bytes);
 void tpc_tail_push(tpc_plane *plane, tpc_partition *partition, const tpc_tail_batch *batch);
 void tpc_tail_pop_newest(tpc_plane *plane, tpc_partition *partition);
 void tpc_tail_became_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes);

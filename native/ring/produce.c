@@ -246,7 +246,7 @@ static void produce_part(tpc_plane *plane, tpc_pending *pending, int32_t i, cons
     tpc_produce_records records = {.frame = frame, .records = (uint8_t *)part->records,
                                    .bytes = part->records_bytes > 0 ? (uint32_t)part->records_bytes : 0,
                                    .version = pending->request->api_version, .now_ms = tpc_plane_now_ms(plane)};
-    bool wasteful = frame->capacity > about->records_bytes + FRAME_WASTE_BYTES_MAX;
+    bool wasteful = !tpc_tail_copies(records.bytes) && frame->capacity > about->records_bytes + FRAME_WASTE_BYTES_MAX;
     if (wasteful && (records.frame = tpc_frame_new_forced(plane->budget, records.bytes)) != NULL)
         records.records = memcpy(records.frame->data, part->records, records.bytes);
     tpc_batch_report report;

@@ -4,6 +4,11 @@
  * Of a partition's batches, oldest first: those written behind (clean, cache only), those durable in the journal (dirty),
  * those not durable yet. Only clean ones are evicted, in the order in which they became clean over all partitions, while
  * the clean bytes of the plane are above its budget. So what is not in a segment yet is always readable.
+ *
+ * Small batches are copied into chunks of their partition, one behind the other, so that their requests' memory can be used
+ * for the next requests at once, while it is in the processor's cache, and what is written behind lies in a row. A chunk is
+ * a frame with a reference for each of its batches, and one of the partition as long as it is the newest. Chunks grow while
+ * a partition fills them, so that one with little traffic keeps little.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,14 +19,51 @@
 #define TAIL_CAPACITY_MIN 4u
 #define CLEAN_CAPACITY_MIN 256u
 #define CAPACITY_WORTH_KEEPING 64u
+#define COPIED_BATCH_BYTES_MAX 4096u
+#define CHUNK_BYTES_MIN 4096u
+#define CHUNK_BYTES_MAX 131072u
 
 static tpc_tail_batch *tail_at(const tpc_partition *partition, uint32_t position) {
     return &partition->tail[(partition->tail_head + position) & (partition->tail_capacity - 1)];
 }
 
-int tpc_tail_reserve(tpc_partition *partition) {
-    if (partition->tail_count < partition->tail_capacity)
+bool tpc_tail_copies(uint32_t bytes) { return bytes <= COPIED_BATCH_BYTES_MAX; }
+
+static int reserve_chunk(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
+    const tpc_frame *full = partition->chunk;
+    if (full && full->capacity - full->length >= bytes)
         return 0;
+    uint32_t capacity = full ? full->capacity * 2 : CHUNK_BYTES_MIN;
+    tpc_frame *chunk = tpc_frame_new_forced(plane->budget, capacity < CHUNK_BYTES_MAX ? capacity : CHUNK_BYTES_MAX);
+    if (!chunk)
+        return -ENOMEM;
+    chunk->length = 0;
+    tpc_frame_release(partition->chunk);
+    partition->chunk = chunk;
+    return 0;
+}
+
+/* A chunk that no batch is left of is not kept for the next one, which may never come. */
+static void drop_empty_chunk(tpc_partition *partition) {
+    if (!partition->chunk || partition->chunk->references > 1)
+        return;
+    tpc_frame_release(partition->chunk);
+    partition->chunk = NULL;
+}
+
+tpc_slice tpc_tail_keep(tpc_partition *partition, tpc_frame *frame, const uint8_t *batch, uint32_t bytes) {
+    if (!tpc_tail_copies(bytes))
+        return tpc_slice_of(frame, batch, bytes);
+    tpc_frame *chunk = partition->chunk;
+    uint8_t *at = chunk->data + chunk->length;
+    chunk->length += bytes;
+    return tpc_slice_of(chunk, memcpy(at, batch, bytes), bytes);
+}
+
+int tpc_tail_reserve(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
+    int result = tpc_tail_copies(bytes) ? reserve_chunk(plane, partition, bytes) : 0;
+    if (result < 0 || partition->tail_count < partition->tail_capacity)
+        return result;
     uint32_t capacity = partition->tail_capacity ? partition->tail_capacity * 2 : TAIL_CAPACITY_MIN;
     tpc_tail_batch *grown = malloc(capacity * sizeof *grown);
     if (!grown)
@@ -59,7 +101,9 @@ static void pop_oldest_clean(tpc_plane *plane, tpc_partition *partition) {
     partition->tail_clean--;
     release_batch(plane, partition, oldest);
     partition->tail_head = (partition->tail_head + 1) & (partition->tail_capacity - 1);
-    if (--partition->tail_count == 0 && partition->tail_capacity > CAPACITY_WORTH_KEEPING) {
+    if (--partition->tail_count == 0)
+        drop_empty_chunk(partition);
+    if (partition->tail_count == 0 && partition->tail_capacity > CAPACITY_WORTH_KEEPING) {
         free(partition->tail);
         partition->tail = NULL;
         partition->tail_capacity = partition->tail_head = 0;
@@ -262,6 +306,8 @@ void tpc_tail_drop(tpc_plane *plane, tpc_partition *partition) {
             plane->statistics.tail_clean_bytes -= batch->slice.length;
         release_batch(plane, partition, batch);
     }
+    tpc_frame_release(partition->chunk);
+    partition->chunk = NULL;
     free(partition->tail);
     partition->tail = NULL;
     partition->tail_count = partition->tail_clean = partition->tail_capacity = 0;
