@@ -5,15 +5,22 @@
  *   load --buckets   reads numbers, prints the histogram bucket of each (for the tests)
  *
  * One thread, one io_uring: per connection a receive and at most one send under way; a send carries all requests that are
- * due. Closed loop (rate 0): each connection keeps `depth` requests under way. Open loop: request j of connection i is due
- * at start + (i + j * connections) / rate whatever the server does, and its latency counts from then; a request that is due
+ * due. Closed loop (rate 0): each connection keeps `depth` requests under way. Open loop: request j of sender i is due
+ * at start + (i + j * senders) / rate whatever the server does, and its latency counts from then; a request that is due
  * while `depth` are under way waits here, and its wait counts. Time is read once per turn, after the wait.
  *
- * What was answered inside the measured time goes into the histogram and the slots of 100 ms; everything that was answered
- * is in the totals. After the end nothing is sent any more and what is under way is awaited, so that totals can be compared
- * with what the server has. Any refused request ends the run with its error number, unless errors are to be counted.
+ * Closed loop: what was answered inside the measured time goes into the histogram. Open loop: what was due inside it does,
+ * however late its answer, so that a stall at the end is not left out. The rate and the slots of 100 ms count what was answered
+ * inside the measured time, the totals everything. After the end nothing is sent that was not due before, and what is under
+ * way is awaited, so that totals can be compared with what the server has. A refused request ends the run with its error number.
  *
- * Fetch: request template with the offset patched in; a connection reads a range of offsets [first, end) of one partition.
+ * Fetch: a connection reads a range of offsets [first, end) of one partition with one request under way, in a session as stock
+ * clients do it (KIP-227): the first request is whole, the later ones name the session, and the partition only when its offset has
+ * moved. Templates have offset and session patched in. Records are counted by the headers of their batches, and a gap ends the run.
+ *
+ * A fetch connection may be paired with a sender, which is then the only one that writes its partition: the record at offset o
+ * belongs to the sender's request o / records_per_request, so its time from intended sending to arrival is known without
+ * looking into it. That goes into a histogram of its own. Paired ones read until they have all that was acknowledged.
  */
 #include <arpa/inet.h>
 #include <endian.h>
@@ -32,11 +39,13 @@
 enum { DEPTH_MAX = 4096, SENDS_MAX = 64, RECEIVE_BYTES = 1 << 16, SLOT_NS = 100000000, SLOTS_MAX = 1 << 16 };
 enum { DRAIN_NS = 1000000000 };
 enum { KIND_RECEIVE, KIND_SEND };
+enum { FETCH_WHOLE, FETCH_UNCHANGED, FETCH_TEMPLATES };
 #define NO_BLOB UINT32_MAX
+#define NO_PAIR UINT32_MAX
 
 typedef struct {
     char magic[8];
-    uint32_t protocol, connections, depth, answers_per_request, blobs, reserved;
+    uint32_t connections, senders, depth, answers_per_request, blobs, records_per_request;
     double rate;
     uint64_t warm_up_ns, measure_ns, requests_max;
 } plan_header;
@@ -45,34 +54,37 @@ typedef struct {
     uint32_t address; /* as inet_addr() gives it */
     uint32_t port;
     uint32_t preamble, blob_first, blobs_count, offset_place;
+    uint32_t protocol, pair, session_place, reserved; /* session_place: 0 without sessions */
     int64_t offset_first, offset_end;
 } plan_connection;
-
-typedef struct {
-    plan_connection plan;
-    int fd;
-    unsigned depth, under_way, answers_missing, next_blob, iov_count;
-    uint64_t sent, due;      /* requests of this connection */
-    uint64_t head;           /* answered ones: times[head % depth] is the oldest under way */
-    int64_t *times;          /* intended send times */
-    bool sending, finished;
-    uint8_t *received;
-    size_t received_bytes, received_room;
-    struct iovec iov[SENDS_MAX];
-    struct msghdr message;
-    int64_t offset;
-} connection;
 
 typedef struct {
     uint8_t *bytes;
     uint32_t size;
 } blob;
 
+typedef struct {
+    plan_connection plan;
+    int fd;
+    unsigned depth, under_way, answers_missing, next_blob, iov_count;
+    uint64_t sent;           /* requests of this connection */
+    uint64_t head;           /* answered ones: times[head % depth] is the oldest under way */
+    int64_t *times;          /* intended send times */
+    bool sending, finished;
+    uint8_t *received;
+    size_t received_bytes, received_room, wanted_bytes;
+    struct iovec iov[SENDS_MAX];
+    struct msghdr message;
+    int64_t offset, offset_named;
+    uint32_t session, session_epoch;
+    blob templates[FETCH_TEMPLATES];
+} connection;
+
 static plan_header plan;
 static connection *connections;
 static blob *blobs;
 static struct io_uring ring;
-static histogram latencies;
+static histogram latencies, end_to_end;
 static uint64_t slots[SLOTS_MAX];
 static int64_t start_ns, measure_from_ns, measure_to_ns;
 static uint64_t requests_all, requests_measured, bytes_all, bytes_measured, records_all, records_measured, sent_all;
@@ -101,7 +113,7 @@ static void *allocate(size_t count, size_t size) {
 static void read_plan(const char *path) {
     FILE *file = fopen(path, "rb");
     if (!file) fail(path, errno);
-    if (fread(&plan, sizeof plan, 1, file) != 1 || memcmp(plan.magic, "TPCLOAD1", 8)) fail("the plan's header", EINVAL);
+    if (fread(&plan, sizeof plan, 1, file) != 1 || memcmp(plan.magic, "TPCLOAD2", 8)) fail("the plan's header", EINVAL);
     if (plan.depth < 1 || plan.depth > DEPTH_MAX || plan.answers_per_request < 1) fail("the plan's numbers", EINVAL);
     connections = allocate(plan.connections, sizeof *connections);
     for (uint32_t index = 0; index < plan.connections; index++)
@@ -114,6 +126,15 @@ static void read_plan(const char *path) {
         if (fread(at->bytes, 1, at->size, file) != at->size) fail("the plan's requests", EINVAL);
     }
     fclose(file);
+}
+
+/* Fetch requests of its own, so that one is patched while others send theirs. */
+static void make_templates(connection *at) {
+    for (unsigned index = 0; index < FETCH_TEMPLATES && index < at->plan.blobs_count; index++) {
+        blob *shared = &blobs[at->plan.blob_first + index];
+        at->templates[index] = (blob){allocate(shared->size, 1), shared->size};
+        memcpy(at->templates[index].bytes, shared->bytes, shared->size);
+    }
 }
 
 static void open_connection(connection *at) {
@@ -133,13 +154,8 @@ static void open_connection(connection *at) {
     at->received_room = RECEIVE_BYTES;
     at->received = allocate(at->received_room, 1);
     at->offset = at->plan.offset_first;
-    if (plan.protocol == PROTOCOL_KAFKA_FETCH) {
-        /* a template of its own, so that offsets are patched in while others send theirs */
-        blob *shared = &blobs[at->plan.blob_first];
-        uint8_t *own = allocate(shared->size, 1);
-        memcpy(own, shared->bytes, shared->size);
-        at->iov[0] = (struct iovec){own, shared->size};
-    }
+    at->offset_named = -1;
+    if (at->plan.protocol == PROTOCOL_KAFKA_FETCH) make_templates(at);
 }
 
 /* ---- sending ---- */
@@ -153,7 +169,10 @@ static struct io_uring_sqe *entry(void) {
 
 static void receive(connection *at) {
     struct io_uring_sqe *sqe = entry();
-    io_uring_prep_recv(sqe, at->fd, at->received + at->received_bytes, at->received_room - at->received_bytes, 0);
+    size_t room = at->received_room - at->received_bytes;
+    bool is_rest = at->wanted_bytes > at->received_bytes && at->wanted_bytes <= at->received_room;
+    if (is_rest) room = at->wanted_bytes - at->received_bytes; /* one wake-up for a large answer, not one per packet */
+    io_uring_prep_recv(sqe, at->fd, at->received + at->received_bytes, room, is_rest ? MSG_WAITALL : 0);
     sqe->user_data = (uint64_t)(at - connections) << 1 | KIND_RECEIVE;
 }
 
@@ -167,60 +186,136 @@ static void submit_send(connection *at) {
 }
 
 static int64_t intended_ns(const connection *at, uint64_t number) {
-    uint64_t place = number * plan.connections + (uint64_t)(at - connections);
+    uint64_t place = number * plan.senders + (uint64_t)(at - connections);
     return start_ns + (int64_t)((double)place * 1e9 / plan.rate);
 }
 
-static void put_request(connection *at, int64_t intended) {
-    if (plan.protocol == PROTOCOL_KAFKA_FETCH) {
+static void put_fetch(connection *at) {
+    bool is_whole = !at->session || at->offset != at->offset_named || !at->templates[FETCH_UNCHANGED].size;
+    blob *from = &at->templates[is_whole ? FETCH_WHOLE : FETCH_UNCHANGED];
+    if (at->plan.session_place) {
+        uint32_t session[] = {htobe32(at->session), htobe32(at->session_epoch)};
+        memcpy(from->bytes + at->plan.session_place, session, sizeof session);
+    }
+    if (is_whole) {
         uint64_t offset = htobe64((uint64_t)at->offset);
-        memcpy((uint8_t *)at->iov[0].iov_base + at->plan.offset_place, &offset, 8);
-        at->iov_count = 1;
+        memcpy(from->bytes + at->plan.offset_place, &offset, 8);
+        at->offset_named = at->offset;
+    }
+    at->iov[at->iov_count++] = (struct iovec){from->bytes, from->size};
+}
+
+static void put_request(connection *at, int64_t intended) {
+    if (at->plan.protocol == PROTOCOL_KAFKA_FETCH) {
+        put_fetch(at);
     } else {
         blob *next = &blobs[at->plan.blob_first + at->next_blob];
         at->next_blob = (at->next_blob + 1) % at->plan.blobs_count;
         at->iov[at->iov_count++] = (struct iovec){next->bytes, next->size};
+        sent_all++;
     }
     at->times[at->sent % at->depth] = intended;
     at->sent++;
     at->under_way++;
     under_way_all++;
-    sent_all++;
+}
+
+static bool is_paired(const connection *at) { return at->plan.pair != NO_PAIR; }
+
+/* Whether a sender will never send again. */
+static bool has_stopped(const connection *at, int64_t now) {
+    if (plan.requests_max && sent_all >= plan.requests_max) return true;
+    return plan.rate > 0 ? intended_ns(at, at->sent) >= measure_to_ns : now >= measure_to_ns;
+}
+
+static void finish_fetches(connection *at, int64_t now) {
+    if (at->finished || at->under_way) return;
+    if (is_paired(at)) {
+        connection *sender = &connections[at->plan.pair];
+        if (!has_stopped(sender, now) || sender->under_way) return;
+        if ((uint64_t)at->offset < sender->head * plan.records_per_request) return;
+    } else if (at->offset < at->plan.offset_end) {
+        return;
+    }
+    at->finished = true;
+    finished_count++;
+}
+
+static void kick_fetch(connection *at, int64_t now) {
+    finish_fetches(at, now);
+    if (at->under_way || at->finished || (!is_paired(at) && now >= measure_to_ns)) return;
+    at->iov_count = 0;
+    put_request(at, now);
+    submit_send(at);
 }
 
 /* Sends what is due and allowed, unless a send is under way (its end calls this again). */
 static void kick(connection *at, int64_t now) {
-    if (at->sending || at->finished || now >= measure_to_ns) return;
+    if (at->sending) return;
+    if (at->plan.protocol == PROTOCOL_KAFKA_FETCH) {
+        kick_fetch(at, now);
+        return;
+    }
     at->iov_count = 0;
-    while (at->under_way < at->depth && at->iov_count < SENDS_MAX) {
-        if (plan.requests_max && sent_all >= plan.requests_max) break;
-        if (plan.rate > 0) {
-            int64_t intended = intended_ns(at, at->sent);
-            if (intended > now) break;
-            put_request(at, intended);
-        } else {
-            put_request(at, now);
-        }
+    while (at->under_way < at->depth && at->iov_count < SENDS_MAX && !has_stopped(at, now)) {
+        int64_t intended = plan.rate > 0 ? intended_ns(at, at->sent) : now;
+        if (intended > now) break;
+        put_request(at, intended);
     }
     if (at->iov_count) submit_send(at);
 }
 
 /* ---- answers ---- */
 
-static void count_answer(connection *at, const answer *got, int64_t now) {
-    requests_all++;
-    bytes_all += got->data_bytes;
-    last_answer_ns = now;
-    int64_t before = at->offset;
-    if (got->next >= 0) at->offset = got->next;
-    records_all += (uint64_t)(at->offset - before);
-    if (now < measure_from_ns || now >= measure_to_ns) return;
-    requests_measured++;
-    bytes_measured += got->data_bytes;
-    records_measured += (uint64_t)(at->offset - before);
-    histogram_add(&latencies, (uint64_t)(now - at->times[at->head % at->depth]));
+static bool is_measured(int64_t when) { return when >= measure_from_ns && when < measure_to_ns; }
+
+static void count_slot(int64_t now, uint64_t count) {
     uint64_t slot = (uint64_t)(now - measure_from_ns) / SLOT_NS;
-    if (slot < SLOTS_MAX) slots[slot] += plan.protocol == PROTOCOL_KAFKA_FETCH ? (uint64_t)(at->offset - before) : 1;
+    if (slot < SLOTS_MAX) slots[slot] += count;
+}
+
+/* Each request of the pair whose records arrived counts from the moment it was due. */
+static void count_arrivals(const connection *at, int64_t next, int64_t now) {
+    const connection *sender = &connections[at->plan.pair];
+    for (int64_t offset = at->offset; offset < next; offset += plan.records_per_request) {
+        int64_t intended = intended_ns(sender, (uint64_t)offset / plan.records_per_request);
+        if (is_measured(intended)) histogram_add(&end_to_end, (uint64_t)(now - intended));
+    }
+}
+
+static void count_fetched(connection *at, const answer *got, int64_t now) {
+    if (at->plan.session_place) {
+        if (!at->session_epoch) at->session = got->session;
+        at->session_epoch = at->session ? at->session_epoch + 1 : 0;
+    }
+    if (got->next < 0) return;
+    if (got->gap || got->first > at->offset || got->records != (uint64_t)(got->next - got->first)) {
+        fprintf(stderr, "load: records are missing from offset %" PRId64 " on\n", at->offset);
+        exit(3);
+    }
+    uint64_t records = (uint64_t)(got->next - at->offset);
+    if (is_paired(at) && plan.rate > 0) count_arrivals(at, got->next, now);
+    records_all += records;
+    bytes_all += got->data_bytes;
+    if (is_measured(now)) {
+        records_measured += records;
+        bytes_measured += got->data_bytes;
+        if (!is_paired(at)) count_slot(now, records);
+    }
+    at->offset = got->next;
+}
+
+static void count_answer(connection *at, const answer *got, int64_t now) {
+    int64_t began = at->times[at->head % at->depth];
+    last_answer_ns = now;
+    if (at->plan.protocol == PROTOCOL_KAFKA_FETCH) count_fetched(at, got, now);
+    if (is_paired(at)) return;
+    requests_all++;
+    if (is_measured(now)) {
+        requests_measured++;
+        if (at->plan.protocol != PROTOCOL_KAFKA_FETCH) count_slot(now, 1);
+    }
+    if (is_measured(plan.rate > 0 ? began : now)) histogram_add(&latencies, (uint64_t)(now - began));
 }
 
 static void take_answer(connection *at, const answer *got, int64_t now) {
@@ -237,10 +332,6 @@ static void take_answer(connection *at, const answer *got, int64_t now) {
     at->head++;
     at->under_way--;
     under_way_all--;
-    if (plan.protocol == PROTOCOL_KAFKA_FETCH && at->offset >= at->plan.offset_end && !at->finished) {
-        at->finished = true;
-        finished_count++;
-    }
 }
 
 static void on_received(connection *at, int result, int64_t now) {
@@ -248,7 +339,7 @@ static void on_received(connection *at, int result, int64_t now) {
     at->received_bytes += (size_t)result;
     size_t position = 0, wanted = 0;
     while (position < at->received_bytes) {
-        answer got = answer_read(plan.protocol, at->received + position, at->received_bytes - position);
+        answer got = answer_read(at->plan.protocol, at->received + position, at->received_bytes - position);
         wanted = got.wanted;
         if (!got.bytes) break;
         take_answer(at, &got, now);
@@ -256,6 +347,7 @@ static void on_received(connection *at, int result, int64_t now) {
     }
     memmove(at->received, at->received + position, at->received_bytes - position);
     at->received_bytes -= position;
+    at->wanted_bytes = at->received_bytes ? wanted : 0;
     if (wanted > at->received_room || at->received_bytes == at->received_room) {
         at->received_room = wanted > 2 * at->received_room ? wanted : 2 * at->received_room;
         at->received = realloc(at->received, at->received_room);
@@ -278,7 +370,7 @@ static void on_sent(connection *at, int result, int64_t now) {
 static void wait_for_completions(int64_t now) {
     int64_t until = now + 100000000;
     if (plan.rate > 0 && now < measure_to_ns) {
-        for (uint32_t index = 0; index < plan.connections; index++) {
+        for (uint32_t index = 0; index < plan.senders; index++) {
             connection *at = &connections[index];
             int64_t next = at->under_way < at->depth ? intended_ns(at, at->sent) : until;
             if (next < until) until = next;
@@ -305,9 +397,21 @@ static void handle_completions(int64_t now) {
 }
 
 static bool all_done(int64_t now) {
-    if (under_way_all) return now > measure_to_ns + 30ll * DRAIN_NS;
-    if (now >= measure_to_ns || (plan.requests_max && sent_all >= plan.requests_max)) return true;
-    return finished_count == plan.connections;
+    if (now > measure_to_ns + 30ll * DRAIN_NS) return true;
+    if (under_way_all) return false;
+    for (uint32_t index = 0; index < plan.senders; index++)
+        if (!has_stopped(&connections[index], now)) return false;
+    bool is_reading = plan.connections > plan.senders && finished_count < plan.connections - plan.senders;
+    return !is_reading || (!plan.senders && now >= measure_to_ns);
+}
+
+/* Requests that were due and could not be sent for want of answers. */
+static uint64_t unsent(int64_t now) {
+    uint64_t count = 0;
+    for (uint32_t index = 0; plan.rate > 0 && index < plan.senders; index++)
+        for (uint64_t number = connections[index].sent; intended_ns(&connections[index], number) < measure_to_ns; number++)
+            count += !has_stopped(&connections[index], now);
+    return count;
 }
 
 static int64_t cpu_ns(void) {
@@ -332,19 +436,21 @@ static void run(void) {
         now = now_ns();
         handle_completions(now);
         if (plan.rate > 0)
-            for (uint32_t index = 0; index < plan.connections; index++) kick(&connections[index], now);
+            for (uint32_t index = 0; index < plan.senders; index++) kick(&connections[index], now);
     }
 }
 
 static void print_result(int64_t used_ns) {
-    int64_t end_ns = last_answer_ns < measure_to_ns && (finished_count || plan.requests_max) ? last_answer_ns : measure_to_ns;
+    int64_t end_ns = last_answer_ns < measure_to_ns && (!plan.senders || plan.requests_max) ? last_answer_ns : measure_to_ns;
     uint64_t slots_count = plan.measure_ns / SLOT_NS < SLOTS_MAX ? plan.measure_ns / SLOT_NS : SLOTS_MAX;
-    printf("{\"requests\":%" PRIu64 ",\"requests_all\":%" PRIu64 ",\"unanswered\":%u,\"elapsed_ns\":%" PRId64
+    printf("{\"requests\":%" PRIu64 ",\"requests_all\":%" PRIu64 ",\"unanswered\":%" PRIu64 ",\"elapsed_ns\":%" PRId64
            ",\"cpu_ns\":%" PRId64 ",\"run_ns\":%" PRId64 ",\"bytes\":%" PRIu64 ",\"bytes_all\":%" PRIu64
            ",\"records\":%" PRIu64 ",\"records_all\":%" PRIu64 ",\"histogram\":",
-           requests_measured, requests_all, under_way_all, end_ns - measure_from_ns, used_ns, now_ns() - start_ns,
+           requests_measured, requests_all, under_way_all + unsent(now_ns()), end_ns - measure_from_ns, used_ns, now_ns() - start_ns,
            bytes_measured, bytes_all, records_measured, records_all);
     histogram_print(&latencies, stdout);
+    printf(",\"end_to_end\":");
+    histogram_print(&end_to_end, stdout);
     printf(",\"slots\":[");
     for (uint64_t slot = 0; slot < slots_count; slot++) printf("%s%" PRIu64, slot ? "," : "", slots[slot]);
     printf("]}\n");

@@ -17,8 +17,11 @@ typedef struct {
     int32_t error;     /* the server's error number, or -1 where it has only a text */
     bool ignored;      /* belongs to no request */
     bool ping;         /* wants "PONG" back (NATS) */
-    int64_t next;      /* fetch: the offset after the last record, -1 without records */
-    uint64_t data_bytes; /* fetch: bytes of records */
+    int64_t first, next; /* fetch: offsets of the first record and after the last one, -1 without records */
+    uint64_t records;    /* fetch: as the headers of its whole batches count them */
+    uint64_t data_bytes; /* fetch: bytes of those batches */
+    uint32_t session;    /* fetch: the id of the session, 0 without one */
+    bool gap;            /* fetch: a batch does not begin where the one before it ended */
 } answer;
 
 /* Reads the answer at the start of `bytes`. */

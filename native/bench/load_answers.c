@@ -50,25 +50,30 @@ static void read_produce(reader *in, answer *out) {
     out->error = (int16_t)read_number(in, 2);
 }
 
-/* The offset after the last whole batch of `data`. */
-static int64_t next_offset(const uint8_t *data, size_t bytes) {
-    int64_t next = -1;
+/* Counts the records of the whole batches of `data` by their headers. */
+static void read_batches(const uint8_t *data, size_t bytes, answer *out) {
     while (bytes >= 61) {
         reader in = {data, data + bytes};
         uint64_t base = read_number(&in, 8), length = read_number(&in, 4);
         if (12 + length > bytes) break;
         in.at = data + 23;
-        next = (int64_t)(base + read_number(&in, 4) + 1);
+        if (out->first < 0)
+            out->first = (int64_t)base;
+        else if ((int64_t)base != out->next)
+            out->gap = true;
+        out->next = (int64_t)(base + read_number(&in, 4) + 1);
+        in.at = data + 57;
+        out->records += read_number(&in, 4);
+        out->data_bytes += 12 + length;
         data += 12 + length;
         bytes -= 12 + length;
     }
-    return next;
 }
 
 static void read_fetch(reader *in, answer *out) {
     skip(in, 5 + 4);
     out->error = (int16_t)read_number(in, 2);
-    skip(in, 4);
+    out->session = (uint32_t)read_number(in, 4);
     if (out->error || read_varint(in) < 2) return;
     skip_string(in);
     read_varint(in);
@@ -79,13 +84,12 @@ static void read_fetch(reader *in, answer *out) {
     for (uint32_t index = 1; index < aborted; index++) skip(in, 17);
     skip(in, 4);
     uint32_t size = read_varint(in);
-    out->data_bytes = size ? size - 1 : 0;
-    if (out->data_bytes > (size_t)(in->end - in->at)) out->data_bytes = (size_t)(in->end - in->at);
-    out->next = next_offset(in->at, out->data_bytes);
+    size_t bytes = size ? size - 1 : 0, left = (size_t)(in->end - in->at);
+    read_batches(in->at, bytes < left ? bytes : left, out);
 }
 
 static answer read_kafka(enum protocol protocol, const uint8_t *bytes, size_t count) {
-    answer out = {.next = -1};
+    answer out = {.first = -1, .next = -1};
     if (count < 4) return out;
     reader in = {bytes, bytes + 4};
     out.wanted = 4 + read_number(&in, 4);

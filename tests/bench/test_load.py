@@ -4,9 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tpc_broker.bench.kafka_requests import produce_request, record_batch
 from tpc_broker.bench.load import KAFKA_PRODUCE, Connection, LoadFailed, Plan, run_load
+from tpc_broker.bench.measured import CountsDiffer, Extent, Round, Stage, Workload, check_stored
 from tpc_broker.bench.peers import Shape
 from tpc_broker.bench.peers.bare import BarePeer
 from tpc_broker.bench.peers.kafka_like import spread
@@ -15,9 +18,16 @@ from tpc_broker.bench.peers.peer import Peer
 from tpc_broker.bench.peers.redis import RedisPeer
 from tpc_broker.bench.peers.tpc import TpcPeer
 from tpc_broker.bench.server import PeerUnavailable
-from tpc_broker.bench.workloads import WORKLOADS, CountsDiffer, Seconds, Workload, check_stored
+from tpc_broker.bench.workloads import WORKLOADS
 
-TINY = Seconds(0.05, 0.3)
+TINY = Extent(warm_up=0.05, measured=0.3, gigabytes=0.02, soak_minutes=0.02)
+
+
+@pytest.fixture
+def stage(broker: TpcPeer) -> Iterator[Stage]:
+    made = Stage(broker, TINY)
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -34,6 +44,10 @@ def workload(key: str) -> Workload:
     return next(one for one in WORKLOADS if one.key == key)
 
 
+def run(stage: Stage, key: str) -> Round:
+    return workload(key).run(workload(key), stage)
+
+
 def test_produced_records_are_those_that_the_broker_has(broker: TpcPeer) -> None:
     shape = Shape(connections=4, depth=3, records_per_request=5, value_bytes=100, partitions=7)
     found = run_load(broker.produce_plan("t", shape, (0.0, 0.3)))
@@ -46,9 +60,9 @@ def test_produced_records_are_those_that_the_broker_has(broker: TpcPeer) -> None
         check_stored(broker, "t", found.requests_all * 5 + 1)
 
 
-@pytest.mark.parametrize("key", ["1-librdkafka", "3-librdkafka"])
-def test_librdkafka_counts_what_it_gets_acknowledged(broker: TpcPeer, key: str) -> None:
-    made = workload(key).run(workload(key), broker, "t", TINY)
+@pytest.mark.parametrize("key", ["1-librdkafka", "3-librdkafka", "4-librdkafka"])
+def test_librdkafka_counts_what_it_gets_acknowledged(stage: Stage, key: str) -> None:
+    made = run(stage, key)
     assert made.records_per_s > 0
     assert made.latency_us["50"] > 0
 
@@ -76,29 +90,68 @@ def test_a_refused_request_ends_the_run_with_its_error(broker: TpcPeer) -> None:
         run_load(Plan(KAFKA_PRODUCE, [Connection("127.0.0.1", broker.port, [request])], measure_s=5))
 
 
-@pytest.mark.parametrize("key", ["6-tail-1", "6-tail-10"])
-def test_followers_get_every_record_once(broker: TpcPeer, key: str) -> None:
-    made = workload(key).run(workload(key), broker, "t", TINY)
-    assert made.extra["records_read"] == broker.stored_count("t") * workload(key).consumers  # type: ignore[operator]
+def test_followers_get_every_record_once(stage: Stage) -> None:
+    for consumers in (1, 10):
+        made = run(stage, f"6-tail-{consumers}")
+        stored = stage.peer.stored_count(f"tail-{consumers}")
+        assert stored
+        assert made.extra["records_read"] == stored * consumers
 
 
-def test_a_catch_up_reads_all_records(broker: TpcPeer) -> None:
-    small = Workload(
-        "6-catch-up", "", workload("6-catch-up").run, Shape(partitions=3, value_bytes=1 << 16),
-        needs_kafka=True, consumers=3, records_total=20_000,
-    )  # fmt: skip
-    made = small.run(small, broker, "t", TINY)
-    assert made.records_per_s > 0
-    assert broker.stored_count("t") == 20_000
+def test_stored_records_are_read_warm_and_cold_and_after_kill(stage: Stage) -> None:
+    """One stage, filled once."""
+    warm, small, cold = (run(stage, f"6-{name}") for name in ("warm", "warm-64k", "cold"))
+    assert min(warm.mb_per_s, small.mb_per_s, cold.mb_per_s) > 0
+    assert warm.requests_per_s / warm.mb_per_s < small.requests_per_s / small.mb_per_s, "smaller answers"
+    assert cold.extra["cached_before_percent"] < 5
+    recovered = run(stage, "9")
+    assert 0 < recovered.extra["listening_s"] <= recovered.extra["serving_s"]
+    assert sum(stage.ends.values()) == stage.peer.stored_count("stored")
 
 
-def test_recovery_counts_after_kill(broker: TpcPeer) -> None:
-    small = Workload("9", "", workload("9").run, Shape(partitions=2), needs_kafka=True, records_total=5_000)
-    made = small.run(small, broker, "t", TINY)
-    assert 0 < made.extra["listening_s"] <= made.extra["serving_s"]
+def test_end_to_end_latency_is_that_of_every_record(stage: Stage) -> None:
+    made = run(stage, "7-50")
+    rate = stage.facts["maximum"] * 0.5
+    counted = sum(count for _, count in made.buckets)
+    assert counted == pytest.approx(rate * TINY.measured, rel=0.05, abs=8), "what was due in the measured time"
+    assert made.latency_us["50"] >= made.extra["acknowledged_p50_us"] / 2 > 0
 
 
-@pytest.mark.parametrize(("kind", "mode"), [(RedisPeer, "durable"), (NatsPeer, "default"), (BarePeer, "twice")])
+def test_idle_connections_are_there_while_the_load_runs(stage: Stage) -> None:
+    some = Workload("8-50", "", workload("8-1000").run, Shape(2, 8, 1, 100, 2, 200.0), count=50)
+    made = some.run(some, stage)
+    assert made.extra["idle_connections"] == len(stage.idle) == 50
+    assert made.requests_per_s == pytest.approx(200, rel=0.2)
+
+
+def test_memory_of_idle_partitions_is_taken_per_process(stage: Stage) -> None:
+    some = Workload("5-idle", "", workload("5-idle").run, Shape(4, 1, 1, 100, 100))
+    made = some.run(some, stage)
+    assert made.extra["kib_per_partition_written"] > 0
+    assert stage.peer.stored_count("idle") == 200
+
+
+def test_a_soak_reads_all_that_it_writes(stage: Stage) -> None:
+    made = run(stage, "soak")
+    assert stage.peer.stored_count("soak")
+    assert made.series["resident MiB"]
+    assert not made.extra["memory_grows"]
+
+
+def test_records_that_are_missing_end_a_read(broker: TpcPeer) -> None:
+    """The broker's log starts later than the reader was told: the generator must not pass over that."""
+    run_load(broker.produce_plan("t", Shape(records_per_request=10), (0.0, 0.1)))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for future in admin.delete_records([TopicPartition("t", 0, 10)]).values():
+        future.result()
+    plan = Plan(KAFKA_PRODUCE, fetches=broker.fetches("t", 1, 1, bytes_max=1000, ends={0: 20}), measure_s=5)
+    with pytest.raises(LoadFailed, match="error 1"):
+        run_load(plan)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [(RedisPeer, "durable"), (NatsPeer, "default"), (BarePeer, "direct"), (BarePeer, "straight")]
+)
 def test_other_peers_hold_what_they_acknowledged(tmp_path: Path, kind: type[Peer], mode: str) -> None:
     peer = kind(tmp_path / "peer", mode)
     try:
@@ -108,8 +161,8 @@ def test_other_peers_hold_what_they_acknowledged(tmp_path: Path, kind: type[Peer
     try:
         shape = Shape(connections=4, depth=2, records_per_request=3, value_bytes=100, partitions=2)
         tiny = Workload("t", "", workload("1").run, shape)
-        assert tiny.run(tiny, peer, "t", TINY).requests_per_s > 0
-        assert peer.stored_count("t") != 0
+        assert tiny.run(tiny, Stage(peer, TINY)).requests_per_s > 0
+        assert peer.stored_count("load-t") != 0
     finally:
         peer.kill()
 

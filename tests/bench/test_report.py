@@ -2,11 +2,18 @@
 
 from pathlib import Path
 
+import pytest
+
+from tpc_broker.bench.bars import BARS
 from tpc_broker.bench.histogram import Histogram
+from tpc_broker.bench.measured import Round, Workload
+from tpc_broker.bench.page import render_page
+from tpc_broker.bench.peers import kinds
 from tpc_broker.bench.plots import draw
 from tpc_broker.bench.results import Cell, Results, Spread
+from tpc_broker.bench.soak import growth_mib, is_growth
 from tpc_broker.bench.table import number, render
-from tpc_broker.bench.workloads import Round
+from tpc_broker.bench.workloads import WORKLOADS
 
 
 def a_round(requests_per_s: float, p50_us: int) -> Round:
@@ -34,6 +41,7 @@ def test_the_report_shows_medians_ratios_and_what_is_missing() -> None:
     report = render(some_results())
     assert "| tpc durable | yes | 70.0 (60.0-90.0) |" in report
     assert "| 2 | tpc durable: requests/s | 0.70 | ≥ 0.65 x bare durable | met |" in report
+    assert f"## Bars: 1 met, 0 MISSED, {len(BARS) - 1} not measured" in report
     assert "not measured: nats: no Go" in report
     assert "**Busy.**" in report
 
@@ -59,3 +67,44 @@ def test_plots_are_files_or_nothing(tmp_path: Path) -> None:
 
 def test_numbers_have_three_digits_that_count() -> None:
     assert [number(value) for value in (12345.6, 100.4, 12.34, 1.234)] == ["12,346", "100", "12.3", "1.23"]
+
+
+def test_an_absolute_bar_needs_no_peer() -> None:
+    results = some_results()
+    recovered = a_round(0.0, 1)
+    recovered.extra = {"serving_s": 1.2}
+    results.cells.append(Cell("9", "tpc durable", is_durable=True, rounds=[recovered]))
+    assert "| 9 | tpc durable: seconds until it serves | 1.20 | ≤ 1.5 | met |" in render(results)
+    recovered.extra = {"serving_s": 1.6}
+    assert "| 1.60 | ≤ 1.5 | MISSED |" in render(results)
+
+
+def test_the_page_needs_nothing_beside_it() -> None:
+    page = render_page(some_results())
+    assert "not measured: nats: no Go" in page
+    assert "class='met'" in page
+    assert "http" not in page.replace("http://www.w3.org", ""), "no style, script or picture from elsewhere"
+
+
+def test_memory_that_grows_is_told_from_noise() -> None:
+    steady = [(float(at), 100.0 + at % 3) for at in range(400)]
+    growing = [(float(at), 100.0 + at / 4) for at in range(400)]
+    assert not is_growth(growth_mib(steady), 102.0)
+    assert is_growth(growth_mib(growing), 200.0)
+    assert growth_mib(steady[:7]) == 0
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one.key)
+def test_every_workload_names_peers_that_there_are(workload: Workload) -> None:
+    known = {name for kind in kinds().values() for mode in kind.modes for name in (kind.name, f"{kind.name} {mode}")}
+    assert set(workload.peers) | set(workload.brief) <= known
+    labels = [f"{kind.name} {mode}" for kind in kinds().values() for mode in kind.modes]
+    brief = {label for label in labels if workload.suits(label, only_brief=True)}
+    assert brief <= {label for label in labels if workload.suits(label, only_brief=False)}
+
+
+def test_every_bar_can_be_measured_and_the_brief_selection_has_it() -> None:
+    by_key = {workload.key: workload for workload in WORKLOADS}
+    for bar in BARS:
+        for key, peer in ((bar.workload, bar.peer), (bar.other_workload or bar.workload, bar.other)):
+            assert not peer or by_key[key].suits(peer, only_brief=True), f"({key}) {peer}: {bar.what}"

@@ -21,6 +21,7 @@ _PROGRAMS: Final = {
     "load": ("bench/load.c", "bench/load_answers.c"),
     "bare_durable": ("bench/bare_durable.c", "bytes/crc32c.c"),
     "disk_limit": ("bench/disk_limit.c",),
+    "loopback_limit": ("bench/loopback_limit.c",),
 }
 _HEADERS: Final = ("bench/histogram.h", "bench/load.h")
 

@@ -1,9 +1,10 @@
-"""Kafka requests as the generator sends them: whole frames, one topic and one partition in each."""
+"""Kafka requests as the generator sends them: whole frames, one topic and one partition in each. One is asked here."""
 
 from __future__ import annotations
 
+import socket
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 from tpc_broker.kafka import ApiKey, messages, protocol
 from tpc_broker.kafka.records import Record, build_batch
@@ -11,7 +12,9 @@ from tpc_broker.native_bytes import crc32c
 
 PRODUCE_VERSION: Final = 9
 FETCH_VERSION: Final = 12
+_LIST_OFFSETS_VERSION: Final = 6
 _OFFSET_MARK: Final = 0x0123456789ABCDEF
+_SESSION_MARK: Final = 0x5E551017
 
 
 def record_batch(records_count: int, value_bytes: int, *, key: bytes | None = None) -> bytes:
@@ -30,21 +33,64 @@ def produce_request(topic: str, partition: int, batch: bytes, *, acks: int = -1)
     return _frame(ApiKey.PRODUCE, PRODUCE_VERSION, request)
 
 
-def fetch_request(
-    topic: str, partition: int, *, bytes_max: int, wait_ms: int, bytes_min: int = 1
-) -> tuple[bytes, int]:
-    """The request without a session, and where in it the offset stands."""
-    request = messages.FetchRequest(
-        max_wait_ms=wait_ms, min_bytes=bytes_min, max_bytes=bytes_max, session_id=0, session_epoch=-1
-    )
-    wanted = request.FetchTopic(topic=topic)
-    wanted.partitions.append(
-        request.FetchPartition(partition=partition, fetch_offset=_OFFSET_MARK, partition_max_bytes=bytes_max)
-    )
-    request.topics.append(wanted)
-    frame = _frame(ApiKey.FETCH, FETCH_VERSION, request)
-    return frame, frame.index(_OFFSET_MARK.to_bytes(8, "big"))
+class FetchRequests(NamedTuple):
+    """What a session needs (KIP-227), and where in both frames its number, and in the first one the offset, stands."""
+
+    whole: bytes
+    unchanged: bytes
+    offset_place: int
+    session_place: int
+
+
+def fetch_requests(topic: str, partition: int, *, bytes_max: int, wait_ms: int, bytes_min: int = 1) -> FetchRequests:
+    """For one partition; the generator fills in session id, session epoch and offset."""
+    frames: list[bytes] = []
+    for is_whole in (True, False):
+        request = messages.FetchRequest(
+            max_wait_ms=wait_ms, min_bytes=bytes_min, max_bytes=max(bytes_max, bytes_min),
+            session_id=_SESSION_MARK, session_epoch=0,
+        )  # fmt: skip
+        if is_whole:
+            wanted = request.FetchTopic(topic=topic)
+            wanted.partitions.append(
+                request.FetchPartition(partition=partition, fetch_offset=_OFFSET_MARK, partition_max_bytes=bytes_max)
+            )
+            request.topics.append(wanted)
+        frames.append(_frame(ApiKey.FETCH, FETCH_VERSION, request))
+    offset_place = frames[0].index(_OFFSET_MARK.to_bytes(8, "big"))
+    session_places = {frame.index(_SESSION_MARK.to_bytes(4, "big")) for frame in frames}
+    assert len(session_places) == 1, "what comes before the session is the same in both"
+    return FetchRequests(frames[0], frames[1], offset_place, session_places.pop())
 
 
 def _frame(key: ApiKey, version: int, request: object) -> bytes:
     return b"".join(protocol.encode_request_frame(key, version, 1, "bench", request))
+
+
+def api_versions_request() -> bytes:
+    """What every client asks first."""
+    request = messages.ApiVersionsRequest(client_software_name="bench", client_software_version="1")
+    return _frame(ApiKey.API_VERSIONS, 3, request)
+
+
+def list_end_offset(address: tuple[str, int], topic: str, partition: int) -> int | None:
+    """The partition's end as its leader tells it now; None while it does not answer or is not the leader.
+
+    One request on a connection of its own: a client library would wait between its attempts.
+    """
+    request = messages.ListOffsetsRequest(replica_id=-1)
+    asked = request.ListOffsetsTopic(name=topic)
+    asked.partitions.append(request.ListOffsetsPartition(partition_index=partition, timestamp=-1))
+    request.topics.append(asked)
+    try:
+        with socket.create_connection(address, timeout=5) as connection:
+            connection.sendall(_frame(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, request))
+            size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
+            frame = connection.recv(size, socket.MSG_WAITALL)
+    except OSError:
+        return None
+    if not size or len(frame) != size:
+        return None
+    _, answer = protocol.decode_response_frame(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, frame)
+    found = answer.topics[0].partitions[0]
+    return found.offset if found.error_code == 0 else None

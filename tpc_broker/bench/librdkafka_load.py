@@ -15,6 +15,7 @@ from tpc_broker.bench.histogram import Histogram
 from tpc_broker.bench.load import LoadFailed, LoadResult
 
 _POLL_EVERY = 64
+_FLUSH_S = 60
 
 
 @dataclass
@@ -55,13 +56,17 @@ def _send(producer: Producer, topic: str, key: bytes, value: bytes, deliveries: 
 
 def run_librdkafka(  # noqa: PLR0913 - what a producer chooses
     bootstrap: str, topic: str, *, producers: int, value_bytes: int, keys: int, linger_ms: float,
-    seconds: tuple[float, float], one_in_flight: bool = False,
+    seconds: tuple[float, float], waiting_max: int,
 ) -> LoadResult:  # fmt: skip
     """`producers` clients in this process send records in turn for warm-up and measured seconds, then flush.
 
-    With `one_in_flight` each record is awaited before the next one. `LoadFailed` when any was not acknowledged.
+    Each holds at most `waiting_max` records that are not acknowledged, so that the times are not those of the
+    client's own queue; with 1 each record is awaited before the next one. `LoadFailed` when any was not acknowledged.
     """
-    settings = {"bootstrap.servers": bootstrap, "linger.ms": linger_ms, "acks": "all", "log_level": 0}
+    settings = {
+        "bootstrap.servers": bootstrap, "linger.ms": linger_ms, "acks": "all", "log_level": 0,
+        "queue.buffering.max.messages": waiting_max,
+    }  # fmt: skip
     clients = [Producer(settings) for _ in range(producers)]
     began_ns = time.monotonic_ns()
     deliveries = _Deliveries(began_ns + int(seconds[0] * 1e9))
@@ -71,12 +76,12 @@ def run_librdkafka(  # noqa: PLR0913 - what a producer chooses
         client = clients[sent % producers]
         _send(client, topic, b"%d" % (sent % keys), value, deliveries)
         sent += 1
-        if one_in_flight:
-            client.flush(30)
+        if waiting_max == 1:
+            client.flush(_FLUSH_S)
         elif sent % _POLL_EVERY == 0:
             for one in clients:
                 one.poll(0)
-    unsent = sum(client.flush(30) for client in clients)
+    unsent = sum(client.flush(_FLUSH_S) for client in clients)
     ended_ns = time.monotonic_ns()
     if deliveries.failed or unsent or deliveries.acknowledged != sent:
         raise LoadFailed(f"{deliveries.acknowledged} of {sent} records were acknowledged: {deliveries.failed}")

@@ -25,8 +25,8 @@ OFFSET_LAST: Final = 2**63 - 1
 GENERATOR_LIMIT_SHARE: Final = 0.9
 """A generator that used this much of its CPU may have been what was measured."""
 _HEADER: Final = struct.Struct("<8s6IdQQQ")
-_CONNECTION: Final = struct.Struct("<4s5Iqq")
-_NO_BLOB: Final = 2**32 - 1
+_CONNECTION: Final = struct.Struct("<4s9Iqq")
+_NONE: Final = 2**32 - 1
 
 
 class LoadFailed(RuntimeError):  # noqa: N818 (it says what happened)
@@ -35,55 +35,74 @@ class LoadFailed(RuntimeError):  # noqa: N818 (it says what happened)
 
 @dataclass(frozen=True)
 class Connection:
-    """One connection: where to, what to send first, which requests in turn.
-
-    For a fetch there is one request, whose eight bytes at `offset_place` are overwritten with the offset to read from;
-    it ends when `offset_end` is reached.
-    """
+    """One connection: where to, what to send first, which requests in turn."""
 
     host: str
     port: int
     requests: Sequence[bytes]
     preamble: bytes = b""
-    offset_place: int = 0
+
+
+@dataclass(frozen=True)
+class FetchConnection:
+    """Reads one partition from `offset_first` to `offset_end` with `requests`: whole, and with nothing changed."""
+
+    host: str
+    port: int
+    requests: Sequence[bytes]
+    offset_place: int
+    session_place: int = 0
+    """Where session id and epoch stand; 0: without a session."""
     offset_first: int = 0
     offset_end: int = OFFSET_LAST
+    pair: int | None = None
+    """Place of the only connection that writes this partition, from its first record on."""
 
 
 @dataclass(frozen=True)
 class Plan:
+    """Senders speak `protocol`; fetches run beside them, or alone."""
+
     protocol: int
-    connections: Sequence[Connection]
+    connections: Sequence[Connection] = ()
+    fetches: Sequence[FetchConnection] = ()
     depth: int = 1
     answers_per_request: int = 1
+    records_per_request: int = 1
     rate: float = 0.0
-    """Requests per second of all connections together; 0: as many as `depth` allows."""
+    """Requests per second of all senders together; 0: as many as `depth` allows."""
     warm_up_s: float = 0.5
     measure_s: float = 2.0
     requests_max: int = 0
     """End after so many; 0: no such end."""
 
+    def _row(self, connection: Connection | FetchConnection, blobs: list[bytes], places: dict[int, int]) -> bytes:
+        if id(connection.requests) not in places:
+            places[id(connection.requests)] = len(blobs)
+            blobs.extend(connection.requests)
+        target = (socket.inet_aton(connection.host), connection.port)
+        requests = (places[id(connection.requests)], len(connection.requests))
+        if isinstance(connection, FetchConnection):
+            pair = _NONE if connection.pair is None else connection.pair
+            return _CONNECTION.pack(
+                *target, _NONE, *requests, connection.offset_place, KAFKA_FETCH, pair, connection.session_place, 0,
+                connection.offset_first, connection.offset_end,
+            )  # fmt: skip
+        preamble = _NONE
+        if connection.preamble:
+            preamble = len(blobs)
+            blobs.append(connection.preamble)
+        return _CONNECTION.pack(*target, preamble, *requests, 0, self.protocol, _NONE, 0, 0, 0, OFFSET_LAST)
+
     def write(self, path: Path) -> None:
         blobs: list[bytes] = []
         places: dict[int, int] = {}
-        rows = []
-        for connection in self.connections:
-            if id(connection.requests) not in places:
-                places[id(connection.requests)] = len(blobs)
-                blobs.extend(connection.requests)
-            preamble = _NO_BLOB
-            if connection.preamble:
-                preamble = len(blobs)
-                blobs.append(connection.preamble)
-            rows.append(
-                _CONNECTION.pack(
-                    socket.inet_aton(connection.host), connection.port, preamble, places[id(connection.requests)],
-                    len(connection.requests), connection.offset_place, connection.offset_first, connection.offset_end,
-                )
-            )  # fmt: skip
+        rows = [self._row(connection, blobs, places) for connection in self.connections]
+        rows += [self._row(connection, blobs, places) for connection in self.fetches]
         header = _HEADER.pack(
-            b"TPCLOAD1", self.protocol, len(rows), self.depth, self.answers_per_request, len(blobs), 0, self.rate,
-            int(self.warm_up_s * 1e9), int(self.measure_s * 1e9), self.requests_max,
+            b"TPCLOAD2", len(rows), len(self.connections), self.depth, self.answers_per_request, len(blobs),
+            self.records_per_request, self.rate, int(self.warm_up_s * 1e9), int(self.measure_s * 1e9),
+            self.requests_max,
         )  # fmt: skip
         with path.open("wb") as file:
             file.write(header + b"".join(rows))
@@ -106,6 +125,8 @@ class LoadResult:
     data_bytes: int = 0
     data_bytes_all: int = 0
     unanswered: int = 0
+    end_to_end: Histogram = field(default_factory=Histogram)
+    """From the intended sending to the arrival at a paired fetch, once per request."""
     slots: list[int] = field(default_factory=list)
     """Answers (fetch: records) per 100 ms."""
 
@@ -130,6 +151,7 @@ def _result(found: dict[str, Any]) -> LoadResult:
         data_bytes=found["bytes"],
         data_bytes_all=found["bytes_all"],
         unanswered=found["unanswered"],
+        end_to_end=Histogram((bucket, count) for bucket, count in found["end_to_end"]),
         slots=found["slots"],
     )
 

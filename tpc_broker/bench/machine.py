@@ -52,12 +52,20 @@ def describe(data: Path) -> dict[str, Any]:
     }
 
 
-def disk_limits(folder: Path, *, writes: int = 2000, sequential_mib: int = 512) -> dict[str, Any]:
-    """Durable 4 KiB writes one after the other, and sequential durable writes of 1 MiB."""
-    command = [str(program("disk_limit")), str(folder / "disk-limit"), str(writes), str(sequential_mib)]
+def _run(name: str, *arguments: object) -> tuple[dict[str, Any], Histogram]:
+    """What one of the C programs found, and its histogram."""
+    command = [str(program(name)), *map(str, arguments)]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    histogram = Histogram((bucket, count) for bucket, count in found["histogram"])
+    return found, Histogram((bucket, count) for bucket, count in found["histogram"])
+
+
+def limits(folder: Path, *, writes: int = 2000, mib: int = 512, round_trips: int = 5000) -> dict[str, Any]:
+    """Durable writes of 4 KiB in turn, sequential ones of 1 MiB, one TCP stream over loopback, round trips of 100 B."""
+    disk, durable = _run("disk_limit", folder / "disk-limit", writes, mib)
+    loopback, trips = _run("loopback_limit", 4 * mib, round_trips)
     return {
-        "durable_4k_write_us": histogram.percentiles_us(),
-        "sequential_mb_per_s": round(found["sequential_bytes"] / found["sequential_ns"] * 1000, 1),
+        "durable_4k_write_us": durable.percentiles_us(),
+        "sequential_mb_per_s": round(disk["sequential_bytes"] / disk["sequential_ns"] * 1000, 1),
+        "loopback_stream_mb_per_s": round(loopback["stream_bytes"] / loopback["stream_ns"] * 1000, 1),
+        "loopback_round_trip_us": trips.percentiles_us(),
     }

@@ -1,39 +1,70 @@
-"""Plots as PNG, where matplotlib is installed (extra `bench`): latency by percentile, throughput over time."""
+"""Plots, where matplotlib is installed (extra `bench`): latency by percentile and against load, throughput and memory
+over time.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import io
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tpc_broker.bench.results import Cell, Results
 
-_PERCENTILES = (0, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 99.95, 99.99)
+LOADS: Final = ("7-10", "7-50", "7-80")
+"""Workloads that are points of one curve: latency against load."""
+AGAINST_LOAD: Final = "7-latency-against-load"
+_PERCENTILES: Final = (0, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 99.95, 99.99)
 
 
-def draw(results: Results, name: str, folder: Path) -> list[Path]:
-    """One PNG per workload; nothing without matplotlib."""
+def _figures(results: Results) -> Iterator[tuple[str, Any]]:
+    """A name and a figure for each; nothing without matplotlib. A figure lives until the next one is asked for."""
     try:
         import matplotlib as mpl  # noqa: PLC0415 (an optional extra)
     except ImportError:
-        return []
+        return
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    made = []
     for workload in dict.fromkeys(cell.workload for cell in results.cells):
         cells = [cell for cell in results.cells if cell.workload == workload and cell.rounds and cell.histogram().count]
         if not cells:
             continue
-        figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5))
-        _percentiles(left, cells)
-        _over_time(right, cells)
+        series = [cell for cell in cells if cell.rounds[0].series]
+        figure, axes = plt.subplots(1, 3 if series else 2, figsize=(19 if series else 13, 5))
+        _percentiles(axes[0], cells)
+        _over_time(axes[1], cells)
+        if series:
+            _series(axes[2], series)
         figure.suptitle(f"({workload})")
-        path = folder / f"{name}-{workload}.png"
-        figure.savefig(path, dpi=110, bbox_inches="tight")
+        yield workload, figure
         plt.close(figure)
+    if any(results.cell(load, cell.peer) for load in LOADS for cell in results.cells):
+        figure, axes = plt.subplots(figsize=(8, 5))
+        _against_load(axes, results)
+        yield AGAINST_LOAD, figure
+        plt.close(figure)
+
+
+def draw(results: Results, name: str, folder: Path) -> list[Path]:
+    """PNG files."""
+    made = []
+    for key, figure in _figures(results):
+        path = folder / f"{name}-{key}.png"
+        figure.savefig(path, dpi=110, bbox_inches="tight")
         made.append(path)
+    return made
+
+
+def svgs(results: Results) -> dict[str, bytes]:
+    """The same as pictures to embed."""
+    made = {}
+    for key, figure in _figures(results):
+        target = io.BytesIO()
+        figure.savefig(target, format="svg", bbox_inches="tight")
+        made[key] = target.getvalue()
     return made
 
 
@@ -53,6 +84,34 @@ def _percentiles(axes: Any, cells: list[Cell]) -> None:
 def _over_time(axes: Any, cells: list[Cell]) -> None:
     for cell in cells:
         counts = cell.rounds[0].per_100ms
-        axes.plot([index / 10 for index in range(len(counts))], [count * 10 for count in counts], label=cell.peer)
+        step = max(1, len(counts) // 600)
+        shown = [sum(counts[at : at + step]) / step * 10 for at in range(0, len(counts) - step + 1, step)]
+        axes.plot([at * step / 10 for at in range(len(shown))], shown, label=cell.peer)
+    axes.set_ylim(bottom=0)
     axes.set_xlabel("s, first round")
-    axes.set_ylabel("answers/s")
+    axes.set_ylabel("per second")
+
+
+def _series(axes: Any, cells: list[Cell]) -> None:
+    for cell in cells:
+        for name, values in cell.rounds[0].series.items():
+            axes.plot([at for at, _ in values], [value for _, value in values], label=f"{cell.peer}: {name}")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("s, first round")
+    axes.legend(fontsize=8)
+
+
+def _against_load(axes: Any, results: Results) -> None:
+    for peer in dict.fromkeys(cell.peer for cell in results.cells):
+        cells = [cell for cell in (results.cell(load, peer) for load in LOADS) if cell is not None]
+        if not cells:
+            continue
+        rates = [cell.spread(lambda one: one.requests_per_s).median for cell in cells]
+        for percent, style in ((50, "o--"), (99, "s-"), (99.9, "^:")):
+            latencies = [cell.histogram().percentile(percent) / 1000 for cell in cells]
+            axes.plot(rates, latencies, style, label=f"{peer}: p{percent}")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("records/s")
+    axes.set_ylabel("from due to consumed, µs")
+    axes.legend(fontsize=8)

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from tpc_broker.bench.histogram import Histogram
-from tpc_broker.bench.workloads import Round
+from tpc_broker.bench.measured import Round
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -113,15 +113,18 @@ class Server:
                     total += int(fields[13]) + int(fields[14])
         return total / _TICKS_PER_S
 
-    def resident_bytes(self) -> int:
-        """Memory of all its processes that is in RAM; shared pages of several processes count by their share."""
-        total = 0
+    def resident_by_pid(self) -> dict[int, int]:
+        """Bytes of memory in RAM per process; a page that several share counts by its share."""
+        found = {}
         for pid in self.pids():
             with contextlib.suppress(OSError):
                 for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
                     if line.startswith("Pss:"):
-                        total += int(line.split()[1]) * 1024
-        return total
+                        found[pid] = int(line.split()[1]) * 1024
+        return found
+
+    def resident_bytes(self) -> int:
+        return sum(self.resident_by_pid().values())
 
     def settle(self, deadline_s: float = 15.0) -> float:
         """Wait until it is idle: what a server does after its start (fill a journal, warm up) is not to be measured.

@@ -16,6 +16,11 @@ import click
 @click.option("-r", "--rounds", default=3, show_default=True, type=click.IntRange(1))
 @click.option("-s", "--seconds", default=4.0, show_default=True, type=click.FloatRange(0.1), help="Per round.")
 @click.option("--warm-up", default=1.0, show_default=True, type=click.FloatRange(0), help="Seconds, per round.")
+@click.option(
+    "--gigabytes", default=10.0, show_default=True, type=click.FloatRange(0.001),
+    help="Stored before a catch-up or a recovery; the disk needs about twice as much.",
+)  # fmt: skip
+@click.option("--soak", default=0.0, metavar="MINUTES", help="The soak, for so long; alone unless -w names others.")
 @click.option("--minutes", default=0.0, help="Begin no round that would end later; 0: no limit.")
 @click.option("--cores", default=1, show_default=True, type=click.IntRange(1), help="Of the tpc brokers.")
 @click.option("--folder", type=click.Path(path_type=Path, exists=True, file_okay=False), help="On the disk to measure.")
@@ -23,8 +28,9 @@ import click
 @click.option("--name", default="", help="Of the report's files; default: date and commit.")
 @click.option("--note", default="", help="A sentence that stands above the report.")
 def bench(  # noqa: PLR0913 - one parameter per option
-    workloads: tuple[str, ...], peers: tuple[str, ...], rounds: int, seconds: float, warm_up: float, minutes: float,
-    cores: int, folder: Path | None, output: Path | None, name: str, note: str,
+    workloads: tuple[str, ...], peers: tuple[str, ...], rounds: int, seconds: float, warm_up: float,
+    gigabytes: float, soak: float, minutes: float, cores: int, folder: Path | None, output: Path | None, name: str,
+    note: str,
 ) -> None:  # fmt: skip
     """Measure this broker beside its peers and the machine's limits. Needs a source tree and a C compiler.
 
@@ -35,8 +41,8 @@ def bench(  # noqa: PLR0913 - one parameter per option
     from tpc_broker.bench.table import render  # noqa: PLC0415
 
     settings = Settings(
-        workloads=workloads, peers=peers, rounds=rounds, warm_up_s=warm_up, measured_s=seconds, minutes_max=minutes,
-        cores=cores, folder=folder or Path.cwd(), note=note,
+        workloads=workloads, peers=peers, rounds=rounds, warm_up_s=warm_up, measured_s=seconds, gigabytes=gigabytes,
+        soak_minutes=soak, minutes_max=minutes, cores=cores, folder=folder or Path.cwd(), note=note,
     )  # fmt: skip
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers it started end with it
     try:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
-from tpc_broker.bench.kafka_requests import fetch_request, produce_request, record_batch
-from tpc_broker.bench.load import KAFKA_FETCH, KAFKA_PRODUCE, Connection, Plan
+from tpc_broker.bench.kafka_requests import fetch_requests, produce_request, record_batch
+from tpc_broker.bench.load import KAFKA_PRODUCE, OFFSET_LAST, Connection, FetchConnection, Plan
 from tpc_broker.bench.peers.peer import Peer, Shape
 from tpc_broker.bench.server import ServerFailed
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 Address = tuple[str, int]
+FETCH_WAIT_MS: Final = 500
+"""As stock consumers wait."""
 
 
 class KafkaLikePeer(Peer):
@@ -23,6 +28,11 @@ class KafkaLikePeer(Peer):
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    def __init__(self, folder: Path, mode: str) -> None:
+        super().__init__(folder, mode)
+        self.topic_extras: dict[str, str] = {}
+        """Configurations that a workload wants for the topics it makes."""
 
     def topic_settings(self) -> dict[str, str]:
         """Configurations of each topic in this mode."""
@@ -34,7 +44,8 @@ class KafkaLikePeer(Peer):
     def create_topic(self, topic: str, partitions: int) -> dict[int, Address]:
         """Make a topic; the address of each partition's leader once all have one."""
         admin = self._admin()
-        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=self.topic_settings())
+        settings = self.topic_settings() | self.topic_extras
+        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
         for future in admin.create_topics([wanted], operation_timeout=60).values():
             future.result()
         give_up_at = time.monotonic() + 60
@@ -59,6 +70,11 @@ class KafkaLikePeer(Peer):
         partitions = metadata.topics[topic].partitions.values()
         return {one.id: addresses[one.leader] for one in partitions if one.leader in addresses}
 
+    def broker_addresses(self) -> list[Address]:
+        """Of all brokers that Metadata names."""
+        found = self._admin().list_topics(timeout=30).brokers.values()
+        return [(str(broker.host), broker.port) for broker in found]
+
     def end_offsets(self, topic: str, partitions: int) -> dict[int, int]:
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         wanted = {TopicPartition(topic, partition): latest for partition in range(partitions)}
@@ -78,22 +94,29 @@ class KafkaLikePeer(Peer):
             for address, partitions in spread(leaders, shape.connections)
         ]
         return Plan(
-            KAFKA_PRODUCE, connections, depth=shape.depth, rate=shape.rate, warm_up_s=seconds[0], measure_s=seconds[1]
-        )
+            KAFKA_PRODUCE, connections, depth=shape.depth, records_per_request=shape.records_per_request,
+            rate=shape.rate, warm_up_s=seconds[0], measure_s=seconds[1],
+        )  # fmt: skip
 
-    def fetch_plan(  # noqa: PLR0913 - what a consumer chooses
-        self, topic: str, partitions: int, connections: int, *, bytes_max: int, ends: dict[int, int] | None,
-        seconds: float = 30.0,
-    ) -> Plan:  # fmt: skip
-        """Connection i reads partition i % `partitions` from the start to `ends`, or to the time's end."""
+    def fetches(  # noqa: PLR0913 - what a consumer chooses
+        self, topic: str, partitions: int, count: int, *, bytes_max: int, ends: dict[int, int] | None = None,
+        is_paired: bool = False,
+    ) -> list[FetchConnection]:  # fmt: skip
+        """Connection i reads partition i % `partitions` from the start to `ends`, or to the time's end.
+
+        Paired ones are those of a plan whose sender i is the only one that writes partition i.
+        """
         leaders = self.leaders(topic)
         made = []
-        for index in range(connections):
+        for index in range(count):
             partition = index % partitions
-            request, place = fetch_request(topic, partition, bytes_max=bytes_max, wait_ms=500)
-            end = ends[partition] if ends else 2**63 - 1
-            made.append(Connection(*leaders[partition], [request], b"", place, 0, end))
-        return Plan(KAFKA_FETCH, made, warm_up_s=0.0, measure_s=seconds)
+            request = fetch_requests(topic, partition, bytes_max=bytes_max, wait_ms=FETCH_WAIT_MS)
+            one = FetchConnection(
+                *leaders[partition], (request.whole, request.unchanged), request.offset_place, request.session_place,
+                offset_end=ends[partition] if ends else OFFSET_LAST, pair=partition if is_paired else None,
+            )  # fmt: skip
+            made.append(one)
+        return made
 
 
 def spread(leaders: dict[int, Address], connections: int) -> list[tuple[Address, list[int]]]:

@@ -1,0 +1,148 @@
+"""The bars: what this broker has to reach, as ratios to other servers in the same run or as absolute figures.
+
+`BARS` has every bar of the project. One that was not measured in a run is listed as such, so that a report never looks
+better than it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpc_broker.bench.measured import Round
+    from tpc_broker.bench.results import Results
+
+MET: Final = "met"
+MISSED: Final = "MISSED"
+NOT_MEASURED: Final = "not measured"
+
+
+def p50_us(one: Round) -> float:
+    return one.latency_us.get("50", 0.0)
+
+
+def p99_us(one: Round) -> float:
+    return one.latency_us.get("99", 0.0)
+
+
+def requests_per_s(one: Round) -> float:
+    return one.requests_per_s
+
+
+def mb_per_s(one: Round) -> float:
+    return one.mb_per_s
+
+
+def cpu_s_per_gb(one: Round) -> float:
+    return one.cpu_s_per_gb
+
+
+def requests_per_cpu_s(one: Round) -> float:
+    return 1e6 / one.cpu_us_per_request if one.cpu_us_per_request else 0.0
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A figure that only some workloads have; 0 where there is none."""
+
+    name: str
+
+    def __call__(self, one: Round) -> float:
+        return one.extra.get(self.name, 0.0)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """`peer`'s median under `workload`, or its ratio to that of `other` (under `other_workload`) if there is any."""
+
+    workload: str
+    what: str
+    value: Callable[[Round], float]
+    limit: float
+    at_least: bool
+    other: str = ""
+    other_workload: str = ""
+    peer: str = "tpc durable"
+
+    def measured(self, results: Results) -> float | None:
+        """The ratio or figure; None when something that it needs was not measured."""
+        ours = results.cell(self.workload, self.peer)
+        if ours is None:
+            return None
+        mine = ours.spread(self.value).median
+        if not self.other:
+            return mine or None
+        theirs = results.cell(self.other_workload or self.workload, self.other)
+        below = theirs.spread(self.value).median if theirs is not None else 0.0
+        return mine / below if below else None
+
+    def is_met(self, measured: float) -> bool:
+        return measured >= self.limit if self.at_least else measured <= self.limit
+
+    def verdict(self, results: Results) -> str:
+        measured = self.measured(results)
+        if measured is None:
+            return NOT_MEASURED
+        return MET if self.is_met(measured) else MISSED
+
+    @property
+    def wanted(self) -> str:
+        """Such as `≥ 0.65 x bare durable`."""
+        against = f" x {self.other}" if self.other else ""
+        under = f" ({self.other_workload})" if self.other_workload else ""
+        return f"{'≥' if self.at_least else '≤'} {self.limit:,g}{against}{under}"
+
+
+def at_least(
+    workload: str, what: str, value: Callable[[Round], float], limit: float, other: str = "", **more: Any
+) -> Bar:
+    return Bar(workload, what, value, limit, True, other, **more)  # noqa: FBT003
+
+
+def at_most(
+    workload: str, what: str, value: Callable[[Round], float], limit: float, other: str = "", **more: Any
+) -> Bar:
+    return Bar(workload, what, value, limit, False, other, **more)  # noqa: FBT003
+
+
+_US: Final = "tpc durable"
+_BARE: Final = "bare durable"
+_DEFAULT: Final = "kafka default"
+_DURABLES: Final = ("redis durable", "nats durable", "kafka durable")
+_DEFAULTS: Final = ("kafka default", "nats default", "redis default")
+
+BARS: Final[tuple[Bar, ...]] = (
+    at_most("1", "p50", p50_us, 1.4, _BARE),
+    at_most("1", "p99", p99_us, 1.4, _BARE),
+    *(at_most("1", "p50", p50_us, 1.0, peer) for peer in _DURABLES),
+    *(at_most("1", "p99", p99_us, 1.0, peer) for peer in _DURABLES),
+    at_least("2", "requests/s", requests_per_s, 0.65, _BARE),
+    *(at_least("2", "requests/s", requests_per_s, 1.0, peer) for peer in _DEFAULTS),
+    *(at_most("2", "p99", p99_us, 1.0, peer) for peer in _DEFAULTS),
+    at_least("small", "requests/s", requests_per_s, 0.75, _BARE),
+    at_least("small", "requests/s", requests_per_s, 0.6, "bare echo", peer="tpc relaxed"),
+    at_least("small", "requests per CPU second", requests_per_cpu_s, 0.6, "bare echo", peer="tpc relaxed"),
+    at_least("3", "MB/s", mb_per_s, 1.5, _DEFAULT),
+    at_least("3", "MB/s", mb_per_s, 0.5, _BARE),
+    at_most("3", "CPU s/GB", cpu_s_per_gb, 0.4, _DEFAULT),
+    at_least("4", "requests/s", requests_per_s, 2.0, _DEFAULT),
+    at_most("4", "p99", p99_us, 0.5, _DEFAULT),
+    at_least("5-1000", "requests/s", requests_per_s, 0.8, _US, other_workload="5-1"),
+    at_most("5-idle", "KiB per partition, never written", Extra("kib_per_partition"), 20.0),
+    at_most("5-idle", "KiB per partition, written twice", Extra("kib_per_partition_written"), 20.0),
+    at_least("6-warm", "MB/s", mb_per_s, 1.0, _DEFAULT),
+    at_most("6-warm", "CPU s/GB", cpu_s_per_gb, 1.0, _DEFAULT),
+    at_least("6-warm-64k", "MB/s", mb_per_s, 1.0, _DEFAULT),
+    at_most("6-warm-64k", "CPU s/GB", cpu_s_per_gb, 1.0, _DEFAULT),
+    at_most("6-tail-10", "server's CPU s", Extra("server_cpu_s"), 3.0, _US, other_workload="6-tail-1"),
+    at_most("7-50", "p99 µs", p99_us, 2000.0),
+    at_most("7-50", "p99", p99_us, 0.5, "kafka durable"),
+    at_most("8-10000", "KiB per idle connection", Extra("kib_per_connection"), 16.0),
+    at_most("8-10000", "p99", p99_us, 1.2, _US, other_workload="8-0"),
+    at_most("9", "seconds until it serves", Extra("serving_s"), 1.5),
+    at_least("10", "append 1,120 B, krecords/s", Extra("append_1120_krecords_per_s"), 738.0),
+    at_least("10", "read-stream 1,120 B, krecords/s", Extra("read_1120_krecords_per_s"), 1736.0),
+)

@@ -1,0 +1,155 @@
+"""Rounds that read: catch-up, followers, and the time from producing to having consumed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker.bench.load import KAFKA_FETCH, Plan, RunningLoad, run_load
+from tpc_broker.bench.measured import CountsDiffer, Round, Stage, Workload, check_stored, make_round
+from tpc_broker.bench.page_cache import cached_share, drop_cached
+from tpc_broker.bench.peers import Shape
+
+if TYPE_CHECKING:
+    from tpc_broker.bench.load import LoadResult
+
+STORED: Final = "stored"
+"""The topic that is filled once per stage."""
+STORED_PARTITIONS: Final = 8
+_STORED_VALUE_BYTES: Final = 1024
+_STORED_RECORDS_PER_REQUEST: Final = 500
+_FILL_S_MAX: Final = 600.0
+_READ_S_MAX: Final = 300.0
+_DEPTH_OPEN_LOOP: Final = 2048
+"""Requests under way per connection in open loop: more than ever wait, so that the intended times hold."""
+
+
+def fill(stage: Stage) -> dict[int, int]:
+    """End offsets of the topic that holds the stage's gigabytes; filled when it is first asked for."""
+    if not stage.ends:
+        shape = Shape(8, 4, _STORED_RECORDS_PER_REQUEST, _STORED_VALUE_BYTES, STORED_PARTITIONS)
+        plan = stage.kafka_like.produce_plan(STORED, shape, (0.0, _FILL_S_MAX))
+        request_bytes = _STORED_RECORDS_PER_REQUEST * _STORED_VALUE_BYTES
+        found = run_load(replace(plan, requests_max=max(1, round(stage.extent.gigabytes * 1e9 / request_bytes))))
+        check_stored(stage.peer, STORED, found.requests_all * _STORED_RECORDS_PER_REQUEST)
+        stage.ends.update(stage.kafka_like.end_offsets(STORED, STORED_PARTITIONS))
+    return stage.ends
+
+
+def _read_all(workload: Workload, stage: Stage) -> Round:
+    ends = fill(stage)
+    fetches = stage.kafka_like.fetches(
+        STORED, STORED_PARTITIONS, workload.count, bytes_max=workload.shape.value_bytes, ends=ends
+    )
+    before_s = stage.server.cpu_s()
+    found = run_load(Plan(KAFKA_FETCH, fetches=fetches, warm_up_s=0.0, measure_s=_READ_S_MAX))
+    used_s = stage.server.cpu_s() - before_s
+    wanted = sum(ends[index % STORED_PARTITIONS] for index in range(workload.count))
+    if found.records_all != wanted:
+        raise CountsDiffer(f"{stage.peer.label}: {found.records_all} records were read, {wanted} are there")
+    fetches_all = max(1, found.requests_all)
+    return make_round(
+        found,
+        stage,
+        records=found.records_all / fetches_all,
+        value_bytes=found.data_bytes_all / fetches_all,
+        used_cpu_s=used_s,
+    )
+
+
+def catch_up_warm(workload: Workload, stage: Stage) -> Round:
+    """Every partition is read from its start by a connection of its own, out of the page cache.
+
+    A pass before puts it there, where there is memory for it.
+    """
+    if "is_warm" not in stage.facts:
+        _read_all(workload, stage)
+        stage.facts["is_warm"] = 1.0
+    cached = cached_share(stage.peer.folder, ".log")
+    made = _read_all(workload, stage)
+    made.extra = {"cached_before_percent": 100 * cached, "stored_gb": stage.extent.gigabytes}
+    return made
+
+
+def catch_up_cold(workload: Workload, stage: Stage) -> Round:
+    """The same from the disk: what the page cache has of the server's files is dropped before."""
+    fill(stage)
+    stage.facts.pop("is_warm", None)
+    drop_cached(stage.peer.folder)
+    cached = cached_share(stage.peer.folder, ".log")
+    made = _read_all(workload, stage)
+    made.extra = {"cached_before_percent": 100 * cached, "stored_gb": stage.extent.gigabytes}
+    return made
+
+
+def tail(workload: Workload, stage: Stage) -> Round:
+    """`count` connections follow one partition while an open-loop producer writes to it."""
+    peer, shape, topic = stage.kafka_like, workload.shape, f"tail-{workload.count}"
+    time_s = stage.extent.warm_up + stage.extent.measured
+    producing = peer.produce_plan(topic, shape, (0.0, time_s))
+    fetches = peer.fetches(topic, 1, workload.count, bytes_max=1 << 20)
+    before_s = stage.server.cpu_s()
+    with RunningLoad(Plan(KAFKA_FETCH, fetches=fetches, warm_up_s=0.0, measure_s=time_s + 2.0)) as readers:
+        time.sleep(0.3)
+        written = run_load(producing)
+        read = readers.result()
+    used_s = stage.server.cpu_s() - before_s
+    records = written.requests_all * shape.records_per_request
+    check_stored(peer, topic, records)
+    _check_read(stage, read, records * workload.count)
+    made = make_round(
+        written,
+        stage,
+        records=shape.records_per_request,
+        value_bytes=shape.records_per_request * shape.value_bytes,
+        used_cpu_s=used_s,
+    )
+    made.extra = {"server_cpu_s": round(used_s, 3), "records_read": read.records_all}
+    return made
+
+
+def _check_read(stage: Stage, read: LoadResult, wanted: int) -> None:
+    if read.records_all != wanted:
+        raise CountsDiffer(f"{stage.peer.label}: of {wanted} records readers got {read.records_all}")
+
+
+def produce_and_consume(workload: Workload, stage: Stage, topic: str, rate: float) -> tuple[LoadResult, float]:
+    """A sender and a follower per partition; `rate` 0: as fast as it goes. With it, the CPU seconds of the server."""
+    peer, shape = stage.kafka_like, workload.shape
+    times = (stage.extent.warm_up, stage.extent.measured)
+    plan = peer.produce_plan(topic, shape, times)
+    followers = peer.fetches(topic, shape.partitions, shape.partitions, bytes_max=1 << 20, is_paired=True)
+    depth = _DEPTH_OPEN_LOOP if rate else shape.depth
+    before_s = stage.server.cpu_s()
+    found = run_load(replace(plan, fetches=followers, depth=depth, rate=rate))
+    used_s = stage.server.cpu_s() - before_s
+    records = found.requests_all * shape.records_per_request
+    check_stored(peer, topic, records)
+    _check_read(stage, found, records)
+    return found, used_s
+
+
+def maximum(workload: Workload, stage: Stage) -> Round:
+    """As many requests as are answered, and their records read, in the measured time."""
+    found, used_s = produce_and_consume(workload, stage, "maximum", 0.0)
+    made = make_round(found, stage, records=1, value_bytes=workload.shape.value_bytes, used_cpu_s=used_s)
+    read_per_s = found.records / stage.extent.measured
+    stage.facts["maximum"] = min(found.requests_per_s, read_per_s)
+    made.extra = {"records_read_per_s": read_per_s}
+    return made
+
+
+def end_to_end(workload: Workload, stage: Stage) -> Round:
+    """Latency from the moment a record was due to its arrival at a consumer, at a share of the maximum."""
+    if "maximum" not in stage.facts:
+        maximum(workload, stage)
+    rate = max(1.0, stage.facts["maximum"] * workload.share)
+    found, used_s = produce_and_consume(workload, stage, f"load-{workload.key}", rate)
+    if found.end_to_end.count == 0:
+        raise CountsDiffer(f"{stage.peer.label}: no record that was due in the measured time arrived")
+    made = make_round(found, stage, records=1, value_bytes=workload.shape.value_bytes, used_cpu_s=used_s)
+    made.extra = {"acknowledged_p50_us": made.latency_us["50"], "acknowledged_p99_us": made.latency_us["99"]}
+    made.latency_us = found.end_to_end.percentiles_us()
+    made.buckets = found.end_to_end.buckets()
+    return made
