@@ -242,6 +242,13 @@ void tpc_tail_batches_copy(const tpc_tail_batch *batches, uint32_t count, uint8_
     }
 }
 
+uint64_t tpc_tail_batches_within(const tpc_tail_batch *batches, uint32_t count, uint64_t bytes) {
+    uint64_t end = 0;
+    for (uint32_t i = 0; i < count && end + batches[i].slice.length <= bytes; i++)
+        end += batches[i].slice.length;
+    return end;
+}
+
 static int clean_reserve(tpc_plane *plane, uint64_t more) {
     uint64_t count = plane->clean_tail - plane->clean_head;
     if (count + more <= plane->clean_capacity)

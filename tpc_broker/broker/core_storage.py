@@ -5,7 +5,7 @@ Theory of operation
 The data plane (C) takes appends into the journal and memory. This brings them further:
 
 * *write-behind*: durable batches go from memory to the segments, a little at a time, so that memory and journal can be
-  given back; one taker per partition;
+  given back; one taker per partition. Long runs go past the page cache, by way of aligned memory;
 * *room*: segment space is reserved before a batch is admitted to the journal: the plane holds a number
   of admitted bytes for each partition, and asks Python when they are used up;
 * *checkpoints*: when the journal is half used, now and then, and at the end (`storage_checkpoint`);
@@ -29,6 +29,7 @@ import trio
 from tpc_broker import limits
 from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
 from tpc_broker.broker.storage_checkpoint import BALLAST_BYTES, Checkpointer, ensure_ballast, release_ballast
+from tpc_broker.broker.storage_files import DIRECT_BLOCK_BYTES, aligned_buffer
 from tpc_broker.broker.storage_folders import (
     create_partition,
     delete_folder,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tpc_broker.broker.ports import Clock, DataPlane, Disk
+    from tpc_broker.broker.ports import Clock, DataPlane, Disk, Taken
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.topic_config import TopicConfig
 
@@ -56,8 +57,13 @@ WRITE_BEHIND_AT_ONCE = 8
 CHECKPOINT_INTERVAL_S = 60.0
 TROUBLE_RETRY_S = 0.5
 BALLAST_INTERVAL_S = 30.0
+DIRECT_WRITES_AT_ONCE = 2
+"""The journal's commits want the disk too."""
+STAGING_BYTES = limits.WRITE_BEHIND_BYTES_MAX + DIRECT_BLOCK_BYTES
 ROOM_STEP_BYTES = 4 * limits.MIB
+ROOM_STEP_BYTES_MAX = 64 * limits.MIB
 JOURNAL_FULL_RETRY_S = 0.002
+JOURNAL_ROOM_WAIT_S = 0.02
 
 
 def log_settings(config: TopicConfig) -> LogSettings:
@@ -114,7 +120,10 @@ class JournalledStorage:
         self._checkpointing = trio.Lock()
         self._checkpoint_wanted = trio.Event()
         self._journal_trouble = trio.Event()
+        self._journal_room = trio.Event()
         self._doomed_folders: list[tuple[int, Path]] = []
+        self._staging: list[memoryview] = []
+        self._staging_limit = trio.CapacityLimiter(DIRECT_WRITES_AT_ONCE)
         plane.on_journal_space(self._want_checkpoint)
         plane.on_journal_failed(self._journal_failed)
 
@@ -174,6 +183,11 @@ class JournalledStorage:
             await trio.sleep(JOURNAL_FULL_RETRY_S)
         await self._plane.wait_durable(sequence)
 
+    async def wait_journal_room(self) -> None:
+        """Until a checkpoint has given journal space back, or for a short while (there are other reasons to wait)."""
+        with trio.move_on_after(JOURNAL_ROOM_WAIT_S):
+            await self._journal_room.wait()
+
     # -- room ------------------------------------------------------------------------------------------------------
 
     async def make_room(self, files: PartitionStorage, handle: int, size: int) -> None:
@@ -207,35 +221,65 @@ class JournalledStorage:
 
     # -- write-behind ------------------------------------------------------------------------------------------------
 
-    async def write_behind(self) -> None:
-        """Everything that is durable now goes to the segments."""
+    async def write_behind(self, *, all_of_it: bool = True) -> None:
+        """Everything that is durable now goes to the segments; without `all_of_it` the end of a long run may wait for
+        the next time.
+        """
         limiter = trio.CapacityLimiter(WRITE_BEHIND_AT_ONCE)
         async with trio.open_nursery() as nursery:
             for handle in self._plane.dirty():
                 led = self._led.get(handle)
                 if led is not None and led.files.failed is None:
-                    nursery.start_soon(self._write_behind_one, led, limiter)
+                    nursery.start_soon(self._write_behind_one, led, limiter, all_of_it)
 
-    async def _write_behind_one(self, led: Led, limiter: trio.CapacityLimiter) -> None:
+    async def _write_behind_one(self, led: Led, limiter: trio.CapacityLimiter, all_of_it: bool) -> None:  # noqa: FBT001
+        written_bytes = led.written_bytes
         async with limiter, led.lock:
             if led.handle not in self._led:  # deleted while this waited
                 return
-            upto = self._plane.durable_end(led.handle)
-            while led.handle in self._led:
-                taken = self._plane.write_behind_take(led.handle, limits.WRITE_BEHIND_BYTES_MAX)
-                if taken is None:
-                    break
-                with taken:
-                    try:
-                        await led.files.append(taken.buffers)
-                    except StorageFailedError as error:
-                        await self._write_behind_failed(led, error)
-                        return
-                    led.written_bytes += taken.size
-                    self._plane.write_behind_done(led.handle, taken.end_offset)
-                if taken.end_offset >= upto:
-                    break
-        await self._make_room_ahead(led)
+            try:
+                await self._write_to_files(led, self._plane.durable_end(led.handle), all_of_it=all_of_it)
+            except StorageFailedError as error:
+                await self._write_behind_failed(led, error)
+                return
+        await self._make_room_ahead(led, led.written_bytes - written_bytes)
+
+    async def _write_to_files(self, led: Led, upto: int, *, all_of_it: bool) -> None:
+        was_direct = False
+        while led.handle in self._led:
+            taken = self._plane.write_behind_take(led.handle, limits.WRITE_BEHIND_BYTES_MAX)
+            if taken is None:
+                break
+            with taken:
+                is_direct = await self._write_direct(led.files, taken)
+                if not is_direct:
+                    if was_direct and not all_of_it:
+                        break
+                    await led.files.append(taken.buffers)
+                end_offset = min(taken.end_offset, led.files.written_end_offset)
+            if led.handle not in self._led:
+                break
+            dirty_bytes = self._plane.dirty_bytes(led.handle)
+            self._plane.write_behind_done(led.handle, end_offset)
+            led.written_bytes += dirty_bytes - self._plane.dirty_bytes(led.handle)
+            was_direct = is_direct
+            if end_offset >= upto:
+                break
+
+    async def _write_direct(self, files: PartitionStorage, taken: Taken) -> bool:
+        """What of the batches fills whole blocks, past the page cache; False: they are too few, or it cannot be."""
+        fits = taken.base_offset == files.written_end_offset and taken.size <= limits.WRITE_BEHIND_BYTES_MAX
+        if not fits or not files.direct_reach(taken.size):
+            return False
+        async with self._staging_limit:
+            staging = self._staging.pop() if self._staging else aligned_buffer(STAGING_BYTES)
+            try:
+                segment, reach = files.active, files.direct_reach(taken.size)
+                staged = staging[segment.size_bytes % DIRECT_BLOCK_BYTES :]
+                taken.copy_to(staged)
+                return reach > 0 and await files.append_direct(segment, staged[:reach], taken.whole_bytes(reach))
+            finally:
+                self._staging.append(staging)
 
     async def _write_behind_failed(self, led: Led, error: StorageFailedError) -> None:
         log.error("%s-%d: %s", led.files.topic, led.files.key.partition, error)
@@ -243,12 +287,13 @@ class JournalledStorage:
             await release_ballast(self._disk, self._data)
         self._journal_trouble.set()
 
-    async def _make_room_ahead(self, led: Led) -> None:
-        """So that a busy partition's appends need not come to Python for room."""
-        if led.handle not in self._led or self._plane.bytes_admitted(led.handle) >= ROOM_STEP_BYTES // 2:
+    async def _make_room_ahead(self, led: Led, written_bytes: int) -> None:
+        """So that a busy partition's appends need not come to Python for room: for several times what came last."""
+        ahead = min(max(ROOM_STEP_BYTES, 4 * written_bytes), ROOM_STEP_BYTES_MAX)
+        if led.handle not in self._led or self._plane.bytes_admitted(led.handle) >= ahead // 2:
             return
         try:
-            await self.make_room(led.files, led.handle, ROOM_STEP_BYTES)
+            await self.make_room(led.files, led.handle, ahead)
         except (OSError, PartitionOfflineError) as error:
             log.debug("%s-%d: no room ahead: %s", led.files.topic, led.files.key.partition, error)
 
@@ -266,7 +311,7 @@ class JournalledStorage:
     async def _write_behind_now_and_then(self) -> None:
         while True:
             await trio.sleep(WRITE_BEHIND_INTERVAL_S)
-            await self.write_behind()
+            await self.write_behind(all_of_it=False)
 
     async def _checkpoint_now_and_then(self) -> None:
         while True:
@@ -288,6 +333,8 @@ class JournalledStorage:
                 self._want_checkpoint()
                 return False
         self._plane.extend(self._recovered.journal_file.superblock.initialised_blocks)
+        self._journal_room.set()
+        self._journal_room = trio.Event()
         if not done:
             log.warning("checkpoint held back: %s", self._checkpointer.statistics().held_back_by)
         return done

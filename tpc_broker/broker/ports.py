@@ -207,9 +207,22 @@ class AppendResult(NamedTuple):
 class Taken(Protocol):
     """Batches on their way to the segments; a context that gives the references back."""
 
-    buffers: list[Any]
     size: int
+    base_offset: int
     end_offset: int
+
+    @property
+    def buffers(self) -> list[Any]:
+        """Where they lie, one after the other; valid inside the context."""
+        ...
+
+    def copy_to(self, target: memoryview) -> None:
+        """All of them in a row."""
+        ...
+
+    def whole_bytes(self, bytes_max: int) -> int:
+        """Of the leading batches that lie wholly in the first so many bytes."""
+        ...
 
     def __enter__(self) -> Self: ...
 
@@ -345,6 +358,10 @@ class CoreStorage(Protocol):
 
     async def make_room(self, files: PartitionStorage, handle: int, size: int) -> None:
         """Segment space for so many bytes of records; OSError when there is none."""
+        ...
+
+    async def wait_journal_room(self) -> None:
+        """For whoever was told that the journal is full: until it is worth trying again."""
         ...
 
     async def retain(self, files: PartitionStorage, handle: int, now_ms: int) -> int:

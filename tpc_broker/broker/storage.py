@@ -13,6 +13,12 @@ in memory and go to their files at a roll and before a capture.
 Sealed segments are opened without reading them. Their indexes are loaded when they are first looked into, checked, and
 made again from the log when they are wrong.
 
+*Long runs* go past the page cache (`append_direct`): only whole blocks are written, from aligned memory, and a batch
+that reaches beyond the last whole block counts as not written yet, so that its rest can follow with what comes next.
+Short runs, rests behind which nothing comes, and the bytes from there to the next block boundary go through the page
+cache. So no block is ever written in both ways. A checkpoint names a place behind a whole batch; between checkpoints the
+file may end in the middle of one.
+
 *Space.* Before records for a partition are admitted to the journal, `reserve` takes disk space for them (fallocate
 beyond the end of the file): what was admitted can then be written behind also on a full disk. Space for the time after
 the next roll lies in a spare file, which the roll renames.
@@ -34,6 +40,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
+from tpc_broker.broker.storage_files import DIRECT_BLOCK_BYTES
 from tpc_broker.broker.storage_segments import Segment, SegmentFolder
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchHeader, decode_header
 from tpc_broker.log.checkpoint import PartitionCheckpoint
@@ -59,6 +66,8 @@ if TYPE_CHECKING:
 
 RESERVE_STEP_BYTES: Final = 1024 * 1024
 READ_SLACK_BYTES: Final = 16 * 1024
+DIRECT_BYTES_MIN: Final = 256 * 1024
+"""Shorter runs go through the page cache."""
 
 
 class StorageFailedError(Exception):
@@ -188,15 +197,63 @@ class PartitionStorage:
                     run, run_from = [], walk.place
                     await self._roll(walk.header.base_offset)
                     walk.use(self._indexes(), 0)
-                elif stop is WalkStop.CONTROL:
-                    walk.take_control(self.producers)
-                elif stop is WalkStop.EPOCH:
-                    header = walk.header
-                    self.epochs.assign(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
-                    walk.know_epoch(header.partition_leader_epoch)
+                else:
+                    self._decide(walk, stop)
             position, end_offset = walk.position, walk.next_offset
             run.append(view[max(run_from, walk.begin) :])
         await self._write_run(run, position, end_offset)
+
+    def direct_reach(self, size: int) -> int:
+        """How many of the next `size` bytes a direct write would bring into the file; 0: they are too few.
+
+        They end with a block, and do not go beyond the segment's largest size (which is as far as space is reserved).
+        """
+        active = self.active
+        begin = max(active.size_bytes, active.written_end_position)
+        end = min(active.size_bytes + size, self.settings.segment_bytes) // DIRECT_BLOCK_BYTES * DIRECT_BLOCK_BYTES
+        if self.folder.files.direct_refused or end - begin < DIRECT_BYTES_MIN:
+            return 0
+        return end - active.size_bytes
+
+    async def append_direct(self, active: Segment, staged: memoryview, whole_bytes: int) -> bool:
+        """Write durable batches past the page cache: `staged` holds what `direct_reach` said, from the written end on.
+
+        Its first byte lies in its block of memory as it will in its block of the file, `whole_bytes` of it are whole
+        batches. When the segment has to be rolled, what follows is left. False: `active` is no longer the active
+        segment, nothing was done. Errors as of `append`.
+        """
+        async with self._changing("write"):
+            if active is not self.active:
+                return False
+            walk = AppendWalk(staged[:whole_bytes], self.settings, self.written_end_offset, self.epochs.latest)
+            walk.use(self._indexes(), active.size_bytes)
+            while (stop := walk.step(self.producers)) not in (WalkStop.END, WalkStop.ROLL):
+                self._decide(walk, stop)
+            assert walk.begin == 0, (self.key, self.written_end_offset)
+            await self._write_blocks(staged, active.size_bytes)
+            active.size_bytes, self.written_end_offset = walk.position, walk.next_offset
+            if stop is WalkStop.ROLL:
+                await self._roll(walk.header.base_offset)
+            return True
+
+    async def _write_blocks(self, staged: memoryview, position: int) -> None:
+        """Bring bytes that belong at a position into the active segment, as far as they are not there yet."""
+        active, end = self.active, position + len(staged)
+        begin = max(position, active.written_end_position)
+        first_block = -(-begin // DIRECT_BLOCK_BYTES) * DIRECT_BLOCK_BYTES
+        if begin < first_block:
+            await self.folder.write(active.log_name, [staged[begin - position : first_block - position]], begin)
+        await self.folder.write_direct(active.log_name, staged[first_block - position :], first_block)
+        active.written_end_position = end
+
+    def _decide(self, walk: AppendWalk, stop: WalkStop) -> None:
+        """What a walk leaves to its caller, but rolls."""
+        if stop is WalkStop.CONTROL:
+            walk.take_control(self.producers)
+        elif stop is WalkStop.EPOCH:
+            header = walk.header
+            self.epochs.assign(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
+            walk.know_epoch(header.partition_leader_epoch)
 
     def _indexes(self) -> SegmentIndexes:
         indexes = self.active.indexes
@@ -205,11 +262,15 @@ class PartitionStorage:
 
     async def _write_run(self, run: list[memoryview], end_position: int, end_offset: int) -> None:
         """Write buffers to the end of the active segment; then, and only then, readers may see them."""
-        buffers = [view for view in run if len(view)]
-        if buffers:
-            assert self.active.size_bytes + sum(map(len, buffers)) == end_position, (self.key, end_position)
-            await self.folder.write(self.active.log_name, buffers, self.active.size_bytes)
-            self.active.size_bytes = end_position
+        active = self.active
+        assert active.size_bytes + sum(map(len, run)) == end_position, (self.key, end_position)
+        if end_position > active.size_bytes:
+            begin = max(active.size_bytes, active.written_end_position)
+            if end_position > begin:
+                buffers = _without_first(run, begin - active.size_bytes)
+                await self.folder.write(active.log_name, buffers, begin)
+                active.written_end_position = end_position
+            active.size_bytes = end_position
         self.written_end_offset = end_offset
 
     async def roll(self) -> None:
@@ -223,9 +284,8 @@ class PartitionStorage:
         sealed = self.active
         self._indexes().seal()
         await self.folder.flush_indexes(sealed, sealed=True)
-        if sealed.reserved_end_position > sealed.size_bytes:
-            async with self.folder.use(sealed.log_name) as file:
-                await self.folder.disk.truncate(file.fd, sealed.size_bytes)
+        if max(sealed.reserved_end_position, sealed.written_end_position) > sealed.size_bytes:
+            await self.folder.shorten(sealed)
         await self.folder.write_file(segment_file_name(base_offset, SNAPSHOT_SUFFIX), self.producers.encode_snapshot())
         segment = Segment(base_offset, indexes=SegmentIndexes(base_offset, self.settings.index_interval_bytes))
         if self._spare_reserved_bytes:
@@ -553,12 +613,22 @@ class PartitionStorage:
         """Give back reserved space and close the files. What has to be durable was synced before."""
         async with self._lock:
             active = self.active
-            if active.reserved_end_position > active.size_bytes and not self.failed:
-                async with self.folder.use(active.log_name, create=True) as file:
-                    await self.folder.disk.truncate(file.fd, active.size_bytes)
+            end_position = max(active.reserved_end_position, active.written_end_position)
+            if end_position > active.size_bytes and not self.failed:
+                await self.folder.shorten(active)
             if self._spare_reserved_bytes:
                 await self.folder.remove(SPARE_FILE)
             await self.folder.close()
+
+
+def _without_first(run: list[memoryview], skipped_bytes: int) -> list[memoryview]:
+    """Buffers without their first bytes."""
+    left = []
+    for view in run:
+        if len(view) > skipped_bytes:
+            left.append(view[skipped_bytes:])
+        skipped_bytes = max(skipped_bytes - len(view), 0)
+    return left
 
 
 def _find_offset(data: Buffer, offset: int) -> tuple[int, BatchHeader | None]:

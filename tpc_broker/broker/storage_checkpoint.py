@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker.broker.storage import StorageFailedError
+from tpc_broker.broker.storage_files import aligned_buffer
 from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint, encode_checkpoint
 from tpc_broker.log.files import TEMPORARY_SUFFIX, checkpoint_file_name, journal_file_name
 from tpc_broker.log.journal import (
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 JOURNAL_BYTES_MAX_DEFAULT: Final = 256 * 1024 * 1024
 INITIAL_BLOCKS: Final = 16 * 1024 * 1024 // BLOCK_BYTES
 EXTEND_BLOCKS: Final = 4 * 1024 * 1024 // BLOCK_BYTES
+ZEROS_BLOCKS: Final = 1024 * 1024 // BLOCK_BYTES
 SYNCFS_PARTITIONS: Final = 64
 """From so many changed partitions on, one syncfs instead of their single syncs."""
 BALLAST_FILE: Final = "ballast"
@@ -156,12 +158,41 @@ class JournalFile:
         more = min(blocks, superblock.region_blocks - superblock.initialised_blocks)
         if more <= 0:
             return False
-        await self.disk.write_at(self.fd, bytes(more * BLOCK_BYTES), superblock.end_block * BLOCK_BYTES)
+        await self._write_zeros(superblock.end_block, more)
         await self.disk.fdatasync(self.fd)
         await self.update_superblock(initialised_blocks=superblock.initialised_blocks + more)
         if journal is not None:
             journal.extend(self.superblock.initialised_blocks)
         return True
+
+    async def _write_zeros(self, block: int, count: int) -> None:
+        """Past the page cache where that can be: 256 MiB of pages would cost more than the disk's part of it."""
+        zeros = aligned_buffer(min(count, ZEROS_BLOCKS) * BLOCK_BYTES)
+        try:
+            fd = await self.disk.open(self.path, os.O_WRONLY | os.O_DIRECT)
+        except OSError:
+            fd = -1
+        try:
+            for done in range(0, count, ZEROS_BLOCKS):
+                part = zeros[: min(count - done, ZEROS_BLOCKS) * BLOCK_BYTES]
+                fd = await self._write_zeros_to(fd, part, (block + done) * BLOCK_BYTES)
+        finally:
+            if fd >= 0:
+                await self.disk.close(fd)
+
+    async def _write_zeros_to(self, direct_fd: int, zeros: memoryview, position: int) -> int:
+        """Through a descriptor for direct writes or, when it is -1 or refuses, the ordinary one; which to go on with."""
+        if direct_fd >= 0:
+            try:
+                await self.disk.write_at(direct_fd, zeros, position)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                await self.disk.close(direct_fd)
+            else:
+                return direct_fd
+        await self.disk.write_at(self.fd, zeros, position)
+        return -1
 
     async def set_mode(self, mode: JournalMode) -> None:
         """Record what the probe found."""

@@ -3,10 +3,16 @@
 A file is opened when it is first wanted and stays open as long as there is room. Least recently used ones are closed
 first, except those in use and those that are *dirty*: a file with writes that no sync has covered is never closed,
 because an error of the kernel's own write-back would be reported to nobody.
+
+A file may have a second descriptor for writes past the page cache (O_DIRECT). Both see the same bytes: the kernel
+writes back and drops the pages that a direct write covers.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
+import mmap
 import os
 from collections import OrderedDict
 from contextlib import asynccontextmanager
@@ -18,17 +24,29 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.ports import Disk
 
+log = logging.getLogger(__name__)
+
 OPEN_FILES_MAX: Final = 2048
+DIRECT_BLOCK_BYTES: Final = 4096
+"""Address, length and position of a direct write are multiples of it: enough for every disk with blocks up to this."""
+
+
+def aligned_buffer(length: int) -> memoryview:
+    """Memory that direct writes can start from, at the beginning of a page."""
+    memory = mmap.mmap(-1, length)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
 
 
 class OpenFile:
     """One open file. `dirty`: written since its last sync began."""
 
-    __slots__ = ("dirty", "fd", "forgotten", "path", "users")
+    __slots__ = ("direct_fd", "dirty", "fd", "forgotten", "path", "users")
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self.fd = fd
+        self.direct_fd = -1
         self.users = 0
         self.dirty = False
         self.forgotten = False
@@ -41,6 +59,7 @@ class FileCache:
         self.disk = disk
         self._max = open_files_max
         self._files: OrderedDict[Path, OpenFile] = OrderedDict()
+        self.direct_refused = False
 
     def __len__(self) -> int:
         return len(self._files)
@@ -66,9 +85,26 @@ class FileCache:
         finally:
             file.users -= 1
             if file.forgotten and file.users == 0:
-                await self.disk.close(file.fd)
+                await self._close(file)
         if len(self._files) > self._max:
             await self._close_idle()
+
+    async def direct_descriptor(self, file: OpenFile) -> int | None:
+        """Of a file in use, for direct writes; None where the file system refuses them."""
+        if file.direct_fd < 0 and not self.direct_refused:
+            try:
+                file.direct_fd = await self.disk.open(file.path, os.O_WRONLY | os.O_DIRECT)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self.refuse_direct(file.path)
+        return None if self.direct_refused else file.direct_fd
+
+    def refuse_direct(self, path: Path) -> None:
+        """The file system does not take direct writes: everything goes through the page cache from now on."""
+        if not self.direct_refused:
+            log.warning("%s: the file system refuses direct writes; segments are written through the page cache", path)
+        self.direct_refused = True
 
     async def sync(self, path: Path) -> None:
         """Make what was written to a file durable. OSError: its pages may be marked clean all the same; never retry."""
@@ -85,7 +121,7 @@ class FileCache:
         finally:
             file.users -= 1
             if file.forgotten and file.users == 0:
-                await self.disk.close(file.fd)
+                await self._close(file)
 
     def mark_synced(self, path: Path) -> None:
         """A sync of the whole file system covers what was written to the file up to now."""
@@ -106,7 +142,12 @@ class FileCache:
             return
         file.forgotten = True
         if file.users == 0:
-            await self.disk.close(file.fd)
+            await self._close(file)
+
+    async def _close(self, file: OpenFile) -> None:
+        await self.disk.close(file.fd)
+        if file.direct_fd >= 0:
+            await self.disk.close(file.direct_fd)
 
     async def close(self) -> None:
         """Close everything. Whoever wants durability has synced before."""

@@ -52,6 +52,8 @@ class Segment:
     indexes: SegmentIndexes | None = None
     reserved_end_position: int = 0
     """Disk space was taken up to here."""
+    written_end_position: int = 0
+    """Direct writes end with a whole block, so the beginning of the next batch may be in the file already."""
     flushed_bytes: list[int] = field(default_factory=lambda: [0, 0, 0])
     """How much of the three indexes is in their files."""
 
@@ -92,6 +94,36 @@ class SegmentFolder:
             if position == 0:
                 self.names_changed = True
             await self.disk.writev(file.fd, buffers, position)
+
+    async def write_direct(self, name: str, data: memoryview, position: int) -> None:
+        """The same past the page cache: address, length and position are multiples of DIRECT_BLOCK_BYTES.
+
+        Where the file system refuses it, through the page cache.
+        """
+        async with self.use(name, create=True) as file:
+            file.dirty = True
+            self._written.add(name)
+            if position == 0:
+                self.names_changed = True
+            descriptor = await self.files.direct_descriptor(file)
+            if descriptor is not None:
+                try:
+                    await self.disk.write_at(descriptor, data, position)
+                except OSError as error:
+                    if error.errno != errno.EINVAL:
+                        raise
+                    self.files.refuse_direct(self.path / name)
+                else:
+                    return
+            await self.disk.write_at(file.fd, data, position)
+
+    async def shorten(self, segment: Segment) -> None:
+        """Cut what lies behind the last batch: reserved space, and what a direct write put there already."""
+        async with self.use(segment.log_name, create=True) as file:
+            file.dirty = True
+            self._written.add(segment.log_name)
+            await self.disk.truncate(file.fd, segment.size_bytes)
+        segment.written_end_position = segment.reserved_end_position = segment.size_bytes
 
     async def write_file(self, name: str, data: bytes) -> None:
         """Give a small file a new content. Not atomic: readers of such files check them."""
@@ -257,7 +289,7 @@ class SegmentFolder:
             self._written.add(segment.log_name)
             self.names_changed = True
             await self.disk.truncate(file.fd, position)
-        segment.size_bytes = segment.reserved_end_position = position
+        segment.size_bytes = segment.reserved_end_position = segment.written_end_position = position
         suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
         for suffix, size in zip(suffixes, index_bytes or (0, 0, 0), strict=True):
             name = segment_file_name(segment.base_offset, suffix)

@@ -77,29 +77,40 @@ class TailSlice(FrameSlice, Opaque):
 
 
 class TakenBatches:
-    """Durable batches on their way to the segments. A context: it gives the references back.
-
-    Small ones are copied into one buffer: a buffer for each would cost Python and the kernel more than the copy.
-    """
+    """Durable batches on their way to the segments. A context: it gives the references back."""
 
     def __init__(self, batches: Any, count: int) -> None:
         self._batches = batches
         self._count = count
         self.size = int(lib.tpc_tail_batches_bytes(batches, count))
-        self.buffers: list[Any]
+        self.base_offset: int = batches[0].base_offset
+        self.end_offset: int = batches[count - 1].next_offset
+
+    @property
+    def buffers(self) -> list[Any]:
+        """Where the batches lie. Small ones are copied into one buffer: a buffer for each would cost Python and the
+        kernel more than the copy.
+        """
+        batches, count = self._batches, self._count
         if count > 1 and self.size < count * COPIED_BATCH_BYTES_MAX:
             buffer = _new_uncleared("uint8_t[]", self.size)
             lib.tpc_tail_batches_copy(batches, count, buffer)
-            self.buffers = [ffi.buffer(buffer)]
-        else:
-            self.buffers = [ffi.buffer(batches[n].slice.data, batches[n].slice.length) for n in range(count)]
-        self.end_offset: int = batches[count - 1].next_offset
+            return [ffi.buffer(buffer)]
+        return [ffi.buffer(batches[n].slice.data, batches[n].slice.length) for n in range(count)]
+
+    def copy_to(self, target: memoryview) -> None:
+        """All of them in a row."""
+        assert len(target) >= self.size, (len(target), self.size)
+        lib.tpc_tail_batches_copy(self._batches, self._count, ffi.from_buffer("uint8_t[]", target))
+
+    def whole_bytes(self, bytes_max: int) -> int:
+        """Of the leading batches that lie wholly in the first so many bytes."""
+        return int(lib.tpc_tail_batches_within(self._batches, self._count, bytes_max))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.buffers = []
         lib.tpc_tail_batches_release(self._batches, self._count)
 
 

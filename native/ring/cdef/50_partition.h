@@ -185,6 +185,8 @@ void tpc_tail_batches_release(tpc_tail_batch *batches, uint32_t count);
 /* How many bytes taken batches have, and all of them in a row in `out`, which has room for so many. */
 uint64_t tpc_tail_batches_bytes(const tpc_tail_batch *batches, uint32_t count);
 void tpc_tail_batches_copy(const tpc_tail_batch *batches, uint32_t count, uint8_t *out);
+/* Bytes of the leading batches that lie wholly in the first `bytes` of them. */
+uint64_t tpc_tail_batches_within(const tpc_tail_batch *batches, uint32_t count, uint64_t bytes);
 
 /*
  * Append of the broker's own (internal topics): one or more whole batches, copied, stamped, journalled; sequences of

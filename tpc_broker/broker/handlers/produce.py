@@ -49,7 +49,10 @@ async def handle_produce(core: Core, request: Request, message: Any) -> None:
         if core.clock.monotonic_ms() > deadline_ms:
             verdicts = [_storage_error() for _ in parts]
             continue
-        await trio.sleep(ROOM_RETRY_S)
+        if left is ProduceLeft.JOURNAL_FULL:
+            await core.storage.wait_journal_room()
+        else:
+            await trio.sleep(ROOM_RETRY_S)
 
 
 def _topic_key(topic: Any, version: int) -> str | uuid.UUID:
