@@ -4,6 +4,7 @@ import random
 import uuid
 from pathlib import Path
 
+from tests.broker.direct_writes import append_past_the_page_cache
 from tests.broker.fake_disk import FakeDisk, PowerLoss
 from tests.log.log_batches import batch
 from tpc_broker.broker.ports import JournalPlace
@@ -193,9 +194,16 @@ class World:
     async def write_behind(self, everything=False):
         for partition in self.partitions:
             count = len(partition.unwritten) if everything else self.rng.randint(0, len(partition.unwritten))
-            if count:
-                await self.storages[partition.key].append([data for _offset, data in partition.unwritten[:count]])
-                del partition.unwritten[:count]
+            while count:
+                storage, run = self.storages[partition.key], [data for _offset, data in partition.unwritten[:count]]
+                done = await append_past_the_page_cache(storage, run) if self.rng.random() < 0.5 else 0
+                if not done:
+                    await storage.append(run)
+                    done = count
+                del partition.unwritten[:done]
+                count -= done
+                if not everything:
+                    break
 
     async def checkpoint(self):
         async def drain():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.broker.fake_disk import FakeDisk
 from tests.broker.storage_world import DATA, SETTINGS, PowerLoss, StorageFailedError, World
-from tpc_broker.broker import storage_checkpoint
+from tpc_broker.broker import storage, storage_checkpoint
 from tpc_broker.broker.storage_recovery import recover_core
 from tpc_broker.log import journal
 from tpc_broker.log.batch import BATCH_HEADER_BYTES
@@ -20,6 +20,8 @@ def small_journal(monkeypatch):
     monkeypatch.setattr(journal, "JOURNAL_BYTES_MIN", 64 * 1024)
     monkeypatch.setattr(journal, "SCAN_WINDOW_BYTES", 8 * 4096)
     monkeypatch.setattr(journal, "REPLAY_WINDOW_BYTES", 5000)
+    monkeypatch.setattr(storage, "DIRECT_BLOCK_BYTES", 512)
+    monkeypatch.setattr(storage, "DIRECT_BYTES_MIN", 512)
 
 
 async def live(world, steps):

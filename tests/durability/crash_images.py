@@ -31,6 +31,7 @@ FLUSH_ALL = 20
 MARK = 21
 """A note of the recorded program: its text lies where the path would."""
 DSYNC = 1
+DIRECT = 2
 
 
 class DiskRecord(NamedTuple):

@@ -17,6 +17,7 @@ PARTITION is the topic id. A mutant is a fault built in on purpose, which the cr
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import sys
@@ -26,10 +27,10 @@ from pathlib import Path
 
 import trio
 
-from tests.durability.crash_images import DSYNC, FLUSH_ALL, MARK
+from tests.durability.crash_images import DIRECT, DSYNC, FLUSH_ALL, MARK
 from tests.log.log_batches import batch
 from tpc_broker._ring import ffi, lib
-from tpc_broker.broker import storage_checkpoint
+from tpc_broker.broker import storage, storage_checkpoint, storage_segments
 from tpc_broker.broker.core_storage import JournalledStorage
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log import journal
@@ -41,10 +42,15 @@ from tpc_broker.runtime.options import CoreOptions
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 
 JOURNAL_BYTES = 512 * 1024
+WRITE_DIRECT = storage_segments.SegmentFolder.write_direct
 PARTITIONS = 4
 APPENDS = 260
 SEGMENT_BYTES = 30_000
-MUTANTS = ["none", "no dsync", "early acknowledgement", "no directory sync", "checkpoint before data"]
+DIRECT_BYTES_MIN = 4096
+"""Many runs are long enough for a direct write, and many are not."""
+MUTANTS = [
+    "none", "no dsync", "early acknowledgement", "no directory sync", "checkpoint before data", "direct is durable",
+]  # fmt: skip
 
 
 def mark(*words: object) -> None:
@@ -67,7 +73,8 @@ class RecordingDisk(RingDisk):
         lib.tpc_disk_record_completed(token, 0)
 
     async def write_at(self, fd, data, position):
-        await self._recorded_write(fd, data, position, 0, super().write_at)
+        flags = DIRECT if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT else 0
+        await self._recorded_write(fd, data, position, flags, super().write_at)
 
     async def durable_write(self, fd, data, position):
         await self._recorded_write(fd, data, position, DSYNC, super().durable_write)
@@ -138,6 +145,13 @@ class NoDirectorySync(RecordingDisk):
 async def _capture_without_sync(checkpointer, storages, _pace_seconds):
     """In place of `Checkpointer._capture_and_sync`: the checkpoint names data that nobody flushed."""
     return {storage.key: await storage.capture() for storage in storages}
+
+
+async def _write_direct_and_forget(folder, name, data, position):
+    """In place of `SegmentFolder.write_direct`: as if past the page cache meant on the disk, with the file's length."""
+    await WRITE_DIRECT(folder, name, data, position)
+    folder._written.discard(name)
+    folder.files.mark_synced(folder.path / name)
 
 
 class Life:
@@ -258,6 +272,9 @@ def main(folder: str, record: str, seed: str, mutant: str, mode: str) -> None:
     assembly.RingDisk = NoDirectorySync if mutant == "no directory sync" else RecordingDisk
     if mutant == "checkpoint before data":
         storage_checkpoint.Checkpointer._capture_and_sync = _capture_without_sync
+    storage.DIRECT_BYTES_MIN = DIRECT_BYTES_MIN
+    if mutant == "direct is durable":
+        storage_segments.SegmentFolder.write_direct = _write_direct_and_forget
     for name in ("journals", "topics"):
         (Path(folder) / name).mkdir(parents=True)
     assert lib.tpc_recorder_start(record.encode()) == 0

@@ -207,6 +207,10 @@ class Partitions:
         """Segment space for so many bytes of records; OSError or PartitionOfflineError when there is none."""
         await self._storage.make_room(partition.files, partition.handle, size)
 
+    async def wait_journal_room(self) -> None:
+        """For whoever was told that the journal is full: until it is worth trying again."""
+        await self._storage.wait_journal_room()
+
     # -- retention ---------------------------------------------------------------------------------------------------
 
     async def retain_all(self) -> int:

@@ -16,8 +16,8 @@ made again from the log when they are wrong.
 *Long runs* go past the page cache (`append_direct`): only whole blocks are written, from aligned memory, and a batch
 that reaches beyond the last whole block counts as not written yet, so that its rest can follow with what comes next.
 Short runs, rests behind which nothing comes, and the bytes from there to the next block boundary go through the page
-cache. So no block is ever written in both ways. A checkpoint names a place behind a whole batch; between checkpoints the
-file may end in the middle of one.
+cache. So no block is ever written in both ways. A checkpoint names a place behind a whole batch; between checkpoints
+the file may end in the middle of one.
 
 *Space.* Before records for a partition are admitted to the journal, `reserve` takes disk space for them (fallocate
 beyond the end of the file): what was admitted can then be written behind also on a full disk. Space for the time after

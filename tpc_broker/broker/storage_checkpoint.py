@@ -169,30 +169,22 @@ class JournalFile:
         """Past the page cache where that can be: 256 MiB of pages would cost more than the disk's part of it."""
         zeros = aligned_buffer(min(count, ZEROS_BLOCKS) * BLOCK_BYTES)
         try:
-            fd = await self.disk.open(self.path, os.O_WRONLY | os.O_DIRECT)
+            direct_fd = await self.disk.open(self.path, os.O_WRONLY | os.O_DIRECT)
         except OSError:
-            fd = -1
+            return await self._write_parts(self.fd, zeros, block, count)
         try:
-            for done in range(0, count, ZEROS_BLOCKS):
-                part = zeros[: min(count - done, ZEROS_BLOCKS) * BLOCK_BYTES]
-                fd = await self._write_zeros_to(fd, part, (block + done) * BLOCK_BYTES)
+            await self._write_parts(direct_fd, zeros, block, count)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            await self._write_parts(self.fd, zeros, block, count)
         finally:
-            if fd >= 0:
-                await self.disk.close(fd)
+            await self.disk.close(direct_fd)
 
-    async def _write_zeros_to(self, direct_fd: int, zeros: memoryview, position: int) -> int:
-        """Through a descriptor for direct writes or, when it is -1 or refuses, the ordinary one; which to go on with."""
-        if direct_fd >= 0:
-            try:
-                await self.disk.write_at(direct_fd, zeros, position)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                await self.disk.close(direct_fd)
-            else:
-                return direct_fd
-        await self.disk.write_at(self.fd, zeros, position)
-        return -1
+    async def _write_parts(self, fd: int, zeros: memoryview, block: int, count: int) -> None:
+        for done in range(0, count, ZEROS_BLOCKS):
+            part = zeros[: min(count - done, ZEROS_BLOCKS) * BLOCK_BYTES]
+            await self.disk.write_at(fd, part, (block + done) * BLOCK_BYTES)
 
     async def set_mode(self, mode: JournalMode) -> None:
         """Record what the probe found."""

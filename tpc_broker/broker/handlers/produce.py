@@ -50,7 +50,7 @@ async def handle_produce(core: Core, request: Request, message: Any) -> None:
             verdicts = [_storage_error() for _ in parts]
             continue
         if left is ProduceLeft.JOURNAL_FULL:
-            await core.storage.wait_journal_room()
+            await core.partitions.wait_journal_room()
         else:
             await trio.sleep(ROOM_RETRY_S)
 
