@@ -6,9 +6,9 @@ import pytest
 
 pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
-from tpc_broker.kafka import records as codec  # noqa: E402
-from tpc_broker.kafka.compression import Compression, decompress  # noqa: E402
-from tpc_broker.native_columns import COLUMN_TYPES, HEADERS_TYPE, ColumnBuilder, RecordsWriter, Stop  # noqa: E402
+from tpc_broker.kafka import records as codec
+from tpc_broker.kafka.compression import Compression, decompress
+from tpc_broker.native_columns import COLUMN_TYPES, HEADERS_TYPE, ColumnBuilder, RecordsWriter, Stop
 
 ALL = tuple(COLUMN_TYPES)
 END = 2**62

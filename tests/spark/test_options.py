@@ -50,7 +50,7 @@ def test_names_in_any_case_and_both_spellings():
         ({"failOnDataLoss": "maybe"}, False, "failOnDataLoss is 'maybe'"),
         ({"isolation.level": "serializable"}, False, "isolation.level"),
         ({"subscribe": ""}, False, "exactly one of subscribe"),
-        ({"path": "/data"}, True, "path reads files in a batch"),
+        ({"path": "/data", "bootstrap": ""}, True, "a stream needs a broker beside its path"),
         ({"columns": "value,value"}, False, "each once"),
     ],
 )

@@ -1,85 +1,29 @@
 """Segment files read without a broker: files made by hand, and those of a real broker."""
 
 import json
-import uuid
 
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.spark.conftest import NOW_MS
+from tests.spark.segment_log import Log
 from tests.support.broker_process import TpcBroker
+from tpc_broker.client.errors import DamagedDataError
 from tpc_broker.kafka import records as codec
 from tpc_broker.kafka.compression import Compression
-from tpc_broker.log.batch import decode_header
-from tpc_broker.log.checkpoint import PartitionCheckpoint, encode_checkpoint
+from tpc_broker.log.batch import batch_size_at
 from tpc_broker.log.files import segment_file_name
-from tpc_broker.log.producer_state import ProducerState
-from tpc_broker.log.segment import SegmentIndexes
+from tpc_broker.native_bytes import seal_batch
+from tpc_broker.native_columns import COLUMN_TYPES
 from tpc_broker.spark import segments as segments_module
-from tpc_broker.spark.options import read_options
-from tpc_broker.spark.segments import SegmentReader
-
-PRODUCER = 7
-
-
-class Log:
-    """A partition's folder written batch by batch, with the project's own upkeep of indexes and producers."""
-
-    def __init__(self, folder, topic="t", partition=0):
-        self.folder, self.topic, self.partition = folder, topic, partition
-        self.place = folder / "topics" / f"{topic}-{partition}"
-        self.place.mkdir(parents=True)
-        (folder / "journals").mkdir(exist_ok=True)
-        self.producers, self.end_offset, self.sequence = ProducerState(), 0, 0
-        self.roll()
-
-    def roll(self):
-        if self.end_offset:
-            self.indexes.seal()
-            (self.place / segment_file_name(self.base, ".timeindex")).write_bytes(self.indexes.times.data)
-        self.base, self.data, self.indexes = self.end_offset, b"", SegmentIndexes(self.end_offset, 100)
-
-    def append(self, batch):
-        header = decode_header(batch)
-        aborted = self.producers.apply(header, batch)
-        self.indexes.add(header, len(self.data), aborted)
-        self.data += batch
-        self.end_offset = header.next_offset
-        for suffix, data in (
-            (".log", self.data), (".index", self.indexes.offsets.data), (".timeindex", self.indexes.times.data),
-            (".txnindex", self.indexes.transactions.encode()),
-        ):  # fmt: skip
-            (self.place / segment_file_name(self.base, suffix)).write_bytes(data)
-
-    def values(self, *values, compression=Compression.NONE, transactional=False):
-        records = [codec.Record(value, None, NOW_MS + self.end_offset + n) for n, value in enumerate(values)]
-        whose = {"producer_id": PRODUCER, "producer_epoch": 0, "base_sequence": self.sequence} if transactional else {}
-        self.sequence += len(values) if transactional else 0
-        self.append(
-            codec.build_batch(
-                records, base_offset=self.end_offset, compression=compression, is_transactional=transactional, **whose
-            )
-        )
-
-    def end(self, control):
-        self.append(
-            codec.control_batch(
-                control, producer_id=PRODUCER, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW_MS,
-                base_offset=self.end_offset,
-            )
-        )  # fmt: skip
-
-    def checkpoint(self, log_start_offset=0):
-        entry = PartitionCheckpoint(
-            uuid.uuid4(), self.partition, self.topic, segment_base=self.base, segment_position=len(self.data),
-            log_start_offset=log_start_offset, log_end_offset=self.end_offset, producers=self.producers.copy(),
-            index_bytes=len(self.indexes.offsets.data), time_index_bytes=len(self.indexes.times.data),
-            transaction_index_bytes=len(self.indexes.transactions.encode()),
-        )  # fmt: skip
-        (self.folder / "journals" / "0000.checkpoint").write_bytes(encode_checkpoint(1, [entry]))
+from tpc_broker.spark.options import read_options, table_options
+from tpc_broker.spark.rows import RowPlan
+from tpc_broker.spark.source import TpcReader
 
 
 @pytest.fixture
@@ -87,10 +31,20 @@ def log(tmp_path):
     return Log(tmp_path)
 
 
-def read(log, **options):
+def make_reader(log, **options):
     given = {"path": str(log.folder), "subscribe": "t", "columns": "offset,value"}
     given |= {name.replace("__", "."): str(value) for name, value in options.items()}
-    reader = SegmentReader(read_options(given, streaming=False))
+    table = table_options(given)
+    names = [*table.columns, *([table.shape.corrupt_column] if table.shape.mode == "permissive" else [])]
+    shape = table.shape
+    types = COLUMN_TYPES | ({"value": pa.struct([("n", pa.int32())])} if shape.values.name == "json" else {})
+    schema = from_arrow_schema(pa.schema([(name, types.get(name, pa.binary())) for name in names]))
+    plan = RowPlan.of(schema, shape.values, shape.mode, shape.corrupt_column)
+    return TpcReader(read_options(given, streaming=False), plan)
+
+
+def read(log, **options):
+    reader = make_reader(log, **options)
     rows = []
     for partition in reader.partitions():
         for batch in reader.read(partition):
@@ -114,9 +68,9 @@ def test_all_segments_and_parts_of_them(log, monkeypatch):
     assert read(log) == everything
     part = {"startingOffsets": json.dumps({"t": {"0": 7}}), "endingOffsets": json.dumps({"t": {"0": 22}})}
     assert read(log, **part) == everything[7:22]
-    options = read_options({"path": str(log.folder), "subscribe": "t", **part}, streaming=False)
-    assert [piece.value.first_offset for piece in SegmentReader(options).partitions()] == [7, 10, 20]
-    assert list(SegmentReader(options).read(InputPartition(None))) == []
+    reader = make_reader(log, **part)
+    assert [piece.value.first_offset for piece in reader.partitions()] == [7, 10, 20]
+    assert list(reader.read(InputPartition(None))) == []
 
 
 @pytest.mark.parametrize("suffix", ["", ".index", ".timeindex"])
@@ -152,18 +106,18 @@ def test_aborted_transactions_are_left_out_also_when_they_end_in_a_later_segment
     log.values(b"open", transactional=True)
     log.values(b"behind the open one")
     log.checkpoint()
-    assert read(log) == [(2, b"plain"), (5, b"committed")]
-    all_values = [value for _offset, value in read(log, isolation__level="read_uncommitted")]
+    assert read(log, isolation__level="read_committed") == [(2, b"plain"), (5, b"committed")]
+    all_values = [value for _offset, value in read(log)]
     assert all_values == [b"aborted"] * 2 + [b"plain", b"aborted", b"committed", b"open", b"behind the open one"]
 
 
 def test_lost_segments_fail_or_are_skipped(log):
     three_segments(log)
-    options = read_options({"path": str(log.folder), "subscribe": "t"}, streaming=False)
-    planned = SegmentReader(options).partitions()
+    reader = make_reader(log)
+    planned = reader.partitions()
     (log.place / segment_file_name(0, ".log")).unlink()
-    with pytest.raises(Exception, match=r"t-0: offsets \[0, 10\): the segment was deleted"):
-        list(SegmentReader(options).read(planned[0]))
+    with pytest.raises(Exception, match=r"t-0: offsets \[0, 10\): .*00000.log was removed"):
+        list(reader.read(planned[0]))
     log.checkpoint(log_start_offset=10)
     begin = {"startingOffsets": json.dumps({"t": {"0": 3}})}
     with pytest.raises(Exception, match=r"t-0: offsets \[3, 10\) are not in the log any more"):
@@ -175,7 +129,10 @@ def test_damage_is_named(log):
     three_segments(log)
     path = log.place / segment_file_name(10, ".log")
     data = bytearray(path.read_bytes())
-    for position, said in ((-1, "t-0, offset 19: .*CRC is wrong"), (16, "t-0, offset 10: .*holds no record batch")):
+    for position, said in (
+        (-1, "t-0, offset 19 .*00010.log.*CRC is wrong"),
+        (16, "t-0, offset 10: .*00010.log holds no record batch"),
+    ):
         broken = bytearray(data)
         broken[position] ^= 0xFF
         path.write_bytes(broken)
@@ -185,6 +142,45 @@ def test_damage_is_named(log):
         read(log, path=str(log.place))
     with pytest.raises(Exception, match="no such topic: nothing"):
         read(log, subscribe="nothing")
+
+
+def test_batches_that_cannot_be_read_by_mode(log):
+    """One with a wrong CRC, and one whose CRC is right and whose compressed part is rubbish."""
+    three_segments(log)
+    path = log.place / segment_file_name(10, ".log")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 0xFF
+    path.write_bytes(data)
+    path = log.place / segment_file_name(20, ".log")
+    second = batch_size_at(path.read_bytes(), 0)
+    rubbish = bytearray(path.read_bytes()[second:])
+    size = batch_size_at(rubbish, 0)
+    assert rubbish[22] == Compression.GZIP
+    rubbish[61:size] = b"x" * (size - 61)
+    seal_batch(memoryview(rubbish)[:size])
+    path.write_bytes(path.read_bytes()[:second] + rubbish)
+    with pytest.raises(DamagedDataError, match=r"t-0, offset 21 .*00020.log.: the record batch cannot be read: .*gzip"):
+        read(log, startingOffsets='{"t": {"0": 20}}')
+    rows = read(log, mode="PERMISSIVE", columns="offset,value,timestamp,partition")
+    assert [row[0] for row in rows] == list(range(30))
+    bad = {row[0]: row for row in rows if row[4] is not None}
+    assert bad.keys() == {19, 21}
+    assert bad[19] == (19, None, None, 0, bytes(data[-len(bad[19][4]) :]))
+    assert bad[21] == (21, None, None, 0, bytes(rubbish[:size]))
+    assert [row[0] for row in read(log, mode="dropmalformed")] == [n for n in range(30) if n not in (19, 21)]
+
+
+def test_values_that_cannot_be_read_by_mode(log):
+    for number in range(12):
+        log.values(b'{"n": %d}' % number, b"rubbish" if number == 5 else b'{"n": -1}')
+    log.checkpoint()
+    given = {"valueFormat": "json", "columns": "value"}
+    with pytest.raises(DamagedDataError, match=r"t-0, offset 11: no JSON of the schema: .* set mode to PERMISSIVE"):
+        read(log, **given)
+    rows = read(log, **given, mode="PERMISSIVE")
+    assert rows[10:13] == [({"n": 5}, None), (None, b"rubbish"), ({"n": 6}, None)]
+    rows = read(log, **given, mode="DROPMALFORMED")
+    assert [row[0]["n"] for row in rows] == [n for number in range(12) for n in (number, -1) if (number, n) != (5, -1)]
 
 
 @pytest.mark.spark

@@ -89,6 +89,36 @@ def test_lost_offsets_fail_or_are_skipped(read, topic, produce, admin):
     assert values(read(**begin, failOnDataLoss="false")) == ["3"]
 
 
+def test_json_values_with_a_schema_and_what_is_malformed(read, spark, broker, topic, produce):
+    produce(topic, 0, ['{"user": "a", "n": 1}', '{"user": "b"}', "rubbish"], keys=[b"k", b"l", b"m"])
+    given = {"subscribe": topic, "valueFormat": "json", "valueSchema": "user string, n int"}
+    with pytest.raises(Exception, match=f"{topic}-0, offset 2: no JSON of the schema"):
+        read(**given).collect()
+    frame = read(**given, mode="PERMISSIVE")
+    assert frame.columns[-1] == "_corrupt_record"
+    rows = frame.selectExpr("key", "value.user", "value.n", "offset", "CAST(_corrupt_record AS STRING)").collect()
+    assert [tuple(row)[1:] for row in rows] == [("a", 1, 0, None), ("b", None, 1, None), (None, None, 2, "rubbish")]
+    assert [bytes(row.key) for row in rows] == [b"k", b"l", b"m"]
+    assert read(**given, mode="DROPMALFORMED").selectExpr("value.*").collect() == [("a", 1), ("b", None)]
+    wanted = "offset bigint, value struct<n: int>, _corrupt_record string"
+    load = spark.read.format("tpc").schema(wanted).option("bootstrap", broker.bootstrap).options(
+        subscribe=topic, valueFormat="json", mode="PERMISSIVE"
+    )  # fmt: skip
+    assert [tuple(row) for row in load.load().collect()] == [(0, (1,), None), (1, (None,), None), (2, None, "rubbish")]
+    for options, said in (
+        ({"valueFormat": "json"}, "valueFormat=json needs the option valueSchema"),
+        ({"valueFormat": "avro", "avroSchema": "/no/such.avsc"}, "avroSchema: .*No such file"),
+        ({"valueFormat": "avro", "avroSchema": '["string", "int"]'}, "valueFormat=avro: .*a union of"),
+        ({"valueFormat": "raw", "avroSchema": "x"}, "avroSchema says nothing about valueFormat=raw"),
+        ({"valueFormat": "protobuf", "protobufDescriptor": "x"}, "valueFormat=protobuf needs the option messageName"),
+        ({"mode": "STRICT"}, "mode is 'strict'; allowed are failfast"),
+    ):
+        with pytest.raises(Exception, match=said):
+            read(subscribe=topic, **options).collect()
+    with pytest.raises(Exception, match="the column offset is int32; it has to be int64"):
+        spark.read.format("tpc").schema("offset int").options(subscribe=topic, path="/x").load().collect()
+
+
 class Stream:
     """A streaming query into a memory table, run until all that is there is read."""
 

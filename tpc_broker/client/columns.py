@@ -1,7 +1,7 @@
 """Fetched batches as Arrow record batches: compression, transactions and damage are dealt with here. Needs pyarrow."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpc_broker.client.errors import DamagedDataError
 from tpc_broker.client.isolation import AbortedTransactions
@@ -14,21 +14,53 @@ from tpc_broker.native_bytes import crc32c
 from tpc_broker.native_columns import ColumnBuilder, Stop
 
 
-class ColumnReader:
-    """The rows of [first_offset, end_offset) of one partition from chunks of its log."""
+class DamagedBatch(NamedTuple):
+    """Bytes of the log that cannot be read, in the place of the rows that they should have given.
 
-    def __init__(self, where: TopicPartition, columns: Sequence[str], first_offset: int, end_offset: int) -> None:
+    ``offset`` is the first one of the range that is missing with it.
+    """
+
+    offset: int
+    data: bytes
+    error: DamagedDataError
+
+
+class ColumnReader:
+    """The rows of [first_offset, end_offset) of one partition from chunks of its log.
+
+    With ``keeps_damage``, a batch that cannot be read is given as a `DamagedBatch` in its place instead of being
+    raised; what no batch can be told from is raised all the same, unless the chunks say it themselves.
+    """
+
+    def __init__(  # noqa: PLR0913 - where, what and how
+        self,
+        where: TopicPartition,
+        columns: Sequence[str],
+        first_offset: int,
+        end_offset: int,
+        *,
+        keeps_damage: bool = False,
+        place: str = "",
+    ) -> None:
+        """``place`` is named with what is damaged: a file, if it comes from one."""
         self._where = where
+        self._place = f" ({place})" if place else ""
+        self._keeps_damage = keeps_damage
         self._first_offset = first_offset
         self._end_offset = end_offset
         self._builder = ColumnBuilder(where.topic, where.partition, columns)
 
-    def read(self, chunks: Iterable[Chunk]) -> Iterator[Any]:
-        """``pyarrow.RecordBatch`` objects, none of them empty. `DamagedDataError` names the offset."""
+    def read(self, chunks: Iterable[Chunk | DamagedBatch]) -> Iterator[Any]:
+        """``pyarrow.RecordBatch`` objects, none of them empty, and what is damaged if it is kept.
+
+        `DamagedDataError` names the offset.
+        """
         for chunk in chunks:
-            yield from self._read_chunk(chunk)
-        if self._builder.rows_count:
-            yield self._builder.take()
+            if isinstance(chunk, DamagedBatch):
+                yield from self._damaged(chunk)
+            else:
+                yield from self._read_chunk(chunk)
+        yield from self._flush()
 
     def _read_chunk(self, chunk: Chunk) -> Iterator[Any]:
         aborted = AbortedTransactions(chunk.aborted)
@@ -41,18 +73,20 @@ class ColumnReader:
                 return
             if walk.stop == Stop.FULL:
                 yield from self._make_room()
-            elif walk.stop == Stop.NEEDS_CALLER:
-                batch = self._batch_at(chunk.records, position)
+                continue
+            batch = self._batch_at(chunk.records, position, offset)
+            if walk.stop == Stop.NEEDS_CALLER:
                 yield from self._append(batch, aborted)
-                position += len(batch.data)
-                offset = batch.last_offset + 1
             else:
-                what = "its CRC is wrong" if walk.stop == Stop.BAD_CRC else "it is malformed"
-                raise self._damage(offset, f"the record batch cannot be read: {what}")
+                why = "its CRC is wrong" if walk.stop == Stop.BAD_CRC else "it is malformed"
+                yield from self._unreadable(batch, why)
+            position += len(batch.data)
+            offset = batch.last_offset + 1
 
     def _append(self, batch: Batch, aborted: AbortedTransactions) -> Iterator[Any]:
         if crc32c(batch.data[21:]) != batch.crc:
-            raise self._damage(batch.base_offset, "the record batch cannot be read: its CRC is wrong")
+            yield from self._unreadable(batch, "its CRC is wrong")
+            return
         try:
             is_abort = batch.is_control and read_control(next(batch.records()))[0] == ControlType.ABORT
             if not aborted.admits(batch, is_abort=is_abort):
@@ -61,7 +95,23 @@ class ColumnReader:
             while not self._builder.append_records(batch.data, records, self._first_offset, self._end_offset):
                 yield from self._make_room()
         except (CodecError, ValueError, StopIteration) as error:
-            raise self._damage(batch.base_offset, f"the record batch cannot be read: {error}") from error
+            yield from self._unreadable(batch, str(error))
+
+    def _unreadable(self, batch: Batch, why: str) -> Iterator[Any]:
+        offset = max(batch.base_offset, self._first_offset)
+        name = f"{self._where}, offset {offset}{self._place}"
+        error = DamagedDataError(f"{name}: the record batch cannot be read: {why}")
+        yield from self._damaged(DamagedBatch(offset, bytes(batch.data), error))
+
+    def _damaged(self, damage: DamagedBatch) -> Iterator[Any]:
+        if not self._keeps_damage:
+            raise damage.error
+        yield from self._flush()
+        yield damage
+
+    def _flush(self) -> Iterator[Any]:
+        if self._builder.rows_count:
+            yield self._builder.take()
 
     def _make_room(self) -> Iterator[Any]:
         if self._builder.rows_count:
@@ -69,8 +119,9 @@ class ColumnReader:
         else:
             self._builder.grow()
 
-    def _batch_at(self, data: memoryview, position: int) -> Batch:
-        return read_batch(data, position)
-
-    def _damage(self, offset: int, what: str) -> DamagedDataError:
-        return DamagedDataError(f"{self._where}, offset {offset}: {what}")
+    def _batch_at(self, data: memoryview, position: int, offset: int) -> Batch:
+        try:
+            return read_batch(data, position)
+        except CodecError as error:
+            text = f"{self._where}, offset {offset}{self._place}: no record batch can be told there: {error}"
+            raise DamagedDataError(text) from error

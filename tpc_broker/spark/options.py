@@ -6,12 +6,15 @@ An option that is not known is an error: most of them are typing mistakes, the r
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from tpc_broker.client.cluster import ClusterSettings, parse_bootstrap
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
 from tpc_broker.kafka.compression import Compression
+from tpc_broker.spark.rows import CORRUPT_COLUMN, Mode
+from tpc_broker.spark.values import FormatName, GivenSchema, ValueFormat
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 RECORDS_PER_TASK_MAX: Final = 2_000_000
@@ -25,7 +28,8 @@ _READ: Final = _COMMON | {
     "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
     "maxOffsetsPerTrigger", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "columns",
-    "isolation.level", "kafka.isolation.level",
+    "isolation.level", "kafka.isolation.level", "mode", "columnNameOfCorruptRecord", "valueFormat", "valueSchema",
+    "avroSchema", "protobufDescriptor", "messageName",
 }  # fmt: skip
 _WRITE: Final = _COMMON | {"topic", "compression", "kafka.compression.type", "batchBytes", "checkpointLocation"}
 
@@ -70,6 +74,16 @@ class ReadOptions:
     fails_on_data_loss: bool
     columns: tuple[str, ...]
     isolation: Isolation
+    shape: "RowShape"
+
+
+@dataclass(frozen=True, slots=True)
+class RowShape:
+    """What the options say about rows: the format of values, and what becomes of malformed ones."""
+
+    values: ValueFormat
+    mode: Mode
+    corrupt_column: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +130,34 @@ class _Given:
         return text
 
 
-def chosen_columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns of a read, before it is known whether it is a batch or a stream."""
-    return _columns(_Given(options, _READ | _WRITE))
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """What a table looks like, before it is known whether it is read as a batch or as a stream."""
+
+    columns: tuple[str, ...]
+    shape: RowShape
+    names_columns: bool
+
+
+def table_options(options: Mapping[str, str]) -> TableOptions:
+    given = _Given(options, _READ | _WRITE)
+    named = bool(given.text("columns"))
+    return TableOptions(_columns(given), _shape(given), named)
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """`OptionError` when they do not fit together."""
     given = _Given(options, _READ)
-    if streaming and given.text("path"):
-        raise OptionError("path reads files in a batch; a stream needs a broker")
+    has_broker = bool(given.text("bootstrap") or given.text("kafka.bootstrap.servers"))
+    if streaming and given.text("path") and not has_broker:
+        raise OptionError("a stream needs a broker beside its path: set kafka.bootstrap.servers")
     if streaming and any(given.text(name) for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")):
         raise OptionError("a stream has no end: endingOffsets, endingTimestamp and the like are for batch reads")
-    isolation = given.text("isolation.level") or given.text("kafka.isolation.level") or "read_committed"
+    isolation = given.text("isolation.level") or given.text("kafka.isolation.level") or "read_uncommitted"
     if isolation not in ("read_committed", "read_uncommitted"):
         raise OptionError(f"isolation.level is {isolation!r}; allowed are read_committed, read_uncommitted")
     return ReadOptions(
-        cluster=None if given.text("path") else _cluster(given),
+        cluster=_cluster(given) if has_broker or not given.text("path") else None,
         path=given.text("path"),
         selection=_selection(given),
         start=_position(given, "starting", LATEST if streaming else EARLIEST, forbidden=None if streaming else LATEST),
@@ -144,6 +169,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         fails_on_data_loss=given.flag("failOnDataLoss", default=True),
         columns=_columns(given),
         isolation=Isolation[isolation.upper()],
+        shape=_shape(given),
     )
 
 
@@ -200,6 +226,43 @@ def _columns(given: _Given) -> tuple[str, ...]:
     if wrong or len(set(listed)) != len(listed):
         raise OptionError(f"columns is {', '.join(listed)}; allowed, each once, are {', '.join(COLUMNS)}")
     return listed
+
+
+def _shape(given: _Given) -> RowShape:
+    return RowShape(
+        _value_format(given),
+        Mode(given.choice("mode", Mode, Mode.FAILFAST)),
+        given.text("columnNameOfCorruptRecord", CORRUPT_COLUMN),
+    )
+
+
+def _value_format(given: _Given) -> ValueFormat:
+    name = FormatName(given.choice("valueFormat", FormatName, FormatName.RAW))
+    belongs = {
+        FormatName.RAW: (),
+        FormatName.JSON: ("valueSchema",),
+        FormatName.AVRO: ("avroSchema",),
+        FormatName.PROTOBUF: ("protobufDescriptor", "messageName"),
+    }
+    for option in ("valueSchema", "avroSchema", "protobufDescriptor", "messageName"):
+        if given.text(option) and option not in belongs[name]:
+            raise OptionError(f"{option} says nothing about valueFormat={name}")
+        if not given.text(option) and option in belongs[name] and option != "valueSchema":
+            raise OptionError(f"valueFormat={name} needs the option {option}")
+    if name == FormatName.AVRO:
+        text = given.text("avroSchema")
+        return ValueFormat(name, GivenSchema(text if text[0] in '{["' else _file(given, "avroSchema").decode()))
+    if name == FormatName.PROTOBUF:
+        return ValueFormat(name, GivenSchema(_file(given, "protobufDescriptor")), given.text("messageName"))
+    return ValueFormat(name, json_type=given.text("valueSchema"))
+
+
+def _file(given: _Given, name: str) -> bytes:
+    """What is in the file that an option names. Read on the driver: tasks may be on other machines."""
+    try:
+        return Path(given.text(name)).read_bytes()
+    except OSError as error:
+        raise OptionError(f"{name}: {error}") from None
 
 
 def _position(given: _Given, which: str, default: int, forbidden: int | None) -> Position:

@@ -6,10 +6,12 @@
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Protocol, TypeVar
 
-from tpc_broker.client.cluster import Cluster
 from tpc_broker.client.errors import OffsetsMissingError, UnknownTopicError
+from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
 from tpc_broker.spark.options import OptionError, Position, ReadOptions, Selection
 
@@ -64,7 +66,21 @@ def limit_offsets(start: Offsets, latest: Offsets, rows_max: int) -> Offsets:
     return {where: (start[where] + shares[where]) if sizes[where] else end for where, end in latest.items()}
 
 
-def split_ranges(ranges: Iterable[OffsetRange], tasks_min: int, records_max: int) -> list[OffsetRange]:
+class Piece(Protocol):
+    """A range, whoever reads it."""
+
+    @property
+    def first_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+
+AnyPiece = TypeVar("AnyPiece", bound=Piece)
+
+
+def split_ranges(ranges: Iterable[AnyPiece], tasks_min: int, records_max: int) -> list[AnyPiece]:
     """Cut long ranges into about equal pieces: none above ``records_max``, and about ``tasks_min`` altogether."""
     whole = [piece for piece in ranges if piece.size > 0]
     total = sum(piece.size for piece in whole)
@@ -73,7 +89,8 @@ def split_ranges(ranges: Iterable[OffsetRange], tasks_min: int, records_max: int
         wanted = max(1, round(tasks_min * piece.size / total)) if tasks_min > len(whole) else 1
         count = min(piece.size, max(wanted, -(-piece.size // records_max)))
         bounds = [piece.first_offset + piece.size * number // count for number in range(count + 1)]
-        pieces += [OffsetRange(piece.where, bounds[number], bounds[number + 1]) for number in range(count)]
+        for begin, end in pairwise(bounds):
+            pieces.append(replace(piece, first_offset=begin, end_offset=end))  # type: ignore[type-var]
     return pieces
 
 
@@ -93,10 +110,19 @@ def select(selection: Selection, known: list[TopicPartition]) -> list[TopicParti
     return sorted(where for where in known if where.topic in selection.topics or pattern.fullmatch(where.topic))
 
 
+class LogSource(Protocol):
+    """What planning asks: a `tpc_broker.client.cluster.Cluster` answers it, or a data folder."""
+
+    def forget_topics(self) -> None: ...
+    def topic_names(self) -> list[str]: ...
+    def partitions(self, topic: str) -> list[TopicPartition]: ...
+    def list_offsets(self, wanted: Mapping[TopicPartition, int], isolation: Isolation) -> Offsets: ...
+
+
 class Planner:
     """Answers what a read covers now."""
 
-    def __init__(self, cluster: Cluster, options: ReadOptions) -> None:
+    def __init__(self, cluster: LogSource, options: ReadOptions) -> None:
         self._cluster = cluster
         self._options = options
 
@@ -129,7 +155,7 @@ class Planner:
         return self._resolve(self._options.start, places, first, end, is_start=True)
 
     def batch(self) -> list[OffsetRange]:
-        """The tasks of a batch read."""
+        """What a batch read covers."""
         places = self.partitions()
         first, end = self.bounds(places)
         start = self._resolve(self._options.start, places, first, end, is_start=True)
@@ -137,17 +163,17 @@ class Planner:
         for where in places:
             if stop[where] > end[where]:
                 raise OffsetsMissingError(f"{where}: endingOffsets says {stop[where]}, the log ends at {end[where]}")
-        return self.tasks(start, stop, first)
+        return self.ranges(start, stop, first)
 
     def stream(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
-        """The tasks of one micro-batch; partitions that are new begin at their first offset."""
+        """What one micro-batch covers; partitions that are new begin at their first offset."""
         known = set(self.partitions())
         gone = sorted(where for where in start if where not in known)
         if gone:
             self._lost(f"{', '.join(map(str, gone))} had been read and does not exist any more")
         wanted = {where: offset for where, offset in end.items() if where in known}
         first = self._cluster.list_offsets(dict.fromkeys(wanted, EARLIEST), self._options.isolation)
-        return self.tasks({where: start.get(where, first[where]) for where in wanted}, wanted, first)
+        return self.ranges({where: start.get(where, first[where]) for where in wanted}, wanted, first)
 
     def not_before(self, start: Offsets, latest: Offsets) -> Offsets:
         """``latest``, and where the log ends before what was read already, that place (if it is to go on at all)."""
@@ -156,7 +182,7 @@ class Planner:
                 self._lost(f"{where}: the log ends at {end}, before {start[where]}, which had been read")
         return {where: max(end, start.get(where, end)) for where, end in latest.items()}
 
-    def tasks(self, start: Offsets, end: Offsets, first: Offsets) -> list[OffsetRange]:
+    def ranges(self, start: Offsets, end: Offsets, first: Offsets) -> list[OffsetRange]:
         ranges = []
         for where, stop in sorted(end.items()):
             begin = start[where]
@@ -166,7 +192,7 @@ class Planner:
             if begin > stop:
                 self._lost(f"{where}: the log ends at {stop}, before {begin}, which had been reached")
             ranges.append(OffsetRange(where, begin, stop))
-        return split_ranges(ranges, self._options.min_partitions, self._options.max_records_per_partition)
+        return ranges
 
     def _lost(self, what: str) -> None:
         if self._options.fails_on_data_loss:

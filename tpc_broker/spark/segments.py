@@ -1,34 +1,33 @@
-"""Reading a data folder without a broker: one task per segment file.
+"""The segment files of a data folder, read without the broker that writes them.
 
 What is believed is what the broker's recovery believes: the checkpoint of each core says which offsets of a partition
 are certainly in its segment files. What was appended after the last checkpoint is in the journal only, and is not
-seen here; a broker that was stopped in order has written everything. The checkpoint is read once, when the read is
-planned, so the result is that moment's log however long the tasks take.
+seen here; a broker that was stopped in order has written everything. Checkpoints are read once, when a read is planned.
 
-A broker may be writing, rolling and deleting meanwhile. Bytes below a checkpointed position never change, so nothing
-has to be locked. A segment that retention removes after the planning is data loss, reported or passed over as
-`failOnDataLoss` says.
+A broker may be writing, rolling and deleting meanwhile. Nothing is locked, as bytes below a checkpointed position never
+change in place: segments are only removed from the front, or replaced by another file of the same name (which holds
+what was kept of the same offsets). So a plan names offsets, not positions: a task opens its file, looks its place up in
+the index and checks the batch that it finds there. A file that is gone by then is the caller's business
+(`tpc_broker.spark.task_rows`); one that is open stays readable to its end whatever happens to its name.
 
 Aborted transactions are left out with the segments' transaction indexes: those of the segment itself and of later
-ones, where a transaction's end may lie. With `read_committed`, what follows the first open transaction is not read.
+ones, where a transaction's end may lie.
 """
 
-import logging
+import os
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
-
-from tpc_broker.client.columns import ColumnReader
-from tpc_broker.client.errors import DamagedDataError, OffsetsMissingError, UnknownTopicError
+from tpc_broker.client.columns import DamagedBatch
+from tpc_broker.client.errors import DamagedDataError
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.reading import Chunk, whole_batches
-from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
+from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka.errors import CodecError
-from tpc_broker.kafka.records import read_batches
+from tpc_broker.kafka.records import read_batch, read_batches
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchDamageError, batch_size_at
 from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint
 from tpc_broker.log.files import (
@@ -41,79 +40,116 @@ from tpc_broker.log.files import (
     segment_file_name,
 )
 from tpc_broker.log.indexes import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
-from tpc_broker.spark.options import OptionError, Position, ReadOptions
-from tpc_broker.spark.ranges import select
+from tpc_broker.native_bytes import crc32c
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
-logger = logging.getLogger("tpc.spark")
+DAMAGED_BYTES_MAX: Final = 1024 * 1024
+"""How much of what cannot be told apart is handed on as one corrupt record."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPiece:
-    """What one task reads: offsets [first_offset, end_offset) between two positions of a file."""
+    """What one task reads: offsets [first_offset, end_offset) of the segment that begins at ``base_offset``.
+
+    ``end_position`` bounds the file ``inode``, which was being written when the read was planned; another file of that
+    name, and a file that was sealed (-1), is read to its end.
+    """
 
     where: TopicPartition
-    path: str
+    folder: str
+    base_offset: int
     first_offset: int
     end_offset: int
-    first_position: int
-    end_position: int
-    aborted: tuple[tuple[int, int], ...]
+    inode: int = -1
+    end_position: int = -1
+    aborted: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def size(self) -> int:
+        return self.end_offset - self.first_offset
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder) / segment_file_name(self.base_offset, LOG_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
+    """``end_offset`` is where the next one begins, or where the checkpoint ends."""
+
     base_offset: int
     end_offset: int
-    end_position: int
 
 
 class PartitionFolder:
     """The segment files of one partition, as the checkpoint has them."""
 
-    def __init__(self, folder: Path, checkpoint: PartitionCheckpoint) -> None:
-        self._folder = folder
-        self.checkpoint = checkpoint
+    def __init__(self, data_folder: Path, checkpoint: PartitionCheckpoint) -> None:
         self.where = TopicPartition(checkpoint.topic, checkpoint.partition)
+        self.checkpoint = checkpoint
+        self._folder = data_folder / "topics" / partition_folder_name(*self.where)
         self.segments = self._list()
         self._aborted: list[AbortedTransaction] | None = None
 
     def _list(self) -> list[_Segment]:
-        """Segments up to the checkpointed one; what lies behind it is not believed."""
-        parsed = [parse_segment_file_name(path.name) for path in self._folder.iterdir()]
-        bases = sorted(name[0] for name in parsed if name and name[1] == LOG_SUFFIX)
+        """Segments up to the checkpointed one, without a hole; what lies behind it is not believed.
+
+        Segments are removed from the front. When even the checkpointed one is gone, all before it are.
+        """
+        try:
+            parsed = [parse_segment_file_name(name) for name in os.listdir(self._folder)]  # noqa: PTH208 - names only
+        except FileNotFoundError:
+            return []
+        bases = sorted(int(name[0]) for name in parsed if name and name[1] == LOG_SUFFIX)
         bases = [base for base in bases if base <= self.checkpoint.segment_base]
-        segments = []
-        for number, base in enumerate(bases):
-            if base == self.checkpoint.segment_base:
-                segments.append(_Segment(base, self.checkpoint.log_end_offset, self.checkpoint.segment_position))
-            else:
-                size = self._file(base, LOG_SUFFIX).stat().st_size
-                following = bases[number + 1] if number + 1 < len(bases) else self.checkpoint.log_end_offset
-                segments.append(_Segment(base, following, size))
-        return segments
+        if not bases or bases[-1] != self.checkpoint.segment_base:
+            return []
+        ends = [*bases[1:], int(self.checkpoint.log_end_offset)]
+        return [_Segment(base, end) for base, end in zip(bases, ends, strict=True)]
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that the files still hold; the log's end when they hold nothing."""
+        if not self.segments:
+            return int(self.checkpoint.log_end_offset)
+        return max(int(self.checkpoint.log_start_offset), self.segments[0].base_offset)
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Where a read ends: the log's end, or the first open transaction."""
+        """Where what the files hold ends: the checkpoint's end, or the first transaction that was open then."""
         end = int(self.checkpoint.log_end_offset)
         return self.checkpoint.producers.last_stable_offset(end) if isolation == Isolation.READ_COMMITTED else end
 
     def pieces(self, first_offset: int, end_offset: int, isolation: Isolation) -> Iterator[SegmentPiece]:
-        """The segments that hold something of [first_offset, end_offset)."""
+        """The segments that hold something of [first_offset, end_offset), in order."""
         for segment in self.segments:
             first, end = max(first_offset, segment.base_offset), min(end_offset, segment.end_offset)
             if first >= end:
                 continue
             aborted = self._aborted_between(first, end) if isolation == Isolation.READ_COMMITTED else ()
-            path = self._file(segment.base_offset, LOG_SUFFIX)
-            position = self._position(segment, first)
-            yield SegmentPiece(self.where, str(path), first, end, position, segment.end_position, aborted)
+            piece = SegmentPiece(self.where, str(self._folder), segment.base_offset, first, end, aborted=aborted)
+            yield self._bounded(piece)
+
+    def _bounded(self, piece: SegmentPiece) -> SegmentPiece:
+        """With the checkpointed position, when it is the segment that was being written."""
+        if piece.base_offset != self.checkpoint.segment_base:
+            return piece
+        try:
+            inode = piece.path.stat().st_ino
+        except FileNotFoundError:
+            return piece
+        return SegmentPiece(
+            piece.where, piece.folder, piece.base_offset, piece.first_offset, piece.end_offset, inode,
+            self.checkpoint.segment_position, piece.aborted,
+        )  # fmt: skip
 
     def offset_at(self, time_ms: int) -> int:
-        """The first offset whose record is at or after a time; -1 when none is. Found with the time indexes."""
+        """The first offset whose record is at or after a time; -1 when none is. Found with the time indexes.
+
+        `FileNotFoundError`: a segment was removed meanwhile; list the folder again.
+        """
         for segment in self.segments:
-            index = TimeIndex(segment.base_offset, self._index_bytes(segment, TIME_INDEX_SUFFIX))
             begin = segment.base_offset
+            index = TimeIndex(segment.base_offset, self._time_index_bytes(segment))
             if index.problem(segment.end_offset) is None:
                 is_last = segment.base_offset == self.checkpoint.segment_base
                 if index.last and index.last.timestamp < time_ms and not is_last:
@@ -125,32 +161,20 @@ class PartitionFolder:
         return -1
 
     def _scan_for_time(self, segment: _Segment, first_offset: int, time_ms: int) -> int:
-        path = str(self._file(segment.base_offset, LOG_SUFFIX))
-        position = self._position(segment, first_offset)
-        piece = SegmentPiece(self.where, path, first_offset, segment.end_offset, position, segment.end_position, ())
-        for chunk in read_chunks(piece):
+        piece = SegmentPiece(self.where, str(self._folder), segment.base_offset, first_offset, segment.end_offset)
+        for chunk in read_chunks(self._bounded(piece)):
+            assert isinstance(chunk, Chunk), chunk
             for batch in read_batches(chunk.records):
-                if batch.max_timestamp < time_ms or batch.is_control:
+                if batch.max_timestamp < time_ms or batch.is_control or batch.last_offset < first_offset:
                     continue
                 for record in batch.records():
                     if record.timestamp_ms >= time_ms and record.offset >= self.checkpoint.log_start_offset:
                         return record.offset
         return -1
 
-    def _position(self, segment: _Segment, offset: int) -> int:
-        """A place at or before the batch that holds the offset. An index that is not right is not used."""
-        index = OffsetIndex(segment.base_offset, self._index_bytes(segment, INDEX_SUFFIX))
-        return index.lookup(offset).position if index.problem(segment.end_position) is None else 0
-
-    def _index_bytes(self, segment: _Segment, suffix: str) -> bytes:
-        try:
-            data = self._file(segment.base_offset, suffix).read_bytes()
-        except FileNotFoundError:
-            return b""
-        if segment.base_offset != self.checkpoint.segment_base:
-            return data
-        is_offsets = suffix == INDEX_SUFFIX
-        return data[: self.checkpoint.index_bytes if is_offsets else self.checkpoint.time_index_bytes]
+    def _time_index_bytes(self, segment: _Segment) -> bytes:
+        data = _bytes_of(self._folder / segment_file_name(segment.base_offset, TIME_INDEX_SUFFIX))
+        return data[: self.checkpoint.time_index_bytes] if self._is_active(segment) else data
 
     def _aborted_between(self, first_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
         if self._aborted is None:
@@ -163,122 +187,126 @@ class PartitionFolder:
         )
 
     def _aborted_of(self, segment: _Segment) -> list[AbortedTransaction]:
-        path = self._file(segment.base_offset, TRANSACTION_INDEX_SUFFIX)
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            return []
-        if segment.base_offset == self.checkpoint.segment_base:
+        path = self._folder / segment_file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX)
+        data = _bytes_of(path)
+        if self._is_active(segment):
             data = data[: self.checkpoint.transaction_index_bytes]
         try:
             return TransactionIndex.decode(data).entries
         except ValueError as error:
-            raise DamagedDataError(f"{self.where}, offset {segment.base_offset}: {path.name}: {error}") from error
+            raise DamagedDataError(f"{self.where}, offset {segment.base_offset}: {path}: {error}") from error
 
-    def _file(self, base_offset: int, suffix: str) -> Path:
-        return self._folder / segment_file_name(base_offset, suffix)
+    def _is_active(self, segment: _Segment) -> bool:
+        return segment.base_offset == self.checkpoint.segment_base
 
 
-def read_chunks(piece: SegmentPiece) -> Iterator[Chunk]:
-    """The piece's bytes in windows of whole batches. `DamagedDataError` where no batch can be told from the bytes."""
-    offset, position, window = piece.first_offset, piece.first_position, WINDOW_BYTES
-    with Path(piece.path).open("rb") as file:
-        while position < piece.end_position and offset < piece.end_offset:
-            file.seek(position)
-            data = memoryview(file.read(min(window, piece.end_position - position)))
+def _bytes_of(path: Path) -> bytes:
+    """A small file whole; nothing when there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def read_chunks(piece: SegmentPiece, *, keeps_damage: bool = False) -> Iterator[Chunk | DamagedBatch]:
+    """The piece's bytes in windows of whole batches.
+
+    `FileNotFoundError` before the first chunk when the file is gone, `DamagedDataError` where no batch can be told from
+    the bytes. With ``keeps_damage`` that is a `DamagedBatch`, and reading goes on at the next place that the index has.
+    """
+    with piece.path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        end_position = status.st_size
+        if piece.end_position >= 0 and status.st_ino == piece.inode:
+            if status.st_size < piece.end_position and not keeps_damage:
+                raise DamagedDataError(
+                    f"{piece.where}, offset {piece.first_offset}: {piece.path} has {status.st_size} bytes, and had "
+                    f"{piece.end_position} at the checkpoint"
+                )
+            end_position = min(piece.end_position, status.st_size)
+        walk = _Walk(piece, file, end_position)
+        yield from walk.chunks(keeps_damage=keeps_damage)
+
+
+class _Walk:
+    """From the batch that holds the first offset to the end of a piece."""
+
+    def __init__(self, piece: SegmentPiece, file: Any, end_position: int) -> None:
+        self._piece = piece
+        self._file = file
+        self._end_position = end_position
+        index = OffsetIndex(piece.base_offset, _bytes_of(piece.path.with_suffix(INDEX_SUFFIX)))
+        self._index = index if index.problem(2**31) is None else OffsetIndex(piece.base_offset)
+
+    def chunks(self, *, keeps_damage: bool) -> Iterator[Chunk | DamagedBatch]:
+        piece, window = self._piece, WINDOW_BYTES
+        offset, position = piece.first_offset, self._first_position()
+        while position < self._end_position and offset < piece.end_offset:
+            data = self._read(position, window)
             whole, next_offset = whole_batches(data)
-            if whole == 0:
-                window = _batch_bytes(piece, data, offset)
+            if whole:
+                yield Chunk(offset, next_offset, data[:whole], list(piece.aborted))
+                offset, position, window = max(offset, next_offset), position + whole, WINDOW_BYTES
                 continue
-            yield Chunk(offset, next_offset, data[:whole], list(piece.aborted))
-            offset, position, window = max(offset, next_offset), position + whole, WINDOW_BYTES
+            size = _cut_batch_bytes(data)
+            if size and position + size <= self._end_position:
+                window = size
+                continue
+            error = DamagedDataError(f"{piece.where}, offset {offset}: {piece.path} holds no record batch there")
+            if not keeps_damage:
+                raise error
+            position, between = self._resume(position)
+            yield DamagedBatch(offset, between, error)
+
+    def _first_position(self) -> int:
+        """The place of the batch that the index names for the first offset; 0 when the index is wrong there."""
+        position = self._index.lookup(self._piece.first_offset).position
+        return position if self._is_batch(position, self._piece.first_offset) else 0
+
+    def _is_batch(self, position: int, offset_max: int) -> bool:
+        """Whether a batch that begins at or before an offset lies whole at a position."""
+        try:
+            size = batch_size_at(head := self._read(position, BATCH_HEADER_BYTES), 0)
+            if size is None or len(head) < BATCH_HEADER_BYTES or position + size > self._end_position:
+                return False
+            batch = read_batch(self._read(position, size))
+        except (BatchDamageError, CodecError):
+            return False
+        return self._piece.base_offset <= batch.base_offset <= offset_max and crc32c(batch.data[21:]) == batch.crc
+
+    def _resume(self, position: int) -> tuple[int, bytes]:
+        """The next place behind ``position`` where the index knows a batch (or the end), and what lies before it."""
+        following = (entry.position for entry in self._index if entry.position > position)
+        next_position = next((place for place in following if self._is_batch(place, 2**63)), self._end_position)
+        return next_position, bytes(self._read(position, min(next_position - position, DAMAGED_BYTES_MAX)))
+
+    def _read(self, position: int, count: int) -> memoryview:
+        self._file.seek(position)
+        return memoryview(self._file.read(max(0, min(count, self._end_position - position))))
 
 
-def _batch_bytes(piece: SegmentPiece, data: memoryview, offset: int) -> int:
-    """The size of a batch that a window did not hold."""
+def _cut_batch_bytes(data: memoryview) -> int:
+    """The size of a batch that a window did not hold whole; 0: there is none."""
     try:
         size = batch_size_at(data, 0)
     except BatchDamageError:
-        size = None
-    if size is None or size <= len(data) or len(data) < BATCH_HEADER_BYTES:
-        raise DamagedDataError(f"{piece.where}, offset {offset}: {Path(piece.path).name} holds no record batch there")
-    return size
+        return 0
+    return 0 if size is None or size <= len(data) or len(data) < BATCH_HEADER_BYTES else size
 
 
 def read_checkpoints(data_folder: Path) -> dict[TopicPartition, PartitionCheckpoint]:
-    """All partitions that the checkpoints of a data folder know. `OptionError` when it is no data folder."""
+    """All partitions that the checkpoints of a data folder know. `FileNotFoundError` when it is no data folder."""
     found: dict[TopicPartition, PartitionCheckpoint] = {}
     files = sorted((data_folder / "journals").glob("[0-9][0-9][0-9][0-9].checkpoint"))
     if not files:
-        raise OptionError(f"path {data_folder} holds no checkpoint of a broker (journals/0000.checkpoint)")
+        raise FileNotFoundError(f"{data_folder} holds no checkpoint of a broker (journals/0000.checkpoint)")
     for file in files:
         try:
             _generation, partitions = decode_checkpoint(file.read_bytes())
         except CheckpointError as error:
-            raise DamagedDataError(f"{file.name}: {error}") from error
+            raise DamagedDataError(f"{file}: {error}") from error
         for entry in partitions.values():
             where = TopicPartition(entry.topic, entry.partition)
             if where not in found or found[where].log_end_offset < entry.log_end_offset:
                 found[where] = entry
     return found
-
-
-class SegmentReader(DataSourceReader):
-    """A batch read of a data folder."""
-
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
-
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(piece) for folder in self._folders() for piece in self._pieces(folder)]
-
-    def _folders(self) -> list[PartitionFolder]:
-        data_folder = Path(self._options.path)
-        checkpoints = read_checkpoints(data_folder)
-        places = select(self._options.selection, sorted(checkpoints))
-        return [
-            PartitionFolder(data_folder / "topics" / partition_folder_name(*where), checkpoints[where])
-            for where in places
-            if (data_folder / "topics" / partition_folder_name(*where)).is_dir() or self._gone(where)
-        ]
-
-    def _gone(self, where: TopicPartition) -> bool:
-        raise UnknownTopicError(f"{where} has no folder under {self._options.path}")
-
-    def _pieces(self, folder: PartitionFolder) -> Iterator[SegmentPiece]:
-        isolation, where = self._options.isolation, folder.where
-        start, end = int(folder.checkpoint.log_start_offset), folder.end_offset(isolation)
-        first = self._resolve(self._options.start, folder, start, end, is_start=True)
-        stop = self._resolve(self._options.end, folder, start, end, is_start=False)
-        if stop > end:
-            raise OffsetsMissingError(f"{where}: endingOffsets says {stop}, the log's files end at {end}")
-        if first < min(start, stop):
-            self._lost(f"{where}: offsets [{first}, {min(start, stop)}) are not in the log any more")
-        yield from folder.pieces(max(first, start), stop, isolation)
-
-    def _resolve(self, position: Position, folder: PartitionFolder, start: int, end: int, *, is_start: bool) -> int:
-        time_ms = position.times_ms.get(folder.where, position.time_ms)
-        if time_ms is not None:
-            found = folder.offset_at(time_ms)
-            if found < 0 and is_start and not self._options.late_is_latest:
-                raise OffsetsMissingError(f"{folder.where} has no record at or after {time_ms} ms")
-            return end if found < 0 else min(found, end)
-        offset = position.offsets.get(folder.where, position.default)
-        return {EARLIEST: start, LATEST: end}.get(offset, offset)
-
-    def _lost(self, what: str) -> None:
-        if self._options.fails_on_data_loss:
-            raise OffsetsMissingError(f"{what}; to go on without them, set failOnDataLoss to false")
-        logger.warning("%s; going on without them", what)
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        piece: SegmentPiece | None = partition.value
-        if piece is None:
-            return
-        columns = ColumnReader(piece.where, self._options.columns, piece.first_offset, piece.end_offset)
-        try:
-            yield from columns.read(read_chunks(piece))
-        except FileNotFoundError:
-            self._lost(f"{piece.where}: offsets [{piece.first_offset}, {piece.end_offset}): the segment was deleted")
-        except CodecError as error:
-            raise DamagedDataError(f"{piece.where}, {Path(piece.path).name}: {error}") from error

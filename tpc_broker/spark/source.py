@@ -21,12 +21,22 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from tpc_broker.client.columns import ColumnReader
-from tpc_broker.client.reading import RangeReader, ReadSettings
-from tpc_broker.spark.options import OptionError, ReadOptions, chosen_columns, read_options, write_options
-from tpc_broker.spark.ranges import OffsetRange, Offsets, OffsetsJson, Planner, from_json, limit_offsets, to_json
-from tpc_broker.spark.segments import SegmentReader
+from tpc_broker.spark.folder_log import FolderLog, Task, place
+from tpc_broker.spark.options import OptionError, ReadOptions, read_options, table_options, write_options
+from tpc_broker.spark.ranges import (
+    OffsetRange,
+    Offsets,
+    OffsetsJson,
+    Planner,
+    from_json,
+    limit_offsets,
+    split_ranges,
+    to_json,
+)
+from tpc_broker.spark.rows import Mode, RowPlan, RowsError
+from tpc_broker.spark.task_rows import task_rows
 from tpc_broker.spark.tasks import cluster_of
+from tpc_broker.spark.values import FormatName
 
 COLUMN_TYPES = {
     "key": "binary",
@@ -48,14 +58,37 @@ class TpcDataSource(DataSource):
         return "tpc"
 
     def schema(self) -> str:
-        return ", ".join(f"`{name}` {COLUMN_TYPES[name]}" for name in chosen_columns(self.options))
+        """The table as the options describe it; ``.schema(…)`` of the user takes its place."""
+        table = table_options(self.options)
+        values, mode = table.shape.values, table.shape.mode
+        if values.name == FormatName.JSON and not values.json_type and "value" in table.columns:
+            raise OptionError("valueFormat=json needs the option valueSchema, or a column value in .schema(…)")
+        try:
+            types = COLUMN_TYPES | {"value": values.sql_type()}
+        except (ValueError, ImportError) as error:
+            raise OptionError(f"valueFormat={values.name}: {error}") from None
+        columns = [f"`{name}` {types[name]}" for name in table.columns]
+        if mode == Mode.PERMISSIVE:
+            columns.append(f"`{table.shape.corrupt_column}` binary")
+        return ", ".join(columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = _checked(read_options(self.options, streaming=False), schema)
-        return SegmentReader(options) if options.path else TpcReader(options)
+        return TpcReader(read_options(self.options, streaming=False), self._row_plan(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return TpcStreamReader(_checked(read_options(self.options, streaming=True), schema))
+        return TpcStreamReader(read_options(self.options, streaming=True), self._row_plan(schema))
+
+    def _row_plan(self, schema: StructType) -> RowPlan:
+        table = table_options(self.options)
+        named = [name for name in schema.fieldNames() if name != table.shape.corrupt_column]
+        if table.names_columns and tuple(named) != table.columns:
+            raise OptionError(
+                f"the option columns says {', '.join(table.columns)}, the schema {', '.join(named)}; give one of them"
+            )
+        try:
+            return RowPlan.of(schema, table.shape.values, table.shape.mode, table.shape.corrupt_column)
+        except RowsError as error:
+            raise OptionError(str(error)) from None
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's signature
         from tpc_broker.spark.sink import TpcWriter  # noqa: PLC0415 - a read does not need it
@@ -69,53 +102,43 @@ class TpcDataSource(DataSource):
         return TpcStreamWriter(write_options(self.options), schema)
 
 
-def _checked(options: ReadOptions, schema: StructType) -> ReadOptions:
-    if tuple(schema.fieldNames()) != options.columns:
-        raise OptionError(
-            f"the schema's columns are {', '.join(schema.fieldNames())}, the read's are {', '.join(options.columns)}; "
-            "use the option columns to choose"
-        )
-    return options
+def _tasks(options: ReadOptions, ranges: list[OffsetRange], log: FolderLog | None) -> list[InputPartition]:
+    """Ranges as Spark's partitions: one for each segment or partition, long ones split."""
+    placed: list[Task] = list(ranges)
+    if log is not None:
+        cluster = None if options.cluster is None else cluster_of(options.cluster)
+        placed = place(ranges, options, log, cluster)
+    pieces = split_ranges(placed, options.min_partitions, options.max_records_per_partition)
+    return [InputPartition(piece) for piece in pieces]
 
 
-class RangePartition(InputPartition):
-    """One task's range."""
-
-    def __init__(self, piece: OffsetRange) -> None:
-        super().__init__(piece)
-
-
-def _read_range(options: ReadOptions, partition: InputPartition) -> Iterator[Any]:
-    """A task: Arrow batches of its range."""
-    if partition.value is None:
-        return
-    assert options.cluster is not None, options
-    piece: OffsetRange = partition.value
-    settings = ReadSettings(isolation=options.isolation, skips_missing=not options.fails_on_data_loss)
-    reader = RangeReader(cluster_of(options.cluster), piece.where, piece.first_offset, piece.end_offset, settings)
-    columns = ColumnReader(piece.where, options.columns, piece.first_offset, piece.end_offset)
-    yield from columns.read(reader.chunks())
+def _folder_log(options: ReadOptions) -> FolderLog | None:
+    return FolderLog(options.path) if options.path else None
 
 
 class TpcReader(DataSourceReader):
     """A batch read."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, plan: RowPlan) -> None:
         self._options = options
+        self._plan = plan
 
     def partitions(self) -> list[InputPartition]:
-        assert self._options.cluster is not None, self._options
-        return [RangePartition(piece) for piece in Planner(cluster_of(self._options.cluster), self._options).batch()]
+        log = _folder_log(self._options)
+        source = log if self._options.cluster is None else cluster_of(self._options.cluster)
+        assert source is not None, self._options
+        return _tasks(self._options, Planner(source, self._options).batch(), log)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return _read_range(self._options, partition)
+        return task_rows(self._options, self._plan, partition.value)
 
 
 class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming read. Its state is in Spark's checkpoint, save the target of a run with `Trigger.AvailableNow`."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, plan: RowPlan) -> None:
         self._options = options
+        self._plan = plan
         self._target: Offsets | None = None
 
     def initialOffset(self) -> OffsetsJson:  # noqa: N802 - Spark's name
@@ -142,11 +165,11 @@ class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._planner().latest()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        pieces = self._planner().stream(from_json(dict(start)), from_json(dict(end)))
-        return [RangePartition(piece) for piece in pieces]
+        ranges = self._planner().stream(from_json(dict(start)), from_json(dict(end)))
+        return _tasks(self._options, ranges, _folder_log(self._options))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return _read_range(self._options, partition)
+        return task_rows(self._options, self._plan, partition.value)
 
     def _planner(self) -> Planner:
         assert self._options.cluster is not None, self._options

@@ -1,0 +1,250 @@
+"""Direct mode: segment files and the broker's tail together, while the broker writes, rolls and deletes."""
+
+import logging
+import re
+import threading
+import time
+
+import pytest
+
+pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tests.support.broker_process import TpcBroker
+from tpc_broker.client.errors import OffsetsMissingError
+from tpc_broker.native_columns import COLUMN_TYPES
+from tpc_broker.spark.options import read_options
+from tpc_broker.spark.ranges import OffsetRange
+from tpc_broker.spark.rows import Mode, RowPlan
+from tpc_broker.spark.segments import SegmentPiece
+from tpc_broker.spark.source import TpcReader, TpcStreamReader
+from tpc_broker.spark.values import ValueFormat
+
+MIB = 1 << 20
+VALUE = b"%012d" + bytes(20_000)
+OVERRIDES = {
+    "log.retention.check.interval.ms": "200", "journal.bytes.max": str(8 * MIB), "log.segment.bytes": str(MIB),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    """Its checkpoints come every 4 MiB, its segments have 1 MiB."""
+    peer = TpcBroker(tmp_path_factory.mktemp("direct"), cores_count=1, overrides=OVERRIDES)
+    peer.start()
+    yield peer
+    peer.stop()
+
+
+@pytest.fixture
+def admin(broker):
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+@pytest.fixture
+def make_topic(admin, request):
+    def make(partitions_count=1, **config):
+        name = re.sub(r"\W", "-", request.node.name)
+        config = {"segment.bytes": str(MIB), "file.delete.delay.ms": "100"} | config
+        admin.create_topics([NewTopic(name, partitions_count, config=config)])[name].result(15)
+        return name
+
+    return make
+
+
+def write(broker, topic, numbers, partition=0):
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 2, "batch.size": 100_000})
+    for count, number in enumerate(numbers, start=1):
+        producer.produce(topic, VALUE % number, partition=partition)
+        if count % 20 == 0:
+            assert producer.flush(30) == 0
+    assert producer.flush(30) == 0
+
+
+def plan_of():
+    schema = from_arrow_schema(pa.schema([(name, COLUMN_TYPES[name]) for name in ("partition", "offset", "value")]))
+    return RowPlan.of(schema, ValueFormat(), Mode.FAILFAST, "_corrupt_record")
+
+
+def options_of(broker, topic, *, streaming, **changes):
+    given = {"bootstrap": broker.bootstrap, "subscribe": topic, "path": str(broker.data_folder)}
+    return read_options({**given, **changes}, streaming=streaming)
+
+
+def rows_of(reader, tasks):
+    """``(partition, offset, number in the value)`` of all rows."""
+    return [
+        (row["partition"], row["offset"], int(row["value"][:12]))
+        for task in tasks
+        for batch in reader.read(task)
+        for row in batch.to_pylist()
+    ]
+
+
+def wait_until(condition, seconds=30):
+    give_up_at = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)
+
+
+def first_base(broker, topic):
+    return min(int(path.stem) for path in (broker.data_folder / "topics" / f"{topic}-0").glob("*.log"))
+
+
+def test_a_batch_is_exact_with_the_tail_from_the_broker(broker, make_topic):
+    topic = make_topic(2)
+    write(broker, topic, range(400))
+    write(broker, topic, range(400, 450), partition=1)
+    reader = TpcReader(options_of(broker, topic, streaming=False), plan_of())
+    tasks = reader.partitions()
+    kinds = [type(task.value) for task in tasks]
+    assert kinds.count(SegmentPiece) >= 4
+    assert OffsetRange in kinds
+    expected = [(0, number, number) for number in range(400)] + [(1, number, 400 + number) for number in range(50)]
+    assert sorted(rows_of(reader, tasks)) == expected
+    write(broker, topic, range(450, 460), partition=1)
+    assert sorted(rows_of(reader, tasks)) == expected, "what was written after the planning is not read"
+    assert len(rows_of(reader, reader.partitions())) == 460
+    assert list(reader.read(InputPartition(None))) == []
+
+
+def test_another_topic_of_that_name_is_read_from_the_broker_alone(broker, admin, make_topic):
+    topic = make_topic()
+    write(broker, topic, range(300))
+    [future] = admin.delete_topics([topic], operation_timeout=10).values()
+    future.result(15)
+    wait_until(lambda: not (broker.data_folder / "topics" / f"{topic}-0").exists())
+    make_topic()
+    write(broker, topic, range(1000, 1003))
+    reader = TpcReader(options_of(broker, topic, streaming=False), plan_of())
+    wait_until(lambda: len(reader.partitions()) == 1)
+    assert rows_of(reader, reader.partitions()) == [(0, number, 1000 + number) for number in range(3)]
+
+
+def test_long_segments_are_split_and_find_their_places(broker, make_topic):
+    topic = make_topic()
+    write(broker, topic, range(400))
+    reader = TpcReader(options_of(broker, topic, streaming=False, minPartitions="60"), plan_of())
+    tasks = reader.partitions()
+    assert len(tasks) > 40
+    assert rows_of(reader, tasks) == [(0, number, number) for number in range(400)]
+    ranges = {"startingOffsets": f'{{"{topic}": {{"0": 37}}}}', "endingOffsets": f'{{"{topic}": {{"0": 271}}}}'}
+    reader = TpcReader(options_of(broker, topic, streaming=False, **ranges), plan_of())
+    assert rows_of(reader, reader.partitions()) == [(0, number, number) for number in range(37, 271)]
+
+
+def stream(broker, topic, until, **changes):
+    """Micro-batches as Spark makes them, until a function of the rows so far says enough; gives rows and task kinds."""
+    options = options_of(broker, topic, streaming=True, startingOffsets="earliest", **changes)
+    reader = TpcStreamReader(options, plan_of())
+    rows, kinds, start = [], set(), reader.initialOffset()
+    while not until(rows):
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        if end != start:
+            tasks = reader.partitions(start, end)
+            kinds |= {type(task.value) for task in tasks}
+            rows += rows_of(reader, tasks)
+        start = end
+    return rows, kinds
+
+
+def test_a_stream_beside_a_writer_reads_every_record_once(broker, make_topic):
+    topic = make_topic(2)
+    for partition in range(2):
+        write(broker, topic, range(300), partition)
+    writers = [threading.Thread(target=write, args=(broker, topic, range(300, 700), number)) for number in range(2)]
+    for writer in writers:
+        writer.start()
+    rows, kinds = stream(broker, topic, lambda rows: len(rows) >= 1400, maxOffsetsPerTrigger="150")
+    for writer in writers:
+        writer.join()
+    assert sorted(rows) == [(partition, number, number) for partition in range(2) for number in range(700)]
+    assert kinds == {SegmentPiece, OffsetRange}
+
+
+@pytest.mark.parametrize("how", ["retention", "deleted records"])
+def test_a_segment_that_vanished_after_the_planning(broker, admin, make_topic, how):
+    topic = make_topic(**({"retention.bytes": str(2 * MIB)} if how == "retention" else {}))
+    write(broker, topic, range(90))
+    options = options_of(broker, topic, streaming=False)
+    reader = TpcReader(options, plan_of())
+    ignoring = TpcReader(options_of(broker, topic, streaming=False, failOnDataLoss="false"), plan_of())
+    wait_until(lambda: time.sleep(0.1) or first_base(broker, topic) == first_base(broker, topic))
+    begin = first_base(broker, topic)
+    write_more_until_checkpointed(broker, topic, reader)
+    tasks = [task for task in reader.partitions() if isinstance(task.value, SegmentPiece)]
+    first = tasks[0].value
+    if how == "retention":
+        write(broker, topic, range(5000, 5300))
+    else:
+        [future] = admin.delete_records([Place(topic, 0, first.end_offset + 5)]).values()
+        future.result(15)
+    wait_until(lambda: not first.path.exists())
+    assert first.base_offset >= begin
+    with pytest.raises(OffsetsMissingError, match=rf"{topic}-0: offsets \[{first.first_offset}, "):
+        rows_of(reader, tasks)
+    rows = rows_of(ignoring, [InputPartition(task.value) for task in tasks])
+    end = tasks[-1].value.end_offset
+    assert [offset for _partition, offset, _number in rows] == list(range(rows[0][1] if rows else end, end))
+    assert not rows or rows[0][1] >= first.end_offset
+
+
+def write_more_until_checkpointed(broker, topic, reader):
+    """Until a checkpoint names segments of the topic that are still there."""
+    number = 100
+    while sum(isinstance(task.value, SegmentPiece) for task in reader.partitions()) < 2:
+        write(broker, topic, range(number, number + 50))
+        number += 50
+
+
+def test_a_stream_that_retention_overtakes_reads_once_or_says_what_is_lost(broker, make_topic, caplog):
+    topic = make_topic(**{"retention.bytes": str(2 * MIB)})
+    total = 1500
+    writer = threading.Thread(target=write, args=(broker, topic, range(total)))
+    writer.start()
+    seen: set[int] = set()
+
+    def enough(rows):
+        assert len({offset for _partition, offset, _number in rows}) == len(rows), "a record twice"
+        assert all(offset == number for _partition, offset, number in rows)
+        seen.update(offset for _partition, offset, _number in rows)
+        time.sleep(0.1 if writer.is_alive() else 0)
+        return total - 1 in seen
+
+    with caplog.at_level(logging.WARNING):
+        stream(broker, topic, enough, failOnDataLoss="false", maxOffsetsPerTrigger="100")
+    writer.join()
+    lost = set()
+    for first, end in re.findall(r"offsets \[(\d+), (\d+)\)", caplog.text):
+        lost |= set(range(int(first), int(end)))
+    assert set(range(total)) - seen <= lost
+    assert len(seen) > 100
+
+
+@pytest.mark.spark
+def test_direct_mode_in_spark(spark, broker, make_topic, tmp_path):
+    topic = make_topic(2)
+    for partition in range(2):
+        write(broker, topic, range(300), partition)
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    given |= {"maxOffsetsPerTrigger": "250", "columns": "partition,offset"}
+    source = spark.readStream.format("tpc").options(**given)
+    for expected in ([250, 250, 100], [20]):
+        writer = source.load(str(broker.data_folder)).writeStream.format("parquet")
+        writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
+        query = writer.start(str(tmp_path / "out"))
+        assert query.awaitTermination(60)
+        assert [progress.numInputRows for progress in query.recentProgress if progress.numInputRows] == expected
+        write(broker, topic, range(300, 320))
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    places = [(0, number) for number in range(320)] + [(1, number) for number in range(300)]
+    assert sorted((row.partition, row.offset) for row in rows) == places
+    batch = spark.read.format("tpc").options(**given).load(str(broker.data_folder))
+    assert batch.count() == 640

@@ -1,0 +1,127 @@
+"""A data folder in the place of a cluster, and beside one: which offsets its files hold, and who reads which range.
+
+`FolderLog` answers a planner's questions from the checkpoints alone, as of the moment when it was made. `place` turns
+planned ranges into tasks: what segment files hold becomes `SegmentPiece`s, one for each segment, and the rest stays a
+range for the broker. A topic of another id than the broker's (deleted and made again, another cluster's folder) is
+the broker's alone.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from tpc_broker.client.cluster import Cluster
+from tpc_broker.client.errors import UnknownTopicError
+from tpc_broker.client.isolation import Isolation
+from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
+from tpc_broker.log.files import (
+    PARTITION_METADATA_FILE,
+    TextFileError,
+    decode_partition_metadata,
+    partition_folder_name,
+)
+from tpc_broker.model import TopicId
+from tpc_broker.spark.options import OptionError, ReadOptions
+from tpc_broker.spark.ranges import OffsetRange
+from tpc_broker.spark.segments import PartitionFolder, SegmentPiece, read_checkpoints
+
+Task = OffsetRange | SegmentPiece
+LISTINGS_MAX: Final = 5
+logger = logging.getLogger("tpc.spark")
+
+
+class FolderLog:
+    """The partitions of a data folder. `OptionError` when it is none."""
+
+    def __init__(self, data_folder: str) -> None:
+        self._path = Path(data_folder)
+        try:
+            self._checkpoints = read_checkpoints(self._path)
+        except FileNotFoundError as error:
+            raise OptionError(f"path: {error}") from None
+        self._folders: dict[TopicPartition, PartitionFolder] = {}
+
+    def forget_topics(self) -> None:
+        """Nothing: this is the log of one moment."""
+
+    def topic_names(self) -> list[str]:
+        """All topics that are not internal, sorted."""
+        return sorted({where.topic for where in self._checkpoints if not where.topic.startswith("__")})
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        found = sorted(where for where in self._checkpoints if where.topic == topic)
+        if not found:
+            raise UnknownTopicError(f"no such topic: {topic} (in the checkpoints of {self._path})")
+        return found
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, int], isolation: Isolation) -> dict[TopicPartition, int]:
+        """As `Cluster.list_offsets`."""
+        return {where: self._offset(where, time_ms, isolation) for where, time_ms in wanted.items()}
+
+    def _offset(self, where: TopicPartition, time_ms: int, isolation: Isolation) -> int:
+        folder = self.folder(where)
+        end = folder.end_offset(isolation)
+        if time_ms == EARLIEST:
+            return min(folder.start_offset, end)
+        if time_ms == LATEST:
+            return end
+        for _listing in range(LISTINGS_MAX):
+            try:
+                found = folder.offset_at(time_ms)
+            except FileNotFoundError:
+                del self._folders[where]
+                folder = self.folder(where)
+            else:
+                return found if found < end else -1
+        raise UnknownTopicError(f"{where}: its segments are removed faster than they can be looked at")
+
+    def folder(self, where: TopicPartition) -> PartitionFolder:
+        """`UnknownTopicError` when the folder's files are not those that the checkpoint speaks of."""
+        if where not in self._folders:
+            checkpoint = self._checkpoints.get(where)
+            if checkpoint is None:
+                raise UnknownTopicError(f"{where} is in no checkpoint of {self._path}")
+            if not self._is_of(where, checkpoint.topic_id):
+                raise UnknownTopicError(f"{where} has no folder of the topic {checkpoint.topic_id} under {self._path}")
+            self._folders[where] = PartitionFolder(self._path, checkpoint)
+        return self._folders[where]
+
+    def holds(self, where: TopicPartition, topic_id: bytes) -> bool:
+        """Whether this is the partition of the topic with that id."""
+        checkpoint = self._checkpoints.get(where)
+        if checkpoint is None or checkpoint.topic_id.bytes != topic_id:
+            return False
+        return self._is_of(where, checkpoint.topic_id)
+
+    def _is_of(self, where: TopicPartition, topic_id: TopicId) -> bool:
+        folder = self._path / "topics" / partition_folder_name(*where)
+        try:
+            return decode_partition_metadata((folder / PARTITION_METADATA_FILE).read_bytes()) == topic_id
+        except (FileNotFoundError, NotADirectoryError, TextFileError):
+            return False
+
+
+def place(ranges: Iterable[OffsetRange], options: ReadOptions, log: FolderLog, cluster: Cluster | None) -> list[Task]:
+    """The ranges as tasks, in order: files as far as they go, the broker (if there is one) for what else there is.
+
+    Without a cluster the ranges have to come from the same ``log``.
+    """
+    tasks: list[Task] = []
+    for wanted in ranges:
+        if cluster is None or log.holds(wanted.where, cluster.topic(wanted.where.topic).topic_id):
+            tasks += _in_files(wanted, log.folder(wanted.where), options.isolation)
+        else:
+            tasks.append(wanted)
+    return [task for task in tasks if task.size > 0]
+
+
+def _in_files(wanted: OffsetRange, folder: PartitionFolder, isolation: Isolation) -> list[Task]:
+    """Reading committed records, files are asked only for what was decided at their checkpoint."""
+    where = wanted.where
+    end = min(wanted.end_offset, folder.end_offset(isolation))
+    begin = min(max(wanted.first_offset, folder.start_offset), max(end, wanted.first_offset))
+    if begin >= end:
+        return [wanted]
+    before = OffsetRange(where, wanted.first_offset, begin)
+    return [before, *folder.pieces(begin, end, isolation), OffsetRange(where, end, wanted.end_offset)]

@@ -1,0 +1,81 @@
+"""What a task does: the rows of its range, from the broker or from a segment file.
+
+A segment file that is gone when the task comes to it (retention, deleted records, another machine that has no such
+folder) is planned around: with a broker the range is read from there, which also says whether it is really lost;
+without one the folder is listed again. What is lost is an error or a warning, as ``failOnDataLoss`` says.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tpc_broker.client.columns import ColumnReader
+from tpc_broker.client.errors import OffsetsMissingError, UnknownTopicError
+from tpc_broker.client.reading import RangeReader, ReadSettings
+from tpc_broker.spark.folder_log import FolderLog, Task
+from tpc_broker.spark.options import ReadOptions
+from tpc_broker.spark.ranges import OffsetRange
+from tpc_broker.spark.rows import RowMaker, RowPlan
+from tpc_broker.spark.segments import SegmentPiece, read_chunks
+from tpc_broker.spark.tasks import cluster_of
+
+REPLANS_MAX: Final = 5
+logger = logging.getLogger("tpc.spark")
+
+
+def task_rows(options: ReadOptions, plan: RowPlan, task: Task | None) -> Iterator[Any]:
+    """Arrow batches of a task's range; none for the task that Spark makes when there is nothing to read."""
+    if isinstance(task, SegmentPiece):
+        yield from _segment_rows(options, plan, task, REPLANS_MAX)
+    elif task is not None:
+        yield from _broker_rows(options, plan, task)
+
+
+def _broker_rows(options: ReadOptions, plan: RowPlan, task: OffsetRange) -> Iterator[Any]:
+    assert options.cluster is not None, options
+    settings = ReadSettings(isolation=options.isolation, skips_missing=not options.fails_on_data_loss)
+    reader = RangeReader(cluster_of(options.cluster), task.where, task.first_offset, task.end_offset, settings)
+    columns = ColumnReader(task.where, plan.columns, task.first_offset, task.end_offset, keeps_damage=plan.keeps_damage)
+    yield from RowMaker(plan, task.where).rows(columns.read(reader.chunks()))
+
+
+def _segment_rows(options: ReadOptions, plan: RowPlan, piece: SegmentPiece, replans_left: int) -> Iterator[Any]:
+    keeps = plan.keeps_damage
+    chunks = read_chunks(piece, keeps_damage=keeps)
+    try:
+        first = next(chunks, None)
+    except FileNotFoundError:
+        yield from _without_file(options, plan, piece, replans_left)
+        return
+    columns = ColumnReader(
+        piece.where, plan.columns, piece.first_offset, piece.end_offset, keeps_damage=keeps, place=str(piece.path)
+    )
+    read = (chunk for part in ([] if first is None else [first], chunks) for chunk in part)
+    yield from RowMaker(plan, piece.where).rows(columns.read(read))
+
+
+def _without_file(options: ReadOptions, plan: RowPlan, piece: SegmentPiece, replans_left: int) -> Iterator[Any]:
+    wanted = OffsetRange(piece.where, piece.first_offset, piece.end_offset)
+    if options.cluster is not None:
+        logger.info("%s: %s is gone; its offsets are read from the broker", piece.where, piece.path)
+        yield from _broker_rows(options, plan, wanted)
+        return
+    pieces: list[SegmentPiece] = []
+    if replans_left:
+        try:
+            folder = FolderLog(options.path).folder(piece.where)
+            pieces = list(folder.pieces(wanted.first_offset, wanted.end_offset, options.isolation))
+        except UnknownTopicError:
+            pieces = []
+    found = pieces[0].first_offset if pieces else wanted.end_offset
+    if found > wanted.first_offset:
+        report_loss(options, f"{piece.where}: offsets [{wanted.first_offset}, {found}): {piece.path} was removed")
+    for one in pieces:
+        yield from _segment_rows(options, plan, one, replans_left - 1)
+
+
+def report_loss(options: ReadOptions, what: str) -> None:
+    """`OffsetsMissingError`, or a warning where losses are allowed."""
+    if options.fails_on_data_loss:
+        raise OffsetsMissingError(f"{what}; to go on without them, set failOnDataLoss to false")
+    logger.warning("%s; going on without them", what)
