@@ -76,6 +76,7 @@ def archive(spark: Any, job: ArchiveJob, on_rows: Callable[[int], None] = lambda
         .option("startingOffsets", job.starting_offsets)
         .option("maxOffsetsPerTrigger", job.rows_per_epoch)
         .option("failOnDataLoss", str(job.fails_on_data_loss).lower())
+        .option("isolation.level", "read_committed")
         .option("columns", "key,value,topic,partition,offset,timestamp")
     )
     writer = (
