@@ -111,9 +111,11 @@ static void put_record_errors(wire_writer *writer, bool flexible, const tpc_prod
     }
 }
 
-static void put_produce_result(wire_writer *writer, int16_t version, const tpc_produce_result *result) {
+/* Returns where the error code is. */
+static size_t put_produce_result(wire_writer *writer, int16_t version, const tpc_produce_result *result) {
     const bool flexible = version >= PRODUCE_FLEXIBLE;
     wire_put_i32(writer, result->partition);
+    const size_t place = writer->bytes;
     wire_put_i16(writer, result->error_code);
     wire_put_i64(writer, result->base_offset);
     wire_put_i64(writer, result->log_append_time_ms);
@@ -128,6 +130,7 @@ static void put_produce_result(wire_writer *writer, int16_t version, const tpc_p
     } else {
         put_no_tags(writer, flexible);
     }
+    return place;
 }
 
 static bool produce_result_fits(const tpc_produce_result *result) {
@@ -153,7 +156,8 @@ static int produce_topics_count(const tpc_produce_result *results, int count) {
 
 int64_t tpc_produce_encode(int16_t version, int32_t correlation_id, int32_t throttle_ms,
                            const tpc_produce_result *results, int results_count,
-                           const tpc_node_endpoint *endpoints, int endpoints_count, uint8_t *out, size_t out_bytes) {
+                           const tpc_node_endpoint *endpoints, int endpoints_count, uint8_t *out, size_t out_bytes,
+                           uint32_t *places) {
     if (version < TPC_PRODUCE_VERSION_MIN || version > TPC_PRODUCE_VERSION_MAX) return -EPROTONOSUPPORT;
     if (!endpoints_fit(endpoints, endpoints_count)) return -EINVAL;
     const bool flexible = version >= PRODUCE_FLEXIBLE;
@@ -168,7 +172,8 @@ int64_t tpc_produce_encode(int16_t version, int32_t correlation_id, int32_t thro
         put_count(&writer, flexible, end - begin);
         for (; begin < end; begin++) {
             if (!produce_result_fits(&results[begin])) return -EINVAL;
-            put_produce_result(&writer, version, &results[begin]);
+            size_t place = put_produce_result(&writer, version, &results[begin]);
+            if (places) places[begin] = (uint32_t)place;
         }
         put_no_tags(&writer, flexible);
     }
@@ -178,6 +183,11 @@ int64_t tpc_produce_encode(int16_t version, int32_t correlation_id, int32_t thro
     else
         put_no_tags(&writer, flexible);
     return finish(&writer, 0);
+}
+
+void tpc_produce_answer_fail(int16_t version, uint8_t *answer, uint32_t place, int16_t error_code, int keep_offset) {
+    wire_set_u16(answer + place, (uint16_t)error_code);
+    if (!keep_offset) memset(answer + place + 2, 0xff, version >= 5 ? 24 : 16);
 }
 
 static void put_offset_epoch_tag(wire_writer *writer, const tpc_fetch_result *result, bool snapshot) {

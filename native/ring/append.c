@@ -39,24 +39,32 @@ static void undurable_link(tpc_plane *plane, tpc_undurable *undurable) {
     plane->undurable_count++;
 }
 
-static tpc_undurable *undurable_of(const tpc_partition *partition, const tpc_append_batch *batch,
+static void undurable_free(tpc_plane *plane, tpc_undurable *undurable) {
+    if (undurable->producer)
+        tpc_pool_give(&plane->producer_states, undurable->producer);
+    tpc_pool_give(&plane->undurables, undurable);
+}
+
+static tpc_undurable *undurable_of(tpc_plane *plane, const tpc_partition *partition, const tpc_append_batch *batch,
                                    const tpc_batch_header *header) {
-    tpc_undurable *undurable = calloc(1, sizeof *undurable);
+    tpc_undurable *undurable = tpc_pool_take(&plane->undurables);
     if (!undurable)
         return NULL;
-    undurable->handle = partition->handle;
-    undurable->index = partition->index;
+    *undurable = (tpc_undurable){.handle = partition->handle, .index = partition->index,
+                                 .base_offset = partition->log_end_offset,
+                                 .next_offset = partition->log_end_offset + header->last_offset_delta + 1,
+                                 .bytes = batch->bytes, .producer_id = header->producer_id};
     memcpy(undurable->topic_id, partition->topic_id, sizeof undurable->topic_id);
-    undurable->base_offset = partition->log_end_offset;
-    undurable->next_offset = partition->log_end_offset + header->last_offset_delta + 1;
-    undurable->bytes = batch->bytes;
-    undurable->producer.producer_id = header->producer_id;
     const tpc_producer_state *known =
         header->producer_id >= 0 ? tpc_producers_find(&partition->producers, header->producer_id) : NULL;
-    if (known) {
-        undurable->had_producer = true;
-        undurable->producer = *known;
+    if (!known)
+        return undurable;
+    undurable->producer = tpc_pool_take(&plane->producer_states);
+    if (!undurable->producer) {
+        undurable_free(plane, undurable);
+        return NULL;
     }
+    *undurable->producer = *known;
     return undurable;
 }
 
@@ -81,7 +89,7 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
     int error = reserve(plane, partition, batch, header);
     if (error < 0)
         return error;
-    tpc_undurable *undurable = undurable_of(partition, batch, header);
+    tpc_undurable *undurable = undurable_of(plane, partition, batch, header);
     if (!undurable)
         return -ENOMEM;
     error = stamp(partition, batch, header);
@@ -90,7 +98,7 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
                                    undurable->base_offset, undurable->next_offset, batch->batch, batch->bytes,
                                    &undurable->sequence);
     if (error < 0) {
-        free(undurable);
+        undurable_free(plane, undurable);
         tpc_batch_stamp(batch->batch, 0, -1); /* as the client sent it, for another try */
         return error;
     }
@@ -188,7 +196,7 @@ static void undurable_unlink(tpc_plane *plane, tpc_undurable *undurable) {
     *(undurable->previous ? &undurable->previous->next : &plane->undurable_first) = undurable->next;
     *(undurable->next ? &undurable->next->previous : &plane->undurable_last) = undurable->previous;
     plane->undurable_count--;
-    free(undurable);
+    undurable_free(plane, undurable);
 }
 
 void tpc_append_durable(void *context, uint64_t sequence) {
@@ -243,10 +251,10 @@ static void undo(tpc_plane *plane, const tpc_undurable *undone) {
     partition->appends_undurable--;
     if (partition->bytes_admitted != INT64_MAX)
         partition->bytes_admitted += undone->bytes;
-    if (undone->had_producer)
-        tpc_producers_put(&partition->producers, &undone->producer); /* there, unless the clock jumped and it expired */
-    else if (undone->producer.producer_id >= 0)
-        tpc_producers_remove(&partition->producers, undone->producer.producer_id);
+    if (undone->producer)
+        tpc_producers_put(&partition->producers, undone->producer); /* there, unless the clock jumped and it expired */
+    else if (undone->producer_id >= 0)
+        tpc_producers_remove(&partition->producers, undone->producer_id);
     tpc_partition_verify(partition);
 }
 

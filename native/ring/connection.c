@@ -322,6 +322,7 @@ int tpc_connections_free(tpc_connections *connections) {
     receive_stop(connections);
     for (uint32_t i = 0; i < connections->sendings_count; i++) free(connections->sendings[i]);
     free(connections->sendings);
+    while (connections->chunks_count > 0) tpc_frame_release(connections->chunks[--connections->chunks_count]);
     free(connections->slots);
     free(connections);
     return 0;
@@ -337,6 +338,11 @@ void tpc_connections_set_limits(tpc_connections *connections, const tpc_connecti
 void tpc_connections_set_hot(tpc_connections *connections, tpc_hot_handler handler, void *context) {
     connections->hot = handler;
     connections->hot_context = context;
+}
+
+void tpc_connections_set_brief(tpc_connections *connections, tpc_hot_handler handler, void *context) {
+    connections->brief = handler;
+    connections->brief_context = context;
 }
 
 static int echo(void *context, tpc_request *request) {

@@ -8,6 +8,9 @@
  * request and answers sooner or later (at once if it likes) by (connection, sequence), and releases the request when it
  * needs it no more; both orders are fine. 0: not taken and nothing changed; Python gets it as TPC_EVENT_REQUEST.
  * It may close any connection, this one too.
+ *
+ * Brief handler: asked before the hot one when a request lies whole where it was received. It gets the request with frame
+ * NULL, may use and overwrite its bytes during the call only, and releases nothing. 1 and 0 as above.
  */
 #ifndef TPC_CONNECTION_H
 #define TPC_CONNECTION_H
@@ -18,5 +21,19 @@
 
 /* The request is answered, or C takes it over: those behind it may be answered in C again. Twice is allowed. */
 void tpc_request_leaves_python(tpc_connections *connections, tpc_request *request);
+
+void tpc_connections_set_brief(tpc_connections *connections, tpc_hot_handler handler, void *context);
+
+/* As tpc_answer_slices(), but the slices begin with the length field, and all of them have frames. */
+int tpc_answer_framed(tpc_connections *connections, uint64_t connection, int64_t sequence, const tpc_slice *slices,
+                      uint32_t count);
+
+/*
+ * Room for the bytes of an answer behind those of the connection's last one, so that answers that leave together lie
+ * together: at least 256 bytes, `*room_bytes` of them. NULL: the connection is gone, or is closed for lack of memory.
+ * tpc_answer_take() takes the first bytes of it as a slice with a reference. They may be changed until they are answered.
+ */
+uint8_t *tpc_answer_room(tpc_connections *connections, uint64_t connection, uint32_t *room_bytes, tpc_frame **chunk);
+tpc_slice tpc_answer_take(tpc_frame *chunk, uint32_t bytes);
 
 #endif

@@ -6,8 +6,9 @@
  * recv(2) without waiting into one scratch buffer of the core, or straight into an unfinished large request. One system call
  * more, and no memory either.
  *
- * A request is received into its frame, whose length was checked against the limit. The frame grows with what arrived,
- * at most to double: what a client announces costs nothing, what it sends does.
+ * A request that lies whole in what was received is first shown to the brief handler, which may take it without anything
+ * being allocated for it. Any other is received into its frame, whose length was checked against the limit. The frame grows
+ * with what arrived, at most to double: what a client announces costs nothing, what it sends does.
  *
  * Back-pressure is decided at the border of two requests: above a bound of the connection (`paused`), or when the budget is
  * used up (`starved`, also inside a request), nothing more is parsed; the receive is cancelled, and what comes until the
@@ -91,36 +92,44 @@ void tpc_request_release(tpc_request *request) {
     free(request);
 }
 
-static tpc_request *make_request(connection *it, tpc_frame *frame) {
+/* Decodes the header of a whole request. 0, or a negative number: nobody can answer this. */
+static int read_request(const connection *it, tpc_frame *frame, uint8_t *bytes, uint32_t length, tpc_request *out) {
     tpc_request_header header;
-    int result = tpc_request_header_decode(frame->data, frame->length, &header);
+    int result = tpc_request_header_decode(bytes, length, &header);
     if (result == -ENOSYS) { /* an unknown API: whoever takes it says so, or closes; nobody can read more of it */
         header.client_id = NULL;
         header.client_id_bytes = -1;
-        header.body_position = (int32_t)frame->length;
+        header.body_position = (int32_t)length;
         header.flexible = 0;
         result = 0;
     }
-    tpc_request *request = result < 0 ? NULL : malloc(sizeof *request);
-    if (request == NULL) {
-        tpc_frame_release(frame);
-        connection_begin_close(it, result < 0 ? TPC_CLOSE_HEADER_MALFORMED : TPC_CLOSE_BUDGET, result < 0 ? 0 : ENOMEM);
-        return NULL;
-    }
-    *request = (tpc_request){
+    *out = (tpc_request){
         .connection = connection_id(it),
         .sequence = it->next_sequence,
         .frame = frame,
-        .body = frame->data + header.body_position,
+        .body = bytes + header.body_position,
         .client_id = header.client_id,
         .received_ns = tpc_ring_now_ns(it->owner->ring),
-        .body_bytes = frame->length - (uint32_t)header.body_position,
+        .body_bytes = length - (uint32_t)header.body_position,
         .client_id_bytes = header.client_id_bytes,
         .correlation_id = header.correlation_id,
         .api_key = header.api_key,
         .api_version = header.api_version,
         .flexible = header.flexible,
     };
+    return result;
+}
+
+static tpc_request *make_request(connection *it, tpc_frame *frame) {
+    tpc_request read;
+    int result = read_request(it, frame, frame->data, frame->length, &read);
+    tpc_request *request = result < 0 ? NULL : malloc(sizeof *request);
+    if (request == NULL) {
+        tpc_frame_release(frame);
+        connection_begin_close(it, result < 0 ? TPC_CLOSE_HEADER_MALFORMED : TPC_CLOSE_BUDGET, result < 0 ? 0 : ENOMEM);
+        return NULL;
+    }
+    *request = read;
     return request;
 }
 
@@ -129,6 +138,22 @@ void tpc_request_leaves_python(tpc_connections *connections, tpc_request *reques
     request->in_python = 0;
     connection *it = connection_find(connections, request->connection);
     if (it != NULL) it->requests_in_python--;
+}
+
+/* A whole request where it was received: whether the brief handler took it. If not, nothing has changed. */
+static bool deliver_in_place(connection *it, uint8_t *bytes, uint32_t length) {
+    tpc_connections *connections = it->owner;
+    tpc_request request;
+    if (connections->brief == NULL || it->requests_in_python > 0) return false;
+    if (read_request(it, NULL, bytes, length, &request) < 0 || send_reserve_answer(it, length) < 0) return false;
+    if (!connections->brief(connections->brief_context, &request)) {
+        send_unreserve_answer(it);
+        return false;
+    }
+    it->requests++;
+    connections->statistics.requests++;
+    connections->statistics.requests_hot++;
+    return true;
 }
 
 /* Takes the frame. The connection may be closing afterwards. */
@@ -252,7 +277,7 @@ static void arrived_in_frame(connection *it, size_t bytes) {
 }
 
 /* Parses until the bytes end or the connection must not take more; how many were taken. */
-static size_t parse(connection *it, const uint8_t *data, size_t bytes) {
+static size_t parse(connection *it, uint8_t *data, size_t bytes) {
     size_t position = 0;
     while (position < bytes && it->state == CONNECTION_OPEN) {
         if (it->length_have == 0 && above_bounds(it)) {
@@ -265,6 +290,11 @@ static size_t parse(connection *it, const uint8_t *data, size_t bytes) {
         }
         size_t missing = it->announced - (it->partial != NULL ? it->partial->length : 0);
         size_t taken = missing < bytes - position ? missing : bytes - position;
+        if (taken == it->announced && deliver_in_place(it, data + position, it->announced)) {
+            it->length_have = 0;
+            position += taken;
+            continue;
+        }
         if (make_room(it, taken) < 0) {
             starve(it);
             break;
@@ -299,7 +329,7 @@ no_memory:
     connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
 }
 
-static void bytes_arrived(connection *it, const uint8_t *data, size_t bytes) {
+static void bytes_arrived(connection *it, uint8_t *data, size_t bytes) {
     it->received_bytes += bytes;
     it->owner->statistics.received_bytes += bytes;
     it->owner->statistics.receives++;

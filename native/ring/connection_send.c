@@ -52,6 +52,33 @@ int send_reserve_answer(connection *it, uint32_t request_bytes) {
     return 0;
 }
 
+void send_unreserve_answer(connection *it) {
+    it->next_sequence--;
+    it->requests_unanswered--;
+    it->held_bytes -= answer_at(it, it->next_sequence)->request_bytes;
+    it->owner->statistics.requests_unanswered--;
+}
+
+static tpc_frame *take_chunk(tpc_connections *connections) {
+    if (connections->chunks_count > 0) return connections->chunks[--connections->chunks_count];
+    tpc_frame *chunk = tpc_frame_new_forced(connections->budget, ANSWER_CHUNK_BYTES);
+    if (chunk != NULL) chunk->length = 0;
+    return chunk;
+}
+
+static void return_chunk(connection *it) {
+    tpc_connections *connections = it->owner;
+    tpc_frame *chunk = it->chunk;
+    it->chunk = NULL;
+    if (chunk == NULL) return;
+    if (chunk->references == 1 && connections->chunks_count < ANSWER_CHUNKS_KEPT) {
+        chunk->length = 0;
+        connections->chunks[connections->chunks_count++] = chunk;
+    } else {
+        tpc_frame_release(chunk);
+    }
+}
+
 static void release_slices(const tpc_slice *slices, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) tpc_frame_release(slices[i].frame);
 }
@@ -69,7 +96,9 @@ static void release_answer(connection *it, answer *gone) {
 static void skip_none(connection *it) {
     while (it->first_sequence < it->next_sequence && answer_at(it, it->first_sequence)->state == ANSWER_NONE)
         it->first_sequence++;
-    if (it->first_sequence == it->next_sequence && it->answers_capacity > ANSWERS_KEPT) {
+    if (it->first_sequence < it->next_sequence) return;
+    return_chunk(it);
+    if (it->answers_capacity > ANSWERS_KEPT) {
         free(it->answers);
         it->answers = NULL;
         it->answers_capacity = 0;
@@ -88,6 +117,7 @@ void send_forget(connection *it) {
     it->answers = NULL;
     it->answers_capacity = 0;
     it->first_sequence = it->next_sequence;
+    return_chunk(it);
     node_remove(&it->by_send);
 }
 
@@ -227,6 +257,51 @@ int tpc_answer_slices(tpc_connections *connections, uint64_t id, int64_t sequenc
     return 0;
 }
 
+int tpc_answer_framed(tpc_connections *connections, uint64_t id, int64_t sequence, const tpc_slice *slices, uint32_t count) {
+    connection *it = NULL;
+    answer *place = NULL;
+    uint64_t bytes = 0;
+    int result = find_waiting(connections, id, sequence, &it, &place);
+    for (uint32_t i = 0; i < count; i++) bytes += slices[i].length;
+    tpc_slice *pieces = result == 0 && count > 1 ? malloc(count * sizeof *pieces) : NULL;
+    if (result == 0 && count > 1 && pieces == NULL) result = give_up(it, ENOMEM);
+    if (result < 0) {
+        release_slices(slices, count);
+        return result;
+    }
+    place->count = count;
+    if (count == 1)
+        place->single = slices[0];
+    else
+        place->slices = memcpy(pieces, slices, count * sizeof *pieces);
+    answered(it, place, sequence, ANSWER_READY, bytes);
+    return 0;
+}
+
+uint8_t *tpc_answer_room(tpc_connections *connections, uint64_t id, uint32_t *room_bytes, tpc_frame **chunk) {
+    connection *it = connection_find(connections, id);
+    if (it == NULL || it->state == CONNECTION_CLOSING) return NULL;
+    tpc_frame *last = it->chunk;
+    if (last != NULL && last->references == 1) last->length = 0;
+    if (last == NULL || last->capacity - last->length < ANSWER_ROOM_BYTES_MIN) {
+        it->chunk = take_chunk(connections);
+        tpc_frame_release(last);
+        if (it->chunk == NULL) {
+            give_up(it, ENOMEM);
+            return NULL;
+        }
+    }
+    *chunk = it->chunk;
+    *room_bytes = it->chunk->capacity - it->chunk->length;
+    return it->chunk->data + it->chunk->length;
+}
+
+tpc_slice tpc_answer_take(tpc_frame *chunk, uint32_t bytes) {
+    uint8_t *taken = chunk->data + chunk->length;
+    chunk->length += bytes;
+    return tpc_slice_of(chunk, taken, bytes);
+}
+
 int tpc_answer_none(tpc_connections *connections, uint64_t id, int64_t sequence) {
     connection *it;
     answer *place;
@@ -288,24 +363,36 @@ static void return_sending(tpc_connections *connections, sending *it) {
     connections->sendings_free = it;
 }
 
-static void gather_answer(connection *it, sending *to, int64_t sequence) {
+/* Adds bytes to a send; false: it is full. What lies behind the last piece makes that longer. */
+static bool add_piece(sending *to, const tpc_slice *slice, uint32_t offset) {
+    const uint8_t *data = slice->data + offset;
+    uint32_t bytes = slice->length - offset;
+    struct iovec *last = to->count ? &to->vector[to->count - 1] : NULL;
+    if (last != NULL && to->frames[to->count - 1] == slice->frame && (uint8_t *)last->iov_base + last->iov_len == data) {
+        last->iov_len += bytes;
+    } else {
+        if (to->count == SEND_SLICES_MAX) return false;
+        to->frames[to->count] = tpc_frame_retain(slice->frame);
+        to->vector[to->count++] = (struct iovec){.iov_base = (void *)data, .iov_len = bytes};
+    }
+    to->bytes += bytes;
+    return true;
+}
+
+static bool gather_answer(connection *it, sending *to, int64_t sequence) {
     answer *from = answer_at(it, sequence);
     tpc_slice *slices = answer_slices(from);
     bool head = sequence == it->first_sequence;
     uint32_t offset = head ? it->head_offset : 0;
-    for (uint32_t i = head ? it->head_slice : 0; i < from->count && to->count < SEND_SLICES_MAX; i++, offset = 0) {
-        to->frames[to->count] = tpc_frame_retain(slices[i].frame);
-        to->vector[to->count] = (struct iovec){.iov_base = (void *)(slices[i].data + offset), .iov_len = slices[i].length - offset};
-        to->bytes += slices[i].length - offset;
-        to->count++;
-    }
+    for (uint32_t i = head ? it->head_slice : 0; i < from->count; i++, offset = 0)
+        if (!add_piece(to, &slices[i], offset)) return false;
+    return true;
 }
 
 static void gather(connection *it, sending *to) {
-    for (int64_t at = it->first_sequence; at < it->next_sequence && to->count < SEND_SLICES_MAX; at++) {
+    for (int64_t at = it->first_sequence; at < it->next_sequence; at++) {
         uint8_t state = answer_at(it, at)->state;
-        if (state == ANSWER_WAITING) break;
-        if (state == ANSWER_READY) gather_answer(it, to, at);
+        if (state == ANSWER_WAITING || (state == ANSWER_READY && !gather_answer(it, to, at))) break;
     }
 }
 

@@ -22,6 +22,9 @@
 enum {
     TPC_BUFFER_GROUP_CONNECTIONS = 1,
     SEND_SLICES_MAX = 64,
+    ANSWER_CHUNK_BYTES = 2048,     /* answers of a connection that are encoded one behind the other */
+    ANSWER_ROOM_BYTES_MIN = 256,
+    ANSWER_CHUNKS_KEPT = 128,
     ANSWERS_FIRST = 8,             /* answer slots of a connection's first request; doubled when needed */
     FRAME_FIRST_BYTES = 1024,      /* of a request that did not arrive in one piece */
     SCRATCH_BYTES = 65536,         /* one receive without provided buffers */
@@ -114,6 +117,7 @@ typedef struct connection {
 
     uint32_t answers_capacity;  /* a power of two, or 0 */
     answer *answers;
+    tpc_frame *chunk;           /* see tpc_answer_room(); none while nothing is to be sent */
     int64_t first_sequence;     /* the oldest whose answer has not left */
     int64_t next_sequence;
     uint32_t requests_unanswered;
@@ -185,8 +189,13 @@ struct tpc_connections {
     node by_starvation;
     int64_t starved_at_bytes;    /* what the budget had used when the starved last tried */
 
+    tpc_frame *chunks[ANSWER_CHUNKS_KEPT]; /* for whoever answers next */
+    uint32_t chunks_count;
+
     tpc_hot_handler hot;
     void *hot_context;
+    tpc_hot_handler brief;
+    void *brief_context;
     tpc_connection_statistics statistics;
 };
 
@@ -230,5 +239,7 @@ void send_forget(connection *it);
 /* Whether a FLUSHING connection has sent what it was to send. */
 bool send_is_flushed(const connection *it);
 int send_reserve_answer(connection *it, uint32_t request_bytes);
+/* Takes back the last reservation. */
+void send_unreserve_answer(connection *it);
 
 #endif

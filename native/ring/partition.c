@@ -12,12 +12,18 @@
 #define SLOT_NONE UINT32_MAX
 #define PRODUCE_PARTITIONS_DEFAULT 10000
 
-int64_t tpc_plane_now_ms(const tpc_plane *plane) {
+/* Asked once per turn, which takes less than the millisecond it is told in. */
+int64_t tpc_plane_now_ms(tpc_plane *plane) {
     if (plane->clock_ms >= 0)
         return plane->clock_ms;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    int64_t ring_ns = tpc_ring_now_ns(plane->ring);
+    if (ring_ns != plane->now_of_ns) {
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        plane->now_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+        plane->now_of_ns = ring_ns;
+    }
+    return plane->now_ms;
 }
 
 /* ---- look-up ---- */
@@ -302,7 +308,11 @@ int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connect
         return -ENOMEM;
     *plane = (tpc_plane){.ring = ring, .journal = journal, .connections = connections, .budget = budget,
                          .params = *params, .clock_ms = -1, .slot_free = SLOT_NONE, .buckets = BUCKETS_MIN,
-                         .pending_deadline_ns = INT64_MAX};
+                         .pending_deadline_ns = INT64_MAX,
+                         .undurables = {.item_bytes = sizeof(tpc_undurable), .kept_max = TPC_POOLED_MAX},
+                         .producer_states = {.item_bytes = sizeof(tpc_producer_state), .kept_max = TPC_POOLED_MAX},
+                         .pendings = {.item_bytes = sizeof(tpc_pending) + sizeof(tpc_pending_wait),
+                                      .kept_max = TPC_POOLED_MAX}};
     if (!plane->params.produce_partitions_max)
         plane->params.produce_partitions_max = PRODUCE_PARTITIONS_DEFAULT;
     plane->by_name = calloc(plane->buckets, sizeof *plane->by_name);
@@ -330,10 +340,14 @@ void tpc_plane_free(tpc_plane *plane) {
     }
     for (tpc_undurable *at = plane->undurable_first, *next; at; at = next) {
         next = at->next;
+        free(at->producer);
         free(at);
     }
+    tpc_pool_drain(&plane->undurables);
+    tpc_pool_drain(&plane->producer_states);
+    tpc_pool_drain(&plane->pendings);
     free(plane->slots), free(plane->by_name), free(plane->by_id), free(plane->clean), free(plane->cuts);
-    free(plane->parts), free(plane->lengths);
+    tpc_produce_scratch_free(&plane->scratch);
     free(plane);
 }
 
@@ -375,10 +389,11 @@ static void keep_batches_below(tpc_producer_state *state, int64_t upto_offset) {
 /* The producer as it was before the oldest append of this partition that is not durable. False: it was not there. */
 static bool durable_state(const tpc_plane *plane, const tpc_partition *partition, tpc_producer_state *state) {
     for (const tpc_undurable *at = plane->undurable_first; at; at = at->next) {
-        if (at->handle != partition->handle || at->producer.producer_id != state->producer_id)
+        if (at->handle != partition->handle || at->producer_id != state->producer_id)
             continue;
-        *state = at->producer;
-        return at->had_producer;
+        if (at->producer)
+            *state = *at->producer;
+        return at->producer != NULL;
     }
     return true;
 }

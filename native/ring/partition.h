@@ -8,6 +8,7 @@
 #include "connection.h"
 #include "frame.h"
 #include "journal.h"
+#include "pool.h"
 #include "producer.h"
 #include "ring.h"
 
@@ -59,12 +60,12 @@ typedef struct tpc_undurable {
     uint64_t handle;
     uint8_t topic_id[16];
     int32_t index;
-    bool had_producer;
     int64_t base_offset;
     int64_t next_offset;
     int64_t bytes;
     uint64_t sequence;
-    tpc_producer_state producer; /* before the append; producer_id -1: none involved */
+    int64_t producer_id;          /* -1: none involved */
+    tpc_producer_state *producer; /* before the append; NULL: it was not known */
 } tpc_undurable;
 
 typedef struct {
@@ -73,7 +74,17 @@ typedef struct {
     uint32_t free_next;
 } tpc_partition_slot;
 
-enum { TPC_PENDING_LISTS = 64 };
+enum { TPC_PENDING_LISTS = 64, TPC_POOLED_MAX = 4096 };
+
+/* One request's partitions, while it is worked on. */
+typedef struct {
+    int32_t capacity;
+    tpc_produce_part *parts;
+    tpc_partition **partitions; /* NULL: not in the table */
+    uint32_t *lengths;          /* of what is to be appended */
+    tpc_produce_result *results;
+    uint32_t *places;
+} tpc_produce_scratch;
 
 struct tpc_plane {
     tpc_ring *ring;
@@ -103,17 +114,17 @@ struct tpc_plane {
     uint32_t cuts_count, cuts_capacity;
     uint64_t cuts_sequence; /* the commit that carries them, 0: not journalled yet */
 
-    tpc_produce_part *parts; /* scratch of one request's decoding */
-    uint32_t *lengths;
-    int32_t parts_capacity;
+    tpc_produce_scratch scratch;
     int32_t left_reason;     /* enum tpc_produce_left */
+    tpc_pool undurables, producer_states, pendings; /* pendings: those of one partition */
+    int64_t now_ms, now_of_ns; /* the wall clock as of that time of the ring */
 
     struct tpc_pending *pending[TPC_PENDING_LISTS]; /* by the sequence waited for, modulo */
     int64_t pending_deadline_ns;                    /* no pending produce times out before it */
     tpc_plane_statistics statistics;
 };
 
-int64_t tpc_plane_now_ms(const tpc_plane *plane);
+int64_t tpc_plane_now_ms(tpc_plane *plane);
 
 /* partition.c */
 tpc_partition *tpc_partition_of(const tpc_plane *plane, uint64_t handle);
@@ -162,28 +173,35 @@ typedef struct {
 int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,
                    tpc_batch_report *report, tpc_append_result *result);
 
+/* produce.c */
+void tpc_produce_scratch_free(tpc_produce_scratch *scratch);
+
 /* pending.c: the answers of requests, and the fate of those that wait. */
 typedef struct {
     uint64_t handle;
     uint64_t sequence; /* 0: nothing to wait for */
+    uint32_t place;    /* of the error code in the answer */
 } tpc_pending_wait;
 
 typedef struct tpc_pending {
     struct tpc_pending *next;
-    tpc_request *request;
+    uint64_t connection;
+    int64_t request_sequence;
     uint64_t wait_sequence; /* highest of waits not durable yet; 0: none */
     int64_t deadline_ns;
-    tpc_node_endpoint *endpoints;
-    int32_t endpoints_count;
+    tpc_slice answer;       /* as it will be when all goes well */
+    int32_t errors_count;
     int32_t parts_count;
-    tpc_pending_wait *waits;
-    tpc_produce_result results[];
+    int16_t api_version;
+    tpc_pending_wait waits[];
 } tpc_pending;
 
-tpc_pending *tpc_pending_new(tpc_request *request, int32_t parts_count);
-void tpc_pending_free(tpc_pending *pending);
-/* Answers now, or when its waits are over. Takes the pending and its request. */
-void tpc_pending_begin(tpc_plane *plane, tpc_pending *pending);
+/* Its waits are those of no partition. */
+tpc_pending *tpc_pending_new(tpc_plane *plane, const tpc_request *request, int32_t parts_count);
+void tpc_pending_free(tpc_plane *plane, tpc_pending *pending);
+/* Encodes the answer, and gives it now or when the waits are over. Takes the pending. */
+void tpc_pending_begin(tpc_plane *plane, tpc_pending *pending, const tpc_request *request,
+                       const tpc_node_endpoint *endpoints, int32_t endpoints_count);
 void tpc_pending_durable(tpc_plane *plane, uint64_t sequence_from, uint64_t sequence_upto);
 void tpc_pending_failed(tpc_plane *plane, uint64_t first_failed_sequence);
 void tpc_pending_withdraw(tpc_plane *plane, uint64_t handle);

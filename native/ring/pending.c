@@ -1,9 +1,10 @@
 /*
  * Produce answers that wait for the journal.
  *
- * A pending answer knows, per partition, the commit that carries its append. It stands in the list of the highest commit
- * that is not durable yet, and leaves when that one is durable, when the journal fails, when its partitions are withdrawn,
- * or when its deadline passes. Answers keep their request, since names and ids are sent back from its frame.
+ * A pending answer is encoded at once, as it will be when all goes well, among the bytes that its connection sends next
+ * (tpc_answer_room); so nothing of its request is kept. It knows, per partition, the commit that carries its append, and
+ * where in the answer to say that it failed. It stands in the list of the highest commit that is not durable yet, and
+ * leaves when that one is durable, when the journal fails, when its partitions are withdrawn, or when its deadline passes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,46 +13,68 @@
 
 enum { ERROR_NOT_LEADER_OR_FOLLOWER = 6, ERROR_REQUEST_TIMED_OUT = 7, ERROR_KAFKA_STORAGE_ERROR = 56 };
 
-tpc_pending *tpc_pending_new(tpc_request *request, int32_t parts_count) {
-    size_t results_bytes = (size_t)parts_count * sizeof(tpc_produce_result);
-    tpc_pending *pending = calloc(1, sizeof *pending + results_bytes + (size_t)parts_count * sizeof(tpc_pending_wait));
+tpc_pending *tpc_pending_new(tpc_plane *plane, const tpc_request *request, int32_t parts_count) {
+    tpc_pending *pending = parts_count <= 1
+                               ? tpc_pool_take(&plane->pendings)
+                               : malloc(sizeof *pending + (size_t)parts_count * sizeof pending->waits[0]);
     if (!pending)
         return NULL;
-    pending->request = request;
-    pending->parts_count = parts_count;
-    pending->waits = (tpc_pending_wait *)((uint8_t *)pending->results + results_bytes);
+    *pending = (tpc_pending){.connection = request->connection, .request_sequence = request->sequence,
+                             .parts_count = parts_count, .api_version = request->api_version};
+    for (int32_t i = 0; i < parts_count; i++)
+        pending->waits[i] = (tpc_pending_wait){0};
     return pending;
 }
 
-void tpc_pending_free(tpc_pending *pending) {
-    for (int32_t i = 0; i < pending->parts_count; i++)
-        free((void *)pending->results[i].record_errors);
-    free(pending->endpoints);
-    free(pending);
-}
-
-static void send_answer(tpc_plane *plane, tpc_pending *pending) {
-    tpc_request *request = pending->request;
-    int64_t bytes = tpc_produce_encode(request->api_version, request->correlation_id, 0, pending->results,
-                                       pending->parts_count, pending->endpoints, pending->endpoints_count, NULL, 0);
-    tpc_frame *frame = bytes > 4 ? tpc_frame_new_forced(plane->budget, (uint32_t)bytes) : NULL;
-    if (!frame) {
-        tpc_connection_close(plane->connections, request->connection, TPC_CLOSE_IO_ERROR, TPC_CLOSE_NOW);
-        tpc_request_release(request);
-        return;
-    }
-    tpc_produce_encode(request->api_version, request->correlation_id, 0, pending->results, pending->parts_count,
-                       pending->endpoints, pending->endpoints_count, frame->data, (size_t)bytes);
-    tpc_slice answer = {.frame = frame, .data = frame->data + 4, .length = (uint32_t)bytes - 4}; /* length is put there */
-    tpc_request_answer_slices(plane->connections, request, &answer, 1);
+void tpc_pending_free(tpc_plane *plane, tpc_pending *pending) {
+    if (pending->parts_count <= 1)
+        tpc_pool_give(&plane->pendings, pending);
+    else
+        free(pending);
 }
 
 /* Takes the pending. */
 static void finish(tpc_plane *plane, tpc_pending *pending) {
-    for (int32_t i = 0; i < pending->parts_count; i++)
-        plane->statistics.partition_errors += pending->results[i].error_code != 0;
-    send_answer(plane, pending);
-    tpc_pending_free(pending);
+    plane->statistics.partition_errors += (uint64_t)pending->errors_count;
+    tpc_answer_framed(plane->connections, pending->connection, pending->request_sequence, &pending->answer, 1);
+    tpc_pending_free(plane, pending);
+}
+
+/* 0, or negative: the answer cannot be had, and the connection is closed if it is not gone already. */
+static int encode(tpc_plane *plane, tpc_pending *pending, const tpc_request *request, const tpc_node_endpoint *endpoints,
+                  int32_t endpoints_count) {
+    tpc_produce_scratch *scratch = &plane->scratch;
+    uint32_t room_bytes;
+    tpc_frame *frame;
+    uint8_t *room = tpc_answer_room(plane->connections, pending->connection, &room_bytes, &frame);
+    if (!room)
+        return -1;
+    int64_t bytes = tpc_produce_encode(request->api_version, request->correlation_id, 0, scratch->results,
+                                       pending->parts_count, endpoints, endpoints_count, room, room_bytes, scratch->places);
+    if (bytes > 0 && bytes <= room_bytes) {
+        pending->answer = tpc_answer_take(frame, (uint32_t)bytes);
+    } else {
+        frame = bytes > 0 ? tpc_frame_new_forced(plane->budget, (uint32_t)bytes) : NULL;
+        if (!frame) {
+            tpc_connection_close(plane->connections, pending->connection, TPC_CLOSE_IO_ERROR, TPC_CLOSE_NOW);
+            return -1;
+        }
+        tpc_produce_encode(request->api_version, request->correlation_id, 0, scratch->results, pending->parts_count,
+                           endpoints, endpoints_count, frame->data, (size_t)bytes, scratch->places);
+        pending->answer = (tpc_slice){.frame = frame, .data = frame->data, .length = (uint32_t)bytes};
+    }
+    for (int32_t i = 0; i < pending->parts_count; i++) {
+        pending->waits[i].place = scratch->places[i];
+        pending->errors_count += scratch->results[i].error_code != 0;
+    }
+    return 0;
+}
+
+/* The answer to a partition, which said that all went well until now. */
+static void fail_part(tpc_pending *pending, tpc_pending_wait *wait, int16_t error_code, bool keep_offset) {
+    tpc_produce_answer_fail(pending->api_version, (uint8_t *)pending->answer.data, wait->place, error_code, keep_offset);
+    wait->sequence = 0;
+    pending->errors_count++;
 }
 
 static void set_wait_sequence(tpc_pending *pending, uint64_t durable_sequence) {
@@ -67,7 +90,7 @@ static void link(tpc_plane *plane, tpc_pending *pending) {
     *list = pending;
 }
 
-void tpc_pending_begin(tpc_plane *plane, tpc_pending *pending) {
+static void finish_or_wait(tpc_plane *plane, tpc_pending *pending) {
     set_wait_sequence(pending, tpc_journal_durable_sequence(plane->journal));
     if (!pending->wait_sequence) {
         finish(plane, pending);
@@ -77,6 +100,16 @@ void tpc_pending_begin(tpc_plane *plane, tpc_pending *pending) {
     plane->statistics.produces_pending++;
     if (pending->deadline_ns < plane->pending_deadline_ns)
         plane->pending_deadline_ns = pending->deadline_ns;
+}
+
+void tpc_pending_begin(tpc_plane *plane, tpc_pending *pending, const tpc_request *request,
+                       const tpc_node_endpoint *endpoints, int32_t endpoints_count) {
+    if (encode(plane, pending, request, endpoints, endpoints_count) < 0) {
+        tpc_answer_none(plane->connections, pending->connection, pending->request_sequence); /* counted as void */
+        tpc_pending_free(plane, pending);
+        return;
+    }
+    finish_or_wait(plane, pending);
 }
 
 /* Unlinks those for which `chosen` says so, as a list in the order in which they came. */
@@ -123,16 +156,9 @@ void tpc_pending_durable(tpc_plane *plane, uint64_t sequence_from, uint64_t sequ
 
 /* Gives every partition still waiting for a commit from `sequence` on this error. */
 static void fail_waits(tpc_pending *pending, uint64_t sequence, int16_t error_code, bool keep_offset) {
-    for (int32_t i = 0; i < pending->parts_count; i++) {
-        if (!pending->waits[i].sequence || pending->waits[i].sequence < sequence)
-            continue;
-        pending->results[i].error_code = error_code;
-        pending->waits[i].sequence = 0;
-        if (keep_offset)
-            continue;
-        pending->results[i].base_offset = pending->results[i].log_append_time_ms = -1;
-        pending->results[i].log_start_offset = -1;
-    }
+    for (int32_t i = 0; i < pending->parts_count; i++)
+        if (pending->waits[i].sequence && pending->waits[i].sequence >= sequence)
+            fail_part(pending, &pending->waits[i], error_code, keep_offset);
 }
 
 void tpc_pending_failed(tpc_plane *plane, uint64_t first_failed_sequence) {
@@ -155,14 +181,10 @@ void tpc_pending_withdraw(tpc_plane *plane, uint64_t handle) {
             next = pending->next;
             for (int32_t i = 0; i < pending->parts_count; i++) {
                 tpc_pending_wait *wait = &pending->waits[i];
-                if (wait->handle != handle || wait->sequence <= durable_sequence)
-                    continue;
-                wait->sequence = 0;
-                pending->results[i].error_code = ERROR_NOT_LEADER_OR_FOLLOWER;
-                pending->results[i].base_offset = pending->results[i].log_append_time_ms = -1;
-                pending->results[i].log_start_offset = -1;
+                if (wait->handle == handle && wait->sequence > durable_sequence)
+                    fail_part(pending, wait, ERROR_NOT_LEADER_OR_FOLLOWER, false);
             }
-            tpc_pending_begin(plane, pending);
+            finish_or_wait(plane, pending);
         }
 }
 
@@ -190,7 +212,7 @@ void tpc_pending_forget(tpc_plane *plane) {
     for (uint32_t list = 0; list < TPC_PENDING_LISTS; list++)
         for (tpc_pending *pending = plane->pending[list], *next; pending; pending = next) {
             next = pending->next;
-            tpc_request_release(pending->request);
-            tpc_pending_free(pending);
+            tpc_frame_release(pending->answer.frame);
+            tpc_pending_free(plane, pending);
         }
 }

@@ -140,36 +140,44 @@ static int leave(tpc_plane *plane, enum tpc_produce_left reason) {
     return 0;
 }
 
-static int grow_parts(tpc_plane *plane, int32_t count) {
-    int32_t capacity = plane->parts_capacity ? plane->parts_capacity : PARTS_CAPACITY_MIN;
+void tpc_produce_scratch_free(tpc_produce_scratch *scratch) {
+    free(scratch->parts), free(scratch->partitions), free(scratch->lengths), free(scratch->results), free(scratch->places);
+    *scratch = (tpc_produce_scratch){0};
+}
+
+static int grow_scratch(tpc_produce_scratch *scratch, int32_t count) {
+    int32_t capacity = scratch->capacity ? scratch->capacity : PARTS_CAPACITY_MIN;
     while (capacity < count)
         capacity *= 2;
-    tpc_produce_part *parts = malloc((size_t)capacity * sizeof *parts);
-    uint32_t *lengths = malloc((size_t)capacity * sizeof *lengths);
-    if (!parts || !lengths) {
-        free(parts), free(lengths);
-        return -ENOMEM;
-    }
-    free(plane->parts), free(plane->lengths);
-    plane->parts = parts, plane->lengths = lengths, plane->parts_capacity = capacity;
-    return 0;
+    size_t parts = (size_t)capacity;
+    tpc_produce_scratch_free(scratch);
+    *scratch = (tpc_produce_scratch){.capacity = capacity, .parts = malloc(parts * sizeof *scratch->parts),
+                                     .partitions = malloc(parts * sizeof *scratch->partitions),
+                                     .lengths = malloc(parts * sizeof *scratch->lengths),
+                                     .results = malloc(parts * sizeof *scratch->results),
+                                     .places = malloc(parts * sizeof *scratch->places)};
+    if (scratch->parts && scratch->partitions && scratch->lengths && scratch->results && scratch->places)
+        return 0;
+    tpc_produce_scratch_free(scratch);
+    return -ENOMEM;
 }
 
 static enum tpc_produce_left decode(tpc_plane *plane, const tpc_request *request, survey *out) {
-    if (!plane->parts_capacity && grow_parts(plane, PARTS_CAPACITY_MIN) < 0)
+    tpc_produce_scratch *scratch = &plane->scratch;
+    if (!scratch->capacity && grow_scratch(scratch, PARTS_CAPACITY_MIN) < 0)
         return TPC_LEFT_NO_MEMORY;
     for (;;) {
         int result = tpc_produce_decode(request->body, request->body_bytes, request->api_version, &out->request,
-                                        plane->parts, plane->parts_capacity);
+                                        scratch->parts, scratch->capacity);
         if (result == 0)
             return out->request.parts_count <= plane->params.produce_partitions_max ? TPC_LEFT_NONE : TPC_LEFT_TOO_MANY;
         if (result == -EPROTONOSUPPORT)
             return TPC_LEFT_VERSION;
         if (result != -E2BIG)
             return TPC_LEFT_MALFORMED;
-        if (plane->parts_capacity >= plane->params.produce_partitions_max)
+        if (scratch->capacity >= plane->params.produce_partitions_max)
             return TPC_LEFT_TOO_MANY;
-        if (grow_parts(plane, plane->parts_capacity * 2) < 0)
+        if (grow_scratch(scratch, scratch->capacity * 2) < 0)
             return TPC_LEFT_NO_MEMORY;
     }
 }
@@ -182,9 +190,9 @@ static tpc_partition *partition_of_part(const tpc_plane *plane, const tpc_produc
     return handle ? tpc_partition_of(plane, handle) : NULL;
 }
 
-static enum tpc_produce_left survey_part(const tpc_plane *plane, const tpc_request *request, const survey *about, int32_t i) {
-    const tpc_produce_part *part = &plane->parts[i];
-    const tpc_partition *partition = partition_of_part(plane, part, request->api_version);
+static enum tpc_produce_left survey_part(const tpc_plane *plane, const survey *about, int32_t i) {
+    const tpc_produce_part *part = &plane->scratch.parts[i];
+    const tpc_partition *partition = plane->scratch.partitions[i];
     if (!about->verdicts && (!partition || !(partition->flags & TPC_PARTITION_LEADER)))
         return TPC_LEFT_UNKNOWN;
     if (!about->verdicts && (partition->flags & TPC_PARTITION_PYTHON_VALIDATES))
@@ -195,20 +203,22 @@ static enum tpc_produce_left survey_part(const tpc_plane *plane, const tpc_reque
 }
 
 static enum tpc_produce_left survey_parts(tpc_plane *plane, const tpc_request *request, survey *about) {
+    tpc_produce_scratch *scratch = &plane->scratch;
     uint32_t appends = 0;
     for (int32_t i = 0; i < about->request.parts_count; i++) {
-        const tpc_produce_part *part = &plane->parts[i];
+        const tpc_produce_part *part = &scratch->parts[i];
+        scratch->partitions[i] = partition_of_part(plane, part, request->api_version);
         if (is_transactional(part->records, part->records_bytes))
             about->refused_code = ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
         if (about->verdicts && about->verdicts[i].error_code)
             continue;
-        enum tpc_produce_left reason = survey_part(plane, request, about, i);
+        enum tpc_produce_left reason = survey_part(plane, about, i);
         if (reason)
             return reason;
-        plane->lengths[appends] = part->records_bytes > 0 ? (uint32_t)part->records_bytes : 0;
-        about->records_bytes += plane->lengths[appends++];
+        scratch->lengths[appends] = part->records_bytes > 0 ? (uint32_t)part->records_bytes : 0;
+        about->records_bytes += scratch->lengths[appends++];
     }
-    if (tpc_journal_would_fit(plane->journal, plane->lengths, appends) == -EAGAIN)
+    if (tpc_journal_would_fit(plane->journal, scratch->lengths, appends) == -EAGAIN)
         return TPC_LEFT_JOURNAL_FULL;
     return TPC_LEFT_NONE;
 }
@@ -235,24 +245,29 @@ static int16_t code_of_failure(int error) {
     return error == -EMSGSIZE ? TPC_ERROR_MESSAGE_TOO_LARGE : ERROR_KAFKA_STORAGE_ERROR;
 }
 
-static void produce_part(tpc_plane *plane, tpc_pending *pending, int32_t i, const survey *about, tpc_frame *frame) {
-    const tpc_produce_part *part = &plane->parts[i];
-    tpc_produce_result *result = &pending->results[i];
-    tpc_partition *partition = partition_of_part(plane, part, pending->request->api_version);
+/* A large batch whose frame is not its request's alone, or only lent, is kept in one of its own. */
+static bool needs_own_frame(const tpc_frame *frame, const tpc_produce_records *records, const survey *about) {
+    return !tpc_tail_copies(records->bytes) && (!frame || frame->capacity > about->records_bytes + FRAME_WASTE_BYTES_MAX);
+}
+
+static void produce_part(tpc_plane *plane, const tpc_request *request, tpc_pending *pending, int32_t i, const survey *about) {
+    const tpc_produce_part *part = &plane->scratch.parts[i];
+    tpc_produce_result *result = &plane->scratch.results[i];
+    tpc_partition *partition = plane->scratch.partitions[i];
     if (!partition || !(partition->flags & TPC_PARTITION_LEADER)) {
         result->error_code = ERROR_NOT_LEADER_OR_FOLLOWER;
         return;
     }
-    tpc_produce_records records = {.frame = frame, .records = (uint8_t *)part->records,
+    tpc_produce_records records = {.frame = request->frame, .records = (uint8_t *)part->records,
                                    .bytes = part->records_bytes > 0 ? (uint32_t)part->records_bytes : 0,
-                                   .version = pending->request->api_version, .now_ms = tpc_plane_now_ms(plane)};
-    bool wasteful = !tpc_tail_copies(records.bytes) && frame->capacity > about->records_bytes + FRAME_WASTE_BYTES_MAX;
-    if (wasteful && (records.frame = tpc_frame_new_forced(plane->budget, records.bytes)) != NULL)
+                                   .version = request->api_version, .now_ms = tpc_plane_now_ms(plane)};
+    bool own_frame = needs_own_frame(request->frame, &records, about);
+    if (own_frame && (records.frame = tpc_frame_new_forced(plane->budget, records.bytes)) != NULL)
         records.records = memcpy(records.frame->data, part->records, records.bytes);
     tpc_batch_report report;
     tpc_append_result appended;
-    int error = records.frame ? tpc_produce_to(plane, partition, &records, &report, &appended) : -ENOMEM;
-    if (wasteful)
+    int error = own_frame && !records.frame ? -ENOMEM : tpc_produce_to(plane, partition, &records, &report, &appended);
+    if (own_frame)
         tpc_frame_release(records.frame);
     if (error < 0) {
         result->error_code = code_of_failure(error);
@@ -316,58 +331,46 @@ static bool settled_before(const survey *about, int32_t i, const tpc_partition *
     return true;
 }
 
-/* Verdicts' messages and the endpoints live in the caller's memory: those of an answer that waits are copied. */
-static int keep_strings(tpc_pending *pending, const tpc_plane_endpoint *endpoints, int32_t endpoints_count) {
-    size_t bytes = (size_t)endpoints_count * sizeof *pending->endpoints;
-    for (int32_t i = 0; i < endpoints_count; i++)
-        bytes += (size_t)endpoints[i].host_bytes + (size_t)(endpoints[i].rack_bytes > 0 ? endpoints[i].rack_bytes : 0);
-    for (int32_t i = 0; i < pending->parts_count; i++)
-        if (!pending->results[i].record_errors && pending->results[i].error_message_bytes > 0)
-            bytes += (size_t)pending->results[i].error_message_bytes;
-    if (!bytes)
-        return 0;
-    pending->endpoints = malloc(bytes);
-    if (!pending->endpoints)
-        return -ENOMEM;
-    uint8_t *at = (uint8_t *)(pending->endpoints + endpoints_count);
-    for (int32_t i = 0; i < endpoints_count; i++) {
-        const tpc_plane_endpoint *given = &endpoints[i];
-        int32_t rack_bytes = given->rack_bytes > 0 ? given->rack_bytes : 0;
-        pending->endpoints[i] = (tpc_node_endpoint){.host = memcpy(at, given->host, (size_t)given->host_bytes),
-                                                    .host_bytes = given->host_bytes, .rack_bytes = given->rack_bytes,
-                                                    .node_id = given->node_id, .port = given->port};
-        at += given->host_bytes;
-        pending->endpoints[i].rack = rack_bytes ? memcpy(at, given->rack, (size_t)rack_bytes) : at;
-        at += rack_bytes;
-    }
-    pending->endpoints_count = endpoints_count;
-    for (int32_t i = 0; i < pending->parts_count; i++) {
-        tpc_produce_result *result = &pending->results[i];
-        if (result->record_errors || result->error_message_bytes <= 0)
-            continue;
-        result->error_message = memcpy(at, result->error_message, (size_t)result->error_message_bytes);
-        at += result->error_message_bytes;
-    }
-    return 0;
-}
-
 /* acks=0: nothing is said, but a connection whose request met an error is closed, so that its client notices. */
-static void end_without_answer(tpc_plane *plane, tpc_pending *pending) {
-    tpc_request *request = pending->request;
+static void end_without_answer(tpc_plane *plane, const tpc_request *request, int32_t parts_count) {
     bool failed = false;
-    for (int32_t i = 0; i < pending->parts_count; i++)
-        failed |= pending->results[i].error_code != 0;
-    if (failed) {
+    for (int32_t i = 0; i < parts_count; i++)
+        failed |= plane->scratch.results[i].error_code != 0;
+    if (failed)
         tpc_connection_close(plane->connections, request->connection, TPC_CLOSE_REQUEST_INVALID, TPC_CLOSE_AFTER_ANSWERED);
-        tpc_request_release(request);
-    } else {
-        tpc_request_answer_none(plane->connections, request);
-    }
-    tpc_pending_free(pending);
+    else
+        tpc_answer_none(plane->connections, request->connection, request->sequence);
 }
 
-int tpc_plane_produce_with(tpc_plane *plane, tpc_request *request, const tpc_produce_verdict *verdicts,
-                           int32_t verdicts_count, const tpc_plane_endpoint *endpoints, int32_t endpoints_count) {
+static void produce_parts(tpc_plane *plane, const tpc_request *request, tpc_pending *pending, const survey *about) {
+    tpc_produce_scratch *scratch = &plane->scratch;
+    for (int32_t i = 0; i < about->request.parts_count; i++) {
+        begin_result(&scratch->results[i], &scratch->parts[i]);
+        if (!settled_before(about, i, scratch->partitions[i], &scratch->results[i]))
+            produce_part(plane, request, pending, i, about);
+    }
+}
+
+static void forget_record_errors(tpc_plane *plane, int32_t parts_count) {
+    for (int32_t i = 0; i < parts_count; i++)
+        free((void *)plane->scratch.results[i].record_errors);
+}
+
+static void answer(tpc_plane *plane, const tpc_request *request, tpc_pending *pending, const survey *about,
+                   const tpc_node_endpoint *endpoints, int32_t endpoints_count) {
+    if (about->request.acks == 0) {
+        end_without_answer(plane, request, about->request.parts_count);
+        tpc_pending_free(plane, pending);
+        return;
+    }
+    int64_t timeout_ns = (int64_t)about->request.timeout_ms * 1000000;
+    pending->deadline_ns = tpc_ring_now_ns(plane->ring) + (timeout_ns > TIMEOUT_NS_MIN ? timeout_ns : TIMEOUT_NS_MIN);
+    tpc_pending_begin(plane, pending, request, endpoints, endpoints_count);
+}
+
+/* Carries a request out, or leaves it; it stays the caller's. */
+static int carry_out(tpc_plane *plane, const tpc_request *request, const tpc_produce_verdict *verdicts,
+                     int32_t verdicts_count, const tpc_node_endpoint *endpoints, int32_t endpoints_count) {
     survey about = {.verdicts = verdicts};
     enum tpc_produce_left reason = decode(plane, request, &about);
     if (reason)
@@ -381,29 +384,34 @@ int tpc_plane_produce_with(tpc_plane *plane, tpc_request *request, const tpc_pro
     reason = survey_parts(plane, request, &about);
     if (reason)
         return leave(plane, reason);
-    tpc_pending *pending = tpc_pending_new(request, about.request.parts_count);
+    tpc_pending *pending = tpc_pending_new(plane, request, about.request.parts_count);
     if (!pending)
         return leave(plane, TPC_LEFT_NO_MEMORY);
-    for (int32_t i = 0; i < about.request.parts_count; i++) {
-        begin_result(&pending->results[i], &plane->parts[i]);
-        const tpc_partition *partition = partition_of_part(plane, &plane->parts[i], request->api_version);
-        if (!settled_before(&about, i, partition, &pending->results[i]))
-            produce_part(plane, pending, i, &about, request->frame);
-    }
+    produce_parts(plane, request, pending, &about);
     plane->left_reason = TPC_LEFT_NONE;
     plane->statistics.produces_taken++;
-    tpc_request_leaves_python(plane->connections, request);
-    if (about.request.acks == 0) {
-        end_without_answer(plane, pending);
-        return 1;
-    }
-    if (keep_strings(pending, endpoints, endpoints_count) < 0)
-        for (int32_t i = 0; i < pending->parts_count; i++)
-            pending->results[i].error_message_bytes = -1;
-    int64_t timeout_ns = (int64_t)about.request.timeout_ms * 1000000;
-    pending->deadline_ns = tpc_ring_now_ns(plane->ring) + (timeout_ns > TIMEOUT_NS_MIN ? timeout_ns : TIMEOUT_NS_MIN);
-    tpc_pending_begin(plane, pending);
+    answer(plane, request, pending, &about, endpoints, endpoints_count);
+    forget_record_errors(plane, about.request.parts_count);
     return 1;
+}
+
+int tpc_plane_produce_with(tpc_plane *plane, tpc_request *request, const tpc_produce_verdict *verdicts,
+                           int32_t verdicts_count, const tpc_plane_endpoint *endpoints, int32_t endpoints_count) {
+    tpc_node_endpoint few[8] = {0}, *told = endpoints_count <= 8 ? few : malloc((size_t)endpoints_count * sizeof *told);
+    if (!told)
+        return leave(plane, TPC_LEFT_NO_MEMORY);
+    for (int32_t i = 0; i < endpoints_count; i++)
+        told[i] = (tpc_node_endpoint){.host = endpoints[i].host, .host_bytes = endpoints[i].host_bytes,
+                                      .rack = endpoints[i].rack, .rack_bytes = endpoints[i].rack_bytes,
+                                      .node_id = endpoints[i].node_id, .port = endpoints[i].port};
+    int taken = carry_out(plane, request, verdicts, verdicts_count, told, endpoints_count);
+    if (taken == 1) {
+        tpc_request_leaves_python(plane->connections, request);
+        tpc_request_release(request);
+    }
+    if (told != few)
+        free(told);
+    return taken;
 }
 
 int tpc_plane_produce(tpc_plane *plane, tpc_request *request) {
@@ -416,6 +424,11 @@ static int hot_handler(void *context, tpc_request *request) {
     return request->api_key == TPC_API_PRODUCE ? tpc_plane_produce(context, request) : 0;
 }
 
+static int brief_handler(void *context, tpc_request *request) {
+    return request->api_key == TPC_API_PRODUCE ? carry_out(context, request, NULL, 0, NULL, 0) : 0;
+}
+
 void tpc_plane_set_hot(tpc_plane *plane, int on) {
     tpc_connections_set_hot(plane->connections, on ? hot_handler : NULL, plane);
+    tpc_connections_set_brief(plane->connections, on ? brief_handler : NULL, plane);
 }

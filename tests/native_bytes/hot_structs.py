@@ -209,9 +209,9 @@ def encode_produce(message, version, correlation_id, room=None):
         fill_produce_result(target, index, topic, part, strings)
     endpoints = endpoints_of(message, strings)
     arguments = (version, correlation_id, message.throttle_time_ms, results, len(flat), endpoints, len(endpoints))
-    needed = lib.tpc_produce_encode(*arguments, ffi.NULL, 0)
+    needed = lib.tpc_produce_encode(*arguments, ffi.NULL, 0, ffi.NULL)
     out = ffi.new("uint8_t[]", needed if room is None else max(room, 1))
-    took = lib.tpc_produce_encode(*arguments, out, needed if room is None else room)
+    took = lib.tpc_produce_encode(*arguments, out, needed if room is None else room, ffi.NULL)
     assert took == needed
     return bytes(ffi.buffer(out)) if room is None else took
 

@@ -42,9 +42,13 @@ typedef struct {
     uint8_t topic_id[16];             /* from version 13 on */
 } tpc_produce_result;
 
+/* `places`, unless NULL, gets for each result where in the output its error code is. */
 int64_t tpc_produce_encode(int16_t version, int32_t correlation_id, int32_t throttle_ms,
                            const tpc_produce_result *results, int results_count,
-                           const tpc_node_endpoint *endpoints, int endpoints_count, uint8_t *out, size_t out_bytes);
+                           const tpc_node_endpoint *endpoints, int endpoints_count, uint8_t *out, size_t out_bytes,
+                           uint32_t *places);
+/* Changes an encoded answer: the partition at `place` failed after all; without `keep_offset` its offsets are -1. */
+void tpc_produce_answer_fail(int16_t version, uint8_t *answer, uint32_t place, int16_t error_code, int keep_offset);
 
 typedef struct {
     int64_t producer_id;
