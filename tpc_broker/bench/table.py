@@ -60,7 +60,7 @@ def words_of(cell: Cell) -> list[str]:
     return [cell.peer, "yes" if cell.is_durable else "no", *words, "; ".join(marks)]
 
 
-def _markdown(head: list[str], rows: list[list[str]]) -> list[str]:
+def markdown(head: list[str], rows: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(words)} |" for words in (head, ["---"] * len(head), *rows)]
 
 
@@ -101,7 +101,7 @@ def render(results: Results) -> str:
         cells = [cell for cell in results.cells if cell.workload == workload.key and cell.rounds]
         if cells:
             rows = [words_of(cell) for cell in cells]
-            lines += ["", f"## ({workload.key}) {workload.title}", "", *_markdown(head, rows)]
+            lines += ["", f"## ({workload.key}) {workload.title}", "", *markdown(head, rows)]
     rows = bar_rows(results)
-    lines += ["", f"## Bars: {counts(rows)}", "", *_markdown([*BAR_HEAD], rows)]
+    lines += ["", f"## Bars: {counts(rows)}", "", *markdown([*BAR_HEAD], rows)]
     return "\n".join(lines) + "\n"

@@ -1,0 +1,37 @@
+"""`tpc bench spark` with few rows: every job runs, sees every row, and stands in the report."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.spark.conftest import require_java
+from tpc_broker.bench.kafka_jars import connector_jars, kafka_jars
+from tpc_broker.bench.server import PeerUnavailable
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
+
+
+def test_a_small_run_has_all_jobs(tmp_path):
+    pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+    require_java()
+    try:
+        connector_jars(), kafka_jars()
+    except PeerUnavailable as reason:
+        pytest.skip(str(reason))
+    from tpc_broker.bench.spark_results import SparkResults
+
+    options = ["--rows", "20000", "--rounds", "1", "--warm-ups", "1", "--folder", str(tmp_path)]
+    command = [sys.executable, "-m", "tpc_broker.cli.main", "bench", "spark", *options]
+    done = subprocess.run(
+        [*command, "--output", str(tmp_path / "report"), "--name", "small"],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = SparkResults.load(tmp_path / "report" / "small.json")
+    assert results.skipped == {}
+    keys = {cell.key for cell in results.cells if cell.rounds}
+    assert keys >= {"ready", "broker", "files", "connector-tpc", "connector-kafka"}
+    assert keys >= {"parquet-ready", "archive", "sink-discarded", "sink", "sink-connector-tpc", "sink-connector-kafka"}
+    assert "| tpc through the broker |" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report"], "servers and files are gone"
