@@ -21,12 +21,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tpc_broker.bench import machine
 from tpc_broker.bench.kafka_jars import CONNECTOR_VERSION, connector_jars
+from tpc_broker.bench.measured import CountsDiffer
 from tpc_broker.bench.peers.kafka import KafkaPeer
 from tpc_broker.bench.peers.tpc import TpcPeer
 from tpc_broker.bench.server import PeerUnavailable, ServerFailed
 from tpc_broker.bench.spark_load import delete_topic, load_topic, make_topic, rows_in, rows_that_fit
 from tpc_broker.bench.spark_results import Cell, Round, SparkResults
-from tpc_broker.bench.workloads import CountsDiffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
