@@ -49,6 +49,7 @@ typedef struct tpc_partition {
 
     struct tpc_partition *dirty_previous, *dirty_next;
     bool dirty;
+    int64_t dirty_since_ns; /* or since it was last written behind */
 
     tpc_producers producers;
     uint32_t appends_undurable;
@@ -99,8 +100,9 @@ struct tpc_plane {
     tpc_partition **by_name, **by_id;
     uint32_t buckets; /* of each table, a power of two */
 
-    tpc_partition *dirty_first, *dirty_last;
+    tpc_partition *dirty_first, *dirty_last; /* by dirty_since_ns */
     uint32_t dirty_count;
+    int64_t dirty_bytes;
 
     /* One token (a handle) per batch written behind, in that order: who is evicted next. Circular. */
     uint64_t *clean;

@@ -172,6 +172,7 @@ void tpc_slices_release(tpc_slice *slices, uint32_t count) {
 static void dirty_link(tpc_plane *plane, tpc_partition *partition) {
     if (partition->dirty)
         return;
+    partition->dirty_since_ns = tpc_ring_now_ns(plane->ring);
     partition->dirty = true;
     partition->dirty_next = NULL;
     partition->dirty_previous = plane->dirty_last;
@@ -192,6 +193,7 @@ static void dirty_unlink(tpc_plane *plane, tpc_partition *partition) {
 
 void tpc_tail_became_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes) {
     partition->dirty_bytes += bytes;
+    plane->dirty_bytes += bytes;
     dirty_link(plane, partition);
 }
 
@@ -200,6 +202,20 @@ uint32_t tpc_plane_dirty(const tpc_plane *plane, uint64_t *handles, uint32_t han
     for (const tpc_partition *partition = plane->dirty_first; partition && count < handles_max;
          partition = partition->dirty_next)
         handles[count++] = partition->handle;
+    return count;
+}
+
+uint32_t tpc_plane_dirty_due(const tpc_plane *plane, int64_t bytes_min, int64_t age_ns_min, int64_t bytes_max,
+                             uint64_t *handles, uint32_t handles_max) {
+    int64_t since_ns = tpc_ring_now_ns(plane->ring) - age_ns_min, left_bytes = plane->dirty_bytes;
+    uint32_t count = 0;
+    for (const tpc_partition *partition = plane->dirty_first; partition && count < handles_max;
+         partition = partition->dirty_next) {
+        if (partition->dirty_bytes < bytes_min && partition->dirty_since_ns > since_ns && left_bytes <= bytes_max)
+            continue;
+        left_bytes -= partition->dirty_bytes;
+        handles[count++] = partition->handle;
+    }
     return count;
 }
 
@@ -296,17 +312,21 @@ int tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64_t u
         partition->tail_clean++;
         partition->written_offset = batch->next_offset;
         partition->dirty_bytes -= batch->slice.length;
+        plane->dirty_bytes -= batch->slice.length;
         plane->statistics.tail_clean_bytes += batch->slice.length;
         plane->clean[plane->clean_tail++ & (plane->clean_capacity - 1)] = handle;
     }
-    if (partition->dirty_bytes == 0)
-        dirty_unlink(plane, partition);
+    dirty_unlink(plane, partition);
+    if (partition->dirty_bytes > 0)
+        dirty_link(plane, partition);
     tpc_tail_evict(plane);
     return 0;
 }
 
 void tpc_tail_drop(tpc_plane *plane, tpc_partition *partition) {
     dirty_unlink(plane, partition);
+    plane->dirty_bytes -= partition->dirty_bytes;
+    partition->dirty_bytes = 0;
     for (uint32_t position = 0; position < partition->tail_count; position++) {
         tpc_tail_batch *batch = tail_at(partition, position);
         if (position < partition->tail_clean)

@@ -1,11 +1,10 @@
 /*
  * The turn of a core: hooks, one io_uring_enter(2) that submits and waits, completions to their handlers, events to Python.
  *
- * Why the wait ends on its own under load: completions that C handles alone could keep it here for ever, and with it
- * Python's deadlines, the drain and the watchdog. So after 1 ms of work or `work_max` completions it returns. Time that the
- * kernel let us wait is no work: a lone client whose requests take 0.1 ms each would else pay for a turn of Python at every
- * tenth of them, and what Python has to do ends the wait by itself (a deadline, the wake-up descriptor, an event).
- * Completions that produced an event end the wait at once, after the batch they came in.
+ * What Python has to do ends the wait by itself: a deadline, the wake-up descriptor, an event (at once, after the batch of
+ * completions it came in). Besides it ends on its own under load, after 10 ms of work or `work_max` completions that C
+ * handled alone, so that nothing that Python does rarely and nobody thought of can be kept out for ever; a turn of Python
+ * costs some 30 us, so not more often. Time that the kernel let us wait is no work.
  */
 #include <errno.h>
 #include <poll.h>
@@ -13,7 +12,7 @@
 
 #include "ring_state.h"
 
-enum { HOT_WORK_NS_MAX = 1000000 };
+enum { HOT_WORK_NS_MAX = 10000000 };
 
 static void arm_wake(tpc_ring *ring) {
     if (ring->wake_armed) return;

@@ -281,6 +281,26 @@ def test_reads_end_at_bounds_and_batches(bench):
     assert bases(0, size) == [0, 3]
 
 
+def test_write_behind_is_due_by_size_age_or_memory(make_bench):
+    size, never_ns, unbounded = len(records_of(1)), 1 << 60, 1 << 60
+    bench = make_bench()
+    first, second, third = (bench.lead(name) for name in "abc")
+    for handle in (first, second, second, third):
+        produce(bench, handle)
+    bench.settle()
+    due = bench.plane.dirty_due
+    assert due(2 * size, never_ns, unbounded) == [second], "by size"
+    assert due(2 * size + 1, never_ns, unbounded) == []
+    assert due(2 * size + 1, 0, unbounded) == [first, second, third], "by age"
+    assert due(2 * size + 1, never_ns, 4 * size - 1) == [first], "by memory, the longest dirty ones first"
+    assert due(2 * size + 1, never_ns, 3 * size - 1) == [first, second]
+    assert due(2 * size, never_ns, 2 * size - 1) == [first, second], "large ones count as gone"
+    bench.plane.write_behind_done(first, 1)
+    assert due(1, never_ns, unbounded) == [second, third]
+    bench.plane.write_behind_done(second, 1)
+    assert due(0, never_ns, unbounded) == [third, second], "what was written to is at the end again"
+
+
 def test_write_behind_and_eviction(make_bench):
     size = len(records_of(1))
     bench = make_bench(limits=PlaneLimits(tail_bytes_max=2 * size))

@@ -421,6 +421,12 @@ class Plane:
         handles = ffi.new("uint64_t[]", count_max)
         return list(handles[0 : lib.tpc_plane_dirty(self.pointer, handles, count_max)])
 
+    def dirty_due(self, bytes_min: int, age_ns_min: int, bytes_max: int) -> list[int]:
+        """Those of them for which it is time."""
+        handles = ffi.new("uint64_t[]", 1024)
+        count = lib.tpc_plane_dirty_due(self.pointer, bytes_min, age_ns_min, bytes_max, handles, 1024)
+        return list(handles[0:count])
+
     def write_behind_take(self, handle: int, bytes_max: int) -> list[TailBatch]:
         """The oldest durable batches that are not in segments yet: at least one when there is any."""
         batches = ffi.new("tpc_tail_batch[]", _BATCHES_AT_ONCE)

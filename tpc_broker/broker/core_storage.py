@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 The data plane (C) takes appends into the journal and memory. This brings them further:
 
-* *write-behind*: durable batches go from memory to the segments, a little at a time, so that memory and journal can be
-  given back; one taker per partition. Long runs go past the page cache, by way of aligned memory;
+* *write-behind*: durable batches go from memory to the segments, so that memory and journal can be given back; one taker
+  per partition. A write costs the same work whatever its size, so each waits for some bytes or some time. Long runs go past the page cache, by way of aligned memory;
 * *room*: segment space is reserved before a batch is admitted to the journal: the plane holds a number
   of admitted bytes for each partition, and asks Python when they are used up;
 * *checkpoints*: when the journal is half used, now and then, and at the end (`storage_checkpoint`);
@@ -53,7 +53,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WRITE_BEHIND_INTERVAL_S = 0.05
-WRITE_BEHIND_AT_ONCE = 8
+WRITE_BEHIND_AT_ONCE = 2
+"""What starts together runs in one turn of Python, during which no request is answered."""
+WRITE_BEHIND_BYTES_MIN = limits.MIB
+"""A partition with less waits until that has come together, for this long at most:"""
+WRITE_BEHIND_AGE_S = 2.0
+DIRTY_BYTES_MAX = 96 * limits.MIB
+"""Together the partitions wait with no more than this."""
 CHECKPOINT_INTERVAL_S = 60.0
 TROUBLE_RETRY_S = 0.5
 BALLAST_INTERVAL_S = 30.0
@@ -222,12 +228,16 @@ class JournalledStorage:
     # -- write-behind ------------------------------------------------------------------------------------------------
 
     async def write_behind(self, *, all_of_it: bool = True) -> None:
-        """Everything that is durable now goes to the segments; without `all_of_it` the end of a long run may wait for
-        the next time.
+        """Everything that is durable now goes to the segments; without `all_of_it` what is due, and the end of a long
+        run may wait for the next time.
         """
         limiter = trio.CapacityLimiter(WRITE_BEHIND_AT_ONCE)
+        if all_of_it:
+            handles = self._plane.dirty()
+        else:
+            handles = self._plane.dirty_due(WRITE_BEHIND_BYTES_MIN, WRITE_BEHIND_AGE_S, DIRTY_BYTES_MAX)
         async with trio.open_nursery() as nursery:
-            for handle in self._plane.dirty():
+            for handle in handles:
                 led = self._led.get(handle)
                 if led is not None and led.files.failed is None:
                     nursery.start_soon(self._write_behind_one, led, limiter, all_of_it)

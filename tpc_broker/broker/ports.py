@@ -280,6 +280,12 @@ class DataPlane(Protocol):
         """Partitions with durable batches that are not in the segments yet."""
         ...
 
+    def dirty_due(self, bytes_min: int, age_s: float, bytes_max: int) -> list[int]:
+        """Those of them for which it is time: with `bytes_min` to write or more, or dirty for `age_s`, and the longest
+        dirty ones as long as the others together have more than `bytes_max`.
+        """
+        ...
+
     def durable_end(self, handle: int) -> int:
         """The high watermark."""
         ...

@@ -361,6 +361,12 @@ class RingDataPlane:
         count = lib.tpc_plane_dirty(self._plane, self._dirty, DIRTY_MAX)
         return [int(self._dirty[number]) for number in range(count)]
 
+    def dirty_due(self, bytes_min: int, age_s: float, bytes_max: int) -> list[int]:
+        count = lib.tpc_plane_dirty_due(
+            self._plane, bytes_min, int(age_s * 1e9), bytes_max, self._dirty, DIRTY_MAX
+        )
+        return [int(self._dirty[number]) for number in range(count)]
+
     def write_behind_take(self, handle: int, bytes_max: int) -> TakenBatches | None:
         batches = _new_uncleared("tpc_tail_batch[]", WRITE_BEHIND_BATCHES_MAX)
         count = lib.tpc_partition_write_behind_take(

@@ -38,7 +38,7 @@ ENTRIES_DEFAULT: Final = 1024
 """Submission entries; a turn that queues more costs one more system call."""
 EVENTS_MAX: Final = 1024
 """Events handed over per turn; more wait in C for the next turn."""
-HOT_WORK_MAX: Final = 512
+HOT_WORK_MAX: Final = 8192
 """Completions handled in C before Python gets its turn."""
 PINNED_BYTES_MIN: Final = 4096
 """Sends below this are copied by C, which is cheaper than pinning a Python buffer."""

@@ -72,7 +72,7 @@ int tpc_ring_new(unsigned entries, uint32_t hidden, tpc_ring **ring);
 int tpc_ring_close(tpc_ring *ring, int64_t timeout_ns);
 
 /* Runs the turn hooks, submits and waits with one io_uring_enter(2), hands completions to their handlers, and returns at
- * the earliest of: an event for Python, `timeout_ns` (< 0: none), 1 ms or `work_max` completions of hot work since the first one
+ * the earliest of: an event for Python, `timeout_ns` (< 0: none), 10 ms or `work_max` completions of hot work since the first one
  * was handled, tpc_ring_wake(), a signal. The number of events written to `events`; what did not fit comes first next time.
  * Without events: 0 (hot work, wake-up), -ETIME (the time-out), -EINTR (run the signal handlers); other -errno: the ring
  * is unusable. */

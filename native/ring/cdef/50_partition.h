@@ -172,6 +172,10 @@ void tpc_slices_release(tpc_slice *slices, uint32_t count);
 
 /* Partitions with durable batches to write behind, each once; how many were filled in. */
 uint32_t tpc_plane_dirty(const tpc_plane *plane, uint64_t *handles, uint32_t handles_max);
+/* Those of them for which it is time: with bytes_min to write or more, or dirty for age_ns_min, and the longest dirty ones
+ * as long as the others together have more than bytes_max. */
+uint32_t tpc_plane_dirty_due(const tpc_plane *plane, int64_t bytes_min, int64_t age_ns_min, int64_t bytes_max,
+                             uint64_t *handles, uint32_t handles_max);
 
 /*
  * The oldest durable batches not yet written behind, at most bytes_max but at least one. References are the caller's
