@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "journal_format.h"
+#include "fetch.h"
 #include "partition.h"
 
 /* ---- doing ---- */
@@ -216,6 +217,7 @@ void tpc_append_durable(void *context, uint64_t sequence) {
         plane->cuts_count = 0, plane->cuts_sequence = 0;
     if (first <= sequence)
         tpc_pending_durable(plane, first, sequence);
+    tpc_fetch_attempt_woken(plane);
 }
 
 static void remember_cut(tpc_plane *plane, const tpc_undurable *undone) {

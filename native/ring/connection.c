@@ -172,6 +172,11 @@ int tpc_connection_close(tpc_connections *connections, uint64_t id, int reason, 
     return 0;
 }
 
+bool tpc_connection_is_open(tpc_connections *connections, uint64_t id) {
+    const connection *it = connection_find(connections, id);
+    return it != NULL && it->state != CONNECTION_CLOSING;
+}
+
 void tpc_connections_close_all(tpc_connections *connections, int reason, int when) {
     for (uint32_t i = 0; i < connections->slots_count; i++) {
         connection *it = connections->slots[i].connection;

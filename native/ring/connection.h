@@ -24,6 +24,13 @@ void tpc_request_leaves_python(tpc_connections *connections, tpc_request *reques
 
 void tpc_connections_set_brief(tpc_connections *connections, tpc_hot_handler handler, void *context);
 
+/* The other way: a request that C had taken becomes an event. 0, or -ENOTCONN, -ENOBUFS: it was released, and in the latter
+ * case its connection is closed. */
+int tpc_request_to_python(tpc_connections *connections, tpc_request *request);
+
+/* False from the moment at which an answer would be void. */
+bool tpc_connection_is_open(tpc_connections *connections, uint64_t connection);
+
 /* As tpc_answer_slices(), but the slices begin with the length field, and all of them have frames. */
 int tpc_answer_framed(tpc_connections *connections, uint64_t connection, int64_t sequence, const tpc_slice *slices,
                       uint32_t count);

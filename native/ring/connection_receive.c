@@ -156,6 +156,23 @@ static bool deliver_in_place(connection *it, uint8_t *bytes, uint32_t length) {
     return true;
 }
 
+int tpc_request_to_python(tpc_connections *connections, tpc_request *request) {
+    connection *it = connection_find(connections, request->connection);
+    if (it == NULL || it->state == CONNECTION_CLOSING) {
+        tpc_request_release(request);
+        return -ENOTCONN;
+    }
+    if (tpc_ring_push_event(connections->ring, TPC_EVENT_REQUEST, request->connection, request->sequence,
+                            request->frame->length, request) == 0) {
+        request->in_python = 1;
+        it->requests_in_python++;
+        return 0;
+    }
+    tpc_request_release(request);
+    connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
+    return -ENOBUFS;
+}
+
 /* Takes the frame. The connection may be closing afterwards. */
 static void deliver(connection *it, tpc_frame *frame) {
     tpc_connections *connections = it->owner;

@@ -1,5 +1,5 @@
 /* The table of partitions led by this core: by handle, by topic name, by topic id; and their offsets. */
-#include "partition.h"
+#include "fetch.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -92,6 +92,8 @@ void tpc_partition_verify(const tpc_partition *partition) {
 void tpc_partition_advance(tpc_plane *plane, tpc_partition *partition, int64_t high_watermark) {
     partition->high_watermark = high_watermark;
     tpc_partition_verify(partition);
+    if (partition->fetch_waits)
+        tpc_fetch_partition_moved(plane, partition);
     if (!partition->watched)
         return;
     partition->watched = false;
@@ -235,6 +237,7 @@ static tpc_partition *partition_new(const tpc_partition_params *params) {
     partition->log_start_offset = params->log_start_offset;
     partition->log_end_offset = partition->high_watermark = partition->written_offset = params->log_end_offset;
     partition->bytes_admitted = params->bytes_admitted;
+    partition->committed_from_offset = params->log_end_offset;
     set_settings(partition, params);
     return partition;
 }
@@ -294,6 +297,7 @@ int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
     plane->slot_free = slot;
     plane->statistics.partitions--;
     tpc_pending_withdraw(plane, handle);
+    tpc_fetch_withdraw(plane, partition);
     tpc_tail_drop(plane, partition);
     partition_free(partition);
     return 0;
@@ -317,8 +321,13 @@ int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connect
         plane->params.produce_partitions_max = PRODUCE_PARTITIONS_DEFAULT;
     plane->by_name = calloc(plane->buckets, sizeof *plane->by_name);
     plane->by_id = calloc(plane->buckets, sizeof *plane->by_id);
-    int result = plane->by_name && plane->by_id ? tpc_ring_add_turn_hook(ring, tpc_pending_turn, plane) : -ENOMEM;
+    plane->fetches = tpc_fetches_new();
+    int result = plane->by_name && plane->by_id && plane->fetches ? tpc_ring_add_turn_hook(ring, tpc_pending_turn, plane) : -ENOMEM;
+    if (result == 0 && (result = tpc_ring_add_turn_hook(ring, tpc_fetch_turn, plane)) < 0)
+        tpc_ring_remove_turn_hook(ring, tpc_pending_turn, plane);
     if (result < 0) {
+        if (plane->fetches)
+            tpc_fetches_free(plane);
         free(plane->by_name), free(plane->by_id), free(plane);
         return result;
     }
@@ -329,8 +338,10 @@ int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connect
 
 void tpc_plane_free(tpc_plane *plane) {
     tpc_ring_remove_turn_hook(plane->ring, tpc_pending_turn, plane);
+    tpc_ring_remove_turn_hook(plane->ring, tpc_fetch_turn, plane);
     tpc_journal_listen(plane->journal, (tpc_journal_listener){0});
     tpc_pending_forget(plane);
+    tpc_fetches_free(plane);
     for (uint32_t slot = 0; slot < plane->slots_count; slot++) {
         tpc_partition *partition = plane->slots[slot].partition;
         if (!partition)

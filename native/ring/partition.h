@@ -53,6 +53,9 @@ typedef struct tpc_partition {
 
     tpc_producers producers;
     uint32_t appends_undurable;
+
+    int64_t committed_from_offset;      /* no transaction reaches into what lies at or behind it */
+    struct tpc_fetch_wait *fetch_waits; /* parked fetches that watch it */
 } tpc_partition;
 
 /* An append that the journal has not acknowledged, with what it takes to undo it. Oldest first in the plane's list. */
@@ -121,6 +124,8 @@ struct tpc_plane {
     tpc_pool undurables, producer_states, pendings; /* pendings: those of one partition */
     int64_t now_ms, now_of_ns; /* the wall clock as of that time of the ring */
 
+    struct tpc_fetches *fetches; /* sessions, parked fetches: fetch.h */
+
     struct tpc_pending *pending[TPC_PENDING_LISTS]; /* by the sequence waited for, modulo */
     int64_t pending_deadline_ns;                    /* no pending produce times out before it */
     tpc_plane_statistics statistics;
@@ -143,6 +148,11 @@ void tpc_tail_push(tpc_plane *plane, tpc_partition *partition, const tpc_tail_ba
 void tpc_tail_pop_newest(tpc_plane *plane, tpc_partition *partition);
 void tpc_tail_became_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes);
 const tpc_tail_batch *tpc_tail_find(const tpc_partition *partition, int64_t offset);
+const tpc_tail_batch *tpc_tail_at(const tpc_partition *partition, uint32_t place);
+/* Which batches a read from `offset` gets: `count` from place `first` on, none when nothing fits. -ERANGE: the offset lies
+ * below the tail. */
+int tpc_tail_measure(const tpc_partition *partition, int64_t offset, int64_t bytes_max, int64_t upto_offset, bool min_one,
+                     uint32_t batches_max, uint32_t *first, uint32_t *count, uint64_t *bytes);
 void tpc_tail_drop(tpc_plane *plane, tpc_partition *partition);
 void tpc_tail_evict(tpc_plane *plane);
 

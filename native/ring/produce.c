@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "partition.h"
+#include "fetch.h"
 
 enum {
     ERROR_NOT_LEADER_OR_FOLLOWER = 6,
@@ -421,7 +421,14 @@ int tpc_plane_produce(tpc_plane *plane, tpc_request *request) {
 int tpc_plane_left_reason(const tpc_plane *plane) { return plane->left_reason; }
 
 static int hot_handler(void *context, tpc_request *request) {
-    return request->api_key == TPC_API_PRODUCE ? tpc_plane_produce(context, request) : 0;
+    switch (request->api_key) {
+    case TPC_API_PRODUCE:
+        return tpc_plane_produce(context, request);
+    case TPC_API_FETCH:
+        return tpc_plane_fetch(context, request);
+    default:
+        return 0;
+    }
 }
 
 static int brief_handler(void *context, tpc_request *request) {

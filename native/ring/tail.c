@@ -134,28 +134,44 @@ const tpc_tail_batch *tpc_tail_find(const tpc_partition *partition, int64_t offs
     return position < partition->tail_count && offset >= tail_offset(partition) ? tail_at(partition, position) : NULL;
 }
 
+const tpc_tail_batch *tpc_tail_at(const tpc_partition *partition, uint32_t place) { return tail_at(partition, place); }
+
+int tpc_tail_measure(const tpc_partition *partition, int64_t offset, int64_t bytes_max, int64_t upto_offset, bool min_one,
+                     uint32_t batches_max, uint32_t *first, uint32_t *count, uint64_t *bytes) {
+    if (offset < tail_offset(partition))
+        return -ERANGE;
+    *first = tail_search(partition, offset);
+    *count = 0;
+    *bytes = 0;
+    for (uint32_t place = *first; place < partition->tail_count && *count < batches_max; place++) {
+        const tpc_tail_batch *batch = tail_at(partition, place);
+        bool fits = (int64_t)*bytes + batch->slice.length <= bytes_max || (*count == 0 && min_one);
+        if (batch->next_offset > upto_offset || !fits)
+            break;
+        *bytes += batch->slice.length;
+        ++*count;
+    }
+    return 0;
+}
+
 int tpc_partition_read(tpc_plane *plane, uint64_t handle, int64_t offset, int64_t bytes_max, int64_t upto_offset,
                        int min_one, tpc_slice *slices, uint32_t slices_max) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition)
         return -ENOENT;
     plane->statistics.reads++;
-    if (offset < tail_offset(partition)) {
-        plane->statistics.reads_below_tail++;
-        return -ERANGE;
-    }
     if (upto_offset > partition->high_watermark)
         upto_offset = partition->high_watermark;
-    uint32_t count = 0;
-    int64_t bytes = 0;
-    for (uint32_t position = tail_search(partition, offset); position < partition->tail_count && count < slices_max;
-         position++) {
-        const tpc_tail_batch *batch = tail_at(partition, position);
-        bool fits = bytes + batch->slice.length <= bytes_max || (count == 0 && min_one);
-        if (batch->next_offset > upto_offset || !fits)
-            break;
-        bytes += batch->slice.length;
-        slices[count++] = tpc_slice_of(batch->slice.frame, batch->slice.data, batch->slice.length);
+    uint32_t first, count;
+    uint64_t bytes;
+    int result = tpc_tail_measure(partition, offset, bytes_max, upto_offset, min_one, slices_max, &first, &count, &bytes);
+    if (result < 0) {
+        plane->statistics.reads_below_tail++;
+        return result;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const tpc_slice *slice = &tail_at(partition, first + i)->slice;
+        slices[i] = tpc_slice_of(slice->frame, slice->data, slice->length);
     }
     return (int)count;
 }

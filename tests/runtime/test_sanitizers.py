@@ -21,6 +21,8 @@ TESTED = [
     "test_journal.py",
     "test_plane_partitions.py",
     "test_plane_produce.py",
+    "test_plane_fetch.py",
+    "test_plane_fetch_random.py",
 ]
 """The connections have a sanitizer test of their own."""
 

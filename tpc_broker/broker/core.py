@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from tpc_broker import limits
 from tpc_broker.broker.dispatch import Dispatcher
-from tpc_broker.broker.fetch_sessions import FetchSessions
 from tpc_broker.broker.group_service import GroupService
 from tpc_broker.broker.handlers.forward import serve_forwarded
 from tpc_broker.broker.handlers.table import HANDLERS, OFFERED_APIS
@@ -88,9 +88,7 @@ class Core:
         self.view = ClusterView(node, place.cores, place.host, place.first_port, settings.broker_rack)
         self.purgatory = Purgatory(plane.watch)
         plane.on_advanced(self.purgatory.advanced)
-        self.fetch_sessions = FetchSessions(
-            settings.max_incremental_fetch_session_cache_slots, FETCH_SESSION_EVICTION_MS
-        )
+        self._set_fetch_limits()
         self.partitions = Partitions(self, storage)
         self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image)
         self.producer_ids = ProducerIds(self)
@@ -105,6 +103,14 @@ class Core:
     def settings(self) -> Any:
         """The effective broker settings, dynamic ones included."""
         return self.configuration.settings
+
+    def _set_fetch_limits(self) -> None:
+        settings = self.settings
+        self.plane.set_fetch_limits(
+            min(settings.fetch_max_bytes, limits.FETCH_RESPONSE_BYTES_MAX),
+            settings.max_incremental_fetch_session_cache_slots,
+            FETCH_SESSION_EVICTION_MS,
+        )
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -179,6 +185,7 @@ class Core:
         here = after.configs_of_broker(self.broker_id)
         if before.broker_configs != after.broker_configs or not before.version:
             self.configuration = self._started_with.altered(after.configs_of_broker(None), here)
+            self._set_fetch_limits()
         self.view.image = after
         opened = await self.partitions.follow(before, after)
         await self.groups.follow(before, after)
@@ -244,10 +251,12 @@ class Core:
         self.connections.stop_accepting()
         await self.groups.prepare_drain()
         self.purgatory.release_all()
+        self.plane.release_fetches()
         with trio.move_on_at(deadline_s):
             while self.connections.unanswered() and not self.dispatcher.is_idle():
                 await trio.sleep(0.005)
         self.connections.close_all()
+        self.plane.release_fetches()
         with trio.move_on_at(deadline_s):
             await self.partitions.drain()
 

@@ -134,6 +134,8 @@ class Partition:
         if offset >= self.files.written_end_offset:
             return []
         found = await self.files.aborted_transactions(offset, upto)
+        if not found:
+            self._plane.set_committed_from(self.handle, offset)
         return [(entry.producer_id, entry.first_offset) for entry in found]
 
     async def find_timestamp(self, timestamp_ms: int, upto: int) -> RecordPlace | None:

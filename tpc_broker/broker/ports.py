@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
+    import uuid
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
@@ -204,6 +205,47 @@ class AppendResult(NamedTuple):
     error_code: int
 
 
+class FetchPart(NamedTuple):
+    """What a Fetch asks of one partition; offsets and epochs as in the request, -1 for none."""
+
+    topic: str | uuid.UUID
+    """As the client names it: by id from version 13 on, by name before."""
+    partition: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int
+    last_fetched_epoch: int
+
+
+class FetchOutcome(NamedTuple):
+    """What became of one partition of a Fetch, as far as its session cares."""
+
+    error_code: int
+    high_watermark: int
+    log_start_offset: int
+    has_records: bool
+
+
+class Fetch(Protocol):
+    """A Fetch whose session was looked up and moved on; the session may know more partitions than the request names."""
+
+    error_code: int
+    """Of the session; then there are no parts."""
+    session_id: int
+    bytes_max: int
+    deadline_ms: int
+    """Of the monotonic clock: answered by then with what there is."""
+    parts: list[FetchPart]
+
+    def select(self, outcomes: Sequence[FetchOutcome]) -> list[bool]:
+        """For each part, in order: is it in the answer? The session remembers what was sent."""
+        ...
+
+    def end(self) -> None:
+        """To be called exactly once, when the answer is made or will not be."""
+        ...
+
+
 class Taken(Protocol):
     """Batches on their way to the segments; a context that gives the references back."""
 
@@ -240,6 +282,20 @@ class DataPlane(Protocol):
         self, request: Request, verdicts: Sequence[Verdict | None], endpoints: Sequence[Endpoint]
     ) -> ProduceLeft:
         """A Produce with what Python says of its partitions; NONE when it was taken."""
+        ...
+
+    def begin_fetch(self, request: Request) -> Fetch:
+        """The state of a Fetch that was left to Python. DecodeError when it is malformed."""
+        ...
+
+    def set_fetch_limits(self, response_bytes_max: int, sessions_max: int, eviction_ms: int) -> None: ...
+
+    def set_committed_from(self, handle: int, offset: int) -> None:
+        """No transaction reaches into what lies at or behind an offset, nor will."""
+        ...
+
+    def release_fetches(self) -> None:
+        """Fetches that wait in the data plane are answered with what there is."""
         ...
 
     def bounds(self, handle: int) -> Bounds: ...

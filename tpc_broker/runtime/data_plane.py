@@ -24,6 +24,7 @@ from tpc_broker.broker.ports import AppendResult, Bounds, JournalPlace, ProduceL
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka.encoder import Opaque
 from tpc_broker.runtime.connections import Frame, FrameSlice
+from tpc_broker.runtime.fetches import BegunFetch, FetchStatistics, fetch_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from tpc_broker.runtime.connections import Connections, Request
     from tpc_broker.runtime.ring import Ring
 
-READ_SLICES_MAX: Final = 1024
+READ_SLICES_MAX: Final = lib.TPC_READ_BATCHES_MAX
 WRITE_BEHIND_BATCHES_MAX: Final = 4096
 DIRTY_MAX: Final = 65536
 COPIED_READ_BYTES_MAX: Final = 64 * 1024
@@ -184,7 +185,7 @@ class RingDataPlane:
             raise PartitionOfflineError("the journal failed")
 
     def set_hot(self, *, on: bool) -> None:
-        """Whether Produce is tried inside the ring's wait, before Python sees the request."""
+        """Whether Produce and Fetch are tried inside the ring's wait, before Python sees the request."""
         lib.tpc_plane_set_hot(self._plane, on)
 
     # -- produce -----------------------------------------------------------------------------------------------------
@@ -231,6 +232,24 @@ class RingDataPlane:
             return ProduceLeft.NONE
         _check(result, "produce")
         return ProduceLeft(lib.tpc_plane_left_reason(self._plane))
+
+    # -- fetch -------------------------------------------------------------------------------------------------------
+
+    def begin_fetch(self, request: Request) -> BegunFetch:
+        """The state of a Fetch that C left. DecodeError when it is malformed."""
+        return BegunFetch(self._plane, request)
+
+    def set_fetch_limits(self, response_bytes_max: int, sessions_max: int, eviction_ms: int) -> None:
+        lib.tpc_plane_set_fetch_limits(self._plane, response_bytes_max, sessions_max, eviction_ms)
+
+    def set_committed_from(self, handle: int, offset: int) -> None:
+        lib.tpc_partition_set_committed_from(self._plane, handle, offset)
+
+    def release_fetches(self) -> None:
+        lib.tpc_plane_release_fetches(self._plane)
+
+    def fetch_statistics(self) -> FetchStatistics:
+        return fetch_statistics(self._plane)
 
     # -- partitions --------------------------------------------------------------------------------------------------
 

@@ -268,5 +268,5 @@ int tpc_plane_produce_with(tpc_plane *plane, tpc_request *request, const tpc_pro
 int tpc_plane_produce_records(tpc_plane *plane, uint64_t handle, const uint8_t *records, uint32_t bytes,
                               int16_t produce_version, tpc_append_result *result);
 
-/* Makes tpc_plane_produce() the hot handler: it is tried inside the wait for every Produce request. */
+/* Makes tpc_plane_produce() and tpc_plane_fetch() the hot handler: they are tried inside the wait, before Python. */
 void tpc_plane_set_hot(tpc_plane *plane, int on);

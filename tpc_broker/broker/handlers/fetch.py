@@ -1,25 +1,26 @@
-"""Fetch: sessions, reads, and the wait for ``min_bytes``."""
+"""A Fetch that the data plane left to Python: what only the metadata, the segments or a partition's epochs can answer.
+
+The data plane answers a plain Fetch by itself, and it keeps the sessions: what it leaves comes with its session looked
+up and moved on.
+"""
 
 from __future__ import annotations
 
-import random
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tpc_broker import limits
-from tpc_broker.broker.fetch_sessions import FetchContext, FetchOutcome, FetchPartition, PartitionKey
 from tpc_broker.broker.partition import Partition
+from tpc_broker.broker.ports import FetchOutcome
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
 from tpc_broker.kafka import messages
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.ports import Fetch, FetchPart, Request
 
 READ_COMMITTED = 1
-TOPIC_IDS_VERSION = 13
 REPLICA_STATE_VERSION = 15
 LEADER_HINT_VERSION = 16
 
@@ -28,7 +29,7 @@ LEADER_HINT_VERSION = 16
 class Reading:
     """What one partition gave."""
 
-    asked: FetchPartition
+    asked: FetchPart
     partition: Partition | None = None
     error_code: int = 0
     high_watermark: int = -1
@@ -41,61 +42,35 @@ class Reading:
     leader: tuple[int, int] | None = None
 
     def outcome(self) -> FetchOutcome:
-        return FetchOutcome(self.asked.key, self.error_code, self.high_watermark, self.log_start_offset, self.size > 0)
+        return FetchOutcome(int(self.error_code), self.high_watermark, self.log_start_offset, self.size > 0)
 
 
 async def handle_fetch(core: Core, request: Request, message: Any) -> Any:
     """Answer a Fetch of any version; waits up to ``max_wait_ms`` for ``min_bytes``."""
-    context = _context_of(core, request, message)
-    if context.error_code:
-        return messages.FetchResponse(error_code=context.error_code)
-    deadline_ms = core.clock.monotonic_ms() + max(0, message.max_wait_ms)
-    bytes_max = min(message.max_bytes, core.settings.fetch_max_bytes, limits.FETCH_RESPONSE_BYTES_MAX)
+    fetch = core.plane.begin_fetch(request)
+    try:
+        if fetch.error_code:
+            return messages.FetchResponse(error_code=fetch.error_code)
+        readings = await _read_enough(core, request, message, fetch)
+        return None if readings is None else _response(core, request, fetch, readings)
+    finally:
+        fetch.end()
+
+
+async def _read_enough(core: Core, request: Request, message: Any, fetch: Fetch) -> list[Reading] | None:
+    """What there is when it is enough or the time is over; None when the connection is gone."""
     is_follower = _is_follower(request.api_version, message)
+    deadline_ms = fetch.deadline_ms
     while True:
-        readings = await _read_all(core, context, message.isolation_level, bytes_max, is_follower=is_follower)
+        readings = await _read_all(core, fetch, message.isolation_level, is_follower=is_follower)
         remaining_ms = deadline_ms - core.clock.monotonic_ms()
         if _is_enough(readings, message.min_bytes) or remaining_ms <= 0:
-            break
+            return readings
         _release(readings)
         if not await _wait(core, readings, message.isolation_level, remaining_ms):
             deadline_ms = 0
         if not core.dispatcher.is_open(request.connection):
             return None
-    return _response(core, request, context, readings)
-
-
-def _context_of(core: Core, request: Request, message: Any) -> FetchContext:
-    by_id = request.api_version >= TOPIC_IDS_VERSION
-    asked = [
-        FetchPartition(
-            topic=_topic_key(topic, by_id=by_id),
-            partition=partition.partition,
-            fetch_offset=partition.fetch_offset,
-            max_bytes=partition.partition_max_bytes,
-            current_leader_epoch=partition.current_leader_epoch,
-            last_fetched_epoch=partition.last_fetched_epoch,
-            follower_log_start_offset=partition.log_start_offset,
-        )
-        for topic in message.topics
-        for partition in topic.partitions
-    ]
-    forgotten: list[PartitionKey] = [
-        (_topic_key(topic, by_id=by_id), index) for topic in message.forgotten_topics_data for index in topic.partitions
-    ]
-    return core.fetch_sessions.context(
-        message.session_id,
-        message.session_epoch,
-        uses_topic_ids=by_id,
-        asked=asked,
-        forgotten=forgotten,
-        now_ms=core.clock.monotonic_ms(),
-        new_session_id=random.randrange(1, 2**31),
-    )
-
-
-def _topic_key(topic: Any, *, by_id: bool) -> str | uuid.UUID:
-    return uuid.UUID(bytes=bytes(topic.topic_id)) if by_id else topic.topic
 
 
 def _is_follower(version: int, message: Any) -> bool:
@@ -104,16 +79,13 @@ def _is_follower(version: int, message: Any) -> bool:
     return replica_id >= 0
 
 
-async def _read_all(
-    core: Core, context: FetchContext, isolation_level: int, bytes_max: int, *, is_follower: bool
-) -> list[Reading]:
+async def _read_all(core: Core, fetch: Fetch, isolation_level: int, *, is_follower: bool) -> list[Reading]:
     readings = []
-    left = bytes_max
-    for asked in context.partitions:
+    left = fetch.bytes_max
+    for asked in fetch.parts:
         reading = Reading(asked)
-        await _read_one(
-            core, reading, isolation_level, left, may_exceed=left == bytes_max, is_follower=is_follower
-        )
+        may_exceed = left == fetch.bytes_max
+        await _read_one(core, reading, isolation_level, left, may_exceed=may_exceed, is_follower=is_follower)
         left = max(0, left - reading.size)
         readings.append(reading)
     return readings
@@ -212,8 +184,8 @@ async def _wait(core: Core, readings: list[Reading], isolation_level: int, remai
     return await core.purgatory.wait_advanced(partitions, remaining_ms / 1000, has_moved)
 
 
-def _response(core: Core, request: Request, context: FetchContext, readings: list[Reading]) -> Any:
-    chosen = context.select([reading.outcome() for reading in readings])
+def _response(core: Core, request: Request, fetch: Fetch, readings: list[Reading]) -> Any:
+    chosen = fetch.select([reading.outcome() for reading in readings])
     topics: dict[Any, Any] = {}
     hints: set[int] = set()
     for reading, is_part in zip(readings, chosen, strict=True):
@@ -227,7 +199,7 @@ def _response(core: Core, request: Request, context: FetchContext, readings: lis
             else:
                 topic.topic = reading.asked.topic
         topic.partitions.append(_partition_data(reading, hints, request.api_version))
-    response = messages.FetchResponse(session_id=context.session_id, responses=list(topics.values()))
+    response = messages.FetchResponse(session_id=fetch.session_id, responses=list(topics.values()))
     if hints:
         response.node_endpoints = [
             messages.FetchResponse.NodeEndpoint(node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack)

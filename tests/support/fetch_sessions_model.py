@@ -148,7 +148,7 @@ class FetchSessions:
     def partitions_count(self) -> int:
         return sum(len(session.partitions) for session in self._sessions.values())
 
-    def context(  # noqa: PLR0913  (the fields of the request, and what the caller supplies)
+    def context(
         self,
         session_id: int,
         session_epoch: int,
@@ -175,7 +175,7 @@ class FetchSessions:
         return self._incremental(session, asked, forgotten, now_ms)
 
     def _full(
-        self, uses_topic_ids: bool, asked: list[FetchPartition], now_ms: int, new_session_id: int  # noqa: FBT001
+        self, uses_topic_ids: bool, asked: list[FetchPartition], now_ms: int, new_session_id: int
     ) -> FetchContext:
         if new_session_id in self._sessions or not self._make_room(now_ms):
             return FetchContext(0, None, asked, incremental=False)

@@ -1,0 +1,120 @@
+/*
+ * Fetch: sessions, reads from memory, the wait for min_bytes. A plain Fetch is answered inside the ring's wait; whatever
+ * needs more (metadata, a segment that is not at hand, transactions) is left to Python, which gets the fetch as it stands:
+ * a session is looked up and moved on once, whoever answers.
+ */
+
+/* Why a Fetch was left to Python. */
+enum tpc_fetch_left {
+    TPC_FETCH_LEFT_NONE = 0,
+    TPC_FETCH_LEFT_MALFORMED = 1,     /* the body does not decode: close the connection */
+    TPC_FETCH_LEFT_VERSION = 2,       /* a version that is not served */
+    TPC_FETCH_LEFT_NO_MEMORY = 3,
+    TPC_FETCH_LEFT_FOLLOWER = 4,      /* a replica asks */
+    TPC_FETCH_LEFT_UNKNOWN = 5,       /* a partition that is not in the table, or not led: the metadata know why */
+    TPC_FETCH_LEFT_INTERNAL = 6,      /* a topic of the broker's own */
+    TPC_FETCH_LEFT_LEADER_EPOCH = 7,  /* not the epoch that the client believes */
+    TPC_FETCH_LEFT_LAST_EPOCH = 8,    /* the client asks whether its log diverges */
+    TPC_FETCH_LEFT_TRANSACTIONS = 9,  /* committed records are wanted where there may be aborted ones */
+    TPC_FETCH_LEFT_SEGMENT = 10,      /* below what memory holds */
+    TPC_FETCH_LEFT_REASONS_COUNT = 11
+};
+
+/* The largest number of batches that one partition gives to one answer from memory. */
+enum { TPC_READ_BATCHES_MAX = 1024 };
+
+/* What is asked of one partition. Belongs to the request, or to the session, where later requests may change it. */
+typedef struct tpc_fetch_asked {
+    const uint8_t *topic_name;        /* NULL: named by id */
+    int64_t fetch_offset;
+    int32_t topic_name_bytes;         /* -1: named by id */
+    int32_t partition;
+    int32_t bytes_max;
+    int32_t current_leader_epoch;     /* -1: not given */
+    int32_t last_fetched_epoch;       /* -1: not given */
+    uint8_t topic_id[16];
+} tpc_fetch_asked;
+
+/* A Fetch whose session was looked up: what remains is to read and to answer. */
+typedef struct tpc_fetch {
+    uint64_t connection;
+    int64_t sequence;
+    int64_t deadline_ns;              /* monotonic: answered by then with what there is */
+    struct tpc_request *request;      /* NULL while it is with Python */
+    tpc_frame *frame;                 /* names point into it */
+    struct tpc_fetch_session *session; /* NULL: none */
+    tpc_fetch_asked **parts;
+    struct tpc_fetch_wait *waits;     /* of a parked one, one per part */
+    struct tpc_fetch *next, *previous; /* in a slot of the timer wheel, or among those left to Python */
+    struct tpc_fetch *woken_next;
+    int32_t parts_count;
+    int32_t error_code;               /* Kafka's, of the session; there are no parts then */
+    int32_t session_id;               /* for the answer */
+    int32_t correlation_id;
+    int32_t response_bytes_min;
+    int32_t response_bytes_max;
+    int16_t version;
+    int8_t isolation_level;
+    uint8_t incremental;
+    uint8_t is_follower;
+    uint8_t state;                    /* private */
+    uint8_t woken;
+    uint8_t retried;
+    uint8_t with_names;               /* parts of its own, not the session's */
+} tpc_fetch;
+
+/* What became of one partition, as far as sessions care. */
+typedef struct {
+    int64_t high_watermark;
+    int64_t log_start_offset;
+    int32_t error_code;
+    int32_t has_records;
+} tpc_fetch_outcome;
+
+typedef struct {
+    uint64_t taken;                   /* answered from here, or parked to be */
+    uint64_t parked;                  /* of those, had to wait */
+    uint64_t handed_over;             /* of those, left to Python after all */
+    uint64_t timed_out;               /* of those parked, answered because their time was over */
+    uint64_t parked_now;
+    uint64_t sessions;                /* now */
+    uint64_t session_partitions;      /* now, in all sessions */
+    uint64_t sessions_evicted;
+    uint64_t record_bytes;            /* in answers from here */
+    uint64_t left[11];                /* by enum tpc_fetch_left */
+} tpc_fetch_statistics;
+
+/* Bounds that the settings say: the largest answer, and the number of sessions, whose slots are taken from sessions that
+ * were not used for eviction_ms when all are. */
+int tpc_plane_set_fetch_limits(tpc_plane *plane, int32_t response_bytes_max, uint32_t sessions_max, int64_t eviction_ms);
+
+/* Where session ids come from, in place of chance. For tests. */
+void tpc_plane_set_fetch_seed(tpc_plane *plane, uint64_t seed);
+
+/*
+ * A whole Fetch request. 1: taken, answered from here now or later, the request belongs to the plane. 0: left; Python goes
+ * on with tpc_fetch_begin(), which knows how far it got.
+ */
+int tpc_plane_fetch(tpc_plane *plane, tpc_request *request);
+
+/*
+ * The fetch of a request that was left, made now unless tpc_plane_fetch() has begun it. The caller's, until
+ * tpc_fetch_end(). -EBADMSG: malformed; -EPROTONOSUPPORT; -ENOMEM.
+ */
+int tpc_fetch_begin(tpc_plane *plane, tpc_request *request, tpc_fetch **fetch);
+
+/* Which partitions go into the answer, given what became of each, in order; the session remembers. */
+void tpc_fetch_select(tpc_fetch *fetch, const tpc_fetch_outcome *outcomes, uint8_t *chosen);
+void tpc_fetch_end(tpc_plane *plane, tpc_fetch *fetch);
+
+/* Every fetch that waits is answered with what there is (drain). */
+void tpc_plane_release_fetches(tpc_plane *plane);
+
+/* No transaction reaches into what lies at or behind this offset (and none will: clients' are refused). */
+int tpc_partition_set_committed_from(tpc_plane *plane, uint64_t handle, int64_t offset);
+
+void tpc_plane_get_fetch_statistics(const tpc_plane *plane, tpc_fetch_statistics *statistics);
+
+/* The parts of a session in their order, for tests; how many there are, -ENOENT: no such session. */
+int tpc_fetch_session_describe(const tpc_plane *plane, int32_t session_id, int32_t *expected_epoch,
+                               tpc_fetch_asked *parts, tpc_fetch_outcome *sent, int32_t parts_max);

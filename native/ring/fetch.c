@@ -1,0 +1,545 @@
+/*
+ * A Fetch request, from its bytes to its answer.
+ *
+ * An attempt goes over the partitions of the fetch twice. The first pass changes nothing: it finds out what each has to
+ * give, and whether all of it can be had here. The second one builds the answer. Large batches are sent from the frames
+ * in which they came; small ones are copied beside the answer's own fields, which costs less than to keep account of them.
+ */
+#include "fetch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ERROR_OFFSET_OUT_OF_RANGE = 1,
+    ERROR_UNKNOWN_TOPIC_OR_PARTITION = 3,
+    ERROR_UNKNOWN_TOPIC_ID = 100,
+    VERSION_WITH_TOPIC_IDS = 13,
+    READ_COMMITTED = 1,
+    DECODED_CAPACITY_MIN = 64,
+    DECODED_CAPACITY_MAX = 1 << 20,
+    RESPONSE_BYTES_MAX_DEFAULT = 55 * 1024 * 1024,
+    COPIED_BATCH_BYTES_MAX = 4096
+};
+
+/* ---- scratch ---- */
+
+tpc_fetches *tpc_fetches_new(void) {
+    tpc_fetches *fetches = calloc(1, sizeof *fetches);
+    if (!fetches)
+        return NULL;
+    fetches->response_bytes_max = RESPONSE_BYTES_MAX_DEFAULT;
+    if (tpc_fetch_sessions_init(&fetches->sessions) == 0)
+        return fetches;
+    free(fetches);
+    return NULL;
+}
+
+void tpc_fetches_free(tpc_plane *plane) {
+    tpc_fetches *fetches = plane->fetches;
+    tpc_fetch_forget_parked(plane);
+    while (fetches->left)
+        tpc_fetch_end(plane, fetches->left);
+    tpc_fetch_sessions_free(&fetches->sessions);
+    free(fetches->decoded), free(fetches->forgotten), free(fetches->readings), free(fetches->outcomes);
+    free(fetches->results), free(fetches->splits), free(fetches->chosen), free(fetches->header), free(fetches->pieces);
+    free(fetches);
+    plane->fetches = NULL;
+}
+
+static int resize(void *array, size_t bytes) {
+    void **at = array;
+    void *resized = realloc(*at, bytes);
+    if (!resized)
+        return -ENOMEM;
+    *at = resized;
+    return 0;
+}
+
+static int reserve_decoded(tpc_fetches *fetches, int32_t parts, int32_t forgotten) {
+    if (parts > fetches->decoded_capacity) {
+        if (resize(&fetches->decoded, (size_t)parts * sizeof *fetches->decoded) < 0)
+            return -ENOMEM;
+        fetches->decoded_capacity = parts;
+    }
+    if (forgotten > fetches->forgotten_capacity) {
+        if (resize(&fetches->forgotten, (size_t)forgotten * sizeof *fetches->forgotten) < 0)
+            return -ENOMEM;
+        fetches->forgotten_capacity = forgotten;
+    }
+    return 0;
+}
+
+static int reserve_readings(tpc_fetches *fetches, int32_t parts) {
+    if (parts <= fetches->readings_capacity)
+        return 0;
+    int32_t capacity = fetches->readings_capacity ? fetches->readings_capacity : DECODED_CAPACITY_MIN;
+    while (capacity < parts)
+        capacity *= 2;
+    size_t count = (size_t)capacity;
+    if (resize(&fetches->readings, count * sizeof *fetches->readings) < 0 ||
+        resize(&fetches->outcomes, count * sizeof *fetches->outcomes) < 0 ||
+        resize(&fetches->results, count * sizeof *fetches->results) < 0 ||
+        resize(&fetches->splits, count * sizeof *fetches->splits) < 0 ||
+        resize(&fetches->chosen, count * sizeof *fetches->chosen) < 0)
+        return -ENOMEM;
+    fetches->readings_capacity = capacity;
+    return 0;
+}
+
+/* ---- beginning ---- */
+
+static int decode(tpc_fetches *fetches, const tpc_request *request, tpc_fetch_request *out) {
+    int result = reserve_decoded(fetches, DECODED_CAPACITY_MIN, DECODED_CAPACITY_MIN);
+    for (;;) {
+        if (result < 0)
+            return result;
+        result = tpc_fetch_decode(request->body, request->body_bytes, request->api_version, out, fetches->decoded,
+                                  fetches->decoded_capacity, fetches->forgotten, fetches->forgotten_capacity);
+        if (result != -E2BIG)
+            return result;
+        if (out->parts_count > DECODED_CAPACITY_MAX || out->forgotten_count > DECODED_CAPACITY_MAX)
+            return -EBADMSG;
+        result = reserve_decoded(fetches, out->parts_count, out->forgotten_count);
+    }
+}
+
+static int64_t deadline_of(const tpc_plane *plane, int32_t wait_ms_max) {
+    return tpc_ring_now_ns(plane->ring) + (wait_ms_max > 0 ? (int64_t)wait_ms_max * 1000000 : 0);
+}
+
+/* The fetch of a request, its session moved on. 0 or -errno, and then nothing has changed. */
+static int begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
+    tpc_fetches *fetches = plane->fetches;
+    tpc_fetch_request asked;
+    int result = decode(fetches, request, &asked);
+    if (result < 0)
+        return result;
+    tpc_fetch *fetch = calloc(1, sizeof *fetch);
+    if (!fetch)
+        return -ENOMEM;
+    int32_t bytes_max = asked.response_bytes_max;
+    *fetch = (tpc_fetch){.connection = request->connection, .sequence = request->sequence, .request = request,
+                         .frame = tpc_frame_retain(request->frame), .deadline_ns = deadline_of(plane, asked.wait_ms_max),
+                         .correlation_id = request->correlation_id, .version = request->api_version,
+                         .response_bytes_min = asked.response_bytes_min,
+                         .response_bytes_max = bytes_max < fetches->response_bytes_max ? bytes_max : fetches->response_bytes_max,
+                         .isolation_level = asked.isolation_level, .is_follower = asked.replica_id >= 0};
+    result = tpc_fetch_find_context(&fetches->sessions, &asked, request->api_version >= VERSION_WITH_TOPIC_IDS,
+                                    fetches->decoded, fetches->forgotten, tpc_ring_now_ns(plane->ring) / 1000000, fetch);
+    if (result == 0)
+        result = reserve_readings(fetches, fetch->parts_count);
+    if (result < 0) {
+        tpc_fetch_free(fetch);
+        return result;
+    }
+    *out = fetch;
+    return 0;
+}
+
+void tpc_fetch_free(tpc_fetch *fetch) {
+    tpc_fetch_forget_context(fetch);
+    tpc_frame_release(fetch->frame);
+    free(fetch->waits);
+    free(fetch);
+}
+
+/* ---- reading ---- */
+
+tpc_partition *tpc_fetch_partition_of(const tpc_plane *plane, tpc_fetch_asked *asked) {
+    tpc_fetch_known *known = tpc_fetch_known_of(asked);
+    tpc_partition *partition = tpc_partition_of(plane, known->handle);
+    if (partition)
+        return partition;
+    known->handle = asked->topic_name ? tpc_partition_find_name(plane, asked->topic_name,
+                                                                (uint32_t)asked->topic_name_bytes, asked->partition)
+                                      : tpc_partition_find_id(plane, asked->topic_id, asked->partition);
+    return tpc_partition_of(plane, known->handle);
+}
+
+static void out_of_range(tpc_fetch_reading *reading) {
+    reading->error_code = ERROR_OFFSET_OUT_OF_RANGE;
+    reading->high_watermark = reading->last_stable_offset = reading->log_start_offset = -1;
+}
+
+/* Why the partition cannot be read from here, if it cannot. */
+static enum tpc_fetch_left examine(const tpc_fetch *fetch, const tpc_fetch_asked *asked, const tpc_partition *partition) {
+    if (!partition || !(partition->flags & TPC_PARTITION_LEADER))
+        return TPC_FETCH_LEFT_UNKNOWN;
+    if (partition->flags & TPC_PARTITION_INTERNAL)
+        return TPC_FETCH_LEFT_INTERNAL;
+    if (asked->current_leader_epoch >= 0 && asked->current_leader_epoch != partition->leader_epoch)
+        return TPC_FETCH_LEFT_LEADER_EPOCH;
+    if (asked->last_fetched_epoch >= 0)
+        return TPC_FETCH_LEFT_LAST_EPOCH;
+    bool committed = fetch->isolation_level == READ_COMMITTED;
+    if (committed && (partition->last_stable_offset_fixed >= 0 || asked->fetch_offset < partition->committed_from_offset))
+        return TPC_FETCH_LEFT_TRANSACTIONS;
+    return TPC_FETCH_LEFT_NONE;
+}
+
+/* Where it was deleted while the fetch waited; another core's it cannot have become while this one runs. */
+static void tell_deleted(const tpc_fetch_asked *asked, tpc_fetch_reading *reading) {
+    reading->error_code = asked->topic_name ? ERROR_UNKNOWN_TOPIC_OR_PARTITION : ERROR_UNKNOWN_TOPIC_ID;
+    reading->aborted_count = 0;
+}
+
+static enum tpc_fetch_left read_part(const tpc_plane *plane, const tpc_fetch *fetch, tpc_fetch_asked *asked,
+                                     int64_t left_bytes, bool may_exceed, tpc_fetch_reading *reading) {
+    tpc_partition *partition = tpc_fetch_partition_of(plane, asked);
+    *reading = (tpc_fetch_reading){.high_watermark = -1, .last_stable_offset = -1, .log_start_offset = -1,
+                                   .aborted_count = -1};
+    if (!partition && fetch->retried) {
+        tell_deleted(asked, reading);
+        return TPC_FETCH_LEFT_NONE;
+    }
+    enum tpc_fetch_left reason = examine(fetch, asked, partition);
+    if (reason)
+        return reason;
+    reading->partition = partition;
+    reading->high_watermark = partition->high_watermark;
+    reading->last_stable_offset = tpc_partition_last_stable_offset(partition);
+    reading->log_start_offset = partition->log_start_offset;
+    if (asked->fetch_offset < partition->log_start_offset || asked->fetch_offset > partition->log_end_offset) {
+        out_of_range(reading);
+        return TPC_FETCH_LEFT_NONE;
+    }
+    int64_t bytes_max = asked->bytes_max < left_bytes ? asked->bytes_max : left_bytes;
+    if (asked->fetch_offset < partition->high_watermark && (bytes_max > 0 || may_exceed) &&
+        tpc_tail_measure(partition, asked->fetch_offset, bytes_max, partition->high_watermark, may_exceed,
+                         TPC_READ_BATCHES_MAX, &reading->first, &reading->count, &reading->bytes) < 0)
+        return TPC_FETCH_LEFT_SEGMENT;
+    if (fetch->isolation_level == READ_COMMITTED)
+        reading->aborted_count = 0;
+    return TPC_FETCH_LEFT_NONE;
+}
+
+/* The first pass. Whether there is enough to answer, in *enough. */
+static enum tpc_fetch_left read_all(const tpc_plane *plane, const tpc_fetch *fetch, bool *enough) {
+    tpc_fetch_reading *readings = plane->fetches->readings;
+    int64_t left_bytes = fetch->response_bytes_max, bytes = 0;
+    bool failed = false;
+    for (int32_t i = 0; i < fetch->parts_count; i++) {
+        bool may_exceed = left_bytes == fetch->response_bytes_max;
+        enum tpc_fetch_left reason = read_part(plane, fetch, fetch->parts[i], left_bytes, may_exceed, &readings[i]);
+        if (reason)
+            return reason;
+        int64_t read_bytes = (int64_t)readings[i].bytes;
+        left_bytes = left_bytes > read_bytes ? left_bytes - read_bytes : 0;
+        bytes += read_bytes;
+        failed |= readings[i].error_code != 0;
+    }
+    *enough = !fetch->parts_count || bytes >= fetch->response_bytes_min || failed;
+    return TPC_FETCH_LEFT_NONE;
+}
+
+/* ---- answering ---- */
+
+/* Partitions of a topic stand together in the answer, topics in the order in which they come first. */
+static void number_topics(const tpc_fetch *fetch, const int32_t *places, int32_t count, tpc_fetch_result *results, bool *sorted) {
+    int32_t topics = 0, last = 0;
+    *sorted = true;
+    for (int32_t i = 0; i < count; i++) {
+        const tpc_fetch_asked *asked = fetch->parts[places[i]];
+        int32_t j = i - 1;
+        for (; j >= 0; j--) {
+            const tpc_fetch_asked *other = fetch->parts[places[j]];
+            if (asked->topic_name ? other->topic_name && asked->topic_name_bytes == other->topic_name_bytes &&
+                                        memcmp(asked->topic_name, other->topic_name, (size_t)asked->topic_name_bytes) == 0
+                                  : !other->topic_name && memcmp(asked->topic_id, other->topic_id, 16) == 0)
+                break;
+        }
+        results[i].topic_index = j >= 0 ? results[j].topic_index : topics++;
+        *sorted &= results[i].topic_index >= last;
+        last = results[i].topic_index;
+    }
+}
+
+static int by_topic(const void *a, const void *b) {
+    const tpc_fetch_result *left = a, *right = b;
+    if (left->topic_index != right->topic_index)
+        return left->topic_index < right->topic_index ? -1 : 1;
+    return left->snapshot_epoch < right->snapshot_epoch ? -1 : 1; /* holds the place, see below */
+}
+
+static void fill_result(const tpc_fetch_asked *asked, const tpc_fetch_reading *reading, tpc_fetch_result *result) {
+    *result = (tpc_fetch_result){.topic_name = asked->topic_name, .topic_name_bytes = asked->topic_name_bytes,
+                                 .partition = asked->partition, .high_watermark = reading->high_watermark,
+                                 .last_stable_offset = reading->last_stable_offset,
+                                 .log_start_offset = reading->log_start_offset, .aborted_count = reading->aborted_count,
+                                 .error_code = reading->error_code, .records_bytes = (int32_t)reading->bytes,
+                                 .diverging_epoch = -1, .diverging_end_offset = -1, .leader_id = -1, .leader_epoch = -1,
+                                 .snapshot_end_offset = -1, .preferred_read_replica = -1};
+    memcpy(result->topic_id, asked->topic_id, sizeof result->topic_id);
+}
+
+/* The chosen partitions as results in the answer's order; `places` says which part each is. How many. */
+static int32_t list_results(const tpc_plane *plane, const tpc_fetch *fetch, int32_t *places) {
+    tpc_fetches *fetches = plane->fetches;
+    int32_t count = 0;
+    for (int32_t i = 0; i < fetch->parts_count; i++)
+        if (fetches->chosen[i]) {
+            fill_result(fetch->parts[i], &fetches->readings[i], &fetches->results[count]);
+            places[count++] = i;
+        }
+    bool sorted;
+    number_topics(fetch, places, count, fetches->results, &sorted);
+    for (int32_t i = 0; !sorted && i < count; i++)
+        fetches->results[i].snapshot_epoch = places[i];
+    if (!sorted)
+        qsort(fetches->results, (size_t)count, sizeof *fetches->results, by_topic);
+    for (int32_t i = 0; i < count; i++) {
+        if (!sorted)
+            places[i] = fetches->results[i].snapshot_epoch;
+        fetches->results[i].snapshot_epoch = -1;
+    }
+    return count;
+}
+
+static int reserve_pieces(tpc_fetches *fetches, uint32_t count) {
+    if (count <= fetches->pieces_capacity)
+        return 0;
+    if (resize(&fetches->pieces, 2 * count * sizeof *fetches->pieces) < 0)
+        return -ENOMEM;
+    fetches->pieces_capacity = 2 * count;
+    return 0;
+}
+
+/* Encodes everything but the records into the scratch header; its length or -errno. */
+static int64_t encode(tpc_fetches *fetches, const tpc_fetch *fetch, int32_t results_count) {
+    tpc_fetch_answer answer = {.correlation_id = fetch->correlation_id, .session_id = fetch->session_id,
+                               .version = fetch->version, .error_code = (int16_t)fetch->error_code};
+    for (;;) {
+        int64_t bytes = tpc_fetch_encode(&answer, fetches->results, results_count, NULL, 0, fetches->header,
+                                         fetches->header_capacity, fetches->splits);
+        if (bytes < 0 || (size_t)bytes <= fetches->header_capacity)
+            return bytes;
+        if (resize(&fetches->header, (size_t)bytes * 2) < 0)
+            return -ENOMEM;
+        fetches->header_capacity = (size_t)bytes * 2;
+    }
+}
+
+static bool is_copied(const tpc_fetch_reading *reading) {
+    return reading->bytes < (uint64_t)reading->count * COPIED_BATCH_BYTES_MAX;
+}
+
+typedef struct {
+    tpc_frame *frame; /* the answer's own fields, and small batches */
+    uint8_t *end;
+    tpc_slice *pieces;
+    uint32_t count;
+} layout;
+
+static void add_copy(layout *to, const uint8_t *bytes, uint32_t length) {
+    tpc_slice *last = to->count ? &to->pieces[to->count - 1] : NULL;
+    if (!length)
+        return;
+    memcpy(to->end, bytes, length);
+    if (last && last->frame == to->frame)
+        last->length += length;
+    else
+        to->pieces[to->count++] = tpc_slice_of(to->frame, to->end, length);
+    to->end += length;
+}
+
+static void add_records(layout *to, const tpc_fetch_reading *reading) {
+    bool copied = is_copied(reading);
+    for (uint32_t i = 0; i < reading->count; i++) {
+        const tpc_slice *slice = &tpc_tail_at(reading->partition, reading->first + i)->slice;
+        if (copied)
+            add_copy(to, slice->data, slice->length);
+        else
+            to->pieces[to->count++] = tpc_slice_of(slice->frame, slice->data, slice->length);
+    }
+}
+
+/* The answer as slices in the scratch, each with its reference. Their number, or -errno. */
+static int lay_out(tpc_plane *plane, const tpc_fetch *fetch) {
+    tpc_fetches *fetches = plane->fetches;
+    int32_t few[DECODED_CAPACITY_MIN];
+    int32_t *places = fetch->parts_count <= DECODED_CAPACITY_MIN ? few : malloc((size_t)fetch->parts_count * sizeof *places);
+    if (!places)
+        return -ENOMEM;
+    int32_t results_count = list_results(plane, fetch, places);
+    int64_t header_bytes = encode(fetches, fetch, results_count);
+    uint64_t copied_bytes = 0;
+    uint32_t pieces = 1;
+    for (int32_t i = 0; i < results_count; i++) {
+        const tpc_fetch_reading *reading = &fetches->readings[places[i]];
+        pieces += 1 + reading->count;
+        copied_bytes += is_copied(reading) ? reading->bytes : 0;
+    }
+    tpc_frame *frame = NULL;
+    if (header_bytes > 0 && reserve_pieces(fetches, pieces) == 0)
+        frame = tpc_frame_new_forced(plane->budget, (uint32_t)((uint64_t)header_bytes + copied_bytes));
+    if (!frame) {
+        if (places != few)
+            free(places);
+        return header_bytes < 0 ? (int)header_bytes : -ENOMEM;
+    }
+    layout to = {.frame = frame, .end = frame->data, .pieces = fetches->pieces};
+    uint32_t done = 0;
+    for (int32_t i = 0; i < results_count; i++) {
+        add_copy(&to, fetches->header + done, fetches->splits[i] - done);
+        add_records(&to, &fetches->readings[places[i]]);
+        done = fetches->splits[i];
+        fetches->statistics.record_bytes += fetches->readings[places[i]].bytes;
+    }
+    add_copy(&to, fetches->header + done, (uint32_t)header_bytes - done);
+    tpc_frame_release(frame);
+    if (places != few)
+        free(places);
+    return (int)to.count;
+}
+
+/* Takes the fetch and its request. The readings are those of this turn. */
+static void answer(tpc_plane *plane, tpc_fetch *fetch) {
+    tpc_fetches *fetches = plane->fetches;
+    for (int32_t i = 0; i < fetch->parts_count; i++) {
+        const tpc_fetch_reading *reading = &fetches->readings[i];
+        fetches->outcomes[i] = (tpc_fetch_outcome){.high_watermark = reading->high_watermark,
+                                                   .log_start_offset = reading->log_start_offset,
+                                                   .error_code = reading->error_code, .has_records = reading->bytes > 0};
+    }
+    tpc_fetch_select(fetch, fetches->outcomes, fetches->chosen);
+    int count = lay_out(plane, fetch);
+    if (count < 0)
+        tpc_connection_close(plane->connections, fetch->connection, TPC_CLOSE_BUDGET, TPC_CLOSE_NOW);
+    else
+        tpc_answer_framed(plane->connections, fetch->connection, fetch->sequence, fetches->pieces, (uint32_t)count);
+    tpc_request_leaves_python(plane->connections, fetch->request);
+    tpc_request_release(fetch->request);
+    tpc_fetch_free(fetch);
+}
+
+enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch, bool last, enum tpc_fetch_left *reason) {
+    bool enough = false;
+    if (reserve_readings(plane->fetches, fetch->parts_count) < 0)
+        *reason = TPC_FETCH_LEFT_NO_MEMORY;
+    else
+        *reason = fetch->is_follower ? TPC_FETCH_LEFT_FOLLOWER : read_all(plane, fetch, &enough);
+    if (*reason)
+        return TPC_FETCH_NOT_HERE;
+    if (!enough && !last && fetch->deadline_ns > tpc_ring_now_ns(plane->ring))
+        return TPC_FETCH_TOO_LITTLE;
+    answer(plane, fetch);
+    return TPC_FETCH_ANSWERED;
+}
+
+/* ---- between C and Python ---- */
+
+/* Python will ask for it by connection and sequence, which no other request ever has. */
+static void keep_for_python(tpc_fetches *fetches, tpc_fetch *fetch, enum tpc_fetch_left reason) {
+    fetches->statistics.left[reason]++;
+    fetch->state = TPC_FETCH_LEFT;
+    fetch->request = NULL;
+    fetch->previous = NULL;
+    fetch->next = fetches->left;
+    if (fetches->left)
+        fetches->left->previous = fetch;
+    fetches->left = fetch;
+    fetches->left_count++;
+}
+
+void tpc_fetch_hand_over(tpc_plane *plane, tpc_fetch *fetch, enum tpc_fetch_left reason) {
+    tpc_request *request = fetch->request;
+    plane->fetches->statistics.handed_over++;
+    keep_for_python(plane->fetches, fetch, reason);
+    if (tpc_request_to_python(plane->connections, request) < 0)
+        tpc_fetch_end(plane, fetch);
+}
+
+static tpc_fetch *find_left(const tpc_fetches *fetches, const tpc_request *request) {
+    tpc_fetch *at = fetches->left;
+    while (at && (at->connection != request->connection || at->sequence != request->sequence))
+        at = at->next;
+    return at;
+}
+
+int tpc_plane_fetch(tpc_plane *plane, tpc_request *request) {
+    tpc_fetches *fetches = plane->fetches;
+    tpc_fetch *fetch = find_left(fetches, request);
+    if (fetch)
+        return 0;
+    int result = begin(plane, request, &fetch);
+    if (result < 0) {
+        fetches->statistics.left[result == -EBADMSG           ? TPC_FETCH_LEFT_MALFORMED
+                                 : result == -EPROTONOSUPPORT ? TPC_FETCH_LEFT_VERSION
+                                                              : TPC_FETCH_LEFT_NO_MEMORY]++;
+        return 0;
+    }
+    enum tpc_fetch_left reason;
+    switch (tpc_fetch_attempt(plane, fetch, false, &reason)) {
+    case TPC_FETCH_ANSWERED:
+        break;
+    case TPC_FETCH_TOO_LITTLE:
+        if (tpc_fetch_park(plane, fetch) < 0) {
+            keep_for_python(fetches, fetch, TPC_FETCH_LEFT_NO_MEMORY);
+            return 0;
+        }
+        break;
+    case TPC_FETCH_NOT_HERE:
+        keep_for_python(fetches, fetch, reason);
+        return 0;
+    }
+    fetches->statistics.taken++;
+    return 1;
+}
+
+static void unlink_left(tpc_fetches *fetches, tpc_fetch *fetch) {
+    *(fetch->previous ? &fetch->previous->next : &fetches->left) = fetch->next;
+    if (fetch->next)
+        fetch->next->previous = fetch->previous;
+    fetches->left_count--;
+}
+
+int tpc_fetch_begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
+    tpc_fetch *fetch = find_left(plane->fetches, request);
+    if (!fetch) {
+        int result = begin(plane, request, &fetch);
+        if (result < 0)
+            return result;
+        fetch->request = NULL;
+    } else {
+        unlink_left(plane->fetches, fetch);
+    }
+    fetch->state = TPC_FETCH_FRESH;
+    *out = fetch;
+    return 0;
+}
+
+void tpc_fetch_end(tpc_plane *plane, tpc_fetch *fetch) {
+    if (fetch->state == TPC_FETCH_LEFT)
+        unlink_left(plane->fetches, fetch);
+    tpc_fetch_free(fetch);
+}
+
+int tpc_plane_set_fetch_limits(tpc_plane *plane, int32_t response_bytes_max, uint32_t sessions_max, int64_t eviction_ms) {
+    if (response_bytes_max < 0)
+        return -EINVAL;
+    plane->fetches->response_bytes_max = response_bytes_max;
+    plane->fetches->sessions.slots_max = sessions_max;
+    plane->fetches->sessions.eviction_ms = eviction_ms;
+    return 0;
+}
+
+void tpc_plane_set_fetch_seed(tpc_plane *plane, uint64_t seed) { plane->fetches->sessions.chance = seed ? seed : 1; }
+
+int tpc_partition_set_committed_from(tpc_plane *plane, uint64_t handle, int64_t offset) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    if (offset < partition->committed_from_offset)
+        partition->committed_from_offset = offset;
+    return 0;
+}
+
+void tpc_plane_get_fetch_statistics(const tpc_plane *plane, tpc_fetch_statistics *statistics) {
+    const tpc_fetches *fetches = plane->fetches;
+    *statistics = fetches->statistics;
+    statistics->sessions = fetches->sessions.count;
+    statistics->session_partitions = fetches->sessions.parts_count;
+    statistics->sessions_evicted = fetches->sessions.evicted;
+}

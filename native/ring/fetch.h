@@ -1,0 +1,138 @@
+/*
+ * Fetch's inner structures, shared by fetch_sessions.c (which partitions a request means), fetch.c (reading, answering)
+ * and fetch_wait.c (parked ones). Everybody else uses cdef/55_fetch.h.
+ *
+ * Theory of operation. A request becomes a tpc_fetch when its session has been looked up and moved on, which happens once
+ * and cannot be undone. An attempt then reads all its partitions; it ends in an answer, in the wait (parked), or with
+ * Python, to whom the fetch goes as it is. A parked one stands in the lists of its partitions and in the timer wheel; a
+ * high watermark that moves, its deadline, or a partition that is withdrawn makes it attempt again.
+ */
+#ifndef TPC_FETCH_INTERNAL_H
+#define TPC_FETCH_INTERNAL_H
+
+#include "bytes.h"
+#include "partition.h"
+#include "cdef/55_fetch.h"
+
+enum { TPC_FETCH_WHEEL_SLOTS = 1024 };
+
+enum tpc_fetch_state { TPC_FETCH_FRESH = 0, TPC_FETCH_PARKED = 1, TPC_FETCH_LEFT = 2 };
+
+/* A partition as its session, or a single request, knows it. */
+typedef struct tpc_fetch_known {
+    tpc_fetch_asked asked;
+    struct tpc_fetch_known *previous, *next; /* the session's order */
+    struct tpc_fetch_known *bucket_next;
+    uint64_t hash;
+    uint64_t handle;             /* its partition when it was last looked up; 0: never */
+    int64_t sent_high_watermark; /* -1: nothing, or an error */
+    int64_t sent_log_start_offset;
+    uint32_t references;         /* the session's, and fetches' under way */
+    bool in_session;
+} tpc_fetch_known;
+
+typedef struct tpc_fetch_session {
+    struct tpc_fetch_session *previous, *next; /* least recently used first */
+    struct tpc_fetch_session *bucket_next;
+    struct tpc_fetch_sessions *owner;
+    tpc_fetch_known *first, *last;
+    tpc_fetch_known **buckets;
+    uint32_t buckets_count; /* a power of two */
+    uint32_t parts_count;
+    uint32_t references;    /* the table's, and fetches' under way */
+    int32_t session_id;
+    int32_t expected_epoch;
+    bool uses_topic_ids;
+    int64_t last_used_ms;
+} tpc_fetch_session;
+
+typedef struct tpc_fetch_sessions {
+    tpc_fetch_session *first, *last;
+    tpc_fetch_session **buckets;
+    uint32_t buckets_count;
+    uint32_t count;
+    uint32_t slots_max;
+    int64_t eviction_ms;
+    uint64_t chance;
+    uint64_t evicted;
+    uint64_t parts_count;
+} tpc_fetch_sessions;
+
+/* The watch of one parked fetch over one partition. */
+typedef struct tpc_fetch_wait {
+    struct tpc_fetch_wait *previous, *next;
+    tpc_partition *partition; /* NULL: not in its list */
+    tpc_fetch *fetch;
+} tpc_fetch_wait;
+
+/* What one partition gives, during an attempt. */
+typedef struct {
+    tpc_partition *partition;
+    int64_t high_watermark, last_stable_offset, log_start_offset;
+    uint64_t bytes;
+    uint32_t first, count; /* batches of the tail */
+    int32_t aborted_count;
+    int16_t error_code;
+} tpc_fetch_reading;
+
+typedef struct tpc_fetches {
+    tpc_fetch_sessions sessions;
+    int32_t response_bytes_max;
+
+    /* Scratch of one request at a time. */
+    tpc_fetch_part *decoded;
+    tpc_fetch_forgotten *forgotten;
+    int32_t decoded_capacity, forgotten_capacity;
+    tpc_fetch_reading *readings;
+    tpc_fetch_outcome *outcomes;
+    tpc_fetch_result *results;
+    uint32_t *splits;
+    uint8_t *chosen;
+    int32_t readings_capacity;
+    uint8_t *header;
+    size_t header_capacity;
+    tpc_slice *pieces;
+    uint32_t pieces_capacity;
+
+    tpc_fetch *wheel[TPC_FETCH_WHEEL_SLOTS];
+    uint64_t wheel_used[TPC_FETCH_WHEEL_SLOTS / 64];
+    int64_t wheel_ms; /* slots up to here were looked at */
+    tpc_fetch *woken_first, *woken_last;
+    tpc_fetch *left;
+    uint32_t left_count;
+    tpc_fetch_statistics statistics;
+} tpc_fetches;
+
+/* fetch_sessions.c */
+int tpc_fetch_sessions_init(tpc_fetch_sessions *sessions);
+void tpc_fetch_sessions_free(tpc_fetch_sessions *sessions);
+/* Fills in session, parts, error_code, session_id and incremental. 0 or -ENOMEM, and then no session has changed but one
+ * that the request ends. */
+int tpc_fetch_find_context(tpc_fetch_sessions *sessions, const tpc_fetch_request *request, bool by_id,
+                           const tpc_fetch_part *asked, const tpc_fetch_forgotten *forgotten, int64_t now_ms,
+                           tpc_fetch *fetch);
+void tpc_fetch_forget_context(tpc_fetch *fetch);
+const tpc_fetch_session *tpc_fetch_session_find(const tpc_fetch_sessions *sessions, int32_t session_id);
+
+static inline tpc_fetch_known *tpc_fetch_known_of(tpc_fetch_asked *asked) { return (tpc_fetch_known *)asked; }
+
+/* fetch.c */
+tpc_fetches *tpc_fetches_new(void);
+void tpc_fetches_free(tpc_plane *plane);
+enum tpc_fetch_outcome_kind { TPC_FETCH_ANSWERED, TPC_FETCH_TOO_LITTLE, TPC_FETCH_NOT_HERE };
+/* Reads, and answers when there is enough or `last`; then the fetch is gone. *reason: why it is not to be had here. */
+enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch, bool last, enum tpc_fetch_left *reason);
+tpc_partition *tpc_fetch_partition_of(const tpc_plane *plane, tpc_fetch_asked *asked);
+void tpc_fetch_free(tpc_fetch *fetch);
+/* To Python, with its request. */
+void tpc_fetch_hand_over(tpc_plane *plane, tpc_fetch *fetch, enum tpc_fetch_left reason);
+
+/* fetch_wait.c */
+int tpc_fetch_park(tpc_plane *plane, tpc_fetch *fetch);
+void tpc_fetch_partition_moved(tpc_plane *plane, tpc_partition *partition);
+void tpc_fetch_attempt_woken(tpc_plane *plane);
+void tpc_fetch_withdraw(tpc_plane *plane, tpc_partition *partition);
+int64_t tpc_fetch_turn(void *plane, int64_t now_ns);
+void tpc_fetch_forget_parked(tpc_plane *plane);
+
+#endif

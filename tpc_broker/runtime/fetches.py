@@ -1,0 +1,103 @@
+"""Fetches that C left to Python: what each asks for, and what goes into its answer. Sessions are C's (`fetch*.c`)."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tpc_broker._ring import ffi, lib
+from tpc_broker.broker.ports import FetchPart
+from tpc_broker.kafka.errors import DecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpc_broker.broker.ports import FetchOutcome
+    from tpc_broker.runtime.connections import Request
+
+NS_PER_MS: Final = 1_000_000
+LEFT_REASONS: Final = (
+    "none", "malformed", "version", "no memory", "follower", "unknown", "internal", "leader epoch", "last epoch",
+    "transactions", "segment",
+)  # fmt: skip
+"""Why C left a Fetch to Python (`enum tpc_fetch_left`)."""
+
+assert len(LEFT_REASONS) == lib.TPC_FETCH_LEFT_REASONS_COUNT
+
+
+@dataclass(frozen=True, slots=True)
+class FetchStatistics:
+    """Counters since the start, and what is now; explained in `cdef/55_fetch.h`."""
+
+    taken: int
+    parked: int
+    handed_over: int
+    timed_out: int
+    parked_now: int
+    sessions: int
+    session_partitions: int
+    sessions_evicted: int
+    record_bytes: int
+    left: dict[str, int]
+
+
+class BegunFetch:
+    """One fetch, its session looked up and moved on. Ended exactly once."""
+
+    __slots__ = ("_plane", "_pointer", "bytes_max", "deadline_ms", "error_code", "parts", "session_id")
+
+    def __init__(self, plane: Any, request: Request) -> None:
+        """Raise `DecodeError` when the request is malformed."""
+        out = ffi.new("tpc_fetch **")
+        result = lib.tpc_fetch_begin(plane, request.pointer, out)
+        if result < 0:
+            raise DecodeError(os.strerror(-result), "FetchRequest", request.api_version)
+        self._plane = plane
+        self._pointer = fetch = out[0]
+        self.error_code: int = fetch.error_code
+        self.session_id: int = fetch.session_id
+        self.bytes_max: int = fetch.response_bytes_max
+        self.deadline_ms: int = -(-fetch.deadline_ns // NS_PER_MS)
+        self.parts = [_part(fetch.parts[number]) for number in range(fetch.parts_count)]
+
+    def select(self, outcomes: Sequence[FetchOutcome]) -> list[bool]:
+        """For each part, in order: is it in the answer? The session remembers what was sent."""
+        count = len(self.parts)
+        told = ffi.new("tpc_fetch_outcome[]", max(1, count))
+        for place, outcome in zip(told, outcomes, strict=False):
+            place.high_watermark, place.log_start_offset = outcome.high_watermark, outcome.log_start_offset
+            place.error_code, place.has_records = outcome.error_code, outcome.has_records
+        chosen = ffi.new("uint8_t[]", max(1, count))
+        lib.tpc_fetch_select(self._pointer, told, chosen)
+        return [bool(chosen[number]) for number in range(count)]
+
+    def end(self) -> None:
+        """Give it back. After the plane was closed there is nothing left to give."""
+        if self._pointer is not None:
+            lib.tpc_fetch_end(self._plane, self._pointer)
+            self._pointer = None
+
+
+def _part(asked: Any) -> FetchPart:
+    topic: str | uuid.UUID
+    if asked.topic_name == ffi.NULL:
+        topic = uuid.UUID(bytes=bytes(ffi.buffer(asked.topic_id, 16)))
+    else:
+        topic = bytes(ffi.buffer(asked.topic_name, asked.topic_name_bytes)).decode()
+    return FetchPart(
+        topic, asked.partition, asked.fetch_offset, asked.bytes_max, asked.current_leader_epoch,
+        asked.last_fetched_epoch,
+    )  # fmt: skip
+
+
+def fetch_statistics(plane: Any) -> FetchStatistics:
+    """The plane's counters of fetches."""
+    now = ffi.new("tpc_fetch_statistics *")
+    lib.tpc_plane_get_fetch_statistics(plane, now)
+    left = {name: int(now.left[number]) for number, name in enumerate(LEFT_REASONS) if number}
+    return FetchStatistics(
+        now.taken, now.parked, now.handed_over, now.timed_out, now.parked_now, now.sessions,
+        now.session_partitions, now.sessions_evicted, now.record_bytes, left,
+    )  # fmt: skip
