@@ -72,7 +72,7 @@ def test_mistakes_are_explained(read, topic):
         ({"subscribe": topic, "endingOffsets": json.dumps({topic: {"1": 5}})}, f"{topic}-1: endingOffsets says 5"),
         ({"subscribe": topic, "startingOfsets": "earliest"}, "unknown option startingofsets"),
         ({"subscribe": topic, "columns": "value,colour"}, "columns is value, colour"),
-        ({"subscribe": topic, "kafka.security.protocol": "SSL"}, "only PLAINTEXT is known"),
+        ({"subscribe": topic, "kafka.security.protocol": "SASL_SSL"}, "kafka.sasl.mechanism is not given; allowed are"),
     ):  # fmt: skip
         with pytest.raises(Exception, match=said):
             read(**options).collect()

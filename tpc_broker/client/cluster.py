@@ -5,7 +5,7 @@ A `Cluster` belongs to one thread. `settings` are plain and can be pickled, so t
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Self
 
@@ -14,6 +14,7 @@ from tpc_broker.client.connection import Connection
 from tpc_broker.client.errors import ClientError, RefusedError, UnknownTopicError, UnreachableError
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.requests import Node, TopicFacts, TopicPartition
+from tpc_broker.client.security import SecuritySettings
 from tpc_broker.kafka import ApiKey, ErrorCode
 
 BACKOFF_SECONDS_FIRST: Final = 0.05
@@ -32,6 +33,7 @@ class ClusterSettings:
     client_id: str = "tpc"
     request_timeout_seconds: float = 30.0
     retry_seconds: float = 60.0
+    security: SecuritySettings = field(default_factory=SecuritySettings)
 
 
 def parse_bootstrap(text: str) -> list[Node]:
@@ -207,10 +209,11 @@ class Cluster:
     def _connection(self, node: Node) -> Connection:
         """A kept connection that has no answers to come, or a new one."""
         found = self._connections.get(node)
-        if found is not None and found.is_idle and not found.is_closed:
+        if found is not None and found.is_idle and not found.is_closed and not found.is_expired:
             return found
         if found is not None:
             found.close()
-        made = Connection(node, self.settings.client_id, self.settings.request_timeout_seconds)
+        settings = self.settings
+        made = Connection(node, settings.client_id, settings.request_timeout_seconds, settings.security)
         self._connections[node] = made
         return made

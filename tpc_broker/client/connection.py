@@ -1,35 +1,98 @@
-"""A blocking connection to one broker. A failure of the network is an `UnreachableError` and ends the connection."""
+"""A blocking connection to one broker, with TLS and SASL where the settings say so.
+
+A failure of the network is an `UnreachableError`, one of identity an `AuthenticationError`; both end the connection.
+"""
 
 import contextlib
+import secrets
 import socket
+import ssl
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from tpc_broker.client.conversation import Conversation
-from tpc_broker.client.errors import UnreachableError
+from tpc_broker.client.errors import AuthenticationError, UnreachableError
 from tpc_broker.client.requests import Node
-from tpc_broker.kafka import ApiKey, CodecError
+from tpc_broker.client.sasl import sasl_machine
+from tpc_broker.client.security import SaslSettings, SecuritySettings, TlsSettings, tls_context
+from tpc_broker.kafka import ApiKey, CodecError, ErrorCode, messages
 
 SIZE_BYTES: Final = 4
 FRAME_BYTES_MAX: Final = 1024 * 1024 * 1024
+NONCE_BYTES: Final = 24
+SESSION_SHARE: Final = 0.85
+"""A session that the broker limits is given up after this share of its life, before the broker ends it."""
 
 MakeRequest = Callable[[int], Any]
 """Makes the message for the version that both sides know."""
 
 
+def _proof(auth_bytes: bytes, _version: int) -> Any:
+    return messages.SaslAuthenticateRequest(auth_bytes=auth_bytes)
+
+
 class Connection:
     """Requests may be sent ahead; answers come in the same order. Not for several threads at once."""
 
-    def __init__(self, node: Node, client_id: str, timeout_seconds: float) -> None:
+    def __init__(
+        self, node: Node, client_id: str, timeout_seconds: float, security: SecuritySettings | None = None
+    ) -> None:
         self.node = node
         self._conversation = Conversation(client_id)
+        self._expires_at = float("inf")
         try:
             self._socket = socket.create_connection(node, timeout=timeout_seconds)
         except OSError as error:
             raise UnreachableError(f"no connection to {node.host}:{node.port}: {error}") from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._send(self._conversation.hello())
-        self._conversation.agree(self.receive())
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if security is not None and security.tls is not None:
+                self._wrap(security.tls)
+            self._send(self._conversation.hello())
+            self._conversation.agree(self.receive())
+            if security is not None and security.sasl is not None:
+                self._authenticate(security.sasl)
+        except BaseException:
+            self.close()
+            raise
+
+    def _wrap(self, settings: TlsSettings) -> None:
+        context = tls_context(settings)
+        try:
+            self._socket = context.wrap_socket(self._socket, server_hostname=self.node.host)
+        except ssl.SSLError as error:
+            raise AuthenticationError(f"no TLS with {self.node.host}:{self.node.port}: {error}") from error
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def _authenticate(self, settings: SaslSettings) -> None:
+        place = f"{self.node.host}:{self.node.port}"
+        if not self._conversation.knows(ApiKey.SASL_HANDSHAKE):
+            raise AuthenticationError(f"{place} knows no SASL, and kafka.security.protocol asks for it")
+        request: Any = messages.SaslHandshakeRequest(mechanism=settings.mechanism.value)
+        answer = self.call(ApiKey.SASL_HANDSHAKE, lambda _v: request)
+        if answer.error_code:
+            raise AuthenticationError(
+                f"{place} knows no SASL {settings.mechanism}; it has {', '.join(answer.mechanisms) or 'none'}"
+            )
+        machine = sasl_machine(settings, secrets.token_urlsafe(NONCE_BYTES))
+        message: bytes | None = machine.first()
+        while message is not None:
+            answer = self.call(ApiKey.SASL_AUTHENTICATE, partial(_proof, message))
+            if answer.error_code:
+                why = answer.error_message or ErrorCode(answer.error_code).name
+                raise AuthenticationError(f"{place} does not let {settings.username} in: {why}")
+            message = machine.next(bytes(answer.auth_bytes))
+        lifetime_ms = getattr(answer, "session_lifetime_ms", 0)
+        if lifetime_ms > 0:
+            self._expires_at = time.monotonic() + SESSION_SHARE * lifetime_ms / 1000
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether the broker will end the session soon: make another one."""
+        return time.monotonic() >= self._expires_at
 
     @property
     def is_idle(self) -> bool:

@@ -20,6 +20,8 @@ VERSION_MAX: Final = {
     ApiKey.METADATA: 12,
     ApiKey.INIT_PRODUCER_ID: 4,
     ApiKey.CREATE_TOPICS: 7,
+    ApiKey.SASL_HANDSHAKE: 1,
+    ApiKey.SASL_AUTHENTICATE: 2,
 }
 """The newest version of each API whose meaning this client knows."""
 
@@ -48,6 +50,10 @@ class Conversation:
         if response.error_code:
             raise RefusedError(response.error_code, "ApiVersions")
         self._versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
+
+    def knows(self, key: ApiKey) -> bool:
+        """Whether the broker said that it has this API."""
+        return key in self._versions
 
     def version(self, key: ApiKey) -> int:
         """The version in which an API is used on this connection."""

@@ -11,6 +11,10 @@ class UnreachableError(ClientError):
     """No connection, or one that broke or fell silent: the request may be tried again."""
 
 
+class AuthenticationError(ClientError):
+    """One side could not prove who it is, or what the proof needs cannot be used. Never tried again."""
+
+
 class RefusedError(ClientError):
     """The broker answered with an error code."""
 

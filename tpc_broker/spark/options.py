@@ -4,25 +4,40 @@ An option that is not known is an error: most of them are typing mistakes, the r
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from tpc_broker.client.cluster import ClusterSettings, parse_bootstrap
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
 from tpc_broker.kafka.compression import Compression
+from tpc_broker.spark.given import Given, OptionError
 from tpc_broker.spark.rows import CORRUPT_COLUMN, Mode
+from tpc_broker.spark.security_options import SECURITY_OPTIONS, security_of
 from tpc_broker.spark.values import FormatName, GivenSchema, ValueFormat
+
+__all__ = [
+    "COLUMNS",
+    "OptionError",
+    "Position",
+    "ReadOptions",
+    "RowShape",
+    "Selection",
+    "TableOptions",
+    "WriteOptions",
+    "read_options",
+    "table_options",
+    "write_options",
+]
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 RECORDS_PER_TASK_MAX: Final = 2_000_000
 BATCH_BYTES: Final = 900_000
 
 _COMMON: Final = {
-    "bootstrap", "kafka.bootstrap.servers", "kafka.security.protocol", "kafka.client.id", "kafka.request.timeout.ms",
-    "retrySeconds", "path",
+    "bootstrap", "kafka.bootstrap.servers", "kafka.client.id", "kafka.request.timeout.ms", "retrySeconds", "path",
+    *SECURITY_OPTIONS,
 }  # fmt: skip
 _READ: Final = _COMMON | {
     "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
@@ -32,10 +47,6 @@ _READ: Final = _COMMON | {
     "avroSchema", "protobufDescriptor", "messageName",
 }  # fmt: skip
 _WRITE: Final = _COMMON | {"topic", "compression", "kafka.compression.type", "batchBytes", "checkpointLocation"}
-
-
-class OptionError(ValueError):
-    """An option that is unknown, missing, or says something impossible; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,42 +105,6 @@ class WriteOptions:
     batch_bytes: int
 
 
-class _Given:
-    """The options as the user gave them, names in any case."""
-
-    def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
-        names = {name.lower(): name for name in known}
-        unknown = sorted(name for name in options if name.lower() not in names)
-        if unknown:
-            raise OptionError(f"unknown option {', '.join(unknown)}; known are {', '.join(sorted(names.values()))}")
-        self._values = {names[name.lower()]: str(value) for name, value in options.items()}
-
-    def text(self, name: str, default: str = "") -> str:
-        return self._values.get(name, default).strip()
-
-    def number(self, name: str, default: int, minimum: int = 1) -> int:
-        text = self.text(name)
-        try:
-            value = int(text) if text else default
-        except ValueError:
-            raise OptionError(f"{name} is {text!r}, not a number") from None
-        if text and value < minimum:
-            raise OptionError(f"{name} is {value}; it has to be at least {minimum}")
-        return value
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        text = self.text(name).lower()
-        if text not in ("", "true", "false"):
-            raise OptionError(f"{name} is {text!r}, not true or false")
-        return default if not text else text == "true"
-
-    def choice(self, name: str, allowed: Iterable[str], default: str) -> str:
-        text = self.text(name, default).lower()
-        if text not in (choices := tuple(allowed)):
-            raise OptionError(f"{name} is {text!r}; allowed are {', '.join(choices)}")
-        return text
-
-
 @dataclass(frozen=True, slots=True)
 class TableOptions:
     """What a table looks like, before it is known whether it is read as a batch or as a stream."""
@@ -140,14 +115,14 @@ class TableOptions:
 
 
 def table_options(options: Mapping[str, str]) -> TableOptions:
-    given = _Given(options, _READ | _WRITE)
+    given = Given(options, _READ | _WRITE)
     named = bool(given.text("columns"))
     return TableOptions(_columns(given), _shape(given), named)
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """`OptionError` when they do not fit together."""
-    given = _Given(options, _READ)
+    given = Given(options, _READ)
     has_broker = bool(given.text("bootstrap") or given.text("kafka.bootstrap.servers"))
     if streaming and given.text("path") and not has_broker:
         raise OptionError("a stream needs a broker beside its path: set kafka.bootstrap.servers")
@@ -174,7 +149,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    given = _Given(options, _WRITE)
+    given = Given(options, _WRITE)
     codec = given.text("compression") or given.text("kafka.compression.type") or "none"
     if codec.upper() not in Compression.__members__:
         raise OptionError(f"compression is {codec!r}; allowed are {', '.join(Compression.__members__).lower()}")
@@ -183,13 +158,10 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _cluster(given: _Given) -> ClusterSettings:
+def _cluster(given: Given) -> ClusterSettings:
     bootstrap = given.text("bootstrap") or given.text("kafka.bootstrap.servers")
     if not bootstrap:
         raise OptionError("the option bootstrap (host:port) is missing")
-    protocol = given.text("kafka.security.protocol", "PLAINTEXT").upper()
-    if protocol != "PLAINTEXT":
-        raise OptionError(f"kafka.security.protocol is {protocol}; only PLAINTEXT is known so far")
     try:
         parse_bootstrap(bootstrap)
     except ValueError as error:
@@ -199,10 +171,11 @@ def _cluster(given: _Given) -> ClusterSettings:
         given.text("kafka.client.id", "tpc-spark"),
         given.number("kafka.request.timeout.ms", 30_000) / 1000,
         given.number("retrySeconds", 60),
+        security_of(given),
     )
 
 
-def _selection(given: _Given) -> Selection:
+def _selection(given: Given) -> Selection:
     said = [name for name in ("subscribe", "subscribePattern", "assign") if given.text(name)]
     if len(said) != 1:
         raise OptionError(f"exactly one of subscribe, subscribePattern and assign is needed, not {len(said)}")
@@ -218,7 +191,7 @@ def _selection(given: _Given) -> Selection:
         raise OptionError(f'assign has the form {{"topic": [0, 1]}}: {error}') from None
 
 
-def _columns(given: _Given) -> tuple[str, ...]:
+def _columns(given: Given) -> tuple[str, ...]:
     listed = tuple(name.strip() for name in given.text("columns").split(",") if name.strip())
     if not listed:
         return COLUMNS if given.flag("includeHeaders", default=False) else COLUMNS[:-1]
@@ -228,7 +201,7 @@ def _columns(given: _Given) -> tuple[str, ...]:
     return listed
 
 
-def _shape(given: _Given) -> RowShape:
+def _shape(given: Given) -> RowShape:
     return RowShape(
         _value_format(given),
         Mode(given.choice("mode", Mode, Mode.FAILFAST)),
@@ -236,7 +209,7 @@ def _shape(given: _Given) -> RowShape:
     )
 
 
-def _value_format(given: _Given) -> ValueFormat:
+def _value_format(given: Given) -> ValueFormat:
     name = FormatName(given.choice("valueFormat", FormatName, FormatName.RAW))
     belongs = {
         FormatName.RAW: (),
@@ -251,21 +224,13 @@ def _value_format(given: _Given) -> ValueFormat:
             raise OptionError(f"valueFormat={name} needs the option {option}")
     if name == FormatName.AVRO:
         text = given.text("avroSchema")
-        return ValueFormat(name, GivenSchema(text if text[0] in '{["' else _file(given, "avroSchema").decode()))
+        return ValueFormat(name, GivenSchema(text if text[0] in '{["' else given.file_text("avroSchema")))
     if name == FormatName.PROTOBUF:
-        return ValueFormat(name, GivenSchema(_file(given, "protobufDescriptor")), given.text("messageName"))
+        return ValueFormat(name, GivenSchema(given.file_bytes("protobufDescriptor")), given.text("messageName"))
     return ValueFormat(name, json_type=given.text("valueSchema"))
 
 
-def _file(given: _Given, name: str) -> bytes:
-    """What is in the file that an option names. Read on the driver: tasks may be on other machines."""
-    try:
-        return Path(given.text(name)).read_bytes()
-    except OSError as error:
-        raise OptionError(f"{name}: {error}") from None
-
-
-def _position(given: _Given, which: str, default: int, forbidden: int | None) -> Position:
+def _position(given: Given, which: str, default: int, forbidden: int | None) -> Position:
     names = {"earliest": EARLIEST, "latest": LATEST}
     text = given.text(f"{which}Offsets")
     offsets: dict[TopicPartition, int] = {}
@@ -286,7 +251,7 @@ def _position(given: _Given, which: str, default: int, forbidden: int | None) ->
     )
 
 
-def _per_partition(given: _Given, name: str, minimum: int) -> dict[TopicPartition, int]:
+def _per_partition(given: Given, name: str, minimum: int) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     try:
         for topic, numbers in _json(given, name).items():
@@ -299,7 +264,7 @@ def _per_partition(given: _Given, name: str, minimum: int) -> dict[TopicPartitio
     return found
 
 
-def _json(given: _Given, name: str) -> dict[str, Any]:
+def _json(given: Given, name: str) -> dict[str, Any]:
     try:
         value = json.loads(given.text(name))
     except ValueError as error:

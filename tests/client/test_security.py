@@ -1,0 +1,195 @@
+"""TLS and SASL of the client: against a server that ends both before a broker, and the vectors of the RFCs."""
+
+import pickle
+import shutil
+import ssl
+
+import pytest
+
+from tests.support.broker_process import TpcBroker
+from tests.support.tls_proxy import Proxy, make_certificates, server_context
+from tpc_broker.client import requests
+from tpc_broker.client.cluster import Cluster, ClusterSettings
+from tpc_broker.client.errors import AuthenticationError, UnreachableError
+from tpc_broker.client.producing import Producer, RecordsPart
+from tpc_broker.client.reading import RangeReader, ReadSettings
+from tpc_broker.client.requests import TopicPartition
+from tpc_broker.client.sasl import Plain, Scram
+from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings, TlsSettings, tls_context
+from tpc_broker.kafka import records as codec
+
+USERS = {"al=i,ce": "pass,word=1", "bob": "b"}
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make certificates with")
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+class AdvertisingBroker(TpcBroker):
+    """Tells its clients another address than its own."""
+
+    advertised = ""
+
+    def command(self):
+        return [*super().command(), "--advertise", self.advertised]
+
+
+@pytest.fixture
+def behind(tmp_path):
+    """behind(proxy): a broker that says it is where the proxy is."""
+    started = []
+
+    def start(proxy):
+        broker = AdvertisingBroker(tmp_path / "broker", cores_count=1)
+        broker.advertised = proxy.address
+        broker.start()
+        proxy.connect_to(broker.host, broker.ports[0])
+        started.extend([proxy, broker])
+        return broker
+
+    yield start
+    for one in started:
+        one.close() if isinstance(one, Proxy) else one.stop()
+
+
+def cluster(proxy, tls=None, sasl=None, retry_seconds=10):
+    security = SecuritySettings(tls, sasl)
+    return Cluster(ClusterSettings(proxy.address, "test", 5, retry_seconds=retry_seconds, security=security))
+
+
+def write_and_read(made, topic="t"):
+    where = TopicPartition(topic, 0)
+    made.create_topic(topic, 1)
+    records = [codec.Record(b"v%d" % number, None, 1_700_000_000_000) for number in range(3)]
+    data = codec.build_batch(records)[61:]
+    Producer(made).send({where: RecordsPart(data, 3, 1_700_000_000_000, 1_700_000_000_000)})
+    end = made.list_offsets({where: requests.LATEST})[where]
+    chunks = RangeReader(made, where, 0, end, ReadSettings()).chunks()
+    return [record.value for chunk in chunks for record in codec.read_records(chunk.records)]
+
+
+def test_tls_with_every_way_of_being_wrong(certificates, behind):
+    proxy = Proxy(server_context(certificates))
+    behind(proxy)
+    trusted = (certificates / "ca.pem").read_text()
+    with cluster(proxy, TlsSettings(trusted)) as made:
+        assert write_and_read(made) == [b"v0", b"v1", b"v2"]
+    for settings, said in (
+        (TlsSettings((certificates / "other-ca.pem").read_text()), "certificate verify failed"),
+        (TlsSettings(), "certificate verify failed"),
+    ):
+        with cluster(proxy, settings) as made, pytest.raises(AuthenticationError, match=said):
+            made.topic_names()
+    with cluster(proxy, retry_seconds=0.2) as made, pytest.raises(UnreachableError):
+        made.topic_names()
+    proxy.context = server_context(certificates, "elsewhere")
+    with cluster(proxy, TlsSettings(trusted)) as made, pytest.raises(AuthenticationError, match="IP address mismatch"):
+        made.topic_names()
+    with cluster(proxy, TlsSettings(trusted, checks_host_name=False)) as made:
+        assert made.topic_names() == ["t"]
+    proxy.context.maximum_version = ssl.TLSVersion.TLSv1_2
+    newest = TlsSettings(trusted, version_min="TLSv1.3", checks_host_name=False)
+    with cluster(proxy, newest) as made, pytest.raises(AuthenticationError, match="no TLS with"):
+        made.topic_names()
+    proxy.context = None
+    refused = (AuthenticationError, UnreachableError)
+    with cluster(proxy, TlsSettings(trusted), retry_seconds=0.2) as made, pytest.raises(refused):
+        made.topic_names()
+
+
+def test_client_certificates(certificates, behind):
+    proxy = Proxy(server_context(certificates, asks_client=True))
+    behind(proxy)
+    trusted, own = (certificates / "ca.pem").read_text(), (certificates / "client.pem").read_text()
+    locked = (certificates / "client-locked.key").read_text()
+    with cluster(proxy, TlsSettings(trusted, own, (certificates / "client.key").read_text())) as made:
+        assert write_and_read(made)
+    with cluster(proxy, TlsSettings(trusted, own + locked, key_password="key-word")) as made:
+        assert made.topic_names() == ["t"]
+    refused = (AuthenticationError, UnreachableError)
+    with cluster(proxy, TlsSettings(trusted), retry_seconds=0.2) as made, pytest.raises(refused):
+        made.topic_names()
+    for wrong in (TlsSettings(trusted, own, locked, "wrong"), TlsSettings("rubbish"), TlsSettings(trusted, own)):
+        with pytest.raises(AuthenticationError, match="cannot be used"):
+            tls_context(wrong)
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_sasl_over_tls_and_without(certificates, behind, mechanism):
+    proxy = Proxy(server_context(certificates), USERS)
+    behind(proxy)
+    tls = TlsSettings((certificates / "ca.pem").read_text())
+    settings = SaslSettings(mechanism, "al=i,ce", USERS["al=i,ce"])
+    with cluster(proxy, tls, settings) as made:
+        assert write_and_read(made) == [b"v0", b"v1", b"v2"]
+    proxy.context = None
+    with cluster(proxy, None, settings) as made:
+        assert made.topic_names() == ["t"]
+    for wrong in (SaslSettings(mechanism, "al=i,ce", "x"), SaslSettings(mechanism, "eve", "x")):
+        said = f"does not let {wrong.username}"
+        with cluster(proxy, None, wrong) as made, pytest.raises(AuthenticationError, match=said):
+            made.topic_names()
+    with cluster(proxy, retry_seconds=0.2) as made, pytest.raises(UnreachableError):
+        made.topic_names()
+    if mechanism != Mechanism.PLAIN:
+        proxy.lies = True
+        said = "does not know the password"
+        with cluster(proxy, None, settings) as made, pytest.raises(AuthenticationError, match=said):
+            made.topic_names()
+
+
+def test_a_session_that_ends_soon_is_made_anew(behind):
+    proxy = Proxy(None, USERS, lifetime_ms=1)
+    behind(proxy)
+    with cluster(proxy, None, SaslSettings(Mechanism.PLAIN, "bob", "b")) as made:
+        assert write_and_read(made) == [b"v0", b"v1", b"v2"]
+        assert proxy.handshakes_count > 2
+
+
+def test_a_broker_without_sasl_is_not_talked_to(tmp_path, behind):
+    proxy = Proxy()
+    behind(proxy)
+    bob = SaslSettings(Mechanism.PLAIN, "bob", "b")
+    with cluster(proxy, None, bob) as made, pytest.raises(AuthenticationError, match="knows no SASL"):
+        made.topic_names()
+
+
+def test_scram_against_the_vectors_of_rfc_7677():
+    nonce = "rOprNGfwEbeRWgbNEkqO"
+    server_first = f"r={nonce}%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
+    settings = SaslSettings(Mechanism.SCRAM_SHA_256, "user", "pencil")
+    machine = Scram(settings, nonce)
+    assert machine.first() == f"n,,n=user,r={nonce}".encode()
+    assert machine.next(server_first) == (
+        f"c=biws,r={nonce}%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=".encode()
+    )
+    assert machine.next(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=") is None
+    for answer, said in (
+        (b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95H4=", "does not know the password"),
+        (b"e=invalid-proof", "refused the SCRAM proof: invalid-proof"),
+        (b"", "malformed"),
+    ):
+        machine = Scram(settings, nonce)
+        machine.next(server_first)
+        with pytest.raises(AuthenticationError, match=said):
+            machine.next(answer)
+    for answer, said in (
+        (b"r=another,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "not one for this client"),
+        (f"r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode(), "not one for this client"),
+        (f"r={nonce}x,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=1".encode(), "asks for 1 SCRAM iterations"),
+        (f"r={nonce}x,i=4096".encode(), "malformed"),
+    ):
+        with pytest.raises(AuthenticationError, match=said):
+            Scram(settings, nonce).next(answer)
+
+
+def test_plain_and_what_settings_show():
+    assert Plain(SaslSettings(Mechanism.PLAIN, "a", "b")).first() == b"\0a\0b"
+    with pytest.raises(AuthenticationError):
+        Plain(SaslSettings(Mechanism.PLAIN, "a\0", "b"))
+    settings = SecuritySettings(TlsSettings(key_password="hush"), SaslSettings(Mechanism.PLAIN, "a", "hush"))
+    assert "hush" not in repr(settings)
+    assert pickle.loads(pickle.dumps(settings)) == settings

@@ -1,0 +1,58 @@
+"""Options as a user gave them: names in any case, values as text, and what is wrong with them said by name."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+
+class OptionError(ValueError):
+    """An option that is unknown, missing, or says something impossible; the message names it."""
+
+
+class Given:
+    """The options as the user gave them, names in any case."""
+
+    def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
+        names = {name.lower(): name for name in known}
+        unknown = sorted(name for name in options if name.lower() not in names)
+        if unknown:
+            raise OptionError(f"unknown option {', '.join(unknown)}; known are {', '.join(sorted(names.values()))}")
+        self._values = {names[name.lower()]: str(value) for name, value in options.items()}
+
+    def text(self, name: str, default: str = "") -> str:
+        return self._values.get(name, default).strip()
+
+    def has(self, name: str) -> bool:
+        """Whether it was given at all, if only as an empty text."""
+        return name in self._values
+
+    def file_bytes(self, name: str) -> bytes:
+        """What is in the file that an option names. Read on the driver: tasks may be on other machines."""
+        try:
+            return Path(self.text(name)).read_bytes()
+        except OSError as error:
+            raise OptionError(f"{name}: {error}") from None
+
+    def file_text(self, name: str) -> str:
+        return self.file_bytes(name).decode(errors="replace")
+
+    def number(self, name: str, default: int, minimum: int = 1) -> int:
+        text = self.text(name)
+        try:
+            value = int(text) if text else default
+        except ValueError:
+            raise OptionError(f"{name} is {text!r}, not a number") from None
+        if text and value < minimum:
+            raise OptionError(f"{name} is {value}; it has to be at least {minimum}")
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self.text(name).lower()
+        if text not in ("", "true", "false"):
+            raise OptionError(f"{name} is {text!r}, not true or false")
+        return default if not text else text == "true"
+
+    def choice(self, name: str, allowed: Iterable[str], default: str) -> str:
+        text = self.text(name, default).lower()
+        if text not in (choices := tuple(allowed)):
+            raise OptionError(f"{name} is {text!r}; allowed are {', '.join(choices)}")
+        return text
