@@ -29,7 +29,7 @@ def test_every_record_is_in_the_archive_once_though_the_job_was_killed(spark, br
     job = subprocess.Popen(command(broker, topic, out), start_new_session=True, stderr=subprocess.DEVNULL)
     give_up_at = time.monotonic() + DEADLINE_SECONDS
     try:
-        while not (out / "_spark_metadata" / "1").exists():
+        while not (out / "_spark_metadata" / "2.compact").exists():
             assert job.poll() is None, "the job ended before it could be killed"
             assert time.monotonic() < give_up_at, "the job never finished its second epoch"
             time.sleep(0.02)

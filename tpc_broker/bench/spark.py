@@ -203,7 +203,7 @@ class SparkRun:
         return self.base / f"parquet-{next(self._numbers)}"
 
     def _archive_jobs(self) -> Iterator[Job]:
-        from tpc_broker.spark.archive import COLUMNS, ArchiveJob, archive  # noqa: PLC0415 - needs the extra `spark`
+        from tpc_broker.spark.pipelines.archive import COLUMNS, ArchiveJob, archive  # noqa: PLC0415 - needs the extra `spark`
 
         def ready() -> tuple[float, int]:
             rows, out = self._ready().selectExpr(*COLUMNS), self._out()

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import click
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
     ProgressColumn,
     SpinnerColumn,
+    Task,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 Advance = Callable[[int, int], None]
 """Called with the number of records so far and the bytes added since the last call."""
 REFRESH_EVERY = 500
+LINE_SECONDS = 30.0
 
 
 @contextmanager
@@ -43,3 +50,49 @@ def count_progress(label: str, total_bytes: int | None, *, quiet: bool = False) 
 
         yield advance
         bar.update(task, advance=waiting_bytes)
+
+
+class _RowsColumn(ProgressColumn):
+    """Rows a second, and how long it will take; behind a source that goes on for ever, how far behind."""
+
+    def render(self, task: Task) -> Text:
+        parts = [f"{task.completed:,.0f} rows"]
+        if task.finished_speed or task.speed:
+            parts.append(f"{task.finished_speed or task.speed or 0:,.0f} rows/s")
+        if task.fields["lag_rows"] is not None:
+            parts.append(f"{task.fields['lag_rows']:,} behind")
+        return Text("  ".join(parts))
+
+
+class RowsProgress:
+    """What a pipeline tells while it runs: a bar on a terminal, a line now and then where there is none."""
+
+    def __init__(self, label: str, bar: Progress | None) -> None:
+        self._label = label
+        self._bar = bar
+        self._task = None if bar is None else bar.add_task(label, total=None, lag_rows=None)
+        self._next_line_at = time.monotonic() + LINE_SECONDS
+
+    def __call__(self, rows_count: int, rows_total: int | None, lag_rows: int | None) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=rows_count, total=rows_total, lag_rows=lag_rows)
+        elif time.monotonic() >= self._next_line_at:
+            self._next_line_at += LINE_SECONDS
+            total = "" if rows_total is None else f" of {rows_total}"
+            behind = "" if lag_rows is None else f", {lag_rows} behind"
+            click.echo(f"{self._label}: {rows_count}{total} rows{behind}", err=True)
+
+
+@contextmanager
+def rows_progress(label: str, *, quiet: bool) -> Iterator[RowsProgress | None]:
+    """None: nobody is to be told."""
+    if quiet:
+        yield None
+        return
+    if not sys.stderr.isatty():
+        yield RowsProgress(label, None)
+        return
+    texts = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _RowsColumn())
+    columns: list[ProgressColumn | str] = [SpinnerColumn(), *texts, TimeElapsedColumn(), "eta", TimeRemainingColumn()]
+    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=20) as bar:
+        yield RowsProgress(label, bar)

@@ -22,6 +22,7 @@ VERSION_MAX: Final = {
     ApiKey.CREATE_TOPICS: 7,
     ApiKey.SASL_HANDSHAKE: 1,
     ApiKey.SASL_AUTHENTICATE: 2,
+    ApiKey.DESCRIBE_CONFIGS: 4,
 }
 """The newest version of each API whose meaning this client knows."""
 

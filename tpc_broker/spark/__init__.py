@@ -25,8 +25,8 @@ Options for writing: `bootstrap`, `topic` (or a column `topic`), `compression`, 
 
 Modules: `options` (what the options say), `ranges` (which offsets a read covers and how they become tasks), `source`
 (readers), `sink` (writers), `epochs` (which epochs of streaming writes are done), `segments` (files without a broker),
-`tasks` (connections inside Spark's Python workers), `session` (sessions for own jobs), `archive` (topic to Parquet),
-`demo` (all of it on real input).
+`tasks` (connections inside Spark's Python workers), `session` (sessions for own jobs), `pipelines` (whole programs, as
+`tpc pipeline` starts them), `demo` (all of it on real input).
 
 Invariants: a task reads its range whole or fails; control records and aborted transactions are never rows; no step in
 Python per row.

@@ -29,7 +29,7 @@ from tpc_broker.client.producing import Producer
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.native_columns import RecordsWriter
-from tpc_broker.spark.archive import ArchiveJob, archive, default_checkpoint
+from tpc_broker.spark.pipelines.archive import ArchiveJob, archive, default_checkpoint
 from tpc_broker.spark.session import make_session
 
 TOPIC: Final = "web-events"
@@ -183,7 +183,7 @@ def run(folder: Path, count: int, seed: int, master: str) -> None:
         console.print(f"A broker on {address}, data in {folder / 'data'}")
         seconds = send(address, count, seed)
         console.print(f"{count:,} events sent in {seconds:.1f} s, all of them on the disk")
-        spark = make_session("tpc demo", master, spark__sql__shuffle__partitions="4")
+        spark = make_session("tpc demo", master, configuration={"spark.sql.shuffle.partitions": "4"})
         try:
             rows = top_pages(spark, address, str(folder / "top-pages"))
             found = [(row.window.start, row.page, f"{row.visits:,}", f"{row.mean_ms:.0f}") for row in rows]

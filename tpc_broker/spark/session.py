@@ -1,18 +1,34 @@
 """A Spark session for this project's own jobs."""
 
+import logging
 import os
+import shutil
+import socket
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.source import TpcDataSource
 
+CONNECT_SECONDS: Final = 5.0
 
-def make_session(name: str, master: str, driver_memory: str = "1g", **configuration: str) -> Any:
-    """A session on ``master`` that knows ``tpc``; tasks use this interpreter where it is the same machine."""
+
+def make_session(
+    name: str, master: str, driver_memory: str = "1g", configuration: Mapping[str, str] | None = None, **more: str
+) -> Any:
+    """A session on ``master`` that knows ``tpc``.
+
+    ``more`` is configuration too, written `spark__sql__shuffle__partitions="4"`. Python tasks use this interpreter
+    where nothing else is said (`PYSPARK_PYTHON`, `spark.pyspark.python`) and the tasks run on this machine; elsewhere the
+    cluster's own `python3`, which must have this package. `PipelineError`: no Java, or nothing that could be a master.
+    """
+    check_master(master)
+    given = {**(configuration or {}), **{key.replace("__", "."): value for key, value in more.items()}}
     if master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
     builder = (
         SparkSession.builder.master(master)
         .appName(name)
@@ -22,8 +38,37 @@ def make_session(name: str, master: str, driver_memory: str = "1g", **configurat
         .config("spark.log.level", "ERROR")
         .config("spark.sql.session.timeZone", "UTC")
     )
-    for key, value in configuration.items():
-        builder = builder.config(key.replace("__", "."), value)
+    for key, value in given.items():
+        builder = builder.config(key, value)
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # a page for every mistake in SQL
     session = builder.getOrCreate()
     session.dataSource.register(TpcDataSource)
     return session
+
+
+def check_master(master: str) -> None:
+    """What Spark would find out only after a minute, or say in a hundred lines."""
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+        raise PipelineError("Spark needs Java 17 or newer, and there is none (on Debian: default-jre-headless)")
+    scheme, separator, rest = master.partition("://")
+    if scheme == "sc":
+        raise PipelineError("pipelines need a classic session; Spark Connect (sc://) cannot run them")
+    if scheme == "spark" and separator:
+        _check_listening(rest)
+    elif not separator and not (master in ("local", "yarn") or (master.startswith("local[") and master.endswith("]"))):
+        raise PipelineError(f"--master {master}: expected local[N], spark://host:port, yarn or k8s://…")
+
+
+def _check_listening(addresses: str) -> None:
+    problem = ""
+    for address in addresses.split(","):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise PipelineError(f"--master spark://{addresses}: expected spark://host:port")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            problem = str(error)
+        else:
+            return
+    raise PipelineError(f"no Spark master answers at spark://{addresses} ({problem})")

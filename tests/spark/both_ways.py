@@ -1,0 +1,39 @@
+"""A driver of its own for tests that kill it, or that run it on a cluster: an archive and a streaming copy at once.
+
+python -m tests.spark.both_ways MASTER BOOTSTRAP SOURCE TARGET FOLDER ROWS_PER_EPOCH [KEY=VALUE …]
+"""
+
+import sys
+from pathlib import Path
+
+from tpc_broker.spark.pipelines.archive import ArchiveJob, archive
+from tpc_broker.spark.session import make_session
+
+
+def start_copy(spark, bootstrap, source, target, folder, rows_per_epoch):
+    """A streaming query from one topic to another, everything that is there now."""
+    reader = spark.readStream.format("tpc").option("bootstrap", bootstrap).option("subscribe", source)
+    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", rows_per_epoch)
+    rows = reader.load().select("key", "value", "timestamp")
+    writer = rows.writeStream.format("tpc").option("bootstrap", bootstrap).option("topic", target)
+    writer = writer.option("checkpointLocation", str(Path(folder) / "copy")).queryName("copy")
+    return writer.trigger(availableNow=True).start()
+
+
+def archive_job(bootstrap, source, folder, rows_per_epoch):
+    out = Path(folder) / "archive"
+    return ArchiveJob(bootstrap, source, str(out), str(out / "_checkpoint"), rows_per_epoch=rows_per_epoch)
+
+
+def main():
+    master, bootstrap, source, target, folder, rows_per_epoch, *more = sys.argv[1:]
+    configuration = dict(entry.split("=", 1) for entry in more)
+    spark = make_session("both ways", master, "700m", configuration)
+    copy = start_copy(spark, bootstrap, source, target, folder, int(rows_per_epoch))
+    archive(spark, archive_job(bootstrap, source, folder, int(rows_per_epoch)))
+    copy.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""What the commands of ``tpc pipeline`` share: options, a session, progress, errors in one line."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import re
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpc_broker.cli.connection import DEFAULT_BOOTSTRAP, fail, print_json, print_table
+from tpc_broker.cli.progress import rows_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SIZES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3}
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes with a unit: 128MB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", str(value).strip().lower())
+        if not found or not int(found[1]):
+            self.fail(f"{value!r} is not a size; write it as 128MB", param, ctx)
+        return int(found[1]) * SIZES[found[2]]
+
+
+class Place(click.ParamType[tuple[str, str]]):
+    """Where to begin or to end in a topic, as a kind and its value: ("offsets", …) or ("time", milliseconds)."""
+
+    name = "place"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        text = str(value).strip()
+        if text in ("earliest", "latest"):
+            return "offsets", text
+        if text.startswith("{"):
+            try:
+                json.loads(text)
+            except ValueError as error:
+                self.fail(f"{text} is not JSON: {error}", param, ctx)
+            return "offsets", text
+        try:
+            when = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f'{text!r} is none of earliest, latest, 2026-11-21T10:00, {{"topic": {{"0": 5}}}}', param, ctx)
+        if when.tzinfo is None:
+            when = when.replace(tzinfo=UTC)
+        return "time", str(int(when.timestamp() * 1000))
+
+
+def window_options(start: tuple[str, str] | None, end: tuple[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """The data source's options for a window."""
+    names = {"offsets": "Offsets", "time": "Timestamp"}
+    given = (("starting", start), ("ending", end))
+    return tuple((f"{which}{names[place[0]]}", place[1]) for which, place in given if place is not None)
+
+
+def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What every job takes: where the broker is, where Spark is, how to print."""
+    added = (
+        click.option("--bootstrap", default=DEFAULT_BOOTSTRAP, show_default=True, metavar="HOST:PORT",
+                     help="Any core of any node."),
+        click.option("--master", default="local[*]", show_default=True,
+                     help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…"),
+        click.option("--driver-memory", default="1g", show_default=True),
+        click.option("--conf", "configuration", multiple=True, metavar="KEY=VALUE",
+                     help="More of Spark's configuration; may be given several times."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON value for programs, no progress."),
+    )  # fmt: skip
+    return add_options(command, added)
+
+
+def window_choices(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--from and --until of a topic."""
+    how = 'earliest, latest, a time (2026-11-21T10:00, UTC) or {"topic": {"0": 5}}'
+    added = (
+        click.option("--from", "start", type=Place(), metavar="PLACE", help=f"Where to begin: {how}."),
+        click.option("--until", "end", type=Place(), metavar="PLACE", help="Where to end, in the same forms."),
+    )
+    return add_options(command, added)
+
+
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How rows go into a topic."""
+    added = (
+        click.option("--partitions", type=click.Choice(["key", "same"]), default="key", show_default=True,
+                     help="The key decides the partition, or it is that of the source."),
+        click.option("--rate", metavar="RATE", help="At most so much: 5000 (records a second) or 20MB/s."),
+        click.option("--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="zstd",
+                     show_default=True, help="Of the batches."),
+    )  # fmt: skip
+    return add_options(command, added)
+
+
+def add_options(command: Callable[..., Any], added: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(added), command)
+
+
+def run(name: str, options: dict[str, Any], work: Callable[[Any, Any], Any], topics: tuple[str, ...] = ()) -> Any:
+    """``work(session, on_progress)``, when the topics are there; whatever goes wrong is one line."""
+    configuration = dict(_key_and_value(entry) for entry in options["configuration"])
+    watched = program("pipelines.progress")
+    with errors_in_one_line():
+        if topics:
+            program("pipelines.topics").check_topics(options["bootstrap"], topics)
+        with (
+            _spark(f"tpc {name}", options["master"], options["driver_memory"], configuration) as spark,
+            rows_progress(name, quiet=options["as_json"]) as show,
+        ):
+            if show is None:
+                return work(spark, watched.unwatched)
+            return work(spark, lambda said: show(said.rows_count, said.rows_total, said.lag_rows))
+
+
+def report(options: dict[str, Any], title: str, facts: dict[str, Any]) -> None:
+    """What the job did: a table, or JSON."""
+    if options["as_json"]:
+        print_json(facts)
+        return
+    cells = [f"{value:,}" if isinstance(value, int) else value for value in facts.values()]
+    print_table([name.replace("_", " ") for name in facts], [cells], title=title)
+
+
+def program(name: str) -> Any:
+    """A module of `tpc_broker.spark`, which is there when PySpark is."""
+    try:
+        return importlib.import_module(f"tpc_broker.spark.{name}")
+    except ModuleNotFoundError as error:
+        fail(f"{error}; install the extra: pip install 'tpc-broker[spark]'")
+
+
+def _key_and_value(entry: str) -> tuple[str, str]:
+    key, separator, value = entry.partition("=")
+    if not separator or not key.startswith("spark."):
+        fail(f"--conf {entry}: expected spark.KEY=VALUE", 2)
+    return key, value
+
+
+@contextmanager
+def _spark(name: str, master: str, driver_memory: str, configuration: dict[str, str]) -> Iterator[Any]:
+    session = program("session").make_session(name, master, driver_memory, configuration)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        fail("stopped; the next run goes on from here", 130)
+    except Exception as error:  # noqa: BLE001 - whatever the query ended with
+        fail(_last_line(error))
+
+
+def _last_line(error: Exception) -> str:
+    """What a task said, without the stack that Spark puts around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if "Error: " in line and line.startswith("tpc_broker.")]
+    return (named or lines or [repr(error)])[-1 if named else 0]

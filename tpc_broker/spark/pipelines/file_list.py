@@ -1,0 +1,212 @@
+"""Which files make up an archive: a list that changes as a whole.
+
+Theory of operation
+    A folder of Parquet files cannot be changed in one step, a list of its files can. The list is kept where Spark's own
+    file sink keeps one, in `_spark_metadata`, and in the same form (one JSON object a line after `v1`), so every
+    `spark.read.parquet(folder)` reads exactly the listed files. Each change writes the next number, always as a whole
+    list (Spark calls such a file `N.compact`; when the last two of them have neighbouring numbers, it reads only the
+    last). Appearing under its name is the commit: no file may have been there before, so of two jobs that write the
+    same archive one is refused. Spark passes over fields that it does not know; the first line carries our state.
+
+    A file that is not listed does not exist: it is the remainder of a job that was killed before its commit, and the
+    next job deletes it. Whoever is about to delete such files first commits a list of its own (`take_over`), so that a
+    job that is still alive and has moved files into place cannot commit them any more. Files that a merge replaced are
+    kept for a while, for readers that began with the older list.
+
+    The list names whole paths, as Spark's does. A folder that was moved is repaired by `take_over`.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tpc_broker.spark.pipelines.errors import PipelineError
+from tpc_broker.spark.pipelines.folder import Folder
+
+LIST_FOLDER: Final = "_spark_metadata"
+STAGING: Final = "_staging"
+_LISTS_KEPT: Final = 8
+_BLOCK_BYTES: Final = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """``name`` is relative to the archive's folder, e.g. ``date=2026-11-21/part-….parquet``."""
+
+    name: str
+    size_bytes: int
+    rows_count: int
+    modified_ms: int
+
+    @property
+    def folder(self) -> str:
+        return self.name.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One state of the archive.
+
+    ``epochs``: by query, the last epoch that is in the files. ``replaced``: files that merges replaced, with the time
+    (ms). ``state``: what a job keeps beside its rows, committed with them; plain JSON.
+    """
+
+    number: int = -1
+    files: tuple[DataFile, ...] = ()
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    replaced: Mapping[str, int] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows_count(self) -> int:
+        return sum(file.rows_count for file in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+def to_text(listing: Listing, url: str) -> str:
+    """The list as Spark reads it, for an archive at ``url``."""
+    lines = ["v1"]
+    ours = {"epochs": dict(listing.epochs), "replaced": dict(listing.replaced), "state": dict(listing.state)}
+    for file in listing.files:
+        line: dict[str, Any] = {
+            "path": f"{url}/{file.name}", "size": file.size_bytes, "isDir": False, "modificationTime": file.modified_ms,
+            "blockReplication": 1, "blockSize": _BLOCK_BYTES, "action": "add",
+            "tpcName": file.name, "tpcRows": file.rows_count,
+        }  # fmt: skip
+        if len(lines) == 1:
+            line["tpc"] = ours
+        lines.append(json.dumps(line))
+    return "\n".join(lines)
+
+
+def from_text(number: int, text: str) -> Listing:
+    """`ValueError` when it is not a list of ours."""
+    lines = text.splitlines()
+    if not lines or lines[0] != "v1":
+        raise ValueError("not a list of files")
+    files = []
+    ours: dict[str, Any] = {}
+    for line in lines[1:]:
+        row = json.loads(line)
+        if "tpcName" not in row:
+            raise ValueError("written by another program than tpc pipeline")
+        files.append(DataFile(row["tpcName"], row["size"], row["tpcRows"], row["modificationTime"]))
+        ours = row.get("tpc", ours)
+    return Listing(number, tuple(files), ours.get("epochs", {}), ours.get("replaced", {}), ours.get("state", {}))
+
+
+class FileList:
+    """The list of one archive, for one job (`take_over`) or for readers (`read`)."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.listing = Listing()
+
+    def read(self) -> Listing:
+        """The newest list; an empty one with number -1 where there is none."""
+        numbers = self._numbers()
+        if not numbers:
+            return Listing()
+        name = _list_name(numbers[-1])
+        try:
+            return from_text(numbers[-1], self.folder.read_text(name))
+        except (ValueError, KeyError) as error:
+            raise PipelineError(f"{self.folder.inside(name)}: {error}") from None
+
+    def take_over(self, keep_replaced_seconds: float) -> Listing:
+        """Become the one job that writes here, and delete what earlier ones left behind.
+
+        `PipelineError`: the folder holds something else.
+        """
+        self.listing = self.read()
+        if self.listing.number < 0:
+            strange = [entry.name for entry in self.folder.entries() if not entry.name.startswith(("_", "."))]
+            if strange:
+                raise PipelineError(f"{self.folder.path} holds {strange[0]} and is no archive; take an empty folder")
+            self.folder.make(LIST_FOLDER)
+        self.commit(self.listing)
+        self.folder.delete(STAGING)
+        self._delete_unlisted()
+        self.forget_replaced(keep_replaced_seconds)
+        return self.listing
+
+    def commit(self, listing: Listing) -> None:
+        """``listing`` is what readers see from now on."""
+        number = self.listing.number + 1
+        changed = replace(listing, number=number)
+        if not self.folder.write_new(_list_name(number), to_text(changed, self.folder.url)):
+            raise PipelineError(f"{self.folder.path} is being written by another job; only one may")
+        self.listing = changed
+        for old in self._numbers():
+            if old <= number - _LISTS_KEPT:
+                self.folder.delete(_list_name(old))
+
+    def stage(self, name: str) -> str:
+        """An empty place for new files, seen by nobody."""
+        self.folder.delete(f"{STAGING}/{name}")
+        return f"{STAGING}/{name}"
+
+    def move_in(self, staged: str, folder: str = "") -> list[DataFile]:
+        """Parquet files out of a staged folder (and of the folders inside it) to their place, not listed yet."""
+        found = []
+        self.folder.make(folder)
+        for entry in self.folder.entries(staged):
+            here = f"{staged}/{entry.name}"
+            if entry.is_folder:
+                found += self.move_in(here, f"{folder}/{entry.name}".lstrip("/"))
+            elif entry.name.endswith(".parquet"):
+                name = f"{folder}/{entry.name}".lstrip("/")
+                rows_count = self.folder.rows_in_parquet(here)
+                self.folder.move(here, name)
+                found.append(DataFile(name, entry.size_bytes, rows_count, entry.modified_ms))
+        return found
+
+    def replace(self, old: Iterable[DataFile], new: Iterable[DataFile], state: Mapping[str, Any] | None = None) -> None:
+        """In one commit, ``new`` instead of ``old``; the old ones stay on the disk until `forget_replaced`."""
+        gone = {file.name for file in old}
+        kept = tuple(file for file in self.listing.files if file.name not in gone)
+        replaced = {**self.listing.replaced, **dict.fromkeys(sorted(gone), int(time.time() * 1000))}
+        state = self.listing.state if state is None else state
+        self.commit(replace(self.listing, files=(*kept, *new), replaced=replaced, state=state))
+
+    def forget_replaced(self, keep_seconds: float) -> None:
+        """Delete files that were replaced longer ago than that."""
+        before_ms = (time.time() - keep_seconds) * 1000
+        old = {name for name, replaced_ms in self.listing.replaced.items() if replaced_ms <= before_ms}
+        if old:
+            for name in sorted(old):
+                self.folder.delete(name)
+            kept = {name: at for name, at in self.listing.replaced.items() if name not in old}
+            self.commit(replace(self.listing, replaced=kept))
+
+    def _delete_unlisted(self) -> None:
+        known = {file.name for file in self.listing.files} | self.listing.replaced.keys()
+        for name in list(self._files_below("")):
+            if name.endswith(".parquet") and name not in known:
+                self.folder.delete(name)
+
+    def _files_below(self, folder: str) -> Iterable[str]:
+        for entry in self.folder.entries(folder):
+            if entry.name.startswith(("_", ".")):
+                continue
+            name = f"{folder}/{entry.name}".lstrip("/")
+            if entry.is_folder:
+                yield from self._files_below(name)
+            else:
+                yield name
+
+    def _numbers(self) -> list[int]:
+        names = [entry.name.partition(".") for entry in self.folder.entries(LIST_FOLDER)]
+        foreign = [number for number, _, kind in names if number.isdigit() and kind != "compact"]
+        if foreign:
+            raise PipelineError(f"{self.folder.path} was written by another program than tpc pipeline")
+        return sorted(int(number) for number, _, _ in names if number.isdigit())
+
+
+def _list_name(number: int) -> str:
+    return f"{LIST_FOLDER}/{number}.compact"

@@ -1,0 +1,155 @@
+"""Where the records of a stepwise job come from: topics of a broker, or Parquet files.
+
+Both give the same columns (`topic`, `partition`, `offset`, `timestamp`, `key`, `value`, `headers`) and the same idea
+of a place: an offset in a partition. In Parquet that is not an archive, a file is a partition and a row's number its
+offset; its own columns are there too.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions
+
+from tpc_broker.client.cluster import ClusterSettings
+from tpc_broker.client.requests import TopicPartition
+from tpc_broker.spark.options import read_options
+from tpc_broker.spark.pipelines.errors import PipelineError
+from tpc_broker.spark.pipelines.file_list import LIST_FOLDER, FileList
+from tpc_broker.spark.pipelines.folder import Folder
+from tpc_broker.spark.pipelines.steps import Step
+from tpc_broker.spark.pipelines.topics import cluster_at
+from tpc_broker.spark.ranges import OffsetRange, Offsets, Planner
+
+WHOLE_RANGE: Final = 2**62
+_BYTES_PER_ROW_GUESS: Final = 100.0
+ARCHIVE_COLUMNS: Final = {"_topic", "_partition", "_offset", "_ts", "_key", "value"}
+
+
+class Origin(Protocol):
+    """What a stepwise job needs of its source."""
+
+    def bounds(self) -> tuple[Offsets, Offsets]:
+        """First and end offset of every partition, as they are now."""
+
+    def rows(self, step: Step) -> Any:
+        """A DataFrame of a step's records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From where to where a topic is read, as options of the data source: ``{"startingOffsets": "earliest"}``."""
+
+    options: tuple[tuple[str, str], ...] = ()
+
+
+EVERYTHING: Final = Window()
+
+
+class TopicOrigin:
+    """Topics, read through the broker."""
+
+    def __init__(
+        self, spark: Any, bootstrap: str, topics: str, window: Window = EVERYTHING, *, fails_on_data_loss: bool = True
+    ) -> None:
+        self._spark = spark
+        self._topics = topics
+        self._window = dict(window.options)
+        self._common = {"bootstrap": bootstrap, "failOnDataLoss": str(fails_on_data_loss).lower()}
+
+    def bounds(self) -> tuple[Offsets, Offsets]:
+        options = {**self._common, **self._window, "subscribe": self._topics}
+        options |= {"maxRecordsPerPartition": str(WHOLE_RANGE), "startingOffsetsByTimestampStrategy": "latest"}
+        planned = read_options(options, streaming=False)
+        settings = planned.cluster
+        assert isinstance(settings, ClusterSettings)
+        with cluster_at(settings.bootstrap) as cluster:
+            pieces = Planner(cluster, planned).batch()
+        start = {piece.where: piece.first_offset for piece in pieces}
+        return start, {piece.where: piece.end_offset for piece in pieces}
+
+    def rows(self, step: Step) -> Any:
+        reader = self._spark.read.format("tpc").options(**self._common).option("includeHeaders", "true")
+        places: dict[str, list[int]] = {}
+        for piece in step.ranges:
+            places.setdefault(piece.where.topic, []).append(piece.where.partition)
+        reader = reader.option("assign", json.dumps(places)).option("maxRecordsPerPartition", WHOLE_RANGE)
+        for option, edge in (("startingOffsets", "first_offset"), ("endingOffsets", "end_offset")):
+            reader = reader.option(option, json.dumps(_by_topic(step.ranges, edge)))
+        return reader.load()
+
+
+class ParquetOrigin:
+    """An archive, or other Parquet files."""
+
+    def __init__(self, spark: Any, folder: str, topics: tuple[str, ...] = ()) -> None:
+        """``topics``: of an archive, only these. `PipelineError`: there is nothing to read."""
+        if not Folder(spark, folder).exists():
+            raise PipelineError(f"there is no folder {folder}")
+        try:
+            found = spark.read.parquet(folder)
+        except PySparkException as error:
+            raise PipelineError(f"{folder} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+        self._listed = FileList(Folder(spark, folder)).read() if Folder(spark, folder).exists(LIST_FOLDER) else None
+        self.is_archive = set(found.columns) >= ARCHIVE_COLUMNS
+        self._rows = _archive_rows(found) if self.is_archive else _other_rows(found)
+        if topics:
+            if not self.is_archive:
+                raise PipelineError(f"{folder} is no archive, so it has no topics to choose from")
+            self._rows = self._rows.where(self._rows.topic.isin(*topics))
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._rows.columns)
+
+    def bytes_per_row(self) -> float:
+        """About, on the disk; a guess where nobody wrote it down."""
+        if self._listed is None or not self._listed.rows_count:
+            return _BYTES_PER_ROW_GUESS
+        return self._listed.size_bytes / self._listed.rows_count
+
+    def everything(self) -> Any:
+        return self._rows
+
+    def bounds(self) -> tuple[Offsets, Offsets]:
+        offset = functions.col("offset")
+        spans = self._rows.groupBy("topic", "partition").agg(functions.min(offset), functions.max(offset))
+        start, end = {}, {}
+        for topic, partition, first, last in spans.collect():
+            start[TopicPartition(topic, partition)] = first
+            end[TopicPartition(topic, partition)] = last + 1
+        return start, end
+
+    def rows(self, step: Step) -> Any:
+        return self._rows.where(" OR ".join(_condition(piece) for piece in step.ranges))
+
+
+def _archive_rows(frame: Any) -> Any:
+    headers = ["headers"] if "headers" in frame.columns else []
+    return frame.selectExpr(
+        "_topic AS topic", "_partition AS partition", "_offset AS offset", "_ts AS timestamp", "_key AS key", "value",
+        *headers,
+    )  # fmt: skip
+
+
+def _other_rows(frame: Any) -> Any:
+    own = [f"`{name}`" for name in frame.columns if name not in ("topic", "partition", "offset")]
+    return frame.selectExpr(
+        *own, "_metadata.file_path AS topic", "0 AS partition", "_metadata.row_index AS offset"
+    )
+
+
+def _condition(piece: OffsetRange) -> str:
+    topic = piece.where.topic.replace("\\", "\\\\").replace("'", "\\'")
+    return (
+        f"(topic = '{topic}' AND partition = {piece.where.partition} "
+        f"AND offset >= {piece.first_offset} AND offset < {piece.end_offset})"
+    )
+
+
+def _by_topic(ranges: tuple[OffsetRange, ...], edge: str) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for piece in ranges:
+        found.setdefault(piece.where.topic, {})[str(piece.where.partition)] = getattr(piece, edge)
+    return found

@@ -1,0 +1,89 @@
+"""Rows of a step into a topic: which columns, which partition, in which order, how fast."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tpc_broker.spark.pipelines.errors import PipelineError
+from tpc_broker.spark.pipelines.pace import Rate, paced
+from tpc_broker.spark.pipelines.topics import cluster_at, topic_configuration
+
+WRITABLE: Final = ("key", "value", "timestamp", "headers", "partition")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where rows go. ``keeps_partitions``: to the partition of the same number, else the key decides."""
+
+    bootstrap: str
+    topic: str
+    keeps_partitions: bool = False
+    compression: str = "none"
+    rate: Rate | None = None
+
+    def partitions_count(self) -> int:
+        with cluster_at(self.bootstrap) as cluster:
+            return len(cluster.partitions(self.topic))
+
+
+def write(frame: Any, target: Target) -> None:
+    """Append; acknowledged when this returns. Takes the columns that a topic has and leaves the others out."""
+    names = [name for name in WRITABLE if name in frame.columns and (name != "partition" or target.keeps_partitions)]
+    if "value" not in names:
+        raise PipelineError(f"there is no column value among {', '.join(frame.columns)}; say with --select what it is")
+    rows = frame.select(*names)
+    if target.rate is not None:
+        rows = paced(rows, target.rate)
+    writer = rows.write.format("tpc").mode("append").option("bootstrap", target.bootstrap)
+    writer.option("topic", target.topic).option("compression", target.compression).save()
+
+
+def in_order(frame: Any) -> Any:
+    """Records of one source partition by one task, in the order of their offsets."""
+    tasks_count = frame.sparkSession.sparkContext.defaultParallelism
+    return frame.repartition(tasks_count, "topic", "partition").sortWithinPartitions("topic", "partition", "offset")
+
+
+def check_partitions(target: Target, partition_max: int) -> None:
+    """`PipelineError` when a partition that rows are to go to is not there."""
+    count = target.partitions_count()
+    if target.keeps_partitions and partition_max >= count:
+        raise PipelineError(
+            f"{target.topic} has {count} partitions, and there are records of partition {partition_max}; "
+            "add partitions, or let the keys decide (--partitions key)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """What a topic does with old records. None: it keeps them, or takes them."""
+
+    retention_ms: int | None
+    age_ms_max: int | None
+    keeps_times: bool
+
+    def problem(self, topic: str, oldest_ms: int, now_ms: int) -> str | None:
+        """Why records as old as this would not stay (`FROM what` to do about it)."""
+        age_ms = now_ms - oldest_ms
+        if self.age_ms_max is not None and age_ms > self.age_ms_max:
+            return f"{topic} refuses records older than message.timestamp.before.max.ms = {self.age_ms_max}"
+        if self.retention_ms is not None and age_ms > self.retention_ms:
+            return f"{topic} would delete records older than retention.ms = {self.retention_ms}"
+        return None
+
+
+def lifetime(configuration: Mapping[str, str | None]) -> Lifetime:
+    def positive(name: str) -> int | None:
+        value = int(configuration.get(name) or -1)
+        return value if 0 <= value < 2**62 else None
+
+    deletes = "delete" in (configuration.get("cleanup.policy") or "delete")
+    return Lifetime(
+        positive("retention.ms") if deletes else None,
+        positive("message.timestamp.before.max.ms"),
+        configuration.get("message.timestamp.type") != "LogAppendTime",
+    )
+
+
+def target_lifetime(target: Target) -> Lifetime:
+    return lifetime(topic_configuration(target.bootstrap, target.topic))

@@ -1,0 +1,81 @@
+"""How far a pipeline is, for whoever watches it."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+POLL_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """``rows_total`` is what this run will have done at its end, as far as is known; ``lag_rows`` what waits in the
+    source of a job that goes on for ever.
+    """
+
+    rows_count: int
+    rows_total: int | None = None
+    lag_rows: int | None = None
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def unwatched(_progress: Progress) -> None:
+    """For jobs that nobody watches."""
+
+
+class StreamProgress:
+    """Adds up what a streaming query says about its epochs."""
+
+    def __init__(self) -> None:
+        self._rows_by_epoch: dict[int, int] = {}
+        self._lag_rows: int | None = None
+
+    @property
+    def rows_count(self) -> int:
+        return sum(self._rows_by_epoch.values())
+
+    @property
+    def epochs_count(self) -> int:
+        """Those that had rows."""
+        return sum(rows > 0 for rows in self._rows_by_epoch.values())
+
+    def take(self, query: Any) -> None:
+        for epoch in query.recentProgress:
+            self._rows_by_epoch[epoch.batchId] = epoch.numInputRows
+            self._lag_rows = sum(_lag_rows(source) for source in epoch.sources)
+
+    def now(self, *, follows: bool) -> Progress:
+        total = None if follows or self._lag_rows is None else self.rows_count + self._lag_rows
+        return Progress(self.rows_count, total, self._lag_rows if follows else None)
+
+
+def follow(query: Any, on_progress: OnProgress, *, follows: bool) -> StreamProgress:
+    """Until the query ends; raises what it ended with, and stops it on the way out."""
+    progress = StreamProgress()
+    try:
+        ended = False
+        while not ended:
+            ended = query.awaitTermination(POLL_SECONDS)
+            progress.take(query)
+            on_progress(progress.now(follows=follows))
+    finally:
+        query.stop()
+    return progress
+
+
+def _lag_rows(source: Any) -> int:
+    """Offsets between what an epoch reached and what the source had then."""
+    reached, latest = _offsets(source.endOffset), _offsets(source.latestOffset)
+    return sum(max(0, end - reached.get(where, 0)) for where, end in latest.items())
+
+
+def _offsets(text: str | None) -> dict[tuple[str, str], int]:
+    """{"topic": {"partition": offset}} made flat; nothing where the source says nothing of that form."""
+    try:
+        value = json.loads(text or "{}")
+        return {(topic, number): int(end) for topic, ends in value.items() for number, end in ends.items()}
+    except (AttributeError, TypeError, ValueError):
+        return {}

@@ -1,0 +1,140 @@
+"""A long job in steps, each of which is a range of offsets per partition and is done again when it was not finished.
+
+For jobs that Spark would run as one batch: backfill, replay, quality, compact-archive. What a step covers is written
+down before it begins and that it is done when it has ended, so a job that is started again repeats at most one step,
+the one that was under way, and exactly that. `StepLog` keeps this in a checkpoint folder:
+
+    job.json          what the job is about; another job is refused
+    planned/N.json    the ranges of step N
+    done/N.json       step N is done; where each partition goes on
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tpc_broker.client.requests import TopicPartition
+from tpc_broker.spark.pipelines.errors import PipelineError
+from tpc_broker.spark.pipelines.folder import Folder
+from tpc_broker.spark.pipelines.pace import Rate
+from tpc_broker.spark.pipelines.progress import OnProgress, Progress
+from tpc_broker.spark.ranges import OffsetRange, Offsets, from_json, limit_offsets, to_json
+
+ROWS_PER_STEP: Final = 500_000
+_SECONDS_PER_PACED_STEP: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """``ranges`` hold something, each, and every partition at most once."""
+
+    number: int
+    ranges: tuple[OffsetRange, ...]
+
+    @property
+    def offsets_count(self) -> int:
+        return sum(piece.size for piece in self.ranges)
+
+
+class StepLog:
+    """What is planned and what is done, in one checkpoint folder."""
+
+    def __init__(self, folder: Folder, job: Mapping[str, Any]) -> None:
+        """``job`` is plain JSON. `PipelineError`: the folder belongs to a job that says otherwise."""
+        self._folder = folder
+        self._check_same(dict(job))
+        for name in ("planned", "done"):
+            folder.make(name)
+        self.next_number = 1 + max(self._numbers("done"), default=-1)
+
+    def position(self) -> Offsets:
+        """Where each partition goes on; nothing before the first step."""
+        if self.next_number == 0:
+            return {}
+        return from_json(json.loads(self._folder.read_text(f"done/{self.next_number - 1}.json")))
+
+    def interrupted(self) -> Step | None:
+        """The step that was planned and is not known to be done."""
+        if self.next_number not in self._numbers("planned"):
+            return None
+        text = self._folder.read_text(f"planned/{self.next_number}.json")
+        found = json.loads(text)
+        ranges = (OffsetRange(TopicPartition(topic, number), first, end) for topic, number, first, end in found)
+        return Step(self.next_number, tuple(ranges))
+
+    def plan(self, ranges: tuple[OffsetRange, ...]) -> Step:
+        step = Step(self.next_number, ranges)
+        rows = [[*piece.where, piece.first_offset, piece.end_offset] for piece in ranges]
+        self._write(f"planned/{step.number}.json", rows)
+        return step
+
+    def finish(self, step: Step) -> None:
+        after = self.position() | {piece.where: piece.end_offset for piece in step.ranges}
+        self._write(f"done/{step.number}.json", to_json(after))
+        self.next_number = step.number + 1
+
+    def _check_same(self, job: dict[str, Any]) -> None:
+        if not self._folder.exists("job.json"):
+            if any(not entry.name.startswith(".") for entry in self._folder.entries()):
+                raise PipelineError(f"{self._folder.path} is not empty and no checkpoint of this job")
+            self._folder.make()
+            self._write("job.json", job)
+            return
+        found = json.loads(self._folder.read_text("job.json"))
+        for name in sorted(found.keys() | job.keys()):
+            if found.get(name) != job.get(name):
+                raise PipelineError(
+                    f"the checkpoint {self._folder.path} belongs to a job with {name} {found.get(name)!r}, "
+                    f"not {job.get(name)!r}; go on with that, or take another --checkpoint"
+                )
+
+    def _write(self, name: str, value: Any) -> None:
+        if not self._folder.write_new(name, json.dumps(value)):
+            raise PipelineError(f"another job is at work with the checkpoint {self._folder.path}")
+
+    def _numbers(self, name: str) -> list[int]:
+        names = [entry.name.removesuffix(".json") for entry in self._folder.entries(name)]
+        return [int(number) for number in names if number.isdigit()]
+
+
+def run_steps(  # noqa: PLR0913 - what is done, and how fast
+    log: StepLog,
+    bounds: tuple[Offsets, Offsets],
+    work: Callable[[Step], None],
+    on_progress: OnProgress,
+    rows_per_step: int = ROWS_PER_STEP,
+    rate: Rate | None = None,
+) -> int:
+    """Do everything from where the log stands (for new partitions: from the first bound) to the second bound.
+
+    The number of offsets that were covered; with a rate, no faster than that on average.
+    """
+    start, end = bounds
+    began, done = time.monotonic(), 0
+    if rate is not None and rate.records_per_second:
+        rows_per_step = min(rows_per_step, max(1, int(rate.records_per_second * _SECONDS_PER_PACED_STEP)))
+    total = sum(piece.size for piece in between({**start, **log.position()}, end))
+    on_progress(Progress(0, total))
+    while True:
+        step = log.interrupted() or _next_step(log, {**start, **log.position()}, end, rows_per_step)
+        if step is None:
+            return done
+        work(step)
+        log.finish(step)
+        done += step.offsets_count
+        on_progress(Progress(done, max(total, done)))
+        if rate is not None and rate.records_per_second:
+            time.sleep(max(0.0, began + done / rate.records_per_second - time.monotonic()))
+
+
+def _next_step(log: StepLog, position: Offsets, end: Offsets, rows_per_step: int) -> Step | None:
+    ranges = between(position, limit_offsets({where: position[where] for where in end}, end, rows_per_step))
+    return log.plan(ranges) if ranges else None
+
+
+def between(position: Offsets, end: Offsets) -> tuple[OffsetRange, ...]:
+    """What lies between the two, partition by partition."""
+    pieces = (OffsetRange(where, position[where], stop) for where, stop in sorted(end.items()))
+    return tuple(piece for piece in pieces if piece.size > 0)
