@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""Sent to every process of a terminal's group, or of a service; cores ignore them and drain when the channel says so."""
+"""Sent to every process of a terminal's group or of a service; cores ignore them and drain when the channel says so."""
 
 
 class ControlChannel:
