@@ -12,7 +12,7 @@ from pathlib import Path
 
 import trio
 
-from tpc_broker.broker.ports import FileStatus, FileSystemStatus
+from tpc_broker.broker.ports import FileStatus, FileSystemStatus, FolderContents
 
 SECTOR_BYTES = 512
 
@@ -252,6 +252,15 @@ class FakeDisk:
         if path not in self.names:
             raise FileNotFoundError(errno.ENOENT, str(path))
         return [name.name for name in self.names if name.parent == path and name != path]
+
+    async def read_folders(self, paths, small_names):
+        await trio.lowlevel.checkpoint()
+        return [self._folder_contents(path, small_names) if path in self.names else None for path in paths]
+
+    def _folder_contents(self, folder, small_names):
+        inside = {path.name: inode for path, inode in self.names.items() if path.parent == folder and path != folder}
+        sizes = {name: len(inode.content) if inode else 0 for name, inode in inside.items()}
+        return FolderContents(sizes, {name: bytes(inside[name].content) for name in small_names if name in inside})
 
     async def stat(self, path):
         await trio.lowlevel.checkpoint()

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from tpc_broker.broker.ports import FileStatus, FileSystemStatus
+from tpc_broker.runtime.disk import read_folders
 
 
 class PlainDisk:
@@ -62,6 +63,9 @@ class PlainDisk:
 
     async def listdir(self, path):
         return os.listdir(path)
+
+    async def read_folders(self, paths, small_names):
+        return read_folders(paths, small_names)
 
     async def stat(self, path):
         found = Path(path).stat()

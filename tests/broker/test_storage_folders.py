@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,22 +14,10 @@ from tests.broker.plain_disk import PlainDisk
 from tpc_broker.broker.storage_folders import list_partitions
 from tpc_broker.log.files import encode_partition_metadata
 from tpc_broker.model import TopicId
+from tpc_broker.runtime import disk
 
 TOPIC_ID = TopicId(uuid.UUID(bytes=bytes(range(16))))
 OLD, NEW = "00000000000000000000.log", "00000000000000000007.log"
-
-
-class ChangingDisk(PlainDisk):
-    """Before the first look at the size of a file something happens to the folder."""
-
-    def __init__(self, happens) -> None:
-        self.happens = happens
-
-    async def stat(self, path):
-        happens, self.happens = self.happens, None
-        if happens is not None:
-            happens()
-        return await super().stat(path)
 
 
 @pytest.fixture
@@ -41,25 +30,50 @@ def topics(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def sizes(topics: Path, happens) -> list[list[tuple[int, int]]]:
-    found = trio.run(list_partitions, ChangingDisk(happens), topics)
+@pytest.fixture
+def when_first_looked_into(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Lets something happen to the folder between its names and the contents of its files."""
+
+    def install(happens: Callable[[], object]) -> None:
+        pending, read_file = [happens], disk._read_file
+
+        def read_file_later(path: str) -> bytes:
+            while pending:
+                pending.pop()()
+            return read_file(path)
+
+        monkeypatch.setattr(disk, "_read_file", read_file_later)
+
+    return install
+
+
+def sizes(topics: Path) -> list[list[tuple[int, int]]]:
+    found = trio.run(list_partitions, PlainDisk(), topics)
     return [[(segment.base_offset, segment.size_bytes) for segment in listing.segments] for listing in found.values()]
 
 
-def test_a_segment_that_goes_meanwhile_is_not_listed(topics: Path) -> None:
+def test_a_folder_that_goes_meanwhile_is_not_listed(topics: Path, when_first_looked_into) -> None:
+    when_first_looked_into(lambda: shutil.rmtree(topics / "orders-0"))
+    assert sizes(topics) == []
+
+
+def test_a_folder_that_changes_meanwhile_is_looked_at_again(topics: Path, when_first_looked_into) -> None:
+    """Here its topic's deletion begins, and the folder is made again with other files."""
+
     def happens() -> None:
-        (topics / "orders-0" / OLD).unlink()
-        (topics / "orders-0" / NEW).rename(topics / "orders-0" / "00000000000000000009.log")
+        shutil.rmtree(topics / "orders-0")
+        (topics / "orders-0").mkdir()
+        (topics / "orders-0" / "00000000000000000009.log").write_bytes(b"y" * 5)
+        (topics / "orders-0" / "00000000000000000009.index").touch()
 
-    assert sizes(topics, happens) == [[(9, 10)]]
-
-
-def test_a_folder_that_goes_meanwhile_is_not_listed(topics: Path) -> None:
-    assert sizes(topics, lambda: shutil.rmtree(topics / "orders-0")) == []
+    when_first_looked_into(happens)
+    assert sizes(topics) == []
+    (topics / "orders-0" / "partition.metadata").write_bytes(encode_partition_metadata(TOPIC_ID))
+    assert sizes(topics) == [[(9, 5)]]
 
 
 def test_a_file_that_is_named_and_never_there_is_an_error(topics: Path) -> None:
     (topics / "orders-0" / OLD).unlink()
     (topics / "orders-0" / OLD).symlink_to(topics / "nowhere")
     with pytest.raises(FileNotFoundError):
-        sizes(topics, None)
+        sizes(topics)

@@ -33,6 +33,15 @@ class FileStatus(NamedTuple):
     is_directory: bool
 
 
+class FolderContents(NamedTuple):
+    """What `Disk.read_folders` tells of a folder."""
+
+    sizes_bytes: dict[str, int]
+    """Of everything in it, by name."""
+    small_files: dict[str, bytes]
+    """Contents of those that were asked for and are there."""
+
+
 class FileSystemStatus(NamedTuple):
     """Size of the file system that holds a path, and what is left of it for this process."""
 
@@ -93,6 +102,14 @@ class Disk(Protocol):
         ...
 
     async def listdir(self, path: Path) -> list[str]: ...
+
+    async def read_folders(self, paths: Sequence[Path], small_names: Sequence[str]) -> list[FolderContents | None]:
+        """Names, sizes and some small files of many folders, in one go; None for a folder that is gone.
+
+        Files may come and go meanwhile: what is told of a folder was there at one moment. FileNotFoundError: a name
+        that stays without a file.
+        """
+        ...
 
     async def stat(self, path: Path) -> FileStatus: ...
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from tpc_broker.broker.side_by_side import for_each
 from tpc_broker.broker.storage import StorageFailedError
 from tpc_broker.broker.storage_files import aligned_buffer
 from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint, encode_checkpoint
@@ -319,9 +320,10 @@ class Checkpointer:
 
 
 async def capture_and_sync(
-    file: JournalFile, storages: list[PartitionStorage], pace_seconds: float = 0
+    file: JournalFile, storages: list[PartitionStorage], pace_seconds: float = 0, *, with_epoch_files: bool = True
 ) -> dict[TopicPartition, PartitionCheckpoint]:
-    """What each partition has written, made durable: one by one, or by one syncfs when they are many.
+    """What each partition has written, made durable: one by one, or by one syncfs when they are many, and then perhaps
+    without `leader-epoch-checkpoint`, which is for other programs: the checkpoint has what it says.
 
     StorageFailedError: at least one partition has failed by it.
     """
@@ -333,9 +335,13 @@ async def capture_and_sync(
             if pace_seconds:
                 await trio.sleep(pace_seconds)
         return states
-    for storage in storages:
+
+    async def capture(storage: PartitionStorage) -> None:
         states[storage.key] = await storage.capture()
-        await storage.folder.write_epochs(storage.epochs.entries)
+        if with_epoch_files:
+            await storage.folder.write_epochs(storage.epochs.entries)
+
+    await for_each(storages, capture)
     begun = [(storage, storage.folder.begin_sync()) for storage in storages]
     try:
         await file.disk.syncfs(file.fd)

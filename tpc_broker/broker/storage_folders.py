@@ -6,7 +6,6 @@ again under the same name never gets the old one's records.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -32,17 +31,14 @@ from tpc_broker.model import TopicPartition
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tpc_broker.broker.ports import Disk
+    from tpc_broker.broker.ports import Disk, FolderContents
     from tpc_broker.broker.storage_files import FileCache
 
 OFFLINE_FILE: Final = "offline"
 """In a partition's folder: it was set aside for the reason in the file. Removing the file is the operator's
 decision.
 """
-
-
-LISTINGS_MAX: Final = 100
-"""Looks at one folder that changes under them, before a file that is named and is not there counts as an error."""
+SMALL_FILES: Final = (PARTITION_METADATA_FILE, OFFLINE_FILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,51 +57,37 @@ class PartitionListing:
     @classmethod
     async def read(cls, disk: Disk, path: Path) -> PartitionListing | None:
         """None: no partition's folder, or one whose making was cut short (no metadata and nothing in it)."""
+        [contents] = await disk.read_folders([path], SMALL_FILES)
+        return None if contents is None else cls.of(path, contents)
+
+    @classmethod
+    def of(cls, path: Path, contents: FolderContents) -> PartitionListing | None:
+        """The same of a folder that was read."""
         parsed = parse_partition_folder_name(path.name)
         if parsed is None:
             return None
-        names = frozenset(await disk.listdir(path))
-        metadata = await _small_file(disk, path / PARTITION_METADATA_FILE) if PARTITION_METADATA_FILE in names else b""
         try:
-            topic_id = decode_partition_metadata(metadata)
+            topic_id = decode_partition_metadata(contents.small_files.get(PARTITION_METADATA_FILE, b""))
         except TextFileError:
             return None
         segments = []
-        for name in names:
+        for name, size_bytes in contents.sizes_bytes.items():
             segment = parse_segment_file_name(name)
             if segment is not None and segment[1] == LOG_SUFFIX:
-                segments.append(SegmentFile(segment[0], (await disk.stat(path / name)).size_bytes))
-        offline = (await _small_file(disk, path / OFFLINE_FILE)).decode() if OFFLINE_FILE in names else None
+                segments.append(SegmentFile(segment[0], size_bytes))
+        offline = contents.small_files.get(OFFLINE_FILE)
         folder = PartitionFolder(parsed[0], TopicPartition(topic_id, parsed[1]), tuple(sorted(segments)))
-        return cls(path, folder, names, offline)
-
-
-async def _small_file(disk: Disk, path: Path) -> bytes:
-    fd = await disk.open(path, os.O_RDONLY)
-    try:
-        return await disk.read(fd, 65536, 0)
-    finally:
-        await disk.close(fd)
-
-
-async def _read_while_it_changes(disk: Disk, path: Path) -> PartitionListing | None:
-    """A core that starts alone looks at folders of cores that live, which delete segments, and folders, meanwhile."""
-    for _ in range(LISTINGS_MAX):
-        try:
-            return await PartitionListing.read(disk, path)
-        except FileNotFoundError:
-            if path.name not in await disk.listdir(path.parent):
-                return None
-    return await PartitionListing.read(disk, path)
+        return cls(path, folder, frozenset(contents.sizes_bytes), None if offline is None else offline.decode())
 
 
 async def list_partitions(disk: Disk, topics: Path) -> dict[TopicPartition, PartitionListing]:
-    """Every partition folder that has a topic id."""
+    """Every partition folder that has a topic id. A core that starts alone looks at folders of cores that live, which
+    delete segments, and folders, meanwhile.
+    """
+    paths = [topics / name for name in sorted(await disk.listdir(topics)) if parse_partition_folder_name(name)]
     found = {}
-    for name in sorted(await disk.listdir(topics)):
-        if parse_partition_folder_name(name) is None:
-            continue
-        listing = await _read_while_it_changes(disk, topics / name)
+    for path, contents in zip(paths, await disk.read_folders(paths, SMALL_FILES), strict=True):
+        listing = None if contents is None else PartitionListing.of(path, contents)
         if listing is not None:
             found[listing.folder.partition] = listing
     return found

@@ -19,6 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tpc_broker.broker.side_by_side import for_each
 from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
 from tpc_broker.broker.storage_checkpoint import (
     JOURNAL_BYTES_MAX_DEFAULT,
@@ -165,16 +166,18 @@ class _Recovery:
         }
         async with aclosing(self.journal_file.payloads(scan, wanted, len(targets))) as windows:
             async for window in windows:
+                by_target: dict[int, list[memoryview]] = {}
                 for target, batches in window:
-                    await self._append(targets[target], batches)
+                    by_target.setdefault(target, []).append(batches)
+                await for_each(list(by_target.items()), lambda one: self._append(targets[one[0]], one[1]))
 
-    async def _append(self, plan: PartitionPlan, batches: memoryview) -> None:
-        self.replayed_bytes += len(batches)
+    async def _append(self, plan: PartitionPlan, batches: list[memoryview]) -> None:
+        self.replayed_bytes += sum(map(len, batches))
         storage = self.storages.get(plan.key)
         if storage is None:
             return
         try:
-            await storage.append([batches])
+            await storage.append(batches)
         except (BatchDamageError, AssertionError) as error:
             self.set_aside(plan, f"its journal entries cannot be appended: {error}")
         except StorageFailedError as error:
@@ -281,7 +284,7 @@ async def _open_active(
         name for name, size in zip(active.file_names[1:4], recorded, strict=True) if name in listing.names and not size
     ]
     if active.size_bytes > state.segment_position or surplus:
-        await folder.cut(active, min(state.segment_position, active.size_bytes), recorded)
+        await folder.cut(active, min(state.segment_position, active.size_bytes), recorded, surplus)
     active.flushed_bytes = recorded
     if not any(recorded):
         active.indexes = SegmentIndexes(active.base_offset, settings.index_interval_bytes)
@@ -329,8 +332,7 @@ async def recover_core(
     listings = await list_partitions(disk, topics)
     plan = plan_recovery({key: listing.folder for key, listing in listings.items()}, checkpoints, scan.entries)
     work = _Recovery(FileCache(disk), topics, journals, journal_file, settings_of, listings)
-    for one in plan.partitions.values():
-        await work.prepare(one)
+    await for_each(list(plan.partitions.values()), work.prepare)
     await work.replay(plan.partitions, scan)
     for one in plan.partitions.values():
         work.finish(one)
@@ -385,13 +387,17 @@ async def _open_journal(
 async def _finish_core(
     recovered: RecoveredCore, checkpoints: dict[TopicPartition, PartitionCheckpoint], generation: int
 ) -> None:
-    """Step 5. Without anything new only the clean mark is taken off."""
+    """Step 5. Without anything new only the clean mark is taken off.
+
+    The files with leader epochs, which nobody needs before the new epochs that each partition begins now, are left to
+    the first checkpoint after the start.
+    """
     file, scan = recovered.journal_file, recovered.scan
     changed = [storage for storage in recovered.storages.values() if storage.changed]
     named = set(recovered.storages) | set(recovered.kept)
     if changed or scan.commits_count or named != set(checkpoints):
         states = {storage.key: storage.checkpointed for storage in recovered.storages.values()}
-        states.update(await capture_and_sync(file, changed))
+        states.update(await capture_and_sync(file, changed, with_epoch_files=False))
         generation += 1
         await write_checkpoint(
             file.disk, file.folder, file.core, generation, [*states.values(), *recovered.kept.values()]

@@ -31,7 +31,7 @@ from tpc_broker.log.producer_state import ProducerState, SnapshotError
 from tpc_broker.log.segment import SegmentIndexes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
     from pathlib import Path
 
     from tpc_broker.broker.ports import Disk
@@ -282,8 +282,17 @@ class SegmentFolder:
         await self.flush_indexes(segment, sealed=True)
         return indexes
 
-    async def cut(self, segment: Segment, position: int, index_bytes: Sequence[int] | None = None) -> None:
-        """Cut the log file at a position, and the index files at their sizes (None: they are removed)."""
+    async def cut(
+        self,
+        segment: Segment,
+        position: int,
+        index_bytes: Sequence[int] | None = None,
+        surplus: Collection[str] | None = None,
+    ) -> None:
+        """Cut the log file at a position, and the index files at their sizes (None: they are removed).
+
+        `surplus`: those of the files without a size that are there, where that is known.
+        """
         async with self.use(segment.log_name, create=True) as file:
             file.dirty = True
             self._written.add(segment.log_name)
@@ -294,7 +303,8 @@ class SegmentFolder:
         for suffix, size in zip(suffixes, index_bytes or (0, 0, 0), strict=True):
             name = segment_file_name(segment.base_offset, suffix)
             if not size:
-                await self.remove(name)
+                if surplus is None or name in surplus:
+                    await self.remove(name)
                 continue
             async with self.use(name, create=True) as file:
                 file.dirty = True
