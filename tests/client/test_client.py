@@ -106,15 +106,39 @@ def test_a_restarted_broker_goes_on_where_it_was(broker, cluster, topic):
     assert values_between(cluster, where, 0, 3) == [b"before", b"after", b"after"]
 
 
-def test_a_batch_that_is_sent_twice_is_stored_once(cluster, topic):
+def test_a_batch_that_is_sent_again_as_its_answer_was_lost_is_stored_once(broker, cluster, topic):
     where = TopicPartition(topic, 0)
     producer = Producer(cluster)
-    batches = {where: producer._batch(where, part([b"once"]))}
-    for _ in range(2):
-        appended = {}
-        producer._send_once(dict(batches), appended)
-        assert appended == {where: 0}
-    assert cluster.list_offsets({where: requests.LATEST}) == {where: 1}
+    for turn in range(3):
+        producer.begin({where: part([b"once"])})
+        with Cluster(ClusterSettings(broker.bootstrap)) as other:
+            while other.list_offsets({where: requests.LATEST}) != {where: turn + 1}:
+                pass
+        cluster.close()
+        assert producer.finish() == {where: turn}
+    assert cluster.list_offsets({where: requests.LATEST}) == {where: 3}
+
+
+def test_what_was_begun_is_acknowledged_when_the_next_is_sent(cluster, topic):
+    places = cluster.partitions(topic)
+    producer = Producer(cluster)
+    for turn in range(20):
+        producer.begin({where: part([b"%d" % turn]) for where in places})
+    assert producer.finish() == dict.fromkeys(places, 19)
+    assert producer.finish() == {}
+    expected = [b"%d" % turn for turn in range(20)]
+    assert values_between(cluster, places[1], 0, 20) == expected
+
+
+def test_after_a_refusal_the_producer_goes_on_and_nothing_is_taken_for_a_repetition(cluster, topic):
+    good, bad = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    producer = Producer(cluster)
+    with pytest.raises(RefusedError, match=f"records for {bad}.*: MESSAGE_TOO_LARGE"):
+        producer.send({good: part([b"first"]), bad: part([bytes(2_000_000)])})
+    producer.send({good: part([b"second"]), bad: part([b"small"])})
+    end = cluster.list_offsets({good: requests.LATEST})[good]
+    assert values_between(cluster, good, 0, end) in ([b"first", b"second"], [b"second"])
+    assert values_between(cluster, bad, 0, 1) == [b"small"]
 
 
 def test_unknown_topics_and_partitions_are_named(cluster, topic):

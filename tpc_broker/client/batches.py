@@ -29,14 +29,15 @@ class ProducerIdentity:
 def make_batch(part: RecordsPart, compression: Compression, identity: ProducerIdentity, base_sequence: int) -> bytes:
     """A whole batch with its CRC; the offset is the broker's to set."""
     payload = compress(compression, part.data)
-    batch = bytearray(HEADER_BYTES) + payload
+    header = bytearray(HEADER_BYTES)
     HEADER.pack_into(
-        batch, 0, 0, len(batch) - LENGTH_END, -1, MAGIC, 0, int(compression), part.records_count - 1,
+        header, 0, 0, HEADER_BYTES + len(payload) - LENGTH_END, -1, MAGIC, 0, int(compression), part.records_count - 1,
         part.base_timestamp, part.max_timestamp, identity.producer_id, identity.producer_epoch, base_sequence,
         part.records_count,
     )  # fmt: skip
-    batch[CRC_START - 4 : CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
-    return bytes(batch)
+    crc = crc32c(payload, crc32c(memoryview(header)[CRC_START:]))
+    header[CRC_START - 4 : CRC_START] = crc.to_bytes(4, "big")
+    return b"".join((header, payload))
 
 
 def next_sequence(sequence: int, records_count: int) -> int:

@@ -24,6 +24,8 @@ FRAME_BYTES_MAX: Final = 1024 * 1024 * 1024
 NONCE_BYTES: Final = 24
 SESSION_SHARE: Final = 0.85
 """A session that the broker limits is given up after this share of its life, before the broker ends it."""
+BUFFERS_AT_ONCE: Final = 512
+"""Of one sendmsg(2), which takes at most IOV_MAX (1024)."""
 
 MakeRequest = Callable[[int], Any]
 """Makes the message for the version that both sides know."""
@@ -134,9 +136,22 @@ class Connection:
 
     def _send(self, buffers: list[Any]) -> None:
         try:
-            self._socket.sendall(b"".join(buffers))
+            if isinstance(self._socket, ssl.SSLSocket):  # which copies everything anyway, and has no sendmsg
+                self._socket.sendall(b"".join(buffers))
+            else:
+                self._send_in_place(buffers)
         except OSError as error:
             raise self._broken(error) from error
+
+    def _send_in_place(self, buffers: list[Any]) -> None:
+        """Without a copy of large records."""
+        left = [memoryview(buffer) for buffer in buffers if len(buffer)]
+        while left:
+            sent = self._socket.sendmsg(left[:BUFFERS_AT_ONCE])
+            while left and sent >= len(left[0]):
+                sent -= len(left.pop(0))
+            if sent:
+                left[0] = left[0][sent:]
 
     def _read(self, size: int) -> memoryview:
         buffer = memoryview(bytearray(size))

@@ -2,6 +2,9 @@
 
 One batch per partition is in flight, so sequences follow each other whatever happens. The promise holds for the life
 of a `Producer`: another one has another producer id, and what both send is stored twice.
+
+`send` waits for the answers. `begin` does not, and so the next batches can be built while the broker makes these
+durable; the answers are looked at by the next `begin` or by `finish`, which send again what was lost.
 """
 
 from collections.abc import Mapping
@@ -31,45 +34,80 @@ class Producer:
         self._cluster = cluster
         self._compression = compression
         self._sequences: dict[TopicPartition, int] = {}
-        self._identity = self._new_identity()
+        self._waiting: dict[TopicPartition, bytes] = {}
+        self._in_flight: list[Connection] = []
+        self._not_sent: ClientError | None = None
+        self._identity: ProducerIdentity | None = self._new_identity()
 
     def send(self, parts: Mapping[TopicPartition, RecordsPart]) -> dict[TopicPartition, int]:
         """Append one batch to each partition; gives their base offsets when all are acknowledged.
 
         `RefusedError` names the first partition that was refused for good; others may have been appended.
         """
-        waiting = {where: self._batch(where, part) for where, part in parts.items()}
-        appended: dict[TopicPartition, int] = {}
-        for failed in self._cluster.attempts():
-            try:
-                self._send_once(waiting, appended)
-            except ClientError as error:
-                failed(error)
-            if not waiting:
-                break
+        self.begin(parts)
+        return self.finish()
+
+    def begin(self, parts: Mapping[TopicPartition, RecordsPart]) -> None:
+        """`finish` what was begun before, then send one batch to each partition, without waiting for the answers."""
+        self.finish()
+        self._waiting = {where: self._batch(where, part) for where, part in parts.items()}
         for where, part in parts.items():
             self._sequences[where] = next_sequence(self._sequences.get(where, 0), part.records_count)
+        try:
+            self._send_waiting()
+        except ClientError as error:
+            self._not_sent = error
+
+    def finish(self) -> dict[TopicPartition, int]:
+        """Wait until what was begun is acknowledged; gives the base offsets. Raises as `send` does."""
+        appended: dict[TopicPartition, int] = {}
+        attempts = self._cluster.attempts()
+        try:
+            while self._waiting:
+                failed = next(attempts)
+                try:
+                    if not self._in_flight and self._not_sent is None:
+                        self._send_waiting()
+                    self._take_answers(appended)
+                except ClientError as error:
+                    failed(error)
+        except ClientError:
+            self._give_up()
+            raise
         return appended
 
+    def _give_up(self) -> None:
+        """Whether the batches that wait were appended is not known: what comes next has another producer id."""
+        self._waiting.clear()
+        self._in_flight.clear()
+        self._sequences.clear()
+        self._identity = None
+
     def _batch(self, where: TopicPartition, part: RecordsPart) -> bytes:
+        self._identity = self._identity or self._new_identity()
         return make_batch(part, self._compression, self._identity, self._sequences.get(where, 0))
 
-    def _send_once(self, waiting: dict[TopicPartition, bytes], appended: dict[TopicPartition, int]) -> None:
-        """One request to each leader, all sent before the first answer is awaited."""
+    def _send_waiting(self) -> None:
+        """One request to each leader."""
         by_leader: dict[Connection, dict[TopicPartition, bytes]] = {}
-        for where, batch in waiting.items():
+        for where, batch in self._waiting.items():
             by_leader.setdefault(self._cluster.connection_to_leader(where), {})[where] = batch
         for connection, batches in by_leader.items():
             request = requests.produce_request(batches, PRODUCE_TIMEOUT_MS)
             connection.send(ApiKey.PRODUCE, partial(_of_any_version, request))
-        errors: list[ClientError] = []
-        for connection in by_leader:
+            self._in_flight.append(connection)
+
+    def _take_answers(self, appended: dict[TopicPartition, int]) -> None:
+        """Those of all requests in flight; raises the first error once all have come."""
+        errors = [] if self._not_sent is None else [self._not_sent]
+        connections, self._in_flight, self._not_sent = self._in_flight, [], None
+        for connection in connections:
             try:
                 answers = requests.produce_answer(connection.receive())
             except ClientError as error:
                 errors.append(error)
                 continue
-            errors += _settle(answers, waiting, appended)
+            errors += _settle(answers, self._waiting, appended)
         if errors:
             raise errors[0]
 

@@ -81,7 +81,7 @@ class RowsProducer:
         self.rows_count = 0
 
     def write(self, batch: Any) -> None:
-        """All rows of an Arrow batch, acknowledged when this returns."""
+        """All rows of an Arrow batch are sent when this returns, and those of earlier ones are acknowledged."""
         columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
         writer = RecordsWriter(
             key=columns.get("key"),
@@ -95,6 +95,10 @@ class RowsProducer:
             rows |= self._by_partition(topic, chosen, columns.get("partition"), writer)
         self._send(writer, rows)
         self.rows_count += batch.num_rows
+
+    def finish(self) -> None:
+        """Wait until all rows are acknowledged."""
+        self._producer.finish()
 
     def _by_topic(self, topics: Any) -> Iterator[tuple[str, Any]]:
         """Each topic with the numbers of its rows (None: all)."""
@@ -133,7 +137,7 @@ class RowsProducer:
                 parts[where] = RecordsPart(
                     written.data, written.records_count, written.base_timestamp, written.max_timestamp
                 )
-            self._producer.send(parts)
+            self._producer.begin(parts)
             after = {where: first[where] + part.records_count for where, part in parts.items()}
             first = {where: begin for where, begin in after.items() if begin < len(rows[where])}
 
@@ -161,7 +165,10 @@ def _write_all(options: WriteOptions, batches: Iterable[Any]) -> int:
         if batch.num_rows:
             producer = producer or RowsProducer(cluster_of(options.cluster), options)
             producer.write(batch)
-    return producer.rows_count if producer else 0
+    if producer is None:
+        return 0
+    producer.finish()
+    return producer.rows_count
 
 
 class TpcWriter(DataSourceArrowWriter):
