@@ -16,7 +16,7 @@
 #include "bytes.h"
 #include "journal_format.h"
 
-enum target { PRODUCE = 0, FETCH = 1, HEADER = 2, BATCH = 3, LOG = 4, JOURNAL = 5, TARGETS = 6 };
+enum target { PRODUCE = 0, FETCH = 1, HEADER = 2, BATCH = 3, LOG = 4, JOURNAL = 5, COLUMNS = 6, TARGETS = 7 };
 enum { CASES_MAX = 4096, ROOM = 8 };
 
 typedef struct {
@@ -153,9 +153,134 @@ static int run_journal(const input *in) {
     return state.commits_count ? 0 : 1;
 }
 
+enum { ROWS = 16, ITEMS = 12, COLUMN_BYTES = 512 };
+
+/* Every buffer is a heap block of exactly the size that is told. */
+static void binary_make(tpc_binary_builder *column, int64_t room) {
+    *column = (tpc_binary_builder){.data = malloc(COLUMN_BYTES), .offsets = malloc(4 * (size_t)(room + 1)),
+                                   .valid = calloc(1, (size_t)(room + 7) / 8), .data_capacity = COLUMN_BYTES};
+    column->offsets[0] = 0;
+}
+
+static void binary_free(tpc_binary_builder *column) {
+    free(column->data);
+    free(column->offsets);
+    free(column->valid);
+}
+
+static void columns_make(tpc_columns *columns) {
+    *columns = (tpc_columns){.rows_capacity = ROWS, .headers_capacity = ITEMS};
+    columns->offsets = malloc(8 * ROWS);
+    columns->timestamps_us = malloc(8 * ROWS);
+    columns->timestamp_types = malloc(4 * ROWS);
+    columns->header_offsets = malloc(4 * (ROWS + 1));
+    columns->header_offsets[0] = 0;
+    binary_make(&columns->key, ROWS);
+    binary_make(&columns->value, ROWS);
+    binary_make(&columns->header_name, ITEMS);
+    binary_make(&columns->header_value, ITEMS);
+}
+
+static void columns_free(tpc_columns *columns) {
+    free(columns->offsets);
+    free(columns->timestamps_us);
+    free(columns->timestamp_types);
+    free(columns->header_offsets);
+    binary_free(&columns->key);
+    binary_free(&columns->value);
+    binary_free(&columns->header_name);
+    binary_free(&columns->header_value);
+}
+
+static tpc_binary_input input_of(const tpc_binary_builder *column) {
+    return (tpc_binary_input){.data = column->data, .offsets = column->offsets, .valid = column->valid};
+}
+
+static void require_column(const tpc_binary_builder *column, int64_t count) {
+    require(column->offsets[0] == 0, "a column begins at 0");
+    for (int64_t i = 0; i < count; i++) require(column->offsets[i] <= column->offsets[i + 1], "offsets rise");
+    require(column->offsets[count] <= column->data_capacity, "data in its buffer");
+    require(column->nulls_count >= 0 && column->nulls_count <= count, "nulls");
+}
+
+static void require_cell(const tpc_binary_builder *column, int64_t row, const uint8_t *bytes, int32_t count) {
+    int valid = column->valid[row >> 3] >> (row & 7) & 1;
+    require(valid == (count >= 0), "null as it was");
+    int32_t taken = count < 0 ? 0 : count;
+    require(column->offsets[row + 1] - column->offsets[row] == taken, "length as it was");
+    require(taken == 0 || memcmp(column->data + column->offsets[row], bytes, (size_t)taken) == 0, "bytes as they were");
+}
+
+/* What the columns hold, written as records and read again, is the same. Empties the columns. */
+static void columns_there_and_back(tpc_columns *columns) {
+    int32_t rows[ROWS], partitions[ROWS], count = (int32_t)columns->rows_count;
+    require_column(&columns->key, count);
+    require_column(&columns->value, count);
+    require_column(&columns->header_name, columns->headers_count);
+    require_column(&columns->header_value, columns->headers_count);
+    require(columns->header_offsets[count] == columns->headers_count, "all headers belong to rows");
+    for (int32_t i = 0; i < count; i++) rows[i] = i;
+    tpc_records_input written = {.key = input_of(&columns->key), .value = input_of(&columns->value),
+                                 .timestamps_ms = columns->timestamps_us, .header_offsets = columns->header_offsets,
+                                 .header_name = input_of(&columns->header_name),
+                                 .header_value = input_of(&columns->header_value)};
+    tpc_records_partitions(&written.key, count, 7, partitions);
+    size_t out_bytes = 1 + (size_t)(next_random() % 4096);
+    uint8_t *out = malloc(out_bytes);
+    tpc_records_output output;
+    int64_t used = tpc_records_write(&written, rows, count, out, (int64_t)out_bytes, &output);
+    require(used >= 0 && used <= (int64_t)out_bytes && output.records_count <= count, "what was written");
+    size_t position = 0;
+    tpc_record record;
+    for (int32_t i = 0; i < output.records_count; i++) {
+        require(tpc_record_read(out, (size_t)used, &position, &record) == 0, "a record is read again");
+        require_cell(&columns->key, i, record.key, record.key_bytes);
+        require_cell(&columns->value, i, record.value, record.value_bytes);
+        require(record.headers_count == columns->header_offsets[i + 1] - columns->header_offsets[i], "headers");
+    }
+    require(position == (size_t)used, "nothing else was written");
+    free(out);
+    columns_free(columns);
+    columns_make(columns);
+}
+
+/* The batch at the walk's position as if its records had been unpacked; false when there is no way on. */
+static int columns_caller(tpc_columns *columns, const input *in, tpc_columns_walk *walk) {
+    tpc_batch_header header;
+    const uint8_t *at = in->bytes + walk->position;
+    require(tpc_batch_header_read(at, in->size - (size_t)walk->position, &header) == 0, "the caller gets a whole batch");
+    int result = tpc_columns_append(columns, &header, at + TPC_BATCH_HEADER_BYTES,
+                                    (size_t)header.batch_bytes - TPC_BATCH_HEADER_BYTES, walk->first_offset,
+                                    walk->end_offset);
+    require(result == 0 || result == -ENOSPC || result == -EBADMSG, "result of a batch");
+    walk->position += header.batch_bytes;
+    return result == 0;
+}
+
+static int run_columns(const input *in) {
+    tpc_columns_walk walk = {.first_offset = in->version & 1 ? 103 : 0, .end_offset = in->version & 2 ? 140 : INT64_MAX};
+    tpc_columns columns;
+    columns_make(&columns);
+    for (int going = 1; going;) {
+        int64_t before = walk.position, rows = columns.rows_count;
+        tpc_columns_append_batches(&columns, in->bytes, in->size + lie, &walk);
+        require(walk.position >= before && (size_t)walk.position <= in->size, "the walk goes on");
+        require(columns.rows_count >= rows && columns.rows_count <= ROWS, "rows in their room");
+        for (int64_t i = 0; i < columns.rows_count; i++)
+            require(columns.offsets[i] >= walk.first_offset && columns.offsets[i] < walk.end_offset, "rows of the range");
+        if (walk.stop == TPC_COLUMNS_FULL && columns.rows_count)
+            columns_there_and_back(&columns);
+        else
+            going = walk.stop == TPC_COLUMNS_NEEDS_CALLER && columns_caller(&columns, in, &walk);
+    }
+    columns_there_and_back(&columns);
+    columns_free(&columns);
+    return walk.stop == TPC_COLUMNS_END ? 0 : 1;
+}
+
 static void run(const input *in) {
-    static int (*const runners[TARGETS])(const input *) = {run_produce, run_fetch, run_header,
-                                                           run_batch,   run_log,   run_journal};
+    static int (*const runners[TARGETS])(const input *) = {run_produce, run_fetch,   run_header, run_batch,
+                                                           run_log,     run_journal, run_columns};
     input exact = *in;
     uint8_t *copy = malloc(in->size);
     if (in->size) memcpy(copy, in->bytes, in->size);
@@ -193,7 +318,7 @@ static void mutate(uint8_t *bytes, uint32_t *size, uint32_t capacity) {
 /* So that what lies behind a checksum is reached: lengths and checksums right again, the damage inside kept. */
 static void seal_again(const input *in) {
     uint8_t *bytes = (uint8_t *)in->bytes;
-    if ((in->target == BATCH || in->target == LOG) && in->size >= 61) {
+    if ((in->target == BATCH || in->target == LOG || in->target == COLUMNS) && in->size >= 61) {
         if (in->target == BATCH && next_random() % 4) {
             uint32_t length = __builtin_bswap32(in->size - 12);
             memcpy(bytes + 8, &length, 4);

@@ -7,7 +7,7 @@ from tests.native_bytes.built_batches import batch
 from tpc_broker.native_bytes import stamp
 from tpc_broker.native_journal import EntryKind, EntryToWrite, make_commit
 
-PRODUCE, FETCH, HEADER, BATCH, LOG, JOURNAL = range(6)
+PRODUCE, FETCH, HEADER, BATCH, LOG, JOURNAL, COLUMNS = range(7)
 JOURNAL_ID = b"j" * 16
 
 
@@ -47,6 +47,11 @@ def cases():
         found.append((BATCH, 12 + number % 2, bytes(data)))
     for flags in range(4):
         found.append((LOG, flags, bytes(log_of([(n, batch(n)) for n in range(1, 14)]))))
+    for flags in range(4):
+        with_headers = [(n, batch(n, key=b"k", headers=[("n", b"v")] * (n % 3))) for n in range(1, 9)]
+        found.append((COLUMNS, flags, bytes(log_of(with_headers))))
+        found.append((COLUMNS, flags, bytes(log_of([(9, batch(9)), (2, batch(2, producer=(5, 1, 7), compression=1))]))))
+        found += [(COLUMNS, flags, bytes(log_of([(1, data)]))) for data in record_batches()]
     return [*found, (JOURNAL, 0, journal())]
 
 
