@@ -17,12 +17,12 @@ PRODUCER = 7
 class Log:
     """A partition's folder written batch by batch, with the project's own upkeep of indexes and producers."""
 
-    def __init__(self, folder, topic="t", partition=0):
+    def __init__(self, folder, topic="t", partition=0, topic_id=None):
         self.folder, self.topic, self.partition = folder, topic, partition
         self.place = folder / "topics" / f"{topic}-{partition}"
-        self.place.mkdir(parents=True)
+        self.place.mkdir(parents=True, exist_ok=topic_id is not None)
         (folder / "journals").mkdir(exist_ok=True)
-        self.topic_id = uuid.uuid4()
+        self.topic_id = topic_id or uuid.uuid4()
         (self.place / PARTITION_METADATA_FILE).write_bytes(encode_partition_metadata(self.topic_id))
         self.producers, self.end_offset, self.sequence = ProducerState(), 0, 0
         self.roll()
@@ -63,11 +63,14 @@ class Log:
             )
         )  # fmt: skip
 
-    def checkpoint(self, log_start_offset=0):
-        entry = PartitionCheckpoint(
+    def entry(self, log_start_offset=0):
+        return PartitionCheckpoint(
             self.topic_id, self.partition, self.topic, segment_base=self.base, segment_position=len(self.data),
             log_start_offset=log_start_offset, log_end_offset=self.end_offset, producers=self.producers.copy(),
             index_bytes=len(self.indexes.offsets.data), time_index_bytes=len(self.indexes.times.data),
             transaction_index_bytes=len(self.indexes.transactions.encode()),
         )  # fmt: skip
+
+    def checkpoint(self, log_start_offset=0):
+        entry = self.entry(log_start_offset)
         (self.folder / "journals" / "0000.checkpoint").write_bytes(encode_checkpoint(1, [entry]))

@@ -62,7 +62,7 @@ class SegmentPiece:
     end_offset: int
     inode: int = -1
     end_position: int = -1
-    aborted: tuple[tuple[int, int], ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
 
     @property
     def size(self) -> int:
@@ -176,15 +176,11 @@ class PartitionFolder:
         data = _bytes_of(self._folder / segment_file_name(segment.base_offset, TIME_INDEX_SUFFIX))
         return data[: self.checkpoint.time_index_bytes] if self._is_active(segment) else data
 
-    def _aborted_between(self, first_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
+    def _aborted_between(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
         if self._aborted is None:
             self._aborted = [entry for segment in self.segments for entry in self._aborted_of(segment)]
         index = bisect_right(self._aborted, first_offset - 1, key=lambda entry: entry.last_offset)
-        return tuple(
-            (entry.producer_id, entry.first_offset)
-            for entry in self._aborted[index:]
-            if entry.first_offset < end_offset
-        )
+        return tuple(entry for entry in self._aborted[index:] if entry.first_offset < end_offset)
 
     def _aborted_of(self, segment: _Segment) -> list[AbortedTransaction]:
         path = self._folder / segment_file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX)
@@ -245,7 +241,7 @@ class _Walk:
             data = self._read(position, window)
             whole, next_offset = whole_batches(data)
             if whole:
-                yield Chunk(offset, next_offset, data[:whole], list(piece.aborted))
+                yield Chunk(offset, next_offset, data[:whole], self._aborted_from(offset))
                 offset, position, window = max(offset, next_offset), position + whole, WINDOW_BYTES
                 continue
             size = _cut_batch_bytes(data)
@@ -257,6 +253,10 @@ class _Walk:
                 raise error
             position, between = self._resume(position)
             yield DamagedBatch(offset, between, error)
+
+    def _aborted_from(self, offset: int) -> list[tuple[int, int]]:
+        """Those whose marker is still to come: behind it, the producer's next transaction is another one."""
+        return [(entry.producer_id, entry.first_offset) for entry in self._piece.aborted if entry.last_offset >= offset]
 
     def _first_position(self) -> int:
         """The place of the batch that the index names for the first offset; 0 when the index is wrong there."""
