@@ -25,6 +25,14 @@ def values(frame):
     return sorted(bytes(row.value).decode() for row in frame.select("value").collect())
 
 
+def test_spark_finds_the_data_source_by_itself(spark, broker, topic, produce):
+    """A session in which nothing was registered: only the module `pyspark_tpc` on the path of the workers."""
+    produce(topic, 1, ["found"])
+    session = spark.newSession()
+    frame = session.read.format("tpc").option("kafka.bootstrap.servers", broker.bootstrap).option("subscribe", topic)
+    assert values(frame.load()) == ["found"]
+
+
 def test_all_columns_of_compressed_and_plain_records(read, topic, produce):
     produce(topic, 0, ["a", "b"], keys=[b"k", None], headers=[("h", b"x"), ("n", None)])
     for codec in ("gzip", "snappy", "lz4", "zstd"):
@@ -53,6 +61,10 @@ def test_offsets_times_and_splitting(read, topic, produce):
     assert values(between) == [f"{number:03}" for number in range(10, 20)]
     timed = read(assign=json.dumps({topic: [0]}), startingTimestamp=NOW_MS + 95, endingTimestamp=NOW_MS + 98)
     assert values(timed) == ["095", "096", "097"]
+    by_time = {"startingOffsetsByTimestamp": json.dumps({topic: {"0": NOW_MS + 97, "1": 0}})}
+    assert values(read(subscribe=topic, **by_time)) == ["097", "098", "099", "other"]
+    ended = {"endingOffsetsByTimestamp": json.dumps({topic: {"0": NOW_MS + 2, "1": NOW_MS + 9}})}
+    assert values(read(subscribe=topic, **ended)) == ["000", "001", "other"]
     late = {"subscribePattern": f"{topic}.*", "startingTimestamp": NOW_MS + 10_000}
     with pytest.raises(Exception, match=f"{topic}-0 has no record at or after"):
         read(**late).collect()

@@ -18,18 +18,24 @@ Options for reading (names as in Spark's own Kafka source, where it has them)
     `minPartitions`, `maxRecordsPerPartition`   how ranges are split into tasks
     `failOnDataLoss`                            `true` (default): offsets that are gone are an error
     `includeHeaders`, `columns`                 which columns; `columns` is a comma-separated list
-    `isolation.level`                           `read_committed` (default) or `read_uncommitted`
-    `path`                                      batch: read the segment files of this data folder, no broker
+    `isolation.level`                           `read_uncommitted` (default) or `read_committed`
+    `path`                                      a broker's data folder: segment files are read as far as they go
+    `valueFormat`                               `raw` (default), `json`, `avro`, `protobuf`, with the schema in
+    `valueSchema`, `avroSchema`, `protobufDescriptor` and `messageName`
+    `mode`, `columnNameOfCorruptRecord`         `FAILFAST` (default), `PERMISSIVE`, `DROPMALFORMED`
+    `kafka.security.protocol`, `kafka.ssl.*`, `kafka.sasl.*`  as in docs/spark.md, which says more about all of them
 
 Options for writing: `bootstrap`, `topic` (or a column `topic`), `compression`, `batchBytes`.
 
-Modules: `options` (what the options say), `ranges` (which offsets a read covers and how they become tasks), `source`
-(readers), `sink` (writers), `epochs` (which epochs of streaming writes are done), `segments` (files without a broker),
-`tasks` (connections inside Spark's Python workers), `session` (sessions for own jobs), `pipelines` (whole programs, as
-`tpc pipeline` starts them), `demo` (all of it on real input).
+Modules: `options` (what the options say), `given` and `security_options` (options as given, and those of security),
+`ranges` (which offsets a read covers and how they become tasks), `source` (what Spark calls), `task_rows` (what a task
+reads), `segments` and `folder_log` (files without a broker), `rows` and `values` (what becomes of values and of what is
+malformed), `value_json`, `value_avro`, `value_protobuf` (the formats), `sink` (writers), `epochs` (which epochs of
+streaming writes are done), `tasks` (connections inside Spark's Python workers), `session` (sessions for own jobs),
+`pipelines` (whole programs, as `tpc pipeline` starts them), `demo` (all of it on real input).
 
-Invariants: a task reads its range whole or fails; control records and aborted transactions are never rows; no step in
-Python per row.
+Invariants: a task reads its range whole or fails; control records are never rows, nor are aborted ones where committed
+records are asked for; no step in Python per row, save for values in Avro and Protobuf, and malformed JSON.
 """
 
 from typing import Any

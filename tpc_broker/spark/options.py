@@ -62,7 +62,7 @@ class Selection:
 class Position:
     """Where to begin or to end. ``default`` and the values of ``offsets`` may be `EARLIEST` or `LATEST`.
 
-    ``times_ms`` and ``time_ms`` come before offsets, as in Spark's Kafka source.
+    ``time_ms`` comes before ``times_ms``, both before offsets, as in Spark's Kafka source.
     """
 
     default: int

@@ -207,7 +207,7 @@ class Planner:
         if wrong:
             raise OptionError(f"offsets are given for {', '.join(map(str, wrong))}, which is not selected")
         times = {
-            where: position.times_ms.get(where, position.time_ms)
+            where: position.times_ms.get(where) if position.time_ms is None else position.time_ms
             for where in places
             if position.times_ms or position.time_ms is not None
         }

@@ -56,7 +56,11 @@ class TopicOrigin:
         self._spark = spark
         self._topics = topics
         self._window = dict(window.options)
-        self._common = {"bootstrap": bootstrap, "failOnDataLoss": str(fails_on_data_loss).lower()}
+        self._common = {
+            "bootstrap": bootstrap,
+            "failOnDataLoss": str(fails_on_data_loss).lower(),
+            "isolation.level": "read_committed",
+        }
 
     def bounds(self) -> tuple[Offsets, Offsets]:
         options = {**self._common, **self._window, "subscribe": self._topics}
