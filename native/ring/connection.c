@@ -262,7 +262,7 @@ static int64_t relieve_starvation(tpc_connections *connections, int64_t now_ns) 
         return INT64_MAX;
     }
     int64_t allowed_ns = connections->limits.assembly_stall_ms_max * NS_PER_MS;
-    connection *victim = victim_of_starvation(connections, now_ns, allowed_ns);
+    connection *victim = connections->frames_leaving ? NULL : victim_of_starvation(connections, now_ns, allowed_ns);
     if (victim != NULL) connection_begin_close(victim, TPC_CLOSE_BUDGET, ENOMEM);
     int64_t used = connections->budget->bytes_used;
     if (used < connections->starved_at_bytes)

@@ -8,7 +8,12 @@
  *
  * A request that lies whole in what was received is first shown to the brief handler, which may take it without anything
  * being allocated for it. Any other is received into its frame, whose length was checked against the limit. The frame grows
- * with what arrived, at most to double: what a client announces costs nothing, what it sends does.
+ * with what arrived, at most to double: what a client announces costs nothing, what it sends does. Twice its largest request
+ * so far is allowed at once.
+ *
+ * A connection of large requests is received from in two steps instead of multishot: the beginning of a request into a shared
+ * buffer, and the rest, in which nothing else can be, straight into its frame. That spares a copy and dozens of completions.
+ * As long as the kernel receives into a frame it has a reference to it.
  *
  * Back-pressure is decided at the border of two requests: above a bound of the connection (`paused`), or when the budget is
  * used up (`starved`, also inside a request), nothing more is parsed; the receive is cancelled, and what comes until the
@@ -140,6 +145,16 @@ void tpc_request_leaves_python(tpc_connections *connections, tpc_request *reques
     if (it != NULL) it->requests_in_python--;
 }
 
+static void note_size(connection *it, uint32_t bytes) {
+    if (bytes > it->largest_bytes) it->largest_bytes = bytes;
+    if (bytes < LARGE_REQUEST_BYTES_MIN) {
+        it->large_credit -= it->large_credit > 0;
+        return;
+    }
+    it->large_credit = LARGE_REQUESTS_CREDIT;
+    if (it->multishot_armed) connection_needs_attention(it);
+}
+
 /* A whole request where it was received: whether the brief handler took it. If not, nothing has changed. */
 static bool deliver_in_place(connection *it, uint8_t *bytes, uint32_t length) {
     tpc_connections *connections = it->owner;
@@ -150,6 +165,7 @@ static bool deliver_in_place(connection *it, uint8_t *bytes, uint32_t length) {
         send_unreserve_answer(it);
         return false;
     }
+    note_size(it, length);
     it->requests++;
     connections->statistics.requests++;
     connections->statistics.requests_hot++;
@@ -263,12 +279,13 @@ static size_t take_length(connection *it, const uint8_t *data, size_t bytes) {
     return taken;
 }
 
-/* Room for `bytes` more in the unfinished request: twice what has arrived, but never more than it announced. */
+/* Room for `bytes` more in the unfinished request: never more than it announced; see the top of the file. */
 static int make_room(connection *it, size_t bytes) {
     uint64_t needed = (it->partial != NULL ? it->partial->length : 0) + (uint64_t)bytes;
     if (it->partial != NULL && needed <= it->partial->capacity) return 0;
     uint64_t capacity = needed == it->announced ? needed : needed * 2;
     if (capacity < FRAME_FIRST_BYTES) capacity = FRAME_FIRST_BYTES;
+    if (capacity < 2ull * it->largest_bytes) capacity = 2ull * it->largest_bytes;
     if (capacity > it->announced) capacity = it->announced;
     if (it->partial != NULL) return tpc_frame_resize(&it->partial, (uint32_t)capacity);
     it->partial = tpc_frame_new(it->owner->budget, (uint32_t)capacity);
@@ -290,6 +307,7 @@ static void arrived_in_frame(connection *it, size_t bytes) {
     it->length_have = 0;
     it->owner->statistics.assembling_bytes -= frame->length;
     node_remove(&it->by_assembly);
+    note_size(it, frame->length);
     deliver(it, frame);
 }
 
@@ -355,6 +373,14 @@ static void bytes_arrived(connection *it, uint8_t *data, size_t bytes) {
     if (taken < bytes && it->state == CONNECTION_OPEN) park(it, data + taken, bytes - taken);
 }
 
+static void bytes_arrived_in_frame(connection *it, size_t bytes) {
+    it->received_bytes += bytes;
+    it->owner->statistics.received_bytes += bytes;
+    it->owner->statistics.receives++;
+    connection_touch(it);
+    arrived_in_frame(it, bytes);
+}
+
 /* The backlog is detached while it is parsed: a handler may close the connection, which frees what is attached. */
 static void parse_backlog(connection *it) {
     tpc_frame *backlog = it->backlog;
@@ -382,16 +408,39 @@ static uint64_t receive_user_data(const connection *it) {
     return tpc_user_data(TPC_KIND_RECEIVE, it->generation, it->slot);
 }
 
+static bool goes_into_frame(const connection *it) {
+    return it->large_credit > 0 && it->partial != NULL && it->partial->capacity == it->announced &&
+           it->announced - it->partial->length >= INTO_FRAME_BYTES_MIN;
+}
+
+static void prepare_into_frame(connection *it, struct io_uring_sqe *sqe) {
+    uint32_t missing = it->announced - it->partial->length;
+    it->receiving = tpc_frame_retain(it->partial);
+    io_uring_prep_recv(sqe, it->descriptor, it->partial->data + it->partial->length,
+                       missing < INTO_FRAME_BYTES_MAX ? missing : INTO_FRAME_BYTES_MAX, 0);
+}
+
+static void prepare_into_buffers(connection *it, struct io_uring_sqe *sqe) {
+    it->multishot_armed = it->large_credit == 0;
+    if (it->multishot_armed)
+        io_uring_prep_recv_multishot(sqe, it->descriptor, NULL, 0, 0);
+    else
+        io_uring_prep_recv(sqe, it->descriptor, NULL, it->owner->limits.receive_buffer_bytes, 0);
+    sqe->flags |= IOSQE_BUFFER_SELECT;
+    sqe->buf_group = TPC_BUFFER_GROUP_CONNECTIONS;
+}
+
 static bool arm(connection *it) {
     struct io_uring_sqe *sqe = tpc_ring_sqe(it->owner->ring, receive_user_data(it));
     if (sqe == NULL) return false;
-    if (it->owner->multishot) {
-        io_uring_prep_recv_multishot(sqe, it->descriptor, NULL, 0, 0);
-        sqe->flags |= IOSQE_BUFFER_SELECT;
-        sqe->buf_group = TPC_BUFFER_GROUP_CONNECTIONS;
-    } else {
+    it->multishot_armed = false;
+    if (!it->owner->multishot)
         io_uring_prep_poll_add(sqe, it->descriptor, POLLIN);
-    }
+    else if (goes_into_frame(it))
+        prepare_into_frame(it, sqe);
+    else
+        prepare_into_buffers(it, sqe);
+    sqe->user_data = receive_user_data(it);
     it->receive_armed = true;
     it->receive_cancelled = false;
     connection_hold(it);
@@ -420,11 +469,16 @@ bool receive_attend(connection *it) {
         connection_begin_close(it, TPC_CLOSE_PEER, 0);
         return true;
     }
+    if (it->receive_armed && it->multishot_armed && it->large_credit > 0) return cancel(it);
     return it->receive_armed || arm(it);
 }
 
 void receive_forget(connection *it) {
     if (it->partial != NULL) it->owner->statistics.assembling_bytes -= it->partial->length;
+    if (it->receiving != NULL && !it->receiving_forgotten) {
+        it->receiving_forgotten = true;
+        it->owner->frames_leaving++;
+    }
     tpc_frame_release(it->partial);
     tpc_frame_release(it->backlog);
     it->partial = it->backlog = NULL;
@@ -472,11 +526,7 @@ static bool receive_once(connection *it) {
     if (!direct) {
         bytes_arrived(it, into, (size_t)received);
     } else {
-        it->received_bytes += (uint64_t)received;
-        it->owner->statistics.received_bytes += (uint64_t)received;
-        it->owner->statistics.receives++;
-        connection_touch(it);
-        arrived_in_frame(it, (size_t)received);
+        bytes_arrived_in_frame(it, (size_t)received);
     }
     return (size_t)received == room && it->state == CONNECTION_OPEN && !it->paused && !it->starved;
 }
@@ -504,14 +554,31 @@ static void on_received(connection *it, int32_t result, uint32_t flags) {
     }
 }
 
+/* The receive that prepare_into_frame() began has ended. */
+static void on_received_into_frame(connection *it, int32_t result) {
+    if (result > 0)
+        bytes_arrived_in_frame(it, (size_t)result);
+    else if (result == 0)
+        at_end_of_file(it);
+    else
+        ended(it, -result);
+}
+
 void receive_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags) {
     tpc_connections *connections = context;
     connection *it = connection_of_completion(connections, user_data);
     bool last = !(flags & IORING_CQE_F_MORE);
     if (last) it->receive_armed = it->receive_cancelled = false;
     connection_hold(it);
+    bool into_frame = it->receiving != NULL;
+    connections->frames_leaving -= it->receiving_forgotten;
+    it->receiving_forgotten = false;
+    tpc_frame_release(it->receiving);
+    it->receiving = NULL;
     if (it->state == CONNECTION_OPEN) {
-        if (connections->multishot)
+        if (into_frame)
+            on_received_into_frame(it, result);
+        else if (connections->multishot)
             on_received(it, result, flags);
         else
             on_readable(it, result);

@@ -29,6 +29,10 @@ enum {
     FRAME_FIRST_BYTES = 1024,      /* of a request that did not arrive in one piece */
     SCRATCH_BYTES = 65536,         /* one receive without provided buffers */
     RECEIVES_PER_POLL_MAX = 4,
+    LARGE_REQUEST_BYTES_MIN = 131072,
+    LARGE_REQUESTS_CREDIT = 8,     /* so many small requests later a connection no longer counts as one of large ones */
+    INTO_FRAME_BYTES_MIN = 32768,
+    INTO_FRAME_BYTES_MAX = 1 << 20,
     LISTENERS_MAX = 64,
 };
 
@@ -111,7 +115,12 @@ typedef struct connection {
     bool zero_copy_asked;
 
     uint32_t announced;         /* length of `partial` when it is whole */
+    uint32_t largest_bytes;     /* of the requests so far */
+    uint8_t large_credit;       /* > 0: it sends large requests */
+    bool multishot_armed;       /* the receive that is armed is one */
+    bool receiving_forgotten;   /* the request is given up, and `receiving` goes with the completion */
     tpc_frame *partial;
+    tpc_frame *receiving;       /* the kernel receives into it: a reference of its own */
     tpc_frame *backlog;         /* arrived while paused or starved, not parsed: [backlog_position, length) */
     uint32_t backlog_position;
 
@@ -187,6 +196,7 @@ struct tpc_connections {
     node by_send;
     node by_assembly;
     node by_starvation;
+    uint32_t frames_leaving;     /* of requests that were given up while the kernel received into them */
     int64_t starved_at_bytes;    /* what the budget had used when the starved last tried */
 
     tpc_frame *chunks[ANSWER_CHUNKS_KEPT]; /* for whoever answers next */
