@@ -66,7 +66,10 @@ def test_the_canary_dies(run):
     assert "heap-buffer-overflow" in report
 
 
-@pytest.mark.parametrize("name", ["test_frames.py", "test_connections.py", "test_connections_random.py"])
+NAMES = ["test_frames.py", "test_connections.py", "test_connections_large.py", "test_connections_random.py"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_touched_that_must_not_be(run, name):
     result, report = run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/runtime/{name}")
     assert not report
