@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.support.broker_process import TpcBroker
-from tpc_broker.client.errors import OffsetsMissingError
+from tpc_broker.client.errors import DamagedDataError, OffsetsMissingError
 from tpc_broker.native_columns import COLUMN_TYPES
 from tpc_broker.spark.options import read_options
 from tpc_broker.spark.ranges import OffsetRange
@@ -58,8 +58,8 @@ def make_topic(admin, request):
     return make
 
 
-def write(broker, topic, numbers, partition=0):
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 2, "batch.size": 100_000})
+def write(broker, topic, numbers, partition=0, **settings):
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 2, "batch.size": 100_000, **settings})
     for count, number in enumerate(numbers, start=1):
         producer.produce(topic, VALUE % number, partition=partition)
         if count % 20 == 0:
@@ -67,9 +67,10 @@ def write(broker, topic, numbers, partition=0):
     assert producer.flush(30) == 0
 
 
-def plan_of():
-    schema = from_arrow_schema(pa.schema([(name, COLUMN_TYPES[name]) for name in ("partition", "offset", "value")]))
-    return RowPlan.of(schema, ValueFormat(), Mode.FAILFAST, "_corrupt_record")
+def plan_of(mode=Mode.FAILFAST):
+    types = {name: COLUMN_TYPES[name] for name in ("partition", "offset", "value")}
+    types |= {"_corrupt_record": pa.binary()} if mode == Mode.PERMISSIVE else {}
+    return RowPlan.of(from_arrow_schema(pa.schema(list(types.items()))), ValueFormat(), mode, "_corrupt_record")
 
 
 def options_of(broker, topic, *, streaming, **changes):
@@ -138,6 +139,37 @@ def test_long_segments_are_split_and_find_their_places(broker, make_topic):
     ranges = {"startingOffsets": f'{{"{topic}": {{"0": 37}}}}', "endingOffsets": f'{{"{topic}": {{"0": 271}}}}'}
     reader = TpcReader(options_of(broker, topic, streaming=False, **ranges), plan_of())
     assert rows_of(reader, reader.partitions()) == [(0, number, number) for number in range(37, 271)]
+
+
+def test_compressed_topics_empty_partitions_and_damage_in_both_modes(broker, make_topic):
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    topic = make_topic(len(codecs) + 1)
+    for partition, codec in enumerate(codecs):
+        write(broker, topic, range(100), partition, **{"compression.type": codec})
+    broker.stop()
+    [path] = (broker.data_folder / "topics" / f"{topic}-1").glob("0*.log")
+    data = bytearray(path.read_bytes())
+    assert data[22] == 1, "not compressed with gzip"
+    damaged = bytearray(data)
+    damaged[-1] ^= 0xFF
+    expected = [(partition, number, number) for partition in range(len(codecs)) for number in range(100)]
+    broker.start()
+    for changes in ({"path": ""}, {"bootstrap": ""}, {}):
+        options = options_of(broker, topic, streaming=False, **changes)
+        path.write_bytes(data)
+        reader = TpcReader(options, plan_of())
+        assert sorted(rows_of(reader, reader.partitions())) == expected
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedDataError, match=rf"{topic}-1, offset \d+.*its CRC is wrong"):
+            rows_of(reader, reader.partitions())
+        reader = TpcReader(options, plan_of(Mode.PERMISSIVE))
+        batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+        corrupt = [row for batch in batches for row in batch.to_pylist() if row["_corrupt_record"] is not None]
+        assert [(row["partition"], row["value"], row["_corrupt_record"][-1:]) for row in corrupt] == [
+            (1, None, damaged[-1:])
+        ]
+        assert 400 < sum(batch.num_rows for batch in batches) <= 500
+    path.write_bytes(data)
 
 
 def stream(broker, topic, until, **changes):

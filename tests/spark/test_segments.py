@@ -18,6 +18,7 @@ from tpc_broker.kafka import records as codec
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.log.batch import batch_size_at
 from tpc_broker.log.files import segment_file_name
+from tpc_broker.log.indexes import OffsetIndex
 from tpc_broker.native_bytes import seal_batch
 from tpc_broker.native_columns import COLUMN_TYPES
 from tpc_broker.spark import segments as segments_module
@@ -142,6 +143,41 @@ def test_damage_is_named(log):
         read(log, path=str(log.place))
     with pytest.raises(Exception, match="no such topic: nothing"):
         read(log, subscribe="nothing")
+
+
+@pytest.mark.parametrize("kept_bytes", [-1, -30, 0])
+def test_files_that_were_cut(log, kept_bytes):
+    """A sealed one and the one of the checkpoint, at and between the bounds of batches."""
+    three_segments(log)
+    for base, last in ((10, 19), (20, 29)):
+        path = log.place / segment_file_name(base, ".log")
+        data = path.read_bytes()
+        index = OffsetIndex(base, path.with_suffix(".index").read_bytes())
+        cut = index.last.position if kept_bytes == 0 else len(data) + kept_bytes
+        path.write_bytes(data[:cut])
+        first = index.last.offset if kept_bytes == 0 else last
+        with pytest.raises(DamagedDataError, match=rf"t-0, offset ({first}|{base}).*{path.name}"):
+            read(log, startingOffsets=json.dumps({"t": {"0": base}}))
+        rows = read(log, mode="PERMISSIVE", columns="offset,value")
+        assert [row[0] for row in rows if row[2] is not None] == [first]
+        assert sorted({row[0] for row in rows}) == [n for n in range(30) if n <= first or n > last]
+        path.write_bytes(data)
+
+
+def test_the_next_place_that_the_index_knows(log):
+    """Where no batch can be told from the bytes, PERMISSIVE goes on behind it."""
+    three_segments(log)
+    path = log.place / segment_file_name(10, ".log")
+    data = bytearray(path.read_bytes())
+    data[8:12] = b"\xff" * 4
+    path.write_bytes(data)
+    with pytest.raises(DamagedDataError, match=r"t-0, offset 10: .*holds no record batch there"):
+        read(log)
+    rows = read(log, mode="PERMISSIVE", columns="offset,value")
+    resumed = next(entry.offset for entry in OffsetIndex(10, path.with_suffix(".index").read_bytes()) if entry.position)
+    assert [row[0] for row in rows if row[2] is None] == [*range(10), *range(resumed, 30)]
+    assert [row[0] for row in rows if row[2] is not None] == [10]
+    assert resumed < 15
 
 
 def test_batches_that_cannot_be_read_by_mode(log):

@@ -38,7 +38,7 @@ class FolderLog:
         self._path = Path(data_folder)
         try:
             self._checkpoints = read_checkpoints(self._path)
-        except FileNotFoundError as error:
+        except OSError as error:
             raise OptionError(f"path: {error}") from None
         self._folders: dict[TopicPartition, PartitionFolder] = {}
 

@@ -213,22 +213,25 @@ def read_chunks(piece: SegmentPiece, *, keeps_damage: bool = False) -> Iterator[
     with piece.path.open("rb") as file:
         status = os.fstat(file.fileno())
         end_position = status.st_size
-        if piece.end_position >= 0 and status.st_ino == piece.inode:
+        is_bounded = piece.end_position >= 0 and status.st_ino == piece.inode
+        if is_bounded:
             if status.st_size < piece.end_position and not keeps_damage:
                 raise DamagedDataError(
                     f"{piece.where}, offset {piece.first_offset}: {piece.path} has {status.st_size} bytes, and had "
                     f"{piece.end_position} at the checkpoint"
                 )
             end_position = min(piece.end_position, status.st_size)
-        walk = _Walk(piece, file, end_position)
+        walk = _Walk(piece, file, end_position, bound=piece.end_position if is_bounded else None)
         yield from walk.chunks(keeps_damage=keeps_damage)
 
 
 class _Walk:
     """From the batch that holds the first offset to the end of a piece."""
 
-    def __init__(self, piece: SegmentPiece, file: Any, end_position: int) -> None:
+    def __init__(self, piece: SegmentPiece, file: Any, end_position: int, *, bound: int | None) -> None:
+        """``bound`` is where the file should end; None: where it does end."""
         self._piece = piece
+        self._bound = bound
         self._file = file
         self._end_position = end_position
         index = OffsetIndex(piece.base_offset, _bytes_of(piece.path.with_suffix(INDEX_SUFFIX)))
@@ -253,6 +256,20 @@ class _Walk:
                 raise error
             position, between = self._resume(position)
             yield DamagedBatch(offset, between, error)
+            if position >= self._end_position:
+                return
+        if offset < piece.end_offset and self._is_cut():
+            error = DamagedDataError(f"{piece.where}, offset {offset}: {piece.path} is cut off there")
+            if not keeps_damage:
+                raise error
+            yield DamagedBatch(offset, b"", error)
+
+    def _is_cut(self) -> bool:
+        """Whether bytes are missing at the end: a sealed segment's index knows more (compaction writes both anew)."""
+        if self._bound is not None:
+            return self._bound > self._end_position
+        last = self._index.last
+        return last is not None and last.position >= self._end_position
 
     def _aborted_from(self, offset: int) -> list[tuple[int, int]]:
         """Those whose marker is still to come: behind it, the producer's next transaction is another one."""
