@@ -169,10 +169,11 @@ class SparkRun:
 
     # What is read.
 
-    def _ready(self) -> Any:
+    def _ready(self, rows: int = 0) -> Any:
         reader = self._spark.read.format("tpc_ready")
         settings = self.settings
-        return reader.options(rows=self.rows, partitions=settings.partitions, valueBytes=settings.value_bytes).load()
+        options = {"partitions": settings.partitions, "valueBytes": settings.value_bytes}
+        return reader.options(rows=rows or self.rows, **options).load()
 
     def _ours(self, **options: str) -> Any:
         reader = self._spark.read.format("tpc").option("subscribe", TOPIC)
@@ -203,11 +204,11 @@ class SparkRun:
         return self.base / f"parquet-{next(self._numbers)}"
 
     def _archive_jobs(self) -> Iterator[Job]:
-        from tpc_broker.spark.pipelines.archive import COLUMNS, ArchiveJob, archive  # noqa: PLC0415 - needs the extra `spark`
+        from tpc_broker.spark.pipelines.archive import ArchiveJob, archive  # noqa: PLC0415 - needs `spark`
 
         def ready() -> tuple[float, int]:
-            rows, out = self._ready().selectExpr(*COLUMNS), self._out()
-            seconds = timed(lambda: rows.write.partitionBy("date").parquet(str(out)))
+            rows, out = self._ready(), self._out()
+            seconds = timed(lambda: rows.write.parquet(str(out)))
             shutil.rmtree(out)
             return seconds, self.rows
 
@@ -273,6 +274,7 @@ class SparkRun:
             job.cell.rounds.append(Round(round(seconds, 4), round(spark_used, 2), round(server_used, 2)))
 
     def one_round(self, *, is_warm_up: bool, tell: Callable[[str], None] = lambda _title: None) -> None:
+        self._ready(self.settings.partitions).count()  # starts Python workers, which end when they are idle
         for job in self.jobs:
             tell(job.cell.title)
             if job.cell.key not in self.results.skipped:

@@ -12,21 +12,22 @@ from tpc_broker.client.batches import RecordsPart
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.producing import Producer
 from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
-from tpc_broker.native_columns import ROWS_PER_BATCH, RecordsWriter
+from tpc_broker.native_columns import RecordsWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RECORDS_PER_BATCH: Final = 512
+RECORDS_PER_BATCH: Final = 500
+BATCHES_KEPT: Final = 32
 
 
 def _parts(value_bytes: int) -> list[RecordsPart]:
-    """Batches with the rows of one ready-made Arrow batch."""
-    rows = ready_batch(ROWS_PER_BATCH, value_bytes)
+    """Different batches with the rows of one ready-made Arrow batch."""
+    rows = ready_batch(BATCHES_KEPT * RECORDS_PER_BATCH, value_bytes)
     times = rows.column("timestamp").cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
     writer = RecordsWriter(key=rows.column("key"), value=rows.column("value"), timestamps_ms=times)
     parts = []
-    for first, end in pairwise(range(0, ROWS_PER_BATCH + 1, RECORDS_PER_BATCH)):
+    for first, end in pairwise(range(0, rows.num_rows + 1, RECORDS_PER_BATCH)):
         written = writer.write(pa.array(range(first, end), pa.int32()), 0, RECORDS_PER_BATCH * (value_bytes + 100))
         assert written.records_count == RECORDS_PER_BATCH, written.records_count
         parts.append(

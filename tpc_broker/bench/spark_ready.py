@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ NAMES: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "ti
 SCHEMA: Final = pa.schema([pa.field(name, COLUMN_TYPES[name]) for name in NAMES])
 
 
+@lru_cache(maxsize=8)
 def ready_batch(rows_count: int, value_bytes: int, partition: int = 0) -> Any:
     """One Arrow record batch of a topic's rows; every value is different and hardly compresses."""
     now_us = int(time.time() * 1e6)

@@ -34,7 +34,7 @@ COLUMNS: Final = (
     "timestamp AS _ts",
     "key AS _key",
     "value",
-    "date_format(timestamp, 'yyyy-MM-dd') AS date",
+    "CAST(timestamp AS DATE) AS date",
 )
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
