@@ -145,6 +145,34 @@ def test_damage_is_named(log):
         read(log, subscribe="nothing")
 
 
+def test_segments_that_were_replaced_after_the_planning(log):
+    """As compaction does: another file of the same name with an index of its own or not yet, or one file for two."""
+    three_segments(log)
+    reader = make_reader(log)
+    planned = reader.partitions()
+
+    def numbers(task):
+        return [row["offset"] for batch in reader.read(task) for row in batch.to_pylist()]
+
+    def replace(path, data):
+        path.with_suffix(".swap").write_bytes(data)
+        path.with_suffix(".swap").rename(path)
+
+    first, second, active = (log.place / segment_file_name(base, ".log") for base in (0, 10, 20))
+    batches = [bytes(batch.data) for batch in codec.read_batches(second.read_bytes())]
+    replace(second, b"".join(batches[number] for number in (0, 3, 4, 9)))
+    assert numbers(planned[1]) == [10, 13, 14, 19]
+    later = [task.value for task in make_reader(log, maxRecordsPerPartition=5).partitions()][3]
+    assert (later.first_offset, later.end_offset) == (15, 20)
+    assert numbers(InputPartition(later)) == [19]
+    replace(active, active.read_bytes())
+    assert numbers(planned[2]) == list(range(20, 30))
+    replace(first, first.read_bytes() + second.read_bytes())
+    second.unlink()
+    assert numbers(planned[1]) == [10, 13, 14, 19]
+    assert numbers(planned[0]) == list(range(10))
+
+
 @pytest.mark.parametrize("kept_bytes", [-1, -30, 0])
 def test_files_that_were_cut(log, kept_bytes):
     """A sealed one and the one of the checkpoint, at and between the bounds of batches."""

@@ -8,7 +8,9 @@ Modules
     `isolation`     which batches of a partition belong to aborted transactions; no I/O either
     `requests`      requests and answers of metadata, offsets, fetch and produce, as plain values; no I/O either
     `batches`       the bytes of a batch for an idempotent producer; no I/O either
-    `connection`    a blocking socket that carries a conversation
+    `sasl`          the client's side of PLAIN and SCRAM; no I/O either
+    `security`      settings of TLS and SASL
+    `connection`    a blocking socket that carries a conversation, with TLS and SASL where they are asked for
     `cluster`       who leads what; sends each request to the leader and tries again until a deadline
     `reading`       offsets by time, and ranges of a partition, fetched ahead
     `producing`     an idempotent producer

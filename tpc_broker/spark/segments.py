@@ -39,7 +39,14 @@ from tpc_broker.log.files import (
     partition_folder_name,
     segment_file_name,
 )
-from tpc_broker.log.indexes import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
+from tpc_broker.log.indexes import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    AbortedTransaction,
+    OffsetIndex,
+    TimeIndex,
+    TransactionIndex,
+)
 from tpc_broker.native_bytes import crc32c
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
@@ -149,12 +156,13 @@ class PartitionFolder:
         """
         for segment in self.segments:
             begin = segment.base_offset
-            index = TimeIndex(segment.base_offset, self._time_index_bytes(segment))
-            if index.problem(segment.end_offset) is None:
-                is_last = segment.base_offset == self.checkpoint.segment_base
-                if index.last and index.last.timestamp < time_ms and not is_last:
-                    continue
-                begin = index.lookup(time_ms - 1).offset
+            data = self._time_index_bytes(segment)
+            index = TimeIndex(segment.base_offset, b"" if len(data) % TIME_ENTRY_BYTES else data)
+            if index.last and segment.base_offset <= index.last.offset < segment.end_offset:
+                if index.last.timestamp < time_ms and not self._is_active(segment):
+                    continue  # sealed: its last entry is its youngest record
+                if index.problem(segment.end_offset) is None:
+                    begin = index.lookup(time_ms - 1).offset
             found = self._scan_for_time(segment, begin, time_ms)
             if found >= 0:
                 return max(found, int(self.checkpoint.log_start_offset))
@@ -234,8 +242,9 @@ class _Walk:
         self._bound = bound
         self._file = file
         self._end_position = end_position
-        index = OffsetIndex(piece.base_offset, _bytes_of(piece.path.with_suffix(INDEX_SUFFIX)))
-        self._index = index if index.problem(2**31) is None else OffsetIndex(piece.base_offset)
+        data = _bytes_of(piece.path.with_suffix(INDEX_SUFFIX))
+        self._index = OffsetIndex(piece.base_offset, b"" if len(data) % OFFSET_ENTRY_BYTES else data)
+        """Not checked whole, which takes long: every place that it names is looked at before it is believed."""
 
     def chunks(self, *, keeps_damage: bool) -> Iterator[Chunk | DamagedBatch]:
         piece, window = self._piece, WINDOW_BYTES
@@ -269,7 +278,7 @@ class _Walk:
         if self._bound is not None:
             return self._bound > self._end_position
         last = self._index.last
-        return last is not None and last.position >= self._end_position
+        return last is not None and last.position >= self._end_position and self._index.problem(2**31) is None
 
     def _aborted_from(self, offset: int) -> list[tuple[int, int]]:
         """Those whose marker is still to come: behind it, the producer's next transaction is another one."""
@@ -282,6 +291,8 @@ class _Walk:
 
     def _is_batch(self, position: int, offset_max: int) -> bool:
         """Whether a batch that begins at or before an offset lies whole at a position."""
+        if position < 0:
+            return False
         try:
             size = batch_size_at(head := self._read(position, BATCH_HEADER_BYTES), 0)
             if size is None or len(head) < BATCH_HEADER_BYTES or position + size > self._end_position:
