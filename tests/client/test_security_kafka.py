@@ -1,0 +1,93 @@
+"""TLS and SASL of the client against Apache Kafka itself, which has both."""
+
+import shutil
+
+import pytest
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+from tests.client.test_security import write_and_read
+from tests.support.kafka_peer import KafkaPeer, PeerUnavailable
+from tests.support.ports import free_port_range
+from tests.support.tls_proxy import make_certificates
+from tpc_broker.client.cluster import Cluster, ClusterSettings
+from tpc_broker.client.errors import AuthenticationError
+from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings, TlsSettings
+
+pytestmark = pytest.mark.kafka
+MODULE = "org.apache.kafka.common.security"
+PASSWORD = "pass,word=1"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make certificates with")
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+class SecureKafka(KafkaPeer):
+    """With a listener for SASL over TLS and one for TLS with client certificates beside the plain one."""
+
+    certificates = None
+    first_secure_port = 0
+
+    def _properties(self):
+        found = super()._properties()
+        sasl, tls = (f"{self.host}:{self.first_secure_port + number}" for number in range(2))
+        store = self.certificates / "server-store.pem"
+        store.write_text("".join((self.certificates / f"server.{part}").read_text() for part in ("key", "pem")))
+        more = f",SASL_SSL://{sasl},SSL://{tls}"
+        found["listeners"] += more
+        found["advertised.listeners"] += more
+        found["listener.security.protocol.map"] += ",SASL_SSL:SASL_SSL,SSL:SSL"
+        scram = f"{MODULE}.scram.ScramLoginModule required;"
+        return found | {
+            "inter.broker.listener.name": "PLAINTEXT",
+            "ssl.keystore.type": "PEM", "ssl.keystore.location": str(store),
+            "ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.certificates / "ca.pem"),
+            "listener.name.ssl.ssl.client.auth": "required",
+            "sasl.enabled.mechanisms": ",".join(Mechanism), "connections.max.reauth.ms": "60000",
+            "listener.name.sasl_ssl.plain.sasl.jaas.config":
+                f'{MODULE}.plain.PlainLoginModule required user_alice="{PASSWORD}";',
+            "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": scram,
+            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": scram,
+        }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory, certificates):
+    peer = SecureKafka(tmp_path_factory.mktemp("kafka"))
+    peer.certificates, peer.first_secure_port = certificates, free_port_range(2)
+    try:
+        peer.start()
+    except PeerUnavailable as reason:
+        pytest.skip(str(reason))
+    admin = AdminClient({"bootstrap.servers": peer.bootstrap})
+    for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+        update = UserScramCredentialUpsertion("alice", ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
+        for future in admin.alter_user_scram_credentials([update]).values():
+            future.result(20)
+    yield peer
+    peer.stop()
+
+
+def cluster(kafka, port, tls, sasl=None):
+    return Cluster(ClusterSettings(f"{kafka.host}:{port}", "test", 10, 20, SecuritySettings(tls, sasl)))
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_kafka_lets_the_right_user_in_and_no_other(kafka, certificates, mechanism):
+    tls, port = TlsSettings((certificates / "ca.pem").read_text()), kafka.first_secure_port
+    with cluster(kafka, port, tls, SaslSettings(mechanism, "alice", PASSWORD)) as made:
+        assert write_and_read(made, f"for-{mechanism.lower()}") == [b"v0", b"v1", b"v2"]
+    for name, password in (("alice", "wrong"), ("eve", PASSWORD)):
+        said, sasl = f"does not let {name} in", SaslSettings(mechanism, name, password)
+        with cluster(kafka, port, tls, sasl) as made, pytest.raises(AuthenticationError, match=said):
+            made.topic_names()
+
+
+def test_kafka_takes_the_clients_certificate(kafka, certificates):
+    own, key = ((certificates / name).read_text() for name in ("client.pem", "client.key"))
+    tls = TlsSettings((certificates / "ca.pem").read_text(), own, key)
+    with cluster(kafka, kafka.first_secure_port + 1, tls) as made:
+        assert write_and_read(made, "with-a-certificate") == [b"v0", b"v1", b"v2"]
