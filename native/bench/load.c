@@ -47,7 +47,7 @@ typedef struct {
     char magic[8];
     uint32_t connections, senders, depth, answers_per_request, blobs, records_per_request;
     double rate;
-    uint64_t warm_up_ns, measure_ns, requests_max;
+    uint64_t warm_up_ns, measure_ns, requests_max, passes_max; /* passes: of each sender over its requests */
 } plan_header;
 
 typedef struct {
@@ -113,7 +113,7 @@ static void *allocate(size_t count, size_t size) {
 static void read_plan(const char *path) {
     FILE *file = fopen(path, "rb");
     if (!file) fail(path, errno);
-    if (fread(&plan, sizeof plan, 1, file) != 1 || memcmp(plan.magic, "TPCLOAD2", 8)) fail("the plan's header", EINVAL);
+    if (fread(&plan, sizeof plan, 1, file) != 1 || memcmp(plan.magic, "TPCLOAD3", 8)) fail("the plan's header", EINVAL);
     if (plan.depth < 1 || plan.depth > DEPTH_MAX || plan.answers_per_request < 1) fail("the plan's numbers", EINVAL);
     connections = allocate(plan.connections, sizeof *connections);
     for (uint32_t index = 0; index < plan.connections; index++)
@@ -225,6 +225,7 @@ static bool is_paired(const connection *at) { return at->plan.pair != NO_PAIR; }
 /* Whether a sender will never send again. */
 static bool has_stopped(const connection *at, int64_t now) {
     if (plan.requests_max && sent_all >= plan.requests_max) return true;
+    if (plan.passes_max && at->sent >= plan.passes_max * at->plan.blobs_count) return true;
     return plan.rate > 0 ? intended_ns(at, at->sent) >= measure_to_ns : now >= measure_to_ns;
 }
 
@@ -441,7 +442,8 @@ static void run(void) {
 }
 
 static void print_result(int64_t used_ns) {
-    int64_t end_ns = last_answer_ns < measure_to_ns && (!plan.senders || plan.requests_max) ? last_answer_ns : measure_to_ns;
+    bool ends_early = !plan.senders || plan.requests_max || plan.passes_max;
+    int64_t end_ns = last_answer_ns < measure_to_ns && ends_early ? last_answer_ns : measure_to_ns;
     uint64_t slots_count = plan.measure_ns / SLOT_NS < SLOTS_MAX ? plan.measure_ns / SLOT_NS : SLOTS_MAX;
     printf("{\"requests\":%" PRIu64 ",\"requests_all\":%" PRIu64 ",\"unanswered\":%" PRIu64 ",\"elapsed_ns\":%" PRId64
            ",\"cpu_ns\":%" PRId64 ",\"run_ns\":%" PRId64 ",\"bytes\":%" PRIu64 ",\"bytes_all\":%" PRIu64

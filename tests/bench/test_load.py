@@ -23,21 +23,24 @@ from tpc_broker.bench.workloads import WORKLOADS
 TINY = Extent(warm_up=0.05, measured=0.3, gigabytes=0.02, soak_minutes=0.02)
 
 
-@pytest.fixture
-def stage(broker: TpcPeer) -> Iterator[Stage]:
-    made = Stage(broker, TINY)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[TpcPeer]:
-    peer = TpcPeer(tmp_path / "tpc", "durable")
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TpcPeer]:
+    """One for all tests: each has topics of its own."""
+    peer = TpcPeer(tmp_path_factory.mktemp("bench") / "tpc", "durable")
     peer.start()
     try:
         yield peer
     finally:
         peer.kill()
+
+
+@pytest.fixture
+def stage(broker: TpcPeer) -> Iterator[Stage]:
+    made = Stage(broker, TINY)
+    yield made
+    for one in made.idle:
+        one.close()
+    broker.topic_extras = {}
 
 
 def workload(key: str) -> Workload:
@@ -50,14 +53,14 @@ def run(stage: Stage, key: str) -> Round:
 
 def test_produced_records_are_those_that_the_broker_has(broker: TpcPeer) -> None:
     shape = Shape(connections=4, depth=3, records_per_request=5, value_bytes=100, partitions=7)
-    found = run_load(broker.produce_plan("t", shape, (0.0, 0.3)))
+    found = run_load(broker.produce_plan("t1", shape, (0.0, 0.3)))
     assert found.requests_all >= found.requests > 0
     assert found.histogram.count == found.requests
-    ends = broker.end_offsets("t", 7)
+    ends = broker.end_offsets("t1", 7)
     assert sum(ends.values()) == found.requests_all * 5
     assert all(ends.values()), "every partition has its share"
     with pytest.raises(CountsDiffer):
-        check_stored(broker, "t", found.requests_all * 5 + 1)
+        check_stored(broker, "t1", found.requests_all * 5 + 1)
 
 
 @pytest.mark.parametrize("key", ["1-librdkafka", "3-librdkafka", "4-librdkafka"])
@@ -68,9 +71,9 @@ def test_librdkafka_counts_what_it_gets_acknowledged(stage: Stage, key: str) -> 
 
 
 def test_a_number_of_requests_is_kept_to(broker: TpcPeer) -> None:
-    plan = broker.produce_plan("t", Shape(connections=3, depth=2), (0.0, 30.0))
+    plan = broker.produce_plan("t3", Shape(connections=3, depth=2), (0.0, 30.0))
     found = run_load(Plan(KAFKA_PRODUCE, plan.connections, depth=2, warm_up_s=0, measure_s=30, requests_max=50))
-    assert found.requests_all == 50 == broker.stored_count("t")
+    assert found.requests_all == 50 == broker.stored_count("t3")
 
 
 def test_an_open_loop_keeps_its_rate(tmp_path: Path) -> None:
@@ -84,8 +87,8 @@ def test_an_open_loop_keeps_its_rate(tmp_path: Path) -> None:
 
 
 def test_a_refused_request_ends_the_run_with_its_error(broker: TpcPeer) -> None:
-    broker.create_topic("t", 1)
-    request = produce_request("t", 5, record_batch(1, 10))
+    broker.create_topic("t5", 1)
+    request = produce_request("t5", 5, record_batch(1, 10))
     with pytest.raises(LoadFailed, match="error 3"):
         run_load(Plan(KAFKA_PRODUCE, [Connection("127.0.0.1", broker.port, [request])], measure_s=5))
 
@@ -140,11 +143,11 @@ def test_a_soak_reads_all_that_it_writes(stage: Stage) -> None:
 
 def test_records_that_are_missing_end_a_read(broker: TpcPeer) -> None:
     """The broker's log starts later than the reader was told: the generator must not pass over that."""
-    run_load(broker.produce_plan("t", Shape(records_per_request=10), (0.0, 0.1)))
+    run_load(broker.produce_plan("t12", Shape(records_per_request=10), (0.0, 0.1)))
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    for future in admin.delete_records([TopicPartition("t", 0, 10)]).values():
+    for future in admin.delete_records([TopicPartition("t12", 0, 10)]).values():
         future.result()
-    plan = Plan(KAFKA_PRODUCE, fetches=broker.fetches("t", 1, 1, bytes_max=1000, ends={0: 20}), measure_s=5)
+    plan = Plan(KAFKA_PRODUCE, fetches=broker.fetches("t12", 1, 1, bytes_max=1000, ends={0: 20}), measure_s=5)
     with pytest.raises(LoadFailed, match="error 1"):
         run_load(plan)
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 STORED: Final = "stored"
 """The topic that is filled once per stage."""
 STORED_PARTITIONS: Final = 8
-_STORED_VALUE_BYTES: Final = 1024
-_STORED_RECORDS_PER_REQUEST: Final = 500
+_FILLING: Final = Shape(16, 16, 15, 1024, STORED_PARTITIONS)
+"""Batches of almost 16 KiB, which is what producers make unless told otherwise."""
 _FILL_S_MAX: Final = 600.0
 _READ_S_MAX: Final = 300.0
 _DEPTH_OPEN_LOOP: Final = 2048
@@ -28,11 +28,10 @@ _DEPTH_OPEN_LOOP: Final = 2048
 def fill(stage: Stage) -> dict[int, int]:
     """End offsets of the topic that holds the stage's gigabytes; filled when it is first asked for."""
     if not stage.ends:
-        shape = Shape(8, 4, _STORED_RECORDS_PER_REQUEST, _STORED_VALUE_BYTES, STORED_PARTITIONS)
-        plan = stage.kafka_like.produce_plan(STORED, shape, (0.0, _FILL_S_MAX))
-        request_bytes = _STORED_RECORDS_PER_REQUEST * _STORED_VALUE_BYTES
+        plan = stage.kafka_like.produce_plan(STORED, _FILLING, (0.0, _FILL_S_MAX))
+        request_bytes = _FILLING.records_per_request * _FILLING.value_bytes
         found = run_load(replace(plan, requests_max=max(1, round(stage.extent.gigabytes * 1e9 / request_bytes))))
-        check_stored(stage.peer, STORED, found.requests_all * _STORED_RECORDS_PER_REQUEST)
+        check_stored(stage.peer, STORED, found.requests_all * _FILLING.records_per_request)
         stage.ends.update(stage.kafka_like.end_offsets(STORED, STORED_PARTITIONS))
     return stage.ends
 

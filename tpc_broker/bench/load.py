@@ -24,7 +24,7 @@ KAFKA_FETCH: Final = 3
 OFFSET_LAST: Final = 2**63 - 1
 GENERATOR_LIMIT_SHARE: Final = 0.9
 """A generator that used this much of its CPU may have been what was measured."""
-_HEADER: Final = struct.Struct("<8s6IdQQQ")
+_HEADER: Final = struct.Struct("<8s6IdQQQQ")
 _CONNECTION: Final = struct.Struct("<4s9Iqq")
 _NONE: Final = 2**32 - 1
 
@@ -75,6 +75,8 @@ class Plan:
     measure_s: float = 2.0
     requests_max: int = 0
     """End after so many; 0: no such end."""
+    passes_max: int = 0
+    """Each sender ends after so many passes over its requests; 0: no such end."""
 
     def _row(self, connection: Connection | FetchConnection, blobs: list[bytes], places: dict[int, int]) -> bytes:
         if id(connection.requests) not in places:
@@ -100,9 +102,9 @@ class Plan:
         rows = [self._row(connection, blobs, places) for connection in self.connections]
         rows += [self._row(connection, blobs, places) for connection in self.fetches]
         header = _HEADER.pack(
-            b"TPCLOAD2", len(rows), len(self.connections), self.depth, self.answers_per_request, len(blobs),
+            b"TPCLOAD3", len(rows), len(self.connections), self.depth, self.answers_per_request, len(blobs),
             self.records_per_request, self.rate, int(self.warm_up_s * 1e9), int(self.measure_s * 1e9),
-            self.requests_max,
+            self.requests_max, self.passes_max,
         )  # fmt: skip
         with path.open("wb") as file:
             file.write(header + b"".join(rows))

@@ -109,6 +109,7 @@ class Run:
             if step.workloads[0][0].needs_server:
                 stage.peer.start()
                 stage.server.settle()
+                self._note_remark(step, stage.peer.remark())
             self.results.versions.setdefault(step.kind.name, stage.peer.version())
             for workload, cell in step.workloads:
                 told(workload)
@@ -120,6 +121,11 @@ class Run:
         finally:
             stage.close()
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _note_remark(self, step: Step, remark: str) -> None:
+        if remark:
+            label = f"starts of {step.kind.name} {step.mode} with {remark}"
+            self.results.settings[label] = self.results.settings.get(label, 0) + 1
 
     def _extent(self, kind: type[Peer]) -> Extent:
         settings = self.settings

@@ -21,6 +21,8 @@ _LOOK_S: Final = 0.2
 _QUIET_SHARE: Final = 0.1
 """Of one CPU: a server that uses less is idle."""
 _QUIET_LOOKS: Final = 3
+_GLANCES: Final = 4
+"""Per look, for threads that wait for the disk."""
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -129,15 +131,27 @@ class Server:
     def settle(self, deadline_s: float = 15.0) -> float:
         """Wait until it is idle: what a server does after its start (fill a journal, warm up) is not to be measured.
 
-        Returns the seconds it took; at the deadline it goes on as it is.
+        Idle means that it uses hardly any CPU and that none of its threads is seen waiting for the disk. Returns the
+        seconds it took; at the deadline it goes on as it is.
         """
         began = time.monotonic()
         quiet = 0
         while quiet < _QUIET_LOOKS and time.monotonic() - began < deadline_s:
-            before_s = self.cpu_s()
-            time.sleep(_LOOK_S)
-            quiet = quiet + 1 if self.cpu_s() - before_s <= _QUIET_SHARE * _LOOK_S else 0
+            before_s, waited = self.cpu_s(), False
+            for _ in range(_GLANCES):
+                time.sleep(_LOOK_S / _GLANCES)
+                waited = waited or self._waits_for_disk()
+            quiet = quiet + 1 if not waited and self.cpu_s() - before_s <= _QUIET_SHARE * _LOOK_S else 0
         return time.monotonic() - began
+
+    def _waits_for_disk(self) -> bool:
+        """Whether a thread sleeps uninterruptibly now."""
+        for pid in self.pids():
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                with contextlib.suppress(OSError):
+                    if (thread / "stat").read_text().rpartition(")")[2].split(maxsplit=1)[0] == "D":
+                        return True
+        return False
 
     def stop(self, deadline_s: float = 30.0) -> None:
         """SIGTERM and wait; SIGKILL to what is left."""

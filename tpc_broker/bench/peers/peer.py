@@ -71,6 +71,10 @@ class Peer(ABC):
     def stored_count(self, topic: str) -> int | None:
         """Records the topic has now; None where the server keeps no count."""
 
+    def remark(self) -> str:
+        """What this start has found or chosen that a reader should know; mostly nothing."""
+        return ""
+
     @abstractmethod
     def version(self) -> str:
         """For the report."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import ClassVar
 
@@ -27,6 +28,11 @@ class TpcPeer(KafkaLikePeer):
 
     def topic_settings(self) -> dict[str, str]:
         return {"durability": "relaxed"} if self.mode == "relaxed" else {}
+
+    def remark(self) -> str:
+        """How the journals are written: each core tries what there is at its start, and noise may mislead it."""
+        modes = re.findall(r"journal mode (\w+)", (self.folder / "tpc.log").read_text())
+        return f"journal {', '.join(modes)}" if modes else ""
 
     def version(self) -> str:
         return __version__
