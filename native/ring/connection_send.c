@@ -274,6 +274,7 @@ int tpc_answer_framed(tpc_connections *connections, uint64_t id, int64_t sequenc
         place->single = slices[0];
     else
         place->slices = memcpy(pieces, slices, count * sizeof *pieces);
+    for (uint32_t i = 0; i < count && !place->holds_files; i++) place->holds_files = slices[i].frame->holds_file;
     answered(it, place, sequence, ANSWER_READY, bytes);
     return 0;
 }
@@ -345,14 +346,14 @@ static sending *make_sending(tpc_connections *connections) {
     return made;
 }
 
-static sending *take_sending(tpc_connections *connections) {
+sending *send_take(tpc_connections *connections) {
     sending *taken = connections->sendings_free;
     if (taken == NULL) return make_sending(connections);
     connections->sendings_free = taken->next_free;
     return taken;
 }
 
-static void return_sending(tpc_connections *connections, sending *it) {
+void send_return(tpc_connections *connections, sending *it) {
     for (uint32_t i = 0; i < it->count; i++) tpc_frame_release(it->frames[i]);
     if (it->in_kernel) connections->statistics.sends_in_kernel--;
     it->in_kernel = false;
@@ -392,7 +393,7 @@ static bool gather_answer(connection *it, sending *to, int64_t sequence) {
 static void gather(connection *it, sending *to) {
     for (int64_t at = it->first_sequence; at < it->next_sequence; at++) {
         uint8_t state = answer_at(it, at)->state;
-        if (state == ANSWER_WAITING || (state == ANSWER_READY && !gather_answer(it, to, at))) break;
+        if (state == ANSWER_WAITING || answer_at(it, at)->holds_files || (state == ANSWER_READY && !gather_answer(it, to, at))) break;
     }
 }
 
@@ -434,34 +435,41 @@ static void prepare(const connection *it, sending *to, struct io_uring_sqe *sqe)
         io_uring_prep_sendmsg(sqe, it->descriptor, &to->message, MSG_NOSIGNAL);
 }
 
-static bool submit(connection *it, sending *to) {
+struct io_uring_sqe *send_entry(const connection *it, sending *to) {
+    struct io_uring_sqe *sqe =
+        tpc_ring_sqe(it->owner->ring, tpc_user_data(TPC_KIND_SEND, to->generation, to->index));
+    if (sqe == NULL) send_return(it->owner, to);
+    return sqe;
+}
+
+void send_begun(connection *it, sending *to, enum sending_kind kind) {
     tpc_connections *connections = it->owner;
-    struct io_uring_sqe *sqe = tpc_ring_sqe(connections->ring, tpc_user_data(TPC_KIND_SEND, to->generation, to->index));
-    if (sqe == NULL) return false;
-    to->zero_copy = wants_zero_copy(it, to);
-    prepare(it, to, sqe);
+    to->kind = (uint8_t)kind;
     to->in_kernel = true;
     to->connection = it;
     it->sending = to;
     it->send_progress_ns = tpc_ring_now_ns(connections->ring);
     node_to_tail(&connections->by_send, &it->by_send);
-    connections->statistics.sends++;
-    connections->statistics.sends_zero_copy += to->zero_copy;
     connections->statistics.sends_in_kernel++;
     connection_hold(it);
-    return true;
 }
 
 bool send_attend(connection *it) {
     if (it->state == CONNECTION_CLOSING || it->sending != NULL) return true;
     skip_none(it);
     if (it->first_sequence == it->next_sequence || answer_at(it, it->first_sequence)->state != ANSWER_READY) return true;
-    sending *to = take_sending(it->owner);
+    if (answer_at(it, it->first_sequence)->holds_files) return send_with_files(it);
+    sending *to = send_take(it->owner);
     if (to == NULL) return false;
     gather(it, to);
-    if (submit(it, to)) return true;
-    return_sending(it->owner, to);
-    return false;
+    struct io_uring_sqe *sqe = send_entry(it, to);
+    if (sqe == NULL) return false;
+    to->zero_copy = wants_zero_copy(it, to);
+    prepare(it, to, sqe);
+    send_begun(it, to, SENDING_BYTES);
+    it->owner->statistics.sends++;
+    it->owner->statistics.sends_zero_copy += to->zero_copy;
+    return true;
 }
 
 /* `bytes` of the head have left. */
@@ -486,14 +494,23 @@ static void advance(connection *it, uint64_t bytes) {
     skip_none(it);
 }
 
-static void sent(connection *it, const sending *by, uint64_t bytes) {
+void send_progressed(connection *it, uint64_t bytes) {
     it->sent_bytes += bytes;
     it->owner->statistics.sent_bytes += bytes;
-    it->owner->statistics.sends_partial += bytes < by->bytes;
     connection_touch(it);
     advance(it, bytes);
+}
+
+static void sent(connection *it, const sending *by, uint64_t bytes) {
+    it->owner->statistics.sends_partial += bytes < by->bytes;
+    send_progressed(it, bytes);
     bool more = it->first_sequence < it->next_sequence && answer_at(it, it->first_sequence)->state == ANSWER_READY;
     if (more || it->paused || it->state == CONNECTION_FLUSHING) connection_needs_attention(it);
+}
+
+void send_broke(connection *it, int error) {
+    bool reset = error == EPIPE || error == ECONNRESET || error == ETIMEDOUT || error == ENOTCONN;
+    connection_begin_close(it, reset ? TPC_CLOSE_RESET : TPC_CLOSE_IO_ERROR, error);
 }
 
 static void send_failed(connection *it, const sending *by, int error) {
@@ -501,10 +518,19 @@ static void send_failed(connection *it, const sending *by, int error) {
     if (refused) it->zero_copy_refused = true;
     if (refused || error == EAGAIN || error == EINTR)
         connection_needs_attention(it);
-    else if (error == EPIPE || error == ECONNRESET || error == ETIMEDOUT || error == ENOTCONN)
-        connection_begin_close(it, TPC_CLOSE_RESET, error);
     else
-        connection_begin_close(it, TPC_CLOSE_IO_ERROR, error);
+        send_broke(it, error);
+}
+
+static void completed(connection *it, sending *by, int32_t result) {
+    if (by->kind == SENDING_POLL)
+        connection_needs_attention(it); /* an error of the socket shows when it is sent to */
+    else if (by->kind == SENDING_READ)
+        send_stretch_read(it, by, result);
+    else if (result >= 0)
+        sent(it, by, (uint64_t)result);
+    else
+        send_failed(it, by, -result);
 }
 
 void send_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags) {
@@ -512,19 +538,14 @@ void send_on_completion(void *context, uint64_t user_data, int32_t result, uint3
     sending *by = connections->sendings[(uint32_t)user_data];
     assert((by->generation & 0xffffffu) == tpc_user_data_generation(user_data));
     if (flags & IORING_CQE_F_NOTIF) {
-        return_sending(connections, by);
+        send_return(connections, by);
         return;
     }
     connection *it = by->connection;
     by->connection = NULL;
     it->sending = NULL;
     node_remove(&it->by_send);
-    if (it->state != CONNECTION_CLOSING) {
-        if (result >= 0)
-            sent(it, by, (uint64_t)result);
-        else
-            send_failed(it, by, -result);
-    }
-    if (!(flags & IORING_CQE_F_MORE)) return_sending(connections, by);
+    if (it->state != CONNECTION_CLOSING) completed(it, by, result);
+    if (!(flags & IORING_CQE_F_MORE)) send_return(connections, by);
     connection_let_go(it);
 }

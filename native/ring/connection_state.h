@@ -70,6 +70,7 @@ typedef struct {
     uint64_t bytes;
     uint32_t count;
     uint32_t request_bytes;
+    bool holds_files;      /* some slices are stretches of files; there are at least two then */
     uint8_t state;
 } answer;
 
@@ -77,7 +78,10 @@ static inline tpc_slice *answer_slices(answer *it) { return it->count == 1 ? &it
 
 struct connection;
 
-/* One send in the kernel, with references of its own: with zero copy it outlives the connection. */
+/* What a connection that wants to send waits for: the send itself, room in its socket, or a stretch of a file. */
+enum sending_kind { SENDING_BYTES = 0, SENDING_POLL = 1, SENDING_READ = 2 };
+
+/* One of them in the kernel, with references of its own: with zero copy it outlives the connection. */
 typedef struct sending {
     struct connection *connection;  /* NULL after the result: only the notification is due */
     struct sending *next_free;
@@ -86,6 +90,7 @@ typedef struct sending {
     uint32_t count;
     bool in_kernel;
     bool zero_copy;
+    uint8_t kind;
     uint64_t bytes;
     struct msghdr message;
     struct iovec vector[SEND_SLICES_MAX];
@@ -251,5 +256,17 @@ bool send_is_flushed(const connection *it);
 int send_reserve_answer(connection *it, uint32_t request_bytes);
 /* Takes back the last reservation. */
 void send_unreserve_answer(connection *it);
+
+sending *send_take(tpc_connections *connections);
+void send_return(tpc_connections *connections, sending *it);
+/* The entry of an operation; NULL: there is none, and the sending was returned. */
+struct io_uring_sqe *send_entry(const connection *it, sending *to);
+void send_begun(connection *it, sending *to, enum sending_kind kind);
+void send_progressed(connection *it, uint64_t bytes);
+void send_broke(connection *it, int error);
+
+/* connection_send_file.c */
+bool send_with_files(connection *it);
+void send_stretch_read(connection *it, sending *by, int32_t result);
 
 #endif

@@ -2,8 +2,8 @@
  * A Fetch request, from its bytes to its answer.
  *
  * An attempt goes over the partitions of the fetch twice. The first pass changes nothing: it finds out what each has to
- * give, and whether all of it can be had here. The second one builds the answer. Large batches are sent from the frames
- * in which they came; small ones are copied beside the answer's own fields, which costs less than to keep account of them.
+ * give, and whether all of it can be had here. The second one builds the answer: records are sent from where they lie, in
+ * memory or in a segment; only a little is copied beside the answer's own fields.
  */
 #include "fetch.h"
 
@@ -20,7 +20,7 @@ enum {
     DECODED_CAPACITY_MIN = 64,
     DECODED_CAPACITY_MAX = 1 << 20,
     RESPONSE_BYTES_MAX_DEFAULT = 55 * 1024 * 1024,
-    COPIED_BATCH_BYTES_MAX = 4096
+    COPIED_BYTES_MAX = 8192
 };
 
 /* ---- scratch ---- */
@@ -185,6 +185,20 @@ static void tell_deleted(const tpc_fetch_asked *asked, tpc_fetch_reading *readin
     reading->aborted_count = 0;
 }
 
+/* From memory, else from a segment. */
+static enum tpc_fetch_left read_records(const tpc_plane *plane, int64_t offset, int64_t bytes_max, bool may_exceed,
+                                        tpc_fetch_reading *reading) {
+    tpc_partition *partition = reading->partition;
+    if (tpc_tail_measure(partition, offset, bytes_max, partition->high_watermark, may_exceed, TPC_READ_BATCHES_MAX,
+                         &reading->first, &reading->count, &reading->bytes) == 0)
+        return TPC_FETCH_LEFT_NONE;
+    int result = tpc_window_find(&plane->fetches->windows, partition, offset, bytes_max, may_exceed, &reading->window,
+                                 &reading->position, &reading->bytes);
+    if (result == 0)
+        return TPC_FETCH_LEFT_NONE;
+    return result == -EAGAIN ? TPC_FETCH_LEFT_COLD : TPC_FETCH_LEFT_SEGMENT;
+}
+
 static enum tpc_fetch_left read_part(const tpc_plane *plane, const tpc_fetch *fetch, tpc_fetch_asked *asked,
                                      int64_t left_bytes, bool may_exceed, tpc_fetch_reading *reading) {
     tpc_partition *partition = tpc_fetch_partition_of(plane, asked);
@@ -206,10 +220,10 @@ static enum tpc_fetch_left read_part(const tpc_plane *plane, const tpc_fetch *fe
         return TPC_FETCH_LEFT_NONE;
     }
     int64_t bytes_max = asked->bytes_max < left_bytes ? asked->bytes_max : left_bytes;
-    if (asked->fetch_offset < partition->high_watermark && (bytes_max > 0 || may_exceed) &&
-        tpc_tail_measure(partition, asked->fetch_offset, bytes_max, partition->high_watermark, may_exceed,
-                         TPC_READ_BATCHES_MAX, &reading->first, &reading->count, &reading->bytes) < 0)
-        return TPC_FETCH_LEFT_SEGMENT;
+    if (asked->fetch_offset < partition->high_watermark && (bytes_max > 0 || may_exceed))
+        reason = read_records(plane, asked->fetch_offset, bytes_max, may_exceed, reading);
+    if (reason)
+        return reason;
     if (fetch->isolation_level == READ_COMMITTED)
         reading->aborted_count = 0;
     return TPC_FETCH_LEFT_NONE;
@@ -321,8 +335,9 @@ static int64_t encode(tpc_fetches *fetches, const tpc_fetch *fetch, int32_t resu
     }
 }
 
+/* Little is copied beside the answer's fields, so that it leaves in one piece. */
 static bool is_copied(const tpc_fetch_reading *reading) {
-    return reading->bytes < (uint64_t)reading->count * COPIED_BATCH_BYTES_MAX;
+    return !reading->window && reading->bytes <= COPIED_BYTES_MAX;
 }
 
 typedef struct {
@@ -344,15 +359,33 @@ static void add_copy(layout *to, const uint8_t *bytes, uint32_t length) {
     to->end += length;
 }
 
-static void add_records(layout *to, const tpc_fetch_reading *reading) {
+/* Small batches lie one behind the other in their partition's memory. */
+static void add_reference(layout *to, const tpc_slice *slice) {
+    tpc_slice *last = to->count ? &to->pieces[to->count - 1] : NULL;
+    if (last && last->frame == slice->frame && last->data + last->length == slice->data)
+        last->length += slice->length;
+    else
+        to->pieces[to->count++] = tpc_slice_of(slice->frame, slice->data, slice->length);
+}
+
+static int add_records(tpc_plane *plane, layout *to, const tpc_fetch_reading *reading) {
+    if (reading->window && reading->bytes) {
+        tpc_frame *file = tpc_file_slice_frame(plane->budget, reading->window->file, reading->position);
+        if (!file)
+            return -ENOMEM;
+        to->pieces[to->count++] = (tpc_slice){.frame = file, .length = (uint32_t)reading->bytes};
+        plane->fetches->statistics.segment_bytes += reading->bytes;
+        return 0;
+    }
     bool copied = is_copied(reading);
     for (uint32_t i = 0; i < reading->count; i++) {
         const tpc_slice *slice = &tpc_tail_at(reading->partition, reading->first + i)->slice;
         if (copied)
             add_copy(to, slice->data, slice->length);
         else
-            to->pieces[to->count++] = tpc_slice_of(slice->frame, slice->data, slice->length);
+            add_reference(to, slice);
     }
+    return 0;
 }
 
 /* The answer as slices in the scratch, each with its reference. Their number, or -errno. */
@@ -368,7 +401,7 @@ static int lay_out(tpc_plane *plane, const tpc_fetch *fetch) {
     uint32_t pieces = 1;
     for (int32_t i = 0; i < results_count; i++) {
         const tpc_fetch_reading *reading = &fetches->readings[places[i]];
-        pieces += 1 + reading->count;
+        pieces += 2 + reading->count;
         copied_bytes += is_copied(reading) ? reading->bytes : 0;
     }
     tpc_frame *frame = NULL;
@@ -381,9 +414,10 @@ static int lay_out(tpc_plane *plane, const tpc_fetch *fetch) {
     }
     layout to = {.frame = frame, .end = frame->data, .pieces = fetches->pieces};
     uint32_t done = 0;
-    for (int32_t i = 0; i < results_count; i++) {
+    int result = 0;
+    for (int32_t i = 0; i < results_count && result == 0; i++) {
         add_copy(&to, fetches->header + done, fetches->splits[i] - done);
-        add_records(&to, &fetches->readings[places[i]]);
+        result = add_records(plane, &to, &fetches->readings[places[i]]);
         done = fetches->splits[i];
         fetches->statistics.record_bytes += fetches->readings[places[i]].bytes;
     }
@@ -391,7 +425,9 @@ static int lay_out(tpc_plane *plane, const tpc_fetch *fetch) {
     tpc_frame_release(frame);
     if (places != few)
         free(places);
-    return (int)to.count;
+    if (result < 0)
+        tpc_slices_release(fetches->pieces, to.count);
+    return result < 0 ? result : (int)to.count;
 }
 
 /* Takes the fetch and its request. The readings are those of this turn. */
@@ -539,6 +575,7 @@ int tpc_partition_set_committed_from(tpc_plane *plane, uint64_t handle, int64_t 
 void tpc_plane_get_fetch_statistics(const tpc_plane *plane, tpc_fetch_statistics *statistics) {
     const tpc_fetches *fetches = plane->fetches;
     *statistics = fetches->statistics;
+    statistics->windows = fetches->windows.count;
     statistics->sessions = fetches->sessions.count;
     statistics->session_partitions = fetches->sessions.parts_count;
     statistics->sessions_evicted = fetches->sessions.evicted;

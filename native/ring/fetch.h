@@ -11,6 +11,7 @@
 #define TPC_FETCH_INTERNAL_H
 
 #include "bytes.h"
+#include "segment_window.h"
 #include "partition.h"
 #include "cdef/55_fetch.h"
 
@@ -71,6 +72,8 @@ typedef struct {
     int64_t high_watermark, last_stable_offset, log_start_offset;
     uint64_t bytes;
     uint32_t first, count; /* batches of the tail */
+    tpc_segment_window *window; /* or a stretch of a segment */
+    int64_t position;
     int32_t aborted_count;
     int16_t error_code;
 } tpc_fetch_reading;
@@ -94,6 +97,7 @@ typedef struct tpc_fetches {
     tpc_slice *pieces;
     uint32_t pieces_capacity;
 
+    tpc_windows windows;
     tpc_fetch *wheel[TPC_FETCH_WHEEL_SLOTS];
     uint64_t wheel_used[TPC_FETCH_WHEEL_SLOTS / 64];
     int64_t wheel_ms; /* slots up to here were looked at */

@@ -44,7 +44,7 @@ tpc_frame *tpc_frame_new_forced(tpc_budget *budget, uint32_t length) {
     frame->references = 1;
     frame->length = length;
     frame->capacity = length;
-    frame->reserved = 0;
+    frame->holds_file = 0;
     budget->frames++;
     charge(budget, cost_bytes(length));
     return frame;
@@ -82,6 +82,8 @@ void tpc_frame_release(tpc_frame *frame) {
     if (--frame->references > 0)
         return;
     tpc_budget *budget = frame->budget;
+    if (frame->holds_file)
+        tpc_frame_file(frame)->release(tpc_frame_file(frame)->owner);
     charge(budget, -cost_bytes(frame->capacity));
     budget->frames--;
     if (budget->closed && budget->frames == 0)

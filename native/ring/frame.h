@@ -23,6 +23,17 @@
 /* Changes the capacity of a frame that only the caller refers to. 0, -ENOBUFS (budget) or -ENOMEM; then it is as before. */
 int tpc_frame_resize(tpc_frame **frame, uint32_t capacity);
 
+/* The data of a frame that holds a file: its slices are `length` bytes from `position` on, and have no data of their own. The
+ * file is let go with the frame. */
+typedef struct {
+    void *owner;
+    void (*release)(void *owner);
+    int64_t position;
+    int descriptor;
+} tpc_file_range;
+
+static inline tpc_file_range *tpc_frame_file(tpc_frame *frame) { return (tpc_file_range *)(void *)frame->data; }
+
 static inline tpc_slice tpc_slice_of(tpc_frame *frame, const uint8_t *data, uint32_t length) {
     return (tpc_slice){.frame = tpc_frame_retain(frame), .data = data, .length = length};
 }

@@ -108,6 +108,7 @@ int tpc_partition_set_log_start(tpc_plane *plane, uint64_t handle, int64_t log_s
     if (log_start_offset < partition->log_start_offset || log_start_offset > partition->high_watermark)
         return -EINVAL;
     partition->log_start_offset = log_start_offset;
+    tpc_windows_close_below(&plane->fetches->windows, partition, log_start_offset);
     tpc_partition_verify(partition);
     return 0;
 }
@@ -298,6 +299,7 @@ int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
     plane->statistics.partitions--;
     tpc_pending_withdraw(plane, handle);
     tpc_fetch_withdraw(plane, partition);
+    tpc_windows_close_all(&plane->fetches->windows, partition);
     tpc_tail_drop(plane, partition);
     partition_free(partition);
     return 0;
@@ -341,14 +343,15 @@ void tpc_plane_free(tpc_plane *plane) {
     tpc_ring_remove_turn_hook(plane->ring, tpc_fetch_turn, plane);
     tpc_journal_listen(plane->journal, (tpc_journal_listener){0});
     tpc_pending_forget(plane);
-    tpc_fetches_free(plane);
     for (uint32_t slot = 0; slot < plane->slots_count; slot++) {
         tpc_partition *partition = plane->slots[slot].partition;
         if (!partition)
             continue;
+        tpc_windows_close_all(&plane->fetches->windows, partition);
         tpc_tail_drop(plane, partition);
         partition_free(partition);
     }
+    tpc_fetches_free(plane);
     for (tpc_undurable *at = plane->undurable_first, *next; at; at = next) {
         next = at->next;
         free(at->producer);

@@ -56,6 +56,7 @@ typedef struct tpc_partition {
 
     int64_t committed_from_offset;      /* no transaction reaches into what lies at or behind it */
     struct tpc_fetch_wait *fetch_waits; /* parked fetches that watch it */
+    struct tpc_segment_window *windows; /* of its segments, for fetches below the tail */
 } tpc_partition;
 
 /* An append that the journal has not acknowledged, with what it takes to undo it. Oldest first in the plane's list. */

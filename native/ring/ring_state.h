@@ -14,6 +14,7 @@
 /* Constants that liburing 2.3 does not know yet, with the kernel that brought them. */
 enum {
     TPC_OP_FTRUNCATE = 55, /* IORING_OP_FTRUNCATE, 6.9 */
+    SYSCALL_CACHESTAT = 451, /* 6.5; the same number on every architecture */
 };
 
 enum { TPC_TURN_HOOKS_MAX = 8 };

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -84,6 +85,7 @@ static int probe_features(tpc_ring *ring) {
     found(ring, TPC_FEATURE_SENDMSG_ZC, io_uring_opcode_supported(probe, IORING_OP_SENDMSG_ZC));
     found(ring, TPC_FEATURE_UNLINKAT, io_uring_opcode_supported(probe, IORING_OP_UNLINKAT));
     found(ring, TPC_FEATURE_FTRUNCATE, io_uring_opcode_supported(probe, TPC_OP_FTRUNCATE));
+    found(ring, TPC_FEATURE_CACHESTAT, syscall(SYSCALL_CACHESTAT, -1, NULL, NULL, 0) < 0 && errno == EBADF);
     found(ring, TPC_FEATURE_SHUTDOWN, io_uring_opcode_supported(probe, IORING_OP_SHUTDOWN));
     io_uring_free_probe(probe);
     return 0;

@@ -23,6 +23,7 @@ TESTED = [
     "test_plane_produce.py",
     "test_plane_fetch.py",
     "test_plane_fetch_random.py",
+    "test_plane_fetch_segments.py",
 ]
 """The connections have a sanitizer test of their own."""
 

@@ -31,6 +31,7 @@ class EmptyFiles:
     def __init__(self, leader_epoch):
         self.leader_epoch = leader_epoch
         self.written_end_offset = 0
+        self.failed = None
         self.epochs = LeaderEpochs()
         self.epochs.assign(leader_epoch, 0)
 
@@ -70,11 +71,14 @@ class FetchBench(PlaneBench):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if isinstance(topic, str) else ErrorCode.UNKNOWN_TOPIC_ID
         return self.partitions.get((name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def make(self, topic, index=0, leader_epoch=0, *flags, **values):
+    def make(self, topic, index=0, leader_epoch=0, *flags, files=None, **values):
+        """A partition, empty or with what its segments (`PartitionStorage`) hold."""
+        if files is not None:
+            values = {"log_start_offset": files.log_start_offset, "log_end_offset": files.written_end_offset}
         handle = self.lead(topic, index, settings_with(*flags, leader_epoch=leader_epoch), **values)
         self.partitions[topic, index] = Partition(
             topic_id_of(topic), topic, index, TopicConfig(), plane=self.face, storage=None,
-            files=EmptyFiles(leader_epoch), handle=handle, is_internal=False,
+            files=files or EmptyFiles(leader_epoch), handle=handle, is_internal=False,
         )  # fmt: skip
         return handle
 

@@ -422,6 +422,7 @@ class JournalledStorage:
                 continue
             async with self._checkpointing, led.lock:
                 try:
+                    self._plane.close_windows(led.handle)
                     await rewrite_partition(led.files, self._recovered.journal_file)
                 except (OSError, StorageFailedError) as error:
                     log.error("%s-%d still fails: %s", led.files.topic, led.files.key.partition, error)

@@ -6,6 +6,7 @@ stored. What is not durable is in neither answer: the high watermark moves when 
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -120,9 +121,18 @@ class Partition:
             if not self.is_open or offset < self.bounds().log_start_offset:
                 raise OffsetOutOfRangeError from error
             raise PartitionOfflineError(f"{self.label}: {error}") from error
+        if data and self._plane.wants_window(self.handle, offset, bytes_max):
+            await self._open_window(offset)
         if not data or (len(data) > bytes_max and not at_least_one):
             return [], 0
         return [data], len(data)
+
+    async def _open_window(self, offset: int) -> None:
+        """From now on the data plane reads this stretch by itself. It is no loss when it does not."""
+        with contextlib.suppress(OSError, LookupError, ValueError):
+            async with self.files.window(offset) as window:
+                if self.is_open and not self.files.failed:
+                    self._plane.open_window(self.handle, window)
 
     async def read_bytes(self, offset: int, upto: int, bytes_max: int) -> bytes:
         """The same as one piece, at least one batch."""

@@ -263,6 +263,21 @@ class Fetch(Protocol):
         ...
 
 
+class SegmentWindow(NamedTuple):
+    """A stretch of a segment in which the data plane may find batches and send them by itself (`tpc_window_params`)."""
+
+    descriptor: int
+    segment_base_offset: int
+    from_offset: int
+    upto_offset: int
+    from_position: int
+    end_position: int
+    entries: bytes
+    """Of the offset index, those whose batches begin here."""
+    to_segment_end: bool
+    is_sealed: bool
+
+
 class Taken(Protocol):
     """Batches on their way to the segments; a context that gives the references back."""
 
@@ -306,6 +321,16 @@ class DataPlane(Protocol):
         ...
 
     def set_fetch_limits(self, response_bytes_max: int, sessions_max: int, eviction_ms: int) -> None: ...
+
+    def wants_window(self, handle: int, offset: int, bytes_max: int) -> bool:
+        """Whether the data plane could read this by itself if it had a window of the segment."""
+        ...
+
+    def open_window(self, handle: int, window: SegmentWindow) -> None: ...
+
+    def close_windows(self, handle: int) -> None:
+        """Before segments are cut or made anew."""
+        ...
 
     def set_committed_from(self, handle: int, offset: int) -> None:
         """No transaction reaches into what lies at or behind an offset, nor will."""

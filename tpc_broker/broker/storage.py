@@ -40,12 +40,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
+from tpc_broker.broker.ports import SegmentWindow
 from tpc_broker.broker.storage_files import DIRECT_BLOCK_BYTES
 from tpc_broker.broker.storage_segments import Segment, SegmentFolder
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchHeader, decode_header
 from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.files import SNAPSHOT_SUFFIX, SPARE_FILE, segment_file_name
+from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES, OffsetEntry
 from tpc_broker.log.producer_state import ProducerState, SnapshotError
 from tpc_broker.log.segment import (
     AppendWalk,
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
 
 RESERVE_STEP_BYTES: Final = 1024 * 1024
 READ_SLACK_BYTES: Final = 16 * 1024
+WINDOW_ENTRIES_MAX: Final = 16 * 1024
 DIRECT_BYTES_MIN: Final = 256 * 1024
 """Shorter runs go through the page cache."""
 
@@ -357,6 +360,34 @@ class PartitionStorage:
             number += 1
         return b""
 
+    @asynccontextmanager
+    async def window(self, offset: int) -> AsyncIterator[SegmentWindow]:
+        """The stretch of a segment from an offset on, as far as WINDOW_ENTRIES_MAX entries of its index lead.
+
+        As it is when the block is entered, where its descriptor is open. Sealed segments do not change any more.
+        """
+        number = self._segment_number(offset)
+        segment = self.segments[number]
+        offsets = (await self._load(segment)).offsets
+        async with self.folder.use(segment.log_name) as file:
+            is_sealed = segment is not self.active
+            first = offsets.entries_upto(offset)
+            last = min(first + WINDOW_ENTRIES_MAX, len(offsets))
+            begin = offsets[first - 1] if first else OffsetEntry(segment.base_offset, 0)
+            to_end = last == len(offsets)
+            if not to_end:
+                end_position, upto_offset = offsets[last].position, offsets[last - 1].offset + 1
+            else:
+                end_position = segment.size_bytes
+                upto_offset = self.written_end_offset
+                if is_sealed:
+                    upto_offset = self.segments[self.segments.index(segment) + 1].base_offset
+            entries = bytes(offsets.data[max(first - 1, 0) * OFFSET_ENTRY_BYTES : last * OFFSET_ENTRY_BYTES])
+            yield SegmentWindow(
+                file.fd, segment.base_offset, begin.offset, upto_offset, begin.position, end_position, entries,
+                to_end, is_sealed,
+            )  # fmt: skip
+
     async def _read_segment(self, segment: Segment, size_bytes: int, offset: int, bytes_max: int, upto: int) -> Buffer:
         indexes = await self._load(segment)
         position = indexes.offsets.lookup(offset).position
@@ -373,6 +404,10 @@ class PartitionStorage:
                     continue
                 if header.base_offset >= upto:
                     return b""
+                if start > READ_SLACK_BYTES and len(data) < size_bytes - position:  # room was lost to what is skipped
+                    position += start
+                    data = await self.folder.disk.read_view(file.fd, min(size_bytes - position, wanted), position)
+                    start = 0
                 if start + header.size_bytes > len(data):
                     return await self.folder.disk.read_view(file.fd, header.size_bytes, position + start)
                 return data[start : _end_of_batches(data, start, bytes_max, upto)]

@@ -82,6 +82,10 @@ class OffsetIndex:
         number = self._first_above(0, offset)
         return self[number - 1] if number else OffsetEntry(self.base_offset, 0)
 
+    def entries_upto(self, offset: int) -> int:
+        """How many entries, the first ones, are not above an offset."""
+        return self._first_above(0, offset)
+
     def lookup_position(self, position: int) -> OffsetEntry:
         """The last entry whose batch starts at or before a position; (base offset, 0) when there is none."""
         number = self._first_above(1, position)

@@ -124,6 +124,8 @@ class ConnectionStatistics:
     sends: int
     sends_partial: int
     sends_zero_copy: int
+    sends_of_files: int
+    reads_of_files: int
     pauses: int
     starvations: int
     receive_buffers_short: int
@@ -142,7 +144,7 @@ class ConnectionStatistics:
     closed_by_reason: dict[CloseReason, int]
 
 
-_C_STATISTICS: Final = tuple(field.name for field in fields(ConnectionStatistics))[:25]
+_C_STATISTICS: Final = tuple(field.name for field in fields(ConnectionStatistics))[:27]
 assert _C_STATISTICS[-1] == "slots"
 
 

@@ -23,12 +23,14 @@ from tpc_broker._ring import ffi, lib
 from tpc_broker.broker.ports import AppendResult, Bounds, JournalPlace, ProduceLeft, Verdict
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka.encoder import Opaque
+from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES
 from tpc_broker.runtime.connections import Frame, FrameSlice
 from tpc_broker.runtime.fetches import BegunFetch, FetchStatistics, fetch_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tpc_broker.broker.ports import SegmentWindow
     from tpc_broker.broker.storage import PartitionStorage
     from tpc_broker.broker.view import Endpoint
     from tpc_broker.metadata.topic_config import TopicConfig
@@ -241,6 +243,22 @@ class RingDataPlane:
 
     def set_fetch_limits(self, response_bytes_max: int, sessions_max: int, eviction_ms: int) -> None:
         lib.tpc_plane_set_fetch_limits(self._plane, response_bytes_max, sessions_max, eviction_ms)
+
+    def wants_window(self, handle: int, offset: int, bytes_max: int) -> bool:
+        return bool(lib.tpc_partition_wants_window(self._plane, handle, offset, bytes_max))
+
+    def open_window(self, handle: int, window: SegmentWindow) -> None:
+        params = ffi.new("tpc_window_params *")
+        entries = ffi.from_buffer(window.entries)
+        params.entries, params.entries_count = entries, len(window.entries) // OFFSET_ENTRY_BYTES
+        params.segment_base_offset, params.descriptor = window.segment_base_offset, window.descriptor
+        params.from_offset, params.upto_offset = window.from_offset, window.upto_offset
+        params.from_position, params.end_position = window.from_position, window.end_position
+        params.to_segment_end, params.is_sealed = window.to_segment_end, window.is_sealed
+        _check(lib.tpc_partition_open_window(self._plane, handle, params), "open a window")
+
+    def close_windows(self, handle: int) -> None:
+        lib.tpc_partition_close_windows(self._plane, handle)
 
     def set_committed_from(self, handle: int, offset: int) -> None:
         lib.tpc_partition_set_committed_from(self._plane, handle, offset)

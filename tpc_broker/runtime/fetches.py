@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NS_PER_MS: Final = 1_000_000
 LEFT_REASONS: Final = (
     "none", "malformed", "version", "no memory", "follower", "unknown", "internal", "leader epoch", "last epoch",
-    "transactions", "segment",
+    "transactions", "segment", "cold",
 )  # fmt: skip
 """Why C left a Fetch to Python (`enum tpc_fetch_left`)."""
 
@@ -40,6 +40,8 @@ class FetchStatistics:
     session_partitions: int
     sessions_evicted: int
     record_bytes: int
+    segment_bytes: int
+    windows: int
     left: dict[str, int]
 
 
@@ -99,5 +101,5 @@ def fetch_statistics(plane: Any) -> FetchStatistics:
     left = {name: int(now.left[number]) for number, name in enumerate(LEFT_REASONS) if number}
     return FetchStatistics(
         now.taken, now.parked, now.handed_over, now.timed_out, now.parked_now, now.sessions,
-        now.session_partitions, now.sessions_evicted, now.record_bytes, left,
+        now.session_partitions, now.sessions_evicted, now.record_bytes, now.segment_bytes, now.windows, left,
     )  # fmt: skip

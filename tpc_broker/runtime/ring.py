@@ -74,6 +74,7 @@ class Feature(IntEnum):
     SENDMSG_ZC = lib.TPC_FEATURE_SENDMSG_ZC
     CANCEL_ANY = lib.TPC_FEATURE_CANCEL_ANY
     MULTISHOT_POLL = lib.TPC_FEATURE_MULTISHOT_POLL
+    CACHESTAT = lib.TPC_FEATURE_CACHESTAT
 
 
 FEATURE_KERNELS: Final = {
@@ -91,6 +92,7 @@ FEATURE_KERNELS: Final = {
     Feature.SENDMSG_ZC: (6, 1),
     Feature.CANCEL_ANY: (5, 19),
     Feature.MULTISHOT_POLL: (5, 13),
+    Feature.CACHESTAT: (6, 5),
 }
 """The kernel release that brought each feature."""
 assert len(FEATURE_KERNELS) == lib.TPC_FEATURES_COUNT

@@ -16,7 +16,8 @@ enum tpc_feature {
     TPC_FEATURE_SENDMSG_ZC = 11,         /* 6.1 */
     TPC_FEATURE_CANCEL_ANY = 12,         /* 5.19: cancel everything with one entry */
     TPC_FEATURE_MULTISHOT_POLL = 13,     /* 5.13 */
-    TPC_FEATURES_COUNT = 14
+    TPC_FEATURE_CACHESTAT = 14,          /* 6.5: what of a file is in the page cache */
+    TPC_FEATURES_COUNT = 15
 };
 
 /* What tpc_ring_wait() reports to Python, in the order it happened. */

@@ -80,6 +80,8 @@ typedef struct {
     uint64_t sends;
     uint64_t sends_partial;
     uint64_t sends_zero_copy;
+    uint64_t sends_of_files;         /* from the page cache */
+    uint64_t reads_of_files;         /* stretches that were not there */
     uint64_t pauses;                 /* receiving stopped because of a bound of the connection */
     uint64_t starvations;            /* receiving stopped because the budget was used up */
     uint64_t receive_buffers_short;  /* the kernel found no provided buffer */

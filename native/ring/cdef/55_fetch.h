@@ -16,8 +16,9 @@ enum tpc_fetch_left {
     TPC_FETCH_LEFT_LEADER_EPOCH = 7,  /* not the epoch that the client believes */
     TPC_FETCH_LEFT_LAST_EPOCH = 8,    /* the client asks whether its log diverges */
     TPC_FETCH_LEFT_TRANSACTIONS = 9,  /* committed records are wanted where there may be aborted ones */
-    TPC_FETCH_LEFT_SEGMENT = 10,      /* below what memory holds */
-    TPC_FETCH_LEFT_REASONS_COUNT = 11
+    TPC_FETCH_LEFT_SEGMENT = 10,      /* below what memory holds, and no window is open there */
+    TPC_FETCH_LEFT_COLD = 11,         /* a window is open, but the page cache lacks the batches' headers */
+    TPC_FETCH_LEFT_REASONS_COUNT = 12
 };
 
 /* The largest number of batches that one partition gives to one answer from memory. */
@@ -81,7 +82,9 @@ typedef struct {
     uint64_t session_partitions;      /* now, in all sessions */
     uint64_t sessions_evicted;
     uint64_t record_bytes;            /* in answers from here */
-    uint64_t left[11];                /* by enum tpc_fetch_left */
+    uint64_t segment_bytes;           /* of those, from segments */
+    uint64_t windows;                 /* now */
+    uint64_t left[12];                /* by enum tpc_fetch_left */
 } tpc_fetch_statistics;
 
 /* Bounds that the settings say: the largest answer, and the number of sessions, whose slots are taken from sessions that
@@ -118,3 +121,25 @@ void tpc_plane_get_fetch_statistics(const tpc_plane *plane, tpc_fetch_statistics
 /* The parts of a session in their order, for tests; how many there are, -ENOENT: no such session. */
 int tpc_fetch_session_describe(const tpc_plane *plane, int32_t session_id, int32_t *expected_epoch,
                                tpc_fetch_asked *parts, tpc_fetch_outcome *sent, int32_t parts_max);
+
+/* A stretch of a segment that C may find batches in and send from. */
+typedef struct {
+    const uint8_t *entries;           /* of the offset index, as in its file: relative last offset, position; big-endian */
+    int64_t segment_base_offset;
+    int64_t from_offset;              /* the first offset that is certainly in here ... */
+    int64_t upto_offset;              /* ... and the first that is not */
+    int64_t from_position;            /* where a batch begins */
+    int64_t end_position;             /* where one ends */
+    uint32_t entries_count;           /* those whose batches begin in here */
+    int32_t descriptor;               /* duplicated */
+    int32_t to_segment_end;           /* 1: the segment ends at end_position ... */
+    int32_t is_sealed;                /* ... for good */
+} tpc_window_params;
+
+int tpc_partition_open_window(tpc_plane *plane, uint64_t handle, const tpc_window_params *params);
+
+/* Whether a read below the tail was left because there is no window for it. */
+int tpc_partition_wants_window(tpc_plane *plane, uint64_t handle, int64_t offset, int64_t bytes_max);
+
+/* Before segments are cut or made anew. */
+int tpc_partition_close_windows(tpc_plane *plane, uint64_t handle);
