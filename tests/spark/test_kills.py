@@ -60,10 +60,10 @@ def check_copy(found, repeated_max):
     assert len(found) - len(EXPECTED) <= repeated_max
 
 
-def wait_until(done, what, process=None):
+def wait_until(done, what, process=None, log=None):
     give_up_at = time.monotonic() + DEADLINE_SECONDS
     while not done():
-        assert process is None or process.poll() is None, f"ended before {what}"
+        assert process is None or process.poll() is None, f"ended before {what}: {log.read_text()}"
         assert time.monotonic() < give_up_at, f"never {what}"
         time.sleep(0.02)
 
@@ -83,11 +83,12 @@ def run_both(spark, bootstrap, source, target, folder, rows_per_epoch=10**6):
 
 def test_a_killed_driver(spark, broker, source, target, tmp_path):
     command = [sys.executable, "-m", "tests.spark.both_ways", "local[2]", broker.bootstrap, source, target]
-    driver = subprocess.Popen(
-        [*command, str(tmp_path), str(ROWS_PER_EPOCH)], cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL
-    )
+    command += [str(tmp_path), str(ROWS_PER_EPOCH)]
+    log = tmp_path / "driver.log"
+    with log.open("wb") as output:
+        driver = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=output, stderr=output)
     try:
-        wait_until(lambda: committed(tmp_path), "in the middle", driver)
+        wait_until(lambda: committed(tmp_path), "in the middle", driver, log)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
@@ -113,7 +114,8 @@ def dying_source(marker, dies_at_offset):
 
     class DyingSource(TpcDataSource):
         def streamReader(self, schema):  # noqa: N802
-            return DyingReader(super().streamReader(schema)._options)
+            whole = super().streamReader(schema)
+            return DyingReader(whole._options, whole._plan)
 
     return DyingSource
 
@@ -143,23 +145,28 @@ def test_a_killed_broker(spark, tmp_path):
     broker.start()
     try:
         quiet = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
-        for future in AdminClient(quiet).create_topics([NewTopic("source", 2), NewTopic("target", 2)]).values():
+        admin = AdminClient(quiet)
+        for future in admin.create_topics([NewTopic("source", 2), NewTopic("target", 2)]).values():
             future.result(15)
         producer = Producer(quiet)
         for number in range(ROWS_PER_PARTITION):
             for partition in (0, 1):
                 producer.produce("source", f"{partition}-{number}", partition=partition)
         assert producer.flush(30) == 0
-        del producer
-        both = threading.Thread(
-            target=run_both, args=(spark, broker.bootstrap, "source", "target", tmp_path, ROWS_PER_EPOCH)
-        )
-        both.start()
-        wait_until(lambda: committed(tmp_path, 1), "in the middle")
-        broker.kill()
-        assert not (tmp_path / "copy" / "commits" / "11").exists(), "the job had ended"
-        broker.start()
-        both.join(DEADLINE_SECONDS)
+        del admin, producer
+        killed_in_the_middle = []
+
+        def kill_and_start():
+            wait_until(lambda: committed(tmp_path, 1), "in the middle")
+            broker.kill()
+            killed_in_the_middle.append(not (tmp_path / "copy" / "commits" / "11").exists())
+            broker.start()
+
+        killer = threading.Thread(target=kill_and_start)
+        killer.start()
+        run_both(spark, broker.bootstrap, "source", "target", tmp_path, ROWS_PER_EPOCH)
+        killer.join()
+        assert killed_in_the_middle == [True]
         assert archived(spark, tmp_path) == EXPECTED
         assert values(spark, broker.bootstrap, "target") == EXPECTED, "nothing had to be repeated"
     finally:

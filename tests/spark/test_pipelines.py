@@ -203,7 +203,7 @@ def test_quality_of_an_archive_sees_doubled_and_missing_offsets(spark, tmp_path)
     rows = [(0, offset) for offset in (0, 1, 2, 2, 5, 9)] + [(1, 7)]
     frame = spark.createDataFrame(rows, "_partition INT, _offset BIGINT").selectExpr(
         "'t' AS _topic", "_partition", "_offset", f"timestamp_millis({NOW_MS} + _offset) AS _ts",
-        "cast(_offset AS binary) AS _key", "cast(_offset AS binary) AS value",
+        "encode(string(_offset), 'utf-8') AS _key", "encode(string(_offset), 'utf-8') AS value",
     )  # fmt: skip
     frame.write.parquet(str(tmp_path / "archive"))
     zero, one = examine(spark, QualityJob("", (), str(tmp_path / "c"), str(tmp_path / "archive"))).partitions

@@ -10,6 +10,7 @@ import click
 from tpc_broker.cli.connection import fail, print_json, print_table
 from tpc_broker.cli.pipeline_runs import (
     Size,
+    broker,
     errors_in_one_line,
     job_options,
     program,
@@ -48,6 +49,8 @@ def pipeline() -> None:
 @click.option("--keep-replaced", type=click.FloatRange(min=0), default=600.0, show_default=True, metavar="SECONDS",
               help="How long files that were merged stay for readers that are at work.")
 @click.option("--skip-lost", is_flag=True, help="Go on when offsets are gone from the log, instead of failing.")
+@click.option("--path", default="", metavar="DATA-DIR",
+              help="The broker's data folder, where Spark sees it: complete segments are read there.")
 @job_options
 def archive(**options: Any) -> None:
     """Topic to Parquet, exactly once.
@@ -62,10 +65,10 @@ def archive(**options: Any) -> None:
     jobs = program("pipelines.archive")
     out = options["out"]
     job = jobs.ArchiveJob(
-        options["bootstrap"], ",".join(options["topics"]), out,
+        broker(options), ",".join(options["topics"]), out,
         options["checkpoint"] or jobs.default_checkpoint(out), options["starting_offsets"], options["rows_per_epoch"],
         options["follow"], not options["skip_lost"], options["with_headers"], options["file_size"],
-        options["keep_replaced"], options["compression"],
+        options["keep_replaced"], options["compression"], options["path"],
     )  # fmt: skip
     result = run("archive", options, lambda spark, told: jobs.archive(spark, job, told), options["topics"])
     report(options, "archived", {
@@ -171,7 +174,7 @@ def quality(**options: Any) -> None:
         fail("--topic or --archive is needed", 2)
     jobs, reports, origins = (program(f"pipelines.{name}") for name in ("quality", "quality_report", "origins"))
     job = jobs.QualityJob(
-        options["bootstrap"], options["topics"], options["checkpoint"], options["archive"],
+        broker(options), options["topics"], options["checkpoint"], options["archive"],
         origins.Window(window_options(options["start"], options["end"])), options["late_seconds"],
         options["rows_per_step"],
     )  # fmt: skip
@@ -225,4 +228,4 @@ def _target(options: dict[str, Any], topic: str) -> Any:
     with errors_in_one_line():
         rate = pace.parse_rate(options["rate"]) if options["rate"] else None
     keeps_partitions = options["partitions"] == "same"
-    return placing.Target(options["bootstrap"], topic, keeps_partitions, options["compression"], rate)
+    return placing.Target(broker(options), topic, keeps_partitions, options["compression"], rate)

@@ -69,6 +69,8 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     added = (
         click.option("--bootstrap", default=DEFAULT_BOOTSTRAP, show_default=True, metavar="HOST:PORT",
                      help="Any core of any node."),
+        click.option("--option", "broker_options", multiple=True, metavar="KEY=VALUE",
+                     help="How to speak to the broker, as in Spark: kafka.security.protocol=SASL_SSL, …"),
         click.option("--master", default="local[*]", show_default=True,
                      help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…"),
         click.option("--driver-memory", default="1g", show_default=True),
@@ -107,11 +109,11 @@ def add_options(command: Callable[..., Any], added: tuple[Callable[..., Any], ..
 
 def run(name: str, options: dict[str, Any], work: Callable[[Any, Any], Any], topics: tuple[str, ...] = ()) -> Any:
     """``work(session, on_progress)``, when the topics are there; whatever goes wrong is one line."""
-    configuration = dict(_key_and_value(entry) for entry in options["configuration"])
+    configuration = dict(_pair("--conf", "spark.", entry) for entry in options["configuration"])
     watched = program("pipelines.progress")
     with errors_in_one_line():
         if topics:
-            program("pipelines.topics").check_topics(options["bootstrap"], topics)
+            program("pipelines.topics").check_topics(broker(options), topics)
         with (
             _spark(f"tpc {name}", options["master"], options["driver_memory"], configuration) as spark,
             rows_progress(name, quiet=options["as_json"]) as show,
@@ -119,6 +121,12 @@ def run(name: str, options: dict[str, Any], work: Callable[[Any, Any], Any], top
             if show is None:
                 return work(spark, watched.unwatched)
             return work(spark, lambda said: show(said.rows_count, said.rows_total, said.lag_rows))
+
+
+def broker(options: dict[str, Any]) -> Any:
+    """The broker that --bootstrap and --option name."""
+    pairs = tuple(_pair("--option", "kafka.", entry) for entry in options["broker_options"])
+    return program("pipelines.topics").Broker(options["bootstrap"], pairs)
 
 
 def report(options: dict[str, Any], title: str, facts: dict[str, Any]) -> None:
@@ -138,10 +146,10 @@ def program(name: str) -> Any:
         fail(f"{error}; install the extra: pip install 'tpc-broker[spark]'")
 
 
-def _key_and_value(entry: str) -> tuple[str, str]:
+def _pair(option: str, prefix: str, entry: str) -> tuple[str, str]:
     key, separator, value = entry.partition("=")
-    if not separator or not key.startswith("spark."):
-        fail(f"--conf {entry}: expected spark.KEY=VALUE", 2)
+    if not separator or not key.startswith(prefix):
+        fail(f"{option} {entry}: expected {prefix}KEY=VALUE", 2)
     return key, value
 
 

@@ -1,10 +1,11 @@
 """The pipeline on real input, from one command: ``make demo``.
 
 Starts a broker of its own on loopback, sends it web events (made here, the same for the same seed), counts the top
-pages by window in a streaming job, archives the topic to Parquet and asks the archive with Spark SQL. Everything lies
-in one folder, which is removed at the end unless it was named.
+pages by window in a streaming job, archives the topic to Parquet, asks the archive with Spark SQL and draws what it
+says. Everything lies in one folder, which is removed at the end unless it was named.
 """
 
+import math
 import random
 import socket
 import subprocess
@@ -18,8 +19,18 @@ from typing import Any, Final
 
 import click
 import pyarrow as pa
+from matplotlib.dates import DateFormatter
+from matplotlib.figure import Figure
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from tpc_broker.client.batches import RecordsPart
@@ -30,13 +41,20 @@ from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.native_columns import RecordsWriter
 from tpc_broker.spark.pipelines.archive import ArchiveJob, archive, default_checkpoint
+from tpc_broker.spark.pipelines.progress import OnProgress, follow
+from tpc_broker.spark.pipelines.progress import Progress as JobProgress
 from tpc_broker.spark.session import make_session
 
 TOPIC: Final = "web-events"
 PARTITIONS: Final = 4
 ROUND: Final = 10_000
 EVENTS_PER_SECOND: Final = 200
-"""In the events' own time, which ends about now."""
+"""On average, in the events' own time, which ends about now; it goes up and down by `SWING` within `TIDE_SECONDS`."""
+
+SWING: Final = 0.6
+TIDE_SECONDS: Final = 3000
+TROUBLE: Final = (0.70, 0.74)
+"""Between these parts of all events the checkout fails."""
 
 BATCH_BYTES: Final = 500_000
 READY_SECONDS: Final = 30.0
@@ -48,17 +66,21 @@ console = Console()
 
 
 def events(count: int, first_ms: int, seed: int) -> Iterator[tuple[bytes, bytes, int]]:
-    """Key, value and time of each event. Few users make most of the visits, as on any site."""
+    """Key, value and time of each event. Some users make many of the visits, as on any site."""
     chance = random.Random(seed)
+    elapsed_ms = 0.0
     for number in range(count):
-        user = f"u{int(chance.paretovariate(1.2)) % 50_000}"
+        user = f"u{int(50_000 * chance.random() ** 3)}"
         page = chance.choices(PAGES, WEIGHTS)[0]
-        status = 200 if chance.random() < 0.985 else 500
+        is_troubled = page == "/checkout" and TROUBLE[0] <= number / count < TROUBLE[1]
+        status = 500 if chance.random() < (0.6 if is_troubled else 0.01) else 200
+        tide = 1 + SWING * math.sin(elapsed_ms / 1000 * 2 * math.pi / TIDE_SECONDS)
+        elapsed_ms += 1000 / EVENTS_PER_SECOND / tide
         value = (
             f'{{"user":"{user}","page":"{page}","country":"{chance.choice(COUNTRIES)}",'
             f'"ms":{int(chance.expovariate(1 / 80))},"status":{status}}}'
         )
-        yield user.encode(), value.encode(), first_ms + number * 1000 // EVENTS_PER_SECOND
+        yield user.encode(), value.encode(), first_ms + int(elapsed_ms)
 
 
 @contextmanager
@@ -95,7 +117,7 @@ def send(address: str, count: int, seed: int) -> float:
     """All events into the topic; the seconds it took."""
     began = time.monotonic()
     first_ms = int(time.time() * 1000) - count * 1000 // EVENTS_PER_SECOND
-    with Cluster(ClusterSettings(address)) as cluster, _progress() as bar:
+    with Cluster(ClusterSettings(address)) as cluster, _progress(has_end=True) as bar:
         cluster.create_topic(TOPIC, PARTITIONS)
         producer = Producer(cluster, Compression.ZSTD)
         task = bar.add_task("sending", total=count)
@@ -151,47 +173,62 @@ def top_pages(spark: Any, address: str, checkpoint: str) -> list[Any]:
         .trigger(availableNow=True)
         .start()
     )
-    with _progress() as bar:
-        task = bar.add_task("counting", total=None)
-        rows: dict[int, int] = {}
-        ended = False
-        while not ended:
-            ended = query.awaitTermination(0.5)
-            rows |= {progress.batchId: progress.numInputRows for progress in query.recentProgress}
-            bar.update(task, completed=sum(rows.values()))
+    with _watched("counting") as told:
+        follow(query, told, follows=False)
     ranked = "SELECT *, row_number() OVER (PARTITION BY window ORDER BY visits DESC) AS place FROM top_pages"
     last = f"SELECT * FROM ({ranked}) WHERE place <= 3 ORDER BY window.start DESC, place LIMIT 9"
     return list(spark.sql(last).collect())
 
 
-def show(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    table = Table(*columns, header_style="bold")
+def show(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    table = Table(header_style="bold")
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("window", "page", "country") else "right")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    console.print(title, style="italic")
     console.print(table)
 
 
-def _progress() -> Progress:
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,.0f} events"))
-    return Progress(*columns, TimeElapsedColumn(), console=console)
+def _progress(*, has_end: bool) -> Progress:
+    columns: list[ProgressColumn | str] = [SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn()]
+    columns += [TextColumn("{task.completed:>9,.0f} events"), TimeElapsedColumn()]
+    return Progress(*columns, *([TimeRemainingColumn()] if has_end else []), console=console)
 
 
-def run(folder: Path, count: int, seed: int, master: str) -> None:
+@contextmanager
+def _watched(what: str) -> Iterator[OnProgress]:
+    with _progress(has_end=True) as bar:
+        task = bar.add_task(what, total=None)
+
+        def told(now: JobProgress) -> None:
+            if now.rows_count:
+                bar.update(task, completed=now.rows_count, total=now.rows_total)
+
+        yield told
+
+
+def run(folder: Path, count: int, seed: int, master: str, picture: Path) -> None:
     """All of it; ClickException when the archive does not hold every event once."""
     with running_broker(folder) as address:
-        console.print(f"A broker on {address}, data in {folder / 'data'}")
+        console.rule(f"1. A broker on {address}, and {count:,} web events", align="left")
         seconds = send(address, count, seed)
-        console.print(f"{count:,} events sent in {seconds:.1f} s, all of them on the disk")
+        console.print(f"{count / seconds:,.0f} events a second, each of them on the disk; data in {folder / 'data'}")
         spark = make_session("tpc demo", master, configuration={"spark.sql.shuffle.partitions": "4"})
         try:
+            console.rule("2. A streaming job: top pages by window of ten minutes", align="left")
             rows = top_pages(spark, address, str(folder / "top-pages"))
-            found = [(row.window.start, row.page, f"{row.visits:,}", f"{row.mean_ms:.0f}") for row in rows]
-            show("Top pages of the last windows (streaming)", ("window", "page", "visits", "mean ms"), found)
+            found = [(f"{row.window.start:%H:%M}", row.page, f"{row.visits:,}", f"{row.mean_ms:.0f}") for row in rows]
+            show(("window", "page", "visits", "mean ms"), found)
+            console.rule("3. The topic as Parquet, each event once", align="left")
             out = str(folder / "archive")
-            result = archive(spark, ArchiveJob(address, TOPIC, out, default_checkpoint(out)))
-            console.print(f"{result.rows_count:,} events archived to {out}")
+            with _watched("archiving") as told:
+                result = archive(spark, ArchiveJob(address, TOPIC, out, default_checkpoint(out)), told)
+            megabytes = f"{result.size_bytes / 1e6:,.1f} MB"
+            console.print(f"{result.rows_count:,} events in {result.files_count} files, {megabytes}: {out}")
+            console.rule("4. Spark SQL on the archive", align="left")
             ask_archive(spark, out, count)
+            draw(by_minute(spark), picture)
+            console.print(f"Events a minute as a picture: {picture}")
         finally:
             spark.stop()
 
@@ -209,7 +246,43 @@ def ask_archive(spark: Any, out: str, count: int) -> None:
         GROUP BY country ORDER BY visits DESC
     """
     rows = [(row.country, f"{row.visits:,}", int(row.mean_ms), row.failed) for row in spark.sql(query).collect()]
-    show("Visits by country (Spark SQL on the Parquet archive)", ("country", "visits", "mean ms", "failed"), rows)
+    show(("country", "visits", "mean ms", "failed"), rows)
+
+
+def by_minute(spark: Any) -> list[Any]:
+    """Of the archive: minute, page, visits, failed ones."""
+    return list(
+        spark.sql(f"""
+            SELECT date_trunc('MINUTE', _ts) AS minute, event.page AS page, count(*) AS visits,
+                   count_if(event.status >= 500) AS failed
+            FROM (SELECT _ts, from_json(cast(value AS STRING), '{SCHEMA}') AS event FROM archive)
+            GROUP BY minute, page ORDER BY minute, page
+        """).collect()
+    )
+
+
+def draw(rows: list[Any], picture: Path) -> None:
+    """Visits a minute, stacked by page, and below them the failed ones."""
+    figure = Figure(figsize=(11, 6), dpi=110, layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    minutes = sorted({row.minute for row in rows})
+    visits = {(row.minute, row.page): row.visits for row in rows}
+    series = [[visits.get((minute, page), 0) for minute in minutes] for page in PAGES]
+    above.stackplot(minutes, series, labels=PAGES, colors=[f"C{number}" for number in range(len(PAGES))])
+    above.set_ylabel("visits a minute")
+    above.legend(*(entry[::-1] for entry in above.get_legend_handles_labels()), frameon=False, bbox_to_anchor=(1, 1))
+    failed: dict[Any, int] = dict.fromkeys(minutes, 0)
+    for row in rows:
+        failed[row.minute] += row.failed
+    below.fill_between(minutes, list(failed.values()), color="#b3261e")
+    below.set_ylabel("failed a minute")
+    below.xaxis.set_major_formatter(DateFormatter("%H:%M"))  # type: ignore[no-untyped-call]
+    for axes in (above, below):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_ylim(0)
+        axes.margins(x=0)
+    figure.suptitle("Web events, from the Parquet archive", x=0.01, ha="left")
+    figure.savefig(picture)
 
 
 @click.command(help=__doc__)
@@ -217,13 +290,14 @@ def ask_archive(spark: Any, out: str, count: int) -> None:
 @click.option("--seed", default=1, show_default=True)
 @click.option("--master", default="local[2]", show_default=True)
 @click.option("--folder", type=click.Path(path_type=Path), help="Keep everything here.")
-def main(count: int, seed: int, master: str, folder: Path | None) -> None:
+@click.option("--picture", type=click.Path(path_type=Path, dir_okay=False), help="Where the picture goes.")
+def main(count: int, seed: int, master: str, folder: Path | None, picture: Path | None) -> None:
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=False)
-        run(folder, count, seed, master)
+        run(folder, count, seed, master, picture or folder / "events.png")
         return
     with tempfile.TemporaryDirectory(prefix="tpc-demo-") as temporary:
-        run(Path(temporary), count, seed, master)
+        run(Path(temporary), count, seed, master, picture or Path(tempfile.gettempdir()) / "tpc-demo.png")
 
 
 if __name__ == "__main__":

@@ -46,7 +46,10 @@ _READ: Final = _COMMON | {
     "isolation.level", "kafka.isolation.level", "mode", "columnNameOfCorruptRecord", "valueFormat", "valueSchema",
     "avroSchema", "protobufDescriptor", "messageName",
 }  # fmt: skip
-_WRITE: Final = _COMMON | {"topic", "compression", "kafka.compression.type", "batchBytes", "checkpointLocation"}
+_WRITE: Final = _COMMON | {
+    "topic", "compression", "kafka.compression.type", "batchBytes",
+    "checkpointLocation", "queryName",   # Spark hands a stream's own options on
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

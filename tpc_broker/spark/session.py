@@ -22,8 +22,8 @@ def make_session(
     """A session on ``master`` that knows ``tpc``.
 
     ``more`` is configuration too, written `spark__sql__shuffle__partitions="4"`. Python tasks use this interpreter
-    where nothing else is said (`PYSPARK_PYTHON`, `spark.pyspark.python`) and the tasks run on this machine; elsewhere the
-    cluster's own `python3`, which must have this package. `PipelineError`: no Java, or nothing that could be a master.
+    where nothing else is said (`PYSPARK_PYTHON`, `spark.pyspark.python`) and the tasks run on this machine; elsewhere
+    the cluster's own `python3`, which must have this package. `PipelineError`: no Java, or no such master.
     """
     check_master(master)
     given = {**(configuration or {}), **{key.replace("__", "."): value for key, value in more.items()}}

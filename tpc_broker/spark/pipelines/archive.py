@@ -21,6 +21,7 @@ from tpc_broker.spark.pipelines.file_list import FileList, Listing
 from tpc_broker.spark.pipelines.folder import Folder
 from tpc_broker.spark.pipelines.merging import merge_groups
 from tpc_broker.spark.pipelines.progress import OnProgress, follow, unwatched
+from tpc_broker.spark.pipelines.topics import Broker, broker_at
 
 ROWS_PER_EPOCH: Final = 2_000_000
 TARGET_BYTES: Final = 128 * 1000 * 1000
@@ -46,10 +47,11 @@ _SETTINGS: Final = {
 class ArchiveJob:
     """What is archived where. ``out`` and ``checkpoint`` are places that Spark can write to.
 
-    ``target_bytes`` is the size that files are to have, about.
+    ``target_bytes`` is the size that files are to have, about. ``data_folder``: the broker's data, where Spark sees it;
+    segments that are complete are read from there.
     """
 
-    bootstrap: str
+    bootstrap: str | Broker
     topics: str
     out: str
     checkpoint: str
@@ -61,6 +63,7 @@ class ArchiveJob:
     target_bytes: int = TARGET_BYTES
     keep_replaced_seconds: float = KEEP_REPLACED_SECONDS
     compression: str = "snappy"
+    data_folder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ def _stream(spark: Any, job: ArchiveJob) -> Any:
     columns = ("key", "value", "topic", "partition", "offset", "timestamp", *(["headers"] if job.with_headers else []))
     reader = (
         spark.readStream.format("tpc")
-        .option("bootstrap", job.bootstrap)
+        .options(**broker_at(job.bootstrap).options())
         .option("subscribe", job.topics)
         .option("startingOffsets", job.starting_offsets)
         .option("maxOffsetsPerTrigger", job.rows_per_epoch)
@@ -131,6 +134,8 @@ def _stream(spark: Any, job: ArchiveJob) -> Any:
         .option("isolation.level", "read_committed")
         .option("columns", ",".join(columns))
     )
+    if job.data_folder:
+        reader = reader.option("path", job.data_folder)
     return reader.load().selectExpr(*COLUMNS, *(["headers"] if job.with_headers else []))
 
 

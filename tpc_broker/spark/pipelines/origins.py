@@ -12,14 +12,13 @@ from typing import Any, Final, Protocol
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
-from tpc_broker.client.cluster import ClusterSettings
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.spark.options import read_options
 from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.pipelines.file_list import LIST_FOLDER, FileList
 from tpc_broker.spark.pipelines.folder import Folder
 from tpc_broker.spark.pipelines.steps import Step
-from tpc_broker.spark.pipelines.topics import cluster_at
+from tpc_broker.spark.pipelines.topics import Broker, broker_at
 from tpc_broker.spark.ranges import OffsetRange, Offsets, Planner
 
 WHOLE_RANGE: Final = 2**62
@@ -51,24 +50,29 @@ class TopicOrigin:
     """Topics, read through the broker."""
 
     def __init__(
-        self, spark: Any, bootstrap: str, topics: str, window: Window = EVERYTHING, *, fails_on_data_loss: bool = True
+        self,
+        spark: Any,
+        place: str | Broker,
+        topics: str,
+        window: Window = EVERYTHING,
+        *,
+        fails_on_data_loss: bool = True,
     ) -> None:
         self._spark = spark
         self._topics = topics
         self._window = dict(window.options)
+        self._broker = broker_at(place)
         self._common = {
-            "bootstrap": bootstrap,
-            "failOnDataLoss": str(fails_on_data_loss).lower(),
             "isolation.level": "read_committed",
+            "failOnDataLoss": str(fails_on_data_loss).lower(),
+            **self._broker.options(),
         }
 
     def bounds(self) -> tuple[Offsets, Offsets]:
         options = {**self._common, **self._window, "subscribe": self._topics}
         options |= {"maxRecordsPerPartition": str(WHOLE_RANGE), "startingOffsetsByTimestampStrategy": "latest"}
         planned = read_options(options, streaming=False)
-        settings = planned.cluster
-        assert isinstance(settings, ClusterSettings)
-        with cluster_at(settings.bootstrap) as cluster:
+        with self._broker.cluster() as cluster:
             pieces = Planner(cluster, planned).batch()
         start = {piece.where: piece.first_offset for piece in pieces}
         return start, {piece.where: piece.end_offset for piece in pieces}

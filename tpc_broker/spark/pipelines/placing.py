@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.pipelines.pace import Rate, paced
-from tpc_broker.spark.pipelines.topics import cluster_at, topic_configuration
+from tpc_broker.spark.pipelines.topics import Broker, broker_at, topic_configuration
 
 WRITABLE: Final = ("key", "value", "timestamp", "headers", "partition")
 
@@ -15,14 +15,14 @@ WRITABLE: Final = ("key", "value", "timestamp", "headers", "partition")
 class Target:
     """Where rows go. ``keeps_partitions``: to the partition of the same number, else the key decides."""
 
-    bootstrap: str
+    bootstrap: str | Broker
     topic: str
     keeps_partitions: bool = False
     compression: str = "none"
     rate: Rate | None = None
 
     def partitions_count(self) -> int:
-        with cluster_at(self.bootstrap) as cluster:
+        with broker_at(self.bootstrap).cluster() as cluster:
             return len(cluster.partitions(self.topic))
 
 
@@ -34,7 +34,7 @@ def write(frame: Any, target: Target) -> None:
     rows = frame.select(*names)
     if target.rate is not None:
         rows = paced(rows, target.rate)
-    writer = rows.write.format("tpc").mode("append").option("bootstrap", target.bootstrap)
+    writer = rows.write.format("tpc").mode("append").options(**broker_at(target.bootstrap).options())
     writer.option("topic", target.topic).option("compression", target.compression).save()
 
 

@@ -19,6 +19,7 @@ from tpc_broker.spark.pipelines.folder import Folder
 from tpc_broker.spark.pipelines.origins import EVERYTHING, Origin, ParquetOrigin, TopicOrigin, Window
 from tpc_broker.spark.pipelines.progress import OnProgress, unwatched
 from tpc_broker.spark.pipelines.steps import Step, StepLog, run_steps
+from tpc_broker.spark.pipelines.topics import Broker
 
 ROWS_PER_STEP: Final = 2_000_000
 TIME_BUCKETS: Final = 120
@@ -33,7 +34,7 @@ _NOTES: Final = (
 class QualityJob:
     """``topics`` of a broker (`bootstrap`), or of an archive where ``archive`` names one (all of it without topics)."""
 
-    bootstrap: str
+    bootstrap: str | Broker
     topics: tuple[str, ...]
     checkpoint: str
     archive: str = ""

@@ -1,34 +1,51 @@
-"""What a pipeline has to know of topics before it starts, asked on the driver."""
+"""Which broker a pipeline works with, and what it has to know of topics before it starts, asked on the driver."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
-from tpc_broker.client.cluster import Cluster, ClusterSettings
+from tpc_broker.client.cluster import Cluster
 from tpc_broker.client.errors import RefusedError
 from tpc_broker.kafka import ApiKey, messages
+from tpc_broker.spark.options import write_options
 
 CHECK_SECONDS: Final = 10.0
 _TOPIC_RESOURCE: Final = 2
 
 
-def cluster_at(bootstrap: str) -> Cluster:
-    """For questions, not for work: it gives up early."""
-    return Cluster(ClusterSettings(bootstrap, retry_seconds=CHECK_SECONDS))
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """``bootstrap`` is host:port; ``more`` are options of the data source, such as `kafka.security.protocol`."""
+
+    bootstrap: str
+    more: tuple[tuple[str, str], ...] = ()
+
+    def options(self) -> dict[str, str]:
+        """For a reader or a writer of the data source."""
+        return {"bootstrap": self.bootstrap, **dict(self.more)}
+
+    def cluster(self) -> Cluster:
+        """For questions, not for work: it gives up early."""
+        return Cluster(replace(write_options(self.options()).cluster, retry_seconds=CHECK_SECONDS))
 
 
-def check_topics(bootstrap: str, topics: Iterable[str]) -> None:
+def broker_at(place: str | Broker) -> Broker:
+    return Broker(place) if isinstance(place, str) else place
+
+
+def check_topics(place: str | Broker, topics: Iterable[str]) -> None:
     """`UnknownTopicError` or another `ClientError`, before a session is started for nothing."""
-    with cluster_at(bootstrap) as cluster:
+    with broker_at(place).cluster() as cluster:
         for topic in topics:
             cluster.topic(topic)
 
 
-def topic_configuration(bootstrap: str, topic: str) -> Mapping[str, str | None]:
+def topic_configuration(place: str | Broker, topic: str) -> Mapping[str, str | None]:
     """All settings of a topic, defaults included."""
     make = messages.DescribeConfigsRequest
     resource = make.DescribeConfigsResource(resource_type=_TOPIC_RESOURCE, resource_name=topic, configuration_keys=None)
     request = make(resources=[resource], include_synonyms=False, include_documentation=False)
-    with cluster_at(bootstrap) as cluster:
+    with broker_at(place).cluster() as cluster:
         cluster.topic(topic)
         answer = cluster.any_connection().call(ApiKey.DESCRIBE_CONFIGS, lambda _version: request)
         result = answer.results[0]
