@@ -8,6 +8,9 @@ import sys
 import time
 
 import pytest
+from click.testing import CliRunner
+
+from tpc_broker.cli.main import main
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytestmark = pytest.mark.spark
@@ -48,6 +51,31 @@ def test_every_record_is_in_the_archive_once_though_the_job_was_killed(spark, br
     found = sorted((row._partition, row._offset, bytes(row.value).decode()) for row in rows)
     expected = [(partition, number, f"{partition}-{number}") for partition in (0, 1) for number in range(3000)]
     assert found == [*expected, (1, 3000, "late")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["archive", "--topic", "t", "--out", "o", "--master", "mesos"], "--master mesos: expected local[N]"),
+        (["archive", "--topic", "t", "--out", "o", "--master", "spark://127.0.0.1:1"], "no Spark master answers at"),
+        (["archive", "--topic", "t", "--out", "o", "--master", "sc://host"], "Spark Connect"),
+        (["archive", "--topic", "t", "--out", "o", "--conf", "memory=1"], "--conf memory=1: expected spark.KEY=VALUE"),
+        (["archive", "--topic", "t", "--out", "o", "--option", "ssl=1"], "--option ssl=1: expected kafka.KEY=VALUE"),
+        (["archive", "--topic", "t", "--out", "o", "--file-size", "big"], "'big' is not a size"),
+        (["backfill", "--from", "/nowhere", "--topic", "t", "--checkpoint", "c"], "there is no folder /nowhere"),
+        (["backfill", "--from", "/tmp", "--topic", "t", "--checkpoint", "c", "--rate", "fast"], "the rate 'fast'"),
+        (["replay", "--topic", "t", "--to", "u", "--checkpoint", "c", "--from", "monday"], "'monday' is none of"),
+        (["replay", "--topic", "t", "--to", "u", "--checkpoint", "c", "--sql", "x", "--select", "y"], "give one"),
+        (["quality", "--checkpoint", "c"], "--topic or --archive is needed"),
+        (["compact-archive", "--from", "/nowhere", "--out", "o"], "there is no folder /nowhere"),
+    ],
+)
+def test_what_cannot_be_is_said_at_once(broker, topic, arguments, said):
+    arguments = [topic if word in ("t", "u") else word for word in arguments]
+    done = CliRunner().invoke(main, ["pipeline", *arguments, "--bootstrap", broker.bootstrap])
+    assert done.exit_code in (1, 2)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_an_unknown_topic_is_one_line(broker, tmp_path):

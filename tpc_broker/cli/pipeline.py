@@ -11,6 +11,7 @@ from tpc_broker.cli.connection import fail, print_json, print_table
 from tpc_broker.cli.pipeline_runs import (
     Size,
     broker,
+    check_folder,
     errors_in_one_line,
     job_options,
     program,
@@ -104,6 +105,7 @@ def backfill(**options: Any) -> None:
         options["source"], _target(options, options["topic"]), options["checkpoint"], options["topics"],
         options["select"], options["rows_per_step"], options["even_if_expired"],
     )  # fmt: skip
+    check_folder(options, job.source)
     result = run("backfill", options, lambda spark, told: jobs.backfill(spark, job, told), (options["topic"],))
     report(options, "written", {
         "rows": result.rows_count, "steps": result.steps_count, "from": job.source, "topic": options["topic"],
@@ -179,6 +181,8 @@ def quality(**options: Any) -> None:
         options["rows_per_step"],
     )  # fmt: skip
     asked = () if options["archive"] else options["topics"]
+    if options["archive"]:
+        check_folder(options, options["archive"])
     result = run("quality", options, lambda spark, told: jobs.examine(spark, job, told), asked)
     if options["html"]:
         with errors_in_one_line():
@@ -216,6 +220,7 @@ def compact_archive(**options: Any) -> None:
         options["source"], options["out"], options["topics"], options["rows_per_step"], options["file_size"],
         options["keep_replaced"],
     )  # fmt: skip
+    check_folder(options, job.source)
     result = run("compact-archive", options, lambda spark, told: jobs.compact(spark, job, told))
     report(options, "compacted", {
         "rows": result.offsets_count, "without_key": result.keyless_count, "keys": result.keys_count,

@@ -8,6 +8,7 @@ import json
 import re
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -127,6 +128,12 @@ def broker(options: dict[str, Any]) -> Any:
     """The broker that --bootstrap and --option name."""
     pairs = tuple(_pair("--option", "kafka.", entry) for entry in options["broker_options"])
     return program("pipelines.topics").Broker(options["bootstrap"], pairs)
+
+
+def check_folder(options: dict[str, Any], folder: str) -> None:
+    """Without waiting for Spark to say so: a local job's folder that is not there."""
+    if options["master"].startswith("local") and "://" not in folder and not Path(folder).is_dir():
+        fail(f"there is no folder {folder}")
 
 
 def report(options: dict[str, Any], title: str, facts: dict[str, Any]) -> None:

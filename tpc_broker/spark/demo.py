@@ -266,6 +266,7 @@ def draw(rows: list[Any], picture: Path) -> None:
     figure = Figure(figsize=(11, 6), dpi=110, layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     minutes = sorted({row.minute for row in rows})
+    minutes = minutes[1:-1] or minutes  # the first and the last are not whole
     visits = {(row.minute, row.page): row.visits for row in rows}
     series = [[visits.get((minute, page), 0) for minute in minutes] for page in PAGES]
     above.stackplot(minutes, series, labels=PAGES, colors=[f"C{number}" for number in range(len(PAGES))])
@@ -273,7 +274,8 @@ def draw(rows: list[Any], picture: Path) -> None:
     above.legend(*(entry[::-1] for entry in above.get_legend_handles_labels()), frameon=False, bbox_to_anchor=(1, 1))
     failed: dict[Any, int] = dict.fromkeys(minutes, 0)
     for row in rows:
-        failed[row.minute] += row.failed
+        if row.minute in failed:
+            failed[row.minute] += row.failed
     below.fill_between(minutes, list(failed.values()), color="#b3261e")
     below.set_ylabel("failed a minute")
     below.xaxis.set_major_formatter(DateFormatter("%H:%M"))  # type: ignore[no-untyped-call]
