@@ -4,8 +4,9 @@ Theory of operation
 -------------------
 The data plane (C) takes appends into the journal and memory. This brings them further:
 
-* *write-behind*: durable batches go from memory to the segments, so that memory and journal can be given back; one taker
-  per partition. A write costs the same work whatever its size, so each waits for some bytes or some time. Long runs go past the page cache, by way of aligned memory;
+* *write-behind*: durable batches go from memory to the segments, so that memory and journal can be given back; one
+  taker per partition. A write costs the same work whatever its size, so each waits for some bytes or some time. Long
+  runs go past the page cache, by way of aligned memory;
 * *room*: segment space is reserved before a batch is admitted to the journal: the plane holds a number
   of admitted bytes for each partition, and asks Python when they are used up;
 * *checkpoints*: when the journal is half used, now and then, and at the end (`storage_checkpoint`);
