@@ -23,7 +23,7 @@ from tpc_broker.native_bytes import seal_batch
 from tpc_broker.native_columns import COLUMN_TYPES
 from tpc_broker.spark import segments as segments_module
 from tpc_broker.spark.options import read_options, table_options
-from tpc_broker.spark.rows import RowPlan
+from tpc_broker.spark.rows import MalformedValueError, RowPlan
 from tpc_broker.spark.source import TpcReader
 
 
@@ -83,6 +83,8 @@ def test_times_with_and_without_indexes(log, suffix):
     for start, end in ((0, 30), (9, 11), (15, 29), (29, 30)):
         rows = read(log, startingTimestamp=NOW_MS + start, endingTimestamp=NOW_MS + end)
         assert [offset for offset, _value in rows] == list(range(start, end))
+    within = make_reader(log, startingTimestamp=NOW_MS + 12, endingTimestamp=NOW_MS + 18)
+    assert [(task.value.first_offset, task.value.end_offset) for task in within.partitions()] == [(12, 18)]
     with pytest.raises(Exception, match="t-0 has no record at or after"):
         read(log, startingTimestamp=NOW_MS + 30)
 
@@ -239,7 +241,7 @@ def test_values_that_cannot_be_read_by_mode(log):
         log.values(b'{"n": %d}' % number, b"rubbish" if number == 5 else b'{"n": -1}')
     log.checkpoint()
     given = {"valueFormat": "json", "columns": "value"}
-    with pytest.raises(DamagedDataError, match=r"t-0, offset 11: no JSON of the schema: .* set mode to PERMISSIVE"):
+    with pytest.raises(MalformedValueError, match=r"t-0, offset 11: no JSON of the schema: .* set mode to PERMISSIVE"):
         read(log, **given)
     rows = read(log, **given, mode="PERMISSIVE")
     assert rows[10:13] == [({"n": 5}, None), (None, b"rubbish"), ({"n": 6}, None)]

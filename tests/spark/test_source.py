@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+from decimal import Decimal
 
 import pytest
 
@@ -129,6 +130,36 @@ def test_json_values_with_a_schema_and_what_is_malformed(read, spark, broker, to
             read(subscribe=topic, **options).collect()
     with pytest.raises(Exception, match="the column offset is int32; it has to be int64"):
         spark.read.format("tpc").schema("offset int").options(subscribe=topic, path="/x").load().collect()
+
+
+def test_avro_and_protobuf_values(read, topic, produce, tmp_path):
+    """Spark parses the types that are made of the schemas, and takes the columns; more is in `test_values`."""
+    from tests.spark import test_values
+
+    produce(topic, 0, [test_values.avro_bytes(number) for number in range(20)])
+    given = {"assign": json.dumps({topic: [0]}), "valueFormat": "avro", "columns": "offset,value"}
+    frame = read(**given, avroSchema=json.dumps(test_values.AVRO))
+    rows = frame.orderBy("offset").collect()
+    assert [row.value.user for row in rows] == [f"u{number}" for number in range(20)]
+    assert rows[3].value.asDict() | {"hash": None} == {
+        "user": "u3", "count": 3, "at": rows[3].value["at"], "day": dt.date(1970, 1, 4), "price": Decimal("0.75"),
+        "kind": "B", "more": {"k": 3.0, "f": 1.5}, "kinds": [], "id": "7d444840-9dc0-11d1-b245-5ffdce74fad2",
+        "hash": None,
+    }  # fmt: skip
+    schema = tmp_path / "event.avsc"
+    schema.write_text(json.dumps(test_values.AVRO))
+    some = frame.selectExpr("sum(value.count)", "max(value.more['f'])", "count(value.at)").first()
+    assert tuple(some) == (100, 9.5, 20)
+    assert read(**given, avroSchema=str(schema)).where("value.kind = 'A'").count() == 10
+    files, values_ = test_values.protobuf_values(20)
+    descriptor = tmp_path / "event.pb"
+    descriptor.write_bytes(files)
+    produce(topic, 1, values_)
+    given = {"assign": json.dumps({topic: [1]}), "valueFormat": "protobuf", "protobufDescriptor": str(descriptor)}
+    frame = read(**given, messageName="shop.Event").select("value.*")
+    assert frame.columns == ["user", "big", "raw", "kind", "items", "first", "more", "at", "numbers"]
+    last = frame.orderBy("big").collect()[-1]
+    assert (last.user, last.big, last.kind, last["items"], last.more) == ("u19", Decimal(19), "B", [("a",)], {"k": 19})
 
 
 class Stream:

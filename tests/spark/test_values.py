@@ -257,12 +257,24 @@ PROTOBUF_SQL = (
 )
 
 
-def test_protobuf_rows_and_malformed_ones():
-    files = descriptor_set()
+def event_class(files):
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.Add(file)
-    event = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Event"))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Event"))
+
+
+def protobuf_values(count):
+    """The descriptor set and values of ``shop.Event``."""
+    files = descriptor_set()
+    event = event_class(files)
+    made = [event(user=f"u{n}", big=n, kind=1, items=[{"name": "a"}], more={"k": n}) for n in range(count)]
+    return files.SerializeToString(), [one.SerializeToString() for one in made]
+
+
+def test_protobuf_rows_and_malformed_ones():
+    files = descriptor_set()
+    event = event_class(files)
     full = event(user="u", big=2**64 - 1, raw=b"\xff", kind=1, items=[{"name": "a"}, {}], first={"name": "b"},
                  more={"k": 4}, numbers=[1, -1])  # fmt: skip
     full.at.FromMilliseconds(1_700_000_000_123)

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tpc_broker.client.columns import DamagedBatch
-from tpc_broker.client.errors import DamagedDataError
+from tpc_broker.client.errors import ClientError
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.native_columns import COLUMN_TYPES
 from tpc_broker.spark.values import Decoder, FormatName, Malformed, ValueFormat
@@ -33,6 +33,10 @@ class Mode(StrEnum):
     FAILFAST = "failfast"
     PERMISSIVE = "permissive"
     DROPMALFORMED = "dropmalformed"
+
+
+class MalformedValueError(ClientError):
+    """A record's value that its schema does not fit: whoever wrote it, or whoever gave the schema, is mistaken."""
 
 
 class RowsError(ValueError):
@@ -133,7 +137,7 @@ class RowMaker:
         first = malformed[0]
         text = f"{self._where}, offset {offsets[first.row]}: {first.reason}"
         if self._plan.mode == Mode.FAILFAST:
-            raise DamagedDataError(f"{text}; to go on with such records, set mode to PERMISSIVE or DROPMALFORMED")
+            raise MalformedValueError(f"{text}; to go on with such records, set mode to PERMISSIVE or DROPMALFORMED")
         more = f" (and {len(malformed) - 1} more of {len(offsets)})" if len(malformed) > 1 else ""
         logger.warning("%s%s", text, more)
 
