@@ -253,11 +253,45 @@ def test_a_stream_that_retention_overtakes_reads_once_or_says_what_is_lost(broke
     with caplog.at_level(logging.WARNING):
         stream(broker, topic, enough, failOnDataLoss="false", maxOffsetsPerTrigger="100")
     writer.join()
-    lost = set()
-    for first, end in re.findall(r"offsets \[(\d+), (\d+)\)", caplog.text):
-        lost |= set(range(int(first), int(end)))
-    assert set(range(total)) - seen <= lost
+    assert set(range(total)) - seen <= lost_offsets(caplog.text)
     assert len(seen) > 100
+
+
+def lost_offsets(text):
+    ranges = re.findall(r"offsets \[(\d+), (\d+)\)", text)
+    return {offset for first, end in ranges for offset in range(int(first), int(end))}
+
+
+def test_files_alone_while_retention_deletes(broker, make_topic, caplog):
+    """Without a broker to ask: what is planned is read once, or named as lost; and an error where losses are errors."""
+    topic = make_topic(**{"retention.bytes": str(2 * MIB)})
+    write(broker, topic, range(500))  # so much that there is a checkpoint
+    writer = threading.Thread(target=write, args=(broker, topic, range(500, 2000)))
+    writer.start()
+    options = options_of(broker, topic, streaming=False, bootstrap="", failOnDataLoss="false")
+    strict = TpcReader(options_of(broker, topic, streaming=False, bootstrap=""), plan_of())
+    reads = 0
+    while writer.is_alive() or reads < 3:
+        caplog.clear()
+        reader = TpcReader(options, plan_of())
+        tasks = [task for task in reader.partitions() if task.value is not None]
+        if not tasks:
+            continue
+        planned = set(range(tasks[0].value.first_offset, tasks[-1].value.end_offset))
+        time.sleep(0.3 if writer.is_alive() else 0)
+        with caplog.at_level(logging.WARNING):
+            rows = rows_of(reader, tasks)
+        seen = {offset for _partition, offset, _number in rows}
+        assert len(seen) == len(rows)
+        assert all(offset == number for _partition, offset, number in rows)
+        assert seen <= planned
+        assert planned - seen == lost_offsets(caplog.text) & planned
+        if planned - seen:
+            with pytest.raises(OffsetsMissingError, match="was removed"):
+                rows_of(strict, tasks)
+        reads += 1
+    writer.join()
+    assert reads >= 3
 
 
 @pytest.mark.spark

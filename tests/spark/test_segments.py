@@ -141,7 +141,7 @@ def test_damage_is_named(log):
         path.write_bytes(broken)
         with pytest.raises(Exception, match=said):
             read(log)
-    with pytest.raises(Exception, match="holds no checkpoint of a broker"):
+    with pytest.raises(Exception, match="is no data folder of a broker"):
         read(log, path=str(log.place))
     with pytest.raises(Exception, match="no such topic: nothing"):
         read(log, subscribe="nothing")

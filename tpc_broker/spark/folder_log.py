@@ -52,7 +52,10 @@ class FolderLog:
     def partitions(self, topic: str) -> list[TopicPartition]:
         found = sorted(where for where in self._checkpoints if where.topic == topic)
         if not found:
-            raise UnknownTopicError(f"no such topic: {topic} (in the checkpoints of {self._path})")
+            raise UnknownTopicError(
+                f"no such topic: {topic} (in the checkpoints under {self._path}, which a broker writes now and then "
+                "and when it is stopped)"
+            )
         return found
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int], isolation: Isolation) -> dict[TopicPartition, int]:

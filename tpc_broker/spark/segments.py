@@ -323,11 +323,15 @@ def _cut_batch_bytes(data: memoryview) -> int:
 
 
 def read_checkpoints(data_folder: Path) -> dict[TopicPartition, PartitionCheckpoint]:
-    """All partitions that the checkpoints of a data folder know. `FileNotFoundError` when it is no data folder."""
+    """All partitions that the checkpoints of a data folder know: none, before a new broker's first checkpoint.
+
+    `FileNotFoundError` when it is no data folder.
+    """
     found: dict[TopicPartition, PartitionCheckpoint] = {}
-    files = sorted((data_folder / "journals").glob("[0-9][0-9][0-9][0-9].checkpoint"))
-    if not files:
-        raise FileNotFoundError(f"{data_folder} holds no checkpoint of a broker (journals/0000.checkpoint)")
+    journals = data_folder / "journals"
+    if not journals.is_dir():
+        raise FileNotFoundError(f"{data_folder} is no data folder of a broker: there is no {journals}")
+    files = sorted(journals.glob("[0-9][0-9][0-9][0-9].checkpoint"))
     for file in files:
         try:
             _generation, partitions = decode_checkpoint(file.read_bytes())
