@@ -263,6 +263,8 @@ class SparkRun:
         if is_warm_up and job.count is not None and (count := job.count()) != self.rows:
             raise CountsDiffer(f"{job.cell.title}: {count} rows, not {self.rows}")
         server = job.server.server if job.server is not None else None
+        if job.cell.part != "read":
+            os.sync()  # what the job before has written shall not slow this one
         jvm_pid = self._spark.sparkContext._gateway.proc.pid  # noqa: SLF001 - Spark has no other way to tell
         spark_before, server_before = tree_cpu_s(jvm_pid), server.cpu_s() if server else 0.0
         seconds, rows = job.run()

@@ -45,7 +45,7 @@ def pipeline() -> None:
               help="Small files are merged into files of about this size.")
 @click.option("--compression", type=click.Choice(["snappy", "zstd", "gzip", "lz4", "none"]), default="snappy",
               show_default=True, help="Of the Parquet files.")
-@click.option("--rows-per-epoch", type=ROWS_MIN, default=2_000_000, show_default=True,
+@click.option("--rows-per-epoch", type=ROWS_MIN, default=8_000_000, show_default=True,
               help="How much is done, and committed, at a time.")
 @click.option("--keep-replaced", type=click.FloatRange(min=0), default=600.0, show_default=True, metavar="SECONDS",
               help="How long files that were merged stay for readers that are at work.")

@@ -23,7 +23,8 @@ from tpc_broker.spark.pipelines.merging import merge_groups
 from tpc_broker.spark.pipelines.progress import OnProgress, follow, unwatched
 from tpc_broker.spark.pipelines.topics import Broker, broker_at
 
-ROWS_PER_EPOCH: Final = 2_000_000
+ROWS_PER_EPOCH: Final = 8_000_000
+"""An epoch costs about half a second beside its rows; a crash repeats one at most."""
 TARGET_BYTES: Final = 128 * 1000 * 1000
 KEEP_REPLACED_SECONDS: Final = 600.0
 TRIGGER: Final = "10 seconds"
