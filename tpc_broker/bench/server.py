@@ -147,8 +147,8 @@ class Server:
     def _waits_for_disk(self) -> bool:
         """Whether a thread sleeps uninterruptibly now."""
         for pid in self.pids():
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # threads, and whole processes, may end meanwhile
+                for thread in Path(f"/proc/{pid}/task").iterdir():
                     if (thread / "stat").read_text().rpartition(")")[2].split(maxsplit=1)[0] == "D":
                         return True
         return False
