@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from tests.broker.plain_disk import PlainDisk
-from tpc_broker.broker.storage_folders import list_partitions
+from tpc_broker.broker.storage_folders import list_partitions, remove_deleted_folders
 from tpc_broker.log.files import encode_partition_metadata
 from tpc_broker.model import TopicId
 from tpc_broker.runtime import disk
@@ -77,3 +77,21 @@ def test_a_file_that_is_named_and_never_there_is_an_error(topics: Path) -> None:
     (topics / "orders-0" / OLD).symlink_to(topics / "nowhere")
     with pytest.raises(FileNotFoundError):
         sizes(topics)
+
+
+class OneStepBehind(PlainDisk):
+    """Another core removes the same folder: every file that this one is about to remove is gone by then."""
+
+    async def unlink(self, path):
+        await super().unlink(path)
+        await super().unlink(path)
+
+    async def rmdir(self, path):
+        await super().rmdir(path)
+        await super().rmdir(path)
+
+
+def test_two_cores_may_remove_a_deleted_topic_s_folder_at_once(topics: Path) -> None:
+    (topics / "orders-0").rename(topics / "orders-0.0123-delete")
+    trio.run(remove_deleted_folders, OneStepBehind(), topics)
+    assert list(topics.iterdir()) == []

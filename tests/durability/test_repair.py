@@ -95,6 +95,31 @@ def filled(broker):
     broker.stop()
 
 
+def test_an_offline_partition_goes_with_its_topic(broker):
+    """Also the files: nothing of them is there after the next start, and the name can be used again."""
+    filled(broker)
+    shutil.rmtree(log_file(broker, 1).parent)
+    with log_file(broker, 0).open("r+b") as file:
+        file.truncate(log_file(broker, 0).stat().st_size - 10)
+    broker.start()
+    assert produce(broker, 0, [b"refused"]) is not None
+    folders = broker.data_folder / "topics"
+    assert (folders / "events-0" / "offline").exists()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics(["events"])["events"].result(10)
+    assert not (folders / "events-0").exists()
+    broker.kill()
+    broker.start()
+    assert [path.name for path in folders.iterdir() if path.name.startswith("events-")] == []
+    assert list((broker.data_folder / "journals").glob("lost-*")) == []
+    create(broker)
+    for partition in (0, 1):
+        assert produce(broker, partition, values(0, 3)) is None
+        assert consume(broker, partition) == numbered(0, 3)
+    broker.restart()
+    assert consume(broker, 0) == numbered(0, 3)
+
+
 def test_a_shortened_segment_takes_only_its_partition_offline(broker):
     filled(broker)
     size = log_file(broker, 0).stat().st_size

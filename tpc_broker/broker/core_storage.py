@@ -32,13 +32,16 @@ from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
 from tpc_broker.broker.storage_checkpoint import BALLAST_BYTES, Checkpointer, ensure_ballast, release_ballast
 from tpc_broker.broker.storage_files import DIRECT_BLOCK_BYTES, aligned_buffer
 from tpc_broker.broker.storage_folders import (
+    PartitionListing,
     create_partition,
     delete_folder,
+    lost_folder_name,
     remove_deleted_folders,
     remove_folder,
 )
-from tpc_broker.broker.storage_recovery import RecoveredCore, rewrite_partition
+from tpc_broker.broker.storage_recovery import OfflinePartition, RecoveredCore, rewrite_partition
 from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError
+from tpc_broker.log.files import partition_folder_name
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
@@ -179,6 +182,8 @@ class JournalledStorage:
                 await self._journal_entry(EntryKind.PARTITION_DELETED, key, 0, 0)
                 await self._remove_files(files)
                 del self._unclaimed[key], self._storages[key]
+        for key in [key for key in self._recovered.offline if image.topic_by_id(key.topic_id) is None]:
+            await self.delete_offline(key)
         await remove_deleted_folders(self._disk, self._data / "topics")
 
     async def _journal_entry(self, kind: EntryKind, key: TopicPartition, offset: int, argument: int) -> None:
@@ -497,6 +502,35 @@ class JournalledStorage:
                     await self._remove_files(files)
                     return
             await trio.sleep(JOURNAL_FULL_RETRY_S)  # a checkpoint makes room meanwhile
+
+    async def delete_offline(self, key: TopicPartition) -> None:
+        """The same for a partition that recovery set aside: its files, and what was kept of the journal for it."""
+        offline = self._recovered.offline.get(key)
+        if offline is None:
+            return
+        log.info("%s-%d was offline and belongs to a deleted topic; removing its files", offline.topic, key.partition)
+        while True:
+            async with self._checkpointing:
+                sequence = self._plane.journal_append(EntryKind.PARTITION_DELETED, key, 0, 0)
+                if sequence is not None:
+                    await self._plane.wait_durable(sequence)
+                    del self._recovered.offline[key]
+                    self._checkpointer.kept.pop(key, None)
+                    await self._remove_offline_files(offline)
+                    return
+            await trio.sleep(JOURNAL_FULL_RETRY_S)
+
+    async def _remove_offline_files(self, offline: OfflinePartition) -> None:
+        key = offline.key
+        path = self._data / "topics" / partition_folder_name(offline.topic, key.partition)
+        try:
+            listing = await PartitionListing.read(self._disk, path)
+            if listing is not None and listing.folder.partition == key:
+                folder = await delete_folder(self._disk, path, os.urandom(8).hex())
+                self._doomed_folders.append((self._clock.wall_ms(), folder))
+            await remove_folder(self._disk, self._data / "journals" / lost_folder_name(key))
+        except OSError as error:
+            log.error("files of %s-%d cannot be removed: %s", offline.topic, key.partition, error)
 
     async def _remove_files(self, files: PartitionStorage) -> None:
         try:

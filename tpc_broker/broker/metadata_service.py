@@ -55,6 +55,7 @@ class MetadataService:
         self._mailboxes = mailboxes
         self._apply_image = apply_image
         self._changing = trio.Lock()
+        self._is_loaded = trio.Event()
         self._partition: Partition | None = None
         self._records_since_snapshot = 0
         self._subscribers: set[CoreId] = set()
@@ -86,14 +87,19 @@ class MetadataService:
     async def apply_loaded(self) -> None:
         async with self._changing:
             await self._advance(self._loaded)
+        self._is_loaded.set()
 
     @property
     def loaded(self) -> ClusterImage:
         return self._loaded
 
     async def change(self, decide: Decide) -> Any:
-        """One change, durable and applied by all subscribed cores before the response is returned. Core 0 only."""
-        assert self._partition is not None, "changes are made on core 0"
+        """One change, durable and applied by all subscribed cores before the response is returned. Core 0 only.
+
+        Other cores may ask before this one has loaded its log: decided is by the whole image, never by a part of it.
+        """
+        assert self._core_id == METADATA_CORE, "changes are made on core 0"
+        await self._is_loaded.wait()
         async with self._changing:
             records, response = decide(self._view.image)
             if records:
@@ -147,7 +153,7 @@ class MetadataService:
             log.warning("metadata: core %d did not take version %d (%s)", core, version, error)
 
     async def _serve_fetch(self, caller: CoreId, _payload: dict[str, Any], _blobs: list[bytes]) -> Any:
-        if self._partition is None or self._view.image.version == 0:
+        if not self._is_loaded.is_set():
             return {"ready": False}, []
         async with self._changing:
             self._subscribers.add(caller)

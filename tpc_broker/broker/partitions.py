@@ -194,9 +194,10 @@ class Partitions:
     async def _delete_topic(self, topic: TopicImage) -> None:
         for index in range(topic.partitions_count):
             key = TopicPartition(TopicId(topic.topic_id), PartitionIndex(index))
-            self._offline.pop(key, None)
             partition = self._open.pop(key, None)
             if partition is None:
+                if self._offline.pop(key, None) is not None:
+                    await self._storage.delete_offline(key)
                 continue
             partition.is_open = False
             del self._by_handle[partition.handle]

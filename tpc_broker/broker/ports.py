@@ -448,6 +448,10 @@ class CoreStorage(Protocol):
 
     async def delete(self, files: PartitionStorage, handle: int) -> None: ...
 
+    async def delete_offline(self, key: TopicPartition) -> None:
+        """Forget a partition that could not be opened, and free what is left of it."""
+        ...
+
     async def set_log_start(self, handle: int, offset: int) -> None:
         """The log starts here from now on, durably."""
         ...

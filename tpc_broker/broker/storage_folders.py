@@ -6,6 +6,7 @@ again under the same name never gets the old one's records.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -121,6 +122,11 @@ async def create_partition(
     return PartitionStorage(folder, PartitionCheckpoint(key.topic_id, key.partition, topic), [segment], settings)
 
 
+def lost_folder_name(key: TopicPartition) -> str:
+    """Beside the journals: what a journal had for an offline partition that has no folder."""
+    return f"lost-{key.topic_id}-{key.partition}"
+
+
 async def delete_folder(disk: Disk, path: Path, unique: str) -> Path:
     """Take a deleted partition's folder out of the way, durably; `remove_folder` frees its space later."""
     parsed = parse_partition_folder_name(path.name)
@@ -132,10 +138,12 @@ async def delete_folder(disk: Disk, path: Path, unique: str) -> Path:
 
 
 async def remove_folder(disk: Disk, path: Path) -> None:
-    """Unlink a folder with its files."""
-    for name in await disk.listdir(path):
-        await disk.unlink(path / name)
-    await disk.rmdir(path)
+    """Unlink a folder with its files, or what is left of it: cores that start together all find the same ones."""
+    with suppress(FileNotFoundError):
+        for name in await disk.listdir(path):
+            with suppress(FileNotFoundError):
+                await disk.unlink(path / name)
+        await disk.rmdir(path)
 
 
 async def remove_deleted_folders(disk: Disk, topics: Path) -> int:

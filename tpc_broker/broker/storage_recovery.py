@@ -29,7 +29,13 @@ from tpc_broker.broker.storage_checkpoint import (
     write_checkpoint,
 )
 from tpc_broker.broker.storage_files import FileCache
-from tpc_broker.broker.storage_folders import OFFLINE_FILE, PartitionListing, delete_folder, list_partitions
+from tpc_broker.broker.storage_folders import (
+    OFFLINE_FILE,
+    PartitionListing,
+    delete_folder,
+    list_partitions,
+    lost_folder_name,
+)
 from tpc_broker.broker.storage_segments import Segment, SegmentFolder, make_folder
 from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.log.epochs import LeaderEpochs
@@ -198,7 +204,7 @@ class _Recovery:
     async def salvage(self, one: OfflinePartition, scan: JournalScan) -> None:
         """Keep what the journal has for an offline partition beside its files, and mark it."""
         listing = self.listings.get(one.key)
-        path = listing.path if listing else self.journals / f"lost-{one.key.topic_id}-{one.key.partition}"
+        path = listing.path if listing else self.journals / lost_folder_name(one.key)
         if listing is None:
             await make_folder(self.disk, path)
         folder = SegmentFolder(self.files, path)

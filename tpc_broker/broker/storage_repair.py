@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker.broker.storage_checkpoint import read_checkpoint, write_checkpoint
-from tpc_broker.broker.storage_folders import OFFLINE_FILE, PartitionListing
+from tpc_broker.broker.storage_folders import OFFLINE_FILE, PartitionListing, lost_folder_name
 from tpc_broker.broker.storage_recovery import SALVAGE_PREFIX
 from tpc_broker.broker.storage_segments import Segment, SegmentFolder, make_folder
 from tpc_broker.log.batch import BatchDamageError
@@ -176,7 +176,7 @@ def _from_offset(batches: memoryview, offset: int) -> memoryview | None:
 async def list_salvage(disk: Disk, data: Path, key: TopicPartition, path: Path) -> list[Salvage]:
     """A partition's salvage files, oldest first; those of a partition without folder lie beside the journals."""
     found = []
-    for place in (path, data / "journals" / f"lost-{key.topic_id}-{key.partition}"):
+    for place in (path, data / "journals" / lost_folder_name(key)):
         try:
             names = await disk.listdir(place)
         except FileNotFoundError:
