@@ -14,6 +14,8 @@ from tests.spark.conftest import NOW_MS
 from tests.spark.segment_log import Log
 from tests.support.broker_process import TpcBroker
 from tpc_broker.client.errors import DamagedDataError
+from tpc_broker.client.reading import RangeReader, ReadSettings
+from tpc_broker.client.requests import FetchAnswer, TopicPartition
 from tpc_broker.kafka import records as codec
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.log.batch import batch_size_at
@@ -208,6 +210,41 @@ def test_the_next_place_that_the_index_knows(log):
     assert [row[0] for row in rows if row[2] is None] == [*range(10), *range(resumed, 30)]
     assert [row[0] for row in rows if row[2] is not None] == [10]
     assert resumed < 15
+
+
+def test_a_damaged_header_does_not_hide_what_lies_behind(log, monkeypatch):
+    """One that claims offsets far behind the segment, also where a window ends with it."""
+    three_segments(log)
+    path = log.place / segment_file_name(10, ".log")
+    data = bytearray(path.read_bytes())
+    second = batch_size_at(data, 0)
+    data[second + 23 : second + 27] = (1_000_000).to_bytes(4, "big")
+    path.write_bytes(data)
+    for window in (segments_module.WINDOW_BYTES, 80, 200):
+        monkeypatch.setattr(segments_module, "WINDOW_BYTES", window)
+        rows = read(log, mode="PERMISSIVE", columns="offset,value")
+        assert [row[0] for row in rows] == list(range(30))
+        assert [row[0] for row in rows if row[2] is not None] == [11]
+        assert [row[0] for row in read(log, mode="DROPMALFORMED", maxRecordsPerPartition=3)] == [
+            *range(11),
+            *range(12, 30),
+        ]
+        with pytest.raises(DamagedDataError, match=r"t-0, offset 11 .*CRC is wrong"):
+            read(log)
+
+
+def test_a_damaged_header_in_a_fetch_answer_is_no_place_to_go_on():
+    batches = [codec.build_batch([codec.Record(b"v", None, NOW_MS)] * 2, base_offset=base) for base in (0, 2)]
+    bad = bytearray(batches[1])
+    bad[23:27] = (1_000_000).to_bytes(4, "big")
+    where = TopicPartition("t", 0)
+    answer = FetchAnswer(0, 10, 10, 0, [], memoryview(batches[0] + bytes(bad)))
+    believing = RangeReader(None, where, 0, 10, ReadSettings())._chunk_of(answer)
+    assert believing.next_offset == 1_000_003
+    with pytest.raises(DamagedDataError, match="t-0, offset 2: a damaged record batch, and where"):
+        RangeReader(None, where, 0, 10, ReadSettings(keeps_damage=True))._chunk_of(answer)
+    good = FetchAnswer(0, 10, 10, 0, [], memoryview(b"".join(batches)))
+    assert RangeReader(None, where, 0, 10, ReadSettings(keeps_damage=True))._chunk_of(good).next_offset == 4
 
 
 def test_batches_that_cannot_be_read_by_mode(log):

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -13,6 +14,8 @@ from tpc_broker.client.errors import ClientError, DamagedDataError, OffsetsMissi
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.requests import FetchAnswer, TopicPartition
 from tpc_broker.kafka import ApiKey, ErrorCode
+from tpc_broker.kafka.records import CRC_START, read_batches
+from tpc_broker.native_bytes import crc32c
 
 if TYPE_CHECKING:
     from tpc_broker.client.connection import Connection
@@ -24,12 +27,14 @@ logger = logging.getLogger("tpc.client")
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
     """``skips_missing``: offsets that are not in the log any more are passed over with a warning, instead of an
-    `OffsetsMissingError`.
+    `OffsetsMissingError`. ``keeps_damage``: the reader goes on behind damaged batches, so the place to go on at is not
+    taken from one that contradicts itself.
     """
 
     isolation: Isolation = Isolation.READ_COMMITTED
     fetch_bytes_max: int = 8 * 1024 * 1024
     skips_missing: bool = False
+    keeps_damage: bool = False
 
 
 class Chunk(NamedTuple):
@@ -47,6 +52,16 @@ def whole_batches(records: memoryview) -> tuple[int, int]:
     view = ffi.from_buffer(records)
     lib.tpc_batch_scan(view, len(view), lib.TPC_SCAN_ALLOW_GAPS, state, ffi.NULL, 2**31 - 1)
     return int(state.position), int(state.next_offset)
+
+
+def last_batch(records: memoryview) -> tuple[int, bool]:
+    """The base offset of the last whole batch, and whether its header is sure about where the next one begins.
+
+    It is when the CRC is right, or when the header's two ways of saying it agree.
+    """
+    [last] = deque(read_batches(records), maxlen=1)
+    is_consistent = last.last_offset_delta + 1 == last.records_count
+    return last.base_offset, is_consistent or crc32c(last.data[CRC_START:]) == last.crc
 
 
 class RangeReader:
@@ -97,9 +112,14 @@ class RangeReader:
         raise AssertionError
 
     def _chunk_of(self, answer: FetchAnswer) -> Chunk:
-        _whole, behind = whole_batches(answer.records)
+        whole, behind = whole_batches(answer.records)
         if behind <= self._next_offset:
             raise DamagedDataError(f"{self._where}, offset {self._next_offset}: the answer holds no whole record batch")
+        if self._settings.keeps_damage:
+            begin, is_sure = last_batch(answer.records[:whole])
+            if not is_sure:
+                where = f"{self._where}, offset {max(begin, self._next_offset)}"
+                raise DamagedDataError(f"{where}: a damaged record batch, and where the log goes on cannot be told")
         return Chunk(self._next_offset, behind, answer.records, answer.aborted)
 
     def _fetch(self) -> FetchAnswer:

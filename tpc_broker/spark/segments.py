@@ -24,7 +24,7 @@ from typing import Any, Final
 from tpc_broker.client.columns import DamagedBatch
 from tpc_broker.client.errors import DamagedDataError
 from tpc_broker.client.isolation import Isolation
-from tpc_broker.client.reading import Chunk, whole_batches
+from tpc_broker.client.reading import Chunk, last_batch, whole_batches
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka.errors import CodecError
 from tpc_broker.kafka.records import read_batch, read_batches
@@ -247,13 +247,17 @@ class _Walk:
         """Not checked whole, which takes long: every place that it names is looked at before it is believed."""
 
     def chunks(self, *, keeps_damage: bool) -> Iterator[Chunk | DamagedBatch]:
+        """With ``keeps_damage``, what a damaged header claims about the offsets behind it is not believed."""
         piece, window = self._piece, WINDOW_BYTES
         offset, position = piece.first_offset, self._first_position()
         while position < self._end_position and offset < piece.end_offset:
             data = self._read(position, window)
             whole, next_offset = whole_batches(data)
+            if whole and keeps_damage:
+                begin, is_sure = last_batch(data[:whole])
+                next_offset = next_offset if is_sure else begin + 1
             if whole:
-                yield Chunk(offset, next_offset, data[:whole], self._aborted_from(offset))
+                yield Chunk(offset, max(offset, next_offset), data[:whole], self._aborted_from(offset))
                 offset, position, window = max(offset, next_offset), position + whole, WINDOW_BYTES
                 continue
             size = _cut_batch_bytes(data)

@@ -33,7 +33,11 @@ def task_rows(options: ReadOptions, plan: RowPlan, task: Task | None) -> Iterato
 
 def _broker_rows(options: ReadOptions, plan: RowPlan, task: OffsetRange) -> Iterator[Any]:
     assert options.cluster is not None, options
-    settings = ReadSettings(isolation=options.isolation, skips_missing=not options.fails_on_data_loss)
+    settings = ReadSettings(
+        isolation=options.isolation,
+        skips_missing=not options.fails_on_data_loss,
+        keeps_damage=plan.keeps_damage,
+    )
     reader = RangeReader(cluster_of(options.cluster), task.where, task.first_offset, task.end_offset, settings)
     columns = ColumnReader(task.where, plan.columns, task.first_offset, task.end_offset, keeps_damage=plan.keeps_damage)
     yield from RowMaker(plan, task.where).rows(columns.read(reader.chunks()))
