@@ -15,6 +15,7 @@ CORE_HEARTBEAT_MS = 500
 CORE_HEARTBEAT_MISSED_MS = 15_000
 CORE_RESTART_DELAY_MS_MIN = 100
 CORE_RESTART_DELAY_MS_MAX = 5_000
+CORE_HEALTHY_MS = 10_000  # a core that served for so long begins with the least delay when it ends after all
 CORE_START_ATTEMPTS_MAX = 5  # before the first "ready"; later a core is restarted for ever
 CORE_DOWN_GRACE_MS = 1_000  # down for longer: its port accepts and closes, Metadata says LEADER_NOT_AVAILABLE
 DRAIN_DEADLINE_MS = 20_000
@@ -56,6 +57,7 @@ LOG_KEYS_MAX = 10_000
 
 assert CORE_HEARTBEAT_MISSED_MS > 10 * CORE_HEARTBEAT_MS, "a busy core must not be taken for a dead one"
 assert CORE_RESTART_DELAY_MS_MIN < CORE_RESTART_DELAY_MS_MAX, "back-off grows"
+assert CORE_HEALTHY_MS > CORE_RESTART_DELAY_MS_MAX, "a core that only ever crashes must reach the longest delay"
 assert JOURNAL_COMMIT_BYTES_MAX * 8 <= JOURNAL_BYTES_MAX, "a commit is a small part of the journal, or recycling stalls"
 assert JOURNAL_COMMIT_BYTES_MAX % JOURNAL_BLOCK_BYTES == 0, "commits are whole blocks"
 assert CORE_BUDGET_BYTES >= REQUEST_BYTES_MAX * 2, "one largest request must not starve all others"

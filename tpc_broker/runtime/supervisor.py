@@ -83,7 +83,20 @@ class CoreProcess:
     control: ControlChannel
     ready: trio.Event
     last_heartbeat_s: float
+    ready_at_s: float = 0.0
     cannot_run: str | None = None
+
+
+def restart_delay_ms(previous_ms: int, served_ms: float) -> int:
+    """How long to wait before a core that ended is started again.
+
+    `previous_ms`: the delay before the life that ended (0: it was the first); `served_ms`: how long that life was
+    ready. One crash costs a tenth of a second; only a core that crashes again soon, or never gets ready, waits twice
+    as long each time.
+    """
+    if previous_ms == 0 or served_ms >= limits.CORE_HEALTHY_MS:
+        return limits.CORE_RESTART_DELAY_MS_MIN
+    return min(previous_ms * 2, limits.CORE_RESTART_DELAY_MS_MAX)
 
 
 class Supervisor:
@@ -165,11 +178,9 @@ class Supervisor:
     # -- the life of one core -------------------------------------------------------------------------------------
 
     async def _keep_core_running(self, core: CoreId) -> None:
-        delay_ms = limits.CORE_RESTART_DELAY_MS_MIN
-        attempts = 0
+        delay_ms = attempts = 0
         while not self._draining:
-            started_s = trio.current_time()
-            code, cannot_run = await self._live(core)
+            code, cannot_run, served_ms = await self._live(core)
             if self._draining:
                 return
             attempts += 1
@@ -179,14 +190,14 @@ class Supervisor:
             if core not in self._ever_ready and attempts >= limits.CORE_START_ATTEMPTS_MAX:
                 self._give_up(EXIT_FAILED, f"core {core} failed {attempts} times before it was ready; giving up")
                 return
-            if trio.current_time() - started_s > 60:
-                delay_ms = limits.CORE_RESTART_DELAY_MS_MIN
+            delay_ms = restart_delay_ms(delay_ms, served_ms)
             log.error("core %d ended (%s); starting it again in %d ms", core, _describe_exit(code), delay_ms)
             await self._down_for(core, delay_ms)
-            delay_ms = min(delay_ms * 2, limits.CORE_RESTART_DELAY_MS_MAX)
 
-    async def _live(self, core: CoreId) -> tuple[int, str | None]:
-        """Start the core, listen to it, reap it. Returns its exit code and why it cannot run, if it said so."""
+    async def _live(self, core: CoreId) -> tuple[int, str | None, float]:
+        """Start the core, listen to it, reap it. Returns its exit code, why it cannot run, if it said so, and for how
+        many milliseconds it was ready.
+        """
         life = self._spawn(core)
         self._cores[core] = life
         try:
@@ -207,7 +218,8 @@ class Supervisor:
             await self._set_up(core, up=False)
             with trio.CancelScope(shield=True):
                 await life.control.close()
-        return code, life.cannot_run
+        ready_ms = (trio.current_time() - life.ready_at_s) * 1000 if life.ready.is_set() else 0.0
+        return code, life.cannot_run, ready_ms
 
     async def _listen_to(self, core: CoreId, life: CoreProcess) -> None:
         async for message in life.control.receive():
@@ -218,7 +230,7 @@ class Supervisor:
                     life.last_heartbeat_s = trio.current_time()
                     await self._set_up(core, up=True)
                 case "ready":
-                    life.last_heartbeat_s = trio.current_time()
+                    life.last_heartbeat_s = life.ready_at_s = trio.current_time()
                     life.ready.set()
                     self._ever_ready.add(core)
                     if len(self._ever_ready) == self._options.cores:
