@@ -53,6 +53,16 @@ def test_every_record_is_in_the_archive_once_though_the_job_was_killed(spark, br
     assert found == [*expected, (1, 3000, "late")]
 
 
+@pytest.fixture(scope="module")
+def two_topics(admin):
+    from confluent_kafka.admin import NewTopic
+
+    names = {"t": "test_archive-one", "u": "test_archive-other"}
+    for future in admin.create_topics([NewTopic(name, 1) for name in names.values()]).values():
+        future.result(15)
+    return names
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -70,8 +80,8 @@ def test_every_record_is_in_the_archive_once_though_the_job_was_killed(spark, br
         (["compact-archive", "--from", "/nowhere", "--out", "o"], "there is no folder /nowhere"),
     ],
 )
-def test_what_cannot_be_is_said_at_once(broker, topic, arguments, said):
-    arguments = [topic if word in ("t", "u") else word for word in arguments]
+def test_what_cannot_be_is_said_at_once(broker, two_topics, arguments, said):
+    arguments = [two_topics.get(word, word) for word in arguments]
     done = CliRunner().invoke(main, ["pipeline", *arguments, "--bootstrap", broker.bootstrap])
     assert done.exit_code in (1, 2)
     assert said in done.stderr

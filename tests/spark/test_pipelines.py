@@ -231,3 +231,13 @@ def test_of_each_key_the_latest_stays(spark, broker, topic, produce, tmp_path):
     assert compact(spark, job).offsets_count == 0
     with pytest.raises(PipelineError, match="was made from"):
         compact(spark, CompactJob(str(tmp_path / "latest"), str(tmp_path / "latest")))
+
+
+def test_an_archive_of_segment_files_and_of_what_is_not_in_them_yet(spark, broker, topic, produce, tmp_path):
+    produce(topic, 0, [f"{number}" for number in range(200)])
+    result = archive_of(spark, broker, topic, tmp_path / "archive", data_folder=str(broker.data_folder))
+    assert result.archive_rows_count == 200
+    produce(topic, 0, ["200"])
+    archive_of(spark, broker, topic, tmp_path / "archive", data_folder=str(broker.data_folder))
+    rows = spark.read.parquet(str(tmp_path / "archive")).select("_offset", "value").collect()
+    assert sorted((row._offset, int(bytes(row.value))) for row in rows) == [(number, number) for number in range(201)]

@@ -165,16 +165,15 @@ def top_pages(spark: Any, address: str, checkpoint: str) -> list[Any]:
     )
     counted = stream.groupBy("window", "page").agg({"*": "count", "ms": "avg"})
     named = counted.withColumnsRenamed({"count(1)": "visits", "avg(ms)": "mean_ms"})
-    query = (
+    writer = (
         named.writeStream.format("memory")
         .queryName("top_pages")
         .outputMode("complete")
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
-        .start()
     )
     with _watched("counting") as told:
-        follow(query, told, follows=False)
+        follow(writer.start, told, follows=False)
     ranked = "SELECT *, row_number() OVER (PARTITION BY window ORDER BY visits DESC) AS place FROM top_pages"
     last = f"SELECT * FROM ({ranked}) WHERE place <= 3 ORDER BY window.start DESC, place LIMIT 9"
     return list(spark.sql(last).collect())

@@ -6,6 +6,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -14,6 +15,8 @@ from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.source import TpcDataSource
 
 CONNECT_SECONDS: Final = 5.0
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 
 def make_session(
@@ -29,13 +32,14 @@ def make_session(
     given = {**(configuration or {}), **{key.replace("__", "."): value for key, value in more.items()}}
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
+    quiet = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+    given[_JAVA_OPTIONS] = f"{quiet} {given.get(_JAVA_OPTIONS, '')}".strip()
     builder = (
         SparkSession.builder.master(master)
         .appName(name)
         .config("spark.driver.memory", driver_memory)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
         .config("spark.sql.session.timeZone", "UTC")
     )
     for key, value in given.items():

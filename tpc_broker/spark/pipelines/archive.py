@@ -100,9 +100,12 @@ def archive(spark: Any, job: ArchiveJob, on_progress: OnProgress = unwatched) ->
         .option("checkpointLocation", job.checkpoint)
     )
     trigger = {"processingTime": TRIGGER} if job.keeps_running else {"availableNow": True}
-    with _settings(spark, _SETTINGS):
-        query = query_writer.trigger(**trigger).start()
-    said = follow(query, on_progress, follows=job.keeps_running)
+
+    def start() -> Any:
+        with _settings(spark, _SETTINGS):
+            return query_writer.trigger(**trigger).start()
+
+    said = follow(start, on_progress, follows=job.keeps_running)
     listing = files.listing
     return ArchiveResult(
         said.rows_count, said.epochs_count, writer.merges_count, listing.rows_count, len(listing.files),

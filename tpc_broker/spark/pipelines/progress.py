@@ -5,7 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pyspark.errors import StreamingQueryException
+
 POLL_SECONDS: Final = 0.25
+STARTS_MAX: Final = 3
+TOO_SLOW: Final = "Python worker failed to connect back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +56,33 @@ class StreamProgress:
         return Progress(self.rows_count, total, self._lag_rows if follows else None)
 
 
-def follow(query: Any, on_progress: OnProgress, *, follows: bool) -> StreamProgress:
-    """Until the query ends; raises what it ended with, and stops it on the way out."""
+def follow(start: Callable[[], Any], on_progress: OnProgress, *, follows: bool) -> StreamProgress:
+    """Start a streaming query and stay until it ends; raises what it ended with, and stops it on the way out.
+
+    Spark gives the Python process that plans a streaming read ten seconds to start, which cannot be configured and is
+    not enough on a machine that is very busy; the query is then started again, from its checkpoint.
+    """
     progress = StreamProgress()
-    try:
-        ended = False
-        while not ended:
-            ended = query.awaitTermination(POLL_SECONDS)
-            progress.take(query)
-            on_progress(progress.now(follows=follows))
-    finally:
-        query.stop()
+    for starts_left in reversed(range(STARTS_MAX)):
+        query = start()
+        try:
+            _watch(query, progress, on_progress, follows=follows)
+        except StreamingQueryException as error:
+            if TOO_SLOW not in str(error) or not starts_left:
+                raise
+        else:
+            break
+        finally:
+            query.stop()
     return progress
+
+
+def _watch(query: Any, progress: StreamProgress, on_progress: OnProgress, *, follows: bool) -> None:
+    ended = False
+    while not ended:
+        ended = query.awaitTermination(POLL_SECONDS)
+        progress.take(query)
+        on_progress(progress.now(follows=follows))
 
 
 def _lag_rows(source: Any) -> int:
