@@ -2,7 +2,7 @@
 # make test   the tests, with their own set-up
 # make build  the set-up without the start
 # make lint   ruff and mypy
-# make bench  about ten minutes beside the peers that this machine has; the report lands in docs/benchmarks
+# make bench  every bar, in about ten minutes, beside the peers that this machine has; the report lands in docs/benchmarks
 # make demo   a broker, a million web events, a streaming job and a Parquet archive on Spark (needs Java 17 or newer)
 #
 # Each step leaves a mark in .venv and is done again only when what it depends on has changed.

@@ -164,6 +164,8 @@ class Run:
                     for step in steps:
                         self._try(step, partial(_tell, progress, bar, number + 1, step))
                         progress.update(bar, completed=self._made(steps, step, number))
+        except KeyboardInterrupt:
+            self.results.settings["interrupted"] = "by the user: what was measured until then"
         finally:
             shutil.rmtree(self.base, ignore_errors=True)
         return self.results
@@ -192,7 +194,10 @@ class Run:
 
 
 def _tell(progress: Progress, bar: TaskID, number: int, step: Step, workload: Workload) -> None:
-    progress.update(bar, description=f"round {number}: ({workload.key}) {step.kind.name} {step.mode}")
+    what = f"round {number}: ({workload.key}) {step.kind.name} {step.mode}"
+    progress.update(bar, description=what)
+    if progress.disable:  # no terminal: a line for each instead of a bar
+        print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
 def write_report(results: Results, name: str, folder: Path, lines: Sequence[str] = ()) -> list[Path]:

@@ -61,22 +61,26 @@ def _idle(connections: int) -> Workload:
 
 
 WORKLOADS: Final[tuple[Workload, ...]] = (
-    Workload("1", "one producer, 1 KiB, one in flight", produce, Shape(), peers=_ALL, brief=_ALL),
+    Workload(
+        "1", "one producer, 1 KiB, one in flight", produce, Shape(), peers=_ALL,
+        brief=("bare durable", "bare echo", "tpc durable", "kafka", "redis", "nats"),
+    ),
     Workload(
         "2", "64 connections, 1 KiB, one in flight each", produce, Shape(connections=64, partitions=8),
-        peers=_BARE_BEHIND, brief=_ALL,
+        peers=_BARE_BEHIND,
+        brief=("bare durable", "bare echo", "tpc durable", "kafka", "redis default", "nats default"),
     ),
     Workload(
         "small", "32 connections x 8 x 100 B", produce, Shape(32, 8, 1, 100, 8), peers=_ALL,
-        brief=("bare durable", "bare echo", "tpc", "kafka default", "redis", "nats default"),
+        brief=("bare durable", "bare echo", "tpc", "kafka default", "redis default", "nats default"),
     ),
     Workload(
         "3", "8 connections x 4 x 500 x 1 KiB", produce, Shape(8, 4, 500, 1024, 8), peers=_BARE_BEHIND,
-        brief=("bare durable", "bare twice", "bare direct", "bare straight", "tpc", "kafka", "redis default"),
+        brief=("bare durable", "bare twice", "bare direct", "bare straight", "tpc durable", "kafka"),
     ),
     Workload(
         "4", "50 connections x 5 x 100 B over 100 partitions", produce, Shape(50, 5, 1, 100, 100), peers=_KAFKA_LIKE,
-        brief=("tpc", "kafka default"),
+        brief=_OURS_AND_DEFAULT,
     ),
     Workload(
         "1-librdkafka", "librdkafka: one producer, 1 KiB, one in flight", librdkafka, Shape(), peers=_KAFKA_LIKE
