@@ -442,7 +442,7 @@ static void set_defaults(tpc_journal_params *params) {
     if (!params->buffers_pooled_max)
         params->buffers_pooled_max = BUFFERS_POOLED_DEFAULT;
     if (!params->space_event_blocks)
-        params->space_event_blocks = params->region_blocks / 2;
+        params->space_event_blocks = (params->region_blocks * 3 + 7) / 8;
 }
 
 int tpc_journal_open(tpc_ring *ring, const tpc_journal_params *params, tpc_journal **out) {
@@ -524,7 +524,7 @@ int tpc_journal_extend(tpc_journal *journal, uint64_t region_blocks) {
         return -EAGAIN;
     journal->position_base = lap;
     journal->params.region_blocks = region_blocks;
-    journal->params.space_event_blocks = region_blocks / 2;
+    journal->params.space_event_blocks = (region_blocks * 3 + 7) / 8;
     return 0;
 }
 

@@ -146,6 +146,17 @@ async def test_a_direct_write_that_fails_takes_the_partition_out_of_service():
 
 
 @runs
+async def test_a_cut_voids_the_beginning_of_a_batch_that_was_written_already():
+    storage = await make(SETTINGS, DirectDisk())
+    kept, cut, other = batch(0, [b"x" * 100]), batch(1, [b"x" * 5000]), batch(1, [b"y" * 5000])
+    assert await append_past_the_page_cache(storage, [kept, cut]) == 1
+    assert storage.active.written_end_position > storage.active.size_bytes
+    await storage.truncate(1)
+    await storage.append([other])
+    assert await storage.read(0, 10**6) == kept + other
+
+
+@runs
 async def test_a_roll_meanwhile_is_noticed():
     storage = await make(SETTINGS, DirectDisk())
     before = storage.active

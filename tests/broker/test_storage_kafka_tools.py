@@ -6,9 +6,11 @@ import uuid
 import pytest
 import trio
 
+from tests.broker.direct_writes import append_past_the_page_cache
 from tests.broker.plain_disk import PlainDisk
 from tests.log.log_batches import batch, marker
 from tests.support.kafka_peer import PeerUnavailable, run_tool
+from tpc_broker.broker import storage as storage_module
 from tpc_broker.broker.storage_files import FileCache
 from tpc_broker.broker.storage_folders import create_partition
 from tpc_broker.log.segment import LogSettings
@@ -17,8 +19,12 @@ from tpc_broker.model import TopicPartition
 pytestmark = pytest.mark.kafka
 
 
-async def write_log(topics):
-    """Two and a half segments: idempotent batches, one aborted and one committed transaction; (folder, records)."""
+async def write_log(topics, *, direct):
+    """Two and a half segments: idempotent batches, one aborted and one committed transaction; (folder, records).
+
+    `direct`: past the page cache, wherever ten rounds of batches are long enough for it.
+    """
+    waiting = []
     settings = LogSettings(segment_bytes=200_000, index_interval_bytes=4096)
     key = TopicPartition(uuid.UUID(int=77), 0)
     storage = await create_partition(FileCache(PlainDisk()), topics, "dumped", key, settings)
@@ -29,8 +35,18 @@ async def write_log(topics):
                 batch(offset + 2, values, timestamp=1_700_000_000_000 + offset, producer=(9, 1, offset % 2**31),
                       transactional=True),
                 marker(offset + 4, offset // 5 % 2, 9, 1, coordinator_epoch=3, timestamp=1_700_000_000_000 + offset)]
-        await storage.append(ours)
+        waiting += ours
+        if not direct:
+            await storage.append(waiting)
+            waiting.clear()
+        elif len(waiting) >= 30:
+            done = await append_past_the_page_cache(storage, waiting)
+            del waiting[:done]
+            if not done:
+                await storage.append(waiting)
+                waiting.clear()
         offset, records = offset + 5, records + 5
+    await storage.append(waiting)
     await storage.roll()
     await storage.capture()
     await storage.sync()
@@ -53,8 +69,10 @@ def dump(*arguments, first_offset=0):
     return done.stdout
 
 
-def test_the_dump_tool_reads_everything(tmp_path):
-    folder, records = trio.run(write_log, tmp_path)
+@pytest.mark.parametrize("direct", [False, True], ids=["page-cache", "direct"])
+def test_the_dump_tool_reads_everything(tmp_path, direct, monkeypatch):
+    monkeypatch.setattr(storage_module, "DIRECT_BYTES_MIN", 4096)
+    folder, records = trio.run(lambda: write_log(tmp_path, direct=direct))
     names = sorted(folder.iterdir())
     logs = [name for name in names if name.suffix == ".log" and name.stat().st_size]
     text = "".join(dump("--deep-iteration", "--files", log, first_offset=int(log.stem)) for log in logs)

@@ -9,7 +9,7 @@ The data plane (C) takes appends into the journal and memory. This brings them f
   runs go past the page cache, by way of aligned memory;
 * *room*: segment space is reserved before a batch is admitted to the journal: the plane holds a number
   of admitted bytes for each partition, and asks Python when they are used up;
-* *checkpoints*: when the journal is half used, now and then, and at the end (`storage_checkpoint`);
+* *checkpoints*: when three eighths of the journal are used, now and then, and at the end (`storage_checkpoint`);
 * *trouble*: a journal that failed is opened again, a partition whose segment failed is written anew from the journal,
   both again and again until the disk is well; what is refused meanwhile is KAFKA_STORAGE_ERROR.
 
@@ -73,7 +73,7 @@ STAGING_BYTES = limits.WRITE_BEHIND_BYTES_MAX + DIRECT_BLOCK_BYTES
 ROOM_STEP_BYTES = 4 * limits.MIB
 ROOM_STEP_BYTES_MAX = 64 * limits.MIB
 JOURNAL_FULL_RETRY_S = 0.002
-JOURNAL_ROOM_WAIT_S = 0.02
+JOURNAL_ROOM_WAIT_S = 0.1
 
 
 def log_settings(config: TopicConfig) -> LogSettings:

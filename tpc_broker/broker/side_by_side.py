@@ -17,9 +17,9 @@ FEW: Final = 64
 """Up to so many things are taken one after the other, in their order."""
 
 
-async def for_each(items: Sequence[T], action: Callable[[T], Awaitable[object]]) -> None:
+async def for_each(items: Sequence[T], action: Callable[[T], Awaitable[object]], *, few: int = FEW) -> None:
     """Carry the action out for all; the first error stops those that have not begun, and is raised as it is."""
-    if len(items) <= FEW:
+    if len(items) <= few:
         for item in items:
             await action(item)
         return
@@ -38,7 +38,7 @@ async def for_each(items: Sequence[T], action: Callable[[T], Awaitable[object]])
                 return
 
     async with trio.open_nursery() as nursery:
-        for _ in range(AT_ONCE):
+        for _ in range(min(AT_ONCE, len(items))):
             nursery.start_soon(work)
     if failures:
         raise failures[0]

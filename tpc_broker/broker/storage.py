@@ -467,6 +467,8 @@ class PartitionStorage:
         """
         async with self._changing("cut"):
             if offset >= self.written_end_offset:
+                if self.active.written_end_position > self.active.size_bytes:  # of a batch that is void now
+                    await self.folder.shorten(self.active)
                 return
             while len(self.segments) > 1 and self.active.base_offset >= offset:
                 await self._remove_segment(self.segments.pop(), offset)

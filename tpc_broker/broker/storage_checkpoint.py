@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker.broker.side_by_side import for_each
-from tpc_broker.broker.storage import StorageFailedError
+from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
 from tpc_broker.broker.storage_files import aligned_buffer
 from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint, encode_checkpoint
 from tpc_broker.log.files import TEMPORARY_SUFFIX, checkpoint_file_name, journal_file_name
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpc_broker.broker.ports import Disk, Journal
-    from tpc_broker.broker.storage import PartitionStorage
     from tpc_broker.model import CoreId, TopicPartition
 
 JOURNAL_BYTES_MAX_DEFAULT: Final = 256 * 1024 * 1024
@@ -322,8 +321,8 @@ class Checkpointer:
 async def capture_and_sync(
     file: JournalFile, storages: list[PartitionStorage], pace_seconds: float = 0, *, with_epoch_files: bool = True
 ) -> dict[TopicPartition, PartitionCheckpoint]:
-    """What each partition has written, made durable: one by one, or by one syncfs when they are many, and then perhaps
-    without `leader-epoch-checkpoint`, which is for other programs: the checkpoint has what it says.
+    """What each partition has written, made durable: by a sync each, or by one syncfs when they are many, and then
+    perhaps without `leader-epoch-checkpoint`, which is for other programs: the checkpoint has what it says.
 
     StorageFailedError: at least one partition has failed by it.
     """
@@ -331,9 +330,7 @@ async def capture_and_sync(
     if len(storages) < SYNCFS_PARTITIONS:
         for storage in storages:
             states[storage.key] = await storage.capture()
-            await storage.sync()
-            if pace_seconds:
-                await trio.sleep(pace_seconds)
+        await _sync_each(storages, pace_seconds)
         return states
 
     async def capture(storage: PartitionStorage) -> None:
@@ -354,6 +351,16 @@ async def capture_and_sync(
             raise StorageFailedError(f"syncfs: {error}") from error
         raise
     return states
+
+
+async def _sync_each(storages: list[PartitionStorage], pace_seconds: float) -> None:
+    """Several at the same time, so that the file system's own journal commits once for them; paced: one by one."""
+    if not pace_seconds:
+        await for_each(storages, PartitionStorage.sync, few=1)
+        return
+    for storage in storages:
+        await storage.sync()
+        await trio.sleep(pace_seconds)
 
 
 async def ensure_ballast(disk: Disk, data: Path, length: int = BALLAST_BYTES) -> bool:
