@@ -60,7 +60,7 @@ $(BIN)/.built: $(BIN)/.system $(SOURCES)
 
 $(BIN)/.built-test: $(BIN)/.system-test $(SOURCES)
 	@echo "Building, with what the tests need ..."
-	@$(INSTALL) '.[test,lint]'
+	@$(INSTALL) '.[test,lint,spark]'
 	@touch $(BIN)/.built $@
 
 $(BIN)/.built-spark: $(BIN)/.built
