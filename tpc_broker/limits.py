@@ -32,7 +32,7 @@ CONTROL_LINE_BYTES_MAX = 1 * MIB
 # Connections of one core.
 CONNECTIONS_MAX = 20_000
 PIPELINED_REQUESTS_MAX = 64
-REQUEST_BYTES_MAX = 100 * MIB
+REQUEST_BYTES_MAX = 100 * MIB  # where socket.request.max.bytes says nothing else; the budget grows with that
 CORE_BUDGET_BYTES = 1024 * MIB
 SEND_DEADLINE_MS = 60_000
 

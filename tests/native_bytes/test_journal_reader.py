@@ -4,8 +4,8 @@ import struct
 import crc32c as other_crc32c
 import pytest
 
-from tpc_broker import native_journal
-from tpc_broker.native_journal import BLOCK_BYTES, EntryKind, EntryToWrite, JournalReader, make_commit
+from tests.support import native_journal
+from tests.support.native_journal import BLOCK_BYTES, EntryKind, EntryToWrite, JournalReader, make_commit
 
 JOURNAL, OTHER_JOURNAL = bytes(range(16)), bytes(16)
 TOPIC = b"topic-id-16bytes"

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from tests.support.journal_harness import JOURNAL_ID, Core, Journal, JournalFile
+from tests.support.native_journal import BLOCK_BYTES, JournalReader
 from tpc_broker._ring import lib as ring_lib
-from tpc_broker.native_journal import BLOCK_BYTES, JournalReader
 
 REGION_BLOCK_FIRST = 2
 

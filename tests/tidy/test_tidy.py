@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "tpc_broker"
 FOUNDATION = {"model", "limits", "errors", "error_codes"}
-NATIVE_BYTES = {"native_bytes", "native_journal", "_bytes"}
+NATIVE_BYTES = {"native_bytes", "_bytes"}
 NATIVE_COLUMNS = NATIVE_BYTES | {"native_columns"}
 
 # What each room of the package may import from the others, as ARCHITECTURE.md's folder table says.
@@ -26,7 +26,6 @@ ALLOWED = {
     "native_columns": {"_bytes"},
     "cli": {"bench", "spark"},
     "native_bytes": FOUNDATION | {"_bytes"},
-    "native_journal": FOUNDATION | {"native_bytes", "_bytes"},
     "model": set(),
     "limits": set(),
     "errors": set(),

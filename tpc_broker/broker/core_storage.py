@@ -254,7 +254,7 @@ class JournalledStorage:
             if led.handle not in self._led:  # deleted while this waited
                 return
             try:
-                await self._write_to_files(led, self._plane.durable_end(led.handle), all_of_it=all_of_it)
+                await self._write_to_files(led, self._plane.bounds(led.handle).high_watermark, all_of_it=all_of_it)
             except StorageFailedError as error:
                 await self._write_behind_failed(led, error)
                 return

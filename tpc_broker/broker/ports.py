@@ -384,10 +384,6 @@ class DataPlane(Protocol):
         """
         ...
 
-    def durable_end(self, handle: int) -> int:
-        """The high watermark."""
-        ...
-
     def write_behind_take(self, handle: int, bytes_max: int) -> Taken | None:
         """The oldest durable batches not yet in the segments; None: there are none."""
         ...

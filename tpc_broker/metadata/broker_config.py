@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tpc_broker import limits
 from tpc_broker.metadata.config_types import (
     INT_MAX,
     LONG_MAX,
@@ -85,7 +86,7 @@ class Settings:
     socket_request_max_bytes: int = setting(
         "socket.request.max.bytes",
         ConfigType.INT,
-        100 << 20,
+        limits.REQUEST_BYTES_MAX,
         "Largest request, in bytes after its length field.",
         minimum=1,
     )

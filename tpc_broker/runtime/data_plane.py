@@ -332,9 +332,6 @@ class RingDataPlane:
     def bytes_admitted(self, handle: int) -> int:
         return int(self._state_of(handle).bytes_admitted)
 
-    def durable_end(self, handle: int) -> int:
-        return int(self._state_of(handle).high_watermark)
-
     def admit(self, handle: int, bytes_more: int) -> None:
         lib.tpc_partition_admit(self._plane, handle, bytes_more)
 

@@ -1,4 +1,4 @@
-"""Reading a core's journal back, and making commits for tests and tools.
+"""Reading a core's journal back by the C scanner alone, and making commits: tests hold `log/journal.py` against it.
 
 The bytes are described in ``native/bytes/journal_format.h``. Positions count from the first byte of the data region
 (block 2 of the file). :class:`JournalReader` does no I/O: it says which bytes of the region it wants, and is fed them::
@@ -197,7 +197,7 @@ class EntryToWrite(NamedTuple):
     payload: bytes = b""
 
 
-def make_commit(  # noqa: PLR0913 (the header's fields, by name)
+def make_commit(
     *,
     journal_id: bytes,
     sequence: int,
