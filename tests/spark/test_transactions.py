@@ -12,11 +12,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.spark.segment_log import Log
 from tests.support.broker_process import TpcBroker
+from tpc_broker.client.requests import TopicFacts, TopicPartition
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.kafka.records import ControlType
 from tpc_broker.log.checkpoint import decode_checkpoint, encode_checkpoint
 from tpc_broker.native_columns import COLUMN_TYPES
 from tpc_broker.spark import segments as segments_module
+from tpc_broker.spark.folder_log import FolderLog, place
 from tpc_broker.spark.options import read_options
 from tpc_broker.spark.ranges import OffsetRange
 from tpc_broker.spark.rows import Mode, RowPlan
@@ -101,6 +103,41 @@ def test_what_each_isolation_level_sees(broker, kind):
     assert read(kind, broker) == (COMMITTED, expected)
     assert read(kind, broker, isolation__level="read_uncommitted") == (ALL, expected)
     assert read(kind, broker, kafka__isolation__level="read_uncommitted", isolation__level="") == (ALL, expected)
+
+
+def test_what_was_open_at_the_checkpoint_is_the_brokers(tmp_path):
+    """The transaction at 13 may have been aborted since, which no file says: from there on the broker is asked."""
+    log = Log(tmp_path)
+    write_transactions(log)
+    log.checkpoint()
+
+    class TopicAlone:
+        def topic(self, _name):
+            return TopicFacts(log.topic_id.bytes, False, {0: 0}, {0: 0})
+
+    wanted = OffsetRange(TopicPartition("t", 0), 2, 40)
+    for isolation, end in (("read_committed", 13), ("read_uncommitted", 15)):
+        given = {"bootstrap": "h:1", "subscribe": "t", "path": str(tmp_path), "isolation.level": isolation}
+        tasks = place([wanted], read_options(given, streaming=False), FolderLog(str(tmp_path)), TopicAlone())
+        assert tasks[-1] == OffsetRange(wanted.where, end, 40)
+        assert [type(task) for task in tasks[:-1]] == [SegmentPiece] * (len(tasks) - 1)
+        assert (tasks[0].first_offset, tasks[-2].end_offset) == (2, end)
+
+
+def test_a_folder_of_another_topic_with_that_name_is_left_alone(broker, tmp_path):
+    log = Log(tmp_path)
+    log.values(b"a stranger's", b"records")
+    log.checkpoint()
+    given = {"path": str(tmp_path), "isolation.level": "read_uncommitted"}
+    assert read("broker", broker, **{name.replace(".", "__"): value for name, value in given.items()})[0] == ALL
+    assert [value for _offset, value in read("files", Folder(tmp_path))[0]] == [b"a stranger's", b"records"]
+
+
+class Folder:
+    """Where files are, in the place of a broker."""
+
+    def __init__(self, data_folder):
+        self.data_folder = data_folder
 
 
 def test_windows_that_end_inside_transactions(broker, monkeypatch):

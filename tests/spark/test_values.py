@@ -88,6 +88,14 @@ def test_values_that_make_up_for_each_other_are_not_mixed_up():
         assert [row["count"] for row in rows[22:]] == list(range(20))
 
 
+def test_bare_nulls_are_null_values_and_crash_nothing():
+    """Arrow's reader dies of a text that begins with one."""
+    assert decode(EVENT, [b"null"] * 40) == ([None] * 40, [])
+    rows, malformed = decode(EVENT, [b"null", *events(30), b"{}null{}", b"null"])
+    assert (rows[0], rows[32], malformed) == (None, None, [31])
+    assert decode(EVENT, [b"{}null{}"] * 40)[1] == list(range(40))
+
+
 def test_random_json_decodes_as_by_the_standard_library():
     chance = random.Random(11)
     for _ in range(60):

@@ -2,9 +2,10 @@
 
 Arrow parses lines, so the values are joined by newlines and parsed at once. That keeps rows apart: a value that begins
 with ``{``, ends with ``}`` and holds no newline gives at least one object, and none that spans two lines, as ``}``,
-newline, ``{`` stands nowhere inside an object. So when there are as many objects as values, each is one value's. Where
-that does not hold, or Arrow refuses something, the column is halved until the values in question are few, and those are
-parsed one by one by the standard library.
+newline, ``{`` stands nowhere inside an object. So when there are as many objects as values, each is one value's. (It
+also keeps the process alive: Arrow 26 crashes when the first thing it reads is a bare ``null``.) Where that does not
+hold, or Arrow refuses something, the column is halved until the values in question are few, and those are parsed one
+by one by the standard library.
 
 One value at a time more is understood, as Spark's own JSON source does: numbers and objects for strings, numbers
 (seconds) for timestamps, base64 for binary, objects for maps, decimals. Times without a zone are UTC. A value is either
