@@ -229,8 +229,21 @@ def test_of_each_key_the_latest_stays(spark, broker, topic, produce, tmp_path):
     assert compact(spark, job).offsets_count == 4
     assert latest() == {(0, "b"): "b1", (0, "c"): "c1", (1, "a"): "a in 1"}
     assert compact(spark, job).offsets_count == 0
-    with pytest.raises(PipelineError, match="was made from"):
-        compact(spark, CompactJob(str(tmp_path / "latest"), str(tmp_path / "latest")))
+    for out in ("latest", "archive"):
+        with pytest.raises(PipelineError, match="was made from"):
+            compact(spark, CompactJob(str(tmp_path / "latest"), str(tmp_path / out)))
+
+
+def test_an_archive_belongs_to_its_checkpoint_and_its_columns(spark, broker, topic, produce, tmp_path):
+    produce(topic, 0, ["a"], headers=[("h", b"x")])
+    out = tmp_path / "archive"
+    archive_of(spark, broker, topic, out, with_headers=True)
+    with pytest.raises(PipelineError, match="was begun with headers"):
+        archive_of(spark, broker, topic, out)
+    with pytest.raises(PipelineError, match="with another checkpoint"):
+        archive(spark, ArchiveJob(broker.bootstrap, topic, str(out), str(tmp_path / "other"), with_headers=True))
+    row = spark.read.parquet(str(out)).first()
+    assert [(header.key, bytes(header.value)) for header in row.headers] == [("h", b"x")]
 
 
 def test_an_archive_of_segment_files_and_of_what_is_not_in_them_yet(spark, broker, topic, produce, tmp_path):

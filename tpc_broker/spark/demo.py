@@ -211,7 +211,8 @@ def run(folder: Path, count: int, seed: int, master: str, picture: Path) -> None
     with running_broker(folder) as address:
         console.rule(f"1. A broker on {address}, and {count:,} web events", align="left")
         seconds = send(address, count, seed)
-        console.print(f"{count / seconds:,.0f} events a second, each of them on the disk; data in {folder / 'data'}")
+        rate = f"{count / seconds:,.0f} events a second, each of them on the disk"
+        console.print(f"{rate}: {folder / 'data'}", soft_wrap=True)
         spark = make_session("tpc demo", master, configuration={"spark.sql.shuffle.partitions": "4"})
         try:
             console.rule("2. A streaming job: top pages by window of ten minutes", align="left")
@@ -223,11 +224,12 @@ def run(folder: Path, count: int, seed: int, master: str, picture: Path) -> None
             with _watched("archiving") as told:
                 result = archive(spark, ArchiveJob(address, TOPIC, out, default_checkpoint(out)), told)
             megabytes = f"{result.size_bytes / 1e6:,.1f} MB"
-            console.print(f"{result.rows_count:,} events in {result.files_count} files, {megabytes}: {out}")
+            said = f"{result.rows_count:,} events in {result.files_count} files, {megabytes}: {out}"
+            console.print(said, soft_wrap=True)
             console.rule("4. Spark SQL on the archive", align="left")
             ask_archive(spark, out, count)
             draw(by_minute(spark), picture)
-            console.print(f"Events a minute as a picture: {picture}")
+            console.print(f"Events a minute as a picture: {picture}", soft_wrap=True)
         finally:
             spark.stop()
 

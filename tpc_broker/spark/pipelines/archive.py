@@ -90,8 +90,8 @@ def archive(spark: Any, job: ArchiveJob, on_progress: OnProgress = unwatched) ->
     Raises what the query raises, and `PipelineError` when ``out`` cannot be used.
     """
     files = FileList(Folder(spark, job.out))
-    listing = files.take_over(job.keep_replaced_seconds)
-    _check_same(listing, Folder(spark, job.checkpoint), job)
+    _check_same(files.read(), Folder(spark, job.checkpoint), job)
+    files.take_over(job.keep_replaced_seconds)
     writer = EpochWriter(spark, files, job)
     query_writer = (
         _stream(spark, job)

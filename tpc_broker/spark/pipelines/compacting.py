@@ -56,10 +56,11 @@ def compact(spark: Any, job: CompactJob, on_progress: OnProgress = unwatched) ->
     if not origin.is_archive:
         raise PipelineError(f"{job.source} is no archive; it lacks _topic, _partition, _offset, _ts, _key or value")
     files = FileList(Folder(spark, job.out))
-    files.take_over(job.keep_replaced_seconds)
-    made_from = files.listing.state.get("source", job.source)
+    listing = files.read()
+    made_from = listing.state.get("source", job.source if not listing.files else "other records")
     if made_from != job.source:
         raise PipelineError(f"{job.out} was made from {made_from}, not from {job.source}; take another folder")
+    files.take_over(job.keep_replaced_seconds)
     start, end = origin.bounds()
     total = sum(piece.size for piece in between({**start, **_position(files)}, end))
     done = keyless = 0
