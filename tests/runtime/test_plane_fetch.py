@@ -71,7 +71,7 @@ def test_large_batches_leave_from_the_frames_they_came_in(bench):
     (part,) = parts_of(bench.fetch(client, 12, asks(("t", 0, 1, 850_000), ("t", 0, 0))))[:1]
     assert [value[0] for value in values_of(part)] == [1, 2, 3, 4]
     bench.until(lambda: bench.connections.statistics().answer_bytes_unsent == 0)
-    assert bench.connections.statistics().frames == frames
+    assert bench.connections.statistics().frames <= frames
     assert bench.connections.statistics().budget_bytes_used < 1_300_000
 
 

@@ -102,7 +102,8 @@ class Two:
             session_epoch = random.choice([self.sessions[session_id]] * 8 + [0, -1, 7, 1])
             if random.random() < 0.5:
                 by_topic = {}
-            if random.random() < 0.9 or not by_topic:  # named the other way, an answer does not say which topic it means
+            # Of topics named the other way an answer does not say which it means.
+            if random.random() < 0.9 or not by_topic:
                 version = self.versions[session_id]
         if random.random() < 0.03:
             session_id = 99

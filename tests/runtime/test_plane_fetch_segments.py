@@ -1,7 +1,7 @@
 """Fetches below the tail: C reads the segments that Python opened to it, and answers as Python does.
 
-Two planes on the same segments: one answers in C what it can, the other everything in Python. A failure prints its seed;
-`TPC_SEED=<seed> pytest tests/runtime/test_plane_fetch_segments.py` replays it.
+Two planes on the same segments: one answers in C what it can, the other everything in Python. A failure prints its
+seed; `TPC_SEED=<seed> pytest tests/runtime/test_plane_fetch_segments.py` replays it.
 """
 
 import os
@@ -125,7 +125,8 @@ def test_both_answer_alike(tmp_path, stored):
     for _ in range(400):
         offset = random.choice([offset, offset, random.randrange(end + 1), random.randrange(end)])
         bytes_max = random.choice([0, 1, 70, 2_000, 10_000, 100_000, 1 << 20])
-        values = asks(offset, bytes_max, IsolationLevel=random.choice([0, 1]), MaxBytes=random.choice([1, 9_000, 1 << 24]))
+        more = {"IsolationLevel": random.choice([0, 1]), "MaxBytes": random.choice([1, 9_000, 1 << 24])}
+        values = asks(offset, bytes_max, **more)
         answers = []
         for bench, client in zip(benches, clients, strict=True):
             bench.send_fetch(client, 12, values)
@@ -206,7 +207,8 @@ def test_two_partitions_in_one_answer_and_records_in_memory_behind_it(bench, sto
     bench.fill(client, "m", 0, [2])
     read_all(bench, client, 1 << 20, stored.files.written_end_offset)
     values = asks(0)
-    values["Topics"].append({"Topic": "m", "Partitions": [{"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 99999}]})
+    memory = {"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 99_999}
+    values["Topics"].append({"Topic": "m", "Partitions": [memory]})
     bench.send_fetch(client, 12, values, correlation_id=1)
     bench.send(client, [("m", 0, records_of(1))], correlation_id=2)
     answer = decode_response("Fetch", 12, bench.read_frame(client))[1]
