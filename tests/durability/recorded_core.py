@@ -30,7 +30,7 @@ import trio
 from tests.durability.crash_images import DIRECT, DSYNC, FLUSH_ALL, MARK
 from tests.log.log_batches import batch
 from tpc_broker._ring import ffi, lib
-from tpc_broker.broker import storage, storage_checkpoint, storage_segments
+from tpc_broker.broker import core_storage, storage, storage_checkpoint, storage_segments
 from tpc_broker.broker.core_storage import JournalledStorage
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log import journal
@@ -272,7 +272,7 @@ def main(folder: str, record: str, seed: str, mutant: str, mode: str) -> None:
     assembly.RingDisk = NoDirectorySync if mutant == "no directory sync" else RecordingDisk
     if mutant == "checkpoint before data":
         storage_checkpoint.Checkpointer._capture_and_sync = _capture_without_sync
-    storage.DIRECT_BYTES_MIN = DIRECT_BYTES_MIN
+    storage.DIRECT_BYTES_MIN = core_storage.WRITE_BEHIND_BYTES_MIN = DIRECT_BYTES_MIN
     if mutant == "direct is durable":
         storage_segments.SegmentFolder.write_direct = _write_direct_and_forget
     for name in ("journals", "topics"):
