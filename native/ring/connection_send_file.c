@@ -127,12 +127,15 @@ void send_stretch_read(connection *it, sending *by, int32_t result) {
     connection_needs_attention(it);
 }
 
-/* Sends the answer at the head, which holds stretches of files. False: it goes on in the next turn. */
+/* Sends the answers at the head that hold stretches of files. False: there is more to do in the next turn, for which a
+ * connection that stopped receiving counts as well, since what was sent may let it go on. */
 bool send_with_files(connection *it) {
+    uint64_t sent_before = it->sent_bytes;
     for (uint64_t left_bytes = SEND_FILE_BYTES_PER_TURN; left_bytes > 0;) {
         const answer *head = &it->answers[(uint64_t)it->first_sequence & (it->answers_capacity - 1)];
         bool is_next = it->first_sequence < it->next_sequence && head->state == ANSWER_READY;
-        if (!is_next || !head->holds_files) return !is_next;
+        if (!is_next) return !(it->paused && it->sent_bytes > sent_before);
+        if (!head->holds_files) return false;
         const tpc_slice *slice = &head->slices[it->head_slice];
         bool is_file = slice->frame->holds_file;
         int64_t sent = is_file ? send_file(it, slice, left_bytes) : send_memory(it, head);

@@ -10,7 +10,7 @@ import trio
 
 from tests.broker.fake_disk import FakeDisk
 from tests.log.log_batches import batch, marker
-from tpc_broker.broker.storage import OffsetOutOfRangeError, StorageFailedError
+from tpc_broker.broker.storage import RESERVE_STEP_BYTES, OffsetOutOfRangeError, StorageFailedError
 from tpc_broker.broker.storage_checkpoint import JournalFile, ensure_ballast, release_ballast
 from tpc_broker.broker.storage_files import FileCache
 from tpc_broker.broker.storage_folders import create_partition
@@ -170,14 +170,14 @@ async def test_no_reservation_no_append():
     storage = await make(LogSettings(segment_bytes=3 * 1024 * 1024))
     storage.folder.disk.allocatable_bytes = 2 * 1024 * 1024
     await storage.reserve(1000)
-    assert storage.reserved_bytes == 1024 * 1024
-    assert storage.folder.disk.allocatable_bytes == 1024 * 1024
+    assert storage.reserved_bytes == RESERVE_STEP_BYTES
+    assert storage.folder.disk.allocatable_bytes == 2 * 1024 * 1024 - RESERVE_STEP_BYTES
     await storage.reserve(1000)
-    assert storage.folder.disk.allocatable_bytes == 1024 * 1024
+    assert storage.folder.disk.allocatable_bytes == 2 * 1024 * 1024 - RESERVE_STEP_BYTES
     with pytest.raises(OSError, match="no space"):
         await storage.reserve(3 * 1024 * 1024)
     await fill(storage, count=5)
-    assert storage.reserved_bytes < 1024 * 1024
+    assert storage.reserved_bytes < RESERVE_STEP_BYTES
 
 
 @runs

@@ -70,6 +70,7 @@ BALLAST_INTERVAL_S = 30.0
 DIRECT_WRITES_AT_ONCE = 2
 """The journal's commits want the disk too."""
 STAGING_BYTES = limits.WRITE_BEHIND_BYTES_MAX + DIRECT_BLOCK_BYTES
+ROOM_STEP_BYTES_MIN = 256 * limits.KIB
 ROOM_STEP_BYTES = 4 * limits.MIB
 ROOM_STEP_BYTES_MAX = 64 * limits.MIB
 JOURNAL_FULL_RETRY_S = 0.002
@@ -100,6 +101,13 @@ class Led:
     is_internal: bool
     admitted_bytes: int = 0
     written_bytes: int = 0
+
+    @property
+    def step_bytes(self) -> int:
+        """Space to take ahead of what is wanted: it doubles with what was admitted, so that thousands of partitions
+        with a few records do not hold megabytes each.
+        """
+        return min(max(ROOM_STEP_BYTES_MIN, self.admitted_bytes), ROOM_STEP_BYTES)
 
 
 class JournalledStorage:
@@ -215,7 +223,7 @@ class JournalledStorage:
             if not led.is_internal and await self._bytes_left() < size:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             try:
-                await files.reserve(pending + size + min(ROOM_STEP_BYTES, files.settings.segment_bytes // 2))
+                await files.reserve(pending + size + min(led.step_bytes, files.settings.segment_bytes // 2))
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
@@ -305,7 +313,7 @@ class JournalledStorage:
 
     async def _make_room_ahead(self, led: Led, written_bytes: int) -> None:
         """So that a busy partition's appends need not come to Python for room: for several times what came last."""
-        ahead = min(max(ROOM_STEP_BYTES, 4 * written_bytes), ROOM_STEP_BYTES_MAX)
+        ahead = min(max(led.step_bytes, 4 * written_bytes), ROOM_STEP_BYTES_MAX)
         if led.handle not in self._led or self._plane.bytes_admitted(led.handle) >= ahead // 2:
             return
         try:

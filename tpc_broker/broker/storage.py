@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from tpc_broker.log.batch import Buffer
     from tpc_broker.log.indexes import AbortedTransaction
 
-RESERVE_STEP_BYTES: Final = 1024 * 1024
+RESERVE_STEP_BYTES: Final = 256 * 1024
 READ_SLACK_BYTES: Final = 16 * 1024
 WINDOW_ENTRIES_MAX: Final = 16 * 1024
 DIRECT_BYTES_MIN: Final = 256 * 1024
