@@ -58,6 +58,7 @@ class FileCache:
     def __init__(self, disk: Disk, open_files_max: int = OPEN_FILES_MAX) -> None:
         self.disk = disk
         self._max = open_files_max
+        self._look_above = open_files_max
         self._files: OrderedDict[Path, OpenFile] = OrderedDict()
         self.direct_refused = False
 
@@ -86,7 +87,7 @@ class FileCache:
             file.users -= 1
             if file.forgotten and file.users == 0:
                 await self._close(file)
-        if len(self._files) > self._max:
+        if len(self._files) > self._look_above:
             await self._close_idle()
 
     async def direct_descriptor(self, file: OpenFile) -> int | None:
@@ -128,6 +129,7 @@ class FileCache:
         file = self._files.get(path)
         if file is not None:
             file.dirty = False
+            self._look_above = self._max
 
     def mark_dirty(self, path: Path) -> None:
         """That sync failed."""
@@ -155,8 +157,14 @@ class FileCache:
             await self.forget(path)
 
     async def _close_idle(self) -> None:
+        """Close what has been idle longest, down to the limit.
+
+        Dirty files stay open, and there may be thousands of them: the next look is made when an eighth of the limit has
+        been opened since, not at each use, which would go through all of them each time.
+        """
         idle = [path for path, file in self._files.items() if file.users == 0 and not file.dirty]
         for path in idle[: len(self._files) - self._max]:
             file = self._files.get(path)
             if file is not None and file.users == 0 and not file.dirty:
                 await self.forget(path)
+        self._look_above = max(self._max, len(self._files)) + self._max // 8
