@@ -201,6 +201,16 @@ def test_a_slow_reader_gets_every_byte_and_a_vanished_one_keeps_nothing(bench, s
     bench.until(lambda: bench.connections.statistics().frames <= frames)
 
 
+def test_more_requests_than_are_taken_at_once_are_all_answered(bench, stored):
+    client = bench.connect()
+    read_all(bench, client, 1 << 20, stored.files.written_end_offset)
+    for number in range(300):
+        bench.send_fetch(client, 12, asks(0, 20_000), correlation_id=number)
+    for number in range(300):
+        assert decode_response("Fetch", 12, bench.read_frame(client))[0] == number
+    assert bench.connections.statistics().pauses > 0
+
+
 def test_two_partitions_in_one_answer_and_records_in_memory_behind_it(bench, stored):
     bench.make("m")
     client = bench.connect()
