@@ -102,14 +102,14 @@ def _series(axes: Any, cells: list[Cell]) -> None:
 
 
 def _against_load(axes: Any, results: Results) -> None:
-    for peer in dict.fromkeys(cell.peer for cell in results.cells):
+    for index, peer in enumerate(dict.fromkeys(cell.peer for cell in results.cells)):
         cells = [cell for cell in (results.cell(load, peer) for load in LOADS) if cell is not None]
         if not cells:
             continue
         rates = [cell.spread(lambda one: one.requests_per_s).median for cell in cells]
         for percent, style in ((50, "o--"), (99, "s-"), (99.9, "^:")):
             latencies = [cell.histogram().percentile(percent) / 1000 for cell in cells]
-            axes.plot(rates, latencies, style, label=f"{peer}: p{percent}")
+            axes.plot(rates, latencies, style, color=f"C{index}", label=f"{peer}: p{percent}")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("records/s")
