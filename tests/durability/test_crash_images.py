@@ -189,4 +189,5 @@ def test_mutants_are_caught(tmp_path, seed, mutant, request):
         chooser = random.Random(seed + life)
         if run_on_ring(partial(check_images, record, root, chooser, IMAGES_OF_MUTANT, until=1)):
             return
-    pytest.fail(f"{LIVES_OF_MUTANT} lives with {IMAGES_OF_MUTANT} crash images each, and {mutant!r} was never seen (seed {seed})")
+    images = LIVES_OF_MUTANT * IMAGES_OF_MUTANT
+    pytest.fail(f"{images} crash images of {LIVES_OF_MUTANT} lives, and {mutant!r} was never seen (seed {seed})")
