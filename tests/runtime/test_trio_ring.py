@@ -421,7 +421,7 @@ def test_trio_has_its_own_manager_back_after_the_run(run):
 
 def test_the_feature_switch_says_what_is_allowed():
     assert hidden_features("5.8") == frozenset(Feature)
-    assert hidden_features("6.1") == {Feature.FTRUNCATE}
+    assert hidden_features("6.1") == {Feature.FTRUNCATE, Feature.CACHESTAT}
     assert hidden_features("send_zc, EXT_ARG") == {Feature.SEND_ZC, Feature.EXT_ARG}
     with pytest.raises(ValueError, match="multishot_accept"):
         hidden_features("warp")
