@@ -105,8 +105,12 @@ def test_keyboard_interrupt_reaches_a_waiting_loop(run):
         threading.Timer(0.05, signal.raise_signal, [signal.SIGINT]).start()
         await trio.sleep(60)
 
-    with pytest.raises(KeyboardInterrupt):
-        run(main)
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with SIG_IGN
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(main)
+    finally:
+        signal.signal(signal.SIGINT, inherited)
 
 
 def test_subprocess(run):
