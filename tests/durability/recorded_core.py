@@ -44,7 +44,7 @@ from tpc_broker.runtime.trio_ring import run as run_on_ring
 JOURNAL_BYTES = 512 * 1024
 WRITE_DIRECT = storage_segments.SegmentFolder.write_direct
 PARTITIONS = 4
-APPENDS = 400
+APPENDS = 520
 SEGMENT_BYTES = 30_000
 DIRECT_BYTES_MIN = 4096
 """Many runs are long enough for a direct write, and many are not."""
