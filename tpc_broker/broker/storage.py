@@ -201,7 +201,7 @@ class PartitionStorage:
                     await self._roll(walk.header.base_offset)
                     walk.use(self._indexes(), 0)
                 else:
-                    self._decide(walk, stop)
+                    walk.take_stop(stop, self.producers, self.epochs)
             position, end_offset = walk.position, walk.next_offset
             run.append(view[max(run_from, walk.begin) :])
         await self._write_run(run, position, end_offset)
@@ -231,7 +231,7 @@ class PartitionStorage:
             walk = AppendWalk(staged[:whole_bytes], self.settings, self.written_end_offset, self.epochs.latest)
             walk.use(self._indexes(), active.size_bytes)
             while (stop := walk.step(self.producers)) not in (WalkStop.END, WalkStop.ROLL):
-                self._decide(walk, stop)
+                walk.take_stop(stop, self.producers, self.epochs)
             assert walk.begin == 0, (self.key, self.written_end_offset)
             await self._write_blocks(staged, active.size_bytes)
             active.size_bytes, self.written_end_offset = walk.position, walk.next_offset
@@ -248,15 +248,6 @@ class PartitionStorage:
             await self.folder.write(active.log_name, [staged[begin - position : first_block - position]], begin)
         await self.folder.write_direct(active.log_name, staged[first_block - position :], first_block)
         active.written_end_position = end
-
-    def _decide(self, walk: AppendWalk, stop: WalkStop) -> None:
-        """What a walk leaves to its caller, but rolls."""
-        if stop is WalkStop.CONTROL:
-            walk.take_control(self.producers)
-        elif stop is WalkStop.EPOCH:
-            header = walk.header
-            self.epochs.assign(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
-            walk.know_epoch(header.partition_leader_epoch)
 
     def _indexes(self) -> SegmentIndexes:
         indexes = self.active.indexes

@@ -86,13 +86,7 @@ class _Log:
         walk = AppendWalk(batches, _WHOLE, self.end_offset, self.epochs.latest)
         walk.use(self.indexes, self.segment.size_bytes)
         while (stop := walk.step(self.producers)) is not WalkStop.END:
-            if stop is WalkStop.CONTROL:
-                walk.take_control(self.producers)
-            elif stop is WalkStop.EPOCH:
-                header = walk.header
-                self.epochs.assign(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
-                walk.know_epoch(header.partition_leader_epoch)
-            else:
+            if not walk.take_stop(stop, self.producers, self.epochs):
                 raise BatchDamageError(f"offset {walk.next_offset} is too far from {self.segment.base_offset}")
         self.segment.size_bytes, self.end_offset = walk.position, walk.next_offset
 

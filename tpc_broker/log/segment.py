@@ -25,10 +25,13 @@ from tpc_broker.log.indexes import (
     TransactionIndex,
 )
 from tpc_broker.log.producer_state import ProducedBatch, ProducerState
+from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.native_bytes import ffi, lib
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tpc_broker.log.epochs import LeaderEpochs
 
 ENTRIES_PER_STEP: Final = 1024
 PRODUCERS_PER_STEP: Final = 64
@@ -171,6 +174,18 @@ class AppendWalk:
             where = f"that follows offset {state.next_offset} at {state.place}"
             raise BatchDamageError(f"no record batch {where}: {reason}")
         return WalkStop(state.stop)
+
+    def take_stop(self, stop: WalkStop, producers: ProducerState, epochs: LeaderEpochs) -> bool:
+        """What a stop for a control batch or a new epoch asks for. False: it is another stop, nothing was done."""
+        if stop is WalkStop.CONTROL:
+            self.take_control(producers)
+        elif stop is WalkStop.EPOCH:
+            header = self.header
+            epochs.assign(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
+            self.know_epoch(header.partition_leader_epoch)
+        else:
+            return False
+        return True
 
     @property
     def header(self) -> BatchHeader:
