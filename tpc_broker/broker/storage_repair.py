@@ -13,6 +13,7 @@ epoch rises at the next opening, so clients learn where the old log ended.
 
 from __future__ import annotations
 
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +31,7 @@ from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.native_bytes import find_batches_end
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from tpc_broker.broker.ports import Disk
@@ -81,17 +82,22 @@ class _Log:
         self.segment = Segment(base_offset, indexes=self.indexes)
 
     def take(self, batches: memoryview) -> None:
+        """Whole batches, into the segment. BatchDamageError: one does not belong there; what is before it is taken."""
         assert self.indexes is not None
         assert self.segment is not None
         walk = AppendWalk(batches, _WHOLE, self.end_offset, self.epochs.latest)
         walk.use(self.indexes, self.segment.size_bytes)
-        while (stop := walk.step(self.producers)) is not WalkStop.END:
-            if not walk.take_stop(stop, self.producers, self.epochs):
-                raise BatchDamageError(f"offset {walk.next_offset} is too far from {self.segment.base_offset}")
-        self.segment.size_bytes, self.end_offset = walk.position, walk.next_offset
+        try:
+            while (stop := walk.step(self.producers)) is not WalkStop.END:
+                if stop is WalkStop.ROLL:
+                    far = walk.header.last_offset
+                    raise BatchDamageError(f"offset {far} is too far from {self.segment.base_offset}")
+                walk.take_stop(stop, self.producers, self.epochs)
+        finally:  # the indexes and producers hold what was taken before damage
+            self.segment.size_bytes, self.end_offset = walk.position, walk.next_offset
 
 
-async def _valid_batches(disk: Disk, path: Path, next_offset: int) -> AsyncIterator[memoryview]:
+async def _valid_batches(disk: Disk, path: Path, next_offset: int) -> AsyncGenerator[memoryview, None]:
     """Runs of whole batches with right checksums and rising offsets, until the file's end or the first other bytes."""
     size = (await disk.stat(path)).size_bytes
     fd = await disk.open(path, 0)
@@ -126,11 +132,10 @@ async def _read_log(disk: Disk, path: Path, listing: PartitionListing | None, en
         log.begin_segment(one.base_offset)
         log.end_offset = one.base_offset
         assert log.segment is not None
-        try:
-            async for batches in _valid_batches(disk, path / log.segment.log_name, one.base_offset):
-                log.take(batches)
-        except BatchDamageError:
-            pass
+        async with aclosing(_valid_batches(disk, path / log.segment.log_name, one.base_offset)) as runs:
+            with suppress(BatchDamageError):
+                async for batches in runs:
+                    log.take(batches)
         if log.segment.size_bytes < one.size_bytes:
             if log.segment.size_bytes == 0 and before[0] is not None:  # nothing of it; the one before is the last
                 log.segment, log.indexes, log.end_offset = before
@@ -152,8 +157,9 @@ async def _append_salvage(folder: SegmentFolder, log: _Log, salvages: list[Salva
                 await folder.write_file(Segment(before).log_name, b"")
             assert log.segment is not None
             position = log.segment.size_bytes
-            log.take(walk)
-            await folder.write(log.segment.log_name, [walk], position)
+            with suppress(BatchDamageError):  # what is behind the damage finds nothing to follow on
+                log.take(walk)
+            await folder.write(log.segment.log_name, [walk[: log.segment.size_bytes - position]], position)
     return log.end_offset - before
 
 

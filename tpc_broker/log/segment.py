@@ -122,9 +122,10 @@ class WalkStop(IntEnum):
 class AppendWalk:
     """Walks over one buffer of batches that are to be appended, in C, and keeps indexes and producers up.
 
-    `step` takes batches until something happens that only the caller can decide; see `WalkStop`. `place` is where in
-    the buffer the walk stands, `begin` where what is to be written begins (batches below the log's end were written
-    before an earlier call failed), `next_offset` and `position` are the ends of the log and of the segment.
+    `step` takes batches until something happens that only the caller can decide; see `WalkStop`. After ROOM, which says
+    that the results of one step are full, another `step` goes on. `place` is where in the buffer the walk stands,
+    `begin` where what is to be written begins (batches below the log's end were written before an earlier call failed),
+    `next_offset` and `position` are the ends of the log and of the segment.
     """
 
     __slots__ = ("_bytes", "_indexes", "_state", "_view", "settings")
@@ -175,17 +176,14 @@ class AppendWalk:
             raise BatchDamageError(f"no record batch {where}: {reason}")
         return WalkStop(state.stop)
 
-    def take_stop(self, stop: WalkStop, producers: ProducerState, epochs: LeaderEpochs) -> bool:
-        """What a stop for a control batch or a new epoch asks for. False: it is another stop, nothing was done."""
+    def take_stop(self, stop: WalkStop, producers: ProducerState, epochs: LeaderEpochs) -> None:
+        """What any stop but END and ROLL asks for before the next `step`; for ROOM that is nothing."""
         if stop is WalkStop.CONTROL:
             self.take_control(producers)
         elif stop is WalkStop.EPOCH:
             header = self.header
             epochs.assign(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
             self.know_epoch(header.partition_leader_epoch)
-        else:
-            return False
-        return True
 
     @property
     def header(self) -> BatchHeader:
