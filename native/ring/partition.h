@@ -31,6 +31,8 @@ typedef struct tpc_partition {
     int64_t timestamp_before_ms_max;
     int64_t timestamp_after_ms_max;
     int64_t bytes_admitted;
+    int64_t surveyed_bytes; /* what the Produce of number `survey` brings to this partition, as far as it was looked at */
+    uint64_t survey;
     int32_t leader_epoch;
     int32_t batch_bytes_max;
     int32_t segment_bytes_max;
@@ -121,6 +123,7 @@ struct tpc_plane {
     uint64_t cuts_sequence; /* the commit that carries them, 0: not journalled yet */
 
     tpc_produce_scratch scratch;
+    uint64_t surveys;        /* of Produce requests; also the number of the latest */
     int32_t left_reason;     /* enum tpc_produce_left */
     tpc_pool undurables, producer_states, pendings; /* pendings: those of one partition */
     int64_t now_ms, now_of_ns; /* the wall clock as of that time of the ring */

@@ -3,7 +3,8 @@
  *
  * The survey changes nothing: it finds whether everything the request needs is at hand (partitions led here, room in the
  * journal, segment space), and otherwise leaves the request to Python. The second pass validates, checks sequences and
- * appends, partition by partition; from here on every outcome is a partition's error code in the answer.
+ * appends, partition by partition; from here on every outcome is a partition's error code in the answer. A partition that
+ * is named twice gets both batches, and two answers.
  *
  * Transactions are refused for the whole request with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as Kafka does for a
  * transactional id that the client may not use: of the codes that a Produce answer may carry it is the one after which
@@ -190,14 +191,22 @@ static tpc_partition *partition_of_part(const tpc_plane *plane, const tpc_produc
     return handle ? tpc_partition_of(plane, handle) : NULL;
 }
 
+/* How many bytes the request has for a partition up to here: it may name one more than once. */
+static int64_t bytes_for(const tpc_plane *plane, tpc_partition *partition, int32_t bytes) {
+    if (partition->survey != plane->surveys)
+        partition->surveyed_bytes = 0;
+    partition->survey = plane->surveys;
+    return partition->surveyed_bytes += bytes;
+}
+
 static enum tpc_produce_left survey_part(const tpc_plane *plane, const survey *about, int32_t i) {
     const tpc_produce_part *part = &plane->scratch.parts[i];
-    const tpc_partition *partition = plane->scratch.partitions[i];
+    tpc_partition *partition = plane->scratch.partitions[i];
     if (!about->verdicts && (!partition || !(partition->flags & TPC_PARTITION_LEADER)))
         return TPC_LEFT_UNKNOWN;
     if (!about->verdicts && (partition->flags & TPC_PARTITION_PYTHON_VALIDATES))
         return TPC_LEFT_PYTHON_VALIDATES;
-    if (partition && part->records_bytes > 0 && partition->bytes_admitted < part->records_bytes)
+    if (partition && part->records_bytes > 0 && partition->bytes_admitted < bytes_for(plane, partition, part->records_bytes))
         return TPC_LEFT_NOT_ADMITTED;
     return TPC_LEFT_NONE;
 }
@@ -205,6 +214,7 @@ static enum tpc_produce_left survey_part(const tpc_plane *plane, const survey *a
 static enum tpc_produce_left survey_parts(tpc_plane *plane, const tpc_request *request, survey *about) {
     tpc_produce_scratch *scratch = &plane->scratch;
     uint32_t appends = 0;
+    plane->surveys++;
     for (int32_t i = 0; i < about->request.parts_count; i++) {
         const tpc_produce_part *part = &scratch->parts[i];
         scratch->partitions[i] = partition_of_part(plane, part, request->api_version);

@@ -174,6 +174,23 @@ def test_no_append_without_admission(bench):
     assert bench.plane.state(handle).bytes_admitted == 1
 
 
+def test_a_partition_named_twice_needs_admission_for_both(bench):
+    records = records_of(1)
+    handle = bench.lead("t", bytes_admitted=2 * len(records) - 1)
+    other = bench.lead("u", bytes_admitted=len(records))
+    client = bench.connect()
+    parts = [("t", 0, records), ("u", 0, records), ("t", 0, records)]
+    bench.send(client, parts)
+    bench.until(lambda: bench.left)
+    reason, request = bench.left.pop()
+    assert reason is Left.NOT_ADMITTED
+    assert bench.plane.state(handle).log_end_offset == bench.plane.state(other).log_end_offset == 0
+    bench.plane.admit(handle, 1)
+    assert bench.plane.produce(request)
+    assert bench.answer(client) == [(E.NONE, 0), (E.NONE, 0), (E.NONE, 1)]
+    assert [bench.plane.state(one).bytes_admitted for one in (handle, other)] == [0, 0]
+
+
 def test_a_failure_rolls_everything_back_and_the_reopened_journal_begins_with_the_cuts(bench):
     first, second = bench.lead("a"), bench.lead("b")
     client = bench.connect()

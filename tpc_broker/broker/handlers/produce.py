@@ -7,6 +7,7 @@ metadata knows, makes room where there is none, and hands the request back with 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -34,13 +35,16 @@ async def handle_produce(core: Core, request: Request, message: Any) -> None:
         for topic in message.topic_data
         for partition in topic.partition_data
     ]
+    sizes: Counter[tuple[str | uuid.UUID, int]] = Counter()  # of all that a partition gets: it may be named twice
+    for key, partition in parts:
+        sizes[key, partition.index] += len(partition.records or b"")
     deadline_ms = core.clock.monotonic_ms() + min(max(message.timeout_ms, 1000), ROOM_WAIT_MS_MAX)
     verdicts: list[Verdict | None] = [None] * len(parts)
     while True:
         for number, (key, partition) in enumerate(parts):
             verdict = verdicts[number]
             if verdict is None or not verdict.is_final:
-                verdicts[number] = await _judge(core, key, partition)
+                verdicts[number] = await _judge(core, key, partition, sizes[key, partition.index])
         left = core.plane.produce_with(request, verdicts, core.view.endpoints())
         if left is ProduceLeft.NONE:
             return
@@ -59,8 +63,8 @@ def _topic_key(topic: Any, version: int) -> str | uuid.UUID:
     return uuid.UUID(bytes=bytes(topic.topic_id)) if version >= TOPIC_IDS_VERSION else topic.name
 
 
-async def _judge(core: Core, key: str | uuid.UUID, asked: Any) -> Verdict:
-    """What Python knows of one partition: an error, or room for its records."""
+async def _judge(core: Core, key: str | uuid.UUID, asked: Any, size: int) -> Verdict:
+    """What Python knows of one partition: an error, or room for so many bytes."""
     found = core.partitions.find(key, asked.index)
     if not isinstance(found, Partition):
         if found is ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -73,7 +77,7 @@ async def _judge(core: Core, key: str | uuid.UUID, asked: Any) -> Verdict:
         if keyless:
             return Verdict(ErrorCode.INVALID_RECORD, keyless=keyless)
     try:
-        await core.partitions.make_room(found, len(asked.records or b""))
+        await core.partitions.make_room(found, size)
     except (OSError, PartitionOfflineError):
         return _storage_error()
     return Verdict(ErrorCode.NONE, is_final=False)
