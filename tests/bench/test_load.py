@@ -82,8 +82,26 @@ def test_an_open_loop_keeps_its_rate(tmp_path: Path) -> None:
     try:
         found = run_load(peer.produce_plan("t", Shape(connections=4, depth=100, rate=400.0), (0.0, 1.0)))
         assert 0 < found.requests_all <= 400, "a closed loop would have answered tens of thousands"
+        assert found.lateness.count == found.histogram.count == found.requests_all
+        closed = run_load(peer.produce_plan("t", Shape(connections=4), (0.0, 0.1)))
+        assert closed.requests_all > 0
+        assert closed.lateness.count == 0, "nothing is due at a time of its own"
     finally:
         peer.kill()
+
+
+def test_what_waits_for_room_in_open_loop_is_late_and_its_lateness_is_part_of_its_latency(tmp_path: Path) -> None:
+    """One request under way and far more due than the server answers: almost all of a latency is the wait before."""
+    peer = BarePeer(tmp_path / "bare", "echo")
+    peer.start()
+    try:
+        plan = peer.produce_plan("t", Shape(connections=1, depth=1, rate=100_000.0), (0.0, 0.1))
+        found = run_load(plan)
+    finally:
+        peer.kill()
+    late_us, latency_us = found.lateness.percentiles_us()["50"], found.histogram.percentiles_us()["50"]
+    assert found.requests_all == 10_000, "all that was due in the time is sent, however late"
+    assert 0.5 * latency_us < late_us <= latency_us
 
 
 def test_a_refused_request_ends_the_run_with_its_error(broker: TpcPeer) -> None:
@@ -118,6 +136,7 @@ def test_end_to_end_latency_is_that_of_every_record(stage: Stage) -> None:
     counted = sum(count for _, count in made.buckets)
     assert counted == pytest.approx(rate * TINY.measured, rel=0.05, abs=8), "what was due in the measured time"
     assert made.latency_us["50"] >= made.extra["acknowledged_p50_us"] / 2 > 0
+    assert 0 < made.extra["sent_late_p99_us"] <= made.extra["acknowledged_p99_us"]
 
 
 def test_idle_connections_are_there_while_the_load_runs(stage: Stage) -> None:
@@ -125,6 +144,10 @@ def test_idle_connections_are_there_while_the_load_runs(stage: Stage) -> None:
     made = some.run(some, stage)
     assert made.extra["idle_connections"] == len(stage.idle) == 50
     assert made.requests_per_s == pytest.approx(200, rel=0.2)
+    assert made.extra["p99_ratio"] * made.extra["p99_us_of_runs_without"] == pytest.approx(made.extra["p99_us_of_runs"])
+    again = run(stage, "8-0")
+    assert not stage.idle, "nobody is beside the load that is measured without them"
+    assert not again.extra
 
 
 def test_memory_of_idle_partitions_is_taken_per_process(stage: Stage) -> None:

@@ -130,7 +130,11 @@ def produce_and_consume(workload: Workload, stage: Stage, topic: str, rate: floa
 
 
 def maximum(workload: Workload, stage: Stage) -> Round:
-    """As many requests as are answered, and their records read, in the measured time."""
+    """As many requests as are answered, and their records read, in the measured time.
+
+    In closed loop, for every server: what is under way is bounded, so the figure is a rate that the server can hold. In
+    open loop it would depend on how long a queue the generator lets grow.
+    """
     found, used_s = produce_and_consume(workload, stage, "maximum", 0.0)
     made = make_round(found, stage, records=1, value_bytes=workload.shape.value_bytes, used_cpu_s=used_s)
     read_per_s = found.records / stage.extent.measured
@@ -148,7 +152,12 @@ def end_to_end(workload: Workload, stage: Stage) -> Round:
     if found.end_to_end.count == 0:
         raise CountsDiffer(f"{stage.peer.label}: no record that was due in the measured time arrived")
     made = make_round(found, stage, records=1, value_bytes=workload.shape.value_bytes, used_cpu_s=used_s)
-    made.extra = {"acknowledged_p50_us": made.latency_us["50"], "acknowledged_p99_us": made.latency_us["99"]}
+    made.extra = {
+        "acknowledged_p50_us": made.latency_us["50"],
+        "acknowledged_p99_us": made.latency_us["99"],
+        "sent_late_p50_us": found.lateness.percentiles_us()["50"],
+        "sent_late_p99_us": found.lateness.percentiles_us()["99"],
+    }
     made.latency_us = found.end_to_end.percentiles_us()
     made.buckets = found.end_to_end.buckets()
     return made

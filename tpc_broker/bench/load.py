@@ -129,6 +129,8 @@ class LoadResult:
     unanswered: int = 0
     end_to_end: Histogram = field(default_factory=Histogram)
     """From the intended sending to the arrival at a paired fetch, once per request."""
+    lateness: Histogram = field(default_factory=Histogram)
+    """Open loop: from the intended sending to the sending, which is part of the other two."""
     slots: list[int] = field(default_factory=list)
     """Answers (fetch: records) per 100 ms."""
 
@@ -154,6 +156,7 @@ def _result(found: dict[str, Any]) -> LoadResult:
         data_bytes_all=found["bytes_all"],
         unanswered=found["unanswered"],
         end_to_end=Histogram((bucket, count) for bucket, count in found["end_to_end"]),
+        lateness=Histogram((bucket, count) for bucket, count in found["lateness"]),
         slots=found["slots"],
     )
 

@@ -53,10 +53,10 @@ def _end_to_end(percent: int, brief: tuple[str, ...] = ()) -> Workload:
     )  # fmt: skip
 
 
-def _idle(connections: int) -> Workload:
+def _idle(connections: int, brief: tuple[str, ...] = ()) -> Workload:
     return Workload(
         f"8-{connections}", f"5,000 requests/s of 1 KiB in open loop beside {connections:,} idle connections",
-        idle_connections, _BESIDE_IDLE, group="idle", peers=("tpc", "kafka default"), brief=_OURS, count=connections,
+        idle_connections, _BESIDE_IDLE, group="idle", peers=("tpc", "kafka default"), brief=brief, count=connections,
     )  # fmt: skip
 
 
@@ -118,7 +118,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     _end_to_end(80, _OURS_AND_DURABLE),
     _idle(0),
     _idle(1_000),
-    _idle(10_000),
+    _idle(10_000, _OURS),
     Workload(
         "10", "storage without a network: 10,000 records at a time", storage_shapes, peers=_OURS, brief=_OURS,
         needs_server=False,
