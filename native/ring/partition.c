@@ -313,7 +313,8 @@ int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connect
     if (!plane)
         return -ENOMEM;
     *plane = (tpc_plane){.ring = ring, .journal = journal, .connections = connections, .budget = budget,
-                         .params = *params, .clock_ms = -1, .slot_free = SLOT_NONE, .buckets = BUCKETS_MIN,
+                         .params = *params, .clock_ms = -1, .due_bytes_min = INT64_MAX,
+                         .due_bytes_max = INT64_MAX, .slot_free = SLOT_NONE, .buckets = BUCKETS_MIN,
                          .pending_deadline_ns = INT64_MAX,
                          .undurables = {.item_bytes = sizeof(tpc_undurable), .kept_max = TPC_POOLED_MAX},
                          .producer_states = {.item_bytes = sizeof(tpc_producer_state), .kept_max = TPC_POOLED_MAX},

@@ -109,6 +109,7 @@ struct tpc_plane {
     tpc_partition *dirty_first, *dirty_last; /* by dirty_since_ns */
     uint32_t dirty_count;
     int64_t dirty_bytes;
+    int64_t due_bytes_min, due_bytes_max; /* INT64_MAX: nobody is to be told */
 
     /* One token (a handle) per batch written behind, in that order: who is evicted next. Circular. */
     uint64_t *clean;

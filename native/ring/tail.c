@@ -207,10 +207,23 @@ static void dirty_unlink(tpc_plane *plane, tpc_partition *partition) {
     plane->dirty_count--;
 }
 
+static void tell_due(tpc_plane *plane, const tpc_partition *partition) {
+    if (tpc_ring_push_event(plane->ring, TPC_EVENT_WRITE_BEHIND_DUE, partition->handle, partition->dirty_bytes,
+                            plane->dirty_bytes, NULL) == 0)
+        tpc_plane_watch_due(plane, INT64_MAX, INT64_MAX);
+}
+
 void tpc_tail_became_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes) {
     partition->dirty_bytes += bytes;
     plane->dirty_bytes += bytes;
     dirty_link(plane, partition);
+    if (partition->dirty_bytes >= plane->due_bytes_min || plane->dirty_bytes > plane->due_bytes_max)
+        tell_due(plane, partition);
+}
+
+void tpc_plane_watch_due(tpc_plane *plane, int64_t bytes_min, int64_t bytes_max) {
+    plane->due_bytes_min = bytes_min;
+    plane->due_bytes_max = bytes_max;
 }
 
 uint32_t tpc_plane_dirty(const tpc_plane *plane, uint64_t *handles, uint32_t handles_max) {

@@ -301,6 +301,33 @@ def test_write_behind_is_due_by_size_age_or_memory(make_bench):
     assert due(0, never_ns, unbounded) == [third, second], "what was written to is at the end again"
 
 
+def test_who_watches_is_told_once_when_it_is_time_to_write_behind(make_bench):
+    size, unbounded = len(records_of(1)), 1 << 60
+    bench = make_bench()
+    first, second = bench.lead("a"), bench.lead("b")
+    told: list[int] = []
+    bench.plane.on_due = told.append
+
+    def add(handle: int) -> None:
+        produce(bench, handle)
+        bench.settle()
+
+    add(first)
+    add(first)
+    assert told == [], "nobody watches"
+    bench.plane.watch_due(2 * size, unbounded)
+    add(second)
+    assert told == [], "it has less"
+    add(first)
+    assert told == [first], "what was there before counts"
+    add(first)
+    add(second)
+    assert told == [first], "once"
+    bench.plane.watch_due(1 << 40, 7 * size - 1)
+    add(second)
+    assert told == [first, second], "all together"
+
+
 def test_write_behind_and_eviction(make_bench):
     size = len(records_of(1))
     bench = make_bench(limits=PlaneLimits(tail_bytes_max=2 * size))

@@ -127,6 +127,8 @@ class Plane:
         """`(first failed sequence, errno)`; reopen when the disk is well again."""
         self.on_journal_space: Callable[[int, int], None] = _ignore
         """`(blocks used, blocks)`: write behind and checkpoint. Once until the next recycling."""
+        self.on_due: Callable[[int], None] = _ignore
+        """`(handle)`: what `watch_due` asked for."""
         self.on_advanced: Callable[[int, int, int], None] = _ignore
         """`(handle, high_watermark, last_stable_offset)` of a partition that is watched, once."""
         self._commits: dict[int, Commit] = {}
@@ -146,6 +148,7 @@ class Plane:
         ring.on_event(lib.TPC_EVENT_JOURNAL_FAILED, self._failed)
         ring.on_event(lib.TPC_EVENT_JOURNAL_SPACE, self._space)
         ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, self._advanced)
+        ring.on_event(lib.TPC_EVENT_WRITE_BEHIND_DUE, lambda handle, _bytes, _all, _pointer: self.on_due(handle))
 
     @staticmethod
     def _open_journal(ring: Ring, start: JournalStart) -> Any:
@@ -427,6 +430,10 @@ class Plane:
         count = lib.tpc_plane_dirty_due(self.pointer, bytes_min, age_ns_min, bytes_max, handles, 1024)
         return list(handles[0:count])
 
+    def watch_due(self, bytes_min: int, bytes_max: int) -> None:
+        """`on_due` is told once, of the next batch after which it is time."""
+        lib.tpc_plane_watch_due(self.pointer, bytes_min, bytes_max)
+
     def write_behind_take(self, handle: int, bytes_max: int) -> list[TailBatch]:
         """The oldest durable batches that are not in segments yet: at least one when there is any."""
         batches = ffi.new("tpc_tail_batch[]", _BATCHES_AT_ONCE)
@@ -482,6 +489,7 @@ class Plane:
         for kind in (lib.TPC_EVENT_JOURNAL_DURABLE, lib.TPC_EVENT_JOURNAL_FAILED, lib.TPC_EVENT_JOURNAL_SPACE):
             self.ring.on_event(kind, None)
         self.ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, None)
+        self.ring.on_event(lib.TPC_EVENT_WRITE_BEHIND_DUE, None)
         lib.tpc_plane_set_hot(self.pointer, False)
         lib.tpc_plane_free(self.pointer)
         lib.tpc_journal_close(self.journal)

@@ -29,7 +29,13 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
-from tpc_broker.broker.storage_checkpoint import BALLAST_BYTES, Checkpointer, ensure_ballast, release_ballast
+from tpc_broker.broker.storage_checkpoint import (
+    BALLAST_BYTES,
+    EXTEND_BLOCKS,
+    Checkpointer,
+    ensure_ballast,
+    release_ballast,
+)
 from tpc_broker.broker.storage_files import DIRECT_BLOCK_BYTES, aligned_buffer
 from tpc_broker.broker.storage_folders import (
     PartitionListing,
@@ -40,6 +46,7 @@ from tpc_broker.broker.storage_folders import (
     remove_folder,
 )
 from tpc_broker.broker.storage_recovery import OfflinePartition, RecoveredCore, rewrite_partition
+from tpc_broker.broker.taking import Taking
 from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError
 from tpc_broker.log.files import partition_folder_name
 from tpc_broker.log.journal import EntryKind
@@ -57,6 +64,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WRITE_BEHIND_INTERVAL_S = 0.05
+"""Between two rounds at least: longer runs cost less for each byte."""
+WRITE_BEHIND_LOOK_S = 0.5
+"""Between two rounds at most: whatever is old enough is looked for so often."""
 WRITE_BEHIND_AT_ONCE = 2
 """What starts together runs in one turn of Python, during which no request is answered."""
 WRITE_BEHIND_BYTES_MIN = limits.MIB
@@ -71,8 +81,16 @@ DIRECT_WRITES_AT_ONCE = 2
 """The journal's commits want the disk too."""
 STAGING_BYTES = limits.WRITE_BEHIND_BYTES_MAX + DIRECT_BLOCK_BYTES
 ROOM_STEP_BYTES_MIN = 256 * limits.KIB
-ROOM_STEP_BYTES = 4 * limits.MIB
+ROOM_STEP_BYTES = 16 * limits.MIB
 ROOM_STEP_BYTES_MAX = 64 * limits.MIB
+PLENTY_BYTES = 4 * 1024 * limits.MIB
+PLENTY_S = 1.0
+JOURNAL_LOOK_S = 0.1
+"""As long as the journal is not as long as it may become."""
+JOURNAL_IDLE_COMMITS = 20
+"""Between two looks: with fewer nobody is held up by the journal's growth."""
+JOURNAL_IDLE_BLOCKS = 4 * EXTEND_BLOCKS
+JOURNAL_GROW_PAUSE_S = 0.05
 JOURNAL_FULL_RETRY_S = 0.002
 JOURNAL_ROOM_WAIT_S = 0.1
 
@@ -139,9 +157,13 @@ class JournalledStorage:
         self._checkpoint_wanted = trio.Event()
         self._journal_trouble = trio.Event()
         self._journal_room = trio.Event()
+        self._write_behind_due = trio.Event()
+        self._plenty_bytes = 0
+        self._plenty_until_s = 0.0
         self._doomed_folders: list[tuple[int, Path]] = []
         self._staging: list[memoryview] = []
         self._staging_limit = trio.CapacityLimiter(DIRECT_WRITES_AT_ONCE)
+        plane.on_due(self._write_behind_is_due)
         plane.on_journal_space(self._want_checkpoint)
         plane.on_journal_failed(self._journal_failed)
 
@@ -215,12 +237,12 @@ class JournalledStorage:
         led = self._led.get(handle)
         if led is None:
             raise PartitionOfflineError(f"{files.topic}-{files.key.partition} is closed")
-        async with led.lock:
+        async with Taking(led.lock):
             left = self._plane.bytes_admitted(handle)
             if left >= size:
                 return
             pending = max(0, led.admitted_bytes - left - led.written_bytes)
-            if not led.is_internal and await self._bytes_left() < size:
+            if not led.is_internal and not await self._has_left(size):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             try:
                 await files.reserve(pending + size + min(led.step_bytes, files.settings.segment_bytes // 2))
@@ -233,6 +255,18 @@ class JournalledStorage:
             more = max(files.reserved_bytes - pending - left, size - left)
             self._plane.admit(handle, more)
             led.admitted_bytes += more
+
+    async def _has_left(self, size: int) -> bool:
+        """Whether clients' records may take so much more of the file system. What was seen counts for a moment when it
+        was plenty: others write there too, but what is reserved is certain all the same.
+        """
+        if self._plenty_bytes < size or trio.current_time() > self._plenty_until_s:
+            left = await self._bytes_left()
+            self._plenty_bytes = left // 4 if left >= PLENTY_BYTES else 0
+            self._plenty_until_s = trio.current_time() + PLENTY_S
+            return left >= size
+        self._plenty_bytes -= size
+        return True
 
     async def _bytes_left(self) -> int:
         """What clients' records may still take of the file system."""
@@ -250,15 +284,17 @@ class JournalledStorage:
             handles = self._plane.dirty()
         else:
             handles = self._plane.dirty_due(WRITE_BEHIND_BYTES_MIN, WRITE_BEHIND_AGE_S, DIRTY_BYTES_MAX)
+        dirty = [led for handle in handles if (led := self._led.get(handle)) is not None and led.files.failed is None]
+        if len(dirty) == 1:
+            await self._write_behind_one(dirty[0], limiter, all_of_it)
+            return
         async with trio.open_nursery() as nursery:
-            for handle in handles:
-                led = self._led.get(handle)
-                if led is not None and led.files.failed is None:
-                    nursery.start_soon(self._write_behind_one, led, limiter, all_of_it)
+            for led in dirty:
+                nursery.start_soon(self._write_behind_one, led, limiter, all_of_it)
 
     async def _write_behind_one(self, led: Led, limiter: trio.CapacityLimiter, all_of_it: bool) -> None:  # noqa: FBT001
         written_bytes = led.written_bytes
-        async with limiter, led.lock:
+        async with Taking(limiter), Taking(led.lock):
             if led.handle not in self._led:  # deleted while this waited
                 return
             try:
@@ -295,7 +331,7 @@ class JournalledStorage:
         fits = taken.base_offset == files.written_end_offset and taken.size <= limits.WRITE_BEHIND_BYTES_MAX
         if not fits or not files.direct_reach(taken.size):
             return False
-        async with self._staging_limit:
+        async with Taking(self._staging_limit):
             staging = self._staging.pop() if self._staging else aligned_buffer(STAGING_BYTES)
             try:
                 segment, reach = files.active, files.direct_reach(taken.size)
@@ -333,9 +369,19 @@ class JournalledStorage:
             nursery.start_soon(self._keep_ballast)
 
     async def _write_behind_now_and_then(self) -> None:
+        not_before_s = 0.0
         while True:
-            await trio.sleep(WRITE_BEHIND_INTERVAL_S)
+            self._write_behind_due = trio.Event()
+            self._plane.watch_due(WRITE_BEHIND_BYTES_MIN, DIRTY_BYTES_MAX)
+            with trio.move_on_after(WRITE_BEHIND_LOOK_S):
+                await self._write_behind_due.wait()
+            if trio.current_time() < not_before_s:
+                await trio.sleep_until(not_before_s)
+            not_before_s = trio.current_time() + WRITE_BEHIND_INTERVAL_S
             await self.write_behind(all_of_it=False)
+
+    def _write_behind_is_due(self) -> None:
+        self._write_behind_due.set()
 
     async def _checkpoint_now_and_then(self) -> None:
         while True:
@@ -380,16 +426,27 @@ class JournalledStorage:
         self._checkpoint_wanted.set()
 
     async def _grow_journal(self) -> None:
-        """Write the rest of the journal's blocks for the first time, without holding anybody up."""
+        """Write the rest of the journal's blocks for the first time: while hardly anybody appends; under load only as
+        the space is needed, because clients' commits want the disk.
+        """
+        journal_file, commits_before = self._recovered.journal_file, self._plane.journal_use().commits_durable
         while True:
+            use = self._plane.journal_use()
+            is_idle = use.commits_durable - commits_before < JOURNAL_IDLE_COMMITS
+            commits_before = use.commits_durable
+            if not is_idle and use.blocks_used < use.region_blocks // 4:
+                await trio.sleep(JOURNAL_LOOK_S)
+                continue
             try:
                 async with self._checkpointing:
-                    if not await self._recovered.journal_file.extend(self._plane):
+                    blocks = JOURNAL_IDLE_BLOCKS if is_idle else EXTEND_BLOCKS
+                    if not await journal_file.extend(self._plane, blocks=blocks):
                         return
             except OSError as error:
                 log.warning("the journal cannot grow now: %s", error)
                 await trio.sleep(BALLAST_INTERVAL_S)
-            await trio.sleep(0.05)
+            if not is_idle:
+                await trio.sleep(JOURNAL_GROW_PAUSE_S)
 
     async def _keep_ballast(self) -> None:
         while True:

@@ -132,6 +132,15 @@ class JournalPlace(NamedTuple):
     previous_crc: int
 
 
+class JournalUse(NamedTuple):
+    """How much the journal has to do, and how full it is."""
+
+    commits_durable: int
+    """Since it was opened."""
+    blocks_used: int
+    region_blocks: int
+
+
 class Journal(Protocol):
     """What a core's checkpointer needs of the journal writer."""
 
@@ -384,6 +393,12 @@ class DataPlane(Protocol):
         """
         ...
 
+    def watch_due(self, bytes_min: int, bytes_max: int) -> None:
+        """Have `on_due`'s callback called, once: when something is added and a partition then has `bytes_min` to write or
+        more, or all together more than `bytes_max`.
+        """
+        ...
+
     def write_behind_take(self, handle: int, bytes_max: int) -> Taken | None:
         """The oldest durable batches not yet in the segments; None: there are none."""
         ...
@@ -402,6 +417,8 @@ class DataPlane(Protocol):
         """Errno of the failure that stopped the journal; 0: it works."""
         ...
 
+    def journal_use(self) -> JournalUse: ...
+
     def reopen_journal(self, descriptor: int, mode: int, run_id: int) -> int | None:
         """Go on after a failure; the sequence of the cuts that were written first, None when there were none."""
         ...
@@ -409,6 +426,8 @@ class DataPlane(Protocol):
     def on_advanced(self, callback: Callable[[int], None]) -> None:
         """Called with the handle of a watched partition that moved."""
         ...
+
+    def on_due(self, callback: Callable[[], None]) -> None: ...
 
     def on_journal_space(self, callback: Callable[[], None]) -> None: ...
 

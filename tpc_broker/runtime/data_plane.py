@@ -20,7 +20,7 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
-from tpc_broker.broker.ports import AppendResult, Bounds, JournalPlace, ProduceLeft, Verdict
+from tpc_broker.broker.ports import AppendResult, Bounds, JournalPlace, JournalUse, ProduceLeft, Verdict
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka.encoder import Opaque
 from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES
@@ -134,6 +134,7 @@ class RingDataPlane:
         self._failed: set[trio.Event] = set()
         self._numbers = itertools.count()
         self._on_advanced: Callable[[int], None] = lambda _handle: None
+        self._on_due: Callable[[], None] = lambda: None
         self._on_space: Callable[[], None] = lambda: None
         self._on_failed: Callable[[int], None] = lambda _error: None
         self._slices = ffi.new("tpc_slice[]", READ_SLICES_MAX)
@@ -144,6 +145,7 @@ class RingDataPlane:
         self._closed = False
         ring.on_event(lib.TPC_EVENT_JOURNAL_DURABLE, self._durable)
         ring.on_event(lib.TPC_EVENT_JOURNAL_FAILED, self._journal_failed)
+        ring.on_event(lib.TPC_EVENT_WRITE_BEHIND_DUE, lambda _token, _bytes, _all, _pointer: self._on_due())
         ring.on_event(lib.TPC_EVENT_JOURNAL_SPACE, lambda _token, _used, _all, _pointer: self._on_space())
         ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, lambda handle, _hw, _lso, _pointer: self._on_advanced(handle))
 
@@ -152,6 +154,9 @@ class RingDataPlane:
     def on_advanced(self, callback: Callable[[int], None]) -> None:
         """Called with the handle of a watched partition that moved."""
         self._on_advanced = callback
+
+    def on_due(self, callback: Callable[[], None]) -> None:
+        self._on_due = callback
 
     def on_journal_space(self, callback: Callable[[], None]) -> None:
         self._on_space = callback
@@ -401,6 +406,9 @@ class RingDataPlane:
         )
         return [int(self._dirty[number]) for number in range(count)]
 
+    def watch_due(self, bytes_min: int, bytes_max: int) -> None:
+        lib.tpc_plane_watch_due(self._plane, bytes_min, bytes_max)
+
     def write_behind_take(self, handle: int, bytes_max: int) -> TakenBatches | None:
         batches = _new_uncleared("tpc_tail_batch[]", WRITE_BEHIND_BATCHES_MAX)
         count = lib.tpc_partition_write_behind_take(
@@ -417,6 +425,11 @@ class RingDataPlane:
         statistics = ffi.new("tpc_journal_statistics *")
         lib.tpc_journal_get_statistics(self._journal, statistics)
         return int(statistics.error)
+
+    def journal_use(self) -> JournalUse:
+        statistics = ffi.new("tpc_journal_statistics *")
+        lib.tpc_journal_get_statistics(self._journal, statistics)
+        return JournalUse(statistics.commits_durable, statistics.blocks_used, statistics.region_blocks)
 
     def reopen_journal(self, descriptor: int, mode: int, run_id: int) -> int | None:
         """Go on after a failure; the sequence of the cuts written first, None when there were none."""

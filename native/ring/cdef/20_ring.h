@@ -31,7 +31,8 @@ enum tpc_event_kind {
     TPC_EVENT_PARTITION_ADVANCED = 7, /* token: partition handle; a: high watermark; b: last stable offset */
     TPC_EVENT_JOURNAL_SPACE = 8,    /* a: blocks in use; b: blocks in all: write behind and checkpoint, please */
     TPC_EVENT_ACCEPT_FAILED = 9,    /* token: listener; b: errno */
-    TPC_EVENT_WAKE = 10
+    TPC_EVENT_WAKE = 10,
+    TPC_EVENT_WRITE_BEHIND_DUE = 11 /* token: partition handle; see tpc_plane_watch_due() */
 };
 
 typedef struct {

@@ -176,6 +176,9 @@ uint32_t tpc_plane_dirty(const tpc_plane *plane, uint64_t *handles, uint32_t han
  * as long as the others together have more than bytes_max. */
 uint32_t tpc_plane_dirty_due(const tpc_plane *plane, int64_t bytes_min, int64_t age_ns_min, int64_t bytes_max,
                              uint64_t *handles, uint32_t handles_max);
+/* TPC_EVENT_WRITE_BEHIND_DUE, once: at the next batch that becomes durable in a partition that then has bytes_min to write
+ * or more, or when all partitions together have more than bytes_max. */
+void tpc_plane_watch_due(tpc_plane *plane, int64_t bytes_min, int64_t bytes_max);
 
 /*
  * The oldest durable batches not yet written behind, at most bytes_max but at least one. References are the caller's
