@@ -99,6 +99,10 @@ def journal_file_name(core: CoreId) -> str:
     return f"{core:04d}.journal"
 
 
+def journal_lock_name(core: CoreId) -> str:
+    return f"{core:04d}.lock"
+
+
 def checkpoint_file_name(core: CoreId) -> str:
     return f"{core:04d}.checkpoint"
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tpc_broker.broker.ports import DataPlane
+    from tpc_broker.broker.storage_checkpoint import JournalFile
     from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.runtime.options import CoreOptions
 
@@ -90,8 +91,11 @@ class JournalDescriptor:
         self.mode = JournalMode.UNKNOWN
         self.fd = -1
 
-    async def open(self) -> None:
-        self.mode = await trio.to_thread.run_sync(probe_journal_mode, self._path.parent)
+    async def open(self, journal_file: JournalFile) -> None:
+        """Find the mode, and note it in the journal for the next start."""
+        before = journal_file.superblock.mode
+        self.mode = await trio.to_thread.run_sync(probe_journal_mode, self._path.parent, before)
+        await journal_file.set_mode(self.mode)
         self.fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | FLAGS[self.mode])
 
     def reopen(self) -> tuple[int, int]:
@@ -222,7 +226,7 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
         raise CannotRunError(str(error)) from error
     recovered = await _recover(options, disk, settings)
     descriptor = JournalDescriptor(Path(options.data), options.core)
-    await descriptor.open()
+    await descriptor.open(recovered.journal_file)
     connections = Connections(ring, _connection_limits(settings))
     plane = RingDataPlane(ring, connections, _journal_start(recovered, descriptor))
     storage = JournalledStorage(

@@ -1,4 +1,4 @@
-"""The process of one core: ``python -m tpc_broker.runtime.core OPTIONS`` (started by the supervisor, never by hand).
+"""The process of one core, from the time when everything is imported (`core_start` comes before).
 
 Duties, in order: die with the supervisor; pin to the CPU; run trio on the ring; lock and recover this core's journal;
 put the broker together; serve until the supervisor says "drain" or is gone. A drain that comes before "ready" ends the
@@ -180,7 +180,3 @@ class CoreProcessMain:
     async def heartbeat(self) -> None:
         while await self._control.send("heartbeat"):
             await trio.sleep(limits.CORE_HEARTBEAT_MS / 1000)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker._ring import lib
+from tpc_broker.log.files import journal_lock_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +52,7 @@ class JournalLock:
     """One core's lock, from `take` to `release` or the end of the ring."""
 
     def __init__(self, data: Path, core: CoreId) -> None:
-        self.path = data / "journals" / f"{core:04d}.lock"
+        self.path = data / "journals" / journal_lock_name(core)
         self._fd = -1
 
     async def take(self, ring: Ring) -> None:

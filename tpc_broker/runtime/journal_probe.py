@@ -3,7 +3,7 @@
 O_DIRECT may be accepted at open and refused at the write; a copy-on-write file system never overwrites in place;
 RWF_DSYNC may be slower than write and fdatasync. So each mode writes a few blocks that were written before to a small
 file beside the journal, and the fastest that worked is taken, O_DIRECT with
-a head start.
+a head start. A journal that was written with O_DIRECT before goes on so when one write shows that it still can be.
 """
 
 from __future__ import annotations
@@ -34,8 +34,14 @@ FLAGS = {
 }
 
 
-def probe_journal_mode(folder: Path) -> JournalMode:
-    """The fastest mode that works for files in this folder. OSError when none does."""
+def probe_journal_mode(folder: Path, before: JournalMode = JournalMode.UNKNOWN) -> JournalMode:
+    """The fastest mode that works for files in this folder, where `before` was found last. OSError when none does.
+
+    Only O_DIRECT is taken again without comparing: another one may have been found because the disk was busy then.
+    """
+    if before is JournalMode.DIRECT_DSYNC and _still_works(folder, before):
+        log.info("journal mode %s, as before", before.name)
+        return before
     found = measure_journal_modes(folder)
     best = best_journal_mode(found)
     figures = ", ".join(f"{mode.name} {seconds * 1e6:.0f} µs" for mode, seconds in found.items())
@@ -45,7 +51,7 @@ def probe_journal_mode(folder: Path) -> JournalMode:
 
 def measure_journal_modes(folder: Path) -> dict[JournalMode, float]:
     """Seconds of a durable write in each mode that works in this folder. OSError when none does."""
-    path = folder / f"probe-{os.getpid()}.tmp"
+    path = _probe_path(folder)
     found: dict[JournalMode, float] = {}
     error: OSError | None = None
     try:
@@ -73,19 +79,36 @@ def measure_journal_modes(folder: Path) -> dict[JournalMode, float]:
     return found
 
 
+def _still_works(folder: Path, mode: JournalMode) -> bool:
+    path = _probe_path(folder)
+    try:
+        path.write_bytes(bytes(limits.JOURNAL_BLOCK_BYTES))
+        _measure(path, mode, blocks=1)
+    except OSError as refused:
+        log.info("journal mode %s is refused here now: %s", mode.name, refused)
+        return False
+    finally:
+        path.unlink(missing_ok=True)
+    return True
+
+
+def _probe_path(folder: Path) -> Path:
+    return folder / f"probe-{os.getpid()}.tmp"
+
+
 def best_journal_mode(found: dict[JournalMode, float]) -> JournalMode:
     """The mode to take, of those that were measured."""
     return min(found, key=lambda mode: found[mode] / (DIRECT_ADVANTAGE if mode is JournalMode.DIRECT_DSYNC else 1))
 
 
-def _measure(path: Path, mode: JournalMode) -> float:
+def _measure(path: Path, mode: JournalMode, blocks: int = PROBE_BLOCKS) -> float:
     """Least seconds of a durable write of one block: what else the disk does at the moment must not decide."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | FLAGS[mode])
     block = mmap.mmap(-1, limits.JOURNAL_BLOCK_BYTES)  # anonymous memory, aligned as O_DIRECT asks
     try:
         block.write(b"\xa5" * limits.JOURNAL_BLOCK_BYTES)
         durations = []
-        for number in range(PROBE_BLOCKS):
+        for number in range(blocks):
             started = time.perf_counter()
             position = number * limits.JOURNAL_BLOCK_BYTES
             if mode is JournalMode.BUFFERED_FDATASYNC:

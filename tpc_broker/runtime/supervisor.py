@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXIT_OK, EXIT_FAILED, EXIT_CANNOT_RUN = 0, 1, 2
-CORE_COMMAND = (sys.executable, "-m", "tpc_broker.runtime.core")
+CORE_COMMAND = (sys.executable, "-m", "tpc_broker.runtime.core_start")
 
 
 def bind_listeners(host: str, first_port: int, cores: int) -> list[socket.socket]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import compileall
+import functools
 import re
 import sys
+from pathlib import Path
 from typing import ClassVar
 
+import tpc_broker
 from tpc_broker import __version__
 from tpc_broker.bench.peers.kafka_like import KafkaLikePeer
 from tpc_broker.bench.server import Server, free_ports
@@ -20,6 +24,7 @@ class TpcPeer(KafkaLikePeer):
     """Of all brokers this bench starts: on a machine of two CPUs the generator needs the other one."""
 
     def start(self) -> None:
+        _compile_once()
         self.port = self.port or free_ports(self.cores_count)
         command = [sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(self.folder / "data")]
         place = ["--listen", self.bootstrap, "--cores", str(self.cores_count)]
@@ -36,3 +41,11 @@ class TpcPeer(KafkaLikePeer):
 
     def version(self) -> str:
         return __version__
+
+
+@functools.cache
+def _compile_once() -> None:
+    """Byte code beside the sources, as an installation has it: PYTHONDONTWRITEBYTECODE would have every start compile
+    all that it imports.
+    """
+    compileall.compile_dir(Path(tpc_broker.__file__).parent, quiet=1)
