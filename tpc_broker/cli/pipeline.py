@@ -50,6 +50,8 @@ def pipeline() -> None:
 @click.option("--keep-replaced", type=click.FloatRange(min=0), default=600.0, show_default=True, metavar="SECONDS",
               help="How long files that were merged stay for readers that are at work.")
 @click.option("--skip-lost", is_flag=True, help="Go on when offsets are gone from the log, instead of failing.")
+@click.option("--through-spark", is_flag=True,
+              help="Let Spark write the files also where its tasks could do it by themselves, which is faster.")
 @click.option("--path", default="", metavar="DATA-DIR",
               help="The broker's data folder, where Spark sees it: complete segments are read there.")
 @job_options
@@ -69,7 +71,7 @@ def archive(**options: Any) -> None:
         broker(options), ",".join(options["topics"]), out,
         options["checkpoint"] or jobs.default_checkpoint(out), options["starting_offsets"], options["rows_per_epoch"],
         options["follow"], not options["skip_lost"], options["with_headers"], options["file_size"],
-        options["keep_replaced"], options["compression"], options["path"],
+        options["keep_replaced"], options["compression"], options["path"], options["through_spark"],
     )  # fmt: skip
     result = run("archive", options, lambda spark, told: jobs.archive(spark, job, told), options["topics"])
     report(options, "archived", {

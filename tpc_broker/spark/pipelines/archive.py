@@ -1,9 +1,10 @@
 """Topic to Parquet, exactly once: ``tpc pipeline archive``.
 
 A streaming query writes each epoch's rows to files beside the archive, moves them to their folder and commits a list
-of files that holds them (`file_list`), together with the epoch's number. An epoch that Spark replays because the job
-was killed before Spark's own note is found in the list and left out. So every record is in the archive once, wherever
-the job is killed.
+of files that holds them (`file_list`), together with the epoch's number. Where tasks reach the archive by themselves,
+they write the files with Arrow (`files_source`), and only the names go through Spark; elsewhere (HDFS, S3) Spark
+writes. An epoch that Spark replays because the job was killed before Spark's own note is found in the list and left
+out. So every record is in the archive once, wherever the job is killed.
 
 Columns: ``_topic``, ``_partition``, ``_offset``, ``_ts``, ``_key``, ``value`` and, when asked for, ``headers``; folders
 ``date=YYYY-MM-DD`` by the record's time in UTC. Small files are merged (`merging`) between two epochs; a merge is one
@@ -16,8 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from tpc_broker.spark.pipelines import files_source
+from tpc_broker.spark.pipelines.dated_files import LOG_COLUMNS, is_local
 from tpc_broker.spark.pipelines.errors import PipelineError
-from tpc_broker.spark.pipelines.file_list import FileList, Listing
+from tpc_broker.spark.pipelines.file_list import STAGING, FileList, Listing
 from tpc_broker.spark.pipelines.folder import Folder
 from tpc_broker.spark.pipelines.merging import merge_groups
 from tpc_broker.spark.pipelines.progress import OnProgress, follow, unwatched
@@ -38,6 +41,7 @@ COLUMNS: Final = (
     "value",
     "CAST(timestamp AS DATE) AS date",
 )
+STAGED: Final = "epoch"
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.maxConcurrentOutputFileWriters": "8",  # so many dates in one task's rows before Spark sorts them by date
@@ -49,7 +53,7 @@ class ArchiveJob:
     """What is archived where. ``out`` and ``checkpoint`` are places that Spark can write to.
 
     ``target_bytes`` is the size that files are to have, about. ``data_folder``: the broker's data, where Spark sees it;
-    segments that are complete are read from there.
+    segments that are complete are read from there. ``through_spark``: Spark writes the files wherever the archive is.
     """
 
     bootstrap: str | Broker
@@ -65,6 +69,7 @@ class ArchiveJob:
     keep_replaced_seconds: float = KEEP_REPLACED_SECONDS
     compression: str = "snappy"
     data_folder: str = ""
+    through_spark: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +97,10 @@ def archive(spark: Any, job: ArchiveJob, on_progress: OnProgress = unwatched) ->
     files = FileList(Folder(spark, job.out))
     _check_same(files.read(), Folder(spark, job.checkpoint), job)
     files.take_over(job.keep_replaced_seconds)
-    writer = EpochWriter(spark, files, job)
+    through_spark = job.through_spark or not is_local(files.folder.url)
+    writer = (EpochWriter if through_spark else ListedFilesWriter)(spark, files, job)
     query_writer = (
-        _stream(spark, job)
+        (_rows if through_spark else _files)(spark, job, files.folder)
         .writeStream.foreachBatch(writer.write)
         .queryName(f"archive {job.topics}")
         .option("checkpointLocation", job.checkpoint)
@@ -105,7 +111,7 @@ def archive(spark: Any, job: ArchiveJob, on_progress: OnProgress = unwatched) ->
         with _settings(spark, _SETTINGS):
             return query_writer.trigger(**trigger).start()
 
-    said = follow(start, on_progress, follows=job.keeps_running)
+    said = follow(start, on_progress, follows=job.keeps_running, counted=writer.rows_by_epoch)
     listing = files.listing
     return ArchiveResult(
         said.rows_count, said.epochs_count, writer.merges_count, listing.rows_count, len(listing.files),
@@ -126,21 +132,31 @@ def _settings(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
             spark.conf.set(name, value)
 
 
-def _stream(spark: Any, job: ArchiveJob) -> Any:
-    columns = ("key", "value", "topic", "partition", "offset", "timestamp", *(["headers"] if job.with_headers else []))
+def _reader(spark: Any, source: str, job: ArchiveJob) -> Any:
     reader = (
-        spark.readStream.format("tpc")
+        spark.readStream.format(source)
         .options(**broker_at(job.bootstrap).options())
         .option("subscribe", job.topics)
         .option("startingOffsets", job.starting_offsets)
         .option("maxOffsetsPerTrigger", job.rows_per_epoch)
         .option("failOnDataLoss", str(job.fails_on_data_loss).lower())
         .option("isolation.level", "read_committed")
-        .option("columns", ",".join(columns))
+        .option("columns", ",".join((*LOG_COLUMNS, *(["headers"] if job.with_headers else []))))
     )
-    if job.data_folder:
-        reader = reader.option("path", job.data_folder)
-    return reader.load().selectExpr(*COLUMNS, *(["headers"] if job.with_headers else []))
+    return reader.option("path", job.data_folder) if job.data_folder else reader
+
+
+def _rows(spark: Any, job: ArchiveJob, _folder: Folder) -> Any:
+    """The topic's rows."""
+    return _reader(spark, "tpc", job).load().selectExpr(*COLUMNS, *(["headers"] if job.with_headers else []))
+
+
+def _files(spark: Any, job: ArchiveJob, folder: Folder) -> Any:
+    """The files that tasks have written the topic's rows to."""
+    spark.dataSource.register(files_source.FilesDataSource)
+    reader = _reader(spark, "tpc_files", job).option(files_source.FOLDER, f"{folder.url}/{STAGING}/{STAGED}")
+    own = {files_source.COMPRESSION: job.compression, files_source.TARGET_BYTES: job.target_bytes}
+    return reader.options(**own).load()
 
 
 def query_id(checkpoint: Folder) -> str | None:
@@ -164,7 +180,7 @@ def _check_same(listing: Listing, checkpoint: Folder, job: ArchiveJob) -> None:
 
 
 class EpochWriter:
-    """What Spark calls for each epoch, on the driver."""
+    """What Spark calls for each epoch, on the driver. The frame has the rows."""
 
     def __init__(self, spark: Any, files: FileList, job: ArchiveJob) -> None:
         self._spark = spark
@@ -172,18 +188,21 @@ class EpochWriter:
         self._job = job
         self._query_id: str | None = None
         self.merges_count = 0
+        self.rows_by_epoch: dict[int, int] = {}
+        """Rows of the epochs that this job has added."""
 
     def write(self, frame: Any, epoch: int) -> None:
         """All rows of the epoch, unless they are in the archive already; then merges, if any are due."""
         query, listing = self._query(), self._files.listing
         if epoch > listing.epochs.get(query, -1):
-            staged = self._files.stage(f"epoch-{epoch}")
-            self._write_epoch(frame, self._files.folder.inside(staged))
-            added = self._files.move_in(staged)
+            staged = self._files.stage(STAGED)
+            counts = self._write_epoch(frame, self._files.folder.inside(staged))
+            added = self._files.move_in(staged, counts=counts)
             if added:
                 state = {"headers": self._job.with_headers}
                 epochs = {**listing.epochs, query: epoch}
                 self._files.commit(replace(listing, files=(*listing.files, *added), epochs=epochs, state=state))
+                self.rows_by_epoch[epoch] = sum(file.rows_count for file in added)
         self._merge()
         self._files.forget_replaced(self._job.keep_replaced_seconds)
 
@@ -203,16 +222,28 @@ class EpochWriter:
             self._files.replace(groups[0], merged)
             self.merges_count += 1
 
-    def _write_epoch(self, frame: Any, place: str) -> None:
-        """The epoch's rows as Parquet in folders by date, no file much larger than the target."""
+    def _write_epoch(self, frame: Any, place: str) -> Mapping[str, int] | None:
+        """The epoch's rows as Parquet in folders by date, no file much larger than the target.
+
+        Names and rows of the files that are meant; None: all that are there.
+        """
         writer, listing = frame.write.option("compression", self._job.compression), self._files.listing
         if listing.size_bytes:
             rows_max = max(1, self._job.target_bytes * listing.rows_count // listing.size_bytes)
             writer = writer.option("maxRecordsPerFile", rows_max)
         writer.partitionBy("date").parquet(place)
+        return None
 
     def _write_merged(self, names: list[str], place: str) -> None:
         """The rows of these files as one, in the order of their offsets."""
         rows = self._spark.read.parquet(*(self._files.folder.inside(name) for name in names)).coalesce(1)
         ordered = rows.sortWithinPartitions("_topic", "_partition", "_offset")
         ordered.write.option("compression", self._job.compression).parquet(place)
+
+
+class ListedFilesWriter(EpochWriter):
+    """The frame has the files' names (`files_source`); to collect them is to let the tasks write the files."""
+
+    def _write_epoch(self, frame: Any, place: str) -> Mapping[str, int] | None:
+        del place  # the tasks know it
+        return {row.name: row.rows for row in frame.collect()}

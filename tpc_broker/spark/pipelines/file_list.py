@@ -151,17 +151,33 @@ class FileList:
         self.folder.delete(f"{STAGING}/{name}")
         return f"{STAGING}/{name}"
 
-    def move_in(self, staged: str, folder: str = "") -> list[DataFile]:
-        """Parquet files out of a staged folder (and of the folders inside it) to their place, not listed yet."""
+    def move_in(self, staged: str, folder: str = "", counts: Mapping[str, int] | None = None) -> list[DataFile]:
+        """Parquet files out of a staged folder (and of the folders inside it) to their place, not listed yet.
+
+        ``counts``: names (relative to the staged folder) of those that are meant, with their rows; without it, all are.
+        `PipelineError`: one of these is missing, or has other rows.
+        """
+        found = self._move_in(staged, folder, counts)
+        missing = (counts or {}).keys() - {file.name for file in found}
+        if missing:
+            raise PipelineError(
+                f"{self.folder.inside(staged)}/{min(missing)} was written by a task and is not there: "
+                "the driver and all executors have to see the same folder"
+            )
+        return found
+
+    def _move_in(self, staged: str, folder: str, counts: Mapping[str, int] | None) -> list[DataFile]:
         found = []
         self.folder.make(folder)
         for entry in self.folder.entries(staged):
             here = f"{staged}/{entry.name}"
+            name = f"{folder}/{entry.name}".lstrip("/")
             if entry.is_folder:
-                found += self.move_in(here, f"{folder}/{entry.name}".lstrip("/"))
-            elif entry.name.endswith(".parquet"):
-                name = f"{folder}/{entry.name}".lstrip("/")
+                found += self._move_in(here, name, counts)
+            elif entry.name.endswith(".parquet") and (counts is None or name in counts):
                 rows_count = self.folder.rows_in_parquet(here)
+                if counts is not None and rows_count != counts[name]:
+                    raise PipelineError(f"{self.folder.inside(here)} has {rows_count} rows, not {counts[name]}")
                 self.folder.move(here, name)
                 found.append(DataFile(name, entry.size_bytes, rows_count, entry.modified_ms))
         return found

@@ -1,7 +1,7 @@
 """How far a pipeline is, for whoever watches it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,9 +31,13 @@ def unwatched(_progress: Progress) -> None:
 
 
 class StreamProgress:
-    """Adds up what a streaming query says about its epochs."""
+    """Adds up what a streaming query says about its epochs.
 
-    def __init__(self) -> None:
+    ``counted``, if given, has the rows of epochs by their number where Spark cannot know them.
+    """
+
+    def __init__(self, counted: Mapping[int, int] | None = None) -> None:
+        self._counted = counted
         self._rows_by_epoch: dict[int, int] = {}
         self._lag_rows: int | None = None
 
@@ -48,7 +52,8 @@ class StreamProgress:
 
     def take(self, query: Any) -> None:
         for epoch in query.recentProgress:
-            self._rows_by_epoch[epoch.batchId] = epoch.numInputRows
+            rows_count = epoch.numInputRows if self._counted is None else self._counted.get(epoch.batchId, 0)
+            self._rows_by_epoch[epoch.batchId] = rows_count
             self._lag_rows = sum(_lag_rows(source) for source in epoch.sources)
 
     def now(self, *, follows: bool) -> Progress:
@@ -56,13 +61,15 @@ class StreamProgress:
         return Progress(self.rows_count, total, self._lag_rows if follows else None)
 
 
-def follow(start: Callable[[], Any], on_progress: OnProgress, *, follows: bool) -> StreamProgress:
+def follow(
+    start: Callable[[], Any], on_progress: OnProgress, *, follows: bool, counted: Mapping[int, int] | None = None
+) -> StreamProgress:
     """Start a streaming query and stay until it ends; raises what it ended with, and stops it on the way out.
 
     Spark gives the Python process that plans a streaming read ten seconds to start, which cannot be configured and is
     not enough on a machine that is very busy; the query is then started again, from its checkpoint.
     """
-    progress = StreamProgress()
+    progress = StreamProgress(counted)
     for starts_left in reversed(range(STARTS_MAX)):
         query = start()
         try:
