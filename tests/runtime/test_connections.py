@@ -6,6 +6,7 @@ import os
 import resource
 import socket
 import struct
+import time
 from itertools import pairwise
 from random import Random
 
@@ -254,6 +255,20 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(make_bench):
     assert bench.connections.answer(request, b"late")
     assert bench.read_frame(waiting) == b"late"
     assert bench.next_closed() == (request.connection, CloseReason.IDLE, 0)
+
+
+def test_many_that_fall_idle_together_hold_up_nobody(make_bench):
+    """Their closes are spread over turns: who comes meanwhile is served before the last of them is gone."""
+    bench = make_bench()
+    idle = [bench.connect() for _ in range(400)]
+    time.sleep(1.1)
+    bench.connections.set_limits(ConnectionLimits(idle_ms_max=1000))
+    newcomer = bench.connect(wait=False)
+    newcomer.sendall(frame_of(b"me too"))
+    bench.connections.answer(bench.next_request(), b"served")
+    assert bench.read_frame(newcomer) == b"served"
+    assert bench.connections.statistics().closed < len(idle)
+    bench.until(lambda: bench.connections.statistics().closed_by_reason[CloseReason.IDLE] >= len(idle))
 
 
 def test_the_peer_leaves_while_its_requests_are_here(make_bench):
