@@ -85,6 +85,15 @@ static int reserve(tpc_plane *plane, tpc_partition *partition, const tpc_append_
     return result;
 }
 
+static void use_room(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
+    if (partition->bytes_admitted == INT64_MAX)
+        return;
+    partition->bytes_admitted -= bytes;
+    if (partition->bytes_admitted < partition->room_low_bytes &&
+        tpc_ring_push_event(plane->ring, TPC_EVENT_ROOM_LOW, partition->handle, partition->bytes_admitted, 0, NULL) == 0)
+        partition->room_low_bytes = 0;
+}
+
 int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch,
                         tpc_batch_header *header, tpc_append_result *result) {
     int error = reserve(plane, partition, batch, header);
@@ -110,8 +119,7 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
     if (header->producer_id >= 0)
         tpc_producers_accept(&partition->producers, header, undurable->base_offset, batch->now_ms);
     partition->log_end_offset = undurable->next_offset;
-    if (partition->bytes_admitted != INT64_MAX)
-        partition->bytes_admitted -= batch->bytes;
+    use_room(plane, partition, batch->bytes);
     partition->appends_undurable++;
     undurable_link(plane, undurable);
     tpc_partition_verify(partition);

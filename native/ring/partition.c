@@ -119,6 +119,7 @@ int tpc_partition_admit(tpc_plane *plane, uint64_t handle, int64_t bytes_more) {
         return -ENOENT;
     bool unlimited = bytes_more == INT64_MAX || partition->bytes_admitted > INT64_MAX - bytes_more;
     partition->bytes_admitted = unlimited ? INT64_MAX : partition->bytes_admitted + bytes_more;
+    partition->room_low_bytes = unlimited ? 0 : partition->bytes_admitted / 2;
     return 0;
 }
 

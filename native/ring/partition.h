@@ -46,6 +46,7 @@ typedef struct tpc_partition {
     uint32_t tail_count;
     uint32_t tail_clean;
     int64_t tail_bytes;
+    int64_t room_low_bytes; /* TPC_EVENT_ROOM_LOW below this; 0: never */
     int64_t dirty_bytes;
     tpc_frame *chunk;       /* small batches lie in it one after the other; NULL: none */
 

@@ -104,5 +104,6 @@ void tpc_stall_new(tpc_ring *ring);
 void tpc_stall_free(tpc_ring *ring);
 void tpc_stall_enter(tpc_ring *ring, int64_t now_ns); /* Python's part ends: the wait begins */
 void tpc_stall_leave(tpc_ring *ring);
+int64_t tpc_stall_since(const tpc_ring *ring); /* when C was left */
 
 #endif

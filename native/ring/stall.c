@@ -26,6 +26,12 @@ void tpc_stall_free(tpc_ring *ring) {
     pthread_mutex_destroy(&ring->stall.lock);
 }
 
+static unsigned span_of(int64_t ns) {
+    unsigned place = 0;
+    for (int64_t us = ns / 1000; us > 0 && place < 15; us >>= 1) place++;
+    return place;
+}
+
 void tpc_stall_enter(tpc_ring *ring, int64_t now_ns) {
     tpc_stall_watch *stall = &ring->stall;
     int64_t since = atomic_load_explicit(&stall->python_since_ns, memory_order_relaxed);
@@ -33,6 +39,7 @@ void tpc_stall_enter(tpc_ring *ring, int64_t now_ns) {
     if (since == 0) return;
     int64_t took = now_ns - since;
     ring->statistics.python_ns += took;
+    ring->statistics.python_spans[span_of(took)]++;
     if (stall->threshold_ns == 0 || took <= stall->threshold_ns) return;
     ring->statistics.stalls++;
     if (took > ring->statistics.stall_ns_max) ring->statistics.stall_ns_max = took;
@@ -40,6 +47,10 @@ void tpc_stall_enter(tpc_ring *ring, int64_t now_ns) {
 
 void tpc_stall_leave(tpc_ring *ring) {
     atomic_store_explicit(&ring->stall.python_since_ns, tpc_monotonic_ns(), memory_order_relaxed);
+}
+
+int64_t tpc_stall_since(const tpc_ring *ring) {
+    return atomic_load_explicit(&ring->stall.python_since_ns, memory_order_relaxed);
 }
 
 void tpc_ring_stall_threshold(tpc_ring *ring, int64_t threshold_ns) { ring->stall.threshold_ns = threshold_ns; }

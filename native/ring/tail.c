@@ -20,6 +20,8 @@
 #define CLEAN_CAPACITY_MIN 256u
 #define CAPACITY_WORTH_KEEPING 64u
 #define COPIED_BATCH_BYTES_MAX 4096u
+#define COPIED_AT_ONCE_BYTES 32768u
+#define SERVE_AFTER_NS 50000
 #define CHUNK_BYTES_MIN 4096u
 #define CHUNK_BYTES_MAX 131072u
 
@@ -280,10 +282,19 @@ uint64_t tpc_tail_batches_bytes(const tpc_tail_batch *batches, uint32_t count) {
     return bytes;
 }
 
-void tpc_tail_batches_copy(const tpc_tail_batch *batches, uint32_t count, uint8_t *out) {
+void tpc_tail_batches_copy(tpc_plane *plane, const tpc_tail_batch *batches, uint32_t count, uint8_t *out) {
+    uint32_t in_a_row = 0;
     for (uint32_t i = 0; i < count; i++) {
-        memcpy(out, batches[i].slice.data, batches[i].slice.length);
-        out += batches[i].slice.length;
+        const tpc_slice *slice = &batches[i].slice;
+        for (uint32_t done = 0, part; done < slice->length; done += part, out += part) {
+            part = slice->length - done < COPIED_AT_ONCE_BYTES ? slice->length - done : COPIED_AT_ONCE_BYTES;
+            memcpy(out, slice->data + done, part);
+            in_a_row += part;
+            if (in_a_row < COPIED_AT_ONCE_BYTES)
+                continue;
+            tpc_ring_serve(plane->ring, SERVE_AFTER_NS);
+            in_a_row = 0;
+        }
     }
 }
 

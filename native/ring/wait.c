@@ -12,7 +12,7 @@
 
 #include "ring_state.h"
 
-enum { HOT_WORK_NS_MAX = 10000000 };
+enum { HOT_WORK_NS_MAX = 10000000, SERVED_EVENTS_MAX = 1024 };
 
 static void arm_wake(tpc_ring *ring) {
     if (ring->wake_armed) return;
@@ -80,7 +80,7 @@ static int deliver(tpc_ring *ring, tpc_event *events, unsigned events_max) {
 /* Waits in the kernel until `until_ns`, or not at all when something is there already. A call that also submitted says how
  * much, and not that a signal or the time-out ended its wait: ended too early and with nothing, it was a signal. */
 static int submit_and_wait(tpc_ring *ring, int64_t until_ns, int64_t *waited_ns) {
-    bool waits = tpc_ring_events_pending(ring) == 0 && until_ns > ring->now_ns && io_uring_cq_ready(&ring->uring) == 0;
+    bool waits = tpc_ring_events_pending(ring) == 0 && !ring->woken && until_ns > ring->now_ns && io_uring_cq_ready(&ring->uring) == 0;
     bool ends = until_ns != INT64_MAX;
     if (waits && ends && !tpc_ring_has(ring, TPC_FEATURE_EXT_ARG)) arm_timer(ring, until_ns);
     int result = tpc_ring_enter(ring, waits, ends ? until_ns - ring->now_ns : -1);
@@ -105,7 +105,6 @@ static int turn(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event
     unsigned worked = 0;
     int result = 0;
     bool late = false, hot = false, busy = false;
-    ring->woken = false;
     tpc_operations_turn(ring);
     tpc_receive_buffers_turn(ring);
     do {
@@ -129,11 +128,14 @@ static int turn(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event
     /* What the handlers queued leaves now: it must not wait for Python's part of the turn. */
     run_hooks(ring);
     if (io_uring_sq_ready(&ring->uring)) tpc_ring_submit(ring);
+    bool woken = ring->woken; /* by a completion of this turn, or one that was handled while Python worked */
+    ring->woken = false;
     int count = deliver(ring, events, events_max);
+    if (count) ring->statistics.turns_with_events++;
     if (count) return count;
     if (hot) ring->statistics.hot_limits++;
     if (result == -EINTR) return -EINTR;
-    if (hot || ring->woken || !late) return 0;
+    if (hot || woken || !late) return 0;
     ring->statistics.timeouts++;
     return -ETIME;
 }
@@ -145,4 +147,22 @@ int tpc_ring_wait(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_eve
     int result = turn(ring, timeout_ns, work_max, events, events_max);
     tpc_stall_leave(ring);
     return result;
+}
+
+int tpc_ring_serve(tpc_ring *ring, int64_t after_ns) {
+    int64_t now = tpc_monotonic_ns();
+    if (now - tpc_stall_since(ring) < after_ns) return 0;
+    ring->now_ns = now;
+    tpc_stall_enter(ring, now);
+    ring->statistics.serves++;
+    run_hooks(ring);
+    int64_t waited_ns = 0;
+    submit_and_wait(ring, ring->now_ns, &waited_ns); /* an error comes again in the next wait, which reports it */
+    if (tpc_ring_harvest(ring, SERVED_EVENTS_MAX)) {
+        run_hooks(ring);
+        if (io_uring_sq_ready(&ring->uring)) tpc_ring_submit(ring);
+    }
+    charge_work(ring);
+    tpc_stall_leave(ring);
+    return 1;
 }

@@ -328,6 +328,30 @@ def test_who_watches_is_told_once_when_it_is_time_to_write_behind(make_bench):
     assert told == [first, second], "all together"
 
 
+def test_room_is_asked_for_once_when_half_of_it_is_used_up(make_bench):
+    size = len(records_of(1))
+    bench = make_bench()
+    handle = bench.lead("a", bytes_admitted=0)
+    low: list[int] = []
+    bench.plane.on_room_low = low.append
+    bench.plane.admit(handle, 4 * size)
+
+    def add(count: int) -> None:
+        for _ in range(count):
+            produce(bench, handle)
+        bench.settle()
+
+    add(2)
+    assert low == []
+    add(1)
+    assert low == [handle]
+    add(1)
+    assert low == [handle], "once"
+    bench.plane.admit(handle, 4 * size)
+    add(3)
+    assert low == [handle, handle], "and again after more was admitted"
+
+
 def test_write_behind_and_eviction(make_bench):
     size = len(records_of(1))
     bench = make_bench(limits=PlaneLimits(tail_bytes_max=2 * size))

@@ -77,6 +77,28 @@ def test_another_thread_wakes_the_wait(ring):
     assert wait(ring, 0) == -errno.ETIME
 
 
+def test_serving_in_between_handles_what_has_completed_and_keeps_events_and_wakes_for_the_next_wait(ring):
+    assert wait(ring, 0) == -errno.ETIME
+    assert lib.tpc_ring_serve(ring, 3600 * 10**9) == 0, "too early"
+    assert lib.tpc_operation_nop(ring, 7) > 0
+    assert lib.tpc_ring_serve(ring, 0) == 1
+    assert statistics(ring).completions >= 1
+    lib.tpc_ring_wake(ring)
+    while statistics(ring).wakes == 0:
+        lib.tpc_ring_serve(ring, 0)
+    assert wait(ring, 60_000) == [(lib.TPC_EVENT_OPERATION, 7, 0, 0)], "at once, and once"
+    assert wait(ring, 0) == -errno.ETIME
+    lib.tpc_ring_wake(ring)
+    while statistics(ring).wakes == 1:
+        lib.tpc_ring_serve(ring, 0)
+    assert wait(ring, 60_000) == [], "a wake-up that came while Python worked ends the next wait"
+    assert wait(ring, 0) == -errno.ETIME
+    found = statistics(ring)
+    assert found.serves >= 3
+    assert found.turns_with_events == 1
+    assert sum(found.python_spans) == found.serves + found.turns - 1, "each time Python had between two visits, once"
+
+
 def test_more_operations_than_the_submission_queue_has_entries(ring):
     for token in range(3000):
         assert lib.tpc_operation_nop(ring, token) > 0

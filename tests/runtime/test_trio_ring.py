@@ -18,7 +18,7 @@ import trio.testing
 from tpc_broker._ring import ffi, lib
 from tpc_broker.runtime import ring as ring_module
 from tpc_broker.runtime import trio_ring
-from tpc_broker.runtime.ring import Feature, Ring, RingUnavailable, hidden_features
+from tpc_broker.runtime.ring import SERVE_AFTER_NS, Feature, Ring, RingUnavailable, hidden_features
 from tpc_broker.runtime.trio_ring import RingOptions, current_ring
 
 HIDDEN = {"all-features": frozenset(), "as-5.8": frozenset(Feature), "as-6.0": hidden_features("6.0")}
@@ -445,3 +445,27 @@ def test_a_refused_ring_is_one_clear_sentence(monkeypatch):
     monkeypatch.setattr(ring_module, "lib", Refusing())
     with pytest.raises(RingUnavailable, match="seccomp"):
         Ring()
+
+
+def test_between_the_steps_of_a_turn_c_gets_its_turn():
+    """Two tasks run in the same turn, each for longer than C is kept waiting."""
+
+    async def main():
+        ring = current_ring()
+        started = trio.Event()
+
+        async def work():
+            await started.wait()
+            until_ns = time.monotonic_ns() + 2 * SERVE_AFTER_NS
+            while time.monotonic_ns() < until_ns:
+                pass
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(work)
+            await trio.testing.wait_all_tasks_blocked()
+            before = ring.statistics()
+            started.set()
+        return ring.statistics().serves - before.serves
+
+    assert trio_ring.run(main) >= 9

@@ -127,6 +127,8 @@ class Plane:
         """`(first failed sequence, errno)`; reopen when the disk is well again."""
         self.on_journal_space: Callable[[int, int], None] = _ignore
         """`(blocks used, blocks)`: write behind and checkpoint. Once until the next recycling."""
+        self.on_room_low: Callable[[int], None] = _ignore
+        """`(handle)`: appends have used up half of what was admitted."""
         self.on_due: Callable[[int], None] = _ignore
         """`(handle)`: what `watch_due` asked for."""
         self.on_advanced: Callable[[int, int, int], None] = _ignore
@@ -148,6 +150,7 @@ class Plane:
         ring.on_event(lib.TPC_EVENT_JOURNAL_FAILED, self._failed)
         ring.on_event(lib.TPC_EVENT_JOURNAL_SPACE, self._space)
         ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, self._advanced)
+        ring.on_event(lib.TPC_EVENT_ROOM_LOW, lambda handle, _left, _b, _pointer: self.on_room_low(handle))
         ring.on_event(lib.TPC_EVENT_WRITE_BEHIND_DUE, lambda handle, _bytes, _all, _pointer: self.on_due(handle))
 
     @staticmethod
@@ -490,6 +493,7 @@ class Plane:
             self.ring.on_event(kind, None)
         self.ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, None)
         self.ring.on_event(lib.TPC_EVENT_WRITE_BEHIND_DUE, None)
+        self.ring.on_event(lib.TPC_EVENT_ROOM_LOW, None)
         lib.tpc_plane_set_hot(self.pointer, False)
         lib.tpc_plane_free(self.pointer)
         lib.tpc_journal_close(self.journal)

@@ -143,10 +143,10 @@ class Core:
     async def _make_missing_partitions(self) -> None:
         """What could not be made, for want of space or because a deleted topic's folder was in the way, comes later."""
         while True:
+            await self.partitions.wait_lacking()
             await trio.sleep(NOT_MADE_RETRY_S)
-            if self.partitions.lacks_some:
-                opened = await self.metadata.between_changes(self.partitions.make_what_could_not_be_made)
-                await self.metadata.announce_leaders(opened)
+            opened = await self.metadata.between_changes(self.partitions.make_what_could_not_be_made)
+            await self.metadata.announce_leaders(opened)
 
     async def _keep_subscribed(self) -> None:
         """Fetch the image when a change was missed; also now and then, whatever was missed while core 0 restarted."""

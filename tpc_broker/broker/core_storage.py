@@ -81,7 +81,7 @@ DIRECT_WRITES_AT_ONCE = 2
 """The journal's commits want the disk too."""
 STAGING_BYTES = limits.WRITE_BEHIND_BYTES_MAX + DIRECT_BLOCK_BYTES
 ROOM_STEP_BYTES_MIN = 256 * limits.KIB
-ROOM_STEP_BYTES = 16 * limits.MIB
+ROOM_STEP_BYTES = 8 * limits.MIB
 ROOM_STEP_BYTES_MAX = 64 * limits.MIB
 PLENTY_BYTES = 4 * 1024 * limits.MIB
 PLENTY_S = 1.0
@@ -158,12 +158,15 @@ class JournalledStorage:
         self._journal_trouble = trio.Event()
         self._journal_room = trio.Event()
         self._write_behind_due = trio.Event()
+        self._rooms_low: list[int] = []
+        self._room_wanted = trio.Event()
         self._plenty_bytes = 0
         self._plenty_until_s = 0.0
         self._doomed_folders: list[tuple[int, Path]] = []
         self._staging: list[memoryview] = []
         self._staging_limit = trio.CapacityLimiter(DIRECT_WRITES_AT_ONCE)
         plane.on_due(self._write_behind_is_due)
+        plane.on_room_low(self._room_is_low)
         plane.on_journal_space(self._want_checkpoint)
         plane.on_journal_failed(self._journal_failed)
 
@@ -350,10 +353,27 @@ class JournalledStorage:
     async def _make_room_ahead(self, led: Led, written_bytes: int) -> None:
         """So that a busy partition's appends need not come to Python for room: for several times what came last."""
         ahead = min(max(led.step_bytes, 4 * written_bytes), ROOM_STEP_BYTES_MAX)
-        if led.handle not in self._led or self._plane.bytes_admitted(led.handle) >= ahead // 2:
-            return
+        if led.handle in self._led and self._plane.bytes_admitted(led.handle) < ahead // 2:
+            await self._make_room_if_there_is(led, ahead)
+
+    async def _make_room_when_low(self) -> None:
+        """Before a partition's room is used up, since then its requests would come to Python for it."""
+        while True:
+            await self._room_wanted.wait()
+            self._room_wanted = trio.Event()
+            handles, self._rooms_low = self._rooms_low, []
+            for handle in handles:
+                led = self._led.get(handle)
+                if led is not None:
+                    await self._make_room_if_there_is(led, self._plane.bytes_admitted(handle) + 1)
+
+    def _room_is_low(self, handle: int) -> None:
+        self._rooms_low.append(handle)
+        self._room_wanted.set()
+
+    async def _make_room_if_there_is(self, led: Led, size: int) -> None:
         try:
-            await self.make_room(led.files, led.handle, ahead)
+            await self.make_room(led.files, led.handle, size)
         except (OSError, PartitionOfflineError) as error:
             log.debug("%s-%d: no room ahead: %s", led.files.topic, led.files.key.partition, error)
 
@@ -361,8 +381,10 @@ class JournalledStorage:
 
     async def run_maintenance(self) -> None:
         """Until cancelled: write behind, checkpoint, grow the journal, mend what failed."""
+        self._staging.append(aligned_buffer(STAGING_BYTES))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_behind_now_and_then)
+            nursery.start_soon(self._make_room_when_low)
             nursery.start_soon(self._checkpoint_now_and_then)
             nursery.start_soon(self._grow_journal)
             nursery.start_soon(self._mend)

@@ -49,6 +49,7 @@ class Partitions:
         self._by_handle: dict[int, Partition] = {}
         self._offline: dict[TopicPartition, str] = {}
         self._not_made: set[TopicPartition] = set()
+        self._lacking = trio.Event()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -123,10 +124,11 @@ class Partitions:
             await self._open_into(topic, key, opened, trio.CapacityLimiter(1))
         return opened
 
-    @property
-    def lacks_some(self) -> bool:
-        """Whether `make_what_could_not_be_made` has anything to try."""
-        return bool(self._not_made)
+    async def wait_lacking(self) -> None:
+        """Until `make_what_could_not_be_made` has anything to try."""
+        if not self._not_made:
+            self._lacking = trio.Event()
+            await self._lacking.wait()
 
     def _owned(self, topic: TopicImage) -> list[TopicPartition]:
         return [
@@ -151,6 +153,7 @@ class Partitions:
                 self._offline[key] = str(error)
                 if isinstance(error, PartitionNotMadeError):
                     self._not_made.add(key)
+                    self._lacking.set()
                 return
             self._offline.pop(key, None)
         opened.append((key, partition.leader_epoch))

@@ -59,6 +59,10 @@ class Disk(Protocol):
         """A descriptor; `flags` as for `os.open` (O_CLOEXEC is added)."""
         ...
 
+    def let_through(self) -> None:
+        """In the midst of long work without an await: what cannot wait is done. It changes nothing that tasks see."""
+        ...
+
     async def close(self, fd: int) -> None: ...
 
     async def read(self, fd: int, length: int, position: int) -> bytes:
@@ -394,8 +398,8 @@ class DataPlane(Protocol):
         ...
 
     def watch_due(self, bytes_min: int, bytes_max: int) -> None:
-        """Have `on_due`'s callback called, once: when something is added and a partition then has `bytes_min` to write or
-        more, or all together more than `bytes_max`.
+        """Have `on_due`'s callback called, once: when something is added and a partition then has `bytes_min` or
+        more to write, or all together more than `bytes_max`.
         """
         ...
 
@@ -428,6 +432,10 @@ class DataPlane(Protocol):
         ...
 
     def on_due(self, callback: Callable[[], None]) -> None: ...
+
+    def on_room_low(self, callback: Callable[[int], None]) -> None:
+        """Called with the handle of a partition that has used up half of what was admitted."""
+        ...
 
     def on_journal_space(self, callback: Callable[[], None]) -> None: ...
 

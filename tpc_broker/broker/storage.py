@@ -194,6 +194,7 @@ class PartitionStorage:
             walk, run_from = AppendWalk(view, self.settings, end_offset, self.epochs.latest), 0
             walk.use(self._indexes(), position)
             while (stop := walk.step(self.producers)) is not WalkStop.END:
+                self.folder.disk.let_through()
                 if stop is WalkStop.ROLL:
                     run.append(view[max(run_from, walk.begin) : walk.place])
                     await self._write_run(run, walk.position, walk.next_offset)
@@ -231,6 +232,7 @@ class PartitionStorage:
             walk = AppendWalk(staged[:whole_bytes], self.settings, self.written_end_offset, self.epochs.latest)
             walk.use(self._indexes(), active.size_bytes)
             while (stop := walk.step(self.producers)) not in (WalkStop.END, WalkStop.ROLL):
+                self.folder.disk.let_through()
                 walk.take_stop(stop, self.producers, self.epochs)
             assert walk.begin == 0, (self.key, self.written_end_offset)
             await self._write_blocks(staged, active.size_bytes)

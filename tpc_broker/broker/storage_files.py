@@ -32,10 +32,14 @@ DIRECT_BLOCK_BYTES: Final = 4096
 
 
 def aligned_buffer(length: int) -> memoryview:
-    """Memory that direct writes can start from, at the beginning of a page."""
+    """Memory that direct writes can start from, at the beginning of a page. All of it is there: the first write into it
+    would wait half a millisecond for the kernel to clear it.
+    """
     memory = mmap.mmap(-1, length)
     memory.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(memory)
+    view = memoryview(memory)
+    view[::mmap.PAGESIZE] = bytes(len(view[::mmap.PAGESIZE]))
+    return view
 
 
 class OpenFile:

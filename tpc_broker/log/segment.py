@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from tpc_broker.log.epochs import LeaderEpochs
 
-ENTRIES_PER_STEP: Final = 1024
+ENTRIES_PER_STEP: Final = 64
+"""With Kafka's interval of 4 KiB a step is some 256 KiB, which take a tenth of a millisecond."""
 PRODUCERS_PER_STEP: Final = 64
 _OFFSET_ENTRIES: Final = ffi.new("uint8_t[]", ENTRIES_PER_STEP * OFFSET_ENTRY_BYTES)
 _TIME_ENTRIES: Final = ffi.new("uint8_t[]", ENTRIES_PER_STEP * TIME_ENTRY_BYTES)

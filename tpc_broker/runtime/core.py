@@ -8,6 +8,7 @@ start where it stands, as `kill -9` would: no client was answered yet, and other
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
+GIL_SWITCH_S = 0.0005
+"""A helper thread may keep the core's thread from Python for so long: nobody is answered meanwhile."""
 EXIT_OK, EXIT_FAILED = 0, 1
 
 
@@ -48,6 +51,7 @@ def main(arguments: list[str]) -> int:
     set_up_logging(f"core {options.core}", style=options.log_style, level=options.log_level)
     if options.cpu is not None:
         os.sched_setaffinity(0, {options.cpu})
+    sys.setswitchinterval(GIL_SWITCH_S)
     return run_on_ring(_recover_only if options.recover_only else _serve, options)
 
 
@@ -137,6 +141,8 @@ class CoreProcessMain:
             assembly.connections.serve(options.listen_fd, core.dispatcher)
             nursery.start_soon(self._follow_cores, core)
             self._is_ready = True
+            gc.collect()
+            gc.freeze()  # what is there now stays: no collection looks through it again
             await self._control.send("ready")
             await self._drain_asked.wait()
             log.info("draining")

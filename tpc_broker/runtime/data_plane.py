@@ -82,7 +82,9 @@ class TailSlice(FrameSlice, Opaque):
 class TakenBatches:
     """Durable batches on their way to the segments. A context: it gives the references back."""
 
-    def __init__(self, batches: Any, count: int) -> None:
+    def __init__(self, plane: Any, arrays: list[Any], batches: Any, count: int) -> None:
+        self._plane = plane
+        self._arrays = arrays
         self._batches = batches
         self._count = count
         self.size = int(lib.tpc_tail_batches_bytes(batches, count))
@@ -97,14 +99,14 @@ class TakenBatches:
         batches, count = self._batches, self._count
         if count > 1 and self.size < count * COPIED_BATCH_BYTES_MAX:
             buffer = _new_uncleared("uint8_t[]", self.size)
-            lib.tpc_tail_batches_copy(batches, count, buffer)
+            lib.tpc_tail_batches_copy(self._plane, batches, count, buffer)
             return [ffi.buffer(buffer)]
         return [ffi.buffer(batches[n].slice.data, batches[n].slice.length) for n in range(count)]
 
     def copy_to(self, target: memoryview) -> None:
         """All of them in a row."""
         assert len(target) >= self.size, (len(target), self.size)
-        lib.tpc_tail_batches_copy(self._batches, self._count, ffi.from_buffer("uint8_t[]", target))
+        lib.tpc_tail_batches_copy(self._plane, self._batches, self._count, ffi.from_buffer("uint8_t[]", target))
 
     def whole_bytes(self, bytes_max: int) -> int:
         """Of the leading batches that lie wholly in the first so many bytes."""
@@ -115,6 +117,7 @@ class TakenBatches:
 
     def __exit__(self, *exception: object) -> None:
         lib.tpc_tail_batches_release(self._batches, self._count)
+        self._arrays.append(self._batches)
 
 
 class RingDataPlane:
@@ -135,6 +138,7 @@ class RingDataPlane:
         self._numbers = itertools.count()
         self._on_advanced: Callable[[int], None] = lambda _handle: None
         self._on_due: Callable[[], None] = lambda: None
+        self._on_room_low: Callable[[int], None] = lambda _handle: None
         self._on_space: Callable[[], None] = lambda: None
         self._on_failed: Callable[[int], None] = lambda _error: None
         self._slices = ffi.new("tpc_slice[]", READ_SLICES_MAX)
@@ -142,10 +146,12 @@ class RingDataPlane:
         self._result = ffi.new("tpc_append_result *")
         self._sequence = ffi.new("uint64_t *")
         self._dirty = ffi.new("uint64_t[]", DIRTY_MAX)
+        self._batch_arrays: list[Any] = []
         self._closed = False
         ring.on_event(lib.TPC_EVENT_JOURNAL_DURABLE, self._durable)
         ring.on_event(lib.TPC_EVENT_JOURNAL_FAILED, self._journal_failed)
         ring.on_event(lib.TPC_EVENT_WRITE_BEHIND_DUE, lambda _token, _bytes, _all, _pointer: self._on_due())
+        ring.on_event(lib.TPC_EVENT_ROOM_LOW, lambda handle, _left, _b, _pointer: self._on_room_low(handle))
         ring.on_event(lib.TPC_EVENT_JOURNAL_SPACE, lambda _token, _used, _all, _pointer: self._on_space())
         ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, lambda handle, _hw, _lso, _pointer: self._on_advanced(handle))
 
@@ -157,6 +163,9 @@ class RingDataPlane:
 
     def on_due(self, callback: Callable[[], None]) -> None:
         self._on_due = callback
+
+    def on_room_low(self, callback: Callable[[int], None]) -> None:
+        self._on_room_low = callback
 
     def on_journal_space(self, callback: Callable[[], None]) -> None:
         self._on_space = callback
@@ -410,11 +419,15 @@ class RingDataPlane:
         lib.tpc_plane_watch_due(self._plane, bytes_min, bytes_max)
 
     def write_behind_take(self, handle: int, bytes_max: int) -> TakenBatches | None:
-        batches = _new_uncleared("tpc_tail_batch[]", WRITE_BEHIND_BATCHES_MAX)
+        arrays = self._batch_arrays
+        batches = arrays.pop() if arrays else _new_uncleared("tpc_tail_batch[]", WRITE_BEHIND_BATCHES_MAX)
         count = lib.tpc_partition_write_behind_take(
             self._plane, handle, bytes_max, batches, WRITE_BEHIND_BATCHES_MAX
         )
-        return TakenBatches(batches, count) if count > 0 else None
+        if count > 0:
+            return TakenBatches(self._plane, arrays, batches, count)
+        arrays.append(batches)
+        return None
 
     def write_behind_done(self, handle: int, end_offset: int) -> None:
         lib.tpc_partition_write_behind_done(self._plane, handle, end_offset)

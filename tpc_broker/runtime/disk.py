@@ -17,6 +17,7 @@ import trio
 
 from tpc_broker._ring import ffi, lib
 from tpc_broker.broker.ports import FileStatus, FileSystemStatus, FolderContents
+from tpc_broker.runtime.ring import SERVE_AFTER_NS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +50,9 @@ class RingDisk:
 
     async def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
         return await self._ring.open(str(path), flags, mode)
+
+    def let_through(self) -> None:
+        self._ring.serve(SERVE_AFTER_NS)
 
     async def close(self, fd: int) -> None:
         """Close, also when the task is cancelled: a descriptor is never left open."""

@@ -40,6 +40,9 @@ EVENTS_MAX: Final = 1024
 """Events handed over per turn; more wait in C for the next turn."""
 HOT_WORK_MAX: Final = 8192
 """Completions handled in C before Python gets its turn."""
+SERVE_AFTER_NS: Final = 50_000
+"""Python's share before what C answers alone gets its turn in between (`Ring.serve`)."""
+EVENTS_IN_A_ROW: Final = 8
 PINNED_BYTES_MIN: Final = 4096
 """Sends below this are copied by C, which is cheaper than pinning a Python buffer."""
 ZERO_COPY_BYTES_MIN: Final = 128 * 1024
@@ -140,6 +143,10 @@ class RingStatistics:
     python_ns: int
     stalls: int
     stall_ns_max: int
+    turns_with_events: int
+    serves: int
+    python_spans: tuple[int, ...]
+    """By power of two of their length: at place i those of less than 2**i us."""
 
 
 def _mask(features: Iterable[Feature]) -> int:
@@ -233,10 +240,21 @@ class Ring:
     def dispatch(self, count: int) -> None:
         """Call the callbacks of the `count` events that the last :meth:`wait` gave."""
         callbacks = self._callbacks
-        for kind, token, a, b, pointer in _EVENT.iter_unpack(self._events_view[: count * _EVENT.size]):
-            callback = callbacks[kind]
-            if callback is not None:
-                callback(token, a, b, pointer)
+        for first in range(0, count, EVENTS_IN_A_ROW):
+            if first:
+                lib.tpc_ring_serve(self.pointer, SERVE_AFTER_NS)
+            events = self._events_view[first * _EVENT.size : min(first + EVENTS_IN_A_ROW, count) * _EVENT.size]
+            for kind, token, a, b, pointer in _EVENT.iter_unpack(events):
+                callback = callbacks[kind]
+                if callback is not None:
+                    callback(token, a, b, pointer)
+
+    def serve(self, after_ns: int = 0) -> None:
+        """In the midst of long work without an await: what C answers alone is answered, when nobody was for `after_ns`.
+
+        Events stay for the next wait, so no Python runs in here.
+        """
+        lib.tpc_ring_serve(self.pointer, after_ns)
 
     def on_event(self, kind: int, callback: Callable[[int, int, int, int], None] | None) -> None:
         """Have events of a kind (`lib.TPC_EVENT_…`) call `callback(token, a, b, pointer)`; `None`: they are dropped.
@@ -257,7 +275,8 @@ class Ring:
     def statistics(self) -> RingStatistics:
         values = ffi.new("tpc_ring_statistics *")
         lib.tpc_ring_get_statistics(self.pointer, values)
-        return RingStatistics(*(getattr(values, name) for name in RingStatistics.__slots__))
+        found = {name: getattr(values, name) for name in RingStatistics.__slots__}
+        return RingStatistics(**{**found, "python_spans": tuple(values.python_spans)})
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Cancel what is under way, wait until the kernel holds nothing any more, free the ring. Twice is allowed.

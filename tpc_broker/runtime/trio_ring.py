@@ -10,7 +10,9 @@ another thread than the ring's, and is refused.
 Everything of trio works as usual: sockets, processes, signals, threads, timeouts. :func:`current_ring` gives tasks
 their ring.
 
-A turn in which Python takes longer than `stall_ms` is counted (`RingStatistics.stalls`), and a thread that otherwise
+Between the steps of a turn, and in the midst of long ones, C answers what it answers alone (`Ring.serve`).
+
+When Python takes longer than `stall_ms` is counted (`RingStatistics.stalls`), and a thread that otherwise
 sleeps in C logs where the core was at that moment, at most once per second.
 """
 
@@ -35,7 +37,7 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker._ring import lib
-from tpc_broker.runtime.ring import ENTRIES_DEFAULT, HOT_WORK_MAX, Ring
+from tpc_broker.runtime.ring import ENTRIES_DEFAULT, HOT_WORK_MAX, SERVE_AFTER_NS, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -129,6 +131,19 @@ class _PollWait:
     def __init__(self, task: trio.lowlevel.Task) -> None:
         self.task: trio.lowlevel.Task | None = task
         self.operation = 0
+
+
+class _BetweenSteps(trio.abc.Instrument):
+    """Serves between the steps of a turn: who is answered in C waits for one step at most, not for all that are due.
+
+    What C changes there it might have changed in a wait as well: a task relies on nothing across an await.
+    """
+
+    def __init__(self, ring: Ring) -> None:
+        self._pointer = ring.pointer
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002 (trio's signature)
+        lib.tpc_ring_serve(self._pointer, SERVE_AFTER_NS)
 
 
 class RingIOManager:
@@ -263,7 +278,7 @@ def run(  # noqa: PLR0913 (trio.run's own parameters)
             async_fn,
             *args,
             clock=clock,
-            instruments=instruments,
+            instruments=[*instruments, _BetweenSteps(ring)],
             restrict_keyboard_interrupt_to_checkpoints=restrict_keyboard_interrupt_to_checkpoints,
             strict_exception_groups=True,
         )

@@ -32,7 +32,8 @@ enum tpc_event_kind {
     TPC_EVENT_JOURNAL_SPACE = 8,    /* a: blocks in use; b: blocks in all: write behind and checkpoint, please */
     TPC_EVENT_ACCEPT_FAILED = 9,    /* token: listener; b: errno */
     TPC_EVENT_WAKE = 10,
-    TPC_EVENT_WRITE_BEHIND_DUE = 11 /* token: partition handle; see tpc_plane_watch_due() */
+    TPC_EVENT_WRITE_BEHIND_DUE = 11, /* token: partition handle; see tpc_plane_watch_due() */
+    TPC_EVENT_ROOM_LOW = 12         /* token: partition handle; a: bytes_admitted, less than half of what they were */
 };
 
 typedef struct {
@@ -58,9 +59,12 @@ typedef struct {
     uint64_t overflows;          /* completions that the kernel had to keep outside the ring */
     int64_t wait_ns;             /* time inside the kernel, waiting and submitting */
     int64_t work_ns;             /* time in completion handlers and turn hooks */
-    int64_t python_ns;           /* time between two waits */
+    int64_t python_ns;           /* time outside of waits and serves */
     uint64_t stalls;             /* turns in which Python took longer than the stall threshold */
     int64_t stall_ns_max;        /* the longest of them */
+    uint64_t turns_with_events;  /* waits that ended because there was something for Python */
+    uint64_t serves;             /* calls of tpc_ring_serve() that found it was time */
+    uint64_t python_spans[16];   /* times that Python took between two visits of C, by power of two: [i] of less than 2^i us */
 } tpc_ring_statistics;
 
 /* A ring with `entries` submission entries (fewer when memlock is short), owned by the calling thread. `hidden` is a mask
@@ -79,6 +83,13 @@ int tpc_ring_close(tpc_ring *ring, int64_t timeout_ns);
  * Without events: 0 (hot work, wake-up), -ETIME (the time-out), -EINTR (run the signal handlers); other -errno: the ring
  * is unusable. */
 int tpc_ring_wait(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event *events, unsigned events_max);
+
+/*
+ * For the midst of Python's part of a turn: when it has taken `after_ns` since C was left, the turn hooks run, what is queued is
+ * submitted, and what has completed is handled, as in a wait but without waiting. Events for Python stay for the next wait.
+ * 1: that was done; 0: it was too early.
+ */
+int tpc_ring_serve(tpc_ring *ring, int64_t after_ns);
 
 /* Ends the current or the next wait. The one call that any thread, and a signal handler, may make. */
 void tpc_ring_wake(tpc_ring *ring);

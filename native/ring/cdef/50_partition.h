@@ -146,6 +146,7 @@ int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params,
 /* Everything of params but names, ids, offsets and bytes_admitted; last_stable_offset as given. */
 int tpc_partition_update(tpc_plane *plane, uint64_t handle, const tpc_partition_params *params);
 int tpc_partition_set_log_start(tpc_plane *plane, uint64_t handle, int64_t log_start_offset);
+/* TPC_EVENT_ROOM_LOW, once, when appends have used up half of what is admitted then. */
 int tpc_partition_admit(tpc_plane *plane, uint64_t handle, int64_t bytes_more);
 
 /* TPC_EVENT_PARTITION_ADVANCED at the next move of the high watermark, once. */
@@ -189,9 +190,10 @@ int tpc_partition_write_behind_take(tpc_plane *plane, uint64_t handle, int64_t b
                                     uint32_t batches_max);
 int tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64_t upto_offset);
 void tpc_tail_batches_release(tpc_tail_batch *batches, uint32_t count);
-/* How many bytes taken batches have, and all of them in a row in `out`, which has room for so many. */
+/* How many bytes taken batches have, and all of them in a row in `out`, which has room for so many; in between the ring
+ * serves when it is time (tpc_ring_serve). */
 uint64_t tpc_tail_batches_bytes(const tpc_tail_batch *batches, uint32_t count);
-void tpc_tail_batches_copy(const tpc_tail_batch *batches, uint32_t count, uint8_t *out);
+void tpc_tail_batches_copy(tpc_plane *plane, const tpc_tail_batch *batches, uint32_t count, uint8_t *out);
 /* Bytes of the leading batches that lie wholly in the first `bytes` of them. */
 uint64_t tpc_tail_batches_within(const tpc_tail_batch *batches, uint32_t count, uint64_t bytes);
 
