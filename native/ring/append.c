@@ -33,11 +33,14 @@ static int stamp(const tpc_partition *partition, const tpc_append_batch *batch, 
     return result;
 }
 
-static void undurable_link(tpc_plane *plane, tpc_undurable *undurable) {
+static void undurable_link(tpc_plane *plane, tpc_partition *partition, tpc_undurable *undurable) {
     undurable->previous = plane->undurable_last;
+    undurable->next = NULL;
     *(plane->undurable_last ? &plane->undurable_last->next : &plane->undurable_first) = undurable;
     plane->undurable_last = undurable;
     plane->undurable_count++;
+    partition->appends_undurable++;
+    partition->undurable_newest = undurable;
 }
 
 static void undurable_free(tpc_plane *plane, tpc_undurable *undurable) {
@@ -46,16 +49,12 @@ static void undurable_free(tpc_plane *plane, tpc_undurable *undurable) {
     tpc_pool_give(&plane->undurables, undurable);
 }
 
-static tpc_undurable *undurable_of(tpc_plane *plane, const tpc_partition *partition, const tpc_append_batch *batch,
-                                   const tpc_batch_header *header) {
+/* Memory for what it takes to undo an append: with the producer as it is now, if there is one. */
+static tpc_undurable *undurable_take(tpc_plane *plane, const tpc_partition *partition, const tpc_batch_header *header) {
     tpc_undurable *undurable = tpc_pool_take(&plane->undurables);
     if (!undurable)
         return NULL;
-    *undurable = (tpc_undurable){.handle = partition->handle, .index = partition->index,
-                                 .base_offset = partition->log_end_offset,
-                                 .next_offset = partition->log_end_offset + header->last_offset_delta + 1,
-                                 .bytes = batch->bytes, .producer_id = header->producer_id};
-    memcpy(undurable->topic_id, partition->topic_id, sizeof undurable->topic_id);
+    undurable->producer = NULL;
     const tpc_producer_state *known =
         header->producer_id >= 0 ? tpc_producers_find(&partition->producers, header->producer_id) : NULL;
     if (!known)
@@ -67,6 +66,30 @@ static tpc_undurable *undurable_of(tpc_plane *plane, const tpc_partition *partit
     }
     *undurable->producer = *known;
     return undurable;
+}
+
+/* Remembers an append; takes the memory. */
+static void undurable_keep(tpc_plane *plane, tpc_partition *partition, tpc_undurable *undurable, const tpc_tail_batch *batch,
+                           int64_t producer_id) {
+    tpc_undurable *newest = partition->undurable_newest;
+    if (newest && producer_id < 0 && newest->producer_id < 0 && newest->sequence == batch->sequence &&
+        newest->next_offset == batch->base_offset) {
+        newest->next_offset = batch->next_offset;
+        newest->bytes += batch->slice.length;
+        newest->appends++;
+        undurable_free(plane, undurable);
+        return;
+    }
+    undurable->handle = partition->handle;
+    memcpy(undurable->topic_id, partition->topic_id, sizeof undurable->topic_id);
+    undurable->index = partition->index;
+    undurable->base_offset = batch->base_offset;
+    undurable->next_offset = batch->next_offset;
+    undurable->bytes = batch->slice.length;
+    undurable->sequence = batch->sequence;
+    undurable->appends = 1;
+    undurable->producer_id = producer_id;
+    undurable_link(plane, partition, undurable);
 }
 
 /* Silent producers are forgotten before the table would grow: so it is bounded by those that write within the expiry. */
@@ -99,29 +122,27 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
     int error = reserve(plane, partition, batch, header);
     if (error < 0)
         return error;
-    tpc_undurable *undurable = undurable_of(plane, partition, batch, header);
+    tpc_undurable *undurable = undurable_take(plane, partition, header);
     if (!undurable)
         return -ENOMEM;
+    tpc_tail_batch kept = {.slice = {.frame = batch->frame, .data = batch->batch, .length = batch->bytes},
+                           .base_offset = partition->log_end_offset,
+                           .next_offset = partition->log_end_offset + header->last_offset_delta + 1};
     error = stamp(partition, batch, header);
     if (error == 0)
         error = tpc_journal_append(plane->journal, TPC_JOURNAL_APPEND, partition->topic_id, partition->index,
-                                   undurable->base_offset, undurable->next_offset, batch->batch, batch->bytes,
-                                   &undurable->sequence);
+                                   kept.base_offset, kept.next_offset, batch->batch, batch->bytes, &kept.sequence);
     if (error < 0) {
         undurable_free(plane, undurable);
         tpc_batch_stamp(batch->batch, 0, -1); /* as the client sent it, for another try */
         return error;
     }
-    tpc_tail_batch kept = {.slice = tpc_tail_keep(partition, batch->frame, batch->batch, batch->bytes),
-                           .base_offset = undurable->base_offset, .next_offset = undurable->next_offset,
-                           .max_timestamp = header->max_timestamp, .sequence = undurable->sequence};
-    tpc_tail_push(plane, partition, &kept);
+    tpc_tail_add(plane, partition, &kept);
+    undurable_keep(plane, partition, undurable, &kept, header->producer_id);
     if (header->producer_id >= 0)
-        tpc_producers_accept(&partition->producers, header, undurable->base_offset, batch->now_ms);
-    partition->log_end_offset = undurable->next_offset;
+        tpc_producers_accept(&partition->producers, header, kept.base_offset, batch->now_ms);
+    partition->log_end_offset = kept.next_offset;
     use_room(plane, partition, batch->bytes);
-    partition->appends_undurable++;
-    undurable_link(plane, undurable);
     tpc_partition_verify(partition);
     plane->statistics.appends++;
     plane->statistics.append_bytes += batch->bytes;
@@ -208,6 +229,12 @@ static void undurable_unlink(tpc_plane *plane, tpc_undurable *undurable) {
     undurable_free(plane, undurable);
 }
 
+static void partition_forgets(tpc_partition *partition, const tpc_undurable *undurable) {
+    partition->appends_undurable--;
+    if (partition->undurable_newest == undurable)
+        partition->undurable_newest = NULL;
+}
+
 void tpc_append_durable(void *context, uint64_t sequence) {
     tpc_plane *plane = context;
     uint64_t first = plane->undurable_first ? plane->undurable_first->sequence : sequence + 1;
@@ -215,7 +242,7 @@ void tpc_append_durable(void *context, uint64_t sequence) {
         tpc_undurable *oldest = plane->undurable_first;
         tpc_partition *partition = tpc_partition_of(plane, oldest->handle);
         if (partition) {
-            partition->appends_undurable--;
+            partition_forgets(partition, oldest);
             tpc_tail_became_durable(plane, partition, oldest->bytes);
             tpc_partition_advance(plane, partition, oldest->next_offset);
         }
@@ -251,14 +278,14 @@ static void remember_cut(tpc_plane *plane, const tpc_undurable *undone) {
 
 static void undo(tpc_plane *plane, const tpc_undurable *undone) {
     remember_cut(plane, undone);
-    plane->statistics.appends_rolled_back++;
+    plane->statistics.appends_rolled_back += undone->appends;
     tpc_partition *partition = tpc_partition_of(plane, undone->handle);
     if (!partition)
         return;
     assert(partition->log_end_offset == undone->next_offset);
-    tpc_tail_pop_newest(plane, partition);
+    tpc_tail_cut(plane, partition, undone->base_offset);
     partition->log_end_offset = undone->base_offset;
-    partition->appends_undurable--;
+    partition_forgets(partition, undone);
     if (partition->bytes_admitted != INT64_MAX)
         partition->bytes_admitted += undone->bytes;
     if (undone->producer)

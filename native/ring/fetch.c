@@ -189,8 +189,10 @@ static void tell_deleted(const tpc_fetch_asked *asked, tpc_fetch_reading *readin
 static enum tpc_fetch_left read_records(const tpc_plane *plane, int64_t offset, int64_t bytes_max, bool may_exceed,
                                         tpc_fetch_reading *reading) {
     tpc_partition *partition = reading->partition;
-    if (tpc_tail_measure(partition, offset, bytes_max, partition->high_watermark, may_exceed, TPC_READ_BATCHES_MAX,
-                         &reading->first, &reading->count, &reading->bytes) == 0)
+    int measured = tpc_tail_measure(partition, offset, bytes_max, partition->high_watermark, may_exceed, TPC_READ_BATCHES_MAX,
+                                    &reading->tail);
+    reading->bytes = reading->tail.bytes;
+    if (measured == 0)
         return TPC_FETCH_LEFT_NONE;
     int result = tpc_window_find(&plane->fetches->windows, partition, offset, bytes_max, may_exceed, &reading->window,
                                  &reading->position, &reading->bytes);
@@ -378,12 +380,14 @@ static int add_records(tpc_plane *plane, layout *to, const tpc_fetch_reading *re
         return 0;
     }
     bool copied = is_copied(reading);
-    for (uint32_t i = 0; i < reading->count; i++) {
-        const tpc_slice *slice = &tpc_tail_at(reading->partition, reading->first + i)->slice;
+    uint64_t left_bytes = reading->tail.bytes;
+    for (uint32_t i = 0; i < reading->tail.count; i++) {
+        tpc_slice piece = tpc_tail_piece(reading->partition, &reading->tail, i, left_bytes);
+        left_bytes -= piece.length;
         if (copied)
-            add_copy(to, slice->data, slice->length);
+            add_copy(to, piece.data, piece.length);
         else
-            add_reference(to, slice);
+            add_reference(to, &piece);
     }
     return 0;
 }
@@ -401,7 +405,7 @@ static int lay_out(tpc_plane *plane, const tpc_fetch *fetch) {
     uint32_t pieces = 1;
     for (int32_t i = 0; i < results_count; i++) {
         const tpc_fetch_reading *reading = &fetches->readings[places[i]];
-        pieces += 2 + reading->count;
+        pieces += 2 + reading->tail.count;
         copied_bytes += is_copied(reading) ? reading->bytes : 0;
     }
     tpc_frame *frame = NULL;

@@ -71,7 +71,7 @@ typedef struct {
     tpc_partition *partition;
     int64_t high_watermark, last_stable_offset, log_start_offset;
     uint64_t bytes;
-    uint32_t first, count; /* batches of the tail */
+    tpc_tail_stretch tail; /* from memory */
     tpc_segment_window *window; /* or a stretch of a segment */
     int64_t position;
     int32_t aborted_count;

@@ -39,7 +39,7 @@ typedef struct tpc_partition {
     uint32_t flags;
     bool watched;
 
-    /* The tail: a circular array of batches, oldest first; the first tail_clean of them are written behind. */
+    /* The tail: a circular array of runs of batches, oldest first; the first tail_clean of them are written behind. */
     tpc_tail_batch *tail;
     uint32_t tail_capacity; /* 0 or a power of two */
     uint32_t tail_head;
@@ -56,13 +56,15 @@ typedef struct tpc_partition {
 
     tpc_producers producers;
     uint32_t appends_undurable;
+    struct tpc_undurable *undurable_newest; /* NULL: it has none */
 
     int64_t committed_from_offset;      /* no transaction reaches into what lies at or behind it */
     struct tpc_fetch_wait *fetch_waits; /* parked fetches that watch it */
     struct tpc_segment_window *windows; /* of its segments, for fetches below the tail */
 } tpc_partition;
 
-/* An append that the journal has not acknowledged, with what it takes to undo it. Oldest first in the plane's list. */
+/* Appends to a partition that the journal has not acknowledged, with what it takes to undo them: one with a producer id, or those
+ * without that follow each other in one commit. Oldest first in the plane's list. */
 typedef struct tpc_undurable {
     struct tpc_undurable *previous, *next;
     uint64_t handle;
@@ -72,6 +74,7 @@ typedef struct tpc_undurable {
     int64_t next_offset;
     int64_t bytes;
     uint64_t sequence;
+    uint32_t appends;
     int64_t producer_id;          /* -1: none involved */
     tpc_producer_state *producer; /* before the append; NULL: it was not known */
 } tpc_undurable;
@@ -145,20 +148,27 @@ int64_t tpc_partition_last_stable_offset(const tpc_partition *partition);
 void tpc_partition_verify(const tpc_partition *partition);
 void tpc_partition_advance(tpc_plane *plane, tpc_partition *partition, int64_t high_watermark);
 
-/* tail.c. The slice's reference becomes the tail's; reserve comes before and makes keep and push infallible. */
+/* tail.c. Reserve comes before, and makes add infallible. */
 int tpc_tail_reserve(tpc_plane *plane, tpc_partition *partition, uint32_t bytes);
-/* Where a batch stays: small ones are copied behind the one before, large ones stay in their frame. */
+/* Where a batch stays: small ones are copied behind the one before, large ones stay in their frame, which is retained. */
 bool tpc_tail_copies(uint32_t bytes);
-tpc_slice tpc_tail_keep(tpc_partition *partition, tpc_frame *frame, const uint8_t *batch, uint32_t bytes);
-void tpc_tail_push(tpc_plane *plane, tpc_partition *partition, const tpc_tail_batch *batch);
-void tpc_tail_pop_newest(tpc_plane *plane, tpc_partition *partition);
+void tpc_tail_add(tpc_plane *plane, tpc_partition *partition, const tpc_tail_batch *batch);
+/* Forgets the newest batches, down to the one that begins with `offset`. */
+void tpc_tail_cut(tpc_plane *plane, tpc_partition *partition, int64_t offset);
 void tpc_tail_became_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes);
 const tpc_tail_batch *tpc_tail_find(const tpc_partition *partition, int64_t offset);
-const tpc_tail_batch *tpc_tail_at(const tpc_partition *partition, uint32_t place);
-/* Which batches a read from `offset` gets: `count` from place `first` on, none when nothing fits. -ERANGE: the offset lies
- * below the tail. */
+/* Whole batches that follow each other: `bytes` of `count` runs, without the first bytes of the first one. */
+typedef struct {
+    uint32_t first, count;
+    uint32_t skipped_bytes;
+    uint64_t bytes;
+} tpc_tail_stretch;
+
+/* What a read from `offset` gets, nothing when nothing fits. -ERANGE: the offset lies below the tail. */
 int tpc_tail_measure(const tpc_partition *partition, int64_t offset, int64_t bytes_max, int64_t upto_offset, bool min_one,
-                     uint32_t batches_max, uint32_t *first, uint32_t *count, uint64_t *bytes);
+                     uint32_t runs_max, tpc_tail_stretch *stretch);
+/* Its piece in the run at `place` of `count`, `left_bytes` being what this and the later ones have; no reference is taken. */
+tpc_slice tpc_tail_piece(const tpc_partition *partition, const tpc_tail_stretch *stretch, uint32_t place, uint64_t left_bytes);
 void tpc_tail_drop(tpc_plane *plane, tpc_partition *partition);
 void tpc_tail_evict(tpc_plane *plane);
 

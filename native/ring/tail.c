@@ -7,14 +7,20 @@
  *
  * Small batches are copied into chunks of their partition, one behind the other, so that their requests' memory can be used
  * for the next requests at once, while it is in the processor's cache, and what is written behind lies in a row. A chunk is
- * a frame with a reference for each of its batches, and one of the partition as long as it is the newest. Chunks grow while
+ * a frame with a reference for each of its runs, and one of the partition as long as it is the newest. Chunks grow while
  * a partition fills them, so that one with little traffic keeps little.
+ *
+ * The tail's entries are runs: small batches that lie in a row and stand in the same commit of the journal share one, so that
+ * its index is not as large as what it finds. A run becomes durable as a whole, and is evicted as a whole; readers, what was
+ * written behind of it and undone appends find their place in it by walking over the batches' lengths, which RUN_BYTES_MAX
+ * keeps short.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "partition.h"
+#include "wire.h"
 
 #define TAIL_CAPACITY_MIN 4u
 #define CLEAN_CAPACITY_MIN 256u
@@ -24,12 +30,34 @@
 #define SERVE_AFTER_NS 50000
 #define CHUNK_BYTES_MIN 4096u
 #define CHUNK_BYTES_MAX 131072u
+#define RUN_BYTES_MAX 16384u
+
+/* In a stored batch: native/bytes/batch.c. */
+enum { AT_LENGTH = 8, AT_LAST_OFFSET_DELTA = 23, LENGTH_OVERHEAD_BYTES = 12 };
 
 static tpc_tail_batch *tail_at(const tpc_partition *partition, uint32_t position) {
     return &partition->tail[(partition->tail_head + position) & (partition->tail_capacity - 1)];
 }
 
 bool tpc_tail_copies(uint32_t bytes) { return bytes <= COPIED_BATCH_BYTES_MAX; }
+
+static uint32_t batch_bytes(const uint8_t *batch) { return wire_u32(batch + AT_LENGTH) + LENGTH_OVERHEAD_BYTES; }
+
+static int64_t batch_end(const uint8_t *batch) {
+    return (int64_t)(wire_u64(batch) + wire_u32(batch + AT_LAST_OFFSET_DELTA) + 1);
+}
+
+/* The byte of a run where the batch that holds the offset begins; its ends for offsets beyond it. */
+static uint32_t place_in_run(const tpc_tail_batch *run, int64_t offset) {
+    uint32_t place = 0;
+    if (offset <= run->base_offset)
+        return 0;
+    if (offset >= run->next_offset)
+        return run->slice.length;
+    while (batch_end(run->slice.data + place) <= offset)
+        place += batch_bytes(run->slice.data + place);
+    return place;
+}
 
 static int reserve_chunk(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
     const tpc_frame *full = partition->chunk;
@@ -53,15 +81,6 @@ static void drop_empty_chunk(tpc_partition *partition) {
     partition->chunk = NULL;
 }
 
-tpc_slice tpc_tail_keep(tpc_partition *partition, tpc_frame *frame, const uint8_t *batch, uint32_t bytes) {
-    if (!tpc_tail_copies(bytes))
-        return tpc_slice_of(frame, batch, bytes);
-    tpc_frame *chunk = partition->chunk;
-    uint8_t *at = chunk->data + chunk->length;
-    chunk->length += bytes;
-    return tpc_slice_of(chunk, memcpy(at, batch, bytes), bytes);
-}
-
 int tpc_tail_reserve(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
     int result = tpc_tail_copies(bytes) ? reserve_chunk(plane, partition, bytes) : 0;
     if (result < 0 || partition->tail_count < partition->tail_capacity)
@@ -79,22 +98,61 @@ int tpc_tail_reserve(tpc_plane *plane, tpc_partition *partition, uint32_t bytes)
     return 0;
 }
 
-void tpc_tail_push(tpc_plane *plane, tpc_partition *partition, const tpc_tail_batch *batch) {
-    *tail_at(partition, partition->tail_count++) = *batch;
-    partition->tail_bytes += batch->slice.length;
-    plane->statistics.tail_bytes += batch->slice.length;
-    plane->statistics.tail_batches++;
+/* Whether a small batch makes the newest run longer: it will lie behind it, and the same commit carries both. */
+static bool extends_run(const tpc_partition *partition, const tpc_tail_batch *newest, const tpc_tail_batch *batch) {
+    const tpc_frame *chunk = partition->chunk;
+    return newest->sequence == batch->sequence && newest->slice.frame == chunk &&
+           newest->slice.data + newest->slice.length == chunk->data + chunk->length &&
+           newest->next_offset == batch->base_offset && newest->slice.length + batch->slice.length <= RUN_BYTES_MAX;
+}
+
+void tpc_tail_add(tpc_plane *plane, tpc_partition *partition, const tpc_tail_batch *batch) {
+    uint32_t bytes = batch->slice.length;
+    tpc_tail_batch *newest = partition->tail_count ? tail_at(partition, partition->tail_count - 1) : NULL;
+    partition->tail_bytes += bytes;
+    plane->statistics.tail_bytes += bytes;
+    if (tpc_tail_copies(bytes)) {
+        tpc_frame *chunk = partition->chunk;
+        bool extends = newest && extends_run(partition, newest, batch);
+        uint8_t *at = memcpy(chunk->data + chunk->length, batch->slice.data, bytes);
+        chunk->length += bytes;
+        if (extends) {
+            newest->slice.length += bytes;
+            newest->next_offset = batch->next_offset;
+            return;
+        }
+        newest = tail_at(partition, partition->tail_count++);
+        *newest = *batch;
+        newest->slice = tpc_slice_of(chunk, at, bytes);
+    } else {
+        newest = tail_at(partition, partition->tail_count++);
+        *newest = *batch;
+        tpc_frame_retain(batch->slice.frame);
+    }
+    plane->statistics.tail_runs++;
 }
 
 static void release_batch(tpc_plane *plane, tpc_partition *partition, tpc_tail_batch *batch) {
     partition->tail_bytes -= batch->slice.length;
     plane->statistics.tail_bytes -= batch->slice.length;
-    plane->statistics.tail_batches--;
+    plane->statistics.tail_runs--;
     tpc_frame_release(batch->slice.frame);
 }
 
-void tpc_tail_pop_newest(tpc_plane *plane, tpc_partition *partition) {
-    release_batch(plane, partition, tail_at(partition, --partition->tail_count));
+void tpc_tail_cut(tpc_plane *plane, tpc_partition *partition, int64_t offset) {
+    while (partition->tail_count) {
+        tpc_tail_batch *newest = tail_at(partition, partition->tail_count - 1);
+        if (newest->base_offset < offset) {
+            uint32_t kept_bytes = place_in_run(newest, offset), gone_bytes = newest->slice.length - kept_bytes;
+            partition->tail_bytes -= gone_bytes;
+            plane->statistics.tail_bytes -= gone_bytes;
+            newest->slice.length = kept_bytes;
+            newest->next_offset = newest->next_offset < offset ? newest->next_offset : offset;
+            return;
+        }
+        release_batch(plane, partition, newest);
+        partition->tail_count--;
+    }
 }
 
 static void pop_oldest_clean(tpc_plane *plane, tpc_partition *partition) {
@@ -136,24 +194,49 @@ const tpc_tail_batch *tpc_tail_find(const tpc_partition *partition, int64_t offs
     return position < partition->tail_count && offset >= tail_offset(partition) ? tail_at(partition, position) : NULL;
 }
 
-const tpc_tail_batch *tpc_tail_at(const tpc_partition *partition, uint32_t place) { return tail_at(partition, place); }
+/* How many bytes of a run, from a place in it on, are whole batches below `upto_offset` in at most `bytes_max`; with
+ * `min_one` the first batch is taken whatever its size. */
+static uint32_t fitting_bytes(const tpc_tail_batch *run, uint32_t from, int64_t bytes_max, int64_t upto_offset, bool min_one) {
+    uint32_t length = run->slice.length;
+    if (run->next_offset <= upto_offset && length - from <= bytes_max)
+        return length - from;
+    uint32_t place = from;
+    while (place < length) {
+        const uint8_t *batch = run->slice.data + place;
+        bool fits = place + batch_bytes(batch) - from <= bytes_max || (min_one && place == from);
+        if (batch_end(batch) > upto_offset || !fits)
+            break;
+        place += batch_bytes(batch);
+    }
+    return place - from;
+}
 
 int tpc_tail_measure(const tpc_partition *partition, int64_t offset, int64_t bytes_max, int64_t upto_offset, bool min_one,
-                     uint32_t batches_max, uint32_t *first, uint32_t *count, uint64_t *bytes) {
+                     uint32_t runs_max, tpc_tail_stretch *stretch) {
+    *stretch = (tpc_tail_stretch){0};
     if (offset < tail_offset(partition))
         return -ERANGE;
-    *first = tail_search(partition, offset);
-    *count = 0;
-    *bytes = 0;
-    for (uint32_t place = *first; place < partition->tail_count && *count < batches_max; place++) {
-        const tpc_tail_batch *batch = tail_at(partition, place);
-        bool fits = (int64_t)*bytes + batch->slice.length <= bytes_max || (*count == 0 && min_one);
-        if (batch->next_offset > upto_offset || !fits)
+    stretch->first = tail_search(partition, offset);
+    for (uint32_t at = stretch->first; at < partition->tail_count && stretch->count < runs_max; at++) {
+        const tpc_tail_batch *run = tail_at(partition, at);
+        uint32_t from = stretch->count ? 0 : place_in_run(run, offset);
+        uint32_t fitting = fitting_bytes(run, from, bytes_max - (int64_t)stretch->bytes, upto_offset, min_one && !stretch->count);
+        if (!fitting)
             break;
-        *bytes += batch->slice.length;
-        ++*count;
+        if (!stretch->count)
+            stretch->skipped_bytes = from;
+        stretch->count++;
+        stretch->bytes += fitting;
+        if (from + fitting < run->slice.length)
+            break;
     }
     return 0;
+}
+
+tpc_slice tpc_tail_piece(const tpc_partition *partition, const tpc_tail_stretch *stretch, uint32_t place, uint64_t left_bytes) {
+    const tpc_slice *run = &tail_at(partition, stretch->first + place)->slice;
+    uint32_t skipped = place ? 0 : stretch->skipped_bytes, length = run->length - skipped;
+    return (tpc_slice){.frame = run->frame, .data = run->data + skipped, .length = length < left_bytes ? length : (uint32_t)left_bytes};
 }
 
 int tpc_partition_read(tpc_plane *plane, uint64_t handle, int64_t offset, int64_t bytes_max, int64_t upto_offset,
@@ -164,18 +247,19 @@ int tpc_partition_read(tpc_plane *plane, uint64_t handle, int64_t offset, int64_
     plane->statistics.reads++;
     if (upto_offset > partition->high_watermark)
         upto_offset = partition->high_watermark;
-    uint32_t first, count;
-    uint64_t bytes;
-    int result = tpc_tail_measure(partition, offset, bytes_max, upto_offset, min_one, slices_max, &first, &count, &bytes);
+    tpc_tail_stretch stretch;
+    int result = tpc_tail_measure(partition, offset, bytes_max, upto_offset, min_one, slices_max, &stretch);
     if (result < 0) {
         plane->statistics.reads_below_tail++;
         return result;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        const tpc_slice *slice = &tail_at(partition, first + i)->slice;
-        slices[i] = tpc_slice_of(slice->frame, slice->data, slice->length);
+    uint64_t left_bytes = stretch.bytes;
+    for (uint32_t i = 0; i < stretch.count; i++) {
+        slices[i] = tpc_tail_piece(partition, &stretch, i, left_bytes);
+        tpc_frame_retain(slices[i].frame);
+        left_bytes -= slices[i].length;
     }
-    return (int)count;
+    return (int)stretch.count;
 }
 
 void tpc_slices_release(tpc_slice *slices, uint32_t count) {
@@ -258,11 +342,18 @@ int tpc_partition_write_behind_take(tpc_plane *plane, uint64_t handle, int64_t b
     uint32_t count = 0;
     int64_t bytes = 0;
     for (uint32_t position = partition->tail_clean; position < partition->tail_count && count < batches_max; position++) {
-        const tpc_tail_batch *batch = tail_at(partition, position);
-        if (batch->next_offset > partition->high_watermark || (count && bytes + batch->slice.length > bytes_max))
+        const tpc_tail_batch *run = tail_at(partition, position);
+        uint32_t written_bytes = place_in_run(run, partition->written_offset);
+        uint32_t left_bytes = run->slice.length - written_bytes;
+        if (run->next_offset > partition->high_watermark || (count && bytes + left_bytes > bytes_max))
             break;
-        bytes += batch->slice.length;
-        batches[count] = *batch;
+        bytes += left_bytes;
+        batches[count] = *run;
+        if (written_bytes) {
+            batches[count].slice.data += written_bytes;
+            batches[count].slice.length = left_bytes;
+            batches[count].base_offset = partition->written_offset;
+        }
         tpc_frame_retain(batches[count++].slice.frame);
     }
     return (int)count;
@@ -345,15 +436,20 @@ int tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64_t u
     int result = clean_reserve(plane, partition->tail_count - partition->tail_clean);
     if (result < 0)
         return result;
-    while (partition->tail_clean < partition->tail_count) {
-        const tpc_tail_batch *batch = tail_at(partition, partition->tail_clean);
-        if (batch->next_offset > upto_offset)
+    while (partition->tail_clean < partition->tail_count && partition->written_offset < upto_offset) {
+        const tpc_tail_batch *run = tail_at(partition, partition->tail_clean);
+        uint32_t place = place_in_run(run, upto_offset);
+        int64_t bytes = (int64_t)place - place_in_run(run, partition->written_offset);
+        partition->dirty_bytes -= bytes;
+        plane->dirty_bytes -= bytes;
+        if (place < run->slice.length) { /* it stays dirty until the rest of it is written, too */
+            if (place)
+                partition->written_offset = (int64_t)wire_u64(run->slice.data + place);
             break;
+        }
         partition->tail_clean++;
-        partition->written_offset = batch->next_offset;
-        partition->dirty_bytes -= batch->slice.length;
-        plane->dirty_bytes -= batch->slice.length;
-        plane->statistics.tail_clean_bytes += batch->slice.length;
+        partition->written_offset = run->next_offset;
+        plane->statistics.tail_clean_bytes += run->slice.length;
         plane->clean[plane->clean_tail++ & (plane->clean_capacity - 1)] = handle;
     }
     dirty_unlink(plane, partition);

@@ -356,14 +356,15 @@ def test_write_behind_and_eviction(make_bench):
     size = len(records_of(1))
     bench = make_bench(limits=PlaneLimits(tail_bytes_max=2 * size))
     first, second = bench.lead("a"), bench.lead("b")
-    for handle in (first, second, first, second):
-        produce(bench, handle)
+    produce(bench, first), produce(bench, second)
     assert bench.plane.dirty() == []
+    bench.settle()
+    produce(bench, first), produce(bench, second)
     bench.settle()
     assert bench.plane.dirty() == [first, second]
     assert bench.plane.write_behind_take(first, 1)[0].next_offset == 1
     taken = bench.plane.write_behind_take(first, 1 << 20)
-    assert [(b.base_offset, b.next_offset, b.max_timestamp) for b in taken] == [(0, 1, NOW_MS), (1, 2, NOW_MS)]
+    assert [(b.base_offset, b.next_offset) for b in taken] == [(0, 1), (1, 2)], "a commit each, so a run each"
     assert read_batches(bytes(taken[1].data))[0]["base_offset"] == 1
     bench.plane.write_behind_done(first, 2)
     assert bench.plane.dirty() == [second]
@@ -378,6 +379,63 @@ def test_write_behind_and_eviction(make_bench):
     with pytest.raises(ValueError, match="written behind"):
         bench.plane.write_behind_done(second, 3)
     assert bytes(taken[0].data)[8:12] == bytes(taken[1].data)[8:12], "taken batches outlive their eviction"
+
+
+def test_small_batches_of_one_commit_share_a_run(bench):
+    size = len(records_of(1))
+    handle, other = bench.lead("t"), bench.lead("other")
+    for _ in range(3):
+        produce(bench, handle), produce(bench, other)
+    assert bench.readable(handle, 0) == [], "not durable yet"
+    bench.settle()
+    produce(bench, handle)
+    bench.settle()
+    runs = bench.plane.write_behind_take(handle, 1 << 20)
+    assert [(run.base_offset, run.next_offset, len(run.data)) for run in runs] == [(0, 3, 3 * size), (3, 4, size)]
+    assert [base for base, _ in bench.readable(handle, 1)] == [1, 2, 3], "from within a run"
+    assert len(bytes(bench.plane.read(handle, 1, size + 1))) == size, "as many batches of it as there is room for"
+    assert len(bytes(bench.plane.read(handle, 2, 1))) == size, "at least one"
+    assert len(bytes(bench.plane.read(handle, 0, 3 * size - 1))) == 2 * size
+    assert len(bytes(bench.plane.read(handle, 2, 2 * size))) == 2 * size, "over its end"
+
+    bench.plane.write_behind_done(handle, 2)
+    state = bench.plane.state(handle)
+    assert (state.written_offset, state.dirty_bytes, state.tail_offset) == (2, 2 * size, 0)
+    runs = bench.plane.write_behind_take(handle, 1 << 20)
+    assert [(run.base_offset, run.next_offset, len(run.data)) for run in runs] == [(2, 3, size), (3, 4, size)]
+    assert read_batches(bytes(runs[0].data))[0]["base_offset"] == 2
+    bench.plane.set_tail_bytes_max(0)
+    assert [base for base, _ in bench.readable(handle, 0)] == [0, 1, 2, 3], "a run is evicted as a whole"
+    bench.plane.write_behind_done(handle, 3)
+    state = bench.plane.state(handle)
+    assert (state.tail_offset, state.dirty_bytes, state.tail_bytes) == (3, size, size)
+
+
+def test_runs_stay_short(bench):
+    handle = bench.lead("t")
+    for _ in range(15):
+        bench.plane.produce_records(handle, records_of(1, value=bytes(3_000)), VERSION)
+    bench.settle()
+    runs = bench.plane.write_behind_take(handle, 1 << 20)
+    assert [run.next_offset for run in runs] == [1, 3, 8, 13, 15], "they end where a chunk ends, and before 16 KiB"
+
+
+def test_a_failure_cuts_a_run_where_its_first_undone_batch_begins(bench):
+    handle = bench.lead("t")
+    produce(bench, handle, 1, (7, 0, 0))
+    bench.settle()
+    bench.break_disk()
+    produce(bench, handle), produce(bench, handle)
+    produce(bench, handle, 1, (7, 0, 1))
+    produce(bench, handle, 1, (7, 0, 2))
+    produce(bench, handle)
+    assert bench.plane.state(handle).appends_undurable == 4, "the first two have no producer, and count as one"
+    bench.settle()
+    state = bench.plane.state(handle)
+    assert (state.log_end_offset, state.high_watermark, state.appends_undurable) == (1, 1, 0)
+    assert state.tail_bytes == len(records_of(1))
+    assert bench.plane.statistics()["appends_rolled_back"] == 5
+    assert [base for base, _ in bench.readable(handle, 0)] == [0]
 
 
 def test_withdrawing_gives_the_memory_back_but_not_under_a_reader(bench):
@@ -506,17 +564,22 @@ class PlaneMachine(RuleBasedStateMachine):
             self.bench.plane.reopen_journal(self.bench.descriptor, self.bench.mode, self.run)
             self.bench.settle()
 
-    @rule(which=st.integers(0, 1), bytes_max=st.integers(1, 400))
-    def write_behind(self, which, bytes_max):
+    @rule(which=st.integers(0, 1), bytes_max=st.integers(1, 400), left=st.integers(0, 2))
+    def write_behind(self, which, bytes_max, left):
+        """Takes runs, and says of all their batches but the last few that they are written."""
         self.settle()
         model, handle = self.models[which], self.handles[which]
         taken = self.bench.plane.write_behind_take(handle, bytes_max)
+        assert [run.base_offset for run in taken[1:]] == [run.next_offset for run in taken[:-1]]
+        found = [batch["base_offset"] for run in taken for batch in read_batches(bytes(run.data))]
         wanted = [batch for batch in model.batches if batch[0] >= model.written]
-        assert [(b.base_offset, b.next_offset) for b in taken] == wanted[: len(taken)]
+        assert found == [base for base, _ in wanted[: len(found)]]
         assert bool(taken) == bool(wanted)
         if taken:
-            self.bench.plane.write_behind_done(handle, taken[-1].next_offset)
-            model.written = taken[-1].next_offset
+            assert taken[-1].next_offset == wanted[len(found) - 1][1]
+            written = wanted[max(0, len(found) - 1 - left)][1]
+            self.bench.plane.write_behind_done(handle, written)
+            model.written = written
             self._save()
 
     @invariant()

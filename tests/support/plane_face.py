@@ -542,7 +542,6 @@ def _tail_batch(batch: Any) -> TailBatch:
         data=memoryview(ffi.buffer(data, batch.slice.length)).toreadonly(),
         base_offset=batch.base_offset,
         next_offset=batch.next_offset,
-        max_timestamp=batch.max_timestamp,
         sequence=batch.sequence,
     )
 

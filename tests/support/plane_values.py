@@ -203,5 +203,4 @@ class TailBatch:
     data: memoryview
     base_offset: int
     next_offset: int
-    max_timestamp: int
     sequence: int

@@ -58,12 +58,11 @@ typedef struct {
     uint32_t watched;
 } tpc_partition_state;
 
-/* A batch in memory. Whoever got it from ..._take() owns one reference of the frame. */
+/* A batch in memory, or a run of small ones that lie in a row. Whoever got it from ..._take() owns one reference of the frame. */
 typedef struct {
     tpc_slice slice;
     int64_t base_offset;
     int64_t next_offset;
-    int64_t max_timestamp;
     uint64_t sequence;               /* the journal's commit that carries it */
 } tpc_tail_batch;
 
@@ -119,7 +118,7 @@ typedef struct {
     uint64_t duplicates;
     uint64_t appends_undurable;      /* now */
     uint64_t appends_rolled_back;
-    uint64_t tail_batches;           /* now */
+    uint64_t tail_runs;              /* now: of batches that share an entry of the tail */
     int64_t tail_bytes;              /* now */
     int64_t tail_clean_bytes;        /* now, written behind: what the budget bounds */
     uint64_t tail_evictions;
