@@ -4,8 +4,8 @@ import struct
 
 from tests.kafka.test_golden import VECTORS
 from tests.native_bytes.built_batches import batch
+from tests.support.native_batches import stamp
 from tests.support.native_journal import EntryKind, EntryToWrite, make_commit
-from tpc_broker.native_bytes import stamp
 
 PRODUCE, FETCH, HEADER, BATCH, LOG, JOURNAL, COLUMNS = range(7)
 JOURNAL_ID = b"j" * 16

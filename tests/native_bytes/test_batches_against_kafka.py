@@ -7,8 +7,8 @@ import pytest
 from tests.native_bytes.built_batches import batch, patched, with_records
 from tests.native_bytes.test_record_batches import FIELD_FAULTS, MALFORMED
 from tests.support.kafka_peer import KafkaPeer, PeerUnavailable, kafka_jars
+from tests.support.native_batches import BatchLimits, validate_batch
 from tests.support.raw_client import RawConnection
-from tpc_broker.native_bytes import BatchLimits, validate_batch
 
 pytestmark = pytest.mark.kafka
 DIFFERENCES = {

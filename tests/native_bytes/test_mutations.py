@@ -14,9 +14,10 @@ import pytest
 from tests.native_bytes import corpus
 from tests.native_bytes.built_batches import NOW_MS
 from tests.native_bytes.hot_structs import decode_fetch, decode_produce, fetch_request_of, produce_request_of
+from tests.support.native_batches import BatchLimits, read_records, scan_batches, seal_batch, validate_batch
 from tests.support.native_journal import JournalReader
 from tpc_broker.kafka import DecodeError, decode
-from tpc_broker.native_bytes import BatchLimits, crc32c, read_records, scan_batches, seal_batch, validate_batch
+from tpc_broker.native_bytes import crc32c
 
 SECONDS = float(os.environ.get("TPC_FUZZ_SECONDS", "1"))
 SEED = int(os.environ.get("TPC_FUZZ_SEED", str(random.randrange(2**32))))

@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.native_bytes.built_batches import NOW_MS, batch, patched, seal, varint, with_records
-from tpc_broker.native_bytes import (
+from tests.support.native_batches import (
     INT64_MAX,
     BatchLimits,
     batch_header,
-    crc32c,
     read_records,
     scan_batches,
     seal_batch,
@@ -20,6 +19,7 @@ from tpc_broker.native_bytes import (
     validate_batch,
     validate_unpacked_records,
 )
+from tpc_broker.native_bytes import crc32c
 
 CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE = 2, 10, 18
 INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD, UNKNOWN_SERVER_ERROR = 32, 76, 87, -1

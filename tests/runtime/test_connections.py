@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from tests.support.connection_bench import Bench, frame_of, header_of, name_of, open_descriptors, read_exactly
+from tests.support.connection_bench import frame_of, header_of, name_of, open_descriptors, read_exactly
 from tpc_broker._ring import ffi, lib
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, ConnectionLimits
 from tpc_broker.runtime.ring import Feature
@@ -21,22 +21,8 @@ MIB = 1024 * 1024
 SHORT_BUDGET = {"budget_bytes": 3 * MIB, "request_bytes_max": 2 * MIB, "receive_buffers_count": 32}
 
 
-@pytest.fixture(params=["", "5.8"], ids=["all-features", "as-5.8"])
-def make_bench(request, monkeypatch):
-    monkeypatch.setenv("TPC_HIDE_FEATURES", request.param)
-    benches = []
-
-    def make(**limits):
-        benches.append(Bench(ConnectionLimits(**limits)))
-        return benches[-1]
-
-    yield make
-    for bench in benches:
-        bench.close()
-
-
-def test_one_request_and_its_answer(make_bench):
-    bench = make_bench()
+def test_one_request_and_its_answer(make_connections):
+    bench = make_connections()
     client = bench.connect()
     client.sendall(frame_of(b"hello", api_key=18, api_version=2, correlation_id=77, client_id="a client"))
     request = bench.next_request()
@@ -50,8 +36,8 @@ def test_one_request_and_its_answer(make_bench):
     assert bench.opened == [(request.connection, name_of(client))]
 
 
-def test_answers_leave_in_the_order_of_their_requests(make_bench):
-    bench = make_bench()
+def test_answers_leave_in_the_order_of_their_requests(make_connections):
+    bench = make_connections()
     client = bench.connect()
     client.sendall(b"".join(frame_of(b"%d" % i) for i in range(50)))
     requests = [bench.next_request() for _ in range(50)]
@@ -65,8 +51,8 @@ def test_answers_leave_in_the_order_of_their_requests(make_bench):
     assert [bench.read_frame(client) for _ in range(50)] == [b"%d" % i for i in range(50)]
 
 
-def test_a_request_without_answer_does_not_hold_up_those_behind_it(make_bench):
-    bench = make_bench()
+def test_a_request_without_answer_does_not_hold_up_those_behind_it(make_connections):
+    bench = make_connections()
     client = bench.connect()
     client.sendall(frame_of(b"a") + frame_of(b"b") + frame_of(b"c") + frame_of(b"d"))
     a, b, c, d = (bench.next_request() for _ in range(4))
@@ -79,8 +65,8 @@ def test_a_request_without_answer_does_not_hold_up_those_behind_it(make_bench):
     assert bench.connections.statistics().answers_none == 2
 
 
-def test_an_answer_behind_an_open_one_waits(make_bench):
-    bench = make_bench()
+def test_an_answer_behind_an_open_one_waits(make_connections):
+    bench = make_connections()
     client = bench.connect()
     client.sendall(frame_of(b"0") + frame_of(b"1") + frame_of(b"2"))
     requests = [bench.next_request() for _ in range(3)]
@@ -94,8 +80,8 @@ def test_an_answer_behind_an_open_one_waits(make_bench):
     assert [bench.read_frame(client), bench.read_frame(client)] == [b"1", b"2"]
 
 
-def test_byte_by_byte_equals_whole(make_bench):
-    bench = make_bench()
+def test_byte_by_byte_equals_whole(make_connections):
+    bench = make_connections()
     client = bench.connect()
     stream = frame_of(b"first") + frame_of(b"") + frame_of(b"x" * 300)
     for i in range(len(stream)):
@@ -104,8 +90,8 @@ def test_byte_by_byte_equals_whole(make_bench):
     assert [bytes(bench.next_request().body) for _ in range(3)] == [b"first", b"", b"x" * 300]
 
 
-def test_large_requests_arrive_whole(make_bench):
-    bench = make_bench()
+def test_large_requests_arrive_whole(make_connections):
+    bench = make_connections()
     client = bench.connect()
     bodies = [os.urandom(size) for size in (5 * MIB, 1, 65_536, 16_384, 16_383, 3 * MIB + 1)]
     bench.feed(client, b"".join(frame_of(body) for body in bodies))
@@ -128,8 +114,8 @@ def test_large_requests_arrive_whole(make_bench):
         (7, CloseReason.HEADER_MALFORMED),
     ],
 )
-def test_wrong_lengths_close_with_their_reason(make_bench, announced, reason):
-    bench = make_bench(request_bytes_max=1_000)
+def test_wrong_lengths_close_with_their_reason(make_connections, announced, reason):
+    bench = make_connections(request_bytes_max=1_000)
     client, other = bench.connect(), bench.connect()
     client.sendall(frame_of(b"before") + struct.pack(">i", announced) + b"\0" * 7)
     assert bytes(bench.next_request().body) == b"before"
@@ -140,16 +126,16 @@ def test_wrong_lengths_close_with_their_reason(make_bench, announced, reason):
     bench.exchange(other)
 
 
-def test_the_largest_allowed_request_passes(make_bench):
+def test_the_largest_allowed_request_passes(make_connections):
     body = b"x" * 1_000
-    bench = make_bench(request_bytes_max=1_000 + len(header_of()))
+    bench = make_connections(request_bytes_max=1_000 + len(header_of()))
     client = bench.connect()
     client.sendall(frame_of(body))
     assert bench.next_request().body == body
 
 
-def test_announcing_much_takes_no_memory(make_bench):
-    bench = make_bench()
+def test_announcing_much_takes_no_memory(make_connections):
+    bench = make_connections()
     clients = [bench.connect() for _ in range(100)]
     for client in clients:
         client.sendall(struct.pack(">i", 100 * MIB) + header_of() + b"x" * 100)
@@ -157,8 +143,8 @@ def test_announcing_much_takes_no_memory(make_bench):
     assert bench.connections.statistics().budget_bytes_used < 100 * 2_048
 
 
-def test_a_client_that_never_reads_is_bounded_and_cut_off(make_bench):
-    bench = make_bench(send_deadline_ms=300, receive_share_bytes=4 * MIB, pipelined_requests_max=32)
+def test_a_client_that_never_reads_is_bounded_and_cut_off(make_connections):
+    bench = make_connections(send_deadline_ms=300, receive_share_bytes=4 * MIB, pipelined_requests_max=32)
     lazy, other = bench.connect(), bench.connect()
     big = b"y" * MIB
     bench.on_request = lambda request: bench.connections.answer(request, big if request.body == b"big" else b"small")
@@ -178,8 +164,8 @@ def test_a_client_that_never_reads_is_bounded_and_cut_off(make_bench):
     assert position < len(stream)
 
 
-def test_pausing_loses_and_reorders_nothing(make_bench):
-    bench = make_bench(pipelined_requests_max=4, receive_share_bytes=10_000)
+def test_pausing_loses_and_reorders_nothing(make_connections):
+    bench = make_connections(pipelined_requests_max=4, receive_share_bytes=10_000)
     client = bench.connect()
     count = 1_000
     bench.on_request = bench.held.append
@@ -209,9 +195,9 @@ def test_pausing_loses_and_reorders_nothing(make_bench):
     assert bench.connections.statistics().pauses > 10
 
 
-def test_a_short_budget_starves_and_goes_on(make_bench):
+def test_a_short_budget_starves_and_goes_on(make_connections):
     """One large request has the budget; another waits for it, and is whole in the end."""
-    bench = make_bench(**SHORT_BUDGET, assembly_stall_ms_max=60_000)
+    bench = make_connections(**SHORT_BUDGET, assembly_stall_ms_max=60_000)
     first, second = bench.connect(), bench.connect()
     body = os.urandom(2 * MIB - 100)
     bench.feed(first, frame_of(body))
@@ -229,8 +215,8 @@ def test_a_short_budget_starves_and_goes_on(make_bench):
     assert bench.next_request().body == body
 
 
-def test_half_requests_that_fill_the_budget_are_cut_off_oldest_first(make_bench):
-    bench = make_bench(**SHORT_BUDGET, assembly_stall_ms_max=100)
+def test_half_requests_that_fill_the_budget_are_cut_off_oldest_first(make_connections):
+    bench = make_connections(**SHORT_BUDGET, assembly_stall_ms_max=100)
     attackers = [bench.connect() for _ in range(4)]
     half = frame_of(b"h" * (2 * MIB - 100))[: MIB]
     for attacker in attackers:
@@ -242,8 +228,8 @@ def test_half_requests_that_fill_the_budget_are_cut_off_oldest_first(make_bench)
     assert bench.connections.statistics().closed_by_reason[CloseReason.BUDGET] >= 1
 
 
-def test_idle_connections_are_closed_and_busy_ones_are_not(make_bench):
-    bench = make_bench(idle_ms_max=150)
+def test_idle_connections_are_closed_and_busy_ones_are_not(make_connections):
+    bench = make_connections(idle_ms_max=150)
     idle, waiting = bench.connect(), bench.connect()
     waiting.sendall(frame_of(b"long poll"))
     request = bench.next_request()
@@ -257,9 +243,9 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(make_bench):
     assert bench.next_closed() == (request.connection, CloseReason.IDLE, 0)
 
 
-def test_many_that_fall_idle_together_hold_up_nobody(make_bench):
+def test_many_that_fall_idle_together_hold_up_nobody(make_connections):
     """Their closes are spread over turns: who comes meanwhile is served before the last of them is gone."""
-    bench = make_bench()
+    bench = make_connections()
     idle = [bench.connect() for _ in range(400)]
     time.sleep(1.1)
     bench.connections.set_limits(ConnectionLimits(idle_ms_max=1000))
@@ -271,8 +257,8 @@ def test_many_that_fall_idle_together_hold_up_nobody(make_bench):
     bench.until(lambda: bench.connections.statistics().closed_by_reason[CloseReason.IDLE] >= len(idle))
 
 
-def test_the_peer_leaves_while_its_requests_are_here(make_bench):
-    bench = make_bench()
+def test_the_peer_leaves_while_its_requests_are_here(make_connections):
+    bench = make_connections()
     client = bench.connect()
     client.sendall(frame_of(b"1") + frame_of(b"2") + frame_of(b"half")[:-2])
     first, second = bench.next_request(), bench.next_request()
@@ -285,9 +271,9 @@ def test_the_peer_leaves_while_its_requests_are_here(make_bench):
     assert bench.connections.drain().done
 
 
-def test_requests_parked_when_the_peer_leaves_are_still_handed_over(make_bench):
+def test_requests_parked_when_the_peer_leaves_are_still_handed_over(make_connections):
     """Producers with acks=0 send and go; nothing that arrived may be lost."""
-    bench = make_bench(pipelined_requests_max=2)
+    bench = make_connections(pipelined_requests_max=2)
     client = bench.connect()
     client.sendall(b"".join(frame_of(b"%d" % i) for i in range(100)))
     client.close()
@@ -298,8 +284,8 @@ def test_requests_parked_when_the_peer_leaves_are_still_handed_over(make_bench):
     assert bench.next_closed()[1] == CloseReason.PEER
 
 
-def test_a_reset_is_told(make_bench):
-    bench = make_bench()
+def test_a_reset_is_told(make_connections):
+    bench = make_connections()
     client = bench.connect()
     bench.exchange(client)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -307,8 +293,8 @@ def test_a_reset_is_told(make_bench):
     assert bench.next_closed()[1:] == (CloseReason.RESET, errno.ECONNRESET)
 
 
-def test_closing_now_and_after_the_answers(make_bench):
-    bench = make_bench()
+def test_closing_now_and_after_the_answers(make_connections):
+    bench = make_connections()
     now, answered, taken = (bench.connect() for _ in range(3))
     requests = {}
     for client in (now, answered, taken):
@@ -335,8 +321,8 @@ def test_closing_now_and_after_the_answers(make_bench):
     assert not bench.requests
 
 
-def test_a_forgotten_request_closes_its_connection(make_bench):
-    bench = make_bench()
+def test_a_forgotten_request_closes_its_connection(make_connections):
+    bench = make_connections()
     client = bench.connect()
     client.sendall(frame_of(b"x"))
     request = bench.next_request()
@@ -346,8 +332,8 @@ def test_a_forgotten_request_closes_its_connection(make_bench):
     assert bench.connections.statistics().requests_forgotten == 1
 
 
-def test_answering_twice_is_a_mistake(make_bench):
-    bench = make_bench()
+def test_answering_twice_is_a_mistake(make_connections):
+    bench = make_connections()
     client = bench.connect()
     client.sendall(frame_of(b"x") + frame_of(b"y"))
     x, y = bench.next_request(), bench.next_request()
@@ -363,8 +349,8 @@ def test_answering_twice_is_a_mistake(make_bench):
         bench.connections.answer(x, b"again")
 
 
-def test_slices_of_frames_and_bytes_are_sent_in_order(make_bench):
-    bench = make_bench()
+def test_slices_of_frames_and_bytes_are_sent_in_order(make_connections):
+    bench = make_connections()
     client = bench.connect()
     for zero_copy_bytes_min in (0, 1_000):
         bench.connections.set_limits(ConnectionLimits(zero_copy_bytes_min=zero_copy_bytes_min, zero_copy_local=True))
@@ -389,8 +375,8 @@ def test_slices_of_frames_and_bytes_are_sent_in_order(make_bench):
     bench.until(lambda: bench.connections.statistics().frames == 0)
 
 
-def test_closing_during_zero_copy_keeps_the_frames_until_the_kernel_is_done(make_bench):
-    bench = make_bench(zero_copy_bytes_min=1, zero_copy_local=True)
+def test_closing_during_zero_copy_keeps_the_frames_until_the_kernel_is_done(make_connections):
+    bench = make_connections(zero_copy_bytes_min=1, zero_copy_local=True)
     clients = [bench.connect() for _ in range(8)]
     frame = bench.connections.new_frame(16 * MIB)
     frame.view[:] = b"z" * len(frame.view)
@@ -412,9 +398,9 @@ def test_closing_during_zero_copy_keeps_the_frames_until_the_kernel_is_done(make
     assert (statistics.frames, statistics.budget_bytes_used, statistics.sends_in_kernel) == (0, 0, 0)
 
 
-def test_zero_copy_is_used_for_large_sends_only_and_not_to_this_host(make_bench):
+def test_zero_copy_is_used_for_large_sends_only_and_not_to_this_host(make_connections):
     for local in (False, True):
-        bench = make_bench(zero_copy_bytes_min=100_000, zero_copy_local=local)
+        bench = make_connections(zero_copy_bytes_min=100_000, zero_copy_local=local)
         client = bench.connect()
         for size in (99_000, 101_000):
             client.sendall(frame_of(b"x"))
@@ -424,8 +410,8 @@ def test_zero_copy_is_used_for_large_sends_only_and_not_to_this_host(make_bench)
         assert bench.connections.statistics().sends_zero_copy == (1 if local and has_it else 0)
 
 
-def test_late_answers_never_reach_the_next_owner_of_slot_and_descriptor(make_bench):
-    bench = make_bench()
+def test_late_answers_never_reach_the_next_owner_of_slot_and_descriptor(make_connections):
+    bench = make_connections()
     stale = []
     for i in range(200):
         client = bench.connect()
@@ -445,8 +431,8 @@ def test_late_answers_never_reach_the_next_owner_of_slot_and_descriptor(make_ben
     assert bench.read_frame(client) == b"mine"
 
 
-def test_churn_leaves_nothing_behind(make_bench):
-    bench = make_bench()
+def test_churn_leaves_nothing_behind(make_connections):
+    bench = make_connections()
     bench.exchange(bench.connect())
     bench.turn(10)
     descriptors = len(open_descriptors()) - 1
@@ -477,8 +463,8 @@ def test_churn_leaves_nothing_behind(make_bench):
     assert len(open_descriptors()) == descriptors - 1
 
 
-def test_connections_above_the_maximum_are_refused_and_counted(make_bench):
-    bench = make_bench(connections_max=3)
+def test_connections_above_the_maximum_are_refused_and_counted(make_connections):
+    bench = make_connections(connections_max=3)
     clients = [bench.connect() for _ in range(3)]
     extra = bench.connect(wait=False)
     assert bench.read_end(extra)
@@ -488,13 +474,13 @@ def test_connections_above_the_maximum_are_refused_and_counted(make_bench):
     bench.exchange(bench.connect())
 
 
-def test_out_of_descriptors_accepting_rests_and_goes_on(make_bench):
+def test_out_of_descriptors_accepting_rests_and_goes_on(make_connections):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Lowered first: a multishot accept goes by the limit of the moment in which it was armed.
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(open_descriptors()) + 20, hard))
     fillers = []
     try:
-        bench = make_bench(accept_retry_ms=20)
+        bench = make_connections(accept_retry_ms=20)
         failures = []
         bench.connections.on_accept_failed = lambda *event: failures.append(event)
         bench.exchange(bench.connect())
@@ -513,8 +499,8 @@ def test_out_of_descriptors_accepting_rests_and_goes_on(make_bench):
             os.close(filler)
 
 
-def test_stop_accepting_leaves_the_connections_alone(make_bench):
-    bench = make_bench()
+def test_stop_accepting_leaves_the_connections_alone(make_connections):
+    bench = make_connections()
     client = bench.connect()
     bench.connections.stop_accepting()
     bench.turn(20)
@@ -526,8 +512,8 @@ def test_stop_accepting_leaves_the_connections_alone(make_bench):
     late.close()
 
 
-def test_adopted_unix_sockets_work_and_refuse_zero_copy_quietly(make_bench):
-    bench = make_bench(zero_copy_bytes_min=1, zero_copy_local=True)
+def test_adopted_unix_sockets_work_and_refuse_zero_copy_quietly(make_connections):
+    bench = make_connections(zero_copy_bytes_min=1, zero_copy_local=True)
     ours, theirs = socket.socketpair()
     connection = bench.connections.adopt(ours.detach())
     theirs.sendall(frame_of(b"x"))
@@ -540,9 +526,9 @@ def test_adopted_unix_sockets_work_and_refuse_zero_copy_quietly(make_bench):
     assert bench.next_closed()[1] == CloseReason.PEER
 
 
-def test_answers_inside_the_wait_and_from_python_keep_their_order(make_bench):
+def test_answers_inside_the_wait_and_from_python_keep_their_order(make_connections):
     """The hot handler is not asked while an earlier request of the connection is with Python: order holds."""
-    bench = make_bench()
+    bench = make_connections()
     pointer = bench.connections.pointer
 
     @ffi.callback("int(void *, tpc_request *)")
@@ -567,8 +553,8 @@ def test_answers_inside_the_wait_and_from_python_keep_their_order(make_bench):
     assert bench.connections.statistics().requests_hot == 2
 
 
-def test_the_hot_handler_may_close_its_own_connection(make_bench):
-    bench = make_bench()
+def test_the_hot_handler_may_close_its_own_connection(make_connections):
+    bench = make_connections()
     pointer = bench.connections.pointer
 
     @ffi.callback("int(void *, tpc_request *)")
@@ -585,8 +571,8 @@ def test_the_hot_handler_may_close_its_own_connection(make_bench):
     lib.tpc_connections_set_hot(pointer, ffi.NULL, ffi.NULL)
 
 
-def test_many_small_frames_over_many_connections(make_bench):
-    bench = make_bench(receive_buffers_count=8, receive_buffer_bytes=4_096)
+def test_many_small_frames_over_many_connections(make_connections):
+    bench = make_connections(receive_buffers_count=8, receive_buffer_bytes=4_096)
     bench.on_request = lambda request: bench.connections.answer(request, request.body)
     clients = [bench.connect() for _ in range(60)]
     stream = b"".join(frame_of(b"%06d" % i) for i in range(500))
@@ -603,16 +589,16 @@ def test_many_small_frames_over_many_connections(make_bench):
     assert all(data == expected for data in received.values())
 
 
-def test_an_unknown_api_key_reaches_python_without_a_body(make_bench):
-    bench = make_bench()
+def test_an_unknown_api_key_reaches_python_without_a_body(make_connections):
+    bench = make_connections()
     client = bench.connect()
     client.sendall(struct.pack(">ihhi", 12, 9_999, 0, 5) + b"junk")
     request = bench.next_request()
     assert (request.api_key, request.correlation_id, request.client_id, bytes(request.body)) == (9_999, 5, None, b"")
 
 
-def test_descriptions_and_drain(make_bench):
-    bench = make_bench()
+def test_descriptions_and_drain(make_connections):
+    bench = make_connections()
     client = bench.connect()
     client.sendall(frame_of(b"x"))
     request = bench.next_request()
@@ -629,8 +615,8 @@ def test_descriptions_and_drain(make_bench):
     assert bench.connections.describe_connection(12345) is None
 
 
-def test_receive_buffers_come_back_when_connections_close_over_unread_data(make_bench):
-    bench = make_bench(receive_buffers_count=8, receive_buffer_bytes=1_024, request_bytes_max=1_000)
+def test_receive_buffers_come_back_when_connections_close_over_unread_data(make_connections):
+    bench = make_connections(receive_buffers_count=8, receive_buffer_bytes=1_024, request_bytes_max=1_000)
     for _ in range(20):
         client = bench.connect()
         client.sendall(struct.pack(">i", -1) + b"z" * 7_000)
@@ -638,8 +624,8 @@ def test_receive_buffers_come_back_when_connections_close_over_unread_data(make_
     bench.exchange(bench.connect())
 
 
-def test_any_cut_of_the_stream_gives_the_same_requests(make_bench):
-    bench = make_bench(receive_buffers_count=4, receive_buffer_bytes=256)
+def test_any_cut_of_the_stream_gives_the_same_requests(make_connections):
+    bench = make_connections(receive_buffers_count=4, receive_buffer_bytes=256)
     random = Random(7)
     for _ in range(30):
         client = bench.connect()
@@ -655,8 +641,8 @@ def test_any_cut_of_the_stream_gives_the_same_requests(make_bench):
             bench.connections.answer_none(request)
 
 
-def test_random_bytes_harm_only_their_own_connection(make_bench):
-    bench = make_bench(request_bytes_max=10_000)
+def test_random_bytes_harm_only_their_own_connection(make_connections):
+    bench = make_connections(request_bytes_max=10_000)
     honest = bench.connect()
     bench.on_request = lambda request: bench.connections.answer(request, request.body)
     random = Random(11)
@@ -674,6 +660,6 @@ def test_random_bytes_harm_only_their_own_connection(make_bench):
     assert {CloseReason.FRAME_NEGATIVE, CloseReason.FRAME_TOO_LARGE, CloseReason.HEADER_MALFORMED} <= reasons
 
 
-def test_bounds_that_contradict_each_other_are_refused(make_bench):
+def test_bounds_that_contradict_each_other_are_refused(make_connections):
     with pytest.raises(ValueError, match="budget_bytes 1000 is below"):
-        make_bench(request_bytes_max=10, budget_bytes=1_000)
+        make_connections(request_bytes_max=10, budget_bytes=1_000)

@@ -3,30 +3,13 @@
 import contextlib
 from random import Random
 
-import pytest
-
-from tests.support.connection_bench import Bench, frame_of
-from tpc_broker.runtime.connections import ConnectionLimits
+from tests.support.connection_bench import frame_of
 
 MIB = 1024 * 1024
 
 
-@pytest.fixture(params=["", "5.8"], ids=["all-features", "as-5.8"])
-def make_bench(request, monkeypatch):
-    monkeypatch.setenv("TPC_HIDE_FEATURES", request.param)
-    benches = []
-
-    def make(**limits):
-        benches.append(Bench(ConnectionLimits(**limits)))
-        return benches[-1]
-
-    yield make
-    for bench in benches:
-        bench.close()
-
-
-def test_large_requests_in_a_row_and_small_ones_between(make_bench):
-    bench = make_bench()
+def test_large_requests_in_a_row_and_small_ones_between(make_connections):
+    bench = make_connections()
     client = bench.connect()
     chooser = Random(5)
     bodies = [chooser.randbytes(300_000)]
@@ -49,8 +32,8 @@ def test_large_requests_in_a_row_and_small_ones_between(make_bench):
     assert found == bodies
 
 
-def test_a_large_request_is_received_in_few_pieces(make_bench):
-    bench = make_bench()
+def test_a_large_request_is_received_in_few_pieces(make_connections):
+    bench = make_connections()
     client = bench.connect()
     bench.feed(client, frame_of(b"a" * MIB))
     bench.connections.answer(bench.next_request(), b"")
@@ -61,9 +44,9 @@ def test_a_large_request_is_received_in_few_pieces(make_bench):
     assert bench.connections.statistics().receives - before < MIB // (16 * 1024) // 2
 
 
-def test_a_connection_closed_while_a_large_request_arrives(make_bench):
+def test_a_connection_closed_while_a_large_request_arrives(make_connections):
     """The kernel may still write into the frame: it has to live until it says that it is done."""
-    bench = make_bench()
+    bench = make_connections()
     for by_peer in (True, False):
         client = bench.connect()
         bench.feed(client, frame_of(b"a" * MIB))

@@ -16,9 +16,8 @@ from tpc_broker.error_codes import ErrorCode as E
 LONG_MS = 60_000
 
 
-@pytest.fixture(params=["", "5.8"], ids=["all-features", "as-5.8"])
-def bench(request, monkeypatch, tmp_path):
-    monkeypatch.setenv("TPC_HIDE_FEATURES", request.param)
+@pytest.fixture
+def bench(features, tmp_path):
     bench = FetchBench(tmp_path / "journal", in_c=True, region_blocks=1024)
     yield bench
     bench.shut()

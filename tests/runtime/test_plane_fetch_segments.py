@@ -63,9 +63,8 @@ def stored(tmp_path):
     return Stored(tmp_path / "topics", Random(SEED), [5, 400, 3_000, 30_000], 250)
 
 
-@pytest.fixture(params=["", "5.8"], ids=["all-features", "as-5.8"])
-def bench(request, monkeypatch, tmp_path, stored):
-    monkeypatch.setenv("TPC_HIDE_FEATURES", request.param)
+@pytest.fixture
+def bench(features, tmp_path, stored):
     bench = FetchBench(tmp_path / "c.journal", in_c=True, region_blocks=1024)
     bench.make("t", files=stored.files)
     yield bench

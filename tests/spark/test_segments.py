@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tests.spark.conftest import NOW_MS
 from tests.spark.segment_log import Log
 from tests.support.broker_process import TpcBroker
+from tests.support.native_batches import seal_batch
 from tpc_broker.client.errors import DamagedDataError
 from tpc_broker.client.reading import RangeReader, ReadSettings
 from tpc_broker.client.requests import FetchAnswer, TopicPartition
@@ -21,7 +22,6 @@ from tpc_broker.kafka.compression import Compression
 from tpc_broker.log.batch import batch_size_at
 from tpc_broker.log.files import segment_file_name
 from tpc_broker.log.indexes import OffsetIndex
-from tpc_broker.native_bytes import seal_batch
 from tpc_broker.native_columns import COLUMN_TYPES
 from tpc_broker.spark import segments as segments_module
 from tpc_broker.spark.options import read_options, table_options

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
-from tpc_broker._bytes import ffi, lib
 from tpc_broker.bench.kafka_requests import record_batch
 from tpc_broker.broker.partition import Partition
+from tpc_broker.log.batch import BATCH_HEADER_BYTES, walk_headers
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
-from tpc_broker.native_bytes import scan_batches
+from tpc_broker.native_bytes import ffi, find_batches_end, lib
 from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.assembly import CoreAssembly, open_assembly
 from tpc_broker.runtime.data_directory import DataDirectory
@@ -40,7 +40,6 @@ SHAPES: Final = (12, 140, 560, 1_120, 2_940, 11_760)
 """Bytes of a record's value."""
 _BATCH_RECORDS_MAX: Final = 500
 _BATCH_BYTES_MAX: Final = 512 * 1024
-_BATCH_HEADER_BYTES: Final = 61
 _READ_BYTES: Final = 1 << 20
 _JOURNAL_GROWS_S: Final = 20.0
 _NO_FD: Final = -1
@@ -94,16 +93,15 @@ async def _append(assembly: CoreAssembly, partition: Partition, batch: bytes, ba
 
 def _count(data: Buffer) -> int:
     """Records of whole batches: CRCs are checked, and each record is decoded, in C."""
-    scan, counted = scan_batches(data), 0
-    assert scan.batches
-    assert scan.batches[-1].position + scan.batches[-1].batch_bytes == len(data), scan.reason
+    assert data
+    assert find_batches_end(data, -1)[0] == len(data)
     view, position = ffi.from_buffer(data), ffi.new("size_t *")
-    out = ffi.new("tpc_record[]", _BATCH_RECORDS_MAX)
-    for batch in scan.batches:
-        position[0] = batch.position + _BATCH_HEADER_BYTES
-        end = batch.position + batch.batch_bytes
+    out, counted = ffi.new("tpc_record[]", _BATCH_RECORDS_MAX), 0
+    for header, place in walk_headers(data):
+        position[0] = place + BATCH_HEADER_BYTES
+        end = place + header.size_bytes
         taken = lib.tpc_records_read(view, end, position, out, _BATCH_RECORDS_MAX)
-        assert taken == batch.records_count
+        assert taken == header.records_count
         assert position[0] == end
         counted += taken
     return counted

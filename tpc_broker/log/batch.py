@@ -39,7 +39,11 @@ class BatchDamageError(ValueError):
 
 
 class BatchHeader(NamedTuple):
-    """The header's fields in the order of the bytes."""
+    """The header's fields in the order of the bytes.
+
+    Of a batch that is stored: `kafka.records.Batch`, which reads the records too, is of one that is sent.
+    The rooms do not know each other, and their errors have different culprits: the disk here, the peer there.
+    """
 
     base_offset: int
     batch_length: int
