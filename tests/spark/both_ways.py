@@ -1,11 +1,14 @@
 """A driver of its own for tests that kill it, or that run it on a cluster: an archive and a streaming copy at once.
 
-python -m tests.spark.both_ways MASTER BOOTSTRAP SOURCE TARGET FOLDER ROWS_PER_EPOCH [KEY=VALUE …]
+python -m tests.spark.both_ways MASTER BOOTSTRAP SOURCE TARGET FOLDER ROWS_PER_EPOCH [spark.KEY=VALUE …]
+    [waiting=OFFSET | dying=OFFSET]     what tasks do there (`tests.spark.interrupting`)
 """
 
+import contextlib
 import sys
 from pathlib import Path
 
+from tests.spark import interrupting
 from tpc_broker.spark.pipelines.archive import ArchiveJob, archive
 from tpc_broker.spark.session import make_session
 
@@ -27,11 +30,15 @@ def archive_job(bootstrap, source, folder, rows_per_epoch):
 
 def main():
     master, bootstrap, source, target, folder, rows_per_epoch, *more = sys.argv[1:]
-    configuration = dict(entry.split("=", 1) for entry in more)
-    spark = make_session("both ways", master, "700m", configuration)
-    copy = start_copy(spark, bootstrap, source, target, folder, int(rows_per_epoch))
-    archive(spark, archive_job(bootstrap, source, folder, int(rows_per_epoch)))
-    copy.awaitTermination()
+    options = dict(entry.split("=", 1) for entry in more)
+    spark = make_session("both ways", master, "700m", {key: options[key] for key in options if "." in key})
+    with contextlib.ExitStack() as stack:
+        for kind in options.keys() & {"waiting", "dying"}:
+            interrupt = getattr(interrupting, kind)
+            stack.enter_context(interrupting.installed(spark, interrupt, folder, int(options[kind])))
+        copy = start_copy(spark, bootstrap, source, target, folder, int(rows_per_epoch))
+        archive(spark, archive_job(bootstrap, source, folder, int(rows_per_epoch)))
+        copy.awaitTermination()
     spark.stop()
 
 

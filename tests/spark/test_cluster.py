@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -12,14 +11,17 @@ import psutil
 import pytest
 
 pyspark = pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+from tests.spark.interrupting import RELEASED
 from tests.spark.test_kills import (
     DEADLINE_SECONDS,
     EXPECTED,
+    MIDDLE,
     ROOT,
     ROWS_PER_EPOCH,
     archived,
     check_copy,
     committed,
+    driver_of_its_own,
     source,  # noqa: F401 - a fixture
     target,  # noqa: F401 - a fixture
     values,
@@ -100,22 +102,13 @@ def test_a_cluster_that_loses_an_executor(spark, broker, cluster, source, target
         "spark.executorEnv.PYTHONPATH": str(ROOT), "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1", "spark.task.maxFailures": "8", "spark.sql.shuffle.partitions": "2",
     }  # fmt: skip
-    command = [sys.executable, "-m", "tests.spark.both_ways", cluster.master, broker.bootstrap, source, target]
-    log = tmp_path / "driver.log"
-    with log.open("wb") as output:
-        driver = subprocess.Popen(
-            [*command, str(tmp_path), str(ROWS_PER_EPOCH), *(f"{key}={value}" for key, value in settings.items())],
-            cwd=ROOT, start_new_session=True, stdout=output, stderr=output,
-        )  # fmt: skip
-    try:
-        wait_until(lambda: committed(tmp_path, 1), "in the middle", driver, log)
+    more = (f"waiting={MIDDLE}", *(f"{key}={value}" for key, value in settings.items()))
+    with driver_of_its_own(cluster.master, broker.bootstrap, source, target, tmp_path, *more) as (driver, log):
+        wait_until(lambda: committed(tmp_path), "in the middle", driver, log)
         running = cluster.executors()
         assert len(running) == 2, "the work is done elsewhere"
         running[0].kill()
+        (tmp_path / RELEASED).touch()
         assert driver.wait(DEADLINE_SECONDS) == 0, log.read_text()
-    finally:
-        if driver.poll() is None:
-            os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
     assert archived(spark, tmp_path) == EXPECTED
     check_copy(values(spark, broker.bootstrap, target), 2 * ROWS_PER_EPOCH)

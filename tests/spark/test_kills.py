@@ -1,8 +1,9 @@
-"""Nothing is lost, and in an archive nothing is doubled: killed driver, killed worker process, killed broker.
+"""Nothing is lost, and in an archive nothing is doubled: killed driver, killed task, killed planner, killed broker.
 
 An archive and a copying sink run side by side; one is exactly once, the other at least once.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,19 +12,20 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+from tests.spark import interrupting
 from tests.spark.both_ways import archive_job, start_copy
 from tests.support.broker_process import TpcBroker
-from tpc_broker.spark import TpcDataSource, register
 from tpc_broker.spark.pipelines.archive import archive
-from tpc_broker.spark.source import TpcStreamReader
 
 pytestmark = pytest.mark.spark
 ROWS_PER_PARTITION = 1200
-ROWS_PER_EPOCH = 200
-DEADLINE_SECONDS = 100
+ROWS_PER_EPOCH = 800
+MIDDLE = 500
+DEADLINE_SECONDS = 240
 EXPECTED = sorted(f"{partition}-{number}" for partition in (0, 1) for number in range(ROWS_PER_PARTITION))
 ROOT = Path(__file__).parent.parent.parent
 
@@ -68,11 +70,9 @@ def wait_until(done, what, process=None, log=None):
         time.sleep(0.02)
 
 
-def committed(folder, copied_epochs=2):
-    """Both jobs are in the middle: some epochs are done."""
-    return (folder / "archive" / "_spark_metadata" / "2.compact").exists() and (
-        folder / "copy" / "commits" / str(copied_epochs)
-    ).exists()
+def committed(folder):
+    """Both jobs have done their first epoch, and are on their way to `MIDDLE` in the second of three."""
+    return all((folder / job / "commits" / "0").exists() for job in ("copy", "archive/_checkpoint"))
 
 
 def run_both(spark, bootstrap, source, target, folder, rows_per_epoch=10**6):
@@ -81,60 +81,93 @@ def run_both(spark, bootstrap, source, target, folder, rows_per_epoch=10**6):
     assert copy.awaitTermination(DEADLINE_SECONDS)
 
 
-def test_a_killed_driver(spark, broker, source, target, tmp_path):
-    command = [sys.executable, "-m", "tests.spark.both_ways", "local[2]", broker.bootstrap, source, target]
-    command += [str(tmp_path), str(ROWS_PER_EPOCH)]
-    log = tmp_path / "driver.log"
+@contextlib.contextmanager
+def driver_of_its_own(master, bootstrap, source, target, folder, *more):
+    """Both jobs in another process; whatever is left of it is killed at the end."""
+    command = [sys.executable, "-m", "tests.spark.both_ways", master, bootstrap, source, target]
+    log = folder / "driver.log"
     with log.open("wb") as output:
-        driver = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=output, stderr=output)
+        driver = subprocess.Popen(
+            [*command, str(folder), str(ROWS_PER_EPOCH), *more],
+            cwd=ROOT, start_new_session=True, stdout=output, stderr=output,
+        )  # fmt: skip
     try:
-        wait_until(lambda: committed(tmp_path), "in the middle", driver, log)
+        yield driver, log
     finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-    assert not (tmp_path / "copy" / "commits" / "11").exists(), "the job had ended"
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+
+
+def test_a_killed_driver(spark, broker, source, target, tmp_path):
+    """Killed while tasks of both jobs are in the middle of their second epoch, where they wait."""
+    place = (broker.bootstrap, source, target, tmp_path, f"waiting={MIDDLE}")
+    with driver_of_its_own("local[2]", *place) as (driver, log):
+        wait_until(lambda: committed(tmp_path), "in the middle", driver, log)
+        assert driver.poll() is None
     run_both(spark, broker.bootstrap, source, target, tmp_path)
     assert archived(spark, tmp_path) == EXPECTED
-    check_copy(values(spark, broker.bootstrap, target), 2 * ROWS_PER_EPOCH)
+    check_copy(values(spark, broker.bootstrap, target), ROWS_PER_EPOCH)
 
 
-def dying_source(marker, dies_at_offset):
-    """`tpc`, but the Python process that reads beyond an offset dies there, once for each reader of a range."""
-
-    class DyingReader(TpcStreamReader):
-        def read(self, partition):
-            piece = partition.value
-            for batch in super().read(partition):
-                yield batch
-                if piece is not None and piece.first_offset <= dies_at_offset < piece.end_offset:
-                    path = Path(f"{marker}-{len(self._options.columns)}")
-                    if not path.exists():
-                        path.touch()
-                        os.kill(os.getpid(), signal.SIGKILL)
-
-    class DyingSource(TpcDataSource):
-        def streamReader(self, schema):  # noqa: N802
-            whole = super().streamReader(schema)
-            return DyingReader(whole._options, whole._plan)
-
-    return DyingSource
+def test_a_killed_task_is_tried_again(spark, broker, source, target, tmp_path):
+    """Spark does it again by itself; the process died after it had done its work, before it could say so."""
+    place = (broker.bootstrap, source, target, tmp_path, f"dying={MIDDLE}")
+    with driver_of_its_own("local[2,3]", *place) as (driver, log):
+        assert driver.wait(DEADLINE_SECONDS) == 0, log.read_text()
+    assert sorted(path.name for path in tmp_path.glob("died-*")) == ["died-tpc", "died-tpc_files"]
+    assert archived(spark, tmp_path) == EXPECTED
+    check_copy(values(spark, broker.bootstrap, target), ROWS_PER_EPOCH)
 
 
-def test_a_killed_worker_process(spark, broker, source, target, tmp_path):
-    marker = tmp_path / "died"
-    spark.dataSource.register(dying_source(marker, ROWS_PER_PARTITION // 2))
-    try:
-        copy = start_copy(spark, broker.bootstrap, source, target, tmp_path, ROWS_PER_EPOCH * 2)
+def test_a_killed_task_that_ends_the_jobs(spark, broker, source, target, tmp_path):
+    """Where Spark does not try again (`local[2]`), both jobs fail and go on when they are started again."""
+    with interrupting.installed(spark, interrupting.dying, tmp_path, MIDDLE):
+        copy = start_copy(spark, broker.bootstrap, source, target, tmp_path, ROWS_PER_EPOCH)
         with pytest.raises(Exception, match="crashed"):
             copy.awaitTermination(DEADLINE_SECONDS)
         with pytest.raises(Exception, match="crashed"):
-            archive(spark, archive_job(broker.bootstrap, source, tmp_path, ROWS_PER_EPOCH * 2))
-        assert len(list(tmp_path.glob("died-*"))) == 2
-        run_both(spark, broker.bootstrap, source, target, tmp_path)
-    finally:
-        register(spark)
+            archive(spark, archive_job(broker.bootstrap, source, tmp_path, ROWS_PER_EPOCH))
+    run_both(spark, broker.bootstrap, source, target, tmp_path)
     assert archived(spark, tmp_path) == EXPECTED
-    check_copy(values(spark, broker.bootstrap, target), 2 * ROWS_PER_EPOCH)
+    check_copy(values(spark, broker.bootstrap, target), ROWS_PER_EPOCH)
+
+
+def planners():
+    """Processes in which Spark asks a streaming source for offsets and ranges; of all drivers below this process."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "pyspark.sql.streaming.python_streaming_source_runner" in process.cmdline():
+                found.append(process)
+    return found
+
+
+def test_a_killed_planner(spark, broker, source, target, tmp_path):
+    """The archive starts its query again by itself; a query of one's own fails and goes on when it is started again."""
+
+    running = []
+
+    def kill():
+        wait_until(lambda: committed(tmp_path), "in the middle")
+        running.extend(planners())
+        for one in running:
+            one.kill()
+        (tmp_path / interrupting.RELEASED).touch()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with interrupting.installed(spark, interrupting.waiting, tmp_path, MIDDLE):
+        copy = start_copy(spark, broker.bootstrap, source, target, tmp_path, ROWS_PER_EPOCH)
+        archive(spark, archive_job(broker.bootstrap, source, tmp_path, ROWS_PER_EPOCH))
+        with pytest.raises(Exception, match="STREAM_FAILED"):
+            copy.awaitTermination(DEADLINE_SECONDS)
+    killer.join()
+    assert len(running) == 2
+    copy = start_copy(spark, broker.bootstrap, source, target, tmp_path, ROWS_PER_EPOCH)
+    assert copy.awaitTermination(DEADLINE_SECONDS)
+    assert archived(spark, tmp_path) == EXPECTED
+    check_copy(values(spark, broker.bootstrap, target), ROWS_PER_EPOCH)
 
 
 def test_a_killed_broker(spark, tmp_path):
@@ -154,19 +187,19 @@ def test_a_killed_broker(spark, tmp_path):
                 producer.produce("source", f"{partition}-{number}", partition=partition)
         assert producer.flush(30) == 0
         del admin, producer
-        killed_in_the_middle = []
 
         def kill_and_start():
-            wait_until(lambda: committed(tmp_path, 1), "in the middle")
+            wait_until(lambda: committed(tmp_path), "in the middle")
             broker.kill()
-            killed_in_the_middle.append(not (tmp_path / "copy" / "commits" / "11").exists())
+            (tmp_path / interrupting.RELEASED).touch()
+            time.sleep(0.5)  # for tasks that ask in vain
             broker.start()
 
         killer = threading.Thread(target=kill_and_start)
         killer.start()
-        run_both(spark, broker.bootstrap, "source", "target", tmp_path, ROWS_PER_EPOCH)
+        with interrupting.installed(spark, interrupting.waiting, tmp_path, MIDDLE):
+            run_both(spark, broker.bootstrap, "source", "target", tmp_path, ROWS_PER_EPOCH)
         killer.join()
-        assert killed_in_the_middle == [True]
         assert archived(spark, tmp_path) == EXPECTED
         assert values(spark, broker.bootstrap, "target") == EXPECTED, "nothing had to be repeated"
     finally:

@@ -1,6 +1,8 @@
 """How far a pipeline is, for whoever watches it."""
 
 import json
+import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,6 +12,10 @@ from pyspark.errors import StreamingQueryException
 POLL_SECONDS: Final = 0.25
 STARTS_MAX: Final = 3
 TOO_SLOW: Final = "Python worker failed to connect back"
+_PLANNER_GONE: Final = re.compile(
+    r"java\.(io\.EOF|net\.Socket)Exception.*\n(\s+at java\..*\n)*.*PythonStreamingSourceRunner"
+)
+logger = logging.getLogger("tpc.spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +72,33 @@ def follow(
 ) -> StreamProgress:
     """Start a streaming query and stay until it ends; raises what it ended with, and stops it on the way out.
 
-    Spark gives the Python process that plans a streaming read ten seconds to start, which cannot be configured and is
-    not enough on a machine that is very busy; the query is then started again, from its checkpoint.
+    What is known to pass is not raised: the query is started again, from its checkpoint, at most `STARTS_MAX` times
+    without an epoch in between. Spark gives the Python process that plans a streaming read ten seconds to start, which
+    cannot be configured and is not enough on a machine that is very busy; and a query fails when that process dies.
     """
     progress = StreamProgress(counted)
-    for starts_left in reversed(range(STARTS_MAX)):
+    starts_left = STARTS_MAX
+    while True:
+        rows_before = progress.rows_count
         query = start()
         try:
             _watch(query, progress, on_progress, follows=follows)
         except StreamingQueryException as error:
-            if TOO_SLOW not in str(error) or not starts_left:
+            progress.take(query)
+            starts_left = STARTS_MAX if progress.rows_count > rows_before else starts_left - 1
+            if not starts_left or not lost_its_planner(error):
                 raise
+            logger.warning("Spark lost the process that plans the read; the query is started again")
         else:
-            break
+            return progress
         finally:
             query.stop()
-    return progress
+
+
+def lost_its_planner(error: StreamingQueryException) -> bool:
+    """Whether a query ended because the Python process that plans its read did not come up, or is gone."""
+    text = f"{error}\n{getattr(error, '_stackTrace', '')}"
+    return TOO_SLOW in text or bool(_PLANNER_GONE.search(text))
 
 
 def _watch(query: Any, progress: StreamProgress, on_progress: OnProgress, *, follows: bool) -> None:
