@@ -28,6 +28,8 @@ MAILBOX_CALL_TIMEOUT_MS = 30_000
 
 # Control channel between supervisor and core.
 CONTROL_LINE_BYTES_MAX = 1 * MIB
+STATUS_ANSWER_MS = 1_000  # what a core has for telling its counters; one that is busy for longer is shown without
+STATUS_BACKLOG = 16
 
 # Connections of one core.
 CONNECTIONS_MAX = 20_000

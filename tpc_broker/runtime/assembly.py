@@ -14,6 +14,7 @@ import time
 import uuid
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -36,6 +37,7 @@ from tpc_broker.model import METADATA_TOPIC_ID, CoreId, MetadataVersion, Partiti
 from tpc_broker.routing import adapt_to_cores
 from tpc_broker.runtime.client_connections import ClientConnections
 from tpc_broker.runtime.connections import ConnectionLimits, Connections
+from tpc_broker.runtime.counters import CoreCounters, core_counters
 from tpc_broker.runtime.data_plane import JournalStart, RingDataPlane
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.journal_lock import JournalLock, JournalLockedError
@@ -43,7 +45,7 @@ from tpc_broker.runtime.journal_probe import FLAGS, probe_journal_mode
 from tpc_broker.runtime.trio_ring import current_ring
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from tpc_broker.broker.ports import DataPlane
     from tpc_broker.broker.storage_checkpoint import JournalFile
@@ -81,6 +83,8 @@ class CoreAssembly:
     storage: JournalledStorage
     disk: RingDisk
     clock: SystemClock
+    counters: Callable[[], CoreCounters]
+    """As long as the others are open."""
 
 
 class JournalDescriptor:
@@ -240,7 +244,8 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
     )
     plane.set_hot(on=True)
     try:
-        yield CoreAssembly(ClientConnections(connections), plane, storage, disk, clock)
+        counters = partial(core_counters, ring, connections, plane)
+        yield CoreAssembly(ClientConnections(connections), plane, storage, disk, clock, counters)
     finally:
         with trio.CancelScope(shield=True):
             await _close(connections, plane, recovered)

@@ -32,7 +32,10 @@ from tpc_broker.runtime.ring import RingUnavailable
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tpc_broker.broker.ports import Connections, DataPlane
+    from tpc_broker.runtime.counters import CoreCounters
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +96,7 @@ class CoreProcessMain:
         self._drain_deadline_s = 0.0
         self._start = trio.CancelScope()
         self._is_ready = False
+        self._counters: Callable[[], CoreCounters] | None = None
 
     async def run(self) -> int:
         try:
@@ -143,10 +147,14 @@ class CoreProcessMain:
             self._is_ready = True
             gc.collect()
             gc.freeze()  # what is there now stays: no collection looks through it again
-            await self._control.send("ready")
-            await self._drain_asked.wait()
-            log.info("draining")
-            await core.drain(self._drain_deadline_s)
+            self._counters = assembly.counters
+            try:
+                await self._control.send("ready")
+                await self._drain_asked.wait()
+                log.info("draining")
+                await core.drain(self._drain_deadline_s)
+            finally:
+                self._counters = None  # what they look at is about to be freed
             nursery.cancel_scope.cancel()
 
     async def _join_the_others(self, core: Core) -> None:
@@ -165,6 +173,8 @@ class CoreProcessMain:
                 case "cores":
                     self._up = message["up"]
                     self._up_changed.set()
+                case "status" if self._counters is not None:
+                    await self._control.send("status", counters=self._counters())
                 case "drain":
                     self._drain_deadline_s = trio.current_time() + message["deadline_ms"] / 1000
                     self._drain_asked.set()

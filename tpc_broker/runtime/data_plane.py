@@ -280,8 +280,18 @@ class RingDataPlane:
     def release_fetches(self) -> None:
         lib.tpc_plane_release_fetches(self._plane)
 
+    # -- counters ----------------------------------------------------------------------------------------------------
+
     def fetch_statistics(self) -> FetchStatistics:
         return fetch_statistics(self._plane)
+
+    def plane_statistics(self) -> dict[str, int]:
+        """The fields of `tpc_plane_statistics`."""
+        return _numbers("tpc_plane_statistics", lib.tpc_plane_get_statistics, self._plane)
+
+    def journal_statistics(self) -> dict[str, int]:
+        """The fields of `tpc_journal_statistics`."""
+        return _numbers("tpc_journal_statistics", lib.tpc_journal_get_statistics, self._journal)
 
     # -- partitions --------------------------------------------------------------------------------------------------
 
@@ -537,6 +547,12 @@ def _text(text: str, kept: list[Any]) -> tuple[Any, int]:
     held = ffi.new("uint8_t[]", data or b"\0")
     kept.append(held)
     return held, len(data)
+
+
+def _numbers(structure: str, read: Callable[[Any, Any], None], of: Any) -> dict[str, int]:
+    values = ffi.new(f"{structure} *")
+    read(of, values)
+    return {name: int(getattr(values, name)) for name, _ in ffi.typeof(structure).fields}
 
 
 def _check(result: int, what: str) -> None:

@@ -68,6 +68,23 @@ def doctor(data: str, as_json: bool) -> None:  # noqa: FBT001
 
 @main.command()
 @click.option("--data", default="./data", show_default=True, help="Directory of the log.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for programs, with every counter.")
+def status(data: str, as_json: bool) -> None:  # noqa: FBT001
+    """What the running broker counts, by core: connections, requests answered in C and by Python, waits, journal.
+
+    Counters begin when a core starts. Exit code 2 when no broker answers for this directory.
+    """
+    from tpc_broker.runtime.status import read_status, status_report  # noqa: PLC0415 (a start need not wait for it)
+
+    try:
+        found = read_status(Path(data).expanduser().resolve())
+    except StartError as error:
+        _refuse(str(error))
+    click.echo(status_report(found, as_json=as_json))
+
+
+@main.command()
+@click.option("--data", default="./data", show_default=True, help="Directory of the log.")
 @click.option("--partition", default=None, metavar="TOPIC-N", help="Bring this partition back with what can be read.")
 @click.option("--accept-loss", is_flag=True, help="With --partition: what cannot be read is lost.")
 @click.option("--core", type=int, default=None, help="The core whose damaged journal is to be used up to the damage.")

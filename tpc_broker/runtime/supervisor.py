@@ -9,7 +9,8 @@ Duties, in order:
 5. restart a core that dies, with back-off and never before the old one is reaped; kill one whose heartbeat stopped;
 6. while a core is down for over a second, accept and close on its port, so that clients ask for metadata instead of
    hanging in the backlog; tell the other cores which cores are up;
-7. on SIGTERM or SIGINT pass "drain" to the cores and wait until the deadline; a second signal hurries.
+7. tell who asks what the cores count (`status.py`);
+8. on SIGTERM or SIGINT pass "drain" to the cores and wait until the deadline; a second signal hurries.
 
 Cores ignore SIGINT and SIGTERM (a terminal sends them to the whole group), from their first instruction on: they are
 started with both blocked. They die with the supervisor: parent-death signal, and end of file on the control channel.
@@ -24,7 +25,8 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trio
@@ -36,9 +38,12 @@ from tpc_broker.runtime.data_directory import DataDirectory
 from tpc_broker.runtime.mailbox import make_mailbox_listeners
 from tpc_broker.runtime.notify import notify_service_manager
 from tpc_broker.runtime.options import CoreOptions, ServeOptions, StartError
+from tpc_broker.runtime.status import serve_status
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+
+    from tpc_broker.runtime.counters import CoreCounters, CoreStatus
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +90,9 @@ class CoreProcess:
     last_heartbeat_s: float
     ready_at_s: float = 0.0
     cannot_run: str | None = None
+    counters: CoreCounters | None = None
+    """What it told last, and that it has told since it was asked."""
+    counters_told: trio.Event = field(default_factory=trio.Event)
 
 
 def restart_delay_ms(previous_ms: int, served_ms: float) -> int:
@@ -113,6 +121,7 @@ class Supervisor:
         self._exit_code = EXIT_OK
         self._all_ready = trio.Event()
         self._ever_ready: set[CoreId] = set()
+        self._restarts: Counter[CoreId] = Counter()
         self._stop: trio.CancelScope
 
     async def run(self) -> int:
@@ -131,6 +140,7 @@ class Supervisor:
                 nursery.start_soon(self._announce_ready)
                 nursery.start_soon(self._watch_heartbeats)
                 nursery.start_soon(self._feed_service_watchdog)
+                nursery.start_soon(serve_status, options.data, self._look)
         return self._exit_code
 
     # -- start ----------------------------------------------------------------------------------------------------
@@ -191,6 +201,7 @@ class Supervisor:
                 self._give_up(EXIT_FAILED, f"core {core} failed {attempts} times before it was ready; giving up")
                 return
             delay_ms = restart_delay_ms(delay_ms, served_ms)
+            self._restarts[core] += 1
             log.error("core %d ended (%s); starting it again in %d ms", core, _describe_exit(code), delay_ms)
             await self._down_for(core, delay_ms)
 
@@ -235,6 +246,9 @@ class Supervisor:
                     self._ever_ready.add(core)
                     if len(self._ever_ready) == self._options.cores:
                         self._all_ready.set()
+                case "status":
+                    life.counters = message["counters"]
+                    life.counters_told.set()
                 case "cannot_run":
                     life.cannot_run = message["reason"]
                 case "drained":
@@ -298,6 +312,26 @@ class Supervisor:
                     log.error("core %d gave no sign of life for %d ms; killing it", core, silent_ms)
                     life.process.kill()
 
+    async def _look(self) -> list[CoreStatus]:
+        """All cores with what they count now; called by one task, one after the other."""
+        async with trio.open_nursery() as nursery:
+            for life in self._cores.values():
+                nursery.start_soon(_ask_for_counters, life)
+        return [self._status_of(CoreId(core)) for core in range(self._options.cores)]
+
+    def _status_of(self, core: CoreId) -> CoreStatus:
+        restarts = self._restarts[core]
+        status: CoreStatus = {"core": core, "pid": None, "ready": False, "restarts": restarts, "up_ms": 0}
+        life = self._cores.get(core)
+        if life is not None:
+            status["pid"] = life.process.pid
+            status["ready"] = life.ready.is_set()
+            if life.ready.is_set():
+                status["up_ms"] = int((trio.current_time() - life.ready_at_s) * 1000)
+            if life.counters is not None and life.counters_told.is_set():
+                status["counters"] = life.counters
+        return status
+
     async def _feed_service_watchdog(self) -> None:
         interval_us = int(os.environ.get("WATCHDOG_USEC", "0"))
         while interval_us:
@@ -350,6 +384,15 @@ class Supervisor:
         self._exit_code = code
         self._draining = True
         self._stop.cancel()
+
+
+async def _ask_for_counters(life: CoreProcess) -> None:
+    life.counters_told = trio.Event()
+    if not life.ready.is_set():
+        return
+    with trio.move_on_after(limits.STATUS_ANSWER_MS / 1000):
+        await life.control.send("status")
+        await life.counters_told.wait()
 
 
 def _start_core_process(arguments: list[str], descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:

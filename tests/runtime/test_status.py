@@ -1,0 +1,179 @@
+"""`tpc-broker status`: what a running broker counts, and what the command says when there is none."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.broker_process import TpcBroker, run_command
+from tpc_broker.runtime.status import SOCKET_NAME, BrokerStatus, bind_status, socket_address, status_report
+
+EXIT_CANNOT_RUN = 2
+RECORDS = 40
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TpcBroker]:
+    """Asked about nothing before it was used; under a path longer than the address of a Unix socket may be."""
+    broker = TpcBroker(tmp_path_factory.mktemp("status") / ("long" * 30), cores_count=2)
+    broker.start()
+    try:
+        assert total(status_of(broker), "plane", "produces_taken") == 0
+        use(broker)
+        yield broker
+    finally:
+        broker.kill()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[TpcBroker]:
+    """For what it does not survive."""
+    broker = TpcBroker(tmp_path, cores_count=1)
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+def status_of(broker: TpcBroker) -> dict[str, Any]:
+    done = run_command("status", "--data", str(broker.data_folder), "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def total(status: dict[str, Any], part: str, name: str) -> int:
+    return sum(core["counters"][part][name] for core in status["cores"])
+
+
+def use(broker: TpcBroker) -> None:
+    """Write records one by one, each to one of two cores, and read all of them."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("t", 2, 1)])["t"].result()
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+    for number in range(RECORDS):
+        producer.produce("t", b"value", partition=number % 2)
+        assert producer.flush(30) == 0
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition("t", number, 0) for number in range(2)])
+    read = 0
+    while read < RECORDS:
+        read += len(consumer.consume(RECORDS, timeout=1))
+    consumer.close()
+
+
+def test_the_counters_are_those_of_what_was_done(used: TpcBroker) -> None:
+    found = status_of(used)
+    assert [core["core"] for core in found["cores"]] == [0, 1]
+    assert [core["pid"] for core in found["cores"]] == [used.core_process(core).pid for core in (0, 1)]
+    assert found["pid"] == used.process.processes()[0].pid
+    assert all(core["ready"] and core["restarts"] == 0 for core in found["cores"])
+    assert total(found, "plane", "produces_taken") + total(found, "plane", "produces_left") >= RECORDS
+    assert total(found, "plane", "produces_taken") > 0
+    assert total(found, "fetches", "taken") > 0
+    assert total(found, "fetches", "record_bytes") >= RECORDS * len(b"value")
+    assert total(found, "journal", "commits_durable") > 0
+    assert total(found, "connections", "requests") > 2 * RECORDS / 2
+    assert all(core["counters"]["ring"]["turns"] > 0 for core in found["cores"])
+
+
+def test_the_text_has_the_same_figures(used: TpcBroker) -> None:
+    done = run_command("status", "--data", str(used.data_folder))
+    assert done.returncode == 0
+    taken = [core["counters"]["plane"]["produces_taken"] for core in status_of(used)["cores"]]
+    text = done.stdout
+    assert text.count("core ") == 2
+    assert all(f"{count:,} answered in C" in text for count in taken)
+    assert all(word in text for word in ("produce", "fetch", "sessions", "journal", "loop"))
+
+
+def test_a_core_that_was_started_again_counts_from_0(broker: TpcBroker) -> None:
+    use(broker)
+    assert total(status_of(broker), "fetches", "record_bytes") > 0
+    victim = broker.core_process(0)
+    victim.send_signal(signal.SIGKILL)
+    broker.wait_core_replaced(0, victim.pid)
+    give_up_at = time.monotonic() + 30
+    while not (core := status_of(broker)["cores"][0])["ready"]:
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)
+    assert core["restarts"] == 1
+    assert core["pid"] != victim.pid
+    assert core["counters"]["fetches"]["record_bytes"] == 0
+
+
+def test_a_core_that_hangs_is_shown_without_counters(used: TpcBroker) -> None:
+    hanging = used.core_process(0)
+    hanging.send_signal(signal.SIGSTOP)
+    try:
+        done = run_command("status", "--data", str(used.data_folder))
+    finally:
+        hanging.send_signal(signal.SIGCONT)
+    assert done.returncode == 0
+    first, second = (line for line in done.stdout.splitlines() if line.startswith("core "))
+    assert "no answer" in first
+    assert "no answer" not in second
+    assert all("counters" in core for core in status_of(used)["cores"]), "it goes on as if nothing had been"
+
+
+def test_who_does_not_read_holds_up_nobody(used: TpcBroker) -> None:
+    """Connections that are closed at once, and one that stays and reads nothing."""
+    silent = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(4)]
+    for one in silent:
+        with socket_address(used.data_folder) as address:
+            one.connect(address)
+    silent.pop().close()
+    assert len(status_of(used)["cores"]) == 2
+    for one in silent:
+        one.close()
+
+
+def test_only_the_broker_s_user_may_ask(used: TpcBroker) -> None:
+    assert stat.S_IMODE((used.data_folder / SOCKET_NAME).stat().st_mode) == 0o600
+
+
+def test_without_a_broker_it_is_one_line_and_exit_code_2(broker: TpcBroker, tmp_path: Path) -> None:
+    broker.stop()
+    assert not (broker.data_folder / SOCKET_NAME).exists()
+    for folder in (broker.data_folder, tmp_path / "never"):
+        done = run_command("status", "--data", str(folder))
+        assert done.returncode == EXIT_CANNOT_RUN
+        assert done.stderr.startswith("tpc-broker: no broker answers for the data directory")
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_socket_that_a_killed_broker_left_is_replaced(broker: TpcBroker) -> None:
+    broker.kill()
+    assert (broker.data_folder / SOCKET_NAME).exists()
+    assert run_command("status", "--data", str(broker.data_folder)).returncode == EXIT_CANNOT_RUN
+    broker.start()
+    assert len(status_of(broker)["cores"]) == 1
+
+
+def test_where_no_socket_can_be_made_the_broker_runs_without(tmp_path: Path) -> None:
+    (tmp_path / SOCKET_NAME).mkdir()
+    assert bind_status(tmp_path) is None
+
+
+def test_cores_that_are_down_or_starting_are_named() -> None:
+    status: BrokerStatus = {
+        "pid": 1,
+        "cores": [
+            {"core": 0, "pid": None, "ready": False, "restarts": 2, "up_ms": 0},
+            {"core": 1, "pid": 7, "ready": False, "restarts": 1, "up_ms": 0},
+        ],
+    }
+    assert status_report(status, as_json=False).splitlines() == [
+        "core 0: down, 2 restarts",
+        "core 1: pid 7, starting, 1 restart",
+    ]
+    assert json.loads(status_report(status, as_json=True)) == status

@@ -1,0 +1,204 @@
+"""``tpc-broker status``: what a running broker counts, by core.
+
+The supervisor listens on the Unix socket ``status.sock`` in the data directory, which only the broker's user may use.
+Who connects gets one JSON object and the end of the stream. The supervisor asks the cores over their control channels
+when somebody connects, and never otherwise: a broker that nobody looks at does nothing for this.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypedDict
+
+import trio
+
+from tpc_broker import limits
+from tpc_broker.runtime.options import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    from tpc_broker.runtime.counters import CoreCounters, CoreStatus
+
+log = logging.getLogger(__name__)
+
+SOCKET_NAME: Final = "status.sock"
+_PATIENCE_S: Final = 5.0
+
+
+class BrokerStatus(TypedDict):
+    """What the socket gives."""
+
+    pid: int
+    """Of the supervisor."""
+    cores: list[CoreStatus]
+
+
+# -- the supervisor's side ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def socket_address(data: Path) -> Iterator[str]:
+    """A path to the socket that is short enough for sockaddr_un, however long the directory's is."""
+    folder = os.open(data, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{SOCKET_NAME}"
+    finally:
+        os.close(folder)
+
+
+def bind_status(data: Path) -> socket.socket | None:
+    """The listening socket, in a data directory that is locked by us; None, and a line in the log, where its file
+    system has no sockets. One that a killed broker left behind is replaced.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        (data / SOCKET_NAME).unlink(missing_ok=True)
+        with socket_address(data) as address:
+            listener.bind(address)
+        (data / SOCKET_NAME).chmod(0o600)
+        listener.listen(limits.STATUS_BACKLOG)
+    except OSError as error:
+        listener.close()
+        log.warning("no %s in %s (%s): `tpc-broker status` will not find this broker", SOCKET_NAME, data, error)
+        return None
+    return listener
+
+
+async def serve_status(data: Path, look: Callable[[], Awaitable[list[CoreStatus]]]) -> None:
+    """Answer one after the other, until cancelled."""
+    listener = bind_status(data)
+    if listener is None:
+        return
+    try:
+        with trio.socket.from_stdlib_socket(listener) as accepting:
+            while True:
+                peer, _ = await accepting.accept()
+                with peer, trio.move_on_after(_PATIENCE_S):
+                    status = BrokerStatus(pid=os.getpid(), cores=await look())
+                    await _send_all(peer, json.dumps(status).encode())
+    finally:
+        (data / SOCKET_NAME).unlink(missing_ok=True)
+
+
+async def _send_all(peer: trio.socket.SocketType, answer: bytes) -> None:
+    """Who does not wait for the answer gets none."""
+    try:
+        await trio.SocketStream(peer).send_all(answer)
+    except trio.BrokenResourceError:
+        return
+
+
+# -- the command's side ------------------------------------------------------------------------------------------------
+
+
+def read_status(data: Path) -> BrokerStatus:
+    """StartError: one line, when no broker answers for this directory."""
+    answer = bytearray()
+    try:
+        with socket_address(data) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(2 * _PATIENCE_S)
+            connection.connect(address)
+            while part := connection.recv(65536):
+                answer += part
+        found: BrokerStatus = json.loads(answer)
+    except (OSError, ValueError) as error:
+        raise StartError(f"no broker answers for the data directory {data}: {error}") from error
+    return found
+
+
+def status_report(status: BrokerStatus, *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps(status)
+    return "\n".join(line for core in status["cores"] for line in _core_lines(core))
+
+
+def _core_lines(core: CoreStatus) -> list[str]:
+    head = f"core {core['core']}: "
+    if core["pid"] is None:
+        return [f"{head}down, {_counted(core['restarts'], 'restart')}"]
+    counters = core.get("counters")
+    state = f"up for {_duration(core['up_ms'])}" if core["ready"] else "starting"
+    if counters is None and core["ready"]:
+        state += f", no answer within {limits.STATUS_ANSWER_MS} ms"
+    head += f"pid {core['pid']}, {state}, {_counted(core['restarts'], 'restart')}"
+    return [head, *(f"  {name:<12}{text}" for name, text in _sections(counters))] if counters else [head]
+
+
+def _sections(counters: CoreCounters) -> list[tuple[str, str]]:
+    return [*_of_requests(counters), *_of_storage(counters), ("loop", _of_loop(counters["ring"]))]
+
+
+def _of_requests(counters: CoreCounters) -> list[tuple[str, str]]:
+    connections, plane, fetches = counters["connections"], counters["plane"], counters["fetches"]
+    left = {reason: count for reason, count in counters["fetches_left"].items() if count}
+    reasons = f" ({', '.join(f'{reason} {count:,}' for reason, count in sorted(left.items()))})" if left else ""
+    clients = (
+        f"{_counted(connections['connections'], 'connection')}, {connections['refused']:,} refused; "
+        f"{_bytes(connections['received_bytes'])} in, {_bytes(connections['sent_bytes'])} out; "
+        f"{connections['requests_unanswered']:,} requests unanswered now"
+    )
+    produce = (
+        f"{plane['produces_taken']:,} answered in C, {plane['produces_left']:,} left to Python; "
+        f"{plane['partition_errors']:,} refused, {plane['duplicates']:,} duplicates, "
+        f"{plane['produces_timed_out']:,} timed out; {plane['produces_pending']:,} waiting now"
+    )
+    fetch = (
+        f"{fetches['taken']:,} answered in C, {sum(left.values()):,} left to Python{reasons}; "
+        f"{fetches['parked_now']:,} waiting now, {fetches['timed_out']:,} waited in vain"
+    )
+    sessions = (
+        f"{fetches['sessions']:,} of {_counted(fetches['session_partitions'], 'partition')}, "
+        f"{fetches['sessions_evicted']:,} evicted"
+    )
+    return [("clients", clients), ("produce", produce), ("fetch", fetch), ("sessions", sessions)]
+
+
+def _of_storage(counters: CoreCounters) -> list[tuple[str, str]]:
+    plane, fetches, journal = counters["plane"], counters["fetches"], counters["journal"]
+    failed = f"; failed: {os.strerror(journal['error'])}" if journal["error"] else ""
+    partitions = (
+        f"{plane['partitions']:,}; {_counted(plane['appends'], 'batch', 'es')}, {_bytes(plane['append_bytes'])} "
+        f"appended; {_bytes(fetches['record_bytes'])} fetched, {_bytes(fetches['segment_bytes'])} of it from segments"
+    )
+    commits = (
+        f"{_counted(journal['commits_durable'], 'commit')}, {_bytes(journal['bytes_written'])} written, "
+        f"{journal['blocks_used'] / max(1, journal['region_blocks']):.0%} in use{failed}"
+    )
+    memory = (
+        f"{_bytes(counters['connections']['budget_bytes_used'])} of the budget; {_bytes(plane['tail_bytes'])} of "
+        f"records, {_bytes(plane['tail_clean_bytes'])} of them written behind"
+    )
+    return [("partitions", partitions), ("journal", commits), ("memory", memory)]
+
+
+def _of_loop(ring: dict[str, int]) -> str:
+    whole_ns = max(1, ring["wait_ns"] + ring["work_ns"] + ring["python_ns"])
+    return (
+        f"{ring['wait_ns'] / whole_ns:.0%} in the kernel, {ring['work_ns'] / whole_ns:.0%} in C, "
+        f"{ring['python_ns'] / whole_ns:.0%} in Python; {_counted(ring['stalls'], 'stall')}, the longest turn of "
+        f"Python {ring['stall_ns_max'] / 1e6:.0f} ms"
+    )
+
+
+def _counted(number: int, what: str, ending: str = "s") -> str:
+    return f"{number:,} {what}{'' if number == 1 else ending}"
+
+
+def _bytes(number: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}"
+        number /= 1024
+    return f"{number:,.1f} GiB"
+
+
+def _duration(milliseconds: int) -> str:
+    minutes, seconds = divmod(milliseconds // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
