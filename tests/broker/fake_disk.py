@@ -17,6 +17,14 @@ from tpc_broker.broker.ports import FileStatus, FileSystemStatus, FolderContents
 SECTOR_BYTES = 512
 
 
+def at_every_effect(run):
+    """Run `run(effect)` for 1, 2, 3, … until it says false: there are no more effects. The number of the last one."""
+    effect = 1
+    while trio.run(run, effect):
+        effect += 1
+    return effect
+
+
 class PowerLoss(BaseException):
     """The machine is off. Not an Exception, so that nothing catches it."""
 

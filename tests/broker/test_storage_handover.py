@@ -5,7 +5,7 @@ import uuid
 import pytest
 import trio
 
-from tests.broker.fake_disk import FakeDisk, PowerLoss
+from tests.broker.fake_disk import FakeDisk, PowerLoss, at_every_effect
 from tests.broker.storage_world import DATA, JOURNAL_BYTES, SETTINGS, World
 from tpc_broker.broker.storage_folders import create_partition
 from tpc_broker.broker.storage_handover import hand_over, handover_needed, journal_cores, recover_all
@@ -93,10 +93,7 @@ def test_a_handover_may_be_cut_short_anywhere(cores_count):
             return True
         return False
 
-    effect = 1
-    while trio.run(run, effect):
-        effect += 1
-    assert effect > 10
+    assert at_every_effect(run) > 10
 
 
 def test_a_missing_journal_beside_its_checkpoint_is_damage():

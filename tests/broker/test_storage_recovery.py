@@ -5,7 +5,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.broker.fake_disk import FakeDisk
+from tests.broker.fake_disk import FakeDisk, at_every_effect
 from tests.broker.storage_world import DATA, SETTINGS, PowerLoss, StorageFailedError, World
 from tpc_broker.broker import storage, storage_checkpoint
 from tpc_broker.broker.storage_recovery import recover_core
@@ -66,10 +66,7 @@ def test_power_loss_at_every_effect_of_one_life():
         await world.open()
         return True
 
-    effect = 1
-    while trio.run(run, effect):
-        effect += 1
-    assert effect > 25
+    assert at_every_effect(run) > 25
 
 
 def test_recovery_killed_at_every_effect_and_run_again():
@@ -94,10 +91,7 @@ def test_recovery_killed_at_every_effect_and_run_again():
         await world.open()
         return True
 
-    effect = 1
-    while trio.run(run, effect):
-        effect += 1
-    assert effect > 5
+    assert at_every_effect(run) > 5
 
 
 @pytest.mark.parametrize("seed", [3, 4])
@@ -132,10 +126,7 @@ def test_the_nth_effect_fails_and_the_files_are_made_anew(seed):
             await world.open()
         return failed
 
-    effect = 1
-    while trio.run(run, effect):
-        effect += 1
-    assert effect > 20
+    assert at_every_effect(run) > 20
 
 
 def test_a_kill_without_power_loss():

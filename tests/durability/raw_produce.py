@@ -97,11 +97,10 @@ class PartitionClient:
     def high_watermark(self) -> int:
         return self.offset(-1)
 
-    def values(self) -> dict[int, bytes]:
-        """Everything there is, by offset, of uncompressed batches; contiguous or an assertion fails."""
-        start, end = self.log_start_offset, self.high_watermark
-        found: dict[int, bytes] = {}
-        position = start
+    def batches(self) -> list[dict[str, Any]]:
+        """Every batch from the log start to the high watermark, as `read_batches` shows it."""
+        position, end = self.log_start_offset, self.high_watermark
+        found: list[dict[str, Any]] = []
         while position < end:
             wanted = {"Partition": self.index, "FetchOffset": position, "PartitionMaxBytes": 4 << 20}
             topic = {"Topic": self.topic, "Partitions": [wanted]}
@@ -114,14 +113,22 @@ class PartitionClient:
             assert answer["ErrorCode"] == 0, answer
             batches = read_batches(answer["Records"] or b"")
             assert batches, f"nothing at {position}, the end is {end}"
-            for one in batches:
-                assert one["crc_right"], position
-                for delta, _stamp, _key, value, _headers in one["records"]:
-                    offset = one["base_offset"] + delta
-                    if offset >= position:
-                        assert offset == position, (offset, position)
-                        found[offset] = value
-                        position += 1
+            assert all(one["crc_right"] for one in batches), position
+            found += batches
+            position = batches[-1]["base_offset"] + batches[-1]["last_offset_delta"] + 1
+        return found
+
+    def values(self) -> dict[int, bytes]:
+        """Everything there is, by offset, of uncompressed batches; contiguous or an assertion fails."""
+        start = position = self.log_start_offset
+        found: dict[int, bytes] = {}
+        for one in self.batches():
+            for delta, _stamp, _key, value, _headers in one["records"]:
+                offset = one["base_offset"] + delta
+                if offset >= start:
+                    assert offset == position, (offset, position)
+                    found[offset] = value
+                    position += 1
         return found
 
 

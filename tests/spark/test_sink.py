@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from tests.durability.raw_produce import PartitionClient
 from tests.spark.conftest import NOW_MS
 
 pytestmark = pytest.mark.spark
@@ -19,8 +20,13 @@ def rows_in(spark, broker):
     return load
 
 
-@pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_rows_arrive_with_key_time_headers_and_in_order(spark, broker, topic, rows_in, codec):
+def stored_batches(broker, topic, partition):
+    with PartitionClient(broker, topic, partition) as client:
+        return client.batches()
+
+
+@pytest.mark.parametrize(("codec", "number_of_codec"), [("none", 0), ("zstd", 4)])
+def test_rows_arrive_with_key_time_headers_and_in_order(spark, broker, topic, rows_in, codec, number_of_codec):
     from kafka.partitioner.default import murmur2
 
     frame = spark.range(300).selectExpr(
@@ -30,7 +36,7 @@ def test_rows_arrive_with_key_time_headers_and_in_order(spark, broker, topic, ro
         "array(named_struct('key', 'n', 'value', encode(cast(id as string), 'utf-8'))) as headers",
     )
     writer = frame.coalesce(1).write.format("tpc").mode("append").option("bootstrap", broker.bootstrap)
-    writer.option("topic", topic).option("compression", codec).option("batchBytes", 2000).save()
+    writer.option("topic", topic).option("compression", codec).option("batchBytes", 1000).save()
     rows = sorted(rows_in(topic), key=lambda row: (row.partition, row.offset))
     assert len(rows) == 300
     numbers = {}
@@ -43,6 +49,9 @@ def test_rows_arrive_with_key_time_headers_and_in_order(spark, broker, topic, ro
         numbers.setdefault(row.partition, []).append(number)
     assert sorted(numbers[0] + numbers[1]) == list(range(300))
     assert all(part == sorted(part) for part in numbers.values())
+    batches = [one for index in (0, 1) for one in stored_batches(broker, topic, index)]
+    assert {one["attributes"] for one in batches} == {number_of_codec}
+    assert max(one["records_count"] for one in batches) <= 1000 // 15, "a record takes more than 15 bytes"
 
 
 def test_topic_and_partition_by_row_and_nulls(spark, broker, topic, admin, rows_in):
@@ -61,7 +70,12 @@ def test_topic_and_partition_by_row_and_nulls(spark, broker, topic, admin, rows_
     assert [(row.partition, bytes(row.key), bytes(row.value)) for row in rows_in(other)] == [(0, b"", b"b")]
 
 
-def test_mistakes_are_explained(spark, broker, topic):
+def test_mistakes_are_explained(spark, broker, topic, admin):
+    """The last of them only the broker finds: what it did not acknowledge is never taken for written."""
+    from confluent_kafka.admin import NewTopic
+
+    small = f"{topic}-small"
+    admin.create_topics([NewTopic(small, 1, config={"max.message.bytes": "200"})])[small].result(15)
     frame = spark.range(1).selectExpr("cast(id as string) as value")
     for given, options, mode, said in (
         (frame, {}, "append", "where to write is missing"),
@@ -70,6 +84,7 @@ def test_mistakes_are_explained(spark, broker, topic):
         (frame.selectExpr("value", "1 as colour"), {"topic": topic}, "append", "cannot be written: colour"),
         (frame.selectExpr("value", "9 as partition"), {"topic": topic}, "append", f"{topic} has no partition 9"),
         (frame, {"topic": topic, "acks": "1"}, "append", "unknown option acks"),
+        (frame.selectExpr("repeat('v', 300) as value"), {"topic": small}, "append", "MESSAGE_TOO_LARGE"),
     ):
         writer = given.write.format("tpc").mode(mode).option("bootstrap", broker.bootstrap)
         for name, value in options.items():
