@@ -9,6 +9,9 @@ from tpc_broker.runtime.disk import read_folders
 
 
 class PlainDisk:
+    def let_through(self):
+        pass
+
     async def open(self, path, flags, mode=0o644):
         return os.open(path, flags | os.O_CLOEXEC, mode)
 
