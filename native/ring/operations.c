@@ -29,6 +29,7 @@ enum completion_rule {
     RULE_LAST,   /* zero-copy send: the result comes first, the event when the kernel lets go of the buffer */
     RULE_LINKED, /* write and fdatasync: two completions, one event */
     RULE_QUIET,  /* small send: an event only when it was short or failed */
+    RULE_PARTS,  /* write in parts: the next one is submitted until all are done or one was not whole */
 };
 
 typedef struct {
@@ -44,6 +45,14 @@ typedef struct {
     bool creates;       /* an open that may make the file: recorded when its inode is known */
     uint64_t record_tokens[2]; /* of what the recorder was told; the second one is a linked flush */
 } operation;
+
+/* The memory of an operation with RULE_PARTS. */
+typedef struct {
+    const uint8_t *data;
+    uint64_t position;
+    uint32_t length, done, part_bytes;
+    int fd;
+} write_in_parts;
 
 struct tpc_operations {
     operation *slots;
@@ -175,11 +184,34 @@ static void on_linked(tpc_ring *ring, uint32_t index, int32_t result) {
     free_slot(ring, index);
 }
 
+static uint32_t part_length(const write_in_parts *write) {
+    uint32_t left = write->length - write->done;
+    return left < write->part_bytes ? left : write->part_bytes;
+}
+
+static void prepare_part(struct io_uring_sqe *sqe, const write_in_parts *write) {
+    io_uring_prep_rw(IORING_OP_WRITE, sqe, write->fd, write->data + write->done, part_length(write),
+                     write->position + write->done);
+}
+
+/* Whether a write in parts is over, and then its result. */
+static bool parts_are_over(tpc_ring *ring, uint32_t index, int32_t *result) {
+    write_in_parts *write = ring->operations->slots[index].memory;
+    bool whole = *result > 0 && (uint32_t)*result == part_length(write);
+    if (*result > 0) write->done += (uint32_t)*result;
+    struct io_uring_sqe *sqe = NULL;
+    if (whole && write->done < write->length) sqe = tpc_ring_sqe(ring, user_data_of(ring->operations, index));
+    if (sqe) prepare_part(sqe, write);
+    if (!sqe && write->done) *result = (int32_t)write->done;
+    return !sqe;
+}
+
 static void on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags) {
     tpc_ring *ring = context;
     uint32_t index = (uint32_t)user_data;
     operation *slot = &ring->operations->slots[index];
     assert(index < ring->operations->slots_count && slot->used && slot->generation == tpc_user_data_generation(user_data));
+    if (slot->rule == RULE_PARTS && !parts_are_over(ring, index, &result)) return;
     bool more = flags & IORING_CQE_F_MORE;
     if (__builtin_expect(tpc_recorder_on, 0)) record_result(slot, slot->rule == RULE_LINKED && slot->completions_left == 1, result);
     if (slot->rule == RULE_LINKED) {
@@ -269,6 +301,21 @@ int64_t tpc_operation_write(tpc_ring *ring, uint64_t token, int fd, const void *
     int64_t id = submit_plain(ring, token, NULL, IORING_OP_WRITE, fd, data, length, position, (uint32_t)write_flags);
     if (!recording(id)) return id;
     return recorded(ring, id, tpc_disk_record_write(fd, data, length, (int64_t)position, record_flags(write_flags)));
+}
+
+int64_t tpc_operation_write_in_parts(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length,
+                                     uint64_t position, uint32_t part_bytes) {
+    if (part_bytes == 0 || length > INT32_MAX) return -EINVAL;
+    write_in_parts *write = malloc(sizeof *write);
+    if (!write) return -ENOMEM;
+    *write = (write_in_parts){.data = data, .position = position, .length = length, .part_bytes = part_bytes, .fd = fd};
+    struct io_uring_sqe *sqe;
+    int64_t id;
+    int result = begin(ring, token, RULE_PARTS, write, &sqe, &id);
+    if (result < 0) return result;
+    prepare_part(sqe, write);
+    if (!recording(id)) return id;
+    return recorded(ring, id, tpc_disk_record_write(fd, data, length, (int64_t)position, 0));
 }
 
 static void fill_vector(struct iovec *vector, void *const *parts, const size_t *lengths, unsigned count) {

@@ -1,6 +1,7 @@
 """The disk port on the ring: whole transfers, errors with errno and path, nothing left open when cancelled."""
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -57,6 +58,31 @@ def test_a_file_from_creation_to_removal(run, tmp_path):
         await disk.unlink(folder / "new")
         await disk.rmdir(folder)
         assert not folder.exists()
+
+    run(main)
+
+
+def test_a_write_in_parts_is_whole_or_says_how_far_it_came(run, tmp_path):
+    async def main(_disk):
+        ring, data = current_ring(), os.urandom(300_001)
+        fd = await ring.open(str(tmp_path / "f"), os.O_RDWR | os.O_CREAT)
+        for part_bytes in (65_536, 300_000, 300_001, 1 << 20):
+            await ring.ftruncate(fd, 0)
+            before = ring.statistics().completions
+            assert await ring.write_in_parts(fd, data, 7, part_bytes) == len(data)
+            assert ring.statistics().completions - before == -(-len(data) // part_bytes)
+            assert (tmp_path / "f").read_bytes() == bytes(7) + data
+        await ring.close_fd(fd)
+
+        full = os.memfd_create("full", os.MFD_ALLOW_SEALING)
+        os.ftruncate(full, 100_000)
+        fcntl.fcntl(full, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+        written = await ring.write_in_parts(full, data, 0, 65_536)
+        assert 65_536 <= written <= 100_000, "the second part was short, or failed"
+        assert os.pread(full, written, 0) == data[:written]
+        with pytest.raises(OSError, match="not permitted"):
+            await ring.write_in_parts(full, data, 100_000, 65_536)
+        os.close(full)
 
     run(main)
 

@@ -72,6 +72,9 @@ WRITE_BEHIND_AT_ONCE = 2
 WRITE_BEHIND_BYTES_MIN = limits.MIB
 """A partition with less waits until that has come together, for this long at most:"""
 WRITE_BEHIND_AGE_S = 2.0
+HURRY_BYTES = 2 * limits.MIB
+"""As long as no partition has so much to write, they are taken one after the other: commits want the disk too."""
+FEW_PARTITIONS = 16
 DIRTY_BYTES_MAX = 96 * limits.MIB
 """Together the partitions wait with no more than this."""
 CHECKPOINT_INTERVAL_S = 60.0
@@ -282,22 +285,28 @@ class JournalledStorage:
         """Everything that is durable now goes to the segments; without `all_of_it` what is due, and the end of a long
         run may wait for the next time.
         """
-        limiter = trio.CapacityLimiter(WRITE_BEHIND_AT_ONCE)
         if all_of_it:
             handles = self._plane.dirty()
         else:
             handles = self._plane.dirty_due(WRITE_BEHIND_BYTES_MIN, WRITE_BEHIND_AGE_S, DIRTY_BYTES_MAX)
         dirty = [led for handle in handles if (led := self._led.get(handle)) is not None and led.files.failed is None]
-        if len(dirty) == 1:
-            await self._write_behind_one(dirty[0], limiter, all_of_it)
+        hurries = any(self._plane.dirty_bytes(led.handle) >= HURRY_BYTES for led in dirty)
+        if not hurries and len(dirty) <= FEW_PARTITIONS:
+            for led in dirty:
+                await self._write_behind_one(led, all_of_it=all_of_it)
             return
+        limiter = trio.CapacityLimiter(WRITE_BEHIND_AT_ONCE)
         async with trio.open_nursery() as nursery:
             for led in dirty:
-                nursery.start_soon(self._write_behind_one, led, limiter, all_of_it)
+                nursery.start_soon(self._write_behind_in_turn, led, limiter, all_of_it)
 
-    async def _write_behind_one(self, led: Led, limiter: trio.CapacityLimiter, all_of_it: bool) -> None:  # noqa: FBT001
+    async def _write_behind_in_turn(self, led: Led, limiter: trio.CapacityLimiter, all_of_it: bool) -> None:  # noqa: FBT001
+        async with limiter:
+            await self._write_behind_one(led, all_of_it=all_of_it)
+
+    async def _write_behind_one(self, led: Led, *, all_of_it: bool) -> None:
         written_bytes = led.written_bytes
-        async with Taking(limiter), Taking(led.lock):
+        async with Taking(led.lock):
             if led.handle not in self._led:  # deleted while this waited
                 return
             try:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES_MAX: Final = 8 * 1024 * 1024
 """One entry's share: well under what one read(2) can move, and other work gets its turn between chunks."""
+IN_PARTS_BYTES_MAX: Final = 2 * 1024 * 1024
+PART_BYTES: Final = 256 * 1024
+"""Writes up to that size go to the disk in parts of this one, one after the other: a commit of the journal, for which
+clients wait, has one part before it then. Where more is to be written at once, it is the rate that counts."""
 PARTS_MAX: Final = 1024
 """Buffers per vectored entry (UIO_MAXIOV)."""
 FALLOC_FL_KEEP_SIZE: Final = 1
@@ -93,7 +97,11 @@ class RingDisk:
         view = memoryview(data).cast("B")
         done = 0
         while done < len(view):
-            count = await self._ring.write(fd, view[done : done + CHUNK_BYTES_MAX], position + done, durable=durable)
+            chunk = view[done : done + CHUNK_BYTES_MAX]
+            if not durable and PART_BYTES < len(chunk) <= IN_PARTS_BYTES_MAX:
+                count = await self._ring.write_in_parts(fd, chunk, position + done, PART_BYTES)
+            else:
+                count = await self._ring.write(fd, chunk, position + done, durable=durable)
             if count == 0:
                 raise _no_progress(fd)
             done += count

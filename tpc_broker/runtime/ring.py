@@ -393,6 +393,13 @@ class Ring:
             lib.tpc_operation_write, fd, buffer, len(buffer), _position(position), flags, pinned=buffer
         )
 
+    async def write_in_parts(self, fd: int, data: Buffer, position: int, part_bytes: int) -> int:
+        """Write part by part, so that other writes to the disk get through between them; the bytes written."""
+        buffer = ffi.from_buffer(data)
+        return await self._checked(
+            lib.tpc_operation_write_in_parts, fd, buffer, len(buffer), position, part_bytes, pinned=buffer
+        )
+
     async def readv(self, fd: int, into: Sequence[Buffer], position: int = CURRENT_POSITION) -> int:
         """Read into several buffers, at most 1024, in order."""
         parts, lengths, pinned = _vector(into, writable=True)

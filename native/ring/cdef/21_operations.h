@@ -14,6 +14,10 @@ int64_t tpc_operation_read(tpc_ring *ring, uint64_t token, int fd, void *data, u
 /* `write_flags`: RWF_DSYNC for a durable write. */
 int64_t tpc_operation_write(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, uint64_t position,
                             int write_flags);
+/* The same in parts of at most `part_bytes`, each submitted when the one before it has ended, so that other writes to the disk
+ * wait for one part and not for all. a: how much was written, or -errno when nothing was. */
+int64_t tpc_operation_write_in_parts(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length,
+                                     uint64_t position, uint32_t part_bytes);
 /* Up to 1024 parts: pointers and lengths in two arrays. */
 int64_t tpc_operation_readv(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths, unsigned count,
                             uint64_t position);
