@@ -1,13 +1,11 @@
 """TLS and SASL of the client: against a server that ends both before a broker, and the vectors of the RFCs."""
 
 import pickle
-import shutil
 import ssl
 
 import pytest
 
-from tests.support.broker_process import TpcBroker
-from tests.support.tls_proxy import Proxy, make_certificates, server_context
+from tests.support.tls_proxy import AdvertisingBroker, Proxy, server_context
 from tpc_broker.client import requests
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.errors import AuthenticationError, UnreachableError
@@ -19,22 +17,6 @@ from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings
 from tpc_broker.kafka import records as codec
 
 USERS = {"al=i,ce": "pass,word=1", "bob": "b"}
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl to make certificates with")
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
-
-
-class AdvertisingBroker(TpcBroker):
-    """Tells its clients another address than its own."""
-
-    advertised = ""
-
-    def command(self):
-        return [*super().command(), "--advertise", self.advertised]
 
 
 @pytest.fixture

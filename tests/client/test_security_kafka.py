@@ -1,6 +1,5 @@
 """TLS and SASL of the client against Apache Kafka itself, which has both."""
 
-import shutil
 
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
@@ -8,7 +7,6 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 from tests.client.test_security import write_and_read
 from tests.support.kafka_peer import KafkaPeer, PeerUnavailable
 from tests.support.ports import free_port_range
-from tests.support.tls_proxy import make_certificates
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.errors import AuthenticationError
 from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings, TlsSettings
@@ -16,13 +14,6 @@ from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings
 pytestmark = pytest.mark.kafka
 MODULE = "org.apache.kafka.common.security"
 PASSWORD = "pass,word=1"
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl to make certificates with")
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 class SecureKafka(KafkaPeer):

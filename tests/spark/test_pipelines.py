@@ -6,8 +6,7 @@ import time
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
-from tpc_broker.spark.pipelines import backfill as backfill_module
-from tpc_broker.spark.pipelines import replay as replay_module
+from tpc_broker.spark.pipelines import transfer
 from tpc_broker.spark.pipelines.archive import ArchiveJob, archive
 from tpc_broker.spark.pipelines.backfill import BackfillJob, backfill
 from tpc_broker.spark.pipelines.compacting import CompactJob, compact
@@ -55,9 +54,9 @@ def archive_of(spark, broker, topic, out, **more):
     return archive(spark, ArchiveJob(broker.bootstrap, topic, str(out), str(out / "_checkpoint"), **more))
 
 
-def kill_after(monkeypatch, module, writes):
+def kill_after(monkeypatch, writes):
     """The job dies after that many steps were written, before it notes the last."""
-    left, real = writes, module.write
+    left, real = writes, transfer.write
 
     def write(frame, target):
         nonlocal left
@@ -66,7 +65,7 @@ def kill_after(monkeypatch, module, writes):
         if not left:
             raise Killed
 
-    monkeypatch.setattr(module, "write", write)
+    monkeypatch.setattr(transfer, "write", write)
 
 
 def test_an_archive_goes_back_as_it_was_and_after_a_kill_one_step_is_repeated(
@@ -79,7 +78,7 @@ def test_an_archive_goes_back_as_it_was_and_after_a_kill_one_step_is_repeated(
     target = Target(broker.bootstrap, make_topic(f"{topic}-again"), keeps_partitions=True, compression="zstd")
     job = BackfillJob(str(tmp_path / "archive"), target, str(tmp_path / "checkpoint"), rows_per_step=200)
     with monkeypatch.context() as patched:
-        kill_after(patched, backfill_module, 2)
+        kill_after(patched, 2)
         with pytest.raises(Killed):
             backfill(spark, job)
     said = []
@@ -153,7 +152,7 @@ def test_replay_filters_transforms_and_goes_on(
         "offset % 2 = 0", "SELECT key, upper(cast(value AS string)) AS value, timestamp FROM records", 30,
     )  # fmt: skip
     with monkeypatch.context() as patched:
-        kill_after(patched, replay_module, 1)
+        kill_after(patched, 1)
         with pytest.raises(Killed):
             replay(spark, job)
     assert replay(spark, job).offsets_count == 80

@@ -1,6 +1,5 @@
 """Spark's security options: what they mean, that nothing is passed over in silence, and a read with all of them."""
 
-import shutil
 
 import pytest
 
@@ -10,8 +9,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from confluent_kafka import Producer
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tests.support.broker_process import TpcBroker
-from tests.support.tls_proxy import Proxy, make_certificates, server_context
+from tests.support.tls_proxy import AdvertisingBroker, Proxy, server_context
 from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings, TlsSettings
 from tpc_broker.spark.options import OptionError, read_options, write_options
 from tpc_broker.spark.rows import Mode, RowPlan
@@ -20,13 +18,6 @@ from tpc_broker.spark.values import ValueFormat
 
 SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="se cret\\"1";'
 PLAIN = "kafkashaded.org.apache.kafka.common.security.plain.PlainLoginModule required password=x username='bob' ;"
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl to make certificates with")
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def security(**options):
@@ -91,13 +82,6 @@ def test_what_is_not_supported_is_refused_by_name(options, said):
     with pytest.raises(OptionError, match=said) as caught:
         read_options({"bootstrap": "h:1", "subscribe": "t", **given}, streaming=False)
     assert "se cret" not in str(caught.value)
-
-
-class AdvertisingBroker(TpcBroker):
-    advertised = ""
-
-    def command(self):
-        return [*super().command(), "--advertise", self.advertised]
 
 
 def test_a_read_with_tls_and_scram(certificates, tmp_path):

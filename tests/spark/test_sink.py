@@ -118,3 +118,36 @@ def test_an_epoch_that_was_committed_is_not_written_again(spark, broker, topic, 
     ledger = rows_in("_tpc-spark-epochs")
     assert {len(bytes(row.key)) for row in ledger} == {36}
     assert max(json.loads(bytes(row.value))["batch_id"] for row in ledger) >= 1
+
+
+class Task:
+    """A task of a Spark that says ``told``."""
+
+    def __init__(self, **told):
+        self.told = told
+
+    def getLocalProperty(self, name):  # noqa: N802
+        return self.told.get(name.rpartition(".")[2])
+
+
+@pytest.mark.parametrize("task", [None, Task(), Task(queryId="q"), Task(queryId="q", batchId="first")])
+def test_a_spark_that_does_not_tell_its_epochs_is_found_out_before_the_first_row(
+    broker, topic, rows_in, monkeypatch, task
+):
+    import pyarrow as pa
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from tpc_broker.spark import sink
+    from tpc_broker.spark.options import write_options
+
+    monkeypatch.setattr(sink.TaskContext, "get", classmethod(lambda _class: task))
+    schema = StructType([StructField("value", BinaryType())])
+    options = {"bootstrap": broker.bootstrap, "topic": topic}
+    rows = pa.RecordBatch.from_pydict({"value": [b"a"]})
+    with pytest.raises(sink.UnknownEpochError, match=r"does not tell its tasks.*set allowRepeatedEpochs to true"):
+        sink.TpcStreamWriter(write_options(options), schema).write(iter([rows]))
+    assert rows_in(topic) == []
+    allowed = sink.TpcStreamWriter(write_options({**options, "allowRepeatedEpochs": "true"}), schema)
+    message = allowed.write(iter([rows]))
+    allowed.commit([message], 0)
+    assert [bytes(row.value) for row in rows_in(topic)] == [b"a"]

@@ -13,6 +13,7 @@ import ssl
 import subprocess
 import threading
 
+from tests.support.broker_process import TpcBroker
 from tpc_broker.kafka import ApiKey, ErrorCode, messages, protocol
 
 ITERATIONS = 4096
@@ -38,6 +39,15 @@ def make_certificates(folder):
         )  # fmt: skip
     openssl("rsa", "-aes256", "-passout", "pass:key-word", "-in", "client.key", "-out", "client-locked.key")
     return folder
+
+
+class AdvertisingBroker(TpcBroker):
+    """Tells its clients another address than its own: that of the proxy before it."""
+
+    advertised = ""
+
+    def command(self):
+        return [*super().command(), "--advertise", self.advertised]
 
 
 class Proxy:

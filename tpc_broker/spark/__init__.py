@@ -25,7 +25,8 @@ Options for reading (names as in Spark's own Kafka source, where it has them)
     `mode`, `columnNameOfCorruptRecord`         `FAILFAST` (default), `PERMISSIVE`, `DROPMALFORMED`
     `kafka.security.protocol`, `kafka.ssl.*`, `kafka.sasl.*`  as in docs/spark.md, which says more about all of them
 
-Options for writing: `bootstrap`, `topic` (or a column `topic`), `compression`, `batchBytes`.
+Options for writing: `bootstrap`, `topic` (or a column `topic`), `compression`, `batchBytes`; for streams
+`allowRepeatedEpochs` (write also where Spark does not say which epoch it is; see `sink`).
 
 Modules: `options` (what the options say), `given` and `security_options` (options as given, and those of security),
 `ranges` (which offsets a read covers and how they become tasks), `source` (what Spark calls), `task_rows` (what a task

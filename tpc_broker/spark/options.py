@@ -47,7 +47,7 @@ _READ: Final = _COMMON | {
     "avroSchema", "protobufDescriptor", "messageName",
 }  # fmt: skip
 _WRITE: Final = _COMMON | {
-    "topic", "compression", "kafka.compression.type", "batchBytes",
+    "topic", "compression", "kafka.compression.type", "batchBytes", "allowRepeatedEpochs",
     "checkpointLocation", "queryName",   # Spark hands a stream's own options on
 }  # fmt: skip
 
@@ -106,6 +106,7 @@ class WriteOptions:
     topic: str
     compression: Compression
     batch_bytes: int
+    allows_repeated_epochs: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     if codec.upper() not in Compression.__members__:
         raise OptionError(f"compression is {codec!r}; allowed are {', '.join(Compression.__members__).lower()}")
     return WriteOptions(
-        _cluster(given), given.text("topic"), Compression[codec.upper()], given.number("batchBytes", BATCH_BYTES, 100)
+        _cluster(given), given.text("topic"), Compression[codec.upper()],
+        given.number("batchBytes", BATCH_BYTES, 100), given.flag("allowRepeatedEpochs", default=False),
     )
 
 

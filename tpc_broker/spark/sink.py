@@ -8,7 +8,9 @@ The promise: at least once. A task that Spark starts again writes its rows again
 a stream that was committed whole is not written again when Spark replays it after a crash: `commit` on the driver
 notes query and batch in a compacted topic (`tpc_broker.spark.epochs`), and `write` looks there first. Query and batch
 are in the task's local properties `sql.streaming.queryId` and `streaming.sql.batchId`, which Spark 4.2 sets and does
-not document; where they are missing, a warning says so and every epoch is written. Transactions will take the place of
+not document. Only tasks can see them, so each task looks for them before it does anything else: where they are missing,
+the query fails with its first epoch and before its first row, unless ``allowRepeatedEpochs`` says that an epoch may be
+written again when it is replayed. Transactions will take the place of
 this: one transaction per task, named by query and partition.
 """
 
@@ -20,6 +22,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyspark
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -44,6 +47,10 @@ _TYPES: Final = {
     "headers": ("array<struct<key:string,value:binary>>",),
 }
 logger = logging.getLogger("tpc.spark")
+
+
+class UnknownEpochError(RuntimeError):
+    """Spark does not say what the promise of a streaming write needs."""
 
 
 @dataclass
@@ -194,7 +201,14 @@ class TpcStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[Any]) -> Written:
         query_id, batch_id = _epoch_of_task()
         if query_id is None or batch_id is None:
-            logger.warning("Spark does not say which epoch this is; an epoch that is replayed will be written again")
+            if not self._options.allows_repeated_epochs:
+                raise UnknownEpochError(
+                    f"Spark {pyspark.__version__} does not tell its tasks which query and epoch they write (local "
+                    f"properties {QUERY_PROPERTY} and {BATCH_PROPERTY}), so an epoch that is replayed after a crash "
+                    "would be written twice. Nothing has been written yet; to go on like that, set "
+                    "allowRepeatedEpochs to true"
+                )
+            logger.warning("Spark does not say which epoch this is; if it is replayed, it will be written again")
             return Written(_write_all(self._options, iterator))
         if EpochLedger(cluster_of(self._options.cluster)).is_committed(query_id, batch_id):
             logger.warning("epoch %d of query %s was committed before; it is not written again", batch_id, query_id)
@@ -212,8 +226,9 @@ class TpcStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _epoch_of_task() -> tuple[str | None, int | None]:
+    """Query and epoch, None what is not known."""
     context = TaskContext.get()
     if context is None:
         return None, None
     query_id, batch_id = context.getLocalProperty(QUERY_PROPERTY), context.getLocalProperty(BATCH_PROPERTY)
-    return query_id, None if batch_id is None else int(batch_id)
+    return query_id, int(batch_id) if batch_id is not None and batch_id.isdigit() else None

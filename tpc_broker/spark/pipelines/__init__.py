@@ -9,6 +9,8 @@ SQL), `quality` with `quality_report` (what is wrong with the records), `compact
 key).
 
 What they stand on: `file_list` (the commit of a set of files) and `merging` (which small files become large ones) on
-`folder` (how the driver reaches files anywhere); `steps` (a long batch that can be interrupted) on `origins` (where its
-records come from), with `placing` (into a topic) and `pace` (not too fast); `topics` (what is asked before a start).
+`folder` (how the driver reaches files anywhere); `dated_files` and `files_source` (tasks that write an archive's files
+themselves); `steps` (a long batch that can be interrupted) on `origins` (where its records come from); `transfer` (such
+a batch into a topic) with `placing` (how rows are written) and `pace` (not too fast); `topics` (what is asked before a
+start).
 """

@@ -2,8 +2,7 @@
 
 Records of an archive go back with key, value, time and headers, those of one partition in the order of their offsets.
 Other Parquet files need ``select``, which says in SQL what key, value, timestamp and headers are; their order within a
-file is kept. The promise is that of the sink: at least once. A job that was killed and is started again repeats the
-step that was under way (`BackfillJob.rows_per_step`), and nothing else.
+file is kept. The promise is that of a `transfer`: at least once.
 """
 
 import time
@@ -13,11 +12,11 @@ from typing import Any
 from pyspark.sql import functions
 
 from tpc_broker.spark.pipelines.errors import PipelineError
-from tpc_broker.spark.pipelines.folder import Folder
 from tpc_broker.spark.pipelines.origins import ParquetOrigin
-from tpc_broker.spark.pipelines.placing import Target, check_partitions, in_order, target_lifetime, write
+from tpc_broker.spark.pipelines.placing import Target, in_order, target_lifetime
 from tpc_broker.spark.pipelines.progress import OnProgress, unwatched
-from tpc_broker.spark.pipelines.steps import ROWS_PER_STEP, Step, StepLog, run_steps
+from tpc_broker.spark.pipelines.steps import ROWS_PER_STEP
+from tpc_broker.spark.pipelines.transfer import Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +46,17 @@ def backfill(spark: Any, job: BackfillJob, on_progress: OnProgress = unwatched) 
     origin = ParquetOrigin(spark, job.source, job.topics)
     if not origin.is_archive and not job.select and "value" not in origin.columns:
         raise PipelineError(f"{job.source} has no column value; say with --select what key and value are")
-    log = StepLog(Folder(spark, job.checkpoint), _identity(job))
-    bounds = origin.bounds()
-    check_partitions(job.target, max((where.partition for where in bounds[1]), default=0))
+    transfer = Transfer(spark, origin, job.target, job.checkpoint, _identity(job))
     if not job.even_if_expired:
         _check_stays(origin, job)
-    first = log.next_number
-
-    def work(step: Step) -> None:
-        write(_selected(in_order(origin.rows(step)), job.select), job.target)
-
-    rows_count = run_steps(log, bounds, work, on_progress, job.rows_per_step, job.target.rate)
-    return BackfillResult(rows_count, log.next_number - first)
+    rows_count = transfer.run(
+        lambda step: _selected(in_order(origin.rows(step)), job.select), job.rows_per_step, on_progress
+    )
+    return BackfillResult(rows_count, transfer.steps_count)
 
 
 def _identity(job: BackfillJob) -> dict[str, Any]:
-    return {
-        "source": job.source, "topic": job.target.topic, "topics": list(job.topics), "select": list(job.select),
-        "keeps_partitions": job.target.keeps_partitions,
-    }  # fmt: skip
+    return {"source": job.source, "topics": list(job.topics), "select": list(job.select)}
 
 
 def _selected(frame: Any, select: tuple[str, ...]) -> Any:

@@ -3,7 +3,7 @@
 Reads a window of one or more topics step by step and appends what the SQL makes of it to another topic. The SQL sees a
 view ``records`` with the columns of the data source and has to work row by row, as it sees one step at a time. Without
 SQL the records go on with key, value, time and headers. Order: records of one partition are written in their order. The
-promise is that of the sink, at least once: a job started again repeats the step that was under way, and nothing else.
+promise is that of a `transfer`: at least once.
 """
 
 import re
@@ -14,11 +14,11 @@ from pyspark.errors import PySparkException
 
 from tpc_broker.spark.options import COLUMNS
 from tpc_broker.spark.pipelines.errors import PipelineError
-from tpc_broker.spark.pipelines.folder import Folder
 from tpc_broker.spark.pipelines.origins import EVERYTHING, TopicOrigin, Window
-from tpc_broker.spark.pipelines.placing import Target, check_partitions, write
+from tpc_broker.spark.pipelines.placing import Target
 from tpc_broker.spark.pipelines.progress import OnProgress, unwatched
-from tpc_broker.spark.pipelines.steps import ROWS_PER_STEP, Step, StepLog, run_steps
+from tpc_broker.spark.pipelines.steps import ROWS_PER_STEP
+from tpc_broker.spark.pipelines.transfer import Transfer
 from tpc_broker.spark.source import COLUMN_TYPES
 
 VIEW: Final = "records"
@@ -57,23 +57,14 @@ def replay(spark: Any, job: ReplayJob, on_progress: OnProgress = unwatched) -> R
     origin = TopicOrigin(
         spark, job.target.bootstrap, job.source, job.window, fails_on_data_loss=job.fails_on_data_loss
     )
-    log = StepLog(Folder(spark, job.checkpoint), _identity(job))
-    bounds = origin.bounds()
-    check_partitions(job.target, max((where.partition for where in bounds[1]), default=0))
-    first = log.next_number
-
-    def work(step: Step) -> None:
-        write(transformed(spark, origin.rows(step), job), job.target)
-
-    count = run_steps(log, bounds, work, on_progress, job.rows_per_step, job.target.rate)
-    return ReplayResult(count, log.next_number - first)
+    transfer = Transfer(spark, origin, job.target, job.checkpoint, _identity(job))
+    count = transfer.run(lambda step: transformed(spark, origin.rows(step), job), job.rows_per_step, on_progress)
+    return ReplayResult(count, transfer.steps_count)
 
 
 def _identity(job: ReplayJob) -> dict[str, Any]:
-    return {
-        "source": job.source, "topic": job.target.topic, "where": job.where, "sql": job.sql,
-        "window": [list(option) for option in job.window.options], "keeps_partitions": job.target.keeps_partitions,
-    }  # fmt: skip
+    window = [list(option) for option in job.window.options]
+    return {"source": job.source, "where": job.where, "sql": job.sql, "window": window}
 
 
 def transformed(spark: Any, records: Any, job: ReplayJob) -> Any:
