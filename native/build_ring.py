@@ -4,14 +4,13 @@ Sources are every ``native/ring/*.c`` and, linked in once more, every ``native/b
 without leaving C); the Python face is every ``native/ring/cdef/*.h``.
 """
 
-import os
 import sys
 from pathlib import Path
 
 from cffi import FFI
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from native.build_bytes import ROOT, cdef_text, extension_flags, include_text
+from native.build_bytes import ROOT, cdef_text, extension_flags, include_text, link_flags
 
 FOLDER = Path(__file__).resolve().parent / "ring"
 BYTES = Path(__file__).resolve().parent / "bytes"
@@ -26,7 +25,7 @@ ffibuilder.set_source(
     depends=[str(path.relative_to(ROOT)) for folder in (FOLDER, BYTES) for path in sorted(folder.rglob("*.h"))],
     libraries=["uring"],
     extra_compile_args=extension_flags(),
-    extra_link_args=os.environ.get("TPC_LDFLAGS", "").split(),
+    extra_link_args=link_flags(),
 )
 
 if __name__ == "__main__":

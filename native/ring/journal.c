@@ -4,7 +4,8 @@
  * Theory of operation. Commits stand in a queue from the oldest that is not durable to the open one, to which entries
  * are appended. Once per turn, while fewer than commits_in_flight_max are in flight, the oldest waiting commit is
  * sealed (it gets its place, the CRC of its predecessor, its own) and submitted; the open one too, so a lone append
- * waits for no one, and what arrives during a write shares the next. A commit is closed early only when it is full.
+ * waits for no one, and what arrives during a write shares the next. When a write has ended, the next one is submitted
+ * before anything that has become durable is answered. A commit is closed early only when it is full.
  *
  *   OPEN -> CLOSED -> SUBMITTED -> WRITTEN -> gone (durable)
  *                               -> FAILED
@@ -332,11 +333,15 @@ static void tell_space(tpc_journal *journal) {
                         (int64_t)journal->params.region_blocks, NULL);
 }
 
+static bool may_submit(const tpc_journal *journal) {
+    return !journal->error && journal->in_flight < journal->params.commits_in_flight_max &&
+           journal->sequence_submit < journal->sequence_next;
+}
+
 static int64_t journal_turn(void *context, int64_t now_ns) {
     (void)now_ns;
     tpc_journal *journal = context;
-    while (!journal->error && journal->in_flight < journal->params.commits_in_flight_max &&
-           journal->sequence_submit < journal->sequence_next)
+    while (may_submit(journal))
         if (submit(journal, journal->sequence_submit) < 0)
             return now_ns; /* the kernel took nothing: again at once */
     if (mutant(journal, TPC_MUTANT_EARLY_ACKNOWLEDGE) && journal->listener.durable)
@@ -395,6 +400,8 @@ static void advance(tpc_journal *journal) {
         retire(journal, oldest);
         advanced = true;
     }
+    if (advanced && may_submit(journal) && submit(journal, journal->sequence_submit) == 0)
+        tpc_ring_submit(journal->ring); /* the disk writes while what is durable is answered */
     if (advanced)
         tell_durable(journal);
     if (journal->error && !journal->in_flight && !journal->failure_told)
