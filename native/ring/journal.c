@@ -55,6 +55,7 @@ typedef struct {
     uint64_t position;       /* once sealed */
     uint64_t position_end;
     uint64_t record_tokens[2];
+    int64_t submitted_ns;
 } commit;
 
 struct tpc_journal {
@@ -309,6 +310,7 @@ static int submit(tpc_journal *journal, uint64_t sequence) {
         written->completions_left = 2;
     }
     written->state = COMMIT_SUBMITTED;
+    written->submitted_ns = tpc_ring_now_ns(journal->ring);
     journal->in_flight++;
     journal->sequence_submit = sequence + 1;
     journal->statistics.bytes_written += length;
@@ -423,6 +425,7 @@ static void journal_completion(void *context, uint64_t user_data, int32_t result
     if (--written->completions_left)
         return;
     journal->in_flight--;
+    journal->statistics.commit_spans[tpc_span_of(tpc_ring_now_ns(journal->ring) - written->submitted_ns)]++;
     written->state = written->error ? COMMIT_FAILED : COMMIT_WRITTEN;
     if (written->error && !journal->error)
         journal->error = written->error;

@@ -23,6 +23,13 @@ struct io_uring_cqe;
 
 #include "cdef/20_ring.h"
 
+/* Where a time is counted in an array of TPC_SPANS: [i] has those of less than 2^i us, the last one all longer ones too. */
+static inline unsigned tpc_span_of(int64_t ns) {
+    unsigned place = 0;
+    for (int64_t us = ns / 1000; us > 0 && place < TPC_SPANS - 1; us >>= 1) place++;
+    return place;
+}
+
 /* Kinds of completions. TPC_KIND_PYTHON is the ring's own table of operations that Python awaits. */
 enum tpc_kind {
     TPC_KIND_NONE = 0,     /* nobody waits: cancels, wake-ups that are counted only */

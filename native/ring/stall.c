@@ -26,12 +26,6 @@ void tpc_stall_free(tpc_ring *ring) {
     pthread_mutex_destroy(&ring->stall.lock);
 }
 
-static unsigned span_of(int64_t ns) {
-    unsigned place = 0;
-    for (int64_t us = ns / 1000; us > 0 && place < 15; us >>= 1) place++;
-    return place;
-}
-
 void tpc_stall_enter(tpc_ring *ring, int64_t now_ns) {
     tpc_stall_watch *stall = &ring->stall;
     int64_t since = atomic_load_explicit(&stall->python_since_ns, memory_order_relaxed);
@@ -39,7 +33,7 @@ void tpc_stall_enter(tpc_ring *ring, int64_t now_ns) {
     if (since == 0) return;
     int64_t took = now_ns - since;
     ring->statistics.python_ns += took;
-    ring->statistics.python_spans[span_of(took)]++;
+    ring->statistics.python_spans[tpc_span_of(took)]++;
     if (stall->threshold_ns == 0 || took <= stall->threshold_ns) return;
     ring->statistics.stalls++;
     if (took > ring->statistics.stall_ns_max) ring->statistics.stall_ns_max = took;

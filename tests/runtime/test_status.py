@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.broker_process import TpcBroker, run_command
-from tpc_broker.runtime.status import SOCKET_NAME, BrokerStatus, bind_status, socket_address, status_report
+from tpc_broker.runtime.status import SOCKET_NAME, BrokerStatus, _within, bind_status, socket_address, status_report
 
 EXIT_CANNOT_RUN = 2
 RECORDS = 40
@@ -81,7 +81,10 @@ def test_the_counters_are_those_of_what_was_done(used: TpcBroker) -> None:
     assert total(found, "plane", "produces_taken") > 0
     left = sum(sum(core["counters"]["fetches_left"].values()) for core in found["cores"])
     assert total(found, "fetches", "taken") + left > 0
-    assert total(found, "journal", "commits_durable") > 0
+    for core in found["cores"]:
+        counters = core["counters"]
+        assert sum(counters["commit_spans"]) == counters["journal"]["commits_durable"] > 0
+        assert counters["commit_spans"][0] == 0, "no disk writes within a microsecond"
     assert total(found, "connections", "requests") > RECORDS
     assert all(core["counters"]["ring"]["turns"] > 0 for core in found["cores"])
 
@@ -93,7 +96,7 @@ def test_the_text_has_the_same_figures(used: TpcBroker) -> None:
     text = done.stdout
     assert text.count("core ") == 2
     assert all(f"{count:,} answered in C" in text for count in taken)
-    assert all(word in text for word in ("produce", "fetch", "sessions", "journal", "loop"))
+    assert all(word in text for word in ("% within", "produce", "fetch", "sessions", "journal", "loop"))
 
 
 def test_a_core_that_was_started_again_counts_from_0(broker: TpcBroker) -> None:
@@ -163,6 +166,19 @@ def test_a_socket_that_a_killed_broker_left_is_replaced(broker: TpcBroker) -> No
 def test_where_no_socket_can_be_made_the_broker_runs_without(tmp_path: Path) -> None:
     (tmp_path / SOCKET_NAME).mkdir()
     assert bind_status(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("spans", "text"),
+    [
+        ([0] * 16, ""),
+        ([0, 0, 99, 1] + 12 * [0], ", 99 % within 4 us"),
+        ([0, 0, 98, 2] + 12 * [0], ", 99 % within 8 us"),
+        (15 * [1] + [100], ", over 1 % longer than 16,384 us"),
+    ],
+)
+def test_spans_are_told_as_the_time_that_99_percent_keep(spans: list[int], text: str) -> None:
+    assert _within(spans) == text
 
 
 def test_cores_that_are_down_or_starting_are_named() -> None:

@@ -21,7 +21,8 @@ Numbers = dict[str, int]
 class CoreCounters(TypedDict):
     """`plane`, `journal`, `ring`: fields of the C structures `tpc_plane_statistics`, `tpc_journal_statistics`,
     `tpc_ring_statistics`. `fetches`: of `FetchStatistics`; `fetches_left`: to Python, by reason. `connections`: of
-    `ConnectionStatistics`; `closed`: by reason.
+    `ConnectionStatistics`; `closed`: by reason. `python_spans`: how often Python took how long between two visits of C,
+    [i] less than 2^i us, the last one all longer times too; `commit_spans`: the same of the journal's commits.
     """
 
     plane: Numbers
@@ -31,6 +32,8 @@ class CoreCounters(TypedDict):
     connections: Numbers
     closed: Numbers
     ring: Numbers
+    python_spans: list[int]
+    commit_spans: list[int]
 
 
 class CoreStatus(TypedDict):
@@ -49,6 +52,8 @@ def core_counters(ring: Ring, connections: Connections, plane: RingDataPlane) ->
     left = fetches.pop("left")
     counted: dict[str, Any] = asdict(connections.statistics())
     closed = counted.pop("closed_by_reason")
+    looped: dict[str, Any] = asdict(ring.statistics())
+    python_spans = list(looped.pop("python_spans"))
     return CoreCounters(
         plane=plane.plane_statistics(),
         journal=plane.journal_statistics(),
@@ -56,5 +61,7 @@ def core_counters(ring: Ring, connections: Connections, plane: RingDataPlane) ->
         fetches_left=left,
         connections=counted,
         closed={reason.name.lower(): count for reason, count in closed.items()},
-        ring=asdict(ring.statistics()),
+        ring=looped,
+        python_spans=python_spans,
+        commit_spans=plane.commit_spans(),
     )

@@ -290,8 +290,14 @@ class RingDataPlane:
         return _numbers("tpc_plane_statistics", lib.tpc_plane_get_statistics, self._plane)
 
     def journal_statistics(self) -> dict[str, int]:
-        """The fields of `tpc_journal_statistics`."""
+        """The fields of `tpc_journal_statistics` that are numbers."""
         return _numbers("tpc_journal_statistics", lib.tpc_journal_get_statistics, self._journal)
+
+    def commit_spans(self) -> list[int]:
+        """How many commits took how long: [i] less than 2^i us; the last one has all longer ones too."""
+        values = ffi.new("tpc_journal_statistics *")
+        lib.tpc_journal_get_statistics(self._journal, values)
+        return list(values.commit_spans)
 
     # -- partitions --------------------------------------------------------------------------------------------------
 
@@ -552,7 +558,8 @@ def _text(text: str, kept: list[Any]) -> tuple[Any, int]:
 def _numbers(structure: str, read: Callable[[Any, Any], None], of: Any) -> dict[str, int]:
     values = ffi.new(f"{structure} *")
     read(of, values)
-    return {name: int(getattr(values, name)) for name, _ in ffi.typeof(structure).fields}
+    plain = [name for name, field in ffi.typeof(structure).fields if field.type.kind == "primitive"]
+    return {name: int(getattr(values, name)) for name in plain}
 
 
 def _check(result: int, what: str) -> None:

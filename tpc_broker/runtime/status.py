@@ -131,7 +131,7 @@ def _core_lines(core: CoreStatus) -> list[str]:
 
 
 def _sections(counters: CoreCounters) -> list[tuple[str, str]]:
-    return [*_of_requests(counters), *_of_storage(counters), ("loop", _of_loop(counters["ring"]))]
+    return [*_of_requests(counters), *_of_storage(counters), ("loop", _of_loop(counters))]
 
 
 def _of_requests(counters: CoreCounters) -> list[tuple[str, str]]:
@@ -167,7 +167,8 @@ def _of_storage(counters: CoreCounters) -> list[tuple[str, str]]:
         f"appended; {_bytes(fetches['record_bytes'])} fetched, {_bytes(fetches['segment_bytes'])} of it from segments"
     )
     commits = (
-        f"{_counted(journal['commits_durable'], 'commit')}, {_bytes(journal['bytes_written'])} written, "
+        f"{_counted(journal['commits_durable'], 'commit')}{_within(counters['commit_spans'])}, "
+        f"{_bytes(journal['bytes_written'])} written, "
         f"{journal['blocks_used'] / max(1, journal['region_blocks']):.0%} in use{failed}"
     )
     memory = (
@@ -177,13 +178,24 @@ def _of_storage(counters: CoreCounters) -> list[tuple[str, str]]:
     return [("partitions", partitions), ("journal", commits), ("memory", memory)]
 
 
-def _of_loop(ring: dict[str, int]) -> str:
+def _of_loop(counters: CoreCounters) -> str:
+    ring = counters["ring"]
     whole_ns = max(1, ring["wait_ns"] + ring["work_ns"] + ring["python_ns"])
     return (
         f"{ring['wait_ns'] / whole_ns:.0%} in the kernel, {ring['work_ns'] / whole_ns:.0%} in C, "
         f"{ring['python_ns'] / whole_ns:.0%} in Python; {_counted(ring['stalls'], 'stall')}, the longest turn of "
         f"Python {ring['stall_ns_max'] / 1e6:.0f} ms"
     )
+
+
+def _within(spans: list[int]) -> str:
+    """Such as `, 99 % within 256 us`; spans by powers of two of 1 us."""
+    seen = 0
+    for place, count in enumerate(spans[:-1]):
+        seen += count
+        if seen and seen >= 0.99 * sum(spans):
+            return f", 99 % within {2**place:,} us"
+    return f", over 1 % longer than {2 ** (len(spans) - 2):,} us" if sum(spans) else ""
 
 
 def _counted(number: int, what: str, ending: str = "s") -> str:

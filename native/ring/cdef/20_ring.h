@@ -45,6 +45,8 @@ typedef struct {
     void *pointer;
 } tpc_event;
 
+enum { TPC_SPANS = 16 }; /* counters of times, by powers of two of 1 us; see tpc_span_of() */
+
 typedef struct {
     uint64_t turns;              /* calls of tpc_ring_wait() */
     uint64_t enters;             /* io_uring_enter() system calls */
@@ -64,7 +66,7 @@ typedef struct {
     int64_t stall_ns_max;        /* the longest of them */
     uint64_t turns_with_events;  /* waits that ended because there was something for Python */
     uint64_t serves;             /* calls of tpc_ring_serve() that found it was time */
-    uint64_t python_spans[16];   /* times that Python took between two visits of C, by power of two: [i] of less than 2^i us */
+    uint64_t python_spans[TPC_SPANS]; /* times that Python took between two visits of C: [i] of less than 2^i us */
 } tpc_ring_statistics;
 
 /* A ring with `entries` submission entries (fewer when memlock is short), owned by the calling thread. `hidden` is a mask

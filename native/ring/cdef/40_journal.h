@@ -53,6 +53,7 @@ typedef struct {
     uint32_t commits_in_flight;
     int32_t error;               /* errno of the failure that stopped the journal, 0: it works */
     uint32_t mode;
+    uint64_t commit_spans[TPC_SPANS]; /* commits by the time from their submission until this core saw them written */
 } tpc_journal_statistics;
 
 /*
