@@ -67,6 +67,8 @@ WRITE_BEHIND_INTERVAL_S = 0.05
 """Between two rounds at least: longer runs cost less for each byte."""
 WRITE_BEHIND_LOOK_S = 0.5
 """Between two rounds at most: whatever is old enough is looked for so often."""
+MANY_AT_ONCE = 5
+"""After a round with so many partitions the next one comes soon: thousands with little each must not come together."""
 WRITE_BEHIND_AT_ONCE = 2
 """What starts together runs in one turn of Python, during which no request is answered."""
 WRITE_BEHIND_BYTES_MIN = limits.MIB
@@ -281,9 +283,9 @@ class JournalledStorage:
 
     # -- write-behind ------------------------------------------------------------------------------------------------
 
-    async def write_behind(self, *, all_of_it: bool = True) -> None:
+    async def write_behind(self, *, all_of_it: bool = True) -> int:
         """Everything that is durable now goes to the segments; without `all_of_it` what is due, and the end of a long
-        run may wait for the next time.
+        run may wait for the next time. How many partitions that were.
         """
         if all_of_it:
             handles = self._plane.dirty()
@@ -294,14 +296,15 @@ class JournalledStorage:
         if not hurries and len(dirty) <= FEW_PARTITIONS:
             for led in dirty:
                 await self._write_behind_one(led, all_of_it=all_of_it)
-            return
+            return len(dirty)
         limiter = trio.CapacityLimiter(WRITE_BEHIND_AT_ONCE)
         async with trio.open_nursery() as nursery:
             for led in dirty:
                 nursery.start_soon(self._write_behind_in_turn, led, limiter, all_of_it)
+        return len(dirty)
 
     async def _write_behind_in_turn(self, led: Led, limiter: trio.CapacityLimiter, all_of_it: bool) -> None:  # noqa: FBT001
-        async with limiter:
+        async with Taking(limiter):
             await self._write_behind_one(led, all_of_it=all_of_it)
 
     async def _write_behind_one(self, led: Led, *, all_of_it: bool) -> None:
@@ -322,6 +325,7 @@ class JournalledStorage:
             taken = self._plane.write_behind_take(led.handle, limits.WRITE_BEHIND_BYTES_MAX)
             if taken is None:
                 break
+            self._disk.let_through()
             with taken:
                 is_direct = await self._write_direct(led.files, taken)
                 if not is_direct:
@@ -333,6 +337,7 @@ class JournalledStorage:
                 break
             dirty_bytes = self._plane.dirty_bytes(led.handle)
             self._plane.write_behind_done(led.handle, end_offset)
+            self._disk.let_through()
             led.written_bytes += dirty_bytes - self._plane.dirty_bytes(led.handle)
             was_direct = is_direct
             if end_offset >= upto:
@@ -400,16 +405,17 @@ class JournalledStorage:
             nursery.start_soon(self._keep_ballast)
 
     async def _write_behind_now_and_then(self) -> None:
-        not_before_s = 0.0
+        not_before_s, look_s = 0.0, WRITE_BEHIND_LOOK_S
         while True:
             self._write_behind_due = trio.Event()
             self._plane.watch_due(WRITE_BEHIND_BYTES_MIN, DIRTY_BYTES_MAX)
-            with trio.move_on_after(WRITE_BEHIND_LOOK_S):
+            with trio.move_on_after(look_s):
                 await self._write_behind_due.wait()
             if trio.current_time() < not_before_s:
                 await trio.sleep_until(not_before_s)
             not_before_s = trio.current_time() + WRITE_BEHIND_INTERVAL_S
-            await self.write_behind(all_of_it=False)
+            many = await self.write_behind(all_of_it=False) >= MANY_AT_ONCE
+            look_s = WRITE_BEHIND_INTERVAL_S if many else WRITE_BEHIND_LOOK_S
 
     def _write_behind_is_due(self) -> None:
         self._write_behind_due.set()

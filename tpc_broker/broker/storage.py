@@ -235,6 +235,7 @@ class PartitionStorage:
                 self.folder.disk.let_through()
                 walk.take_stop(stop, self.producers, self.epochs)
             assert walk.begin == 0, (self.key, self.written_end_offset)
+            self.folder.disk.let_through()
             await self._write_blocks(staged, active.size_bytes)
             active.size_bytes, self.written_end_offset = walk.position, walk.next_offset
             if stop is WalkStop.ROLL:
