@@ -57,6 +57,8 @@ class Round:
     extra: dict[str, float] = field(default_factory=dict)
     series: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Values over time: (seconds, value)."""
+    others_cpus: float = 0.0
+    """CPUs that neither the server nor the bench kept busy meanwhile."""
 
 
 @dataclass

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from tpc_broker.bench import machine
 from tpc_broker.bench.load import LoadFailed
 from tpc_broker.bench.measured import CountsDiffer, Extent, Stage, Workload
+from tpc_broker.bench.others import Others
 from tpc_broker.bench.peers import Peer, kinds
 from tpc_broker.bench.peers.tpc import TpcPeer
 from tpc_broker.bench.results import Cell, Results
@@ -114,7 +115,10 @@ class Run:
             for workload, cell in step.workloads:
                 told(workload)
                 try:
-                    cell.rounds.append(workload.run(workload, stage))
+                    others = Others(stage.peer.server)
+                    made = workload.run(workload, stage)
+                    made.others_cpus = round(others.cpus(), 2)
+                    cell.rounds.append(made)
                 except (ServerFailed, LoadFailed, CountsDiffer) as reason:
                     self.results.skipped[f"{cell.peer} / ({workload.key})"] = str(reason)
                     return

@@ -16,6 +16,7 @@ from tpc_broker.bench.bars import (
     p99_us,
     requests_per_s,
 )
+from tpc_broker.bench.others import NOTED_FROM_CPUS
 from tpc_broker.bench.workloads import WORKLOADS
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ def words_of(cell: Cell) -> list[str]:
     words = [number(median) if median else "" for median in medians]
     words[0] += spread
     marks = ["generator at its limit"] if any(one.generator_was_limit for one in cell.rounds) else []
+    others = max(one.others_cpus for one in cell.rounds)
+    if others >= NOTED_FROM_CPUS:
+        marks.append(f"not alone: others used up to {others:.2f} CPUs")
     for name in cell.rounds[-1].extra:
         values = cell.spread(Extra(name))
         around = f" ({number(values.low)}-{number(values.high)})" if values.high > values.low else ""
