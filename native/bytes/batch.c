@@ -146,7 +146,7 @@ static int check_header(const uint8_t *batch, size_t batch_bytes, const tpc_batc
 int tpc_batch_validate(const uint8_t *records, size_t records_bytes, const tpc_batch_limits *limits,
                        tpc_batch_report *out) {
     size_t batch_bytes;
-    memset(out, 0, sizeof *out);
+    memset(out, 0, offsetof(tpc_batch_report, bad_records)); /* of which bad_records_count are filled in */
     out->flags = TPC_BATCH_TELLS_LOG_START;
     int reason = check_field(records, records_bytes, limits, &batch_bytes, out);
     if (!reason) reason = check_header(records, batch_bytes, limits, &out->header);

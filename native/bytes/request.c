@@ -36,13 +36,13 @@ static int32_t sized(wire_reader *reader, int32_t value) {
     return value;
 }
 
-static int32_t compact_size(wire_reader *reader) {
+static inline int32_t compact_size(wire_reader *reader) {
     uint32_t raw = wire_read_uvarint(reader);
     if (raw > INT32_MAX) reader->bad = true;
     return reader->bad ? -1 : (int32_t)raw - 1;
 }
 
-static const uint8_t *read_nullable_string(wire_reader *reader, bool flexible, int32_t *bytes_count) {
+static inline const uint8_t *read_nullable_string(wire_reader *reader, bool flexible, int32_t *bytes_count) {
     int32_t length = flexible ? compact_size(reader) : sized(reader, wire_read_i16(reader));
     if (length > INT16_MAX) reader->bad = true;
     const uint8_t *bytes = length < 0 ? NULL : wire_take(reader, (size_t)length);
@@ -69,7 +69,7 @@ static void read_uuid(wire_reader *reader, uint8_t out[16]) {
 }
 
 /* The count of an array that may not be null; 0 when anything is wrong. */
-static int32_t read_count(wire_reader *reader, bool flexible, size_t element_bytes_min) {
+static inline int32_t read_count(wire_reader *reader, bool flexible, size_t element_bytes_min) {
     int32_t count = flexible ? compact_size(reader) : wire_read_i32(reader);
     if (count < 0 || (size_t)count > wire_left(reader) / element_bytes_min) reader->bad = true;
     return reader->bad ? 0 : count;
@@ -94,8 +94,12 @@ static void read_tagged(wire_reader *reader, tag_reader known, void *context) {
     }
 }
 
-static void skip_tagged(wire_reader *reader, bool flexible) {
-    if (flexible) read_tagged(reader, NULL, NULL);
+static inline void skip_tagged(wire_reader *reader, bool flexible) {
+    if (!flexible) return;
+    if (__builtin_expect(!reader->bad && reader->at != reader->end && *reader->at == 0, 1))
+        reader->at++;
+    else
+        read_tagged(reader, NULL, NULL);
 }
 
 int tpc_request_header_decode(const uint8_t *frame, size_t frame_bytes, tpc_request_header *out) {

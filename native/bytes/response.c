@@ -154,11 +154,57 @@ static int produce_topics_count(const tpc_produce_result *results, int count) {
     return topics;
 }
 
+enum { PLAIN_BYTES = 64, PLAIN_NAME_BYTES_MAX = 126 };
+
+/* Nearly every answer: one partition, and nothing in it that varies in size but the topic's name. */
+static bool is_plain(int16_t version, const tpc_produce_result *result, int endpoints_count, size_t out_bytes) {
+    return version >= PRODUCE_FLEXIBLE && result->record_errors_count == 0 && result->error_message_bytes == -1 &&
+           result->topic_name_bytes <= PLAIN_NAME_BYTES_MAX && result->topic_name_bytes >= -1 && result->leader_id == -1 &&
+           result->leader_epoch == -1 && endpoints_count <= 0 && out_bytes >= PLAIN_BYTES + PLAIN_NAME_BYTES_MAX;
+}
+
+/* The same bytes as by put_produce_result() and what is around it. */
+static int64_t encode_plain(int16_t version, int32_t correlation_id, int32_t throttle_ms, const tpc_produce_result *result,
+                            uint8_t *out, uint32_t *place) {
+    uint8_t *at = out + 4;
+    wire_set_u32(at, (uint32_t)correlation_id);
+    at[4] = 0; /* no tags */
+    at[5] = 2; /* one topic */
+    at += 6;
+    if (version >= PRODUCE_TOPIC_ID) {
+        memcpy(at, result->topic_id, 16);
+        at += 16;
+    } else {
+        size_t name_bytes = result->topic_name_bytes > 0 ? (size_t)result->topic_name_bytes : 0;
+        *at++ = (uint8_t)(name_bytes + 1);
+        if (name_bytes) memcpy(at, result->topic_name, name_bytes);
+        at += name_bytes;
+    }
+    *at++ = 2; /* one partition */
+    wire_set_u32(at, (uint32_t)result->partition);
+    at += 4;
+    if (place) *place = (uint32_t)(at - out);
+    wire_set_u16(at, (uint16_t)result->error_code);
+    wire_set_u64(at + 2, (uint64_t)result->base_offset);
+    wire_set_u64(at + 10, (uint64_t)result->log_append_time_ms);
+    wire_set_u64(at + 18, (uint64_t)result->log_start_offset);
+    at += 26;
+    static const uint8_t no_errors_message_tags_tags[] = {1, 0, 0, 0};
+    memcpy(at, no_errors_message_tags_tags, 4);
+    wire_set_u32(at + 4, (uint32_t)throttle_ms);
+    at[8] = 0; /* no tags, no endpoints */
+    at += 9;
+    wire_set_u32(out, (uint32_t)(at - out - 4));
+    return at - out;
+}
+
 int64_t tpc_produce_encode(int16_t version, int32_t correlation_id, int32_t throttle_ms,
                            const tpc_produce_result *results, int results_count,
                            const tpc_node_endpoint *endpoints, int endpoints_count, uint8_t *out, size_t out_bytes,
                            uint32_t *places) {
     if (version < TPC_PRODUCE_VERSION_MIN || version > TPC_PRODUCE_VERSION_MAX) return -EPROTONOSUPPORT;
+    if (results_count == 1 && is_plain(version, results, endpoints_count, out_bytes))
+        return encode_plain(version, correlation_id, throttle_ms, results, out, places);
     if (!endpoints_fit(endpoints, endpoints_count)) return -EINVAL;
     const bool flexible = version >= PRODUCE_FLEXIBLE;
     wire_writer writer = {.out = out, .out_bytes = out_bytes};

@@ -92,6 +92,7 @@ static inline int64_t wire_read_i64(wire_reader *reader) {
 /* An unsigned LEB128 of at most `bits` bits; bits beyond are malformed. */
 static inline uint64_t wire_read_leb128(wire_reader *reader, unsigned bits) {
     uint64_t value = 0;
+    if (__builtin_expect(!reader->bad && reader->at != reader->end && *reader->at < 0x80, 1)) return *reader->at++;
     for (unsigned shift = 0; shift < bits; shift += 7) {
         if (reader->bad || reader->at == reader->end) break;
         uint8_t byte = *reader->at++;

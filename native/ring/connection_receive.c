@@ -265,7 +265,10 @@ static int check_length(int64_t announced, const tpc_connection_limits *limits) 
 static size_t take_length(connection *it, const uint8_t *data, size_t bytes) {
     size_t taken = sizeof it->length_field - it->length_have;
     if (taken > bytes) taken = bytes;
-    memcpy(it->length_field + it->length_have, data, taken);
+    if (__builtin_expect(taken == sizeof it->length_field, 1))
+        memcpy(it->length_field, data, sizeof it->length_field);
+    else
+        memcpy(it->length_field + it->length_have, data, taken);
     it->length_have += (uint8_t)taken;
     if (it->length_have < sizeof it->length_field) return taken;
     uint32_t raw;

@@ -160,6 +160,10 @@ static int queue_end_grow(const tpc_journal *journal, queue_end *end, uint32_t p
         end->open_bytes = 0;
         closes = 1;
     }
+    if (end->open_bytes && blocks_of((uint32_t)grown) == blocks_of(end->open_bytes)) { /* it has the place already */
+        end->open_bytes = (uint32_t)grown;
+        return 0;
+    }
     if (!end->open_bytes) {
         if (++end->commits_count > TPC_JOURNAL_COMMITS_MAX)
             return -EAGAIN;

@@ -35,11 +35,23 @@ tpc_partition *tpc_partition_of(const tpc_plane *plane, uint64_t handle) {
     return plane->slots[slot].partition;
 }
 
+enum { WORD_BYTES = sizeof(uint64_t) };
+
+static inline uint64_t mix(uint64_t hash, const uint8_t *bytes, uint32_t count) {
+    uint64_t word = 0;
+    memcpy(&word, bytes, count);
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+    return hash ^ hash >> 32;
+}
+
 static uint64_t hash_bytes(const uint8_t *bytes, uint32_t count, int32_t index) {
-    uint64_t hash = 0xcbf29ce484222325ull ^ (uint32_t)index;
-    for (uint32_t i = 0; i < count; i++)
-        hash = (hash ^ bytes[i]) * 0x100000001b3ull;
-    return hash ^ (hash >> 29);
+    uint64_t hash = 0xcbf29ce484222325ull ^ (uint64_t)(uint32_t)index << 32 ^ count;
+    const uint8_t *end = bytes + count;
+    for (; end - bytes >= WORD_BYTES; bytes += WORD_BYTES)
+        hash = mix(hash, bytes, WORD_BYTES);
+    if (bytes == end)
+        return hash;
+    return count >= WORD_BYTES ? mix(hash, end - WORD_BYTES, WORD_BYTES) : mix(hash, bytes, count);
 }
 
 static tpc_partition *find_name(const tpc_plane *plane, const uint8_t *name, uint32_t name_bytes, int32_t index) {

@@ -73,8 +73,8 @@ int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce
                    tpc_batch_report *report, tpc_append_result *result) {
     *result = (tpc_append_result){.base_offset = -1, .next_offset = -1, .append_ms = -1};
     result->relaxed = (partition->flags & TPC_PARTITION_RELAXED) != 0;
-    memset(report, 0, sizeof *report);
     if (partition->flags & TPC_PARTITION_INTERNAL) {
+        memset(report, 0, sizeof *report);
         result->error_code = ERROR_INVALID_TOPIC_EXCEPTION;
         return 0;
     }

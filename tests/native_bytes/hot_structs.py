@@ -211,8 +211,13 @@ def encode_produce(message, version, correlation_id, room=None):
     arguments = (version, correlation_id, message.throttle_time_ms, results, len(flat), endpoints, len(endpoints))
     needed = lib.tpc_produce_encode(*arguments, ffi.NULL, 0, ffi.NULL)
     out = ffi.new("uint8_t[]", needed if room is None else max(room, 1))
-    took = lib.tpc_produce_encode(*arguments, out, needed if room is None else room, ffi.NULL)
+    places, places_with_room = ffi.new("uint32_t[]", len(flat)), ffi.new("uint32_t[]", len(flat))
+    took = lib.tpc_produce_encode(*arguments, out, needed if room is None else room, places)
     assert took == needed
+    if room is None:  # short answers have a way of their own when there is room to spare
+        spacious = ffi.new("uint8_t[]", needed + 256)
+        assert lib.tpc_produce_encode(*arguments, spacious, needed + 256, places_with_room) == needed
+        assert (ffi.buffer(spacious, needed)[:], list(places)) == (ffi.buffer(out)[:], list(places_with_room))
     return bytes(ffi.buffer(out)) if room is None else took
 
 

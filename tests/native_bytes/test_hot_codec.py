@@ -191,6 +191,20 @@ def test_any_produce_response_as_the_python_codec_writes_it(given_message):
     assert encode_produce(message, version, 1)[8 + (version >= 9) :] == body
 
 
+@pytest.mark.parametrize("version", range(8, 14))
+@pytest.mark.parametrize("name", ["", "t", "t" * 126, "t" * 127, "t" * 249])
+def test_a_plain_produce_response(version, name):
+    """One partition and no errors to tell: what nearly every answer is."""
+    message = message_classes("ProduceResponse")["ProduceResponse"](throttle_time_ms=7)
+    topic = message.TopicProduceResponse(name=name, topic_id=bytes(range(16)))
+    part = message.PartitionProduceResponse(
+        index=3, error_code=2, base_offset=1 << 40, log_append_time_ms=-1, log_start_offset=5
+    )
+    topic.partition_responses.append(part)
+    message.responses.append(topic)
+    assert encode_produce(message, version, 1)[8 + (version >= 9) :] == encode("ProduceResponse", version, message)
+
+
 @settings(max_examples=150, deadline=None)
 @given(versioned("FetchResponse", 4, 18))
 def test_any_fetch_response_as_the_python_codec_writes_it(given_message):
