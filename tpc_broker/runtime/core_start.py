@@ -4,8 +4,9 @@ Recovery reads the whole journal, and the interpreter needs as long as the disk 
 else. So the kernel is asked first to bring the journal into the page cache, by a thread beside the imports. That is a
 hint and nothing more: what recovery reads is checked there, and where the hint cannot be given it reads from the disk.
 
-The journal's lock is held meanwhile. An earlier life's ring may still write past the page cache, and what is brought in
-beside such a write could stay there as it was before. A lock that is not free at once means no hint.
+An earlier life's ring may still write past the page cache, and what is brought in beside such a write could stay there
+as it was before. So the journal's lock is looked at first: when it is not free, there is no hint. When it is, that ring
+is gone, and this process's own does not write before recovery has read everything.
 """
 
 from __future__ import annotations
@@ -45,20 +46,18 @@ def stretches_to_read(superblock: Superblock) -> list[tuple[int, int]]:
 def read_ahead(data: Path, core: CoreId) -> int:
     """Have a core's journal read into the page cache; of how many bytes the kernel was told.
 
-    None when there is no journal yet, when somebody holds its lock, or when it needs no replay.
+    0 when there is no journal yet, when somebody holds its lock, or when it needs no replay.
     """
     folder = data / "journals"
     try:
         lock = os.open(folder / journal_lock_name(core), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return 0
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(lock)
         return _advise(folder / journal_file_name(core))
     except (OSError, JournalUnreadableError):  # recovery comes to it, and says it better
         return 0
-    finally:
-        os.close(lock)
 
 
 def _advise(path: Path) -> int:
