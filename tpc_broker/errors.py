@@ -33,3 +33,7 @@ class PartitionOfflineError(Exception):
 
 class PartitionNotMadeError(PartitionOfflineError):
     """Its files could not be made now (no space, or the deleted topic's folder is still there); it is tried again."""
+
+
+class StorageFailedError(Exception):
+    """A write or sync of a partition failed, or it was taken offline; the message says which and why."""

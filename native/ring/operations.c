@@ -533,3 +533,22 @@ int64_t tpc_operation_timeout(tpc_ring *ring, uint64_t token, int64_t timeout_ns
 }
 
 int tpc_syncfs(int fd) { return syncfs(fd) < 0 ? -errno : 0; }
+
+static int write_whole(const tpc_file_write *write) {
+    uint64_t done = 0;
+    while (done < write->data_bytes) {
+        ssize_t count = pwrite(write->fd, (const uint8_t *)write->data + done, write->data_bytes - done,
+                               write->position + (int64_t)done);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count <= 0)
+            return count < 0 ? -errno : -EIO;
+        done += (uint64_t)count;
+    }
+    return 0;
+}
+
+void tpc_write_many(tpc_file_write *writes, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++)
+        writes[i].result = write_whole(&writes[i]);
+}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import trio
 
+from tests.broker.plain_disk import outcome
 from tpc_broker.broker.ports import FileStatus, FileSystemStatus, FolderContents
 
 SECTOR_BYTES = 512
@@ -190,6 +191,9 @@ class FakeDisk:
             lambda: inode.change(("write", position, data)),
             lambda: inode.change(("write", position, data[: len(data) // 2])),
         )
+
+    async def write_many(self, writes):
+        return [await outcome(self.writev(fd, [data], position)) for fd, data, position in writes]
 
     async def durable_write(self, fd, data, position):
         await trio.lowlevel.checkpoint()

@@ -8,6 +8,15 @@ from tpc_broker.broker.ports import FileStatus, FileSystemStatus
 from tpc_broker.runtime.disk import read_folders
 
 
+async def outcome(write):
+    """The error that a write ended with, or None."""
+    try:
+        await write
+    except OSError as error:
+        return error
+    return None
+
+
 class PlainDisk:
     def let_through(self):
         pass
@@ -35,6 +44,9 @@ class PlainDisk:
 
     async def writev(self, fd, buffers, position):
         os.pwritev(fd, buffers, position)
+
+    async def write_many(self, writes):
+        return [await outcome(self.writev(fd, [data], position)) for fd, data, position in writes]
 
     async def fdatasync(self, fd):
         os.fdatasync(fd)

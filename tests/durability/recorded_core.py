@@ -91,6 +91,16 @@ class RecordingDisk(RingDisk):
         await super().writev(fd, buffers, position)
         self._done(token)
 
+    async def write_many(self, writes):
+        tokens = [
+            lib.tpc_disk_record_write(fd, ffi.from_buffer(data), len(data), position, 0)
+            for fd, data, position in writes
+        ]
+        outcomes = await super().write_many(writes)
+        for token in tokens:
+            self._done(token)
+        return outcomes
+
     async def fdatasync(self, fd):
         token = lib.tpc_disk_record_flush(fd, lib.TPC_DISK_RECORD_DATA_ONLY)
         await super().fdatasync(fd)
@@ -273,6 +283,7 @@ def main(folder: str, record: str, seed: str, mutant: str, mode: str) -> None:
     if mutant == "checkpoint before data":
         storage_checkpoint.Checkpointer._capture_and_sync = _capture_without_sync
     storage.DIRECT_BYTES_MIN = core_storage.WRITE_BEHIND_BYTES_MIN = DIRECT_BYTES_MIN
+    core_storage.FEW_PARTITIONS = 1
     if mutant == "direct is durable":
         storage_segments.SegmentFolder.write_direct = _write_direct_and_forget
     for name in ("journals", "topics"):

@@ -46,6 +46,7 @@ from tpc_broker.broker.storage_folders import (
     remove_folder,
 )
 from tpc_broker.broker.storage_recovery import OfflinePartition, RecoveredCore, rewrite_partition
+from tpc_broker.broker.storage_runs import ShortRunWriter
 from tpc_broker.broker.taking import Taking
 from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError
 from tpc_broker.log.files import partition_folder_name
@@ -170,6 +171,7 @@ class JournalledStorage:
         self._doomed_folders: list[tuple[int, Path]] = []
         self._staging: list[memoryview] = []
         self._staging_limit = trio.CapacityLimiter(DIRECT_WRITES_AT_ONCE)
+        self._short_runs = ShortRunWriter(plane, disk, self._led, self._write_behind_failed)
         plane.on_due(self._write_behind_is_due)
         plane.on_room_low(self._room_is_low)
         plane.on_journal_space(self._want_checkpoint)
@@ -292,6 +294,8 @@ class JournalledStorage:
         else:
             handles = self._plane.dirty_due(WRITE_BEHIND_BYTES_MIN, WRITE_BEHIND_AGE_S, DIRTY_BYTES_MAX)
         dirty = [led for handle in handles if (led := self._led.get(handle)) is not None and led.files.failed is None]
+        if len(dirty) > FEW_PARTITIONS:
+            dirty = await self._short_runs.write(dirty, self._make_room_ahead)
         hurries = any(self._plane.dirty_bytes(led.handle) >= HURRY_BYTES for led in dirty)
         if not hurries and len(dirty) <= FEW_PARTITIONS:
             for led in dirty:

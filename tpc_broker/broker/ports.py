@@ -49,6 +49,14 @@ class FileSystemStatus(NamedTuple):
     available_bytes: int
 
 
+class FileWrite(NamedTuple):
+    """Bytes for a place in an open file."""
+
+    fd: int
+    data: Buffer
+    position: int
+
+
 class Disk(Protocol):
     """Asynchronous file operations. A write is whole or raises; a short one is finished or becomes an OSError.
 
@@ -80,6 +88,10 @@ class Disk(Protocol):
     async def write_at(self, fd: int, data: Buffer, position: int) -> None: ...
 
     async def writev(self, fd: int, buffers: Sequence[Buffer], position: int) -> None: ...
+
+    async def write_many(self, writes: Sequence[FileWrite]) -> list[OSError | None]:
+        """Write to many files, in any order; what came of each. One that fails does not keep the others."""
+        ...
 
     async def durable_write(self, fd: int, data: Buffer, position: int) -> None:
         """Written and on the disk (RWF_DSYNC, or write and fdatasync)."""
@@ -309,6 +321,10 @@ class Taken(Protocol):
 
     def whole_bytes(self, bytes_max: int) -> int:
         """Of the leading batches that lie wholly in the first so many bytes."""
+        ...
+
+    def release(self) -> None:
+        """What the context does at its end, for those who keep them longer than a block."""
         ...
 
     def __enter__(self) -> Self: ...

@@ -42,7 +42,9 @@ import trio
 
 from tpc_broker.broker.ports import SegmentWindow
 from tpc_broker.broker.storage_files import DIRECT_BLOCK_BYTES
+from tpc_broker.broker.storage_runs import ShortRuns
 from tpc_broker.broker.storage_segments import Segment, SegmentFolder
+from tpc_broker.errors import StorageFailedError as StorageFailedError  # noqa: PLC0414 (its callers look for it here)
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchHeader, decode_header
 from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.epochs import LeaderEpochs
@@ -73,10 +75,6 @@ DIRECT_BYTES_MIN: Final = 256 * 1024
 """Shorter runs go through the page cache."""
 
 
-class StorageFailedError(Exception):
-    """A write or sync of this partition failed, or it was taken offline; the message says which and why."""
-
-
 class OffsetOutOfRangeError(LookupError):
     """No segment holds the offset: it lies in front of the first one."""
 
@@ -100,7 +98,7 @@ class StorageStatistics:
     failed: str | None
 
 
-class PartitionStorage:
+class PartitionStorage(ShortRuns):
     """See the module's theory. Made by `create`, or by recovery from a checkpoint."""
 
     def __init__(

@@ -94,6 +94,18 @@ class FileCache:
         if len(self._files) > self._look_above:
             await self._close_idle()
 
+    def begin_use_nowait(self, path: Path) -> OpenFile | None:
+        """The file if it is open, kept so until `end_use_nowait`. Nobody may forget it meanwhile."""
+        file = self._files.get(path)
+        if file is not None:
+            self._files.move_to_end(path)
+            file.users += 1
+        return file
+
+    def end_use_nowait(self, file: OpenFile) -> None:
+        assert not file.forgotten, file.path
+        file.users -= 1
+
     async def direct_descriptor(self, file: OpenFile) -> int | None:
         """Of a file in use, for direct writes; None where the file system refuses them."""
         if file.direct_fd < 0 and not self.direct_refused:

@@ -95,6 +95,15 @@ class SegmentFolder:
                 self.names_changed = True
             await self.disk.writev(file.fd, buffers, position)
 
+    def begin_write(self, name: str, position: int) -> OpenFile | None:
+        """A file that the caller is going to write to at a position, if it is open (`FileCache.begin_use_nowait`)."""
+        file = self.files.begin_use_nowait(self.path / name)
+        if file is not None:
+            file.dirty = True
+            self._written.add(name)
+            self.names_changed |= position == 0
+        return file
+
     async def write_direct(self, name: str, data: memoryview, position: int) -> None:
         """The same past the page cache: address, length and position are multiples of DIRECT_BLOCK_BYTES.
 

@@ -116,6 +116,10 @@ class TakenBatches:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give the references back: what the context does at its end."""
         lib.tpc_tail_batches_release(self._batches, self._count)
         self._arrays.append(self._batches)
 

@@ -61,3 +61,15 @@ int tpc_operation_cancel(tpc_ring *ring, int64_t operation);
 
 /* syncfs(2), which Python 3.11 lacks; for a helper thread. 0 or -errno. */
 int tpc_syncfs(int fd);
+
+/* Bytes for a place in a file. `result`: 0 or -errno. */
+typedef struct {
+    int64_t position;
+    const void *data;
+    uint64_t data_bytes;
+    int32_t fd;
+    int32_t result;
+} tpc_file_write;
+
+/* Carries out all of them by pwrite(2), one after the other; for a helper thread. A short write is gone on with. */
+void tpc_write_many(tpc_file_write *writes, uint32_t count);
