@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tpc_broker.broker.ports import Disk
+from tpc_broker.broker.ports import Disk, FileWrite
 from tpc_broker.runtime import disk as disk_module
 from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.disk import RingDisk
@@ -182,3 +182,24 @@ def test_close_closes_also_in_a_cancelled_task(run, tmp_path):
             os.fstat(fd)
 
     run(main)
+
+
+def test_many_writes_in_one_job_and_what_came_of_each(run, tmp_path):
+    async def main(disk):
+        fds = [await disk.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT) for number in range(3)]
+        read_only = await disk.open(tmp_path / "0", os.O_RDONLY)
+        writes = [
+            FileWrite(fds[0], b"first", 2),
+            FileWrite(read_only, b"refused", 0),
+            FileWrite(fds[1], memoryview(bytearray(b"x" * 3_000_000)), 0),
+            FileWrite(fds[2], b"", 0),
+            FileWrite(fds[0], b"second", 7),
+        ]
+        outcomes = await disk.write_many(writes)
+        assert [error and error.errno for error in outcomes] == [None, errno.EBADF, None, None, None]
+        assert await disk.write_many([]) == []
+        for fd in (*fds, read_only):
+            await disk.close(fd)
+
+    run(main)
+    assert [(tmp_path / str(number)).read_bytes() for number in range(3)] == [b"\0\0firstsecond", b"x" * 3_000_000, b""]

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tpc_broker.log.producer_state import ProducerState
     from tpc_broker.log.segment import LogSettings
 
-SHORT_RUN_BYTES_MAX: Final = 256 * limits.KIB
-"""Longer ones are worth a task of their own, and go past the page cache."""
+SHORT_RUN_BYTES_MAX: Final = 192 * limits.KIB
+"""Longer ones are worth a task of their own; they go past the page cache, unless the file system refuses that."""
 RUNS_TOGETHER: Final = 32
 """In one job of a helper thread."""
 
@@ -143,7 +143,10 @@ class ShortRunWriter:
         self._failed = failed
 
     async def write(self, dirty: Sequence[Led], written: Callable[[Led, int], Awaitable[None]]) -> list[Led]:
-        """Those that are left to be written one by one; `written` is called with the bytes of each other one."""
+        """Those that are left to be written one by one: of the others all is written that was durable before.
+
+        `written` is called with the bytes of each that something was written of.
+        """
         left: list[Led] = []
         for first in range(0, len(dirty), RUNS_TOGETHER):
             begun: list[_Begun] = []
@@ -159,8 +162,11 @@ class ShortRunWriter:
             errors = await self._disk.write_many([one.run.write for one in begun])
             for one, error in zip(begun, errors, strict=True):
                 written_bytes = await self._end(one, error)
-                if written_bytes is not None:
-                    await written(one.led, written_bytes)
+                if written_bytes is None:
+                    continue
+                if one.run.end_offset < one.taken.end_offset:  # a roll is due
+                    left.append(one.led)
+                await written(one.led, written_bytes)
         return left
 
     def _begin(self, led: Led) -> _Begun | None:
@@ -170,7 +176,7 @@ class ShortRunWriter:
             return None
         taken, run = self._plane.write_behind_take(led.handle, limits.WRITE_BEHIND_BYTES_MAX), None
         try:
-            if taken is not None and taken.size < SHORT_RUN_BYTES_MAX and len(buffers := taken.buffers) == 1:
+            if taken is not None and self._is_short(led, taken) and len(buffers := taken.buffers) == 1:
                 run = led.files.begin_run(buffers[0])
         finally:
             if run is None:
@@ -178,6 +184,10 @@ class ShortRunWriter:
                     taken.release()
                 led.lock.release()
         return None if taken is None or run is None else _Begun(led, taken, run)
+
+    @staticmethod
+    def _is_short(led: Led, taken: Taken) -> bool:
+        return taken.size < SHORT_RUN_BYTES_MAX and not led.files.direct_reach(taken.size)
 
     async def _end(self, one: _Begun, error: OSError | None) -> int | None:
         """How many bytes are in the segment now; None: the partition has failed, or is gone."""

@@ -21,8 +21,10 @@ import trio
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
 from tpc_broker.broker.ports import AppendResult, Bounds, JournalPlace, JournalUse, ProduceLeft, Verdict
+from tpc_broker.broker.storage_runs import SHORT_RUN_BYTES_MAX
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka.encoder import Opaque
+from tpc_broker.log.batch import BATCH_HEADER_BYTES
 from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES
 from tpc_broker.runtime.connections import Frame, FrameSlice
 from tpc_broker.runtime.fetches import BegunFetch, FetchStatistics, fetch_statistics
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 READ_SLICES_MAX: Final = lib.TPC_READ_BATCHES_MAX
 WRITE_BEHIND_BATCHES_MAX: Final = 4096
+assert WRITE_BEHIND_BATCHES_MAX * BATCH_HEADER_BYTES > SHORT_RUN_BYTES_MAX, "a short run is taken whole"
 DIRTY_MAX: Final = 65536
 COPIED_READ_BYTES_MAX: Final = 64 * 1024
 """Reads up to this size are copied, which is cheaper than keeping references."""
