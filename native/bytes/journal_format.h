@@ -33,7 +33,19 @@ enum tpc_journal_kind {
     TPC_JOURNAL_LOG_START = 4,         /* offset: the new log start offset */
     TPC_JOURNAL_PARTITION_DELETED = 5,
     TPC_JOURNAL_NOTE = 6,              /* payload: opaque to the journal */
+    TPC_JOURNAL_STRAIGHT = 7,          /* offset, argument: of one batch; payload: tpc_journal_straight_header, then the
+                                        * bytes in front of and behind those that are in the segment */
 };
+
+/* A batch whose whole blocks are in a segment, and were on the disk before this entry was written. */
+typedef struct __attribute__((packed)) {
+    int64_t segment_base_offset;
+    int64_t position;          /* of the batch in the segment's file */
+    uint32_t batch_bytes;
+    uint32_t head_bytes;       /* the batch's first bytes: in this entry */
+    uint32_t tail_bytes;       /* its last bytes: in this entry, behind the first ones */
+    uint32_t header_crc;       /* CRC-32C of the batch's header, which has that of its records */
+} tpc_journal_straight_header;
 
 typedef struct __attribute__((packed)) {
     uint32_t magic;
@@ -65,6 +77,7 @@ typedef struct __attribute__((packed)) {
 
 _Static_assert(sizeof(tpc_journal_commit_header) == 96, "the commit header is 96 bytes");
 _Static_assert(sizeof(tpc_journal_entry_header) == 48, "the entry header is 48 bytes");
+_Static_assert(sizeof(tpc_journal_straight_header) == 32, "the header of a straight entry is 32 bytes");
 
 static inline uint32_t tpc_journal_aligned_bytes(uint32_t bytes) {
     return (bytes + TPC_JOURNAL_ENTRY_ALIGNMENT - 1) & ~(TPC_JOURNAL_ENTRY_ALIGNMENT - 1);

@@ -129,7 +129,12 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
                            .base_offset = partition->log_end_offset,
                            .next_offset = partition->log_end_offset + header->last_offset_delta + 1};
     error = stamp(partition, batch, header);
-    if (error == 0)
+    tpc_placed_batch placed = {.base_offset = kept.base_offset, .next_offset = kept.next_offset,
+                               .batch = batch->batch, .bytes = batch->bytes};
+    bool straight = partition->placement && error == 0 && tpc_placement_takes(plane, partition, &placed);
+    if (straight)
+        error = tpc_placement_append(plane, partition, &placed, &kept.sequence);
+    else if (error == 0)
         error = tpc_journal_append(plane->journal, TPC_JOURNAL_APPEND, partition->topic_id, partition->index,
                                    kept.base_offset, kept.next_offset, batch->batch, batch->bytes, &kept.sequence);
     if (error < 0) {
@@ -137,7 +142,11 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
         tpc_batch_stamp(batch->batch, 0, -1); /* as the client sent it, for another try */
         return error;
     }
+    kept.straight_block = placed.first_block;
+    kept.straight_blocks = placed.blocks;
     tpc_tail_add(plane, partition, &kept);
+    if (partition->placement)
+        tpc_placement_follow(partition, &placed);
     undurable_keep(plane, partition, undurable, &kept, header->producer_id);
     if (header->producer_id >= 0)
         tpc_producers_accept(&partition->producers, header, kept.base_offset, batch->now_ms);
@@ -298,6 +307,7 @@ static void undo(tpc_plane *plane, const tpc_undurable *undone) {
 void tpc_append_failed(void *context, uint64_t first_failed_sequence, int error) {
     (void)error;
     tpc_plane *plane = context;
+    tpc_placements_close_all(plane);
     while (plane->undurable_last) {
         undo(plane, plane->undurable_last);
         undurable_unlink(plane, plane->undurable_last);

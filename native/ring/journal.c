@@ -7,8 +7,11 @@
  * waits for no one, and what arrives during a write shares the next. When a write has ended, the next one is submitted
  * before anything that has become durable is answered. A commit is closed early only when it is full.
  *
- *   OPEN -> CLOSED -> SUBMITTED -> WRITTEN -> gone (durable)
- *                               -> FAILED
+ *   OPEN -> CLOSED -> [STRAIGHT -> PLACED ->] SUBMITTED -> WRITTEN -> gone (durable)
+ *                      -> FAILED                        -> FAILED
+ *
+ * A commit with batches that are written once (straight.h) first writes these to their segments (STRAIGHT). It is sealed
+ * and submitted when all of that is on the disk (PLACED), so that its entries prove it; younger commits wait so long.
  *
  * Durable is the contiguous prefix of WRITTEN. A result that is not the full length is a failure. From the first
  * failure nothing more is submitted or accepted. Commits older than the failed one may still become durable; when no
@@ -32,16 +35,18 @@
 #include "bytes.h"
 #include "journal_format.h"
 #include "recorder.h"
+#include "straight.h"
 
 #define BLOCK_BYTES TPC_JOURNAL_BLOCK_BYTES
 #define COMMIT_BYTES_DEFAULT (1u << 20)
+#define STRAIGHT_BYTES_DEFAULT (256u << 20)
 #define BUFFERS_POOLED_DEFAULT 4u
 #define BUFFERS_POOLED_MAX 64u
 
-enum commit_state { COMMIT_OPEN, COMMIT_CLOSED, COMMIT_SUBMITTED, COMMIT_WRITTEN, COMMIT_FAILED };
+enum commit_state { COMMIT_OPEN, COMMIT_CLOSED, COMMIT_STRAIGHT, COMMIT_PLACED, COMMIT_SUBMITTED, COMMIT_WRITTEN, COMMIT_FAILED };
 
-/* The two completions of a linked write and fdatasync are told apart by the low bit of the index. */
-enum { PART_WRITE = 0, PART_FLUSH = 1 };
+/* The two completions of a linked write and fdatasync are told apart by the low bit of the index. Straight writes follow. */
+enum { PART_WRITE = 0, PART_FLUSH = 1, STRAIGHT_INDEX = 2 * TPC_JOURNAL_COMMITS_MAX };
 
 typedef struct {
     uint8_t *data;           /* block-aligned */
@@ -56,6 +61,7 @@ typedef struct {
     uint64_t position_end;
     uint64_t record_tokens[2];
     int64_t submitted_ns;
+    tpc_straight_set *straight; /* NULL: nothing of it is written straight */
 } commit;
 
 struct tpc_journal {
@@ -73,7 +79,10 @@ struct tpc_journal {
     tpc_journal_place durable;
     uint64_t watched;            /* highest sequence somebody in Python waits for */
     uint64_t reported;
-    uint32_t in_flight;
+    uint32_t in_flight;          /* with the one whose straight writes are under way */
+    uint32_t straight_in_flight; /* 0 or 1 */
+    tpc_straight_pool straight_pool;
+    uint64_t straight_bytes, straight_bytes_durable, straight_bytes_at_place, straight_bytes_recycled;
     uint32_t mutants;
     int32_t error;               /* != 0 from the first failure to the reopen */
     bool failure_told;
@@ -239,6 +248,45 @@ int tpc_journal_append(tpc_journal *journal, int32_t kind, const uint8_t *topic_
     return 0;
 }
 
+/* ---- written once ---- */
+
+/* The open commit when an entry with such a payload would join it; else NULL. */
+static commit *commit_joined(const tpc_journal *journal, uint32_t payload_bytes) {
+    queue_end end = queue_end_of(journal);
+    if (!end.open_bytes || queue_end_grow(journal, &end, payload_bytes) != 0)
+        return NULL;
+    return commit_of(journal, journal->sequence_next - 1);
+}
+
+uint64_t tpc_journal_joined_sequence(const tpc_journal *journal, uint32_t payload_bytes) {
+    return commit_joined(journal, payload_bytes) ? journal->sequence_next - 1 : 0;
+}
+
+bool tpc_journal_straight_ready(tpc_journal *journal, uint32_t payload_bytes_max, uint32_t bytes) {
+    if (journal->error || journal->params.mode != TPC_JOURNAL_DIRECT_DSYNC ||
+        journal->straight_bytes - journal->straight_bytes_recycled + bytes > journal->params.straight_bytes_max)
+        return false;
+    const commit *joined = commit_joined(journal, 0);
+    if (joined && !tpc_straight_reserve(&journal->straight_pool, joined->straight, bytes))
+        return false;
+    return commit_joined(journal, payload_bytes_max) || tpc_straight_reserve(&journal->straight_pool, NULL, bytes);
+}
+
+int tpc_journal_append_straight(tpc_journal *journal, const tpc_journal_straight *straight, const uint8_t *topic_id,
+                                int32_t partition, const uint8_t *payload, uint32_t payload_bytes, uint64_t *sequence,
+                                uint8_t **staged) {
+    int result = tpc_journal_append(journal, TPC_JOURNAL_STRAIGHT, topic_id, partition, straight->offset,
+                                    straight->next_offset, payload, payload_bytes, sequence);
+    if (result < 0)
+        return result;
+    commit *open = commit_of(journal, *sequence);
+    if (!open->straight && !(open->straight = calloc(1, sizeof *open->straight)))
+        abort(); /* the entry cannot be taken back, and would name bytes that nobody writes */
+    *staged = tpc_straight_add(&journal->straight_pool, open->straight, straight->file, straight->position, straight->bytes);
+    journal->straight_bytes += straight->bytes;
+    return 0;
+}
+
 /* ---- sealing and submission ---- */
 
 static uint64_t wall_ms(void) {
@@ -323,6 +371,26 @@ static int submit(tpc_journal *journal, uint64_t sequence) {
     return 0;
 }
 
+/* As submit(), for what the commit writes straight. */
+static int submit_straight(tpc_journal *journal, uint64_t sequence) {
+    commit *placed = commit_of(journal, sequence);
+    uint32_t index = STRAIGHT_INDEX + (uint32_t)(sequence % TPC_JOURNAL_COMMITS_MAX) * TPC_STRAIGHT_WRITES_MAX;
+    if (placed->state != COMMIT_STRAIGHT) {
+        placed->state = COMMIT_STRAIGHT;
+        journal->in_flight++;
+        journal->straight_in_flight++;
+    }
+    int result = tpc_straight_submit(journal->ring, placed->straight, tpc_user_data(TPC_KIND_JOURNAL, (uint32_t)sequence, index),
+                                     !mutant(journal, TPC_MUTANT_STRAIGHT_NO_DSYNC));
+    if (result == 0)
+        journal->statistics.straight_bytes_written += placed->straight->bytes;
+    return result;
+}
+
+static bool submitted_whole(const commit *placed) {
+    return placed->straight->groups_count && placed->straight->groups_submitted == placed->straight->groups_count;
+}
+
 static uint64_t blocks_used(const tpc_journal *journal) {
     queue_end end = queue_end_of(journal);
     return end.position + blocks_of(end.open_bytes) - journal->position_recycled;
@@ -332,24 +400,54 @@ static void tell_space(tpc_journal *journal) {
     if (journal->space_told)
         return;
     uint64_t used = blocks_used(journal);
-    if (used < journal->params.space_event_blocks)
+    if (used < journal->params.space_event_blocks &&
+        journal->straight_bytes - journal->straight_bytes_recycled < journal->params.straight_bytes_max / 8 * 3)
         return;
     journal->space_told = true;
     tpc_ring_push_event(journal->ring, TPC_EVENT_JOURNAL_SPACE, 0, (int64_t)used,
                         (int64_t)journal->params.region_blocks, NULL);
 }
 
+static void straight_ended(tpc_journal *journal, commit *placed);
+
+/* Straight writes that the kernel did not take before the journal failed are not asked for any more. */
+static void abandon_straight(tpc_journal *journal) {
+    if (!journal->straight_in_flight || journal->sequence_submit == journal->sequence_next)
+        return;
+    commit *placed = commit_of(journal, journal->sequence_submit);
+    if (placed->state == COMMIT_STRAIGHT && tpc_straight_abandon(placed->straight))
+        straight_ended(journal, placed);
+}
+
+/* Whether what a commit writes straight still has to be asked for. */
+static bool needs_straight(const commit *next) {
+    return next->straight && (next->state <= COMMIT_CLOSED || (next->state == COMMIT_STRAIGHT && !submitted_whole(next)));
+}
+
 static bool may_submit(const tpc_journal *journal) {
-    return !journal->error && journal->in_flight < journal->params.commits_in_flight_max &&
-           journal->sequence_submit < journal->sequence_next;
+    if (journal->error || journal->sequence_submit == journal->sequence_next)
+        return false;
+    const commit *next = commit_of(journal, journal->sequence_submit);
+    if (needs_straight(next))
+        return true;
+    if (next->state == COMMIT_STRAIGHT && !mutant(journal, TPC_MUTANT_STRAIGHT_EARLY))
+        return false;
+    return journal->in_flight - journal->straight_in_flight < journal->params.commits_in_flight_max;
+}
+
+static int submit_next(tpc_journal *journal) {
+    bool straight = needs_straight(commit_of(journal, journal->sequence_submit));
+    return (straight ? submit_straight : submit)(journal, journal->sequence_submit);
 }
 
 static int64_t journal_turn(void *context, int64_t now_ns) {
     (void)now_ns;
     tpc_journal *journal = context;
     while (may_submit(journal))
-        if (submit(journal, journal->sequence_submit) < 0)
+        if (submit_next(journal) < 0)
             return now_ns; /* the kernel took nothing: again at once */
+    if (__builtin_expect(journal->error != 0, 0))
+        abandon_straight(journal);
     if (mutant(journal, TPC_MUTANT_EARLY_ACKNOWLEDGE) && journal->listener.durable)
         journal->listener.durable(journal->listener.context, journal->sequence_submit - 1);
     tell_space(journal);
@@ -368,14 +466,24 @@ static void tell_durable(tpc_journal *journal) {
     }
 }
 
+static void drop_data(tpc_journal *journal, commit *done) {
+    buffer_give(journal, done->data, done->capacity);
+    done->data = NULL;
+    if (!done->straight)
+        return;
+    tpc_straight_clear(&journal->straight_pool, done->straight);
+    free(done->straight);
+    done->straight = NULL;
+}
+
 static void retire(tpc_journal *journal, commit *done) {
     journal->durable = (tpc_journal_place){.sequence = ++journal->sequence_first,
                                            .block = block_at(journal, done->position_end),
                                            .position = done->position_end,
                                            .previous_crc = done->crc};
     journal->statistics.commits_durable++;
-    buffer_give(journal, done->data, done->capacity);
-    done->data = NULL;
+    journal->straight_bytes_durable += done->straight ? done->straight->bytes : 0;
+    drop_data(journal, done);
 }
 
 /* Everything from the oldest commit on is void; the chain goes on after the last durable one. */
@@ -383,10 +491,10 @@ static void drop_failed(tpc_journal *journal) {
     uint64_t first_failed = journal->sequence_first;
     for (uint64_t sequence = first_failed; sequence < journal->sequence_next; sequence++) {
         commit *dropped = commit_of(journal, sequence);
-        buffer_give(journal, dropped->data, dropped->capacity);
-        dropped->data = NULL;
+        drop_data(journal, dropped);
         journal->statistics.commits_failed++;
     }
+    journal->straight_bytes = journal->straight_bytes_durable;
     journal->sequence_submit = journal->sequence_next = journal->sequence_first;
     journal->position_sealed = journal->durable.position;
     journal->crc_sealed = journal->durable.previous_crc;
@@ -401,12 +509,12 @@ static void advance(tpc_journal *journal) {
     bool advanced = false;
     while (journal->sequence_first < journal->sequence_submit) {
         commit *oldest = commit_of(journal, journal->sequence_first);
-        if (oldest->state != COMMIT_WRITTEN)
+        if (oldest->state != COMMIT_WRITTEN || (oldest->straight && oldest->straight->groups_left)) /* a mutant's */
             break;
         retire(journal, oldest);
         advanced = true;
     }
-    if (advanced && may_submit(journal) && submit(journal, journal->sequence_submit) == 0)
+    if (advanced && may_submit(journal) && submit_next(journal) == 0)
         tpc_ring_submit(journal->ring); /* the disk writes while what is durable is answered */
     if (advanced)
         tell_durable(journal);
@@ -414,10 +522,31 @@ static void advance(tpc_journal *journal) {
         drop_failed(journal);
 }
 
+static void straight_ended(tpc_journal *journal, commit *placed) {
+    journal->in_flight--;
+    journal->straight_in_flight--;
+    int32_t error = placed->straight->error;
+    if (placed->state == COMMIT_STRAIGHT) /* else it is a mutant's */
+        placed->state = error ? COMMIT_FAILED : COMMIT_PLACED;
+    if (error && !journal->error)
+        journal->error = error;
+    advance(journal);
+}
+
+static void straight_completion(tpc_journal *journal, uint32_t index, int32_t result) {
+    commit *placed = &journal->commits[index / TPC_STRAIGHT_WRITES_MAX];
+    if (placed->straight && tpc_straight_completed(placed->straight, index % TPC_STRAIGHT_WRITES_MAX, result))
+        straight_ended(journal, placed);
+}
+
 static void journal_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags) {
     (void)flags;
     tpc_journal *journal = context;
     uint32_t index = (uint32_t)user_data;
+    if (index >= STRAIGHT_INDEX) {
+        straight_completion(journal, index - STRAIGHT_INDEX, result);
+        return;
+    }
     commit *written = &journal->commits[index / 2];
     if (written->state != COMMIT_SUBMITTED || !written->completions_left)
         return;
@@ -455,6 +584,8 @@ static void set_defaults(tpc_journal_params *params) {
         params->commit_bytes_max = COMMIT_BYTES_DEFAULT;
     if (!params->buffers_pooled_max)
         params->buffers_pooled_max = BUFFERS_POOLED_DEFAULT;
+    if (!params->straight_bytes_max)
+        params->straight_bytes_max = STRAIGHT_BYTES_DEFAULT;
     if (!params->space_event_blocks)
         params->space_event_blocks = (params->region_blocks * 3 + 7) / 8;
 }
@@ -494,7 +625,8 @@ int tpc_journal_close(tpc_journal *journal) {
     if (journal->in_flight)
         return -EBUSY;
     for (uint64_t sequence = journal->sequence_first; sequence < journal->sequence_next; sequence++)
-        free(commit_of(journal, sequence)->data);
+        drop_data(journal, commit_of(journal, sequence));
+    tpc_straight_pool_free(&journal->straight_pool);
     while (journal->pooled_count)
         free(journal->pooled[--journal->pooled_count]);
     tpc_ring_handle(journal->ring, TPC_KIND_JOURNAL, NULL, NULL);
@@ -521,6 +653,7 @@ int tpc_journal_recycle(tpc_journal *journal, uint64_t position) {
     if (position < journal->position_recycled || position > journal->durable.position)
         return -EINVAL;
     journal->position_recycled = position;
+    journal->straight_bytes_recycled = journal->straight_bytes_at_place;
     journal->space_told = false;
     return 0;
 }
@@ -553,7 +686,10 @@ void tpc_journal_watch(tpc_journal *journal, uint64_t sequence) {
         journal->watched = sequence;
 }
 
-void tpc_journal_durable_place(const tpc_journal *journal, tpc_journal_place *place) { *place = journal->durable; }
+void tpc_journal_durable_place(tpc_journal *journal, tpc_journal_place *place) {
+    *place = journal->durable;
+    journal->straight_bytes_at_place = journal->straight_bytes_durable;
+}
 
 void tpc_journal_get_statistics(const tpc_journal *journal, tpc_journal_statistics *statistics) {
     *statistics = journal->statistics;

@@ -3,6 +3,7 @@
 #define TPC_JOURNAL_H
 
 #include "ring.h"
+#include "straight.h"
 #include "cdef/40_journal.h"
 
 /* Told synchronously, before the events for Python are pushed. */
@@ -18,5 +19,22 @@ void tpc_journal_listen(tpc_journal *journal, tpc_journal_listener listener);
 int tpc_journal_health(const tpc_journal *journal);
 
 uint64_t tpc_journal_durable_sequence(const tpc_journal *journal);
+
+/* A batch that is written once; see straight.h. */
+typedef struct {
+    tpc_straight_file *file;
+    int64_t offset, next_offset;
+    int64_t position; /* of the first whole block that it writes */
+    uint32_t bytes;   /* of its whole blocks */
+} tpc_journal_straight;
+
+/* The commit that an entry with such a payload would join; 0: it would open one. */
+uint64_t tpc_journal_joined_sequence(const tpc_journal *journal, uint32_t payload_bytes);
+/* Whether a batch may be written straight now: the journal's mode, staging, and how much a recovery would have to read. */
+bool tpc_journal_straight_ready(tpc_journal *journal, uint32_t payload_bytes_max, uint32_t bytes);
+/* As tpc_journal_append(), after ..._ready(); *staged: where the straight bytes are to be put, at once. */
+int tpc_journal_append_straight(tpc_journal *journal, const tpc_journal_straight *straight, const uint8_t *topic_id,
+                                int32_t partition, const uint8_t *payload, uint32_t payload_bytes, uint64_t *sequence,
+                                uint8_t **staged);
 
 #endif

@@ -257,6 +257,7 @@ static tpc_partition *partition_new(const tpc_partition_params *params) {
 }
 
 static void partition_free(tpc_partition *partition) {
+    tpc_placement_close(partition);
     tpc_producers_free(&partition->producers);
     free(partition->topic_name);
     free(partition);

@@ -61,6 +61,7 @@ typedef struct tpc_partition {
     int64_t committed_from_offset;      /* no transaction reaches into what lies at or behind it */
     struct tpc_fetch_wait *fetch_waits; /* parked fetches that watch it */
     struct tpc_segment_window *windows; /* of its segments, for fetches below the tail */
+    struct tpc_placement *placement;    /* where large batches go straight; NULL: nowhere */
 } tpc_partition;
 
 /* Appends to a partition that the journal has not acknowledged, with what it takes to undo them: one with a producer id, or those
@@ -171,6 +172,9 @@ int tpc_tail_measure(const tpc_partition *partition, int64_t offset, int64_t byt
 tpc_slice tpc_tail_piece(const tpc_partition *partition, const tpc_tail_stretch *stretch, uint32_t place, uint64_t left_bytes);
 void tpc_tail_drop(tpc_plane *plane, tpc_partition *partition);
 void tpc_tail_evict(tpc_plane *plane);
+/* Of the batches in memory, what is not written behind, durable or not. */
+int64_t tpc_tail_unwritten_bytes(const tpc_partition *partition);
+const tpc_tail_batch *tpc_tail_newest(const tpc_partition *partition); /* NULL: none is in memory */
 
 /* append.c */
 typedef struct {
@@ -188,6 +192,23 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
                         tpc_batch_header *header, tpc_append_result *result);
 void tpc_append_durable(void *plane, uint64_t sequence);
 void tpc_append_failed(void *plane, uint64_t first_failed_sequence, int error);
+
+/* placement.c: batches that are written once. */
+typedef struct {
+    int64_t base_offset, next_offset;
+    const uint8_t *batch;
+    uint32_t bytes;
+    uint32_t first_block, blocks; /* out: of the segment's file, written straight */
+} tpc_placed_batch;
+
+/* Whether the partition's next batch may go straight to its segment. */
+bool tpc_placement_takes(tpc_plane *plane, tpc_partition *partition, const tpc_placed_batch *batch);
+/* As tpc_journal_append(), for a batch that was taken. Before the batch stands in the tail. */
+int tpc_placement_append(tpc_plane *plane, tpc_partition *partition, tpc_placed_batch *batch, uint64_t *sequence);
+/* A batch follows, straight or not; the placement ends with it when the next one is for another segment. */
+void tpc_placement_follow(tpc_partition *partition, const tpc_placed_batch *batch);
+void tpc_placement_close(tpc_partition *partition);
+void tpc_placements_close_all(tpc_plane *plane);
 
 /* produce.c: one partition's records against everything a produce is held against. 0 or -errno. */
 typedef struct {

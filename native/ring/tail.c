@@ -334,6 +334,36 @@ uint32_t tpc_plane_dirty_due(const tpc_plane *plane, int64_t bytes_min, int64_t 
     return count;
 }
 
+int64_t tpc_tail_unwritten_bytes(const tpc_partition *partition) {
+    int64_t bytes = 0;
+    for (uint32_t position = partition->tail_clean; position < partition->tail_count; position++) {
+        const tpc_tail_batch *run = tail_at(partition, position);
+        bytes += run->slice.length - place_in_run(run, partition->written_offset);
+    }
+    return bytes;
+}
+
+const tpc_tail_batch *tpc_tail_newest(const tpc_partition *partition) {
+    return partition->tail_count ? tail_at(partition, partition->tail_count - 1) : NULL;
+}
+
+int64_t tpc_partition_straight_end(const tpc_plane *plane, uint64_t handle) {
+    const tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -1;
+    for (uint32_t position = partition->tail_count; position > partition->tail_clean; position--) {
+        const tpc_tail_batch *batch = tail_at(partition, position - 1);
+        if (batch->straight_blocks)
+            return batch->next_offset;
+    }
+    return -1;
+}
+
+/* Whether the later of two batches, both written straight, brought the block that the earlier one ends in. */
+static bool shares_block(const tpc_tail_batch *earlier, const tpc_tail_batch *later) {
+    return later->straight_blocks && earlier->straight_block + earlier->straight_blocks == later->straight_block;
+}
+
 int tpc_partition_write_behind_take(tpc_plane *plane, uint64_t handle, int64_t bytes_max, tpc_tail_batch *batches,
                                     uint32_t batches_max) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
@@ -345,7 +375,9 @@ int tpc_partition_write_behind_take(tpc_plane *plane, uint64_t handle, int64_t b
         const tpc_tail_batch *run = tail_at(partition, position);
         uint32_t written_bytes = place_in_run(run, partition->written_offset);
         uint32_t left_bytes = run->slice.length - written_bytes;
-        if (run->next_offset > partition->high_watermark || (count && bytes + left_bytes > bytes_max))
+        if (run->next_offset > partition->high_watermark)
+            break;
+        if (count && bytes + left_bytes > bytes_max && !shares_block(&batches[count - 1], run))
             break;
         bytes += left_bytes;
         batches[count] = *run;

@@ -30,7 +30,7 @@ import trio
 from tests.durability.crash_images import DIRECT, DSYNC, FLUSH_ALL, MARK
 from tests.log.log_batches import batch
 from tpc_broker._ring import ffi, lib
-from tpc_broker.broker import core_storage, storage, storage_checkpoint, storage_segments
+from tpc_broker.broker import core_storage, placements, storage, storage_checkpoint, storage_segments
 from tpc_broker.broker.core_storage import JournalledStorage
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log import journal
@@ -45,11 +45,14 @@ JOURNAL_BYTES = 512 * 1024
 WRITE_DIRECT = storage_segments.SegmentFolder.write_direct
 PARTITIONS = 4
 APPENDS = 520
-SEGMENT_BYTES = 30_000
+SEGMENT_BYTES = 300_000
 DIRECT_BYTES_MIN = 4096
 """Many runs are long enough for a direct write, and many are not."""
+STRAIGHT_BYTES_MIN = 8192
+"""A batch of the two largest kinds is written once where its partition has a placement."""
 MUTANTS = [
     "none", "no dsync", "early acknowledgement", "no directory sync", "checkpoint before data", "direct is durable",
+    "straight without dsync", "straight too early",
 ]  # fmt: skip
 
 
@@ -194,7 +197,7 @@ class Life:
         while self.appends_left > 0:
             self.appends_left -= 1
             name, (files, handle) = self.chooser.choice(list(self.open.items()))
-            values = [self.chooser.randbytes(self.chooser.choice([10, 300, 3000])) for _ in range(3)]
+            values = [self.chooser.randbytes(self.chooser.choice([10, 300, 3000, 7000, 7000])) for _ in range(3)]
             data = batch(0, values)
             try:
                 await self.storage.make_room(files, handle, len(data))
@@ -238,7 +241,7 @@ class Life:
     async def replace(self) -> None:
         """Delete a topic and make it again under the same name."""
         while True:
-            await trio.sleep(self.chooser.uniform(0.1, 0.3))
+            await trio.sleep(self.chooser.uniform(0.2, 0.5))
             name, (files, handle) = self.chooser.choice(list(self.open.items()))
             del self.open[name]
             mark("deleting", name)
@@ -266,7 +269,11 @@ class Life:
 
 async def _record(options: CoreOptions, seed: int, mutant: str) -> None:
     async with assembly.open_assembly(options) as core:
-        faults = {"no dsync": lib.TPC_MUTANT_NO_DSYNC, "early acknowledgement": lib.TPC_MUTANT_EARLY_ACKNOWLEDGE}
+        faults = {
+            "no dsync": lib.TPC_MUTANT_NO_DSYNC, "early acknowledgement": lib.TPC_MUTANT_EARLY_ACKNOWLEDGE,
+            "straight without dsync": lib.TPC_MUTANT_STRAIGHT_NO_DSYNC,
+            "straight too early": lib.TPC_MUTANT_STRAIGHT_EARLY,
+        }  # fmt: skip
         if mutant in faults:
             assert lib.tpc_journal_set_mutants(core.plane._journal, faults[mutant]) == 0, "built without TPC_MUTANTS"
         await Life(core, seed).run()
@@ -282,6 +289,8 @@ def main(folder: str, record: str, seed: str, mutant: str, mode: str) -> None:
     assembly.RingDisk = NoDirectorySync if mutant == "no directory sync" else RecordingDisk
     if mutant == "checkpoint before data":
         storage_checkpoint.Checkpointer._capture_and_sync = _capture_without_sync
+    placements.STRAIGHT_BATCH_BYTES_MIN, placements.PLACEMENT_BYTES_MIN = STRAIGHT_BYTES_MIN, 1
+    core_storage.WRITE_BEHIND_INTERVAL_S = 0.01
     storage.DIRECT_BYTES_MIN = core_storage.WRITE_BEHIND_BYTES_MIN = DIRECT_BYTES_MIN
     core_storage.FEW_PARTITIONS = 1
     if mutant == "direct is durable":

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.durability.crash_images import DIRECT, Replayer, read_record
+from tests.durability.crash_images import DIRECT, DSYNC, Replayer, read_record
 from tests.durability.recorded_core import MUTANTS
 from tpc_broker.broker.storage_recovery import recover_core
 from tpc_broker.log.batch import BatchDamageError, walk_headers
@@ -35,7 +35,7 @@ IMAGES = 80
 IMAGES_OF_MUTANT = 400
 LIVES_OF_MUTANT = 4
 """Some faults show in every life's images, some in most (one life in twelve hid "direct is durable")."""
-IN_C = ("no dsync", "early acknowledgement")
+IN_C = ("no dsync", "early acknowledgement", "straight without dsync", "straight too early")
 
 pytestmark = pytest.mark.slow
 
@@ -175,6 +175,8 @@ def built_with_mutants(tmp_path_factory) -> Path:
 def test_recovery_passes_on_every_image(tmp_path, seed, mode):
     root, record = record_life(tmp_path, seed, "none", ROOT, mode)
     assert sum(entry.flags == DIRECT for entry in read_record(record)) > 20, "hardly anything was written direct"
+    straight = [one for one in read_record(record) if one.flags == DIRECT | DSYNC and one.path.endswith(".log")]
+    assert len(straight) > 20 or mode != "DIRECT_DSYNC", "hardly anything was written once"
     problems = run_on_ring(lambda: check_images(record, root, random.Random(seed), IMAGES, until=5))
     assert not problems, "\n".join([f"seed {seed}", *problems])
 

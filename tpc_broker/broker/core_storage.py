@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tpc_broker import limits
+from tpc_broker.broker.placements import Placements, PlaneHold
 from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
 from tpc_broker.broker.storage_checkpoint import (
     BALLAST_BYTES,
@@ -169,6 +170,7 @@ class JournalledStorage:
         self._plenty_bytes = 0
         self._plenty_until_s = 0.0
         self._doomed_folders: list[tuple[int, Path]] = []
+        self._placements = Placements(plane, self._led)
         self._staging: list[memoryview] = []
         self._staging_limit = trio.CapacityLimiter(DIRECT_WRITES_AT_ONCE)
         self._short_runs = ShortRunWriter(plane, disk, self._led, self._write_behind_failed)
@@ -208,6 +210,7 @@ class JournalledStorage:
     def register(self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> int:
         handle = self._plane.register(files, config, is_internal=is_internal)
         self._led[handle] = Led(files, handle, trio.Lock(), is_internal)
+        files.placement = PlaneHold(self._plane, handle)
         return handle
 
     def alter(self, files: PartitionStorage, handle: int, config: TopicConfig, *, is_internal: bool) -> None:
@@ -262,6 +265,7 @@ class JournalledStorage:
                 await files.reserve(pending + size)
             except StorageFailedError as error:
                 raise PartitionOfflineError(str(error)) from error
+            self._plane.set_placement_space(handle, files.active.reserved_end_position)
             more = max(files.reserved_bytes - pending - left, size - left)
             self._plane.admit(handle, more)
             led.admitted_bytes += more
@@ -321,6 +325,7 @@ class JournalledStorage:
             except StorageFailedError as error:
                 await self._write_behind_failed(led, error)
                 return
+            await self._placements.open(led, led.written_bytes - written_bytes)
         await self._make_room_ahead(led, led.written_bytes - written_bytes)
 
     async def _write_to_files(self, led: Led, upto: int, *, all_of_it: bool) -> None:
@@ -331,11 +336,12 @@ class JournalledStorage:
                 break
             self._disk.let_through()
             with taken:
-                is_direct = await self._write_direct(led.files, taken)
+                straight = taken.straight
+                is_direct = not straight and await self._write_direct(led.files, taken)
                 if not is_direct:
-                    if was_direct and not all_of_it:
+                    if was_direct and not straight and not all_of_it:
                         break
-                    await led.files.append(taken.buffers)
+                    await led.files.append(taken.buffers, straight)
                 end_offset = min(taken.end_offset, led.files.written_end_offset)
             if led.handle not in self._led:
                 break
@@ -434,6 +440,7 @@ class JournalledStorage:
     async def checkpoint(self, *, clean: bool = False) -> bool:
         """One checkpoint; False when it was held back (the log says why)."""
         async with self._checkpointing:
+            begun = self._placements.checkpoint_begins()
             try:
                 done = await self._checkpointer.run(self._bring_to_files, clean=clean)
             except OSError as error:
@@ -446,7 +453,9 @@ class JournalledStorage:
         self._plane.extend(self._recovered.journal_file.superblock.initialised_blocks)
         self._journal_room.set()
         self._journal_room = trio.Event()
-        if not done:
+        if done:
+            self._placements.checkpoint_done(begun)
+        else:
             log.warning("checkpoint held back: %s", self._checkpointer.statistics().held_back_by)
         return done
 
@@ -501,6 +510,7 @@ class JournalledStorage:
     # -- trouble -----------------------------------------------------------------------------------------------------
 
     def _journal_failed(self, error: int) -> None:
+        self._placements.journal_failed()
         log.error("a journal write failed (%s); appends are refused until the journal works again", os.strerror(error))
         self._journal_trouble.set()
 
@@ -524,6 +534,7 @@ class JournalledStorage:
         except (OSError, PartitionOfflineError) as error:
             log.error("the journal still fails: %s", error)
             return False
+        self._placements.journal_mended()
         log.warning("the journal works again")
         return True
 
@@ -535,6 +546,7 @@ class JournalledStorage:
             async with self._checkpointing, led.lock:
                 try:
                     self._plane.close_windows(led.handle)
+                    await self._placements.wait_closed(led)
                     await rewrite_partition(led.files, self._recovered.journal_file)
                 except (OSError, StorageFailedError) as error:
                     log.error("%s-%d still fails: %s", led.files.topic, led.files.key.partition, error)
@@ -597,6 +609,9 @@ class JournalledStorage:
         self._plane.withdraw(handle)
         if led is None:
             return
+        # Its records in memory went with the handle: a checkpoint that is under way must not give their entries back,
+        # unless the journal is so full that the deletion itself has to wait for that.
+        files.fail("it is being deleted", pages_in_doubt=False)
         while True:
             # No checkpoint between the entry and the folder's new name: it would give the entry's place back, and
             # either name a partition without a folder or leave a folder that nothing names.
@@ -606,8 +621,12 @@ class JournalledStorage:
                     await self._plane.wait_durable(sequence)
                     self._storages.pop(files.key, None)
                     await self._remove_files(files)
-                    return
+                    break
+            files.failed = None
+            self._want_checkpoint()
             await trio.sleep(JOURNAL_FULL_RETRY_S)  # a checkpoint makes room meanwhile
+        if self._checkpointer.statistics().held_back_by is not None:
+            self._want_checkpoint()
 
     async def delete_offline(self, key: TopicPartition) -> None:
         """The same for a partition that recovery set aside: its files, and what was kept of the journal for it."""

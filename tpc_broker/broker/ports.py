@@ -315,6 +315,11 @@ class Taken(Protocol):
         """Where they lie, one after the other; valid inside the context."""
         ...
 
+    @property
+    def straight(self) -> list[tuple[int, int]]:
+        """Ranges of the segment's file that hold parts of them already, durably, as far as they are known."""
+        ...
+
     def copy_to(self, target: memoryview) -> None:
         """All of them in a row."""
         ...
@@ -424,6 +429,24 @@ class DataPlane(Protocol):
         ...
 
     def write_behind_done(self, handle: int, end_offset: int) -> None: ...
+
+    def open_placement(self, handle: int, files: PartitionStorage, descriptor: int, batch_bytes_min: int) -> bool:
+        """From now on batches of so many bytes may be written straight to the active segment; False: not now.
+
+        `descriptor` is one for direct writes to it. Until `close_placement`, and as long as `straight_end` is above an
+        offset, the segment must take everything below that: no roll.
+        """
+        ...
+
+    def close_placement(self, handle: int) -> None: ...
+
+    def set_placement_space(self, handle: int, reserved_position: int) -> bool:
+        """More space is reserved in the segment; whether there is a placement."""
+        ...
+
+    def straight_end(self, handle: int) -> int:
+        """Behind the last batch written straight that was not reported by `write_behind_done`; -1: there is none."""
+        ...
 
     def expire_producers(self, handle: int, now_ms: int) -> None:
         """Forget producers that were silent for long."""

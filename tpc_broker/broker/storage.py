@@ -27,6 +27,10 @@ the next roll lies in a spare file, which the roll renames.
 is then `failed`: no further append is taken, nothing of it may be checkpointed, and the journal keeps its entries
 until the partition was put back to its last checkpoint and replayed (`storage_recovery.rewrite_partition`).
 
+*Written once.* A `placement` (the data plane's) may write large batches straight to the active segment before they are
+acknowledged. Their batches come here like all others, with the ranges of the file that hold them already, and only the
+rest is written. As long as such batches are on their way the segment is not rolled: their places are given.
+
 One task writes at a time (a lock); reads run beside it, below `written_end_offset`.
 """
 
@@ -42,10 +46,11 @@ import trio
 
 from tpc_broker.broker.ports import SegmentWindow
 from tpc_broker.broker.storage_files import DIRECT_BLOCK_BYTES
+from tpc_broker.broker.storage_ranges import end_of_batches, find_offset, missing, part
 from tpc_broker.broker.storage_runs import ShortRuns
 from tpc_broker.broker.storage_segments import Segment, SegmentFolder
 from tpc_broker.errors import StorageFailedError as StorageFailedError  # noqa: PLC0414 (its callers look for it here)
-from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchHeader, decode_header
+from tpc_broker.log.batch import BatchHeader, decode_header
 from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.files import SNAPSHOT_SUFFIX, SPARE_FILE, segment_file_name
@@ -63,8 +68,9 @@ from tpc_broker.log.segment import (
 from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
+    from tpc_broker.broker.storage_straight import Placement
     from tpc_broker.log.batch import Buffer
     from tpc_broker.log.indexes import AbortedTransaction
 
@@ -120,6 +126,9 @@ class PartitionStorage(ShortRuns):
         """Whether the failure may have cost written bytes: any but a write that found no space."""
         self.checkpointed = state
         """What the last durable checkpoint says."""
+        self.placement: Placement | None = None
+        self.unrolled_offset = -1  # below it nothing is rolled: recovery finds batches written once there
+        self._present: Sequence[tuple[int, int]] = ()
         self._version, self._captured_version, self._checkpointed_version = 1, 1, 0
         self._lock = trio.Lock()
         self._spare_reserved_bytes = 0
@@ -164,13 +173,16 @@ class PartitionStorage(ShortRuns):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    async def append(self, batches: Sequence[Buffer]) -> None:
+    async def append(self, batches: Sequence[Buffer], straight: Sequence[tuple[int, int]] = ()) -> None:
         """Write durable batches behind what is there, rolling where it is due. Each buffer holds whole batches.
 
-        StorageFailedError: nothing more may be expected of this partition until it was rewritten from the journal.
+        `straight`: ranges of the file that hold their part already. StorageFailedError: nothing more may be expected
+        of this partition until it was rewritten from the journal.
         """
         async with self._changing("write"):
+            self._present = straight
             await self._append(batches)
+            self._present = ()
 
     @asynccontextmanager
     async def _changing(self, what: str) -> AsyncIterator[None]:
@@ -193,7 +205,9 @@ class PartitionStorage(ShortRuns):
             walk.use(self._indexes(), position)
             while (stop := walk.step(self.producers)) is not WalkStop.END:
                 self.folder.disk.let_through()
-                if stop is WalkStop.ROLL:
+                if stop is WalkStop.ROLL and not self._may_roll(walk.header.base_offset):
+                    walk.lift_limits()
+                elif stop is WalkStop.ROLL:
                     run.append(view[max(run_from, walk.begin) : walk.place])
                     await self._write_run(run, walk.position, walk.next_offset)
                     run, run_from = [], walk.place
@@ -229,9 +243,14 @@ class PartitionStorage(ShortRuns):
                 return False
             walk = AppendWalk(staged[:whole_bytes], self.settings, self.written_end_offset, self.epochs.latest)
             walk.use(self._indexes(), active.size_bytes)
-            while (stop := walk.step(self.producers)) not in (WalkStop.END, WalkStop.ROLL):
+            while (stop := walk.step(self.producers)) is not WalkStop.END:
                 self.folder.disk.let_through()
-                walk.take_stop(stop, self.producers, self.epochs)
+                if stop is not WalkStop.ROLL:
+                    walk.take_stop(stop, self.producers, self.epochs)
+                elif self._may_roll(walk.header.base_offset):
+                    break
+                else:
+                    walk.lift_limits()
             assert walk.begin == 0, (self.key, self.written_end_offset)
             self.folder.disk.let_through()
             await self._write_blocks(staged, active.size_bytes)
@@ -261,22 +280,29 @@ class PartitionStorage(ShortRuns):
         assert active.size_bytes + sum(map(len, run)) == end_position, (self.key, end_position)
         if end_position > active.size_bytes:
             begin = max(active.size_bytes, active.written_end_position)
-            if end_position > begin:
-                buffers = _without_first(run, begin - active.size_bytes)
-                await self.folder.write(active.log_name, buffers, begin)
-                active.written_end_position = end_position
+            for first, end in missing(begin, end_position, self._present):
+                buffers = part(run, first - active.size_bytes, end - active.size_bytes)
+                await self.folder.write(active.log_name, buffers, first)
+            active.written_end_position = max(end_position, begin)
             active.size_bytes = end_position
         self.written_end_offset = end_offset
 
     async def roll(self) -> None:
         """Seal the active segment now, unless it is empty (retention of the active segment)."""
         async with self._changing("roll"):
-            if self.active.size_bytes:
+            if self.active.size_bytes and self._may_roll(self.written_end_offset):
                 await self._roll(self.written_end_offset)
+
+    def _may_roll(self, base_offset: int) -> bool:
+        """Whether the active segment has to take nothing more from an offset on."""
+        if self.placement is None:
+            return base_offset >= self.unrolled_offset
+        self.placement.close()
+        return base_offset >= max(self.placement.end_offset(), self.unrolled_offset)
 
     async def _roll(self, base_offset: int) -> None:
         """Seal the active segment and begin another one. It is synced with the next checkpoint."""
-        sealed = self.active
+        sealed, self._present = self.active, ()
         self._indexes().seal()
         await self.folder.flush_indexes(sealed, sealed=True)
         if max(sealed.reserved_end_position, sealed.written_end_position) > sealed.size_bytes:
@@ -288,6 +314,24 @@ class PartitionStorage(ShortRuns):
             segment.reserved_end_position, self._spare_reserved_bytes = self._spare_reserved_bytes, 0
         self.segments.append(segment)
         self.folder.names_changed = True
+
+    async def place(self, open_placement: Callable[[int], None]) -> None:
+        """Call with a descriptor for direct writes to the active segment, at a moment when nothing changes it.
+
+        Not called when there may be none: the last checkpoint must name this segment, for recovery to find it, and the
+        file system has to have taken a direct write.
+        """
+        async with self._lock:
+            active = self.active
+            if self.failed is not None or not self.folder.files.direct_proven or not active.size_bytes:
+                return
+            if self.checkpointed.segment_base != active.base_offset or not self.checkpointed.segment_position:
+                return
+            async with self.folder.use(active.log_name) as file:
+                descriptor = await self.folder.files.direct_descriptor(file)
+                if descriptor is not None:
+                    active.is_placed = True
+                    open_placement(descriptor)
 
     # -- space -----------------------------------------------------------------------------------------------------
 
@@ -387,7 +431,7 @@ class PartitionStorage(ShortRuns):
             while position < size_bytes:
                 wanted = min(size_bytes - position, bytes_max + self.settings.index_interval_bytes + READ_SLACK_BYTES)
                 data = await self.folder.disk.read_view(file.fd, wanted, position)
-                start, header = _find_offset(data, offset)
+                start, header = find_offset(data, offset)
                 if header is None:
                     assert start > 0 or len(data) < size_bytes - position, (self.key, segment, position)
                     position += start
@@ -402,7 +446,7 @@ class PartitionStorage(ShortRuns):
                     start = 0
                 if start + header.size_bytes > len(data):
                     return await self.folder.disk.read_view(file.fd, header.size_bytes, position + start)
-                return data[start : _end_of_batches(data, start, bytes_max, upto)]
+                return data[start : end_of_batches(data, start, bytes_max, upto)]
         return b""
 
     async def offset_for_timestamp(self, timestamp: int, start_offset: int) -> TimestampMatch | None:
@@ -549,16 +593,20 @@ class PartitionStorage(ShortRuns):
     async def advance_log_start(self, offset: int, now_ms: int) -> int:
         """The log starts at an offset from now on (its journal entry is durable); how many segments went.
 
-        Segments wholly below it are renamed, and unlinked by `purge` after `file.delete.delay.ms`. Called as often as
-        needed: an offset not above the present start only removes what is left over.
+        Segments wholly below it are renamed, and unlinked by `purge` after `file.delete.delay.ms` (one that had a
+        placement not before the next checkpoint). Called as often as needed: an offset not above the present start only
+        removes what is left over.
         """
         async with self._changing("retention"):
             self.log_start_offset = max(self.log_start_offset, offset)
             self.epochs.truncate_start(Offset(self.log_start_offset))
-            if self.active.size_bytes and self.written_end_offset <= self.log_start_offset:
+            all_gone = self.active.size_bytes and self.written_end_offset <= self.log_start_offset
+            if all_gone and self._may_roll(self.written_end_offset):
                 await self._roll(self.written_end_offset)
             gone = 0
             while len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset:
+                if self.segments[0].is_placed and self.checkpointed.segment_base <= self.segments[0].base_offset:
+                    break  # recovery may have to read batches in it that were written once
                 segment = self.segments.pop(0)
                 names = await self.folder.doom(segment)
                 self._doomed.append((now_ms + self.settings.file_delete_delay_ms, names))
@@ -631,6 +679,8 @@ class PartitionStorage(ShortRuns):
     def fail(self, reason: str, *, pages_in_doubt: bool = True) -> None:
         """Take no further append (first reason counts)."""
         self.pages_in_doubt |= pages_in_doubt
+        if self.placement is not None:
+            self.placement.close()
         if self.failed is None:
             self.failed = reason
 
@@ -648,38 +698,3 @@ class PartitionStorage(ShortRuns):
             if self._spare_reserved_bytes:
                 await self.folder.remove(SPARE_FILE)
             await self.folder.close()
-
-
-def _without_first(run: list[memoryview], skipped_bytes: int) -> list[memoryview]:
-    """Buffers without their first bytes."""
-    left = []
-    for view in run:
-        if len(view) > skipped_bytes:
-            left.append(view[skipped_bytes:])
-        skipped_bytes = max(skipped_bytes - len(view), 0)
-    return left
-
-
-def _find_offset(data: Buffer, offset: int) -> tuple[int, BatchHeader | None]:
-    """Where the first batch that ends at or behind an offset begins; None when it is not in the bytes, and how far
-    one has to go on.
-    """
-    place = 0
-    while place + BATCH_HEADER_BYTES <= len(data):
-        header = decode_header(data, place)
-        if header.last_offset >= offset:
-            return place, header
-        place += header.size_bytes
-    return place, None
-
-
-def _end_of_batches(data: Buffer, start: int, bytes_max: int, upto: int) -> int:
-    """End of the last batch that is whole, begins below `upto`, and ends within the limit; at least the first."""
-    end = start
-    while end + BATCH_HEADER_BYTES <= len(data):
-        header = decode_header(data, end)
-        behind = end + header.size_bytes
-        if behind > len(data) or header.base_offset >= upto or (end > start and behind - start > bytes_max):
-            break
-        end = behind
-    return end

@@ -65,6 +65,8 @@ class FileCache:
         self._look_above = open_files_max
         self._files: OrderedDict[Path, OpenFile] = OrderedDict()
         self.direct_refused = False
+        self.direct_proven = False
+        """Whether the file system has taken a direct write."""
 
     def __len__(self) -> int:
         return len(self._files)

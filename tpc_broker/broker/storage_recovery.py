@@ -37,6 +37,7 @@ from tpc_broker.broker.storage_folders import (
     lost_folder_name,
 )
 from tpc_broker.broker.storage_segments import Segment, SegmentFolder, make_folder
+from tpc_broker.broker.storage_straight import StraightReplay, in_order, kept_position, read_batch
 from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.files import (
@@ -46,9 +47,10 @@ from tpc_broker.log.files import (
     checkpoint_file_name,
     parse_segment_file_name,
 )
-from tpc_broker.log.journal import EntryKind, JournalScan, WantedRun
+from tpc_broker.log.journal import EntryKind, JournalEntry, JournalScan, WantedRun
 from tpc_broker.log.recovery import PartitionPlan, plan_partition, plan_recovery
 from tpc_broker.log.segment import LogSettings, SegmentIndexes
+from tpc_broker.log.straight import decode_place
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -123,6 +125,7 @@ class _Recovery:
     listings: dict[TopicPartition, PartitionListing]
     storages: dict[TopicPartition, PartitionStorage] = field(default_factory=dict)
     offline: dict[TopicPartition, OfflinePartition] = field(default_factory=dict)
+    straights: dict[TopicPartition, StraightReplay] = field(default_factory=dict)
     replayed_bytes: int = 0
 
     @property
@@ -156,8 +159,10 @@ class _Recovery:
         if listing is None:
             return  # an empty partition whose folder never became durable; the broker makes it again
         storage = await open_checkpointed(
-            folder, listing, plan.start, self.settings_of(plan.start.topic), cut_offset=plan.cut_offset
-        )
+            folder, listing, plan.start, self.settings_of(plan.start.topic), cut_offset=plan.cut_offset,
+            kept_position=kept_position(plan.start, plan.straights),
+        )  # fmt: skip
+        self.straights[plan.key] = StraightReplay(storage, self.journal_file, plan.straights)
         if plan_changes(plan):
             storage.mark_changed()
         self.storages[plan.key] = storage
@@ -169,6 +174,7 @@ class _Recovery:
             append.run_number: WantedRun(append.from_offset, append.upto_offset, target)
             for target, plan in enumerate(targets)
             for append in plan.appends
+            if append.straight is None
         }
         async with aclosing(self.journal_file.payloads(scan, wanted, len(targets))) as windows:
             async for window in windows:
@@ -176,20 +182,25 @@ class _Recovery:
                 for target, batches in window:
                     by_target.setdefault(target, []).append(batches)
                 await for_each(list(by_target.items()), lambda one: self._append(targets[one[0]], one[1]))
+        await for_each([plan for plan in targets if plan.straights], lambda plan: self._append(plan, []))
 
     async def _append(self, plan: PartitionPlan, batches: list[memoryview]) -> None:
+        """Batches of the journal, and those written once in front of them; nothing: all that are left of the latter."""
         self.replayed_bytes += sum(map(len, batches))
-        storage = self.storages.get(plan.key)
-        if storage is None:
+        if plan.key not in self.storages:
             return
+        straights = self.straights[plan.key]
         try:
-            await storage.append(batches)
+            for view in batches:
+                self.replayed_bytes += await straights.append(view)
+            if not batches:
+                self.replayed_bytes += await straights.bring_in()
         except (BatchDamageError, AssertionError) as error:
             self.set_aside(plan, f"its journal entries cannot be appended: {error}")
         except StorageFailedError as error:
             raise error.__cause__ or error from None
 
-    def finish(self, plan: PartitionPlan) -> None:
+    async def finish(self, plan: PartitionPlan) -> None:
         """Step 4 of a partition's plan."""
         storage = self.storages.get(plan.key)
         if storage is None:
@@ -200,6 +211,22 @@ class _Recovery:
         storage.log_start_offset = plan.log_start_offset
         storage.leader_epoch, storage.voted_for = plan.leader_epoch, plan.voted_for
         storage.epochs = LeaderEpochs(plan.epochs)
+        if plan.straights:
+            await storage.folder.shorten(storage.active)
+
+    async def _whole_straights(
+        self, one: OfflinePartition, folder: SegmentFolder, scan: JournalScan
+    ) -> list[memoryview]:
+        """The batches written once that can be read."""
+        batches = []
+        for entry in scan.entries:
+            if entry.partition == one.key and entry.kind == EntryKind.STRAIGHT:
+                try:
+                    log_name = Segment(decode_place(entry.payload).segment_base_offset).log_name
+                    batches.append(await read_batch(folder, self.journal_file, entry, log_name))
+                except BatchDamageError:
+                    continue
+        return batches
 
     async def salvage(self, one: OfflinePartition, scan: JournalScan) -> None:
         """Keep what the journal has for an offline partition beside its files, and mark it."""
@@ -208,8 +235,8 @@ class _Recovery:
         if listing is None:
             await make_folder(self.disk, path)
         folder = SegmentFolder(self.files, path)
-        position = 0
         name = f"{SALVAGE_PREFIX}{self.journal_file.superblock.generation}"
+        position, straights = 0, await self._whole_straights(one, folder, scan)
         wanted = {
             entry.number: WantedRun(entry.offset, entry.argument, 0)
             for entry in scan.entries
@@ -218,8 +245,12 @@ class _Recovery:
         async with aclosing(self.journal_file.payloads(scan, wanted, 1)) as windows:
             async for window in windows:
                 for _target, batches in window:
-                    await folder.write(name, [batches], position)
-                    position += len(batches)
+                    for part in in_order(batches, straights):
+                        await folder.write(name, [part], position)
+                        position += len(part)
+        for batch in straights:
+            await folder.write(name, [batch], position)
+            position += len(batch)
         await folder.write_file(OFFLINE_FILE, one.reason.encode())
         for written in sorted(folder.written_names()):
             await self.files.sync(path / written)
@@ -250,8 +281,11 @@ async def open_checkpointed(
     settings: LogSettings,
     *,
     cut_offset: int | None = None,
+    kept_position: int = 0,
 ) -> PartitionStorage:
     """A partition exactly as a checkpoint says: what its files hold behind that is removed; then cut, when it was cut.
+
+    `kept_position`: up to there the active segment's file is left alone, for the batches in it that were written once.
 
     Where the checkpointed segment is shorter than it should be (the planner has found that nothing of it is needed, or
     that it was cut), the segment is taken as it is, or begun anew at the checkpoint's end.
@@ -273,7 +307,7 @@ async def open_checkpointed(
         active = Segment(base, min(held, state.segment_position))
         if cut_offset is None:
             active.size_bytes = held
-            await _open_active(folder, listing, active, state, settings)
+            await _open_active(folder, listing, active, state, settings, kept_position)
     storage = PartitionStorage(folder, state, [*segments, active], settings)
     if cut_offset is not None:
         await storage.truncate(cut_offset, trust_indexes=False)
@@ -282,7 +316,12 @@ async def open_checkpointed(
 
 
 async def _open_active(
-    folder: SegmentFolder, listing: PartitionListing, active: Segment, state: PartitionCheckpoint, settings: LogSettings
+    folder: SegmentFolder,
+    listing: PartitionListing,
+    active: Segment,
+    state: PartitionCheckpoint,
+    settings: LogSettings,
+    kept_position: int,
 ) -> None:
     """Cut the active segment at its checkpointed position and load its indexes; wrong ones are made again."""
     recorded = [state.index_bytes, state.time_index_bytes, state.transaction_index_bytes]
@@ -290,7 +329,8 @@ async def _open_active(
         name for name, size in zip(active.file_names[1:4], recorded, strict=True) if name in listing.names and not size
     ]
     if active.size_bytes > state.segment_position or surplus:
-        await folder.cut(active, min(state.segment_position, active.size_bytes), recorded, surplus)
+        position = min(state.segment_position, active.size_bytes)
+        await folder.cut(active, position, recorded, surplus, min(kept_position, active.size_bytes))
     active.flushed_bytes = recorded
     if not any(recorded):
         active.indexes = SegmentIndexes(active.base_offset, settings.index_interval_bytes)
@@ -341,7 +381,7 @@ async def recover_core(
     await for_each(list(plan.partitions.values()), work.prepare)
     await work.replay(plan.partitions, scan)
     for one in plan.partitions.values():
-        work.finish(one)
+        await work.finish(one)
     for offline in work.offline.values():
         await work.salvage(offline, scan)
     report = RecoveryReport(
@@ -430,26 +470,36 @@ async def rewrite_partition(storage: PartitionStorage, journal_file: JournalFile
     folder = storage.folder
     scan = await journal_file.scan()
     own = [entry for entry in scan.entries if entry.partition == storage.key]
+    straights = [entry for entry in own if entry.kind == EntryKind.STRAIGHT]
     if storage.pages_in_doubt:
-        await _copy_active(folder, state)
+        await _copy_active(folder, state, straights)
     listing = await PartitionListing.read(folder.disk, folder.path)
     assert listing is not None, folder.path
     plan = plan_partition(listing.folder, state, storage.topic, storage.key, own)
     if plan.offline is not None:
         raise StorageFailedError(f"{plan.label}: {plan.offline}")
-    storage.take_over(await open_checkpointed(folder, listing, state, storage.settings, cut_offset=plan.cut_offset))
+    fresh = await open_checkpointed(
+        folder, listing, state, storage.settings, cut_offset=plan.cut_offset,
+        kept_position=kept_position(state, plan.straights),
+    )  # fmt: skip
+    storage.take_over(fresh)
+    replay = StraightReplay(storage, journal_file, [one for one in plan.straights if one.argument <= end_offset])
+    storage.unrolled_offset = max((one.argument for one in plan.straights), default=-1)
     wanted = {
         append.run_number: WantedRun(append.from_offset, min(append.upto_offset, end_offset), 0)
         for append in plan.appends
+        if append.straight is None
     }
     async with aclosing(journal_file.payloads(scan, wanted, 1)) as windows:
         async for window in windows:
             for _target, batches in window:
-                await storage.append([batches])
+                await replay.append(batches)
+    await replay.bring_in()
 
 
-async def _copy_active(folder: SegmentFolder, state: PartitionCheckpoint) -> None:
-    """A new file for the checkpointed part of the active segment, durable, under the old name.
+async def _copy_active(folder: SegmentFolder, state: PartitionCheckpoint, straights: list[JournalEntry]) -> None:
+    """A new file for the checkpointed part of the active segment, and for the batches behind it that were written once
+    (no page of the cache had them), durable, under the old name.
 
     A file that is missing or shorter was cut or retained away since; the planner judges whether that can be.
     """
@@ -464,6 +514,8 @@ async def _copy_active(folder: SegmentFolder, state: PartitionCheckpoint) -> Non
         for position in range(0, end, COPY_BYTES):
             data = await folder.disk.read(source.fd, min(COPY_BYTES, end - position), position)
             await folder.write(copy, [data], position)
+        for begin, last in (decode_place(entry.payload).blocks for entry in straights):
+            await folder.write(copy, [await folder.disk.read(source.fd, last - begin, begin)], begin)
     await folder.files.sync(folder.path / copy)
     await folder.files.forget(folder.path / name)
     await folder.rename(copy, name)

@@ -187,7 +187,7 @@ class ShortRunWriter:
 
     @staticmethod
     def _is_short(led: Led, taken: Taken) -> bool:
-        return taken.size < SHORT_RUN_BYTES_MAX and not led.files.direct_reach(taken.size)
+        return taken.size < SHORT_RUN_BYTES_MAX and not taken.straight and not led.files.direct_reach(taken.size)
 
     async def _end(self, one: _Begun, error: OSError | None) -> int | None:
         """How many bytes are in the segment now; None: the partition has failed, or is gone."""

@@ -54,6 +54,8 @@ class Segment:
     """Disk space was taken up to here."""
     written_end_position: int = 0
     """Direct writes end with a whole block, so the beginning of the next batch may be in the file already."""
+    is_placed: bool = False
+    """Batches may have been written straight to it, which the journal only names."""
     flushed_bytes: list[int] = field(default_factory=lambda: [0, 0, 0])
     """How much of the three indexes is in their files."""
 
@@ -123,6 +125,7 @@ class SegmentFolder:
                         raise
                     self.files.refuse_direct(self.path / name)
                 else:
+                    self.files.direct_proven = True
                     return
             await self.disk.write_at(file.fd, data, position)
 
@@ -297,8 +300,11 @@ class SegmentFolder:
         position: int,
         index_bytes: Sequence[int] | None = None,
         surplus: Collection[str] | None = None,
+        kept_position: int = 0,
     ) -> None:
         """Cut the log file at a position, and the index files at their sizes (None: they are removed).
+
+        `kept_position`: what lies in front of it stays in the log file all the same.
 
         `surplus`: those of the files without a size that are there, where that is known.
         """
@@ -306,7 +312,7 @@ class SegmentFolder:
             file.dirty = True
             self._written.add(segment.log_name)
             self.names_changed = True
-            await self.disk.truncate(file.fd, position)
+            await self.disk.truncate(file.fd, max(position, kept_position))
         segment.size_bytes = segment.reserved_end_position = segment.written_end_position = position
         suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
         for suffix, size in zip(suffixes, index_bytes or (0, 0, 0), strict=True):

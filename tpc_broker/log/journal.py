@@ -46,7 +46,7 @@ FILE_SYSTEM_SHARE_MAX: Final = 0.05
 SCAN_WINDOW_BYTES: Final = 4 * 1024 * 1024
 REPLAY_WINDOW_BYTES: Final = 32 * 1024 * 1024
 ENTRIES_PER_CALL: Final = 4096
-PAYLOAD_KEPT_BYTES: Final = 8
+PAYLOAD_KEPT_BYTES: Final = 32
 
 _COMMIT: Final = struct.Struct("<IHH16sQQQQIIII24s")
 _ENTRY: Final = struct.Struct("<IBBH16siIqq")
@@ -75,6 +75,8 @@ class EntryKind(IntEnum):
     LOG_START = 4
     PARTITION_DELETED = 5
     NOTE = 6
+    STRAIGHT = 7
+    """One batch that is in its segment already; see `log.straight`."""
 
 
 class JournalMode(IntEnum):
@@ -189,7 +191,7 @@ def journal_region_blocks(bytes_max: int, file_system_bytes: int) -> int:
 class JournalEntry(NamedTuple):
     """One entry of the chain, or a run of appends: those of one partition that follow each other count as one, from the
     first one's `offset` to the last one's `argument`. Their payloads stay in the file (`JournalPayloads`, by `number`);
-    the first 8 bytes of other entries' payloads come along.
+    the first 32 bytes of other entries' payloads come along.
     """
 
     kind: int
@@ -200,6 +202,8 @@ class JournalEntry(NamedTuple):
     number: int
     payload_bytes: int
     payload: bytes = b""
+    payload_position: int = 0
+    """In the file; of the first one."""
 
     @property
     def voted_for(self) -> int | None:
@@ -419,7 +423,8 @@ def _entries(payloads: JournalPayloads) -> Generator[JournalEntry]:
             keys[run.partition_number] = key
         size = run.payload_bytes
         payload = b"" if run.kind == EntryKind.APPEND else bytes(run.payload)[: min(size, PAYLOAD_KEPT_BYTES)]
-        yield JournalEntry(run.kind, run.sequence, key, run.offset, run.argument, number, size, payload)
+        position = _file_position(run.payload_position)
+        yield JournalEntry(run.kind, run.sequence, key, run.offset, run.argument, number, size, payload, position)
 
 
 def _look_behind(state: Any, start: int, place: CommitPlace) -> Generator[ReadRequest, Buffer, tuple[int, str | None]]:

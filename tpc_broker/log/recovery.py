@@ -7,9 +7,11 @@ Segments are written behind, without any sync between checkpoints. So after a cr
 files is believed which the last checkpoint names; everything that was acknowledged since is in the journal behind the
 replay position. Recovery of one partition is therefore
 
-1. *reset*: segments behind the checkpointed one go, that one is cut at its checkpointed position;
+1. *reset*: segments behind the checkpointed one go, that one is cut at its checkpointed position, or behind the last
+   batch that the journal says was written once, straight to the segment (always the checkpointed one);
 2. *cut*: when the journal says that the log was cut below its checkpointed end, the segments are cut there too;
-3. *append*, in the journal's order, what lies at or behind the end, from the journal;
+3. *append*, in the journal's order, what lies at or behind the end, from the journal; batches written once are checked
+   where they lie, each of their bytes: one that is not there is damage, because its entry was written after it;
 4. take over leader epochs, vote, and log start.
 
 The plan says all this without touching anything. Carrying it out twice, or again from the beginning after it was killed
@@ -66,6 +68,8 @@ class PlannedAppend(NamedTuple):
     run_number: int
     from_offset: int
     upto_offset: int
+    straight: JournalEntry | None = None
+    """Not to be written: it is one batch that the segment holds already, and that has to be checked."""
 
 
 @dataclass(slots=True)
@@ -93,6 +97,11 @@ class PartitionPlan:
     @property
     def key(self) -> TopicPartition:
         return self.start.key
+
+    @property
+    def straights(self) -> list[JournalEntry]:
+        """Batches that the active segment holds behind its checkpointed position."""
+        return [append.straight for append in self.appends if append.straight is not None]
 
     @property
     def label(self) -> str:
@@ -127,8 +136,8 @@ class _Replay:
     def take(self, entry: JournalEntry) -> None:
         if self.deleted:
             return
-        self.records_known |= entry.kind in (EntryKind.APPEND, EntryKind.CUT)
-        if entry.kind == EntryKind.APPEND:
+        self.records_known |= entry.kind in (EntryKind.APPEND, EntryKind.CUT, EntryKind.STRAIGHT)
+        if entry.kind in (EntryKind.APPEND, EntryKind.STRAIGHT):
             self._append(entry)
         elif entry.kind == EntryKind.CUT:
             self._cut(entry.offset)
@@ -148,7 +157,11 @@ class _Replay:
                 f"offset {entry.offset}"
             )
             return
-        self.appends.append(PlannedAppend(entry.number, self.end, entry.argument))
+        straight = entry if entry.kind == EntryKind.STRAIGHT else None
+        if straight is not None and (entry.offset < self.end or self.cut is not None):
+            self.problem = f"commit {entry.sequence} has a batch written once at offset {entry.offset}, out of order"
+            return
+        self.appends.append(PlannedAppend(entry.number, self.end, entry.argument, straight))
         self.end = entry.argument
 
     def _cut(self, offset: int) -> None:

@@ -38,6 +38,7 @@ ENTRIES_PER_STEP: Final = 64
 PRODUCERS_PER_STEP: Final = 64
 _OFFSET_ENTRIES: Final = ffi.new("uint8_t[]", ENTRIES_PER_STEP * OFFSET_ENTRY_BYTES)
 _TIME_ENTRIES: Final = ffi.new("uint8_t[]", ENTRIES_PER_STEP * TIME_ENTRY_BYTES)
+_LIFTED: Final = (1 << 62) - 1
 _PRODUCERS: Final = ffi.new("tpc_segment_producer[]", PRODUCERS_PER_STEP)
 
 
@@ -206,6 +207,12 @@ class AppendWalk:
     @property
     def next_offset(self) -> int:
         return int(self._state.next_offset)
+
+    def lift_limits(self) -> None:
+        """The segment takes this batch and what follows it, whatever its settings say."""
+        state = self._state
+        state.segment_bytes, state.segment_ms = _LIFTED, _LIFTED
+        state.offset_entries_max = state.time_entries_max = 1 << 30
 
     def know_epoch(self, leader_epoch: int) -> None:
         """The epoch at a stop was taken in."""

@@ -65,6 +65,7 @@ class JournalStart:
     previous_crc: int
 
 
+STRAIGHT_BLOCK_BYTES = 4096
 COPIED_BATCH_BYTES_MAX = 32 * 1024
 """On average; larger batches are written from where they lie."""
 _new_uncleared = ffi.new_allocator(should_clear_after_alloc=False)
@@ -105,6 +106,21 @@ class TakenBatches:
             lib.tpc_tail_batches_copy(self._plane, batches, count, buffer)
             return [ffi.buffer(buffer)]
         return [ffi.buffer(batches[n].slice.data, batches[n].slice.length) for n in range(count)]
+
+    @property
+    def straight(self) -> list[tuple[int, int]]:
+        """Of the segment's file: what was written straight of these batches, as ranges that do not touch."""
+        ranges: list[tuple[int, int]] = []
+        for number in range(self._count):
+            batch = self._batches[number]
+            if batch.straight_blocks:
+                begin = batch.straight_block * STRAIGHT_BLOCK_BYTES
+                end = begin + batch.straight_blocks * STRAIGHT_BLOCK_BYTES
+                if ranges and ranges[-1][1] == begin:
+                    ranges[-1] = (ranges[-1][0], end)
+                else:
+                    ranges.append((begin, end))
+        return ranges
 
     def copy_to(self, target: memoryview) -> None:
         """All of them in a row."""
@@ -454,6 +470,27 @@ class RingDataPlane:
 
     def write_behind_done(self, handle: int, end_offset: int) -> None:
         lib.tpc_partition_write_behind_done(self._plane, handle, end_offset)
+
+    def open_placement(self, handle: int, files: PartitionStorage, descriptor: int, batch_bytes_min: int) -> bool:
+        params, active = ffi.new("tpc_placement_params *"), files.active
+        params.segment_base_offset, params.segment_bytes_max = active.base_offset, files.settings.segment_bytes
+        params.written_offset, params.written_position = files.written_end_offset, active.size_bytes
+        params.reserved_position, params.descriptor = active.reserved_end_position, descriptor
+        params.batch_bytes_min = batch_bytes_min
+        result = lib.tpc_partition_open_placement(self._plane, handle, params)
+        if result == NO_ROOM:
+            return False
+        _check(result, "open a placement")
+        return True
+
+    def close_placement(self, handle: int) -> None:
+        lib.tpc_partition_close_placement(self._plane, handle)
+
+    def set_placement_space(self, handle: int, reserved_position: int) -> bool:
+        return bool(lib.tpc_partition_set_placement_space(self._plane, handle, reserved_position))
+
+    def straight_end(self, handle: int) -> int:
+        return int(lib.tpc_partition_straight_end(self._plane, handle))
 
     # -- the journal ---------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ typedef struct {
     uint32_t partition_number;        /* partitions are counted as they appear */
     uint8_t topic_id[16];
     uint8_t kind;
-    uint8_t payload[8];               /* of an entry of another kind, its beginning */
+    uint8_t payload[32];              /* of an entry of another kind, its beginning */
 } tpc_journal_run;
 
 /* One append's payload. */

@@ -36,6 +36,7 @@ typedef struct {
     uint32_t commit_bytes_max;       /* header and entries of one commit, 0: 1 MiB; a larger entry gets a commit of its size */
     uint32_t buffers_pooled_max;     /* free commit buffers kept, 0: 4 */
     uint64_t space_event_blocks;     /* TPC_EVENT_JOURNAL_SPACE when this many are in use, 0: 3/8 of the region */
+    uint64_t straight_bytes_max;     /* written straight and not recycled, 0: 256 MiB; the event comes at 3/8 of it */
 } tpc_journal_params;
 
 typedef struct {
@@ -49,6 +50,7 @@ typedef struct {
     uint64_t bytes_appended;     /* entries, with their headers */
     uint64_t bytes_written;      /* blocks, with padding */
     uint64_t refused_full;       /* appends answered -EAGAIN */
+    uint64_t straight_bytes_written; /* to segments, whole blocks */
     uint32_t commits_waiting;    /* with entries, not yet submitted */
     uint32_t commits_in_flight;
     int32_t error;               /* errno of the failure that stopped the journal, 0: it works */
@@ -78,8 +80,9 @@ int tpc_journal_would_fit(const tpc_journal *journal, const uint32_t *payload_by
 /* Asks for TPC_EVENT_JOURNAL_DURABLE when `sequence` is durable; without anyone asking a commit raises no event. */
 void tpc_journal_watch(tpc_journal *journal, uint64_t sequence);
 
-/* The place just after the last durable commit: what a checkpoint that covers everything durable now may replay from. */
-void tpc_journal_durable_place(const tpc_journal *journal, tpc_journal_place *place);
+/* The place just after the last durable commit: what a checkpoint that covers everything durable now may replay from; the next
+ * recycling is for it. */
+void tpc_journal_durable_place(tpc_journal *journal, tpc_journal_place *place);
 
 /* Blocks before this position may be overwritten from now on; called after the superblock says so. -EINVAL: not a place in use. */
 int tpc_journal_recycle(tpc_journal *journal, uint64_t position);
@@ -101,6 +104,8 @@ void tpc_journal_get_statistics(const tpc_journal *journal, tpc_journal_statisti
 /* Faults for the crash tests' mutants; -ENOTSUP unless built with -DTPC_MUTANTS. */
 enum tpc_journal_mutant {
     TPC_MUTANT_NO_DSYNC = 1,             /* writes are not flushed */
-    TPC_MUTANT_EARLY_ACKNOWLEDGE = 2     /* a commit counts as durable when it is submitted */
+    TPC_MUTANT_EARLY_ACKNOWLEDGE = 2,    /* a commit counts as durable when it is submitted */
+    TPC_MUTANT_STRAIGHT_NO_DSYNC = 4,    /* what is written straight to segments is not flushed */
+    TPC_MUTANT_STRAIGHT_EARLY = 8        /* a commit does not wait for what it writes straight */
 };
 int tpc_journal_set_mutants(tpc_journal *journal, uint32_t mutants);

@@ -64,6 +64,8 @@ typedef struct {
     int64_t base_offset;
     int64_t next_offset;
     uint64_t sequence;               /* the journal's commit that carries it */
+    uint32_t straight_block;         /* of its segment's file: these are in the file already; blocks of 4 KiB */
+    uint32_t straight_blocks;
 } tpc_tail_batch;
 
 enum { TPC_PRODUCER_BATCHES_MAX = 5 };
@@ -187,6 +189,29 @@ void tpc_plane_watch_due(tpc_plane *plane, int64_t bytes_min, int64_t bytes_max)
  */
 int tpc_partition_write_behind_take(tpc_plane *plane, uint64_t handle, int64_t bytes_max, tpc_tail_batch *batches,
                                     uint32_t batches_max);
+
+/* Where large batches may be written straight to their segment (native/ring/straight.h). */
+typedef struct {
+    int64_t segment_base_offset;
+    int64_t written_offset;          /* behind the last batch that Python has counted as written */
+    int64_t written_position;        /* where that ends in the file */
+    int64_t segment_bytes_max;       /* the batch that would go beyond it is for the next segment */
+    int64_t reserved_position;       /* space in the file is reserved up to here */
+    int32_t descriptor;              /* opened with O_DIRECT; duplicated */
+    int32_t batch_bytes_min;         /* smaller batches go through the journal; two blocks at least */
+} tpc_placement_params;
+
+/*
+ * Opens a placement, in place of one that is there. -ENOENT; -EINVAL: impossible params; -EAGAIN: not now (the journal
+ * failed, or cuts are not durable yet, or written_offset is not where memory begins to be unwritten).
+ */
+int tpc_partition_open_placement(tpc_plane *plane, uint64_t handle, const tpc_placement_params *params);
+/* Nothing more is written straight; what is under way goes on. */
+void tpc_partition_close_placement(tpc_plane *plane, uint64_t handle);
+/* More space was reserved. 1: there is a placement, 0: there is none. */
+int tpc_partition_set_placement_space(tpc_plane *plane, uint64_t handle, int64_t reserved_position);
+/* Behind the last batch that was written straight, of those not written behind (durable or not); -1: there is none. */
+int64_t tpc_partition_straight_end(const tpc_plane *plane, uint64_t handle);
 int tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64_t upto_offset);
 void tpc_tail_batches_release(tpc_tail_batch *batches, uint32_t count);
 /* How many bytes taken batches have, and all of them in a row in `out`, which has room for so many; in between the ring

@@ -1,0 +1,135 @@
+/* Where a partition's large batches go straight; see straight.h. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bytes.h"
+#include "journal_format.h"
+#include "partition.h"
+
+enum { BLOCK_BYTES = TPC_STRAIGHT_BLOCK_BYTES, PAYLOAD_BYTES_MAX = 32 + 2 * BLOCK_BYTES, HEADER_BYTES = 61 };
+
+typedef struct tpc_placement {
+    tpc_straight_file *file;
+    int64_t segment_base_offset;
+    int64_t segment_bytes_max;
+    int64_t reserved_position;
+    uint32_t batch_bytes_min;
+    int64_t position;        /* of the next batch */
+    int64_t chained_position; /* the last straight batch ended here: a neighbour in the same commit brings its tail along */
+    uint64_t chained_sequence;
+} tpc_placement;
+
+static int64_t block_below(int64_t position) { return position / BLOCK_BYTES * BLOCK_BYTES; }
+static int64_t block_above(int64_t position) { return block_below(position + BLOCK_BYTES - 1); }
+
+/* ---- opening and closing ---- */
+
+void tpc_placement_close(tpc_partition *partition) {
+    if (!partition->placement)
+        return;
+    tpc_straight_file_release(partition->placement->file);
+    free(partition->placement);
+    partition->placement = NULL;
+}
+
+void tpc_placements_close_all(tpc_plane *plane) {
+    for (uint32_t slot = 0; slot < plane->slots_count; slot++)
+        if (plane->slots[slot].partition)
+            tpc_placement_close(plane->slots[slot].partition);
+}
+
+int tpc_partition_open_placement(tpc_plane *plane, uint64_t handle, const tpc_placement_params *params) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition)
+        return -ENOENT;
+    if (params->written_position < 0 || params->segment_base_offset > params->written_offset || params->descriptor < 0 ||
+        params->batch_bytes_min < 2 * BLOCK_BYTES)
+        return -EINVAL;
+    if (tpc_journal_health(plane->journal) < 0 || plane->cuts_count || params->written_offset != partition->written_offset)
+        return -EAGAIN;
+    int64_t position = params->written_position + tpc_tail_unwritten_bytes(partition);
+    if (position > params->segment_bytes_max || partition->log_end_offset - params->segment_base_offset > INT32_MAX)
+        return -EAGAIN; /* some of that goes to the next segment */
+    tpc_placement *placement = calloc(1, sizeof *placement);
+    tpc_straight_file *file = placement ? tpc_straight_file_new(params->descriptor) : NULL;
+    if (!file) {
+        free(placement);
+        return -ENOMEM;
+    }
+    *placement = (tpc_placement){.file = file, .segment_base_offset = params->segment_base_offset,
+                                 .segment_bytes_max = params->segment_bytes_max,
+                                 .reserved_position = params->reserved_position,
+                                 .batch_bytes_min = (uint32_t)params->batch_bytes_min, .position = position};
+    tpc_placement_close(partition);
+    partition->placement = placement;
+    return 0;
+}
+
+void tpc_partition_close_placement(tpc_plane *plane, uint64_t handle) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (partition)
+        tpc_placement_close(partition);
+}
+
+int tpc_partition_set_placement_space(tpc_plane *plane, uint64_t handle, int64_t reserved_position) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition || !partition->placement)
+        return 0;
+    partition->placement->reserved_position = reserved_position;
+    return 1;
+}
+
+/* ---- placing ---- */
+
+static bool in_segment(const tpc_placement *placement, const tpc_placed_batch *batch) {
+    return placement->position + batch->bytes <= placement->segment_bytes_max &&
+           batch->next_offset - placement->segment_base_offset <= INT32_MAX;
+}
+
+bool tpc_placement_takes(tpc_plane *plane, tpc_partition *partition, const tpc_placed_batch *batch) {
+    const tpc_placement *placement = partition->placement;
+    return batch->bytes >= placement->batch_bytes_min && in_segment(placement, batch) &&
+           placement->position + batch->bytes <= placement->reserved_position &&
+           tpc_journal_straight_ready(plane->journal, PAYLOAD_BYTES_MAX, batch->bytes + BLOCK_BYTES);
+}
+
+int tpc_placement_append(tpc_plane *plane, tpc_partition *partition, tpc_placed_batch *batch, uint64_t *sequence) {
+    tpc_placement *placement = partition->placement;
+    int64_t begin = placement->position, end = begin + batch->bytes;
+    bool chained = placement->chained_sequence && placement->chained_position == begin &&
+                   tpc_journal_joined_sequence(plane->journal, PAYLOAD_BYTES_MAX) == placement->chained_sequence;
+    int64_t first = chained ? block_below(begin) : block_above(begin), last = block_below(end);
+    uint32_t head = first > begin ? (uint32_t)(first - begin) : 0, edge = first < begin ? (uint32_t)(begin - first) : 0;
+    uint32_t tail = (uint32_t)(end - last);
+    tpc_journal_straight_header header = {.segment_base_offset = placement->segment_base_offset, .position = begin,
+                                          .batch_bytes = batch->bytes, .head_bytes = head, .tail_bytes = tail,
+                                          .header_crc = tpc_crc32c(0, batch->batch, HEADER_BYTES)};
+    uint8_t payload[PAYLOAD_BYTES_MAX], *staged;
+    memcpy(payload, &header, sizeof header);
+    memcpy(payload + sizeof header, batch->batch, head);
+    memcpy(payload + sizeof header + head, batch->batch + batch->bytes - tail, tail);
+    tpc_journal_straight straight = {.file = placement->file, .offset = batch->base_offset, .next_offset = batch->next_offset,
+                                     .position = first, .bytes = (uint32_t)(last - first)};
+    int result = tpc_journal_append_straight(plane->journal, &straight, partition->topic_id, partition->index, payload,
+                                             (uint32_t)sizeof header + head + tail, sequence, &staged);
+    if (result < 0)
+        return result;
+    if (edge) {
+        const tpc_slice *before = &tpc_tail_newest(partition)->slice;
+        memcpy(staged, before->data + before->length - edge, edge);
+    }
+    memcpy(staged + edge, batch->batch + head, batch->bytes - head - tail);
+    batch->first_block = (uint32_t)(first / BLOCK_BYTES);
+    batch->blocks = straight.bytes / BLOCK_BYTES;
+    placement->chained_sequence = *sequence;
+    placement->chained_position = end;
+    return 0;
+}
+
+void tpc_placement_follow(tpc_partition *partition, const tpc_placed_batch *batch) {
+    if (in_segment(partition->placement, batch))
+        partition->placement->position += batch->bytes;
+    else
+        tpc_placement_close(partition);
+}

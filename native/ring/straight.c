@@ -1,0 +1,168 @@
+/* Staging and direct writes of one commit; see straight.h. */
+#include "straight.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "recorder.h"
+
+/* ---- files ---- */
+
+tpc_straight_file *tpc_straight_file_new(int descriptor) {
+    tpc_straight_file *file = malloc(sizeof *file);
+    int own = file ? fcntl(descriptor, F_DUPFD_CLOEXEC, 0) : -1;
+    if (own < 0) {
+        free(file);
+        return NULL;
+    }
+    *file = (tpc_straight_file){.references = 1, .descriptor = own};
+    return file;
+}
+
+void tpc_straight_file_release(tpc_straight_file *file) {
+    if (--file->references > 0)
+        return;
+    close(file->descriptor);
+    free(file);
+}
+
+/* ---- staging ---- */
+
+static bool has_chunk(tpc_straight_pool *pool) {
+    if (pool->free_count)
+        return true;
+    void *chunk = NULL;
+    if (pool->chunks_count == TPC_STRAIGHT_CHUNKS_MAX ||
+        posix_memalign(&chunk, TPC_STRAIGHT_BLOCK_BYTES, TPC_STRAIGHT_CHUNK_BYTES) != 0)
+        return false;
+    pool->chunks_count++;
+    pool->free[pool->free_count++] = chunk;
+    return true;
+}
+
+static bool chunk_has(const tpc_straight_set *set, uint32_t bytes) {
+    return set->chunks_count && TPC_STRAIGHT_CHUNK_BYTES - set->chunk_used >= bytes;
+}
+
+bool tpc_straight_reserve(tpc_straight_pool *pool, tpc_straight_set *set, uint32_t bytes) {
+    if (bytes > TPC_STRAIGHT_CHUNK_BYTES || (set && set->writes_count == TPC_STRAIGHT_WRITES_MAX))
+        return false;
+    return (set && chunk_has(set, bytes)) || has_chunk(pool);
+}
+
+uint8_t *tpc_straight_add(tpc_straight_pool *pool, tpc_straight_set *set, tpc_straight_file *file, int64_t position,
+                          uint32_t bytes) {
+    if (!chunk_has(set, bytes)) {
+        set->chunks[set->chunks_count++] = pool->free[--pool->free_count];
+        set->chunk_used = 0;
+    }
+    uint8_t *data = set->chunks[set->chunks_count - 1] + set->chunk_used;
+    set->chunk_used += bytes;
+    file->references++;
+    set->writes[set->writes_count++] = (tpc_straight_write){file, data, position, bytes};
+    set->bytes += bytes;
+    return data;
+}
+
+void tpc_straight_clear(tpc_straight_pool *pool, tpc_straight_set *set) {
+    for (uint32_t i = 0; i < set->writes_count; i++)
+        tpc_straight_file_release(set->writes[i].file);
+    for (uint32_t i = 0; i < set->chunks_count; i++) {
+        if (pool->free_count < TPC_STRAIGHT_CHUNKS_KEPT) {
+            pool->free[pool->free_count++] = set->chunks[i];
+        } else {
+            free(set->chunks[i]);
+            pool->chunks_count--;
+        }
+    }
+    set->writes_count = set->chunks_count = 0;
+}
+
+void tpc_straight_pool_free(tpc_straight_pool *pool) {
+    while (pool->free_count)
+        free(pool->free[--pool->free_count]);
+}
+
+/* ---- writing ---- */
+
+/* Writes that follow each other in a file become one, in the order in which they were added. */
+static void make_groups(tpc_straight_set *set) {
+    bool taken[TPC_STRAIGHT_WRITES_MAX] = {false};
+    uint32_t parts_count = 0;
+    for (uint32_t first = 0; first < set->writes_count; first++) {
+        if (taken[first])
+            continue;
+        const tpc_straight_write *begin = &set->writes[first];
+        uint32_t parts_first = parts_count;
+        int64_t bytes = 0;
+        for (uint32_t i = first; i < set->writes_count; i++) {
+            const tpc_straight_write *one = &set->writes[i];
+            if (taken[i] || one->file != begin->file || one->position != begin->position + bytes)
+                continue;
+            taken[i] = true;
+            set->parts[parts_count++] = (struct iovec){one->data, one->bytes};
+            bytes += one->bytes;
+        }
+        typeof(set->groups[0]) *group = &set->groups[set->groups_count++];
+        group->write = first;
+        group->parts_first = parts_first;
+        group->parts_count = parts_count - parts_first;
+        group->bytes = bytes;
+    }
+    set->groups_left = set->groups_count;
+}
+
+static void record_submission(tpc_straight_set *set, uint32_t number, bool dsync) {
+    const tpc_straight_write *first = &set->writes[set->groups[number].write];
+    const struct iovec *parts = &set->parts[set->groups[number].parts_first];
+    void *bases[TPC_STRAIGHT_WRITES_MAX];
+    size_t lengths[TPC_STRAIGHT_WRITES_MAX];
+    for (uint32_t i = 0; i < set->groups[number].parts_count; i++) {
+        bases[i] = parts[i].iov_base;
+        lengths[i] = parts[i].iov_len;
+    }
+    set->groups[number].record_token =
+        tpc_disk_record_writev(first->file->descriptor, bases, lengths, set->groups[number].parts_count, first->position,
+                               TPC_DISK_RECORD_DIRECT | (dsync ? TPC_DISK_RECORD_DSYNC : 0));
+}
+
+int tpc_straight_submit(tpc_ring *ring, tpc_straight_set *set, uint64_t user_data, bool dsync) {
+    if (!set->groups_count)
+        make_groups(set);
+    for (; set->groups_submitted < set->groups_count; set->groups_submitted++) {
+        uint32_t number = set->groups_submitted;
+        struct io_uring_sqe *write = tpc_ring_sqe(ring, user_data + number);
+        if (!write)
+            return -EAGAIN;
+        const tpc_straight_write *first = &set->writes[set->groups[number].write];
+        io_uring_prep_writev(write, first->file->descriptor, &set->parts[set->groups[number].parts_first],
+                             set->groups[number].parts_count, (uint64_t)first->position);
+        write->user_data = user_data + number;
+        write->rw_flags = dsync ? RWF_DSYNC : 0;
+        if (__builtin_expect(tpc_recorder_on, 0))
+            record_submission(set, number, dsync);
+    }
+    return 0;
+}
+
+bool tpc_straight_completed(tpc_straight_set *set, uint32_t group, int32_t result) {
+    if (__builtin_expect(tpc_recorder_on, 0))
+        tpc_disk_record_completed(set->groups[group].record_token, result);
+    if (result != set->groups[group].bytes && !set->error)
+        set->error = result < 0 ? -result : EIO;
+    return --set->groups_left == 0;
+}
+
+bool tpc_straight_abandon(tpc_straight_set *set) {
+    uint32_t left = set->groups_count - set->groups_submitted;
+    if (!left)
+        return false;
+    set->error = set->error ? set->error : ECANCELED;
+    set->groups_submitted = set->groups_count;
+    set->groups_left -= left;
+    return set->groups_left == 0;
+}

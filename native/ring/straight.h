@@ -1,0 +1,89 @@
+/*
+ * Written once: large batches that a commit writes straight to their place in a segment, past the page cache.
+ *
+ * Theory of operation. Python opens a *placement* to C: the active segment of a partition, a descriptor for direct writes,
+ * and where in the file the log ends. From then on the place of each batch follows from the lengths of those before it.
+ * A large batch is copied to aligned memory (*staging*) that belongs to the open commit, and its journal entry carries, in
+ * place of the batch, the place and what does not fill whole blocks. When the commit's turn comes its staging is written
+ * with O_DIRECT and RWF_DSYNC, one write for each stretch of a file; when all of that is on the disk the commit's blocks
+ * follow as always. So an entry in the chain proves that the bytes that it names are on the disk.
+ *
+ *   file     | block | block | block | block | block |
+ *   batch        <--------------------------->           begins and ends anywhere
+ *   written          |=======|=======|=======|           once, and no byte of another commit with it
+ *   entry        <-->                        <-->        head and tail, < 4 KiB each, lie in the journal
+ *
+ * Batches of one commit that follow each other share blocks: the later one brings the earlier one's tail along. Blocks that
+ * straight writes leave out are Python's, which writes them behind from memory as it does with everything else; no block is
+ * ever written by both.
+ *
+ * A placement ends when the next batch would not go into the same segment, when the journal fails (the places of what was
+ * undone are given anew later), and when Python closes it. Writes that are under way keep the file open.
+ */
+#ifndef TPC_STRAIGHT_H
+#define TPC_STRAIGHT_H
+
+#include <sys/uio.h>
+
+#include "ring.h"
+
+enum {
+    TPC_STRAIGHT_BLOCK_BYTES = 4096,
+    TPC_STRAIGHT_CHUNK_BYTES = 4 << 20,
+    TPC_STRAIGHT_CHUNKS_MAX = 12,  /* of staging, in all */
+    TPC_STRAIGHT_CHUNKS_KEPT = 6,
+    TPC_STRAIGHT_WRITES_MAX = 128  /* batches of one commit */
+};
+
+typedef struct tpc_straight_file {
+    uint32_t references;
+    int descriptor;
+} tpc_straight_file;
+
+typedef struct {
+    tpc_straight_file *file;
+    uint8_t *data;
+    int64_t position;
+    uint32_t bytes; /* whole blocks */
+} tpc_straight_write;
+
+/* What one commit writes straight. */
+typedef struct {
+    tpc_straight_write writes[TPC_STRAIGHT_WRITES_MAX];
+    struct iovec parts[TPC_STRAIGHT_WRITES_MAX]; /* the writes, by group */
+    struct {
+        uint32_t write, parts_first, parts_count;
+        int64_t bytes;
+        uint64_t record_token;
+    } groups[TPC_STRAIGHT_WRITES_MAX]; /* one after the other in one file */
+    uint8_t *chunks[TPC_STRAIGHT_CHUNKS_MAX];
+    uint32_t writes_count, groups_count, groups_submitted, groups_left, chunks_count, chunk_used;
+    uint64_t bytes;
+    int32_t error;
+} tpc_straight_set;
+
+/* Staging that no commit uses; chunks_count: those that exist, used or not. */
+typedef struct {
+    uint8_t *free[TPC_STRAIGHT_CHUNKS_MAX];
+    uint32_t free_count, chunks_count;
+} tpc_straight_pool;
+
+/* Whether another write of so many bytes surely finds room in a set, or (NULL) in a new one. */
+bool tpc_straight_reserve(tpc_straight_pool *pool, tpc_straight_set *set, uint32_t bytes);
+/* Room for the bytes of a write, to be filled in at once. After tpc_straight_reserve(). */
+uint8_t *tpc_straight_add(tpc_straight_pool *pool, tpc_straight_set *set, tpc_straight_file *file, int64_t position,
+                          uint32_t bytes);
+/* 0, or -EAGAIN when the submission queue took only some: again. Completions carry user_data + number of the group. */
+int tpc_straight_submit(tpc_ring *ring, tpc_straight_set *set, uint64_t user_data, bool dsync);
+/* True when it was the last one; set->error says whether all went well. */
+bool tpc_straight_completed(tpc_straight_set *set, uint32_t group, int32_t result);
+/* Leaves what was not submitted. True when nothing is under way. */
+bool tpc_straight_abandon(tpc_straight_set *set);
+/* Gives staging and files back. Nothing may be under way. */
+void tpc_straight_clear(tpc_straight_pool *pool, tpc_straight_set *set);
+void tpc_straight_pool_free(tpc_straight_pool *pool);
+
+tpc_straight_file *tpc_straight_file_new(int descriptor);
+void tpc_straight_file_release(tpc_straight_file *file);
+
+#endif
