@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import socket
 import stat
@@ -12,11 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.broker_process import TpcBroker, run_command
-from tpc_broker.runtime.status import SOCKET_NAME, BrokerStatus, _within, bind_status, socket_address, status_report
+from tpc_broker.runtime.counters import CoreStatus
+from tpc_broker.runtime.status import (
+    SOCKET_NAME,
+    BrokerStatus,
+    _within,
+    bind_status,
+    serve_status,
+    socket_address,
+    status_report,
+)
 
 EXIT_CANNOT_RUN = 2
 RECORDS = 40
@@ -166,6 +178,31 @@ def test_a_socket_that_a_killed_broker_left_is_replaced(broker: TpcBroker) -> No
 def test_where_no_socket_can_be_made_the_broker_runs_without(tmp_path: Path) -> None:
     (tmp_path / SOCKET_NAME).mkdir()
     assert bind_status(tmp_path) is None
+
+
+def test_without_descriptors_it_goes_on_when_there_are_some(tmp_path: Path) -> None:
+    async def look() -> list[CoreStatus]:
+        return []
+
+    async def serve_ask_and_end() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_status, tmp_path, look)
+            await trio.testing.wait_all_tasks_blocked()
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+                with socket_address(tmp_path) as address:
+                    client.connect(address)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (1, limit[1]))
+                try:
+                    await trio.sleep(0.02)
+                finally:
+                    resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+                answer = await trio.to_thread.run_sync(client.recv, 1000)
+            assert json.loads(answer)["cores"] == []
+            nursery.cancel_scope.cancel()
+
+    trio.run(serve_ask_and_end)
+    assert not (tmp_path / SOCKET_NAME).exists()
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 SOCKET_NAME: Final = "status.sock"
 _PATIENCE_S: Final = 5.0
+_RETRY_S: Final = 0.1
 
 
 class BrokerStatus(TypedDict):
@@ -78,7 +79,11 @@ async def serve_status(data: Path, look: Callable[[], Awaitable[list[CoreStatus]
     try:
         with trio.socket.from_stdlib_socket(listener) as accepting:
             while True:
-                peer, _ = await accepting.accept()
+                try:
+                    peer, _ = await accepting.accept()
+                except OSError:  # out of descriptors, say: the broker goes on, and so does this
+                    await trio.sleep(_RETRY_S)
+                    continue
                 with peer, trio.move_on_after(_PATIENCE_S):
                     status = BrokerStatus(pid=os.getpid(), cores=await look())
                     await _send_all(peer, json.dumps(status).encode())
