@@ -105,6 +105,7 @@ class SparkRun:
         self.log_bytes = 0
         self._spark: Any = None
         self._tpc = TpcPeer(self.base / "tpc", "durable")
+        self._jars: list[str] = []
         self._kafka: KafkaPeer | None = None
         self._numbers = iter(range(1, 2**31))
         self.jobs: list[Job] = []
@@ -123,9 +124,10 @@ class SparkRun:
         self._tpc.stop()  # all of the log is in segments then
         self._tpc.start()
         try:
-            self._jars = list(map(str, connector_jars()))
-            self._kafka = KafkaPeer(self.base / "kafka", "default")
-            self._start_peer(self._kafka)
+            if {"read", "sink"} & set(self.settings.parts):
+                self._jars = list(map(str, connector_jars()))
+                self._kafka = KafkaPeer(self.base / "kafka", "default")
+                self._start_peer(self._kafka)
         except (PeerUnavailable, ServerFailed) as reason:
             self._jars, self._kafka = [], None
             self.results.skipped["kafka and spark-sql-kafka"] = str(reason)

@@ -16,11 +16,16 @@ HEADINGS: Final = (
 )  # fmt: skip
 _ALARMING: Final = ("missing", "gaps", "doubled", "repeated", "late")
 _SERIES_MAX: Final = 12
+_SERIES_COLOURS: Final = (
+    "#1f4e79", "#3b6ea5", "#6c9bc9", "#a9c7e5", "#1b6b5c", "#3d9482", "#77bcae", "#b5ddd4", "#7a4b12", "#b07a32",
+    "#d6a863", "#eed3a6",
+)  # fmt: skip
 _STYLE: Final = """
-    body { font: 15px/1.5 system-ui, sans-serif; color: #1d2733; max-width: 1100px; margin: 2rem auto; padding: 0 1rem }
+    body { font: 15px/1.5 system-ui, sans-serif; color: #1d2733; max-width: 1280px; margin: 2rem auto; padding: 0 1rem }
     h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem } p.small { color: #5b6775; font-size: .85rem }
-    table { border-collapse: collapse; font-size: .85rem } th { text-align: right; color: #5b6775; font-weight: 600 }
-    th, td { padding: .25rem .6rem; border-bottom: 1px solid #e3e8ee; white-space: nowrap }
+    table { border-collapse: collapse; font-size: .8rem } th { text-align: right; color: #5b6775; font-weight: 600 }
+    th, td { padding: .25rem .4rem; border-bottom: 1px solid #e3e8ee; vertical-align: bottom }
+    td { white-space: nowrap }
     td { text-align: right; font-variant-numeric: tabular-nums } td:first-child, th:first-child { text-align: left }
     td.alarm { color: #b3261e; font-weight: 600 } div.wide { overflow-x: auto } img { max-width: 100%; height: auto }
 """
@@ -90,6 +95,7 @@ def _image(draw: Callable[[Any], None]) -> str:
     figure = Figure(figsize=(10.5, 3.2), dpi=110, layout="constrained")
     axes = figure.subplots()
     draw(axes)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e3e8ee")
     axes.set_axisbelow(True)
@@ -108,11 +114,13 @@ def _over_time(axes: Any, result: QualityResult) -> None:
         name = f"{topic}-{partition}" if by_partition else topic
         series.setdefault(name, [0] * len(times))[place[begin]] += records
     bottom = [0] * len(times)
-    for name, counts in sorted(series.items()):
-        axes.bar(_instants(times), counts, bottom=bottom, width=_width(result), align="edge", label=name)
+    for number, (name, counts) in enumerate(sorted(series.items())):
+        colour = _SERIES_COLOURS[number % len(_SERIES_COLOURS)]
+        axes.bar(_instants(times), counts, bottom=bottom, width=_width(result), align="edge", color=colour, label=name)
         bottom = [below + count for below, count in zip(bottom, counts, strict=True)]
+    _label_times(axes)
     axes.set_ylabel(f"records per {_duration(result.bucket_ms)}")
-    axes.legend(fontsize="small", ncols=2, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.legend(fontsize="small", reverse=True, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def _late_over_time(axes: Any, result: QualityResult) -> None:
@@ -121,6 +129,7 @@ def _late_over_time(axes: Any, result: QualityResult) -> None:
         late[begin] = late.get(begin, 0) + count
     times = sorted(late)
     axes.bar(_instants(times), [late[begin] for begin in times], width=_width(result), align="edge", color="#b3261e")
+    _label_times(axes)
     axes.set_ylabel(f"late per {_duration(result.bucket_ms)}")
 
 
@@ -139,6 +148,15 @@ def _by_power(axes: Any, counts: Iterable[tuple[int, int]], what: str, unit: str
     axes.set_xticks(range(len(powers)), [f"{2**power:,}" for power in powers], fontsize="small")
     axes.set_xlabel(f"{what} … {unit}")
     axes.set_ylabel("records")
+
+
+def _label_times(axes: Any) -> None:
+    """A day where it begins, else hours and minutes."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter  # noqa: PLC0415 - only the report needs it
+
+    locator = AutoDateLocator(tz=dt.UTC)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=dt.UTC))  # type: ignore[no-untyped-call]
 
 
 def _instants(times_ms: list[int]) -> list[dt.datetime]:
