@@ -66,6 +66,7 @@ BAD = [
     b'{"count": 99999999999}', b'{"user": "a\x00"}', b'{"user": "\\ud800"}', b'{"price": "NaN"}',
     b'{"at": "yesterday"}',
     b'{"place": 3}', b'{"tags": {}}', b"{}{}", b"{} {}", b'{"count":1}\n{"count":2}', b'{"user": "\xff"}', b"{},{}",
+    b'{"user": "a\nb"}', b'{\n"count": 1\n}\n{\n}',
 ]  # fmt: skip
 
 
@@ -96,10 +97,18 @@ def test_bare_nulls_are_null_values_and_crash_nothing():
     assert decode(EVENT, [b"{}null{}"] * 40)[1] == list(range(40))
 
 
+def test_json_over_several_lines_is_parsed_at_once(monkeypatch):
+    values = [json.dumps(json.loads(value), indent=2).encode() for value in events(200)]
+    expected = decode(EVENT, events(200))
+    monkeypatch.setattr(JsonDecoder, "_one_by_one", None)
+    values[100:] = [value.replace(b"\n", b"\r\n") + b"\n" for value in values[100:]]
+    assert decode(EVENT, values) == expected
+
+
 def test_random_json_decodes_as_by_the_standard_library():
     chance = random.Random(11)
     for _ in range(60):
-        choices = [*events(12), *BAD, None, b'  {"count": 7}\r\n', b"null"]
+        choices = [*events(12), *BAD, None, b'  {"count": 7}\r\n', b"null", b'{\r\n "count":\n 8\n}']
         values = [chance.choice(choices) for _ in range(chance.randrange(80))]
         rows, malformed = decode(EVENT, values)
         alone = [decode(EVENT, [value]) for value in values]

@@ -1,11 +1,12 @@
 """JSON values as columns, with Arrow's JSON reader.
 
-Arrow parses lines, so the values are joined by newlines and parsed at once. That keeps rows apart: a value that begins
-with ``{``, ends with ``}`` and holds no newline gives at least one object, and none that spans two lines, as ``}``,
-newline, ``{`` stands nowhere inside an object. So when there are as many objects as values, each is one value's. (It
-also keeps the process alive: Arrow 26 crashes when the first thing it reads is a bare ``null``.) Where that does not
-hold, or Arrow refuses something, the column is halved until the values in question are few, and those are parsed one
-by one by the standard library.
+Arrow parses lines, so the values are joined by newlines and parsed at once; newlines inside values that were printed
+over several lines become tabs before, which JSON allows and forbids in the same places. That keeps rows apart: a value
+that begins with ``{``, ends with ``}`` and holds no newline gives at least one object, and none that spans two lines,
+as ``}``, newline, ``{`` stands nowhere inside an object. So when there are as many objects as values, each is one
+value's. (It also keeps the process alive: Arrow 26 crashes when the first thing it reads is a bare ``null``.) Where
+that does not hold, or Arrow refuses something, the column is halved until the values in question are few, and those are
+parsed one by one by the standard library.
 
 One value at a time more is understood, as Spark's own JSON source does: numbers and objects for strings, numbers
 (seconds) for timestamps, base64 for binary, objects for maps, decimals. Times without a zone are UTC. A value is either
@@ -64,9 +65,9 @@ class JsonDecoder:
         assert self._parsed_type is not None
         lines = pc.fill_null(values, b"{}").cast(pa.string())
         if not _are_objects(lines):
-            lines = pc.ascii_trim_whitespace(lines)
+            lines = pc.replace_substring(pc.ascii_trim_whitespace(lines), "\n", "\t")
             if not _are_objects(lines):
-                raise ValueError("not all are objects on one line")
+                raise ValueError("not all are objects")
         bounds = pa.array([0, len(lines)], pa.int32())
         text = pc.binary_join(pa.ListArray.from_arrays(bounds, lines), "\n")[0].as_buffer()
         table = pa.json.read_json(

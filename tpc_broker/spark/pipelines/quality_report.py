@@ -25,7 +25,7 @@ _STYLE: Final = """
     h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem } p.small { color: #5b6775; font-size: .85rem }
     table { border-collapse: collapse; font-size: .8rem } th { text-align: right; color: #5b6775; font-weight: 600 }
     th, td { padding: .25rem .4rem; border-bottom: 1px solid #e3e8ee; vertical-align: bottom }
-    td { white-space: nowrap }
+    td { white-space: nowrap } td:nth-last-child(-n+2) { white-space: normal; min-width: 5rem }
     td { text-align: right; font-variant-numeric: tabular-nums } td:first-child, th:first-child { text-align: left }
     td.alarm { color: #b3261e; font-weight: 600 } div.wide { overflow-x: auto } img { max-width: 100%; height: auto }
 """
