@@ -224,6 +224,7 @@ static int64_t close_stuck_senders(tpc_connections *connections, int64_t now_ns)
  * turn closes a few, and who is not idle gets answers in between. */
 static int64_t close_idle(tpc_connections *connections, int64_t now_ns) {
     int64_t allowed_ns = connections->limits.idle_ms_max * NS_PER_MS;
+    if (tpc_ring_is_serving(connections->ring)) return now_ns;
     for (unsigned looked_at = 0; allowed_ns > 0 && node_linked(&connections->by_activity); looked_at++) {
         connection *it = NODE_OWNER(connections->by_activity.next, connection, by_activity);
         if (it->active_ns + allowed_ns > now_ns) return it->active_ns + allowed_ns;

@@ -74,6 +74,9 @@ int tpc_ring_reserve(tpc_ring *ring, unsigned entries);
 int tpc_ring_push_event(tpc_ring *ring, uint32_t kind, uint64_t token, int64_t a, int64_t b, void *pointer);
 
 struct io_uring *tpc_ring_raw(tpc_ring *ring);
+/* While tpc_ring_serve() runs: a hook leaves what is not urgent, and what makes more events for Python, to the next wait. */
+bool tpc_ring_is_serving(const tpc_ring *ring);
+
 int64_t tpc_ring_now_ns(tpc_ring *ring); /* monotonic, taken once per batch of completions */
 
 /* Whether an opcode / feature may be used: what the kernel has, less what the feature switch hides. */

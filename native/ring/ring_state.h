@@ -60,6 +60,7 @@ struct tpc_ring {
     int wake_fd;
     bool wake_armed;
     bool woken;
+    bool serving;
 
     /* Time-outs without EXT_ARG (before 5.11): one absolute timeout entry, re-armed when an earlier one is wanted. */
     int64_t timer_until_ns; /* INT64_MAX: none armed */

@@ -268,6 +268,8 @@ void tpc_ring_wake(tpc_ring *ring) {
 }
 
 struct io_uring *tpc_ring_raw(tpc_ring *ring) { return &ring->uring; }
+bool tpc_ring_is_serving(const tpc_ring *ring) { return ring->serving; }
+
 int64_t tpc_ring_now_ns(tpc_ring *ring) { return ring->now_ns; }
 bool tpc_ring_has(const tpc_ring *ring, enum tpc_feature feature) { return (ring->features >> feature) & 1u; }
 uint32_t tpc_ring_features(const tpc_ring *ring) { return ring->features; }

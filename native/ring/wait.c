@@ -155,6 +155,7 @@ int tpc_ring_serve(tpc_ring *ring, int64_t after_ns) {
     ring->now_ns = now;
     tpc_stall_enter(ring, now);
     ring->statistics.serves++;
+    ring->serving = true;
     run_hooks(ring);
     int64_t waited_ns = 0;
     submit_and_wait(ring, ring->now_ns, &waited_ns); /* an error comes again in the next wait, which reports it */
@@ -163,6 +164,7 @@ int tpc_ring_serve(tpc_ring *ring, int64_t after_ns) {
         if (io_uring_sq_ready(&ring->uring)) tpc_ring_submit(ring);
     }
     charge_work(ring);
+    ring->serving = false;
     tpc_stall_leave(ring);
     return 1;
 }
