@@ -77,7 +77,7 @@ def faulty_build(tmp_path_factory):
     shutil.copy(ROOT / "pyproject.toml", tree)
     shutil.copy(ROOT / "README.md", tree)
     build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    environment = os.environ | {"TPC_CFLAGS": "-DTPC_MUTANTS"}
+    environment = os.environ | {"TPC_CFLAGS": "-DTPC_MUTANTS -O0"}
     done = subprocess.run(build, cwd=tree, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return tree

@@ -89,7 +89,8 @@ def read_all(bench, client, bytes_max, upto):
         records = part_of(bench.fetch(client, 12, asks(offset, bytes_max)))["Records"]
         assert records, offset
         data += records
-        offset = read_batches(records)[-1]["base_offset"] + len(read_batches(records)[-1]["records"])
+        last = read_batches(records)[-1]
+        offset = last["base_offset"] + len(last["records"])
     return data
 
 
