@@ -246,7 +246,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(make_connections):
 def test_many_that_fall_idle_together_hold_up_nobody(make_connections):
     """Their closes are spread over turns: who asks meanwhile is served before the last of them is gone."""
     bench = make_connections()
-    idle = [bench.connect() for _ in range(400)]
+    idle = [bench.connect() for _ in range(2000)]
     busy = bench.connect()
     time.sleep(1.1)
     busy.sendall(frame_of(b"me too"))
