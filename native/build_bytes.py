@@ -18,7 +18,8 @@ def extension_flags() -> list[str]:
 
     Nobody puts a function of his own in place of one of ours, so calls between them need no table and may be inlined.
     """
-    return ["-O3", "-g", "-fno-semantic-interposition", "-std=gnu11", "-Wall", "-Wextra", "-UNDEBUG", *os.environ.get("TPC_CFLAGS", "").split()]
+    ours = ["-O3", "-g", "-fno-semantic-interposition", "-std=gnu11", "-Wall", "-Wextra", "-UNDEBUG"]
+    return [*ours, *os.environ.get("TPC_CFLAGS", "").split()]
 
 
 def link_flags() -> list[str]:
