@@ -31,6 +31,7 @@
 #define CHUNK_BYTES_MIN 4096u
 #define CHUNK_BYTES_MAX 131072u
 #define RUN_BYTES_MAX 16384u
+#define STRAIGHT_BYTES_MORE (28 << 20) /* hardly anything of such batches is left to be written */
 
 /* In a stored batch: native/bytes/batch.c. */
 enum { AT_LENGTH = 8, AT_LAST_OFFSET_DELTA = 23, LENGTH_OVERHEAD_BYTES = 12 };
@@ -377,7 +378,9 @@ int tpc_partition_write_behind_take(tpc_plane *plane, uint64_t handle, int64_t b
         uint32_t left_bytes = run->slice.length - written_bytes;
         if (run->next_offset > partition->high_watermark)
             break;
-        if (count && bytes + left_bytes > bytes_max && !shares_block(&batches[count - 1], run))
+        int64_t bytes_more = bytes + left_bytes;
+        bool fits = bytes_more <= (run->straight_blocks ? bytes_max + STRAIGHT_BYTES_MORE : bytes_max);
+        if (count && !fits && !shares_block(&batches[count - 1], run))
             break;
         bytes += left_bytes;
         batches[count] = *run;

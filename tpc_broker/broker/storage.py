@@ -280,9 +280,9 @@ class PartitionStorage(ShortRuns):
         assert active.size_bytes + sum(map(len, run)) == end_position, (self.key, end_position)
         if end_position > active.size_bytes:
             begin = max(active.size_bytes, active.written_end_position)
-            for first, end in missing(begin, end_position, self._present):
-                buffers = part(run, first - active.size_bytes, end - active.size_bytes)
-                await self.folder.write(active.log_name, buffers, first)
+            places, offset = missing(begin, end_position, self._present), active.size_bytes
+            parts = [(part(run, first - offset, end - offset), first) for first, end in places]
+            await self.folder.write_parts(active.log_name, parts)
             active.written_end_position = max(end_position, begin)
             active.size_bytes = end_position
         self.written_end_offset = end_offset

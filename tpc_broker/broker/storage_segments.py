@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from tpc_broker.broker.ports import FileWrite
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchDamageError, BatchHeader, decode_header
 from tpc_broker.log.files import (
     DELETED_SUFFIX,
@@ -105,6 +106,23 @@ class SegmentFolder:
             self._written.add(name)
             self.names_changed |= position == 0
         return file
+
+    async def write_parts(self, name: str, parts: Sequence[tuple[Sequence[Buffer], int]]) -> None:
+        """As `write`, of parts with their positions; several, which are short, in one job: a turn of the ring for each
+        may cost more than the kernel needs for all.
+        """
+        if len(parts) <= 1:
+            for buffers, position in parts:
+                await self.write(name, buffers, position)
+            return
+        async with self.use(name, create=True) as file:
+            file.dirty = True
+            self._written.add(name)
+            self.names_changed |= parts[0][1] == 0
+            writes = [FileWrite(file.fd, b"".join(buffers), position) for buffers, position in parts]
+            for error in await self.disk.write_many(writes):
+                if error is not None:
+                    raise error
 
     async def write_direct(self, name: str, data: memoryview, position: int) -> None:
         """The same past the page cache: address, length and position are multiples of DIRECT_BLOCK_BYTES.
