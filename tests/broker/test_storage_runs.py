@@ -140,7 +140,8 @@ class Plane:
         data = b"".join(batches)
         assert bytes_max >= len(data)
         return SimpleNamespace(
-            size=len(data), base_offset=offset, end_offset=offset + len(batches), buffers=[data], release=self.release
+            size=len(data), base_offset=offset, end_offset=offset + len(batches), straight=[], buffers=[data],
+            release=self.release,
         )
 
     def release(self):

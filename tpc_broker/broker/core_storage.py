@@ -299,7 +299,8 @@ class JournalledStorage:
             handles = self._plane.dirty_due(WRITE_BEHIND_BYTES_MIN, WRITE_BEHIND_AGE_S, DIRTY_BYTES_MAX)
         dirty = [led for handle in handles if (led := self._led.get(handle)) is not None and led.files.failed is None]
         if len(dirty) > FEW_PARTITIONS:
-            dirty = await self._short_runs.write(dirty, self._make_room_ahead)
+            left = await self._short_runs.write(dirty, self._make_room_ahead)
+            dirty = [led for led in left if led.handle in self._led]  # others were deleted meanwhile
         hurries = any(self._plane.dirty_bytes(led.handle) >= HURRY_BYTES for led in dirty)
         if not hurries and len(dirty) <= FEW_PARTITIONS:
             for led in dirty:
