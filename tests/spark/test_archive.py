@@ -14,7 +14,7 @@ from tpc_broker.cli.main import main
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytestmark = pytest.mark.spark
-DEADLINE_SECONDS = 90
+DEADLINE_SECONDS = 240
 
 
 def command(broker, topic, out):
