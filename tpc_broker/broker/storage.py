@@ -49,6 +49,7 @@ from tpc_broker.broker.storage_files import DIRECT_BLOCK_BYTES
 from tpc_broker.broker.storage_ranges import end_of_batches, find_offset, missing, part
 from tpc_broker.broker.storage_runs import ShortRuns
 from tpc_broker.broker.storage_segments import Segment, SegmentFolder
+from tpc_broker.broker.taking import Taking
 from tpc_broker.errors import StorageFailedError as StorageFailedError  # noqa: PLC0414 (its callers look for it here)
 from tpc_broker.log.batch import BatchHeader, decode_header
 from tpc_broker.log.checkpoint import PartitionCheckpoint
@@ -187,7 +188,7 @@ class PartitionStorage(ShortRuns):
     @asynccontextmanager
     async def _changing(self, what: str) -> AsyncIterator[None]:
         """One change of the files. An error of the disk inside makes the partition failed."""
-        async with self._lock:
+        async with Taking(self._lock):
             self._refuse_if_failed()
             self.mark_changed()
             try:
