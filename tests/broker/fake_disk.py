@@ -12,7 +12,7 @@ from pathlib import Path
 
 import trio
 
-from tests.broker.plain_disk import outcome
+from tests.broker.plain_disk import make_folders_one_by_one, outcome
 from tpc_broker.broker.ports import FileStatus, FileSystemStatus, FolderContents
 
 SECTOR_BYTES = 512
@@ -252,6 +252,9 @@ class FakeDisk:
 
     async def rmdir(self, path):
         await self.unlink(path)
+
+    async def make_folders(self, paths, name, content):
+        return await make_folders_one_by_one(self, paths, name, content)
 
     async def fsync_directory(self, path):
         await trio.lowlevel.checkpoint()

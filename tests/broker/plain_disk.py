@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from tpc_broker.broker.ports import FileStatus, FileSystemStatus
-from tpc_broker.runtime.disk import read_folders
+from tpc_broker.runtime.disk import make_folders, read_folders
 
 
 async def outcome(write):
@@ -15,6 +15,22 @@ async def outcome(write):
     except OSError as error:
         return error
     return None
+
+
+async def make_folders_one_by_one(disk, paths, name, content):
+    """`Disk.make_folders` of a disk that counts, or records, each step."""
+    made = []
+    for path in paths:
+        try:
+            await disk.mkdir(path)
+        except FileExistsError:
+            made.append(False)
+            continue
+        fd = await disk.open(path / name, os.O_RDWR | os.O_CREAT)
+        await disk.writev(fd, [content], 0)
+        await disk.close(fd)
+        made.append(True)
+    return made
 
 
 class PlainDisk:
@@ -72,6 +88,9 @@ class PlainDisk:
 
     async def mkdir(self, path):
         os.mkdir(path)
+
+    async def make_folders(self, paths, name, content):
+        return make_folders(paths, name, content)
 
     async def fsync_directory(self, path):
         return None

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import trio
 
+from tests.broker.plain_disk import make_folders_one_by_one
 from tests.durability.crash_images import DIRECT, DSYNC, FLUSH_ALL, MARK
 from tests.log.log_batches import batch
 from tpc_broker._ring import ffi, lib
@@ -135,6 +136,9 @@ class RecordingDisk(RingDisk):
         await super().mkdir(path)
         lib.tpc_disk_record_name(lib.TPC_DISK_RECORD_CREATE, os.fsencode(path), ffi.NULL)
 
+    async def make_folders(self, paths, name, content):
+        return await make_folders_one_by_one(self, paths, name, content)
+
     async def fsync_directory(self, path):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -189,6 +193,8 @@ class Life:
     async def create(self, topic: str) -> None:
         topic_id = uuid.UUID(int=self.chooser.getrandbits(128))
         key = TopicPartition(TopicId(topic_id), PartitionIndex(0))
+        if self.chooser.random() < 0.5:
+            await self.storage.prepare([(key, topic)])
         files = await self.storage.open(key, topic, self.config)
         await self.storage.begin_epoch(files)
         self.open[topic_id.hex] = files, self.storage.register(files, self.config, is_internal=False)
@@ -292,7 +298,7 @@ def main(folder: str, record: str, seed: str, mutant: str, mode: str) -> None:
     placements.STRAIGHT_BATCH_BYTES_MIN, placements.PLACEMENT_BYTES_MIN = STRAIGHT_BYTES_MIN, 1
     core_storage.WRITE_BEHIND_INTERVAL_S = 0.01
     storage.DIRECT_BYTES_MIN = core_storage.WRITE_BEHIND_BYTES_MIN = DIRECT_BYTES_MIN
-    core_storage.FEW_PARTITIONS = 1
+    core_storage.FEW_PARTITIONS = 0
     if mutant == "direct is durable":
         storage_segments.SegmentFolder.write_direct = _write_direct_and_forget
     for name in ("journals", "topics"):

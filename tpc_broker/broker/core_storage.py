@@ -43,6 +43,8 @@ from tpc_broker.broker.storage_folders import (
     create_partition,
     delete_folder,
     lost_folder_name,
+    new_partition,
+    prepare_folders,
     remove_deleted_folders,
     remove_folder,
 )
@@ -56,7 +58,7 @@ from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tpc_broker.broker.ports import Clock, DataPlane, Disk, Taken
@@ -157,6 +159,7 @@ class JournalledStorage:
         self._new_run_id = new_run_id
         self._reopen_journal_file = reopen_journal_file
         self._unclaimed = dict(recovered.storages)
+        self._ready: set[TopicPartition] = set()
         self._storages: dict[TopicPartition, PartitionStorage] = recovered.storages
         self._led: dict[int, Led] = {}
         self._checkpointer = Checkpointer(recovered.journal_file, plane, self._storages, recovered.kept)
@@ -181,12 +184,29 @@ class JournalledStorage:
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
+    async def prepare(self, wanted: Sequence[tuple[TopicPartition, str]]) -> None:
+        """Folders of many partitions that are new, made and synced at once; `open` makes a few by itself."""
+        known = (self._unclaimed, self._storages, self._recovered.offline)
+        new = [(key, topic) for key, topic in wanted if not any(key in some for some in known)]
+        if len(new) <= FEW_PARTITIONS:
+            return
+        recovered = self._recovered
+        try:
+            self._ready |= await prepare_folders(
+                recovered.files, self._data / "topics", new, recovered.journal_file.fd
+            )
+        except OSError as error:
+            log.warning("folders of %d new partitions are made one by one: %s", len(new), error)
+
     async def open(self, key: TopicPartition, topic: str, config: TopicConfig) -> PartitionStorage:
         """Recovered, or made. PartitionOfflineError when damaged, PartitionNotMadeError when it cannot be made now."""
         offline = self._recovered.offline.get(key)
         if offline is not None:
             raise PartitionOfflineError(offline.reason)
         files = self._unclaimed.pop(key, None)
+        if key in self._ready:
+            self._ready.discard(key)
+            files = new_partition(self._recovered.files, self._data / "topics", topic, key, log_settings(config))
         if files is None:
             try:
                 files = await create_partition(

@@ -100,6 +100,9 @@ class Partitions:
                     nursery.start_soon(self._delete_topic, old)
         if not before.version:
             await self._storage.forget_unclaimed(after)
+        await self._storage.prepare([
+            (key, new.name) for _old, new in changed if new is not None for key in self._owned(new)
+        ])
         async with trio.open_nursery() as nursery:
             for _old, new in changed:
                 if new is None:

@@ -111,6 +111,12 @@ class Disk(Protocol):
 
     async def mkdir(self, path: Path) -> None: ...
 
+    async def make_folders(self, paths: Sequence[Path], name: str, content: bytes) -> list[bool]:
+        """Make many folders with one small file in each, in one go; False for a folder that was there: it is left as it
+        is. Nothing is synced. OSError: some may have been made.
+        """
+        ...
+
     async def rmdir(self, path: Path) -> None: ...
 
     async def fsync_directory(self, path: Path) -> None:
@@ -493,6 +499,12 @@ class DataPlane(Protocol):
 
 class CoreStorage(Protocol):
     """The files and journal of one core, behind its partitions."""
+
+    async def prepare(self, wanted: Sequence[tuple[TopicPartition, str]]) -> None:
+        """Before many partitions of topics are opened: what they lack is made for all of them at once. What cannot be
+        made so is left to `open`.
+        """
+        ...
 
     async def open(self, key: TopicPartition, topic: str, config: TopicConfig) -> PartitionStorage:
         """Recovered, or made. PartitionOfflineError when damaged."""

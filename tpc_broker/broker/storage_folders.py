@@ -27,9 +27,10 @@ from tpc_broker.log.files import (
 )
 from tpc_broker.log.recovery import PartitionFolder, SegmentFile
 from tpc_broker.log.segment import LogSettings, SegmentIndexes
-from tpc_broker.model import TopicPartition
+from tpc_broker.model import TopicId, TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tpc_broker.broker.ports import Disk, FolderContents
@@ -112,12 +113,40 @@ async def create_partition(
             raise StorageFailedError(f"{path} belongs to topic id {listing.folder.partition.topic_id}")
         if any(segment.size_bytes for segment in listing.segments):
             raise StorageFailedError(f"{path} holds records that neither a checkpoint nor a journal knows of")
-    folder = SegmentFolder(files, path)
-    await folder.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(key.topic_id))
+    storage = new_partition(files, topics, topic, key, settings)
+    await storage.folder.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(key.topic_id))
     await files.sync(path / PARTITION_METADATA_FILE)
-    folder.begin_sync()
+    storage.folder.begin_sync()
     await disk.fsync_directory(path)
     await disk.fsync_directory(topics)
+    return storage
+
+
+async def prepare_folders(
+    files: FileCache, topics: Path, wanted: Sequence[tuple[TopicPartition, str]], file_system_fd: int
+) -> set[TopicPartition]:
+    """Make the folders of many new partitions durable with one syncfs; which are ready for `new_partition`.
+
+    Folders that were there are not among them: `create_partition` looks into them. OSError: none is ready.
+    """
+    ready: set[TopicPartition] = set()
+    by_topic: dict[TopicId, list[tuple[TopicPartition, str]]] = {}
+    for key, topic in wanted:
+        by_topic.setdefault(key.topic_id, []).append((key, topic))
+    for topic_id, group in by_topic.items():
+        paths = [topics / partition_folder_name(topic, key.partition) for key, topic in group]
+        made = await files.disk.make_folders(paths, PARTITION_METADATA_FILE, encode_partition_metadata(topic_id))
+        ready.update(key for (key, _topic), is_made in zip(group, made, strict=True) if is_made)
+    if ready:
+        await files.disk.syncfs(file_system_fd)
+    return ready
+
+
+def new_partition(
+    files: FileCache, topics: Path, topic: str, key: TopicPartition, settings: LogSettings
+) -> PartitionStorage:
+    """A partition whose folder is durable and holds nothing but its metadata."""
+    folder = SegmentFolder(files, topics / partition_folder_name(topic, key.partition))
     segment = Segment(0, indexes=SegmentIndexes(0, settings.index_interval_bytes))
     return PartitionStorage(folder, PartitionCheckpoint(key.topic_id, key.partition, topic), [segment], settings)
 
