@@ -42,6 +42,7 @@ from tpc_broker.broker.storage_folders import (
     PartitionListing,
     create_partition,
     delete_folder,
+    log_settings,
     lost_folder_name,
     new_partition,
     prepare_folders,
@@ -54,7 +55,6 @@ from tpc_broker.broker.taking import Taking
 from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError
 from tpc_broker.log.files import partition_folder_name
 from tpc_broker.log.journal import EntryKind
-from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -102,20 +102,6 @@ JOURNAL_IDLE_BLOCKS = 4 * EXTEND_BLOCKS
 JOURNAL_GROW_PAUSE_S = 0.05
 JOURNAL_FULL_RETRY_S = 0.002
 JOURNAL_ROOM_WAIT_S = 0.1
-
-
-def log_settings(config: TopicConfig) -> LogSettings:
-    """What of a topic's settings the segments act on."""
-    return LogSettings(
-        segment_bytes=config.segment_bytes,
-        segment_ms=config.segment_ms,
-        segment_index_bytes=config.segment_index_bytes,
-        index_interval_bytes=config.index_interval_bytes,
-        retention_ms=config.retention_ms,
-        retention_bytes=config.retention_bytes,
-        cleanup_delete="delete" in config.cleanup_policy,
-        file_delete_delay_ms=config.file_delete_delay_ms,
-    )
 
 
 @dataclass(slots=True)

@@ -164,13 +164,9 @@ class PartitionStorage(ShortRuns):
 
     def statistics(self) -> StorageStatistics:
         return StorageStatistics(
-            len(self.segments),
-            self.size_bytes,
-            self.log_start_offset,
-            self.written_end_offset,
-            self.reserved_bytes,
+            len(self.segments), self.size_bytes, self.log_start_offset, self.written_end_offset, self.reserved_bytes,
             self.failed,
-        )
+        )  # fmt: skip
 
     # -- writing ---------------------------------------------------------------------------------------------------
 

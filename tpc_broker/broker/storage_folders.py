@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.ports import Disk, FolderContents
     from tpc_broker.broker.storage_files import FileCache
+    from tpc_broker.metadata.topic_config import TopicConfig
 
 OFFLINE_FILE: Final = "offline"
 """In a partition's folder: it was set aside for the reason in the file. Removing the file is the operator's
@@ -93,6 +94,20 @@ async def list_partitions(disk: Disk, topics: Path) -> dict[TopicPartition, Part
         if listing is not None:
             found[listing.folder.partition] = listing
     return found
+
+
+def log_settings(config: TopicConfig) -> LogSettings:
+    """What of a topic's settings the segments act on."""
+    return LogSettings(
+        segment_bytes=config.segment_bytes,
+        segment_ms=config.segment_ms,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        cleanup_delete="delete" in config.cleanup_policy,
+        file_delete_delay_ms=config.file_delete_delay_ms,
+    )
 
 
 async def create_partition(
