@@ -85,6 +85,8 @@ class RecoveryReport:
     commits_count: int
     entries_count: int
     replayed_bytes: int
+    straight_bytes: int
+    """Of these, in batches that were written once and were found in their segments."""
     trimmed_bytes: int
     """In segments, behind what the checkpoint names; what was acknowledged of it came back from the journal."""
     torn_commits_count: int
@@ -127,6 +129,7 @@ class _Recovery:
     offline: dict[TopicPartition, OfflinePartition] = field(default_factory=dict)
     straights: dict[TopicPartition, StraightReplay] = field(default_factory=dict)
     replayed_bytes: int = 0
+    straight_bytes: int = 0
 
     @property
     def disk(self) -> Disk:
@@ -192,9 +195,9 @@ class _Recovery:
         straights = self.straights[plan.key]
         try:
             for view in batches:
-                self.replayed_bytes += await straights.append(view)
+                self.straight_bytes += await straights.append(view)
             if not batches:
-                self.replayed_bytes += await straights.bring_in()
+                self.straight_bytes += await straights.bring_in()
         except (BatchDamageError, AssertionError) as error:
             self.set_aside(plan, f"its journal entries cannot be appended: {error}")
         except StorageFailedError as error:
@@ -387,7 +390,8 @@ async def recover_core(
     report = RecoveryReport(
         scan.commits_count,
         scan.entries_count,
-        work.replayed_bytes,
+        work.replayed_bytes + work.straight_bytes,
+        work.straight_bytes,
         sum(one.trimmed_bytes for one in plan.partitions.values()),
         scan.torn_commits_count,
         plan.remarks,

@@ -147,10 +147,10 @@ async def _recover(options: CoreOptions, disk: RingDisk, settings: Settings) -> 
     report = recovered.report
     if report.commits_count or report.trimmed_bytes or recovered.offline:
         log.info(
-            "recovered in %.0f ms: %d commits with %d entries and %d bytes replayed, %d bytes behind the checkpoint "
-            "and %d torn commits trimmed",
+            "recovered in %.0f ms: %d commits with %d entries and %d bytes replayed, %d of these found where they were "
+            "written once; %d bytes behind the checkpoint and %d torn commits trimmed",
             (time.monotonic() - started) * 1000, report.commits_count, report.entries_count, report.replayed_bytes,
-            report.trimmed_bytes, report.torn_commits_count,
+            report.straight_bytes, report.trimmed_bytes, report.torn_commits_count,
         )  # fmt: skip
     for remark in report.remarks:
         log.info("recovery: %s", remark)
