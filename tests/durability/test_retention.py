@@ -94,6 +94,18 @@ def check_kept(client, sent):
     return start
 
 
+def test_segments_go_by_the_wall_clock_whatever_the_records_say(broker):
+    create_topics(broker.bootstrap, {"worn": 1}, {"segment.age.ms": "700", **SEGMENT})
+    with PartitionClient(broker, "worn") as client:
+        later_ms = int(time.time() * 1000) + HOUR_MS // 2
+        assert client.produce(b"from the future", timestamp_ms=later_ms) == (0, 0)
+        wait_until(lambda: client.log_start_offset == 1, "a segment nobody has appended to")
+        broker.restart()
+    with PartitionClient(broker, "worn") as client:
+        assert client.log_start_offset == 1
+        assert client.produce(b"new") == (0, 1)
+
+
 def test_a_topic_stays_under_its_size(broker):
     create_topics(broker.bootstrap, {"sized": 1}, {"retention.bytes": str(2 << 20), **SEGMENT})
     sent = [f"{number:06}".encode() * 50_000 for number in range(24)]  # 300 kB each

@@ -105,6 +105,7 @@ def log_settings(config: TopicConfig) -> LogSettings:
         index_interval_bytes=config.index_interval_bytes,
         retention_ms=config.retention_ms,
         retention_bytes=config.retention_bytes,
+        segment_age_ms=config.segment_age_ms,
         cleanup_delete="delete" in config.cleanup_policy,
         file_delete_delay_ms=config.file_delete_delay_ms,
     )

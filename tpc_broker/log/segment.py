@@ -53,7 +53,7 @@ class LogSettings:
     retention_ms: int = 7 * 24 * 3600 * 1000
     retention_bytes: int = -1
     segment_age_ms: int = -1
-    """Ours: remove a segment so long after the last append to it by the wall clock; -1: never."""
+    """Ours: a segment is removed so long after the last append to it; -1: never."""
     cleanup_delete: bool = True
     """False for `cleanup.policy=compact`: nothing is lost to age or size."""
     file_delete_delay_ms: int = 60_000

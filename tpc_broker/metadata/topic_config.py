@@ -309,6 +309,13 @@ class TopicConfig:
             ServerSynonym("log.retention.hours", _HOUR_MS),
         ),
     )
+    segment_age_ms: int = setting(
+        "segment.age.ms",
+        ConfigType.LONG,
+        -1,
+        "Age above which a segment is deleted, counted by the wall clock from the last append to it; -1: no limit.",
+        minimum=-1,
+    )
     segment_bytes: int = setting(
         "segment.bytes",
         ConfigType.INT,

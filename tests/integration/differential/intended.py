@@ -58,10 +58,10 @@ INTENDED: list[Intended] = [
         path="FinalizedFeaturesEpoch",
     ),
     Intended(
-        "durability-setting",
-        "`durability` is our own topic setting.",
+        "own-settings",
+        "`durability` and `segment.age.ms` are our own topic settings.",
         api="(CreateTopics|DescribeConfigs)",
-        path=r".*Configs(\.length|\[durability\].*)",
+        path=r".*Configs(\.length|\[(durability|segment\.age\.ms)\].*)",
         kafka="<missing>|33|0",
         ours=".*",
     ),
