@@ -618,7 +618,9 @@ class JournalledStorage:
             return
         # Its records in memory went with the handle: a checkpoint that is under way must not give their entries back,
         # unless the journal is so full that the deletion itself has to wait for that.
-        files.fail("it is being deleted", pages_in_doubt=False)
+        held_back = files.failed is None
+        if held_back:
+            files.fail("it is being deleted", pages_in_doubt=False)
         while True:
             # No checkpoint between the entry and the folder's new name: it would give the entry's place back, and
             # either name a partition without a folder or leave a folder that nothing names.
@@ -627,9 +629,12 @@ class JournalledStorage:
                 if sequence is not None:
                     await self._plane.wait_durable(sequence)
                     self._storages.pop(files.key, None)
+                    if held_back:
+                        files.failed = None  # so that its reserved space is given back at once
                     await self._remove_files(files)
                     break
-            files.failed = None
+            if held_back:
+                files.failed = None
             self._want_checkpoint()
             await trio.sleep(JOURNAL_FULL_RETRY_S)  # a checkpoint makes room meanwhile
         if self._checkpointer.statistics().held_back_by is not None:
