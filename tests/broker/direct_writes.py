@@ -16,7 +16,7 @@ async def append_past_the_page_cache(storage, batches):
     if not reach:
         return 0
     place = storage.active.size_bytes % block_bytes
-    staging = aligned_buffer(place + len(data))[place:]
+    staging = aligned_buffer(place + len(data), lambda: None)[place:]
     staging[: len(data)] = data
     ends = [sum(map(len, batches[: number + 1])) for number in range(len(batches))]
     whole = max([end for end in ends if end <= reach], default=0)

@@ -366,7 +366,7 @@ class JournalledStorage:
         if not fits or not files.direct_reach(taken.size):
             return False
         async with Taking(self._staging_limit):
-            staging = self._staging.pop() if self._staging else aligned_buffer(STAGING_BYTES)
+            staging = self._staging.pop() if self._staging else aligned_buffer(STAGING_BYTES, self._disk.let_through)
             try:
                 segment, reach = files.active, files.direct_reach(taken.size)
                 staged = staging[segment.size_bytes % DIRECT_BLOCK_BYTES :]
@@ -412,7 +412,7 @@ class JournalledStorage:
 
     async def run_maintenance(self) -> None:
         """Until cancelled: write behind, checkpoint, grow the journal, mend what failed."""
-        self._staging.append(aligned_buffer(STAGING_BYTES))
+        self._staging.append(aligned_buffer(STAGING_BYTES, self._disk.let_through))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_behind_now_and_then)
             nursery.start_soon(self._make_room_when_low)
@@ -629,12 +629,11 @@ class JournalledStorage:
                 if sequence is not None:
                     await self._plane.wait_durable(sequence)
                     self._storages.pop(files.key, None)
-                    if held_back:
-                        files.failed = None  # so that its reserved space is given back at once
+                if held_back:
+                    files.failed = None  # reserved space goes back with its files; a full journal needs a checkpoint
+                if sequence is not None:
                     await self._remove_files(files)
                     break
-            if held_back:
-                files.failed = None
             self._want_checkpoint()
             await trio.sleep(JOURNAL_FULL_RETRY_S)  # a checkpoint makes room meanwhile
         if self._checkpointer.statistics().held_back_by is not None:

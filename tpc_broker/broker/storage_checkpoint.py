@@ -167,7 +167,7 @@ class JournalFile:
 
     async def _write_zeros(self, block: int, count: int) -> None:
         """Past the page cache where that can be: 256 MiB of pages would cost more than the disk's part of it."""
-        zeros = aligned_buffer(min(count, ZEROS_BLOCKS) * BLOCK_BYTES)
+        zeros = aligned_buffer(min(count, ZEROS_BLOCKS) * BLOCK_BYTES, self.disk.let_through)
         try:
             direct_fd = await self.disk.open(self.path, os.O_WRONLY | os.O_DIRECT)
         except OSError:

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from tpc_broker.broker.ports import Disk
@@ -29,16 +29,20 @@ log = logging.getLogger(__name__)
 OPEN_FILES_MAX: Final = 2048
 DIRECT_BLOCK_BYTES: Final = 4096
 """Address, length and position of a direct write are multiples of it: enough for every disk with blocks up to this."""
+_CLEARED_AT_ONCE_BYTES: Final = 256 * 1024
 
 
-def aligned_buffer(length: int) -> memoryview:
+def aligned_buffer(length: int, let_through: Callable[[], None]) -> memoryview:
     """Memory that direct writes can start from, at the beginning of a page. All of it is there: the first write into it
-    would wait half a millisecond for the kernel to clear it.
+    would wait half a millisecond for the kernel to clear it, and does so here, with others let through in between.
     """
     memory = mmap.mmap(-1, length)
     memory.madvise(mmap.MADV_HUGEPAGE)
     view = memoryview(memory)
-    view[::mmap.PAGESIZE] = bytes(len(view[::mmap.PAGESIZE]))
+    for first in range(0, length, _CLEARED_AT_ONCE_BYTES):
+        pages = view[first : first + _CLEARED_AT_ONCE_BYTES : mmap.PAGESIZE]
+        pages[:] = bytes(len(pages))
+        let_through()
     return view
 
 

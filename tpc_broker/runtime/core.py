@@ -145,8 +145,8 @@ class CoreProcessMain:
             assembly.connections.serve(options.listen_fd, core.dispatcher)
             nursery.start_soon(self._follow_cores, core)
             self._is_ready = True
-            # What is there now stays: no collection looks through it again. None before it, which would take 50 ms in the
-            # loop: the few cycles that recovery left behind stay too.
+            # What is there now stays: no collection looks through it again. None before it, which would hold up
+            # the loop for 50 ms: the few cycles that recovery left behind stay too.
             gc.freeze()
             self._counters = assembly.counters
             try:
