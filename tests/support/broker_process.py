@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -20,10 +21,12 @@ _READY_SECONDS = 30.0
 _COMMAND = [sys.executable, "-m", "tpc_broker.runtime.main"]
 
 
-def run_command(*arguments: str, timeout_seconds: float = 20) -> subprocess.CompletedProcess[str]:
-    """`tpc-broker ARGUMENTS…` to its end, for tests of what it refuses."""
+def run_command(
+    *arguments: str, timeout_seconds: float = 20, prefix: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """`tpc-broker ARGUMENTS…` to its end, for tests of what it refuses. `prefix`: as `TpcBroker.prefix`."""
     return subprocess.run(
-        [*_COMMAND, *arguments],
+        [*prefix, *_COMMAND, *arguments],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_seconds, check=False,
     )  # fmt: skip
 
@@ -41,6 +44,8 @@ class TpcBroker:
         self.cores_count = cores_count
         self.cores_count_max = cores_count
         self.overrides = overrides or {}
+        self.prefix: list[str] = []
+        """What stands before the command, for example a program that puts it under a seccomp filter."""
         self.host = "127.0.0.1"
         self._first_port = 0
         self._process: ServerProcess | None = None
@@ -60,7 +65,7 @@ class TpcBroker:
     def command(self) -> list[str]:
         options = [f"--override={key}={value}" for key, value in self.overrides.items()]
         place = ["--data", str(self.data_folder), "--listen", self.bootstrap, "--cores", str(self.cores_count)]
-        return [*_COMMAND, "serve", *place, *options]
+        return [*self.prefix, *_COMMAND, "serve", *place, *options]
 
     def launch(self) -> None:
         """Start the process; does not wait for anything."""

@@ -21,6 +21,7 @@ import os
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import outcome
@@ -153,13 +154,31 @@ def _mask(features: Iterable[Feature]) -> int:
     return sum(1 << feature for feature in features)
 
 
-def _unavailable(error: int) -> RingUnavailable:
+SECCOMP_NEEDED: Final = "a seccomp filter that allows io_uring_setup, io_uring_enter and io_uring_register"
+KERNEL_NEEDED: Final = "Linux 5.8 or newer, built with CONFIG_IO_URING, is needed"
+
+
+def _is_filtered() -> bool:
+    """Whether a seccomp filter judges this process's system calls (proc(5))."""
+    try:
+        return "Seccomp:\t2\n" in Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+
+
+def _unavailable(error: int, *, is_filtered: bool) -> RingUnavailable:
+    """`is_filtered`: Docker's filter answers EPERM, Podman's ENOSYS, which is what a kernel without io_uring says."""
+    if error == errno.ENOSYS and is_filtered:
+        return RingUnavailable(
+            f"there is no io_uring here: a container or a service needs {SECCOMP_NEEDED}; "
+            f"or else it is the kernel: {KERNEL_NEEDED}"
+        )
     if error == errno.ENOSYS:
-        return RingUnavailable("this kernel has no io_uring: Linux 5.8 or newer, built with CONFIG_IO_URING, is needed")
+        return RingUnavailable(f"this kernel has no io_uring: {KERNEL_NEEDED}")
     if error in {errno.EPERM, errno.EACCES}:
         return RingUnavailable(
-            "io_uring is forbidden here: set the sysctl kernel.io_uring_disabled to 0, or, in a container, "
-            "run with a seccomp profile that allows io_uring_setup, io_uring_enter and io_uring_register"
+            "io_uring is forbidden here: set the sysctl kernel.io_uring_disabled to 0, or, "
+            f"in a container or a service, run with {SECCOMP_NEEDED}"
         )
     if error == errno.ENOMEM:
         return RingUnavailable(
@@ -209,7 +228,7 @@ class Ring:
         out = ffi.new("tpc_ring **")
         error = lib.tpc_ring_new(entries, _mask(hidden), out)
         if error < 0:
-            raise _unavailable(-error)
+            raise _unavailable(-error, is_filtered=_is_filtered())
         self.pointer = out[0]
         """`tpc_ring *`, for the Python faces of the other C parts; valid until the ring is closed."""
         self.features = frozenset(feature for feature in Feature if lib.tpc_ring_features(self.pointer) >> feature & 1)

@@ -1,0 +1,72 @@
+"""Runs a command under a seccomp filter, as a container engine or systemd does.
+
+    python -m tests.support.seccomp PROFILE COMMAND…
+
+PROFILE is a file in the engines' format (`--security-opt seccomp=`). The filter is made by libseccomp, which every
+Debian has because apt needs it; names that it does not know are left out, as the engines do. What it sets cannot be
+taken back, so the command replaces this process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+ACTIONS: Final = {"SCMP_ACT_ALLOW": 0x7FFF0000, "SCMP_ACT_ERRNO": 0x00050000}
+COMPARISONS: Final = {"SCMP_CMP_EQ": 4, "SCMP_CMP_MASKED_EQ": 7}
+UNKNOWN: Final = -1
+
+
+class Comparison(ctypes.Structure):
+    """`struct scmp_arg_cmp`: one argument of the call, and what it is held against."""
+
+    _fields_ = (("argument", ctypes.c_uint), ("how", ctypes.c_int), ("a", ctypes.c_uint64), ("b", ctypes.c_uint64))
+
+
+def libseccomp() -> ctypes.CDLL:
+    """Raises `OSError` where there is none."""
+    library = ctypes.CDLL("libseccomp.so.2")
+    library.seccomp_init.restype = ctypes.c_void_p
+    library.seccomp_init.argtypes = (ctypes.c_uint32,)
+    library.seccomp_load.argtypes = (ctypes.c_void_p,)
+    library.seccomp_rule_add_array.argtypes = (
+        ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint, ctypes.POINTER(Comparison),
+    )  # fmt: skip
+    return library
+
+
+def _action(name: str, errno: int) -> int:
+    return ACTIONS[name] | (errno if name == "SCMP_ACT_ERRNO" else 0)
+
+
+def load(profile: dict[str, Any]) -> None:
+    """From here on, and in every child, calls are judged by the profile. `OSError` when the kernel refuses it."""
+    library = libseccomp()
+    context = library.seccomp_init(_action(profile["defaultAction"], profile.get("defaultErrnoRet", 1)))
+    assert context
+    for rule in profile["syscalls"]:
+        compared = [
+            Comparison(one["index"], COMPARISONS[one["op"]], one["value"], one.get("valueTwo", 0))
+            for one in rule.get("args", ())
+        ]
+        array = (Comparison * max(len(compared), 1))(*compared)
+        action = _action(rule["action"], rule.get("errnoRet", 1))
+        for name in rule["names"]:
+            number = library.seccomp_syscall_resolve_name(name.encode())
+            if number == UNKNOWN:
+                continue
+            error = library.seccomp_rule_add_array(context, action, number, len(compared), array)
+            if error:
+                raise OSError(-error, f"seccomp rule for {name}: {os.strerror(-error)}")
+    error = library.seccomp_load(context)
+    if error:
+        raise OSError(-error, f"seccomp filter: {os.strerror(-error)}")
+
+
+if __name__ == "__main__":
+    load(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    os.execvp(sys.argv[2], sys.argv[2:])
