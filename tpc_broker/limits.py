@@ -43,6 +43,8 @@ JOURNAL_BLOCK_BYTES = 4 * KIB
 JOURNAL_BYTES_MAX = 256 * MIB
 JOURNAL_COMMIT_BYTES_MAX = 8 * MIB
 TAIL_CACHE_BYTES = 256 * MIB
+TAIL_CACHE_BYTES_FIRST = 32 * MIB
+"""As long as no reader comes too late for memory: then it doubles, up to the above."""
 WRITE_BEHIND_BYTES_MAX = 4 * MIB
 DISK_HEADROOM_BYTES = 16 * MIB
 """Clients' records leave so much of the file system free (at most a sixteenth of it), because what was admitted still

@@ -122,6 +122,12 @@ HARDWARE static uint32_t crc32c_hardware(uint32_t crc, const void *bytes, size_t
         crc = three_lanes(crc, at, LANE_LONG_BYTES, move_long);
     for (; bytes_count >= 3 * LANE_SHORT_BYTES; bytes_count -= 3 * LANE_SHORT_BYTES, at += 3 * LANE_SHORT_BYTES)
         crc = three_lanes(crc, at, LANE_SHORT_BYTES, move_short);
+    for (; bytes_count >= 32; bytes_count -= 32, at += 32) {
+        crc = CRC_EIGHT(crc, load(at));
+        crc = CRC_EIGHT(crc, load(at + 8));
+        crc = CRC_EIGHT(crc, load(at + 16));
+        crc = CRC_EIGHT(crc, load(at + 24));
+    }
     for (; bytes_count >= 8; bytes_count -= 8, at += 8) crc = CRC_EIGHT(crc, load(at));
     for (; bytes_count > 0; bytes_count--, at++) crc = CRC_ONE(crc, *at);
     return ~crc;

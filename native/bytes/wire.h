@@ -93,6 +93,10 @@ static inline int64_t wire_read_i64(wire_reader *reader) {
 static inline uint64_t wire_read_leb128(wire_reader *reader, unsigned bits) {
     uint64_t value = 0;
     if (__builtin_expect(!reader->bad && reader->at != reader->end && *reader->at < 0x80, 1)) return *reader->at++;
+    if (__builtin_expect(!reader->bad && wire_left(reader) >= 2 && reader->at[1] < 0x80, 1)) {
+        reader->at += 2;
+        return (uint64_t)(reader->at[-2] & 0x7f) | (uint64_t)reader->at[-1] << 7;
+    }
     for (unsigned shift = 0; shift < bits; shift += 7) {
         if (reader->bad || reader->at == reader->end) break;
         uint8_t byte = *reader->at++;

@@ -186,7 +186,7 @@ static void tell_deleted(const tpc_fetch_asked *asked, tpc_fetch_reading *readin
 }
 
 /* From memory, else from a segment. */
-static enum tpc_fetch_left read_records(const tpc_plane *plane, int64_t offset, int64_t bytes_max, bool may_exceed,
+static enum tpc_fetch_left read_records(tpc_plane *plane, int64_t offset, int64_t bytes_max, bool may_exceed,
                                         tpc_fetch_reading *reading) {
     tpc_partition *partition = reading->partition;
     int measured = tpc_tail_measure(partition, offset, bytes_max, partition->high_watermark, may_exceed, TPC_READ_BATCHES_MAX,
@@ -194,6 +194,7 @@ static enum tpc_fetch_left read_records(const tpc_plane *plane, int64_t offset, 
     reading->bytes = reading->tail.bytes;
     if (measured == 0)
         return TPC_FETCH_LEFT_NONE;
+    tpc_tail_missed(plane);
     int result = tpc_window_find(&plane->fetches->windows, partition, offset, bytes_max, may_exceed, &reading->window,
                                  &reading->position, &reading->bytes);
     if (result == 0)
@@ -201,7 +202,7 @@ static enum tpc_fetch_left read_records(const tpc_plane *plane, int64_t offset, 
     return result == -EAGAIN ? TPC_FETCH_LEFT_COLD : TPC_FETCH_LEFT_SEGMENT;
 }
 
-static enum tpc_fetch_left read_part(const tpc_plane *plane, const tpc_fetch *fetch, tpc_fetch_asked *asked,
+static enum tpc_fetch_left read_part(tpc_plane *plane, const tpc_fetch *fetch, tpc_fetch_asked *asked,
                                      int64_t left_bytes, bool may_exceed, tpc_fetch_reading *reading) {
     tpc_partition *partition = tpc_fetch_partition_of(plane, asked);
     *reading = (tpc_fetch_reading){.high_watermark = -1, .last_stable_offset = -1, .log_start_offset = -1,
@@ -232,7 +233,7 @@ static enum tpc_fetch_left read_part(const tpc_plane *plane, const tpc_fetch *fe
 }
 
 /* The first pass. Whether there is enough to answer, in *enough. */
-static enum tpc_fetch_left read_all(const tpc_plane *plane, const tpc_fetch *fetch, bool *enough) {
+static enum tpc_fetch_left read_all(tpc_plane *plane, const tpc_fetch *fetch, bool *enough) {
     tpc_fetch_reading *readings = plane->fetches->readings;
     int64_t left_bytes = fetch->response_bytes_max, bytes = 0;
     bool failed = false;

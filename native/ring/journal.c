@@ -42,6 +42,7 @@
 #define STRAIGHT_BYTES_DEFAULT (256u << 20)
 #define BUFFERS_POOLED_DEFAULT 4u
 #define BUFFERS_POOLED_MAX 64u
+#define SHARED_ENTRY_BYTES_MAX 16384u
 
 enum commit_state { COMMIT_OPEN, COMMIT_CLOSED, COMMIT_STRAIGHT, COMMIT_PLACED, COMMIT_SUBMITTED, COMMIT_WRITTEN, COMMIT_FAILED };
 
@@ -53,6 +54,7 @@ typedef struct {
     uint32_t capacity;       /* whole blocks */
     uint32_t bytes;          /* header and entries so far */
     uint32_t entries_count;
+    uint32_t entry_newest;   /* where its header is; 0: there is none */
     uint32_t crc;            /* once sealed */
     int32_t error;
     uint8_t state;
@@ -187,9 +189,20 @@ static int queue_end_grow(const tpc_journal *journal, queue_end *end, uint32_t p
     return closes;
 }
 
+/* The open commit, when an entry fits into the blocks that it has: then it needs no other place, and nothing is to be tried. */
+static commit *commit_with_room(const tpc_journal *journal, uint32_t payload_bytes) {
+    if (journal->sequence_submit == journal->sequence_next)
+        return NULL;
+    commit *newest = commit_of(journal, journal->sequence_next - 1);
+    uint64_t grown = (uint64_t)tpc_journal_aligned_bytes(newest->bytes) + sizeof(tpc_journal_entry_header) + payload_bytes;
+    return newest->state == COMMIT_OPEN && grown <= (uint64_t)blocks_of(newest->bytes) * BLOCK_BYTES ? newest : NULL;
+}
+
 int tpc_journal_would_fit(const tpc_journal *journal, const uint32_t *payload_bytes, uint32_t count) {
     if (journal->error)
         return -EIO;
+    if (count == 1 && commit_with_room(journal, payload_bytes[0]))
+        return 0;
     queue_end end = queue_end_of(journal);
     for (uint32_t i = 0; i < count; i++) {
         int result = queue_end_grow(journal, &end, payload_bytes[i]);
@@ -209,21 +222,8 @@ static int open_commit(tpc_journal *journal, uint32_t capacity) {
     return 0;
 }
 
-static void put_entry(commit *open, const tpc_journal_entry_header *entry, const uint8_t *payload) {
-    uint32_t aligned = tpc_journal_aligned_bytes(open->bytes);
-    memset(open->data + open->bytes, 0, aligned - open->bytes);
-    memcpy(open->data + aligned, entry, sizeof *entry);
-    uint32_t payload_bytes = entry->entry_bytes - (uint32_t)sizeof *entry;
-    if (payload_bytes)
-        memcpy(open->data + aligned + sizeof *entry, payload, payload_bytes);
-    open->bytes = aligned + entry->entry_bytes;
-    open->entries_count++;
-}
-
-int tpc_journal_append(tpc_journal *journal, int32_t kind, const uint8_t *topic_id, int32_t partition, int64_t offset,
-                       int64_t argument, const uint8_t *payload, uint32_t payload_bytes, uint64_t *sequence) {
-    if (journal->error)
-        return -EIO;
+/* The open commit grows by blocks, or is closed and another one opened. */
+static int make_room(tpc_journal *journal, uint32_t payload_bytes) {
     queue_end end = queue_end_of(journal);
     bool was_open = end.open_bytes != 0;
     int result = queue_end_grow(journal, &end, payload_bytes);
@@ -233,17 +233,58 @@ int tpc_journal_append(tpc_journal *journal, int32_t kind, const uint8_t *topic_
     }
     if (result == 1)
         commit_of(journal, journal->sequence_next - 1)->state = COMMIT_CLOSED;
-    if (result == 1 || !was_open) {
-        int opened = open_commit(journal, end.open_capacity);
-        if (opened < 0)
-            return opened;
+    return result == 1 || !was_open ? open_commit(journal, end.open_capacity) : 0;
+}
+
+static void put_entry(commit *open, const tpc_journal_entry_header *entry, const uint8_t *payload) {
+    uint32_t aligned = tpc_journal_aligned_bytes(open->bytes);
+    uint8_t *at = open->data + aligned;
+    memset(open->data + open->bytes, 0, TPC_JOURNAL_ENTRY_ALIGNMENT); /* what is too much of it the entry covers */
+    memcpy(at, entry, sizeof *entry);
+    uint32_t payload_bytes = entry->entry_bytes - (uint32_t)sizeof *entry;
+    if (payload_bytes)
+        memcpy(at + sizeof *entry, payload, payload_bytes);
+    open->entry_newest = aligned;
+    open->bytes = aligned + entry->entry_bytes;
+    open->entries_count++;
+}
+
+/* Small batches of a partition that follow each other with no other entry between them share one: a header of 48 bytes is much
+ * for a batch of 170, and what a connection sends in one go is mostly for one partition. Whether the newest entry took it. */
+static bool extend_entry(commit *open, const tpc_journal_entry_header *entry, const uint8_t *payload) {
+    tpc_journal_entry_header *newest = (tpc_journal_entry_header *)(open->data + open->entry_newest);
+    if (!open->entry_newest || entry->kind != TPC_JOURNAL_APPEND || newest->kind != TPC_JOURNAL_APPEND ||
+        newest->argument != entry->offset || newest->partition != entry->partition ||
+        newest->entry_bytes + entry->entry_bytes > SHARED_ENTRY_BYTES_MAX ||
+        memcmp(newest->topic_id, entry->topic_id, sizeof entry->topic_id) != 0)
+        return false;
+    uint32_t payload_bytes = entry->entry_bytes - (uint32_t)sizeof *entry;
+    memcpy(open->data + open->bytes, payload, payload_bytes);
+    newest->entry_bytes += payload_bytes;
+    newest->argument = entry->argument;
+    open->bytes += payload_bytes;
+    return true;
+}
+
+int tpc_journal_append(tpc_journal *journal, int32_t kind, const uint8_t *topic_id, int32_t partition, int64_t offset,
+                       int64_t argument, const uint8_t *payload, uint32_t payload_bytes, uint64_t *sequence) {
+    if (journal->error)
+        return -EIO;
+    commit *open = commit_with_room(journal, payload_bytes);
+    if (!open) {
+        int result = make_room(journal, payload_bytes);
+        if (result < 0)
+            return result;
+        open = commit_of(journal, journal->sequence_next - 1);
     }
     tpc_journal_entry_header entry = {.entry_bytes = (uint32_t)sizeof entry + payload_bytes, .kind = (uint8_t)kind,
                                       .partition = partition, .offset = offset, .argument = argument};
     memcpy(entry.topic_id, topic_id, sizeof entry.topic_id);
-    put_entry(commit_of(journal, journal->sequence_next - 1), &entry, payload);
+    uint32_t bytes_before = open->bytes;
+    if (!extend_entry(open, &entry, payload))
+        put_entry(open, &entry, payload);
     journal->statistics.entries_appended++;
-    journal->statistics.bytes_appended += entry.entry_bytes;
+    journal->statistics.bytes_appended += open->bytes - bytes_before;
     *sequence = journal->sequence_next - 1;
     return 0;
 }

@@ -336,6 +336,8 @@ int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connect
                                       .kept_max = TPC_POOLED_MAX}};
     if (!plane->params.produce_partitions_max)
         plane->params.produce_partitions_max = PRODUCE_PARTITIONS_DEFAULT;
+    bool grows = params->tail_bytes_first > 0 && params->tail_bytes_first < params->tail_bytes_max;
+    plane->tail_bytes_kept = grows ? params->tail_bytes_first : params->tail_bytes_max;
     plane->by_name = calloc(plane->buckets, sizeof *plane->by_name);
     plane->by_id = calloc(plane->buckets, sizeof *plane->by_id);
     plane->fetches = tpc_fetches_new();
@@ -367,6 +369,7 @@ void tpc_plane_free(tpc_plane *plane) {
         partition_free(partition);
     }
     tpc_fetches_free(plane);
+    tpc_tail_free_spare(plane);
     for (tpc_undurable *at = plane->undurable_first, *next; at; at = next) {
         next = at->next;
         free(at->producer);
@@ -384,10 +387,11 @@ void tpc_plane_get_statistics(const tpc_plane *plane, tpc_plane_statistics *stat
     *statistics = plane->statistics;
     statistics->appends_undurable = plane->undurable_count;
     statistics->cuts_pending = plane->cuts_count;
+    statistics->tail_bytes_kept = plane->tail_bytes_kept;
 }
 
 void tpc_plane_set_tail_bytes_max(tpc_plane *plane, int64_t bytes_max) {
-    plane->params.tail_bytes_max = bytes_max;
+    plane->params.tail_bytes_max = plane->tail_bytes_kept = bytes_max;
     tpc_tail_evict(plane);
 }
 

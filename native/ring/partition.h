@@ -86,7 +86,7 @@ typedef struct {
     uint32_t free_next;
 } tpc_partition_slot;
 
-enum { TPC_PENDING_LISTS = 64, TPC_POOLED_MAX = 4096 };
+enum { TPC_PENDING_LISTS = 64, TPC_POOLED_MAX = 4096, TPC_SPARE_CHUNKS_MAX = 64 };
 
 /* One request's partitions, while it is worked on. */
 typedef struct {
@@ -115,6 +115,10 @@ struct tpc_plane {
     uint32_t dirty_count;
     int64_t dirty_bytes;
     int64_t due_bytes_min, due_bytes_max; /* INT64_MAX: nobody is to be told */
+
+    tpc_frame *spare_chunks[TPC_SPARE_CHUNKS_MAX]; /* for small batches, of full size; nobody else has a reference */
+    uint32_t spare_chunks_count;
+    int64_t tail_bytes_kept; /* of batches written behind; from params.tail_bytes_first to params.tail_bytes_max */
 
     /* One token (a handle) per batch written behind, in that order: who is evicted next. Circular. */
     uint64_t *clean;
@@ -171,6 +175,9 @@ int tpc_tail_measure(const tpc_partition *partition, int64_t offset, int64_t byt
 /* Its piece in the run at `place` of `count`, `left_bytes` being what this and the later ones have; no reference is taken. */
 tpc_slice tpc_tail_piece(const tpc_partition *partition, const tpc_tail_stretch *stretch, uint32_t place, uint64_t left_bytes);
 void tpc_tail_drop(tpc_plane *plane, tpc_partition *partition);
+/* A reader wanted what is in memory no more: from now on more is kept, up to the bound. */
+void tpc_tail_missed(tpc_plane *plane);
+void tpc_tail_free_spare(tpc_plane *plane);
 void tpc_tail_evict(tpc_plane *plane);
 /* Of the batches in memory, what is not written behind, durable or not. */
 int64_t tpc_tail_unwritten_bytes(const tpc_partition *partition);

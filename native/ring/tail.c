@@ -60,12 +60,32 @@ static uint32_t place_in_run(const tpc_tail_batch *run, int64_t offset) {
     return place;
 }
 
+static tpc_frame *take_chunk(tpc_plane *plane, uint32_t capacity) {
+    if (capacity >= CHUNK_BYTES_MAX && plane->spare_chunks_count)
+        return plane->spare_chunks[--plane->spare_chunks_count];
+    return tpc_frame_new_forced(plane->budget, capacity < CHUNK_BYTES_MAX ? capacity : CHUNK_BYTES_MAX);
+}
+
+/* Gives up the reference of a run. A chunk of full size that nobody else looks at is the next to be filled: memory that was
+ * touched before, where the allocator would give it back to the kernel and the next one would cost its page faults. */
+static void release_run(tpc_plane *plane, tpc_frame *frame) {
+    bool spare = frame->references == 1 && frame->capacity == CHUNK_BYTES_MAX && !frame->holds_file;
+    if (spare && plane->spare_chunks_count < TPC_SPARE_CHUNKS_MAX)
+        plane->spare_chunks[plane->spare_chunks_count++] = frame;
+    else
+        tpc_frame_release(frame);
+}
+
+void tpc_tail_free_spare(tpc_plane *plane) {
+    while (plane->spare_chunks_count)
+        tpc_frame_release(plane->spare_chunks[--plane->spare_chunks_count]);
+}
+
 static int reserve_chunk(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
     const tpc_frame *full = partition->chunk;
     if (full && full->capacity - full->length >= bytes)
         return 0;
-    uint32_t capacity = full ? full->capacity * 2 : CHUNK_BYTES_MIN;
-    tpc_frame *chunk = tpc_frame_new_forced(plane->budget, capacity < CHUNK_BYTES_MAX ? capacity : CHUNK_BYTES_MAX);
+    tpc_frame *chunk = take_chunk(plane, full ? full->capacity * 2 : CHUNK_BYTES_MIN);
     if (!chunk)
         return -ENOMEM;
     chunk->length = 0;
@@ -137,7 +157,7 @@ static void release_batch(tpc_plane *plane, tpc_partition *partition, tpc_tail_b
     partition->tail_bytes -= batch->slice.length;
     plane->statistics.tail_bytes -= batch->slice.length;
     plane->statistics.tail_runs--;
-    tpc_frame_release(batch->slice.frame);
+    release_run(plane, batch->slice.frame);
 }
 
 void tpc_tail_cut(tpc_plane *plane, tpc_partition *partition, int64_t offset) {
@@ -252,6 +272,7 @@ int tpc_partition_read(tpc_plane *plane, uint64_t handle, int64_t offset, int64_
     int result = tpc_tail_measure(partition, offset, bytes_max, upto_offset, min_one, slices_max, &stretch);
     if (result < 0) {
         plane->statistics.reads_below_tail++;
+        tpc_tail_missed(plane);
         return result;
     }
     uint64_t left_bytes = stretch.bytes;
@@ -451,8 +472,13 @@ static int clean_reserve(tpc_plane *plane, uint64_t more) {
     return 0;
 }
 
+void tpc_tail_missed(tpc_plane *plane) {
+    int64_t bytes_max = plane->params.tail_bytes_max;
+    plane->tail_bytes_kept = plane->tail_bytes_kept < bytes_max / 2 ? plane->tail_bytes_kept * 2 : bytes_max;
+}
+
 void tpc_tail_evict(tpc_plane *plane) {
-    while (plane->statistics.tail_clean_bytes > plane->params.tail_bytes_max && plane->clean_head != plane->clean_tail) {
+    while (plane->statistics.tail_clean_bytes > plane->tail_bytes_kept && plane->clean_head != plane->clean_tail) {
         uint64_t handle = plane->clean[plane->clean_head++ & (plane->clean_capacity - 1)];
         tpc_partition *partition = tpc_partition_of(plane, handle);
         if (!partition) /* withdrawn: its batches went at once, the tokens go now */

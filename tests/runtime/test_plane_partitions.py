@@ -381,6 +381,51 @@ def test_write_behind_and_eviction(make_bench):
     assert bytes(taken[0].data)[8:12] == bytes(taken[1].data)[8:12], "taken batches outlive their eviction"
 
 
+def test_what_is_kept_for_readers_grows_when_one_comes_too_late(make_bench):
+    size = len(records_of(1))
+    bench = make_bench(limits=PlaneLimits(tail_bytes_max=7 * size, tail_bytes_first=2 * size))
+    handle = bench.lead("t")
+
+    def add(count):
+        for _ in range(count):
+            produce(bench, handle)
+            bench.settle()
+        bench.plane.write_behind_done(handle, bench.plane.state(handle).log_end_offset)
+        return bench.plane.state(handle).tail_offset, bench.plane.statistics()["tail_bytes_kept"] // size
+
+    assert add(5) == (3, 2)
+    assert bench.readable(handle, 3) is not None
+    assert add(5) == (8, 2), "nobody was late"
+    assert bench.readable(handle, 7) is None
+    assert add(5) == (11, 4)
+    assert bench.readable(handle, 0) is bench.readable(handle, 10) is None
+    assert add(5) == (13, 7), "up to the bound"
+
+
+def test_full_chunks_are_filled_again(make_bench):
+    value = bytes(3900)
+    bench = make_bench(region_blocks=1024, limits=PlaneLimits(tail_bytes_max=262_144))
+    handle = bench.lead("t")
+
+    def add(count):
+        for _ in range(count):
+            bench.plane.produce_records(handle, records_of(1, value=value), VERSION)
+        bench.settle()
+        state = bench.plane.state(handle)
+        bench.plane.write_behind_done(handle, state.log_end_offset)
+        return bench.connections.statistics().budget_bytes_used
+
+    add(150)
+    used = add(150)
+    assert [add(150) for _ in range(2)] == [used] * 2, "those that were evicted, no others"
+    assert used > 5 * 131_072, "two with batches, three to be filled"
+    assert len(bench.readable(handle, bench.plane.state(handle).tail_offset)) > 30
+    last = bench.plane.read(handle, bench.plane.state(handle).tail_offset, 1)
+    before = bytes(last)
+    add(150), add(150)
+    assert bytes(last) == before, "not while somebody reads it"
+
+
 def test_small_batches_of_one_commit_share_a_run(bench):
     size = len(records_of(1))
     handle, other = bench.lead("t"), bench.lead("other")
@@ -409,6 +454,22 @@ def test_small_batches_of_one_commit_share_a_run(bench):
     bench.plane.write_behind_done(handle, 3)
     state = bench.plane.state(handle)
     assert (state.tail_offset, state.dirty_bytes, state.tail_bytes) == (3, size, size)
+
+
+def test_small_batches_that_follow_each_other_share_a_journal_entry(bench):
+    handle, other = bench.lead("t"), bench.lead("t", 1)
+    for one in (handle, handle, other, other, handle):
+        produce(bench, one)
+    for _ in range(5):
+        bench.plane.produce_records(handle, records_of(1, value=bytes(4000)), VERSION)
+    bench.settle()
+    produce(bench, handle)
+    bench.settle()
+    entries = [(entry.partition, entry.offset, entry.argument) for entry in bench.journal_entries()]
+    assert entries == [(0, 0, 2), (1, 0, 2), (0, 2, 6), (0, 6, 8), (0, 8, 9)], "16 KiB at most, and of one commit"
+    for entry in bench.journal_entries():
+        bases = [one["base_offset"] for one in read_batches(entry.payload)]
+        assert bases == list(range(entry.offset, entry.argument))
 
 
 def test_runs_stay_short(bench):

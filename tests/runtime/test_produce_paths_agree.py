@@ -252,7 +252,7 @@ def test_all_ways_agree(make_bench, seed):
                 core.mend()
     found = [core.everything() for core in cores]
     assert found[0] == found[1] == found[2]
-    journals = [[(e.kind, e.offset, e.argument, e.payload) for e in core.bench.journal_entries()] for core in cores]
+    journals = [list(core.bench.journal_records()) for core in cores]
     assert journals[0] == journals[1] == journals[2]
     _, states, _, counted = found[0]
     assert sum(state.log_end_offset for state in states.values()) > 50, "some were good"

@@ -6,7 +6,7 @@ import os
 import struct
 
 from tests.support.connection_bench import Bench, frame_of
-from tests.support.journal_file import BLOCK_BYTES, read_chain
+from tests.support.journal_file import APPEND, BLOCK_BYTES, read_chain
 from tests.support.plane_face import (
     Plane,
 )
@@ -121,6 +121,15 @@ class PlaneBench(Bench):
     def journal_entries(self):
         chain = read_chain(self.path.read_bytes(), 2, 1, 0, self.region_blocks)
         return [entry for commit in chain for entry in commit.entries]
+
+    def journal_records(self):
+        """The same, a batch each: how many of them share an entry depends on how the turns fall."""
+        for entry in self.journal_entries():
+            batches = read_batches(entry.payload) if entry.kind == APPEND else ()
+            for one in batches:
+                yield (entry.kind, entry.topic_id, entry.partition, one["base_offset"], one)
+            if not batches:
+                yield entry
 
     def break_disk(self):
         """Every journal write from now on fails with EBADF: the descriptor is one for reading."""

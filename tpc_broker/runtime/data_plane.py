@@ -149,6 +149,7 @@ class RingDataPlane:
         self._journal = _open_journal(ring, start)
         params = ffi.new("tpc_plane_params *")
         params.tail_bytes_max = limits.TAIL_CACHE_BYTES
+        params.tail_bytes_first = limits.TAIL_CACHE_BYTES_FIRST
         params.producer_expiry_ms = PRODUCER_EXPIRY_MS
         out = ffi.new("tpc_plane **")
         result = lib.tpc_plane_new(

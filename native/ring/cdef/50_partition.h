@@ -17,6 +17,7 @@ enum tpc_partition_flag {
 
 typedef struct {
     int64_t tail_bytes_max;          /* memory for batches that are written behind already */
+    int64_t tail_bytes_first;        /* what of it is used at first; doubled whenever a reader comes too late. 0: all of it */
     int64_t producer_expiry_ms;      /* producer.id.expiration.ms; 0: never by itself */
     int32_t produce_partitions_max;  /* of one request; more are left to Python. 0: 10,000 */
     uint32_t reserved;
@@ -123,6 +124,7 @@ typedef struct {
     uint64_t tail_runs;              /* now: of batches that share an entry of the tail */
     int64_t tail_bytes;              /* now */
     int64_t tail_clean_bytes;        /* now, written behind: what the budget bounds */
+    int64_t tail_bytes_kept;         /* now: that budget */
     uint64_t tail_evictions;
     uint64_t reads;
     uint64_t reads_below_tail;
