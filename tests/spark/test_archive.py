@@ -76,7 +76,9 @@ def two_topics(admin):
         (["backfill", "--from", "/tmp", "--topic", "t", "--checkpoint", "c", "--rate", "fast"], "the rate 'fast'"),
         (["replay", "--topic", "t", "--to", "u", "--checkpoint", "c", "--from", "monday"], "'monday' is none of"),
         (["replay", "--topic", "t", "--to", "u", "--checkpoint", "c", "--sql", "x", "--select", "y"], "give one"),
+        (["replay", "--topic", "t", "--to", "u", "--checkpoint", "c", "--from", "latest"], "'latest' is none of"),
         (["quality", "--checkpoint", "c"], "--topic or --archive is needed"),
+        (["quality", "--archive", "/tmp", "--checkpoint", "c", "--until", "2026-11-21"], "are for topics"),
         (["compact-archive", "--from", "/nowhere", "--out", "o"], "there is no folder /nowhere"),
     ],
 )

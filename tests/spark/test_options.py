@@ -17,6 +17,7 @@ BASE = {"bootstrap": "h:1", "subscribe": "a, b"}
 def test_defaults_are_those_of_sparks_own_source():
     batch, stream = (read_options(BASE, streaming=streaming) for streaming in (False, True))
     assert batch.selection.topics == ("a", "b")
+    assert read_options({**BASE, "subscribe": "a,,a,"}, streaming=True).selection.topics == ("a",)
     assert (batch.start.default, batch.end.default, stream.start.default) == (EARLIEST, LATEST, LATEST)
     assert batch.columns == ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
     assert batch.fails_on_data_loss
@@ -40,6 +41,9 @@ def test_names_in_any_case_and_both_spellings():
         ({"bootstrap": ""}, False, "bootstrap"),
         ({"bootstrap": "nowhere"}, False, "no host:port: 'nowhere'"),
         ({"startingOffsets": "{"}, False, "startingOffsets is not JSON"),
+        ({"startingOffsets": "newest"}, False, "startingOffsets is 'newest'; allowed are earliest, latest and JSON"),
+        ({"startingOfsets": "latest"}, True, r"unknown option startingOfsets; did you mean startingOffsets.*\?"),
+        ({"frobnicate": "1"}, True, "unknown option frobnicate; known are assign, avroSchema, "),
         ({"startingOffsets": '{"a": 3}'}, False, "startingOffsets has the form"),
         ({"startingOffsets": '{"a": {"0": -3}}'}, False, "number below -2"),
         ({"startingOffsets": '{"a": {"0": -1}}'}, False, "startingOffsets cannot be latest"),
@@ -50,8 +54,12 @@ def test_names_in_any_case_and_both_spellings():
         ({"failOnDataLoss": "maybe"}, False, "failOnDataLoss is 'maybe'"),
         ({"isolation.level": "serializable"}, False, "isolation.level"),
         ({"subscribe": ""}, False, "exactly one of subscribe"),
+        ({"subscribe": " , "}, False, "subscribe names no topic"),
+        ({"subscribe": "", "assign": '{"a": []}'}, True, "assign names no partition"),
         ({"path": "/data", "bootstrap": ""}, True, "a stream needs a broker beside its path"),
         ({"columns": "value,value"}, False, "each once"),
+        ({"columns": "value", "includeHeaders": "true"}, False, "columns is value, without headers"),
+        ({"kafka.bootstrap.servers": "i:2"}, False, "they mean the same, so give one"),
     ],
 )
 def test_what_does_not_fit_is_explained(changes, streaming, said):
@@ -62,6 +70,8 @@ def test_what_does_not_fit_is_explained(changes, streaming, said):
 def test_options_of_writes():
     options = write_options({"bootstrap": "h:1", "topic": "t", "compression": "zstd", "checkpointLocation": "/c"})
     assert (options.topic, options.compression) == ("t", Compression.ZSTD)
+    with pytest.raises(OptionError, match="unknown option path"):
+        write_options({"bootstrap": "h:1", "topic": "t", "path": "/somewhere"})
     with pytest.raises(OptionError, match="compression is 'rar'"):
         write_options({"bootstrap": "h:1", "compression": "rar"})
 

@@ -83,14 +83,14 @@ def test_an_archive_goes_back_as_it_was_and_after_a_kill_one_step_is_repeated(
             backfill(spark, job)
     said = []
     result = backfill(spark, job, said.append)
-    assert (result.rows_count, result.steps_count) == (400, 2)
+    assert (result.offsets_count, result.steps_count) == (400, 2)
     assert [(one.rows_count, one.rows_total) for one in said] == [(0, 400), (200, 400), (400, 400)]
     before, after = records_of(topic), records_of(target.topic)
     for partition in (0, 1):
         was = [record for record in before if record[0] == partition]
         again = [record for record in after if record[0] == partition]
         assert again == [*was[:200], *was[100:]], "the second of three steps of 100 twice"
-    assert backfill(spark, job).rows_count == 0
+    assert backfill(spark, job).offsets_count == 0
     with pytest.raises(PipelineError, match="belongs to a job with topic"):
         backfill(spark, BackfillJob(job.source, Target(broker.bootstrap, topic, True), job.checkpoint))
 

@@ -69,7 +69,7 @@ def test_an_archive_goes_there_and_back(secured, certificates, tmp_path):
     out = str(tmp_path / "archive")
     assert run("archive", "--topic", "t", "--out", out)["rows"] == 2
     back = ("--topic", "u", "--checkpoint", str(tmp_path / "checkpoint"))
-    assert run("backfill", "--from", out, *back)["rows"] == 2
+    assert run("backfill", "--from", out, *back)["offsets"] == 2
     looked = run("quality", "--topic", "u", "--checkpoint", str(tmp_path / "quality"))
     assert [row["records"] for row in looked] == [2]
 

@@ -110,7 +110,7 @@ def backfill(**options: Any) -> None:
     check_folder(options, job.source)
     result = run("backfill", options, lambda spark, told: jobs.backfill(spark, job, told), (options["topic"],))
     report(options, "written", {
-        "rows": result.rows_count, "steps": result.steps_count, "from": job.source, "topic": options["topic"],
+        "offsets": result.offsets_count, "steps": result.steps_count, "from": job.source, "topic": options["topic"],
     })  # fmt: skip
 
 
@@ -176,6 +176,8 @@ def quality(**options: Any) -> None:
     """  # noqa: D301 - click's own mark
     if not options["topics"] and not options["archive"]:
         fail("--topic or --archive is needed", 2)
+    if options["archive"] and (options["start"] or options["end"]):
+        fail("--from and --until are for topics; an archive is looked at whole", 2)
     jobs, reports, origins = (program(f"pipelines.{name}") for name in ("quality", "quality_report", "origins"))
     job = jobs.QualityJob(
         broker(options), options["topics"], options["checkpoint"], options["archive"],

@@ -39,9 +39,13 @@ class Place(click.ParamType[tuple[str, str]]):
 
     name = "place"
 
+    def __init__(self, end_of_log: str) -> None:
+        """``end_of_log``: which of earliest and latest there is to say."""
+        self._end_of_log = end_of_log
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         text = str(value).strip()
-        if text in ("earliest", "latest"):
+        if text == self._end_of_log:
             return "offsets", text
         if text.startswith("{"):
             try:
@@ -52,7 +56,7 @@ class Place(click.ParamType[tuple[str, str]]):
         try:
             when = datetime.fromisoformat(text)
         except ValueError:
-            self.fail(f'{text!r} is none of earliest, latest, 2026-11-21T10:00, {{"topic": {{"0": 5}}}}', param, ctx)
+            self.fail(f'{text!r} is none of {self._end_of_log}, 2026-11-21T10:00, {{"topic": {{"0": 5}}}}', param, ctx)
         if when.tzinfo is None:
             when = when.replace(tzinfo=UTC)
         return "time", str(int(when.timestamp() * 1000))
@@ -84,11 +88,13 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def window_choices(command: Callable[..., Any]) -> Callable[..., Any]:
     """--from and --until of a topic."""
-    how = 'earliest, latest, a time (2026-11-21T10:00, UTC) or {"topic": {"0": 5}}'
+    how = 'a time (2026-11-21T10:00, UTC) or {"topic": {"0": 5}}'
     added = (
-        click.option("--from", "start", type=Place(), metavar="PLACE", help=f"Where to begin: {how}."),
-        click.option("--until", "end", type=Place(), metavar="PLACE", help="Where to end, in the same forms."),
-    )
+        click.option("--from", "start", type=Place("earliest"), metavar="PLACE",
+                     help=f"Where to begin: earliest (what is assumed), {how}."),
+        click.option("--until", "end", type=Place("latest"), metavar="PLACE",
+                     help="Where to end, before that: latest (what is assumed), or in the same forms."),
+    )  # fmt: skip
     return add_options(command, added)
 
 
@@ -149,7 +155,7 @@ def program(name: str) -> Any:
     """A module of `tpc_broker.spark`, which is there when PySpark is."""
     try:
         return importlib.import_module(f"tpc_broker.spark.{name}")
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         fail(f"{error}; install the extra: pip install 'tpc-broker[spark]'")
 
 

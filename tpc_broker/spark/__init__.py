@@ -39,9 +39,17 @@ Invariants: a task reads its range whole or fails; control records are never row
 records are asked for; no step in Python per row, save for values in Avro and Protobuf, and malformed JSON.
 """
 
-from typing import Any
+from typing import Any, Final
 
-from tpc_broker.spark.source import TpcDataSource
+import pyspark
+
+PYSPARK_OLDEST: Final = (4, 2)
+"""The first that has limits of a micro-batch for Python data sources."""
+
+if tuple(int(number) for number in pyspark.__version__.split(".")[:2]) < PYSPARK_OLDEST:
+    raise ImportError(f"tpc_broker.spark needs PySpark 4.2 or newer; this is {pyspark.__version__}")
+
+from tpc_broker.spark.source import TpcDataSource  # noqa: E402 - it would fail at something else before
 
 __all__ = ["TpcDataSource", "register"]
 

@@ -1,6 +1,7 @@
 """Options as a user gave them: names in any case, values as text, and what is wrong with them said by name."""
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 
@@ -15,11 +16,18 @@ class Given:
         names = {name.lower(): name for name in known}
         unknown = sorted(name for name in options if name.lower() not in names)
         if unknown:
-            raise OptionError(f"unknown option {', '.join(unknown)}; known are {', '.join(sorted(names.values()))}")
+            raise OptionError(f"unknown option {', '.join(unknown)}; {_known_like(unknown[0], names)}")
         self._values = {names[name.lower()]: str(value) for name, value in options.items()}
 
     def text(self, name: str, default: str = "") -> str:
         return self._values.get(name, default).strip()
+
+    def either(self, name: str, other: str, default: str = "") -> str:
+        """The value of an option that has two names."""
+        first, second = self.text(name), self.text(other)
+        if first and second and first != second:
+            raise OptionError(f"{name} is {first!r} and {other} is {second!r}; they mean the same, so give one")
+        return first or second or default
 
     def has(self, name: str) -> bool:
         """Whether it was given at all, if only as an empty text."""
@@ -56,3 +64,11 @@ class Given:
         if text not in (choices := tuple(allowed)):
             raise OptionError(f"{name} is {text!r}; allowed are {', '.join(choices)}")
         return text
+
+
+def _known_like(name: str, known: Mapping[str, str]) -> str:
+    """What may have been meant; all that there is, where nothing looks like it. ``known`` is by names in lower case."""
+    near = get_close_matches(name.lower(), known)
+    if near:
+        return f"did you mean {' or '.join(known[found] for found in near)}?"
+    return f"known are {', '.join(sorted(known.values()))}"

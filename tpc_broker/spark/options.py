@@ -36,11 +36,11 @@ RECORDS_PER_TASK_MAX: Final = 2_000_000
 BATCH_BYTES: Final = 900_000
 
 _COMMON: Final = {
-    "bootstrap", "kafka.bootstrap.servers", "kafka.client.id", "kafka.request.timeout.ms", "retrySeconds", "path",
+    "bootstrap", "kafka.bootstrap.servers", "kafka.client.id", "kafka.request.timeout.ms", "retrySeconds",
     *SECURITY_OPTIONS,
 }  # fmt: skip
 _READ: Final = _COMMON | {
-    "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
+    "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
     "maxOffsetsPerTrigger", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "columns",
     "isolation.level", "kafka.isolation.level", "mode", "columnNameOfCorruptRecord", "valueFormat", "valueSchema",
@@ -127,12 +127,12 @@ def table_options(options: Mapping[str, str]) -> TableOptions:
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """`OptionError` when they do not fit together."""
     given = Given(options, _READ)
-    has_broker = bool(given.text("bootstrap") or given.text("kafka.bootstrap.servers"))
+    has_broker = bool(_bootstrap(given))
     if streaming and given.text("path") and not has_broker:
         raise OptionError("a stream needs a broker beside its path: set kafka.bootstrap.servers")
     if streaming and any(given.text(name) for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")):
         raise OptionError("a stream has no end: endingOffsets, endingTimestamp and the like are for batch reads")
-    isolation = given.text("isolation.level") or given.text("kafka.isolation.level") or "read_uncommitted"
+    isolation = given.either("isolation.level", "kafka.isolation.level", "read_uncommitted")
     if isolation not in ("read_committed", "read_uncommitted"):
         raise OptionError(f"isolation.level is {isolation!r}; allowed are read_committed, read_uncommitted")
     return ReadOptions(
@@ -154,7 +154,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     given = Given(options, _WRITE)
-    codec = given.text("compression") or given.text("kafka.compression.type") or "none"
+    codec = given.either("compression", "kafka.compression.type", "none")
     if codec.upper() not in Compression.__members__:
         raise OptionError(f"compression is {codec!r}; allowed are {', '.join(Compression.__members__).lower()}")
     return WriteOptions(
@@ -163,10 +163,14 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
+def _bootstrap(given: Given) -> str:
+    return given.either("bootstrap", "kafka.bootstrap.servers")
+
+
 def _cluster(given: Given) -> ClusterSettings:
-    bootstrap = given.text("bootstrap") or given.text("kafka.bootstrap.servers")
+    bootstrap = _bootstrap(given)
     if not bootstrap:
-        raise OptionError("the option bootstrap (host:port) is missing")
+        raise OptionError("the option kafka.bootstrap.servers (host:port) is missing")
     try:
         parse_bootstrap(bootstrap)
     except ValueError as error:
@@ -185,21 +189,30 @@ def _selection(given: Given) -> Selection:
     if len(said) != 1:
         raise OptionError(f"exactly one of subscribe, subscribePattern and assign is needed, not {len(said)}")
     if said == ["subscribe"]:
-        return Selection(topics=tuple(dict.fromkeys(name.strip() for name in given.text("subscribe").split(","))))
+        names = (name.strip() for name in given.text("subscribe").split(","))
+        topics = tuple(dict.fromkeys(name for name in names if name))
+        if not topics:
+            raise OptionError("subscribe names no topic")
+        return Selection(topics=topics)
     if said == ["subscribePattern"]:
         return Selection(pattern=given.text("subscribePattern"))
     listed = _json(given, "assign")
     try:
         places = [TopicPartition(topic, int(number)) for topic, numbers in listed.items() for number in numbers]
-        return Selection(assigned=tuple(places))
     except (TypeError, ValueError) as error:
         raise OptionError(f'assign has the form {{"topic": [0, 1]}}: {error}') from None
+    if not places:
+        raise OptionError("assign names no partition")
+    return Selection(assigned=tuple(dict.fromkeys(places)))
 
 
 def _columns(given: Given) -> tuple[str, ...]:
     listed = tuple(name.strip() for name in given.text("columns").split(",") if name.strip())
+    with_headers = given.flag("includeHeaders", default=False)
     if not listed:
-        return COLUMNS if given.flag("includeHeaders", default=False) else COLUMNS[:-1]
+        return COLUMNS if with_headers else COLUMNS[:-1]
+    if with_headers and "headers" not in listed:
+        raise OptionError(f"includeHeaders is true, and columns is {', '.join(listed)}, without headers")
     wrong = [name for name in listed if name not in COLUMNS]
     if wrong or len(set(listed)) != len(listed):
         raise OptionError(f"columns is {', '.join(listed)}; allowed, each once, are {', '.join(COLUMNS)}")
@@ -241,6 +254,8 @@ def _position(given: Given, which: str, default: int, forbidden: int | None) -> 
     offsets: dict[TopicPartition, int] = {}
     if text.lower() in names:
         default = names[text.lower()]
+    elif text and not text.startswith("{"):
+        raise OptionError(f'{which}Offsets is {text!r}; allowed are earliest, latest and JSON {{"topic": {{"0": 23}}}}')
     elif text:
         offsets = _per_partition(given, f"{which}Offsets", minimum=EARLIEST)
     if forbidden in (default, *offsets.values()):

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 from tpc_broker.client.errors import OffsetsMissingError, UnknownTopicError
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
+from tpc_broker.spark.epochs import LEDGER_TOPIC
 from tpc_broker.spark.options import OptionError, Position, ReadOptions, Selection
 
 Offsets = dict[TopicPartition, int]
@@ -135,7 +136,9 @@ class Planner:
                     raise UnknownTopicError(f"{where.topic} has no partition {where.partition}")
             return sorted(selection.assigned)
         self._cluster.forget_topics()
-        topics = self._cluster.topic_names() if selection.pattern else selection.topics
+        topics = selection.topics
+        if selection.pattern:
+            topics = tuple(name for name in self._cluster.topic_names() if name != LEDGER_TOPIC)
         return select(selection, [where for topic in topics for where in self._cluster.partitions(topic)])
 
     def bounds(self, places: Iterable[TopicPartition]) -> tuple[Offsets, Offsets]:
@@ -149,10 +152,13 @@ class Planner:
         return self._cluster.list_offsets(dict.fromkeys(self.partitions(), LATEST), self._options.isolation)
 
     def start(self) -> Offsets:
-        """Where a read of all selected partitions begins."""
+        """Where a stream of all selected partitions begins."""
         places = self.partitions()
         first, end = self.bounds(places)
-        return self._resolve(self._options.start, places, first, end, is_start=True)
+        start = self._resolve(self._options.start, places, first, end, is_start=True)
+        for where in places:
+            self._check_inside(where, "startingOffsets", start[where], end[where])
+        return start
 
     def batch(self) -> list[OffsetRange]:
         """What a batch read covers."""
@@ -161,8 +167,10 @@ class Planner:
         start = self._resolve(self._options.start, places, first, end, is_start=True)
         stop = self._resolve(self._options.end, places, first, end, is_start=False)
         for where in places:
-            if stop[where] > end[where]:
-                raise OffsetsMissingError(f"{where}: endingOffsets says {stop[where]}, the log ends at {end[where]}")
+            self._check_inside(where, "startingOffsets", start[where], end[where])
+            self._check_inside(where, "endingOffsets", stop[where], end[where])
+            if start[where] > stop[where]:
+                raise OptionError(f"{where}: the read would begin at {start[where]}, behind its end {stop[where]}")
         return self.ranges(start, stop, first)
 
     def stream(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
@@ -194,6 +202,11 @@ class Planner:
             ranges.append(OffsetRange(where, begin, stop))
         return ranges
 
+    def _check_inside(self, where: TopicPartition, option: str, offset: int, log_end: int) -> None:
+        """Offsets that the log never had are a mistake, whatever is said about losses."""
+        if offset > log_end:
+            raise OffsetsMissingError(f"{where}: {option} says {offset}, the log ends at {log_end}")
+
     def _lost(self, what: str) -> None:
         if self._options.fails_on_data_loss:
             raise OffsetsMissingError(f"{what}; to go on without them, set failOnDataLoss to false")
@@ -220,9 +233,11 @@ class Planner:
         return resolved
 
     def _by_time(self, times: Mapping[TopicPartition, int], end: Offsets, *, is_start: bool) -> Offsets:
+        """What is appended while the planner asks lies behind ``end``, and is not there yet."""
         found = self._cluster.list_offsets(times, self._options.isolation) if times else {}
         for where, offset in found.items():
             if offset >= 0:
+                found[where] = min(offset, end[where])
                 continue
             if is_start and not self._options.late_is_latest:
                 raise OffsetsMissingError(

@@ -2,8 +2,10 @@
 
 import logging
 import os
+import re
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +17,7 @@ from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.source import TpcDataSource
 
 CONNECT_SECONDS: Final = 5.0
+JAVA_OLDEST: Final = 17
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
@@ -52,8 +55,7 @@ def make_session(
 
 def check_master(master: str) -> None:
     """What Spark would find out only after a minute, or say in a hundred lines."""
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        raise PipelineError("Spark needs Java 17 or newer, and there is none (on Debian: default-jre-headless)")
+    _check_java()
     scheme, separator, rest = master.partition("://")
     if scheme == "sc":
         raise PipelineError("pipelines need a classic session; Spark Connect (sc://) cannot run them")
@@ -61,6 +63,20 @@ def check_master(master: str) -> None:
         _check_listening(rest)
     elif not separator and not (master in ("local", "yarn") or (master.startswith("local[") and master.endswith("]"))):
         raise PipelineError(f"--master {master}: expected local[N], spark://host:port, yarn or k8s://…")
+
+
+def _check_java() -> None:
+    """That the Java which Spark will start is one it runs on."""
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else "java"
+    wanted = f"Spark needs Java {JAVA_OLDEST} or newer"
+    if shutil.which(java) is None:
+        where = f"JAVA_HOME is {home} and has none" if home else "there is none (on Debian: default-jre-headless)"
+        raise PipelineError(f"{wanted}, and {where}")
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', told)
+    if version is not None and int(version[1]) < JAVA_OLDEST:
+        raise PipelineError(f"{wanted}; {java} is version {version[1]}")
 
 
 def _check_listening(addresses: str) -> None:

@@ -16,7 +16,7 @@ from tpc_broker.spark.pipelines.origins import ParquetOrigin
 from tpc_broker.spark.pipelines.placing import Target, in_order, target_lifetime
 from tpc_broker.spark.pipelines.progress import OnProgress, unwatched
 from tpc_broker.spark.pipelines.steps import ROWS_PER_STEP
-from tpc_broker.spark.pipelines.transfer import Transfer
+from tpc_broker.spark.pipelines.transfer import TransferResult, transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,11 @@ class BackfillJob:
     rows_per_step: int = ROWS_PER_STEP
     even_if_expired: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class BackfillResult:
-    rows_count: int
-    steps_count: int
+    def identity(self) -> dict[str, Any]:
+        return {"source": self.source, "topics": list(self.topics), "select": list(self.select)}
 
 
-def backfill(spark: Any, job: BackfillJob, on_progress: OnProgress = unwatched) -> BackfillResult:
+def backfill(spark: Any, job: BackfillJob, on_progress: OnProgress = unwatched) -> TransferResult:
     """Everything that is in the files now and was not written by an earlier run.
 
     `PipelineError`: the target would lose records soon, or lacks a partition, or the files do not fit.
@@ -46,17 +43,9 @@ def backfill(spark: Any, job: BackfillJob, on_progress: OnProgress = unwatched) 
     origin = ParquetOrigin(spark, job.source, job.topics)
     if not origin.is_archive and not job.select and "value" not in origin.columns:
         raise PipelineError(f"{job.source} has no column value; say with --select what key and value are")
-    transfer = Transfer(spark, origin, job.target, job.checkpoint, _identity(job))
     if not job.even_if_expired:
         _check_stays(origin, job)
-    rows_count = transfer.run(
-        lambda step: _selected(in_order(origin.rows(step)), job.select), job.rows_per_step, on_progress
-    )
-    return BackfillResult(rows_count, transfer.steps_count)
-
-
-def _identity(job: BackfillJob) -> dict[str, Any]:
-    return {"source": job.source, "topics": list(job.topics), "select": list(job.select)}
+    return transfer(spark, job, origin, lambda step: _selected(in_order(origin.rows(step)), job.select), on_progress)
 
 
 def _selected(frame: Any, select: tuple[str, ...]) -> Any:

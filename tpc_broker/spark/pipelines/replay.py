@@ -18,7 +18,7 @@ from tpc_broker.spark.pipelines.origins import EVERYTHING, TopicOrigin, Window
 from tpc_broker.spark.pipelines.placing import Target
 from tpc_broker.spark.pipelines.progress import OnProgress, unwatched
 from tpc_broker.spark.pipelines.steps import ROWS_PER_STEP
-from tpc_broker.spark.pipelines.transfer import Transfer
+from tpc_broker.spark.pipelines.transfer import TransferResult, transfer
 from tpc_broker.spark.source import COLUMN_TYPES
 
 VIEW: Final = "records"
@@ -40,16 +40,12 @@ class ReplayJob:
     rows_per_step: int = ROWS_PER_STEP
     fails_on_data_loss: bool = True
 
-
-@dataclass(frozen=True, slots=True)
-class ReplayResult:
-    """``offsets_count`` were read; how many of them the filter let through is not known here."""
-
-    offsets_count: int
-    steps_count: int
+    def identity(self) -> dict[str, Any]:
+        window = [list(option) for option in self.window.options]
+        return {"source": self.source, "where": self.where, "sql": self.sql, "window": window}
 
 
-def replay(spark: Any, job: ReplayJob, on_progress: OnProgress = unwatched) -> ReplayResult:
+def replay(spark: Any, job: ReplayJob, on_progress: OnProgress = unwatched) -> TransferResult:
     """The window as it is now, from where an earlier run ended. `PipelineError`: SQL or target do not fit."""
     if job.target.topic in job.source.split(","):
         raise PipelineError(f"{job.target.topic} is read and written at once; that would never end")
@@ -57,14 +53,7 @@ def replay(spark: Any, job: ReplayJob, on_progress: OnProgress = unwatched) -> R
     origin = TopicOrigin(
         spark, job.target.bootstrap, job.source, job.window, fails_on_data_loss=job.fails_on_data_loss
     )
-    transfer = Transfer(spark, origin, job.target, job.checkpoint, _identity(job))
-    count = transfer.run(lambda step: transformed(spark, origin.rows(step), job), job.rows_per_step, on_progress)
-    return ReplayResult(count, transfer.steps_count)
-
-
-def _identity(job: ReplayJob) -> dict[str, Any]:
-    window = [list(option) for option in job.window.options]
-    return {"source": job.source, "where": job.where, "sql": job.sql, "window": window}
+    return transfer(spark, job, origin, lambda step: transformed(spark, origin.rows(step), job), on_progress)
 
 
 def transformed(spark: Any, records: Any, job: ReplayJob) -> Any:

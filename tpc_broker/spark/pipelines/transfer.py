@@ -4,8 +4,9 @@ The promise is that of the sink, at least once: a job that was killed and is sta
 under way, and nothing else.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from tpc_broker.spark.pipelines.folder import Folder
 from tpc_broker.spark.pipelines.origins import Origin
@@ -14,32 +15,43 @@ from tpc_broker.spark.pipelines.progress import OnProgress
 from tpc_broker.spark.pipelines.steps import Step, StepLog, run_steps
 
 
-class Transfer:
-    """One run of such a job; what it covers is fixed when this is made."""
-
-    def __init__(
-        self, spark: Any, origin: Origin, target: Target, checkpoint: str, identity: Mapping[str, Any]
-    ) -> None:
-        """``identity`` is what the job is about beside its target, as plain JSON.
-
-        `PipelineError`: the checkpoint belongs to another job, or the target lacks a partition.
-        """
-        whole = {**identity, "topic": target.topic, "keeps_partitions": target.keeps_partitions}
-        self._log = StepLog(Folder(spark, checkpoint), whole)
-        self._target = target
-        self._bounds = origin.bounds()
-        check_partitions(target, max((where.partition for where in self._bounds[1]), default=0))
-        self._first_number = self._log.next_number
+class TransferJob(Protocol):
+    """What such a job says, wherever its rows come from."""
 
     @property
-    def steps_count(self) -> int:
-        """Steps that this run has done."""
-        return self._log.next_number - self._first_number
+    def target(self) -> Target: ...
+    @property
+    def checkpoint(self) -> str: ...
+    @property
+    def rows_per_step(self) -> int: ...
+    def identity(self) -> dict[str, Any]:
+        """What the job is about beside its target, as plain JSON: a checkpoint belongs to one identity."""
 
-    def run(self, rows_of: Callable[[Step], Any], rows_per_step: int, on_progress: OnProgress) -> int:
-        """Write ``rows_of`` each step; the number of offsets that were covered."""
 
-        def work(step: Step) -> None:
-            write(rows_of(step), self._target)
+@dataclass(frozen=True, slots=True)
+class TransferResult:
+    """What this run covered; where an origin has gaps, or a filter is at work, fewer rows were written."""
 
-        return run_steps(self._log, self._bounds, work, on_progress, rows_per_step, self._target.rate)
+    offsets_count: int
+    steps_count: int
+
+
+def transfer(
+    spark: Any, job: TransferJob, origin: Origin, rows_of: Callable[[Step], Any], on_progress: OnProgress
+) -> TransferResult:
+    """Write ``rows_of`` each step of what the origin has now and earlier runs have not written.
+
+    `PipelineError`: the checkpoint belongs to another job, or the target lacks a partition.
+    """
+    target = job.target
+    about = {**job.identity(), "topic": target.topic, "keeps_partitions": target.keeps_partitions}
+    log = StepLog(Folder(spark, job.checkpoint), about)
+    bounds = origin.bounds()
+    check_partitions(target, max((where.partition for where in bounds[1]), default=0))
+    first_number = log.next_number
+
+    def work(step: Step) -> None:
+        write(rows_of(step), target)
+
+    count = run_steps(log, bounds, work, on_progress, job.rows_per_step, target.rate)
+    return TransferResult(count, log.next_number - first_number)

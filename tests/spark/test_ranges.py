@@ -1,0 +1,118 @@
+"""What a read covers, from the answers of a log: planning without Spark and without a broker."""
+
+import logging
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from tpc_broker.client.errors import OffsetsMissingError, UnknownTopicError
+from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
+from tpc_broker.spark.epochs import LEDGER_TOPIC
+from tpc_broker.spark.options import OptionError, read_options
+from tpc_broker.spark.ranges import Planner
+
+
+class Log:
+    """In the place of a cluster: ``bounds`` by topic and partition; ``times`` is what is found for any time."""
+
+    def __init__(self, **topics):
+        self.topics = topics
+        self.times = {}
+
+    def forget_topics(self):
+        pass
+
+    def topic_names(self):
+        return sorted(self.topics)
+
+    def partitions(self, topic):
+        if topic not in self.topics:
+            raise UnknownTopicError(f"no such topic: {topic}")
+        return [TopicPartition(topic, number) for number in range(len(self.topics[topic]))]
+
+    def list_offsets(self, wanted, isolation):
+        return {where: self._offset(where, time_ms) for where, time_ms in wanted.items()}
+
+    def _offset(self, where, time_ms):
+        first, end = self.topics[where.topic][where.partition]
+        return {EARLIEST: first, LATEST: end}.get(time_ms, self.times.get(time_ms, -1))
+
+
+def planner(log, *, streaming=False, **options):
+    given = {"bootstrap": "h:1", **options}
+    if not {"assign", "subscribePattern"} & options.keys():
+        given["subscribe"] = "t"
+    return Planner(log, read_options(given, streaming=streaming))
+
+
+def spans(ranges):
+    return [(piece.where.partition, piece.first_offset, piece.end_offset) for piece in ranges]
+
+
+def at(*offsets):
+    return {TopicPartition("t", number): offset for number, offset in enumerate(offsets)}
+
+
+@pytest.mark.parametrize("loss", ["true", "false"])
+def test_offsets_that_the_log_never_had_are_a_mistake(loss):
+    log = Log(t=[(0, 10), (5, 20)])
+    for option, streaming in (("startingOffsets", False), ("startingOffsets", True), ("endingOffsets", False)):
+        plan = planner(log, streaming=streaming, failOnDataLoss=loss, **{option: '{"t": {"1": 21}}'})
+        with pytest.raises(OffsetsMissingError, match=f"t-1: {option} says 21, the log ends at 20"):
+            plan.start() if streaming else plan.batch()
+    crossed = planner(log, startingOffsets='{"t": {"1": 12}}', endingOffsets='{"t": {"1": 11}}', failOnDataLoss=loss)
+    with pytest.raises(OptionError, match="t-1: the read would begin at 12, behind its end 11"):
+        crossed.batch()
+    whole = planner(log, startingOffsets='{"t": {"1": 20}}', endingOffsets='{"t": {"0": -1}}')
+    assert spans(whole.batch()) == [(0, 0, 10), (1, 20, 20)]
+
+
+def test_records_that_come_while_the_planner_asks_are_not_there_yet():
+    """Their time is asked for after the log's end was."""
+    log = Log(t=[(0, 10)])
+    log.times = {1000: 12, 2000: 15}
+    assert spans(planner(log, startingTimestamp="1000").batch()) == [(0, 10, 10)]
+    assert spans(planner(log, endingTimestamp="2000").batch()) == [(0, 0, 10)]
+    assert planner(log, streaming=True, startingTimestamp="1000").start() == at(10)
+
+
+def test_offsets_that_are_gone_are_an_error_or_a_warning(caplog):
+    log = Log(t=[(4, 10), (0, 3)])
+    strict, lenient = (planner(log, streaming=True, failOnDataLoss=loss) for loss in ("true", "false"))
+    for start, end, said in (
+        (at(2, 0), at(10, 3), r"t-0: offsets \[2, 4\) are not in the log any more"),
+        (at(4, 0, 5), at(10, 3, 5), "t-2 had been read and does not exist any more"),
+    ):
+        with pytest.raises(OffsetsMissingError, match=f"{said}; to go on without them, set failOnDataLoss to false"):
+            strict.stream(start, end)
+        with caplog.at_level(logging.WARNING):
+            assert spans(lenient.stream(start, end)) == [(0, 4, 10), (1, 0, 3)]
+        assert "going on without them" in caplog.text
+        caplog.clear()
+    with pytest.raises(OffsetsMissingError, match="t-1: the log ends at 3, before 7, which had been read"):
+        strict.not_before(at(4, 7), at(10, 3))
+    assert lenient.not_before(at(4, 7), at(10, 3)) == at(10, 7)
+
+
+def test_a_new_partition_begins_at_its_first_offset():
+    log = Log(t=[(0, 10), (3, 9)])
+    assert spans(planner(log, streaming=True).stream(at(10), at(10, 9))) == [(0, 10, 10), (1, 3, 9)]
+
+
+def test_a_pattern_means_whole_names_and_not_the_ledger():
+    log = Log(**{"t": [(0, 1)], "tt": [(0, 1)], LEDGER_TOPIC: [(0, 1)]})
+    assert [where.topic for where in planner(log, subscribePattern="t").partitions()] == ["t"]
+    assert [where.topic for where in planner(log, subscribePattern=".*").partitions()] == ["t", "tt"]
+    assert planner(log, subscribePattern="nothing").batch() == []
+    with pytest.raises(OptionError, match="subscribePattern: "):
+        planner(log, subscribePattern="t(").batch()
+
+
+def test_partitions_that_do_not_exist():
+    log = Log(t=[(0, 1)])
+    with pytest.raises(UnknownTopicError, match="t has no partition 3"):
+        planner(log, assign='{"t": [0, 3]}').batch()
+    with pytest.raises(OptionError, match="offsets are given for t-3, which is not selected"):
+        planner(log, startingOffsets='{"t": {"3": 0}}').batch()
+    assert spans(planner(log, assign='{"t": [0, 0]}').batch()) == [(0, 0, 1)]
