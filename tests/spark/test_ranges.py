@@ -57,13 +57,19 @@ def at(*offsets):
 @pytest.mark.parametrize("loss", ["true", "false"])
 def test_offsets_that_the_log_never_had_are_a_mistake(loss):
     log = Log(t=[(0, 10), (5, 20)])
-    for option, streaming in (("startingOffsets", False), ("startingOffsets", True), ("endingOffsets", False)):
-        plan = planner(log, streaming=streaming, failOnDataLoss=loss, **{option: '{"t": {"1": 21}}'})
+    for option in ("startingOffsets", "endingOffsets"):
+        plan = planner(log, failOnDataLoss=loss, **{option: '{"t": {"1": 21}}'})
         with pytest.raises(OffsetsMissingError, match=f"t-1: {option} says 21, the log ends at 20"):
-            plan.start() if streaming else plan.batch()
+            plan.batch()
     crossed = planner(log, startingOffsets='{"t": {"1": 12}}', endingOffsets='{"t": {"1": 11}}', failOnDataLoss=loss)
     with pytest.raises(OptionError, match="t-1: the read would begin at 12, behind its end 11"):
         crossed.batch()
+    stream = planner(log, streaming=True, startingOffsets='{"t": {"0": 3, "1": 21}}', failOnDataLoss=loss)
+    if loss == "false":
+        assert stream.start() == at(3, 21)
+    else:
+        with pytest.raises(OffsetsMissingError, match="t-1: startingOffsets says 21, the log ends at 20"):
+            stream.start()
     whole = planner(log, startingOffsets='{"t": {"1": 20}}', endingOffsets='{"t": {"0": -1}}')
     assert spans(whole.batch()) == [(0, 0, 10), (1, 20, 20)]
 

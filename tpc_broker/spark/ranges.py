@@ -152,11 +152,11 @@ class Planner:
         return self._cluster.list_offsets(dict.fromkeys(self.partitions(), LATEST), self._options.isolation)
 
     def start(self) -> Offsets:
-        """Where a stream of all selected partitions begins."""
+        """Where a stream of all selected partitions begins. Behind the log's end only where losses are allowed."""
         places = self.partitions()
         first, end = self.bounds(places)
         start = self._resolve(self._options.start, places, first, end, is_start=True)
-        for where in places:
+        for where in places if self._options.fails_on_data_loss else ():
             self._check_inside(where, "startingOffsets", start[where], end[where])
         return start
 
@@ -203,7 +203,7 @@ class Planner:
         return ranges
 
     def _check_inside(self, where: TopicPartition, option: str, offset: int, log_end: int) -> None:
-        """Offsets that the log never had are a mistake, whatever is said about losses."""
+        """Offsets that the log never had are a mistake."""
         if offset > log_end:
             raise OffsetsMissingError(f"{where}: {option} says {offset}, the log ends at {log_end}")
 
