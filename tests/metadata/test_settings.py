@@ -5,7 +5,7 @@ import pytest
 
 from tpc_broker.metadata.config_types import ConfigError, ConfigSource
 from tpc_broker.metadata.describe import describe_broker, describe_topic
-from tpc_broker.metadata.settings import load_settings, validate_dynamic
+from tpc_broker.metadata.settings import load_settings, validate_dynamic, without_comments
 
 FILE = """
 # a comment
@@ -30,6 +30,14 @@ def test_a_file_is_read_like_server_properties():
     assert settings.num_partitions == 3
     assert settings.log_retention_hours == 2
     assert settings.log_cleanup_policy == ("delete", "compact")
+
+
+def test_comments_are_left_out_and_nothing_else():
+    bare = without_comments(FILE + "#num.partitions=9\n")
+    assert "#" not in bare
+    assert "!" not in bare
+    assert load_settings(bare) == load_settings(FILE)
+    assert without_comments("# nothing\n\n") == ""
 
 
 def test_an_override_wins_over_the_file():

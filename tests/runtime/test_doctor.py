@@ -26,13 +26,21 @@ def test_a_kernel_before_5_8_is_refused(release: str, severity: Severity) -> Non
 
 
 def test_missing_ring_features_are_named_with_their_kernel() -> None:
-    assert doctor.judge_ring(frozenset(Feature)).severity is OK
-    finding = doctor.judge_ring(frozenset(Feature) - {Feature.FTRUNCATE, Feature.BUFFER_RING})
+    assert doctor.judge_ring(frozenset(Feature), "6.1.0").severity is OK
+    finding = doctor.judge_ring(frozenset(Feature) - {Feature.FTRUNCATE, Feature.BUFFER_RING}, "6.1.0")
     assert finding.severity is WARNING
     assert "ftruncate (6.9)" in finding.text
     assert "buffer_ring (5.19)" in finding.text
     assert finding.mend is not None
     assert "6.9" in finding.mend
+
+
+def test_a_feature_that_the_kernel_has_is_hidden_by_a_filter() -> None:
+    """systemd 252's @system-service does not know cachestat."""
+    finding = doctor.judge_ring(frozenset(Feature) - {Feature.CACHESTAT}, "6.12.1")
+    assert finding.severity is WARNING
+    assert finding.mend is not None
+    assert "SystemCallFilter=) must allow cachestat" in finding.mend
 
 
 def test_no_ring_at_all_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,11 @@
 import io
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -26,7 +29,7 @@ def root_logger() -> Iterator[None]:
     root.setLevel(level)
 
 
-def logged(stream: io.StringIO, *, style: str = "auto", level: str = "INFO") -> str:
+def logged(stream: TextIO, *, style: str = "auto", level: str = "INFO") -> str:
     set_up_logging("core 3", style=style, level=level, stream=stream)
     log = logging.getLogger("tpc_broker.somewhere")
     log.debug("not this")
@@ -35,7 +38,7 @@ def logged(stream: io.StringIO, *, style: str = "auto", level: str = "INFO") -> 
         raise OSError(28, "No space left")
     except OSError:
         log.exception("ümläut\nand a new line")
-    return stream.getvalue()
+    return stream.getvalue() if isinstance(stream, io.StringIO) else ""
 
 
 def test_a_pipe_gets_one_json_object_a_line() -> None:
@@ -66,3 +69,21 @@ def test_the_style_can_be_chosen() -> None:
 def test_the_level_is_a_lower_bound() -> None:
     assert "started" not in logged(io.StringIO(), level="ERROR")
     assert "not this" in logged(io.StringIO(), level="DEBUG")
+
+
+def test_the_journal_is_told_the_priority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "stream").open("w+") as stream:
+        status = os.fstat(stream.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
+        logged(stream)
+        stream.seek(0)
+        first, second = stream.read().splitlines()
+        assert first.startswith('<6>{"time": ')
+        assert second.startswith('<3>{"time": ')
+        assert json.loads(second[3:])["level"] == "error"
+        stream.seek(0)
+        stream.truncate()
+        monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino + 1}")  # a pipe in between, or a file
+        logged(stream)
+        stream.seek(0)
+        assert stream.readline().startswith('{"time": ')

@@ -77,25 +77,53 @@ def test_a_number_of_cores_out_of_range_is_refused(asked: int) -> None:
         choose_cores(asked)
 
 
-def test_the_quota_is_read_from_both_versions_of_control_groups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = {
-        "/sys/fs/cgroup/cpu.max": tmp_path / "max",
-        "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": tmp_path / "quota",
-        "/sys/fs/cgroup/cpu/cpu.cfs_period_us": tmp_path / "period",
-    }
-    monkeypatch.setattr(options, "Path", lambda name: files[name])
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A control group file system without quotas; `own` beside it says which groups this process is in."""
+    mount = tmp_path / "cgroup"
+    (mount / "cpu").mkdir(parents=True)
+    monkeypatch.setattr(options, "CONTROL_GROUPS", mount)
+    monkeypatch.setattr(options, "OWN_CONTROL_GROUPS", tmp_path / "own")
+    return mount
+
+
+def write_quota(group: Path, quota: str, period: str | None = None) -> None:
+    """Of version 2, or with a period of its own of version 1."""
+    group.mkdir(parents=True, exist_ok=True)
+    if period is None:
+        (group / "cpu.max").write_text(f"{quota}\n")
+    else:
+        (group / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+        (group / "cpu.cfs_period_us").write_text(f"{period}\n")
+
+
+def test_the_quota_is_read_from_both_versions_of_control_groups(groups: Path) -> None:
     assert options.cpu_quota() is None
-    files["/sys/fs/cgroup/cpu.max"].write_text("max 100000\n")
+    write_quota(groups, "max 100000")
     assert options.cpu_quota() is None
-    files["/sys/fs/cgroup/cpu/cpu.cfs_quota_us"].write_text("-1\n")
-    files["/sys/fs/cgroup/cpu/cpu.cfs_period_us"].write_text("100000\n")
+    write_quota(groups / "cpu", "-1", "100000")
     assert options.cpu_quota() is None
-    files["/sys/fs/cgroup/cpu/cpu.cfs_quota_us"].write_text("50000\n")
-    assert options.cpu_quota() == 0.5
-    files["/sys/fs/cgroup/cpu.max"].write_text("150000 100000\n")
+    write_quota(groups / "cpu", "250000", "100000")
+    assert options.cpu_quota() == 2.5
+    write_quota(groups, "150000 100000")
     assert options.cpu_quota() == 1.5
+
+
+def test_a_service_s_quota_stands_in_its_own_group_or_above(groups: Path, tmp_path: Path) -> None:
+    (tmp_path / "own").write_text("4:memory:/other\n0::/system.slice/tpc-broker.service\n")
+    write_quota(groups / "other", "10000 100000")
+    assert options.cpu_quota() is None
+    write_quota(groups / "system.slice" / "tpc-broker.service", "max 100000")
+    write_quota(groups / "system.slice", "300000 100000")
+    assert options.cpu_quota() == 3
+    write_quota(groups / "system.slice" / "tpc-broker.service", "200000 100000")
+    assert options.cpu_quota() == 2
+
+
+def test_a_service_s_quota_of_the_first_version_too(groups: Path, tmp_path: Path) -> None:
+    (tmp_path / "own").write_text("9:name=systemd:/\n3:cpu,cpuacct:/system.slice/tpc-broker.service\n0::/\n")
+    write_quota(groups / "cpu" / "system.slice" / "tpc-broker.service", "50000", "100000")
+    assert options.cpu_quota() == 0.5
 
 
 def test_a_core_s_options_survive_the_command_line() -> None:

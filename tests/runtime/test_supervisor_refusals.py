@@ -66,6 +66,7 @@ def test_a_wrong_configuration_is_named(tmp_path: Path, arguments: list[str], pa
 def test_a_line_of_the_file_is_named(tmp_path: Path, content: bytes, parts: list[str]) -> None:
     (tmp_path / "file").write_bytes(content)
     line = refused(tmp_path, "--config", str(tmp_path / "file"))
+    assert line.startswith(f"tpc-broker: --config {tmp_path / 'file'}")
     for part in parts:
         assert part in line, line
 

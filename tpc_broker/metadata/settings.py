@@ -48,14 +48,15 @@ class BrokerConfiguration:
 
 
 def load_settings(
-    file_text: str = "", overrides: Sequence[str] = (), *, shown: Mapping[str, str] = _NOTHING
+    file_text: str = "", overrides: Sequence[str] = (), *, shown: Mapping[str, str] = _NOTHING, file_name: str = ""
 ) -> BrokerConfiguration:
     """Settings from a file's text and from `NAME=VALUE` overrides, which win; ConfigError for what cannot be taken.
 
-    `shown` are the listeners, which come from command-line options of their own.
+    `shown` are the listeners, which come from command-line options of their own. `file_name` stands before the line
+    in the error.
     """
     given: dict[str, str] = {}
-    for where, name, text in _entries(file_text, overrides):
+    for where, name, text in _entries(file_text, overrides, file_name):
         if name in READ_ONLY_SHOWN:
             raise ConfigError(f"{where}: {name} is set with --listen and --advertise")
         try:
@@ -97,10 +98,15 @@ def _settings_of(texts: Mapping[str, str]) -> Settings:
     return settings
 
 
-def _entries(file_text: str, overrides: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def without_comments(file_text: str) -> str:
+    """The same settings, for a command line: a file may be all explanation."""
+    return "\n".join(line for _number, line in _logical_lines(file_text))
+
+
+def _entries(file_text: str, overrides: Sequence[str], file_name: str) -> Iterator[tuple[str, str, str]]:
     """Where, name and text of every setting that was given, the later winning."""
     for number, line in _logical_lines(file_text):
-        yield _split(f"line {number}", line)
+        yield _split(f"{file_name}, line {number}" if file_name else f"line {number}", line)
     for override in overrides:
         yield _split(f"--override {override}", override)
 

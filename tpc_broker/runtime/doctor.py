@@ -116,22 +116,23 @@ def examine_ring() -> Finding:
     except ValueError as error:
         return Finding("io_uring", Severity.FAILURE, str(error), f"unset {HIDE_VARIABLE}")
     try:
-        return judge_ring(frozenset(ring.features))
+        return judge_ring(frozenset(ring.features), platform.release())
     finally:
         ring.close()
 
 
-def judge_ring(features: frozenset[Feature]) -> Finding:
+def judge_ring(features: frozenset[Feature], release: str) -> Finding:
     missing = [feature for feature in Feature if feature not in features]
     if not missing:
         return Finding("io_uring", Severity.OK, f"available, with all {len(Feature)} features that the broker uses")
     names = ", ".join(f"{feature.name.lower()} ({_dotted(FEATURE_KERNELS[feature])})" for feature in missing)
-    needed = _dotted(max(FEATURE_KERNELS[feature] for feature in missing))
+    needed = max(FEATURE_KERNELS[feature] for feature in missing)
+    mend = f"a kernel of {_dotted(needed)} or newer has them; {HIDE_VARIABLE} must be unset"
+    if kernel_version(release) >= needed:
+        mend = f"this kernel has them: {HIDE_VARIABLE} must be unset, and the container's or service's seccomp filter"
+        mend += " (SystemCallFilter=) must allow cachestat" if Feature.CACHESTAT in missing else " may hide them"
     return Finding(
-        "io_uring",
-        Severity.WARNING,
-        f"available, but without: {names}; slower ways are taken instead",
-        f"a kernel of {needed} or newer has them; {HIDE_VARIABLE} must be unset",
+        "io_uring", Severity.WARNING, f"available, but without: {names}; slower ways are taken instead", mend
     )
 
 

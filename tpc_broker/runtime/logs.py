@@ -1,17 +1,20 @@
 """Logging of one process: readable lines on a terminal, one JSON object a line otherwise.
 
-Every record carries the core it came from (``core 3``, or ``supervisor``).
+Every record carries the core it came from (``core 3``, or ``supervisor``). Where the lines go straight to systemd's
+journal, each begins with its priority (sd-daemon(3)), which the journal takes away again: `journalctl -p warning`.
 """
-
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from typing import TextIO
 
 LEVEL_COLOURS = {"DEBUG": "\x1b[2m", "INFO": "", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[1;31m"}
+
+JOURNAL_PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
 
 
 class ReadableFormatter(logging.Formatter):
@@ -47,6 +50,20 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False)
 
 
+class JournalFormatter(JsonFormatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"<{JOURNAL_PRIORITIES.get(record.levelname, 6)}>{super().format(record)}"
+
+
+def leads_to_the_journal(stream: TextIO) -> bool:
+    """Whether systemd connected it to its journal: JOURNAL_STREAM is that one's device and inode (systemd.exec(5))."""
+    try:
+        status = os.fstat(stream.fileno())
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
 def set_up_logging(origin: str, *, style: str = "auto", level: str = "INFO", stream: TextIO | None = None) -> None:
     """Root logger of this process. ``style``: ``auto`` (terminal: readable), ``readable`` or ``json``."""
     stream = stream or sys.stderr
@@ -54,6 +71,8 @@ def set_up_logging(origin: str, *, style: str = "auto", level: str = "INFO", str
     terminal = stream.isatty()
     if style == "readable" or (style == "auto" and terminal):
         handler.setFormatter(ReadableFormatter(origin, colour=terminal))
+    elif style == "auto" and leads_to_the_journal(stream):
+        handler.setFormatter(JournalFormatter(origin))
     else:
         handler.setFormatter(JsonFormatter(origin))
     root = logging.getLogger()

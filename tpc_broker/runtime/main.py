@@ -12,7 +12,7 @@ import trio
 
 from tpc_broker import __version__
 from tpc_broker.metadata.config_types import ConfigError
-from tpc_broker.metadata.settings import load_settings
+from tpc_broker.metadata.settings import load_settings, without_comments
 from tpc_broker.runtime.logs import set_up_logging
 from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, resolve_addresses
 from tpc_broker.runtime.ring import Ring, RingUnavailable
@@ -149,7 +149,7 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
     overrides: tuple[str, ...] = tuple(arguments["override"])  # type: ignore[arg-type]
     text = _read_config(arguments["config"])
     try:
-        load_settings(text, overrides)
+        load_settings(text, overrides, file_name=f"--config {arguments['config']}")
     except ConfigError as error:
         raise StartError(str(error)) from error
     return ServeOptions(
@@ -160,7 +160,7 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
         advertised_port=advertised_port,
         cores=cores,
         cpus=cpus,
-        settings_text=text,
+        settings_text=without_comments(text),
         overrides=overrides,
         log_style=str(arguments["log_style"]),
         log_level=str(arguments["log_level"]),

@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tpc_broker import limits
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from tpc_broker.model import CoreId
 
 WILDCARDS = frozenset({"0.0.0.0", "::", "", "*"})  # noqa: S104  (named here to be refused without --advertise)
+
+CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
+OWN_CONTROL_GROUPS: Final = Path("/proc/self/cgroup")
 
 
 class StartError(Exception):
@@ -98,16 +101,43 @@ def usable_cpus() -> tuple[int, ...]:
 
 
 def cpu_quota() -> float | None:
-    """CPUs that the control group grants (cgroup v2 cpu.max, v1 cfs quota); None where there is no limit."""
+    """CPUs that control groups grant this process (cgroups(7): v2 cpu.max, v1 cfs quota); None where there is no limit.
+
+    A quota of any group above counts too, so the smallest is taken. A service sees its own group by its path below the
+    mount, a container as the mount itself.
+    """
+    quotas = [quota for folder in _control_groups() if (quota := _quota_of(folder)) is not None]
+    return min(quotas, default=None)
+
+
+def _control_groups() -> list[Path]:
+    """Folders of this process's groups that may hold a CPU quota, with all above them. Some may not be there."""
+    mount = CONTROL_GROUPS
+    found = [mount, mount / "cpu"]
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        lines = OWN_CONTROL_GROUPS.read_text().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        _number, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = mount / "cpu" if controllers else mount
+        group = top / path.lstrip("/")
+        found += [folder for folder in (group, *group.parents) if folder.is_relative_to(top) and folder not in found]
+    return found
+
+
+def _quota_of(group: Path) -> float | None:
+    try:
+        quota, period = (group / "cpu.max").read_text().split()
         if quota != "max":
             return int(quota) / int(period)
     except (OSError, ValueError):
         pass
     try:
-        quota_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text())
-        period_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text())
+        quota_us = int((group / "cpu.cfs_quota_us").read_text())
+        period_us = int((group / "cpu.cfs_period_us").read_text())
         if quota_us > 0:
             return quota_us / period_us
     except (OSError, ValueError):
