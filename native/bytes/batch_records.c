@@ -13,7 +13,7 @@
 #include "batch.h"
 #include "wire.h"
 
-static const uint8_t *read_nullable(wire_reader *reader, int32_t *bytes_count) {
+static inline const uint8_t *read_nullable(wire_reader *reader, int32_t *bytes_count) {
     int32_t length = wire_read_varint(reader);
     *bytes_count = length < 0 ? -1 : length;
     return length < 0 ? NULL : wire_take(reader, (size_t)length);
@@ -45,7 +45,7 @@ static inline bool take_record(wire_reader *reader, tpc_record *out) {
     out->value = read_nullable(&body, &out->value_bytes);
     out->headers_count = wire_read_varint(&body);
     out->headers = body.at;
-    skip_headers(&body, out->headers_count);
+    if (__builtin_expect(out->headers_count != 0, 0)) skip_headers(&body, out->headers_count);
     if (body.bad || body.at != body.end) return false;
     out->headers_bytes = (int32_t)(body.end - out->headers);
     reader->at += body_bytes;

@@ -265,10 +265,7 @@ static int check_length(int64_t announced, const tpc_connection_limits *limits) 
 static size_t take_length(connection *it, const uint8_t *data, size_t bytes) {
     size_t taken = sizeof it->length_field - it->length_have;
     if (taken > bytes) taken = bytes;
-    if (__builtin_expect(taken == sizeof it->length_field, 1))
-        memcpy(it->length_field, data, sizeof it->length_field);
-    else
-        memcpy(it->length_field + it->length_have, data, taken);
+    memcpy(it->length_field + it->length_have, data, taken);
     it->length_have += (uint8_t)taken;
     if (it->length_have < sizeof it->length_field) return taken;
     uint32_t raw;
@@ -314,6 +311,15 @@ static void arrived_in_frame(connection *it, size_t bytes) {
     deliver(it, frame);
 }
 
+/* The length of the request that begins and ends in these bytes; 0: there is none, or one to be looked at more closely. */
+static uint32_t whole_request(const connection *it, const uint8_t *data, size_t bytes) {
+    if (it->length_have > 0 || bytes < sizeof it->length_field) return 0;
+    uint32_t raw;
+    memcpy(&raw, data, sizeof raw);
+    uint32_t length = __builtin_bswap32(raw);
+    return length <= bytes - sizeof raw && length <= it->owner->limits.request_bytes_max ? length : 0;
+}
+
 /* Parses until the bytes end or the connection must not take more; how many were taken. */
 static size_t parse(connection *it, uint8_t *data, size_t bytes) {
     size_t position = 0;
@@ -322,17 +328,17 @@ static size_t parse(connection *it, uint8_t *data, size_t bytes) {
             pause_receiving(it);
             break;
         }
+        uint32_t whole = whole_request(it, data + position, bytes - position);
+        if (whole > 0 && deliver_in_place(it, data + position + sizeof it->length_field, whole)) {
+            position += sizeof it->length_field + whole;
+            continue;
+        }
         if (it->length_have < sizeof it->length_field) {
             position += take_length(it, data + position, bytes - position);
             continue;
         }
         size_t missing = it->announced - (it->partial != NULL ? it->partial->length : 0);
         size_t taken = missing < bytes - position ? missing : bytes - position;
-        if (taken == it->announced && deliver_in_place(it, data + position, it->announced)) {
-            it->length_have = 0;
-            position += taken;
-            continue;
-        }
         if (make_room(it, taken) < 0) {
             starve(it);
             break;

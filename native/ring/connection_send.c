@@ -257,24 +257,35 @@ int tpc_answer_slices(tpc_connections *connections, uint64_t id, int64_t sequenc
     return 0;
 }
 
+/* What a connection sends of several slices; `place` is waiting. 0 or -ENOMEM. */
+static int place_framed(answer *place, const tpc_slice *slices, uint32_t count, uint64_t *bytes) {
+    place->slices = malloc(count * sizeof *slices);
+    if (place->slices == NULL) return -ENOMEM;
+    memcpy(place->slices, slices, count * sizeof *slices);
+    for (uint32_t i = 0; i < count; i++) {
+        *bytes += slices[i].length;
+        place->holds_files |= slices[i].frame->holds_file;
+    }
+    return 0;
+}
+
 int tpc_answer_framed(tpc_connections *connections, uint64_t id, int64_t sequence, const tpc_slice *slices, uint32_t count) {
     connection *it = NULL;
     answer *place = NULL;
     uint64_t bytes = 0;
     int result = find_waiting(connections, id, sequence, &it, &place);
-    for (uint32_t i = 0; i < count; i++) bytes += slices[i].length;
-    tpc_slice *pieces = result == 0 && count > 1 ? malloc(count * sizeof *pieces) : NULL;
-    if (result == 0 && count > 1 && pieces == NULL) result = give_up(it, ENOMEM);
+    if (result == 0 && count == 1) {
+        place->single = slices[0];
+        place->holds_files = slices[0].frame->holds_file;
+        bytes = slices[0].length;
+    } else if (result == 0 && place_framed(place, slices, count, &bytes) < 0) {
+        result = give_up(it, ENOMEM);
+    }
     if (result < 0) {
         release_slices(slices, count);
         return result;
     }
     place->count = count;
-    if (count == 1)
-        place->single = slices[0];
-    else
-        place->slices = memcpy(pieces, slices, count * sizeof *pieces);
-    for (uint32_t i = 0; i < count && !place->holds_files; i++) place->holds_files = slices[i].frame->holds_file;
     answered(it, place, sequence, ANSWER_READY, bytes);
     return 0;
 }

@@ -147,7 +147,7 @@ void tpc_fetch_free(tpc_fetch *fetch) {
 
 /* ---- reading ---- */
 
-tpc_partition *tpc_fetch_partition_of(const tpc_plane *plane, tpc_fetch_asked *asked) {
+tpc_partition *tpc_fetch_partition_of(tpc_plane *plane, tpc_fetch_asked *asked) {
     tpc_fetch_known *known = tpc_fetch_known_of(asked);
     tpc_partition *partition = tpc_partition_of(plane, known->handle);
     if (partition)

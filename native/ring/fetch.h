@@ -126,7 +126,7 @@ void tpc_fetches_free(tpc_plane *plane);
 enum tpc_fetch_outcome_kind { TPC_FETCH_ANSWERED, TPC_FETCH_TOO_LITTLE, TPC_FETCH_NOT_HERE };
 /* Reads, and answers when there is enough or `last`; then the fetch is gone. *reason: why it is not to be had here. */
 enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch, bool last, enum tpc_fetch_left *reason);
-tpc_partition *tpc_fetch_partition_of(const tpc_plane *plane, tpc_fetch_asked *asked);
+tpc_partition *tpc_fetch_partition_of(tpc_plane *plane, tpc_fetch_asked *asked);
 void tpc_fetch_free(tpc_fetch *fetch);
 /* To Python, with its request. */
 void tpc_fetch_hand_over(tpc_plane *plane, tpc_fetch *fetch, enum tpc_fetch_left reason);

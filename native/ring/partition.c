@@ -54,17 +54,24 @@ static uint64_t hash_bytes(const uint8_t *bytes, uint32_t count, int32_t index) 
     return count >= WORD_BYTES ? mix(hash, end - WORD_BYTES, WORD_BYTES) : mix(hash, bytes, count);
 }
 
-static tpc_partition *find_name(const tpc_plane *plane, const uint8_t *name, uint32_t name_bytes, int32_t index) {
-    uint64_t hash = hash_bytes(name, name_bytes, index);
-    tpc_partition *at = plane->by_name[hash & (plane->buckets - 1)];
-    for (; at; at = at->name_next)
-        if (at->name_hash == hash && at->index == index && at->topic_name_bytes == name_bytes &&
-            memcmp(at->topic_name, name, name_bytes) == 0)
-            return at;
-    return NULL;
+static bool is_named(const tpc_partition *partition, const uint8_t *name, uint32_t name_bytes, int32_t index) {
+    return partition->index == index && partition->topic_name_bytes == name_bytes &&
+           memcmp(partition->topic_name, name, name_bytes) == 0;
 }
 
-static tpc_partition *find_id(const tpc_plane *plane, const uint8_t *topic_id, int32_t index) {
+tpc_partition *tpc_partition_named(tpc_plane *plane, const uint8_t *name, uint32_t name_bytes, int32_t index) {
+    if (plane->named_last && is_named(plane->named_last, name, name_bytes, index))
+        return plane->named_last;
+    uint64_t hash = hash_bytes(name, name_bytes, index);
+    tpc_partition *at = plane->by_name[hash & (plane->buckets - 1)];
+    while (at && (at->name_hash != hash || !is_named(at, name, name_bytes, index)))
+        at = at->name_next;
+    if (at)
+        plane->named_last = at;
+    return at;
+}
+
+tpc_partition *tpc_partition_identified(const tpc_plane *plane, const uint8_t *topic_id, int32_t index) {
     uint64_t hash = hash_bytes(topic_id, 16, index);
     tpc_partition *at = plane->by_id[hash & (plane->buckets - 1)];
     for (; at; at = at->id_next)
@@ -73,13 +80,13 @@ static tpc_partition *find_id(const tpc_plane *plane, const uint8_t *topic_id, i
     return NULL;
 }
 
-uint64_t tpc_partition_find_name(const tpc_plane *plane, const uint8_t *name, uint32_t name_bytes, int32_t partition) {
-    const tpc_partition *found = find_name(plane, name, name_bytes, partition);
+uint64_t tpc_partition_find_name(tpc_plane *plane, const uint8_t *name, uint32_t name_bytes, int32_t partition) {
+    const tpc_partition *found = tpc_partition_named(plane, name, name_bytes, partition);
     return found ? found->handle : 0;
 }
 
 uint64_t tpc_partition_find_id(const tpc_plane *plane, const uint8_t *topic_id, int32_t partition) {
-    const tpc_partition *found = find_id(plane, topic_id, partition);
+    const tpc_partition *found = tpc_partition_identified(plane, topic_id, partition);
     return found ? found->handle : 0;
 }
 
@@ -268,8 +275,8 @@ int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params,
                    params->last_stable_offset <= params->log_end_offset;
     if (!ordered || params->partition < 0 || params->batch_bytes_max < 0)
         return -EINVAL;
-    if (find_name(plane, params->topic_name, params->topic_name_bytes, params->partition) ||
-        find_id(plane, params->topic_id, params->partition))
+    if (tpc_partition_named(plane, params->topic_name, params->topic_name_bytes, params->partition) ||
+        tpc_partition_identified(plane, params->topic_id, params->partition))
         return -EEXIST;
     if (plane->statistics.partitions >= plane->buckets && grow_buckets(plane) < 0)
         return -ENOMEM;
@@ -306,6 +313,7 @@ int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
         return -ENOENT;
     uint32_t slot = (uint32_t)handle;
     unchain(plane, partition);
+    plane->named_last = NULL;
     plane->slots[slot].partition = NULL;
     plane->slots[slot].generation += plane->slots[slot].generation == UINT32_MAX ? 2 : 1; /* never 0 */
     plane->slots[slot].free_next = plane->slot_free;

@@ -109,6 +109,7 @@ struct tpc_plane {
     tpc_partition_slot *slots;
     uint32_t slots_count, slots_capacity, slot_free; /* slot_free: UINT32_MAX: none */
     tpc_partition **by_name, **by_id;
+    tpc_partition *named_last; /* the last one found by its name: requests of a connection mostly name one many times */
     uint32_t buckets; /* of each table, a power of two */
 
     tpc_partition *dirty_first, *dirty_last; /* by dirty_since_ns */
@@ -149,6 +150,8 @@ int64_t tpc_plane_now_ms(tpc_plane *plane);
 
 /* partition.c */
 tpc_partition *tpc_partition_of(const tpc_plane *plane, uint64_t handle);
+tpc_partition *tpc_partition_named(tpc_plane *plane, const uint8_t *name, uint32_t name_bytes, int32_t index);
+tpc_partition *tpc_partition_identified(const tpc_plane *plane, const uint8_t *topic_id, int32_t index);
 int64_t tpc_partition_last_stable_offset(const tpc_partition *partition);
 void tpc_partition_verify(const tpc_partition *partition);
 void tpc_partition_advance(tpc_plane *plane, tpc_partition *partition, int64_t high_watermark);

@@ -183,12 +183,10 @@ static enum tpc_produce_left decode(tpc_plane *plane, const tpc_request *request
     }
 }
 
-static tpc_partition *partition_of_part(const tpc_plane *plane, const tpc_produce_part *part, int16_t version) {
-    uint64_t handle =
-        version >= VERSION_WITH_TOPIC_IDS
-            ? tpc_partition_find_id(plane, part->topic_id, part->partition)
-            : tpc_partition_find_name(plane, part->topic_name, (uint32_t)part->topic_name_bytes, part->partition);
-    return handle ? tpc_partition_of(plane, handle) : NULL;
+static tpc_partition *partition_of_part(tpc_plane *plane, const tpc_produce_part *part, int16_t version) {
+    if (version >= VERSION_WITH_TOPIC_IDS)
+        return tpc_partition_identified(plane, part->topic_id, part->partition);
+    return tpc_partition_named(plane, part->topic_name, (uint32_t)part->topic_name_bytes, part->partition);
 }
 
 /* How many bytes the request has for a partition up to here: it may name one more than once. */

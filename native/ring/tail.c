@@ -445,6 +445,12 @@ void tpc_tail_batches_copy(tpc_plane *plane, const tpc_tail_batch *batches, uint
     }
 }
 
+uint32_t tpc_tail_batches_next_straight(const tpc_tail_batch *batches, uint32_t count, uint32_t from) {
+    while (from < count && !batches[from].straight_blocks)
+        from++;
+    return from;
+}
+
 uint64_t tpc_tail_batches_within(const tpc_tail_batch *batches, uint32_t count, uint64_t bytes) {
     uint64_t end = 0;
     for (uint32_t i = 0; i < count && end + batches[i].slice.length <= bytes; i++)

@@ -75,10 +75,10 @@ MANY_AT_ONCE = 5
 """After a round with so many partitions the next one comes soon: thousands with little each must not come together."""
 WRITE_BEHIND_AT_ONCE = 2
 """What starts together runs in one turn of Python, during which no request is answered."""
-WRITE_BEHIND_BYTES_MIN = limits.MIB
+WRITE_BEHIND_BYTES_MIN = 2 * limits.MIB
 """A partition with less waits until that has come together, for this long at most:"""
 WRITE_BEHIND_AGE_S = 2.0
-HURRY_BYTES = 2 * limits.MIB
+HURRY_BYTES = 4 * limits.MIB
 """As long as no partition has so much to write, they are taken one after the other: commits want the disk too."""
 FEW_PARTITIONS = 16
 DIRTY_BYTES_MAX = 96 * limits.MIB

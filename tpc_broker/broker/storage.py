@@ -318,7 +318,7 @@ class PartitionStorage(ShortRuns):
         Not called when there may be none: the last checkpoint must name this segment, for recovery to find it, and the
         file system has to have taken a direct write.
         """
-        async with self._lock:
+        async with Taking(self._lock):
             active = self.active
             if self.failed is not None or not self.folder.files.direct_proven or not active.size_bytes:
                 return
@@ -346,7 +346,7 @@ class PartitionStorage(ShortRuns):
         """
         if self.reserved_bytes >= ahead_bytes:
             return
-        async with self._lock:
+        async with Taking(self._lock):
             self._refuse_if_failed()
             wanted = -(-ahead_bytes // RESERVE_STEP_BYTES) * RESERVE_STEP_BYTES
             active = self.active

@@ -111,16 +111,21 @@ class TakenBatches:
     def straight(self) -> list[tuple[int, int]]:
         """Of the segment's file: what was written straight of these batches, as ranges that do not touch."""
         ranges: list[tuple[int, int]] = []
-        for number in range(self._count):
+        number = self._next_straight(0)
+        while number < self._count:
             batch = self._batches[number]
-            if batch.straight_blocks:
-                begin = batch.straight_block * STRAIGHT_BLOCK_BYTES
-                end = begin + batch.straight_blocks * STRAIGHT_BLOCK_BYTES
-                if ranges and ranges[-1][1] == begin:
-                    ranges[-1] = (ranges[-1][0], end)
-                else:
-                    ranges.append((begin, end))
+            begin = batch.straight_block * STRAIGHT_BLOCK_BYTES
+            end = begin + batch.straight_blocks * STRAIGHT_BLOCK_BYTES
+            if ranges and ranges[-1][1] == begin:
+                ranges[-1] = (ranges[-1][0], end)
+            else:
+                ranges.append((begin, end))
+            number = self._next_straight(number + 1)
         return ranges
+
+    def _next_straight(self, number: int) -> int:
+        """Small batches, of which there are many, never are: C looks over them."""
+        return int(lib.tpc_tail_batches_next_straight(self._batches, self._count, number))
 
     def copy_to(self, target: memoryview) -> None:
         """All of them in a row."""

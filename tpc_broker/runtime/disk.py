@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES_MAX: Final = 8 * 1024 * 1024
 """One entry's share: well under what one read(2) can move, and other work gets its turn between chunks."""
-IN_PARTS_BYTES_MAX: Final = 2 * 1024 * 1024
+IN_PARTS_BYTES_MAX: Final = 3 * 1024 * 1024
 PART_BYTES: Final = 256 * 1024
 """Writes up to that size go to the disk in parts of this one, one after the other: a commit of the journal, for which
 clients wait, has one part before it then. Where more is to be written at once, it is the rate that counts."""

@@ -162,7 +162,7 @@ int tpc_partition_watch(tpc_plane *plane, uint64_t handle);
 int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle);
 
 int tpc_partition_get_state(const tpc_plane *plane, uint64_t handle, tpc_partition_state *state);
-uint64_t tpc_partition_find_name(const tpc_plane *plane, const uint8_t *name, uint32_t name_bytes, int32_t partition);
+uint64_t tpc_partition_find_name(tpc_plane *plane, const uint8_t *name, uint32_t name_bytes, int32_t partition);
 uint64_t tpc_partition_find_id(const tpc_plane *plane, const uint8_t *topic_id, int32_t partition);
 
 /*
@@ -220,6 +220,8 @@ void tpc_tail_batches_release(tpc_tail_batch *batches, uint32_t count);
  * serves when it is time (tpc_ring_serve). */
 uint64_t tpc_tail_batches_bytes(const tpc_tail_batch *batches, uint32_t count);
 void tpc_tail_batches_copy(tpc_plane *plane, const tpc_tail_batch *batches, uint32_t count, uint8_t *out);
+/* The first one at or behind a place that was written straight; `count` when there is none. */
+uint32_t tpc_tail_batches_next_straight(const tpc_tail_batch *batches, uint32_t count, uint32_t from);
 /* Bytes of the leading batches that lie wholly in the first `bytes` of them. */
 uint64_t tpc_tail_batches_within(const tpc_tail_batch *batches, uint32_t count, uint64_t bytes);
 
