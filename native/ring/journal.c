@@ -4,8 +4,11 @@
  * Theory of operation. Commits stand in a queue from the oldest that is not durable to the open one, to which entries
  * are appended. Once per turn, while fewer than commits_in_flight_max are in flight, the oldest waiting commit is
  * sealed (it gets its place, the CRC of its predecessor, its own) and submitted; the open one too, so a lone append
- * waits for no one, and what arrives during a write shares the next. When a write has ended, the next one is submitted
- * before anything that has become durable is answered. A commit is closed early only when it is full.
+ * waits for no one, and what arrives during a write shares the next. When a write has ended, all completions that came
+ * with it are handled first, because the next commit takes along what they bring; then that one is submitted, and only
+ * then what has become durable is answered: a call that carries both starts the disk before the first of many sends.
+ * So the journal has its turn twice, in front of the connections' and behind them. A commit is closed early only when
+ * it is full.
  *
  *   OPEN -> CLOSED -> [STRAIGHT -> PLACED ->] SUBMITTED -> WRITTEN -> gone (durable)
  *                      -> FAILED                        -> FAILED
@@ -89,6 +92,7 @@ struct tpc_journal {
     int32_t error;               /* != 0 from the first failure to the reopen */
     bool failure_told;
     bool space_told;
+    bool durable_untold;         /* from the completion to the turn */
     uint32_t pooled_count;
     uint8_t *pooled[BUFFERS_POOLED_MAX];
     tpc_journal_statistics statistics;
@@ -481,12 +485,27 @@ static int submit_next(tpc_journal *journal) {
     return (straight ? submit_straight : submit)(journal, journal->sequence_submit);
 }
 
+static void tell_durable(tpc_journal *journal) {
+    if (!journal->durable_untold)
+        return;
+    journal->durable_untold = false;
+    uint64_t durable = journal->durable.sequence - 1;
+    if (journal->listener.durable)
+        journal->listener.durable(journal->listener.context, durable);
+    if (journal->reported < journal->watched && journal->reported < durable) {
+        journal->reported = durable;
+        tpc_ring_push_event(journal->ring, TPC_EVENT_JOURNAL_DURABLE, 0, (int64_t)durable, 0, NULL);
+    }
+}
+
 static int64_t journal_turn(void *context, int64_t now_ns) {
-    (void)now_ns;
     tpc_journal *journal = context;
-    while (may_submit(journal))
-        if (submit_next(journal) < 0)
-            return now_ns; /* the kernel took nothing: again at once */
+    bool taken = true;
+    while (taken && may_submit(journal))
+        taken = submit_next(journal) == 0;
+    tell_durable(journal);
+    if (!taken)
+        return now_ns; /* the kernel took nothing: again at once */
     if (__builtin_expect(journal->error != 0, 0))
         abandon_straight(journal);
     if (mutant(journal, TPC_MUTANT_EARLY_ACKNOWLEDGE) && journal->listener.durable)
@@ -496,16 +515,6 @@ static int64_t journal_turn(void *context, int64_t now_ns) {
 }
 
 /* ---- completions ---- */
-
-static void tell_durable(tpc_journal *journal) {
-    uint64_t durable = journal->durable.sequence - 1;
-    if (journal->listener.durable)
-        journal->listener.durable(journal->listener.context, durable);
-    if (journal->reported < journal->watched && journal->reported < durable) {
-        journal->reported = durable;
-        tpc_ring_push_event(journal->ring, TPC_EVENT_JOURNAL_DURABLE, 0, (int64_t)durable, 0, NULL);
-    }
-}
 
 static void drop_data(tpc_journal *journal, commit *done) {
     buffer_give(journal, done->data, done->capacity);
@@ -555,12 +564,13 @@ static void advance(tpc_journal *journal) {
         retire(journal, oldest);
         advanced = true;
     }
-    if (advanced && may_submit(journal) && submit_next(journal) == 0)
-        tpc_ring_submit(journal->ring); /* the disk writes while what is durable is answered */
-    if (advanced)
+    journal->durable_untold |= advanced;
+    if (journal->error)
         tell_durable(journal);
     if (journal->error && !journal->in_flight && !journal->failure_told)
         drop_failed(journal);
+    if (may_submit(journal) && commit_of(journal, journal->sequence_submit)->straight && submit_next(journal) == 0)
+        tpc_ring_submit(journal->ring); /* it is large: what other completions bring would not make it cheaper */
 }
 
 static void straight_ended(tpc_journal *journal, commit *placed) {
@@ -653,7 +663,9 @@ int tpc_journal_open(tpc_ring *ring, const tpc_journal_params *params, tpc_journ
                                            .previous_crc = params->previous_crc};
     int result = tpc_ring_handle(ring, TPC_KIND_JOURNAL, journal_completion, journal);
     if (result == 0)
-        result = tpc_ring_add_turn_hook(ring, journal_turn, journal);
+        result = tpc_ring_add_turn_hook(ring, TPC_TURN_FIRST, journal_turn, journal);
+    if (result == 0 && (result = tpc_ring_add_turn_hook(ring, TPC_TURN_LAST, journal_turn, journal)) < 0)
+        tpc_ring_remove_turn_hook(ring, journal_turn, journal);
     if (result < 0) {
         free(journal);
         return result;

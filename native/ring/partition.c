@@ -349,8 +349,10 @@ int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connect
     plane->by_name = calloc(plane->buckets, sizeof *plane->by_name);
     plane->by_id = calloc(plane->buckets, sizeof *plane->by_id);
     plane->fetches = tpc_fetches_new();
-    int result = plane->by_name && plane->by_id && plane->fetches ? tpc_ring_add_turn_hook(ring, tpc_pending_turn, plane) : -ENOMEM;
-    if (result == 0 && (result = tpc_ring_add_turn_hook(ring, tpc_fetch_turn, plane)) < 0)
+    int result = -ENOMEM;
+    if (plane->by_name && plane->by_id && plane->fetches)
+        result = tpc_ring_add_turn_hook(ring, TPC_TURN_LAST, tpc_pending_turn, plane);
+    if (result == 0 && (result = tpc_ring_add_turn_hook(ring, TPC_TURN_LAST, tpc_fetch_turn, plane)) < 0)
         tpc_ring_remove_turn_hook(ring, tpc_pending_turn, plane);
     if (result < 0) {
         if (plane->fetches)

@@ -57,9 +57,13 @@ typedef void (*tpc_completion_handler)(void *context, uint64_t user_data, int32_
  * asked for the monotonic instant in ns at which it wants to be called at the latest (INT64_MAX: none). */
 typedef int64_t (*tpc_turn_hook)(void *context, int64_t now_ns);
 
+enum tpc_turn_place { TPC_TURN_FIRST, TPC_TURN_LAST };
+
 int tpc_ring_handle(tpc_ring *ring, enum tpc_kind kind, tpc_completion_handler handler, void *context);
-int tpc_ring_add_turn_hook(tpc_ring *ring, tpc_turn_hook hook, void *context);
-int tpc_ring_remove_turn_hook(tpc_ring *ring, tpc_turn_hook hook, void *context);
+/* In front of the hooks that are there, or behind them. A hook may have both places. */
+int tpc_ring_add_turn_hook(tpc_ring *ring, enum tpc_turn_place place, tpc_turn_hook hook, void *context);
+/* From all its places. */
+void tpc_ring_remove_turn_hook(tpc_ring *ring, tpc_turn_hook hook, void *context);
 
 /* A submission entry, zeroed, user_data set. When the submission queue is full it is submitted first; NULL only when
  * the kernel refuses even that (then the caller keeps its work queued and tries in the next turn). Each entry taken counts

@@ -219,20 +219,20 @@ int tpc_ring_handle(tpc_ring *ring, enum tpc_kind kind, tpc_completion_handler h
     return 0;
 }
 
-int tpc_ring_add_turn_hook(tpc_ring *ring, tpc_turn_hook hook, void *context) {
+int tpc_ring_add_turn_hook(tpc_ring *ring, enum tpc_turn_place place, tpc_turn_hook hook, void *context) {
     if (ring->hooks_count == TPC_TURN_HOOKS_MAX) return -ENOSPC;
-    ring->hooks[ring->hooks_count++] = (tpc_turn_hook_entry){hook, context};
+    unsigned at = place == TPC_TURN_FIRST ? 0 : ring->hooks_count;
+    memmove(&ring->hooks[at + 1], &ring->hooks[at], (ring->hooks_count - at) * sizeof ring->hooks[0]);
+    ring->hooks[at] = (tpc_turn_hook_entry){hook, context};
+    ring->hooks_count++;
     return 0;
 }
 
-int tpc_ring_remove_turn_hook(tpc_ring *ring, tpc_turn_hook hook, void *context) {
-    for (unsigned i = 0; i < ring->hooks_count; i++) {
-        if (ring->hooks[i].hook != hook || ring->hooks[i].context != context) continue;
-        ring->hooks_count--;
-        memmove(&ring->hooks[i], &ring->hooks[i + 1], (ring->hooks_count - i) * sizeof ring->hooks[0]);
-        return 0;
-    }
-    return -ENOENT;
+void tpc_ring_remove_turn_hook(tpc_ring *ring, tpc_turn_hook hook, void *context) {
+    unsigned kept = 0;
+    for (unsigned i = 0; i < ring->hooks_count; i++)
+        if (ring->hooks[i].hook != hook || ring->hooks[i].context != context) ring->hooks[kept++] = ring->hooks[i];
+    ring->hooks_count = kept;
 }
 
 /* The buffer starts over whenever Python has taken everything, so it grows only when handlers push more in one turn than
