@@ -2,6 +2,7 @@
 
 import pytest
 
+from tpc_broker.bench.spark import cause_of
 from tpc_broker.bench.spark_load import RECORDS_PER_BATCH, rows_that_fit
 from tpc_broker.bench.spark_results import Cell, Round, SparkResults, bar_rows, render, write_report
 
@@ -22,7 +23,7 @@ def results():
         cell("archive", "archive", [0.9e6]),
         cell("sink", "sink", []),
     ]
-    return SparkResults({"commit": "abc"}, {"cores": 2}, {}, {"kafka": "no Java"}, cells)
+    return SparkResults({"commit": "abc"}, {"cores": 2}, {}, {"kafka": "no Java"}, cells, ["job sink: no answer"])
 
 
 def test_bars_are_ratios_of_medians(results):
@@ -38,6 +39,7 @@ def test_the_report_has_every_figure_and_can_be_loaded_again(results, tmp_path):
     text = render(results)
     assert "| job broker | 2.00 (1.00-2.40) | 400 | 200 | 67% | 1.00 | 0.50 |" in text
     assert "not measured: kafka: no Java" in text
+    assert "failed once: job sink: no answer" in text
     written = write_report(results, "name", tmp_path)
     assert SparkResults.load(written[0]) == results
     assert written[1].read_text().startswith(text)
@@ -46,3 +48,10 @@ def test_the_report_has_every_figure_and_can_be_loaded_again(results, tmp_path):
 def test_rows_are_whole_batches_in_every_partition():
     assert rows_that_fit(1, 4) == 4 * RECORDS_PER_BATCH
     assert rows_that_fit(8 * RECORDS_PER_BATCH, 4) == 8 * RECORDS_PER_BATCH
+
+
+def test_the_cause_of_a_failed_job_is_its_innermost_exception():
+    told = "An error occurred.\n: SparkException: aborted\n\tat A\nCaused by: B: late\n\tat C\nCaused by: D: gone\n"
+    assert cause_of(told) == "D: gone"
+    assert cause_of("[CODE] plain\nmore") == "[CODE] plain"
+    assert cause_of("") == "no reason given"

@@ -29,7 +29,7 @@ def test_a_small_run_has_all_jobs(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     results = SparkResults.load(tmp_path / "report" / "small.json")
-    assert results.skipped == {}
+    assert (results.skipped, results.failed) == ({}, [])
     keys = {cell.key for cell in results.cells if cell.rounds}
     assert keys >= {"ready", "broker", "files", "connector-tpc", "connector-kafka"}
     assert keys >= {"parquet-ready", "archive", "sink-discarded", "sink", "sink-connector-tpc", "sink-connector-kafka"}

@@ -1,7 +1,8 @@
 """``tpc bench spark``: the data source beside Spark's own Kafka connector and the machine's limits, in one session.
 
 The same rows lie in our broker and in Kafka. Each job is run once to warm up and to check that it gives every row, then
-round after round, so that a slow minute meets all of them. A job whose row count is wrong is left out with the reason.
+round after round, so that a slow minute meets all of them. A job whose row count is wrong is left out with the reason;
+one that Spark gives up is told, and tried again in the next round.
 """
 
 from __future__ import annotations
@@ -80,6 +81,13 @@ def tree_cpu_s(pid: int) -> float:
         total += ticks.get(one, 0)
         waiting += children.get(one, [])
     return total / _TICKS_PER_S
+
+
+def cause_of(text: str) -> str:
+    """Of what Spark says about a job that failed: the line of the exception that began it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return (causes or lines or ["no reason given"])[-1 if causes else 0]
 
 
 def timed(action: Callable[[], Any]) -> float:
@@ -278,6 +286,9 @@ class SparkRun:
             job.cell.rounds.append(Round(round(seconds, 4), round(spark_used, 2), round(server_used, 2)))
 
     def one_round(self, *, is_warm_up: bool, tell: Callable[[str], None] = lambda _title: None) -> None:
+        from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - needs the extra `spark`
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
         self._ready(self.settings.partitions).count()  # starts Python workers, which end when they are idle
         for job in self.jobs:
             tell(job.cell.title)
@@ -287,6 +298,8 @@ class SparkRun:
                 except CountsDiffer as reason:
                     self.results.skipped[job.cell.key] = str(reason)
                     job.cell.rounds.clear()
+                except (PySparkException, Py4JJavaError) as reason:
+                    self.results.failed.append(f"{job.cell.title}: {cause_of(str(reason))}")
 
 
 def run(settings: Settings) -> SparkResults:

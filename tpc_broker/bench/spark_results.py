@@ -84,6 +84,8 @@ class SparkResults:
     versions: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     cells: list[Cell] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    """Jobs that Spark gave up, one line each time; their other rounds count."""
 
     def cell(self, key: str) -> Cell | None:
         return next((cell for cell in self.cells if cell.key == key and cell.rounds), None)
@@ -156,6 +158,7 @@ def render(results: SparkResults) -> str:
     for told in (results.machine, results.settings, results.versions):
         lines += [f"- {name}: {value}" for name, value in told.items() if name != "note"]
     lines += [f"- not measured: {name}: {reason}" for name, reason in results.skipped.items()]
+    lines += [f"- failed once: {job}" for job in results.failed]
     if rows := bar_rows(results):
         head = ["what", "figure", "bar", "what the limit would have", ""]
         lines += ["", "## Bars", "", *markdown(head, rows)]
