@@ -6,8 +6,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
 from tpc_broker.client.errors import OffsetsMissingError, UnknownTopicError
 from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
+from tpc_broker.spark import source
 from tpc_broker.spark.epochs import LEDGER_TOPIC
 from tpc_broker.spark.options import OptionError, read_options
 from tpc_broker.spark.ranges import Planner
@@ -74,6 +77,23 @@ def test_offsets_that_the_log_never_had_are_a_mistake(loss):
     assert spans(whole.batch()) == [(0, 0, 10), (1, 20, 20)]
 
 
+def test_times_come_before_offsets_and_what_is_too_late_is_an_error_or_the_end():
+    log = Log(t=[(0, 10), (0, 20)])
+    log.times = {1000: 4, 2000: 7}
+    both = {"startingOffsets": '{"t": {"0": 1, "1": 2}}', "endingOffsets": '{"t": {"0": 9}}'}
+    assert spans(planner(log, **both).batch()) == [(0, 1, 9), (1, 2, 20)]
+    by_partition = {"startingOffsetsByTimestamp": '{"t": {"0": 1000}}'}
+    by_partition |= {"endingOffsetsByTimestamp": '{"t": {"1": 2000}}'}
+    assert spans(planner(log, **both, **by_partition).batch()) == [(0, 4, 9), (1, 2, 7)]
+    everywhere = {"startingTimestamp": "1000", "endingTimestamp": "2000"}
+    assert spans(planner(log, **both, **by_partition, **everywhere).batch()) == [(0, 4, 7), (1, 4, 7)]
+    assert spans(planner(log, endingTimestamp="3000").batch()) == [(0, 0, 10), (1, 0, 20)]
+    with pytest.raises(OffsetsMissingError, match="t-0 has no record at or after 3000 ms"):
+        planner(log, startingTimestamp="3000").batch()
+    late = planner(log, startingTimestamp="3000", startingOffsetsByTimestampStrategy="latest")
+    assert spans(late.batch()) == [(0, 10, 10), (1, 20, 20)]
+
+
 def test_records_that_come_while_the_planner_asks_are_not_there_yet():
     """Their time is asked for after the log's end was."""
     log = Log(t=[(0, 10)])
@@ -99,6 +119,37 @@ def test_offsets_that_are_gone_are_an_error_or_a_warning(caplog):
     with pytest.raises(OffsetsMissingError, match="t-1: the log ends at 3, before 7, which had been read"):
         strict.not_before(at(4, 7), at(10, 3))
     assert lenient.not_before(at(4, 7), at(10, 3)) == at(10, 7)
+
+
+@pytest.fixture
+def reader_of(monkeypatch):
+    """A streaming reader of a log."""
+
+    def make(log, **options):
+        monkeypatch.setattr(source, "cluster_of", lambda _settings: log)
+        given = {"bootstrap": "h:1", "subscribe": "t", "startingOffsets": "earliest", **options}
+        return source.TpcStreamReader(read_options(given, streaming=True), None)
+
+    return make
+
+
+def test_available_now_ends_at_what_was_there_at_its_start(reader_of):
+    log = Log(t=[(0, 10)])
+    reader = reader_of(log, maxOffsetsPerTrigger="6")
+    reader.prepareForTriggerAvailableNow()
+    log.topics["t"] = [(0, 50), (0, 7)]
+    begin, limit = reader.initialOffset(), reader.getDefaultReadLimit()
+    first = reader.latestOffset({"t": {"0": begin["t"]["0"]}}, limit)
+    assert first == {"t": {"0": 6}}
+    assert reader.latestOffset(first, limit) == reader.latestOffset({"t": {"0": 10}}, limit) == {"t": {"0": 10}}
+    assert reader.reportLatestOffset() == {"t": {"0": 50, "1": 7}}
+
+
+def test_a_limit_counts_new_partitions_too(reader_of):
+    log = Log(t=[(0, 30), (3, 13)])
+    reader = reader_of(log, maxOffsetsPerTrigger="8")
+    assert reader.latestOffset({"t": {"0": 0}}, reader.getDefaultReadLimit()) == {"t": {"0": 6, "1": 5}}
+    assert reader_of(log).latestOffset({"t": {"0": 0}}, ReadAllAvailable()) == {"t": {"0": 30, "1": 13}}
 
 
 def test_a_new_partition_begins_at_its_first_offset():

@@ -4,6 +4,7 @@ import datetime as dt
 import io
 import json
 import random
+import re
 from decimal import Decimal
 
 import pytest
@@ -330,3 +331,35 @@ def test_types_of_json_schemas():
     text = '{"type": "struct", "fields": [{"name": "a`b", "type": "long", "nullable": true, "metadata": {}}]}'
     assert ValueFormat(FormatName.JSON, json_type=text).sql_type() == "struct<`a``b`: bigint>"
     assert sql_text(of_avro({"type": "array", "items": "boolean"})._own_type()) == "array<boolean>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "user string, n int", "user: string", "map<string,int>",
+        "`a b` array<struct<x: int, y: map<string, decimal(10, 2)>>>",
+        "struct<at TIMESTAMP_NTZ NOT NULL COMMENT 'when, \\'really\\'', n double>", "array<struct<>>", "s varchar(5)",
+    ],
+)
+def test_schemas_of_json_that_spark_understands(text):
+    assert ValueFormat(FormatName.JSON, json_type=text).sql_type().endswith(("t", ">", ")"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("user strong", "valueSchema 'user strong': there is 'strong' where a type should be"),
+        ("user", "there is 'an end' where a type should be"),
+        ("user string n int", "there is 'n' where 'the end' should be"),
+        ("user string,", "there is 'an end' where a field's name should be"),
+        ("a array<int", "there is 'an end' where '>' should be"),
+        ("a map<int>", "there is '>' where ',' should be"),
+        ("a decimal(ten)", "there is 'ten' in the size of a decimal"),
+        ("a int comment", "a comment has to stand in quotation marks"),
+        ('{"type": "strukt"}', "valueSchema"),
+        ('{"type": "struct"', "valueSchema"),
+    ],
+)
+def test_schemas_of_json_that_are_wrong(text, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        ValueFormat(FormatName.JSON, json_type=text).sql_type()

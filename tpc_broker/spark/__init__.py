@@ -31,9 +31,9 @@ Options for writing: `bootstrap`, `topic` (or a column `topic`), `compression`, 
 Modules: `options` (what the options say), `given` and `security_options` (options as given, and those of security),
 `ranges` (which offsets a read covers and how they become tasks), `source` (what Spark calls), `task_rows` (what a task
 reads), `segments` and `folder_log` (files without a broker), `rows` and `values` (what becomes of values and of what is
-malformed), `value_json`, `value_avro`, `value_protobuf` (the formats), `sink` (writers), `epochs` (which epochs of
-streaming writes are done), `tasks` (connections inside Spark's Python workers), `session` (sessions for own jobs),
-`pipelines` (whole programs, as `tpc pipeline` starts them), `demo` (all of it on real input).
+malformed), `ddl` (schemas in words), `value_json`, `value_avro`, `value_protobuf` (the formats), `sink` (writers),
+`epochs` (which epochs of streaming writes are done), `tasks` (connections inside Spark's Python workers), `session`
+(sessions for own jobs), `pipelines` (whole programs, as `tpc pipeline` starts them), `demo` (all of it on real input).
 
 Invariants: a task reads its range whole or fails; control records are never rows, nor are aborted ones where committed
 records are asked for; no step in Python per row, save for values in Avro and Protobuf, and malformed JSON.

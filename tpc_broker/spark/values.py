@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, _parse_datatype_json_string
 
+from tpc_broker.spark.ddl import check_ddl_fields, check_ddl_type
+
 
 class Malformed(NamedTuple):
     """One value that its schema does not fit; ``row`` counts from 0 in the column."""
@@ -89,10 +91,14 @@ class ValueFormat:
     def _json_sql_type(self) -> str:
         """Spark parses DDL itself: of a table's columns `struct<…>` can be made, a type is left as it is."""
         text = self.json_type.strip()
-        if text.startswith("{"):
-            return sql_text(_parse_datatype_json_string(text))
-        lowered = text.lower()
-        return text if lowered.startswith(("struct<", "array<", "map<")) else f"struct<{text}>"
+        is_type = text.lower().startswith(("struct<", "array<", "map<"))
+        try:
+            if text.startswith("{"):
+                return sql_text(_parse_datatype_json_string(text))
+            (check_ddl_type if is_type else check_ddl_fields)(text)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"valueSchema {text!r}: {error}") from None
+        return text if is_type else f"struct<{text}>"
 
     def _own_type(self) -> DataType:
         """The type that an Avro or Protobuf schema means."""
