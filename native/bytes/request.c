@@ -175,6 +175,26 @@ int tpc_produce_decode(const uint8_t *body, size_t body_bytes, int16_t version, 
     return out->parts_count > parts_max ? -E2BIG : 0;
 }
 
+int tpc_produce_peek(const uint8_t *body, size_t body_bytes, int16_t version, tpc_produce_part *part) {
+    const bool flexible = version >= 9, by_id = version >= 13;
+    wire_reader reader = wire_reader_of(body, body_bytes);
+    int32_t name_bytes;
+    memset(part, 0, sizeof *part);
+    if (version < TPC_PRODUCE_VERSION_MIN || version > TPC_PRODUCE_VERSION_MAX) return -EBADMSG;
+    read_nullable_string(&reader, flexible, &name_bytes);
+    wire_take(&reader, sizeof(int16_t) + sizeof(int32_t)); /* acks, time-out */
+    int32_t topics_count = read_count(&reader, flexible, 2);
+    const topic_key topic = read_topic(&reader, flexible, by_id);
+    int32_t count = read_count(&reader, flexible, 5);
+    part->topic_name = topic.name;
+    part->topic_name_bytes = topic.name_bytes;
+    memcpy(part->topic_id, topic.id, 16);
+    part->partition = wire_read_i32(&reader);
+    part->records_bytes = flexible ? compact_size(&reader) : wire_read_i32(&reader);
+    part->records = reader.at;
+    return reader.bad || topics_count < 1 || count < 1 || part->records_bytes < 0 ? -EBADMSG : 0;
+}
+
 static bool read_request_tag(wire_reader *field, uint32_t tag, void *context) {
     tpc_fetch_request *out = context;
     if (tag == 0) {

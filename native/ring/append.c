@@ -130,7 +130,7 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
                            .next_offset = partition->log_end_offset + header->last_offset_delta + 1};
     error = stamp(partition, batch, header);
     tpc_placed_batch placed = {.base_offset = kept.base_offset, .next_offset = kept.next_offset,
-                               .batch = batch->batch, .bytes = batch->bytes};
+                               .frame = batch->frame, .batch = batch->batch, .bytes = batch->bytes};
     bool straight = partition->placement && error == 0 && tpc_placement_takes(plane, partition, &placed);
     if (straight)
         error = tpc_placement_append(plane, partition, &placed, &kept.sequence);

@@ -355,6 +355,11 @@ void tpc_connections_set_brief(tpc_connections *connections, tpc_hot_handler han
     connections->brief_context = context;
 }
 
+void tpc_connections_set_place(tpc_connections *connections, tpc_place_handler handler, void *context) {
+    connections->place = handler;
+    connections->place_context = context;
+}
+
 static int echo(void *context, tpc_request *request) {
     tpc_request_answer_bytes(context, request, request->body, request->body_bytes);
     return 1;

@@ -24,6 +24,13 @@ void tpc_request_leaves_python(tpc_connections *connections, tpc_request *reques
 
 void tpc_connections_set_brief(tpc_connections *connections, tpc_hot_handler handler, void *context);
 
+/*
+ * Asked about a large request whose beginning is there: whether it matters where in memory it will lie, and then `*residue`, of
+ * the address of its first byte, modulo 4096. Changes nothing that could go wrong: the request may never be finished.
+ */
+typedef bool (*tpc_place_handler)(void *context, const uint8_t *bytes, size_t have, uint32_t *residue);
+void tpc_connections_set_place(tpc_connections *connections, tpc_place_handler handler, void *context);
+
 /* The other way: a request that C had taken becomes an event. 0, or -ENOTCONN, -ENOBUFS: it was released, and in the latter
  * case its connection is closed. */
 int tpc_request_to_python(tpc_connections *connections, tpc_request *request);

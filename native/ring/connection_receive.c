@@ -11,6 +11,9 @@
  * with what arrived, at most to double: what a client announces costs nothing, what it sends does. Twice its largest request
  * so far is allowed at once.
  *
+ * A large request whose bytes will go to a disk as they lie has its frame where that can be (`place`): its first byte at an
+ * address that somebody wishes, modulo a page, and `lead` bytes behind the frame's beginning.
+ *
  * A connection of large requests is received from in two steps instead of multishot: the beginning of a request into a shared
  * buffer, and the rest, in which nothing else can be, straight into its frame. That spares a copy and dozens of completions.
  * As long as the kernel receives into a frame it has a reference to it.
@@ -127,7 +130,7 @@ static int read_request(const connection *it, tpc_frame *frame, uint8_t *bytes, 
 
 static tpc_request *make_request(connection *it, tpc_frame *frame) {
     tpc_request read;
-    int result = read_request(it, frame, frame->data, frame->length, &read);
+    int result = read_request(it, frame, frame->data + it->lead, frame->length - it->lead, &read);
     tpc_request *request = result < 0 ? NULL : malloc(sizeof *request);
     if (request == NULL) {
         tpc_frame_release(frame);
@@ -279,18 +282,33 @@ static size_t take_length(connection *it, const uint8_t *data, size_t bytes) {
     return taken;
 }
 
-/* Room for `bytes` more in the unfinished request: never more than it announced; see the top of the file. */
-static int make_room(connection *it, size_t bytes) {
-    uint64_t needed = (it->partial != NULL ? it->partial->length : 0) + (uint64_t)bytes;
-    if (it->partial != NULL && needed <= it->partial->capacity) return 0;
+/* How much of the unfinished request is there. */
+static uint32_t have_bytes(const connection *it) { return it->partial != NULL ? it->partial->length - it->lead : 0; }
+
+/* The frame of a request of which these bytes are there; `lead` is set. */
+static tpc_frame *first_frame(connection *it, uint32_t capacity, const uint8_t *data, size_t bytes) {
+    tpc_connections *connections = it->owner;
+    uint32_t residue;
+    bool is_whole = capacity == it->announced && capacity >= LARGE_REQUEST_BYTES_MIN;
+    it->lead = 0;
+    if (!is_whole || connections->place == NULL || !connections->place(connections->place_context, data, bytes, &residue))
+        return tpc_frame_new(connections->budget, capacity);
+    it->lead = residue % sizeof(uint64_t);
+    return tpc_frame_new_at(connections->budget, capacity + it->lead, residue - it->lead);
+}
+
+/* Room for the next bytes of the unfinished request: never more than it announced; see the top of the file. */
+static int make_room(connection *it, const uint8_t *data, size_t bytes) {
+    uint64_t needed = have_bytes(it) + (uint64_t)bytes;
+    if (it->partial != NULL && needed + it->lead <= it->partial->capacity) return 0;
     uint64_t capacity = needed == it->announced ? needed : needed * 2;
     if (capacity < FRAME_FIRST_BYTES) capacity = FRAME_FIRST_BYTES;
     if (capacity < 2ull * it->largest_bytes) capacity = 2ull * it->largest_bytes;
     if (capacity > it->announced) capacity = it->announced;
-    if (it->partial != NULL) return tpc_frame_resize(&it->partial, (uint32_t)capacity);
-    it->partial = tpc_frame_new(it->owner->budget, (uint32_t)capacity);
+    if (it->partial != NULL) return tpc_frame_resize(&it->partial, (uint32_t)capacity + it->lead);
+    it->partial = first_frame(it, (uint32_t)capacity, data, bytes);
     if (it->partial == NULL) return -ENOBUFS;
-    it->partial->length = 0;
+    it->partial->length = it->lead;
     return 0;
 }
 
@@ -298,16 +316,16 @@ static int make_room(connection *it, size_t bytes) {
 static void arrived_in_frame(connection *it, size_t bytes) {
     it->partial->length += (uint32_t)bytes;
     it->owner->statistics.assembling_bytes += bytes;
-    if (it->partial->length < it->announced) {
+    if (have_bytes(it) < it->announced) {
         if (!node_linked(&it->by_starvation)) assembly_progressed(it);
         return;
     }
     tpc_frame *frame = it->partial;
     it->partial = NULL;
     it->length_have = 0;
-    it->owner->statistics.assembling_bytes -= frame->length;
+    it->owner->statistics.assembling_bytes -= it->announced;
     node_remove(&it->by_assembly);
-    note_size(it, frame->length);
+    note_size(it, it->announced);
     deliver(it, frame);
 }
 
@@ -337,9 +355,9 @@ static size_t parse(connection *it, uint8_t *data, size_t bytes) {
             position += take_length(it, data + position, bytes - position);
             continue;
         }
-        size_t missing = it->announced - (it->partial != NULL ? it->partial->length : 0);
+        size_t missing = it->announced - have_bytes(it);
         size_t taken = missing < bytes - position ? missing : bytes - position;
-        if (make_room(it, taken) < 0) {
+        if (make_room(it, data + position, taken) < 0) {
             starve(it);
             break;
         }
@@ -418,12 +436,12 @@ static uint64_t receive_user_data(const connection *it) {
 }
 
 static bool goes_into_frame(const connection *it) {
-    return it->large_credit > 0 && it->partial != NULL && it->partial->capacity == it->announced &&
-           it->announced - it->partial->length >= INTO_FRAME_BYTES_MIN;
+    return it->large_credit > 0 && it->partial != NULL && it->partial->capacity == it->announced + it->lead &&
+           it->announced - have_bytes(it) >= INTO_FRAME_BYTES_MIN;
 }
 
 static void prepare_into_frame(connection *it, struct io_uring_sqe *sqe) {
-    uint32_t missing = it->announced - it->partial->length;
+    uint32_t missing = it->announced - have_bytes(it);
     it->receiving = tpc_frame_retain(it->partial);
     io_uring_prep_recv(sqe, it->descriptor, it->partial->data + it->partial->length,
                        missing < INTO_FRAME_BYTES_MAX ? missing : INTO_FRAME_BYTES_MAX, 0);
@@ -483,7 +501,7 @@ bool receive_attend(connection *it) {
 }
 
 void receive_forget(connection *it) {
-    if (it->partial != NULL) it->owner->statistics.assembling_bytes -= it->partial->length;
+    it->owner->statistics.assembling_bytes -= have_bytes(it);
     if (it->receiving != NULL && !it->receiving_forgotten) {
         it->receiving_forgotten = true;
         it->owner->frames_leaving++;
@@ -517,8 +535,8 @@ static void at_end_of_file(connection *it) {
 static bool receive_once(connection *it) {
     uint8_t *into = it->owner->scratch;
     size_t room = SCRATCH_BYTES;
-    size_t missing = it->partial != NULL ? it->announced - it->partial->length : 0;
-    bool direct = missing > SCRATCH_BYTES && make_room(it, SCRATCH_BYTES) == 0;
+    size_t missing = it->partial != NULL ? it->announced - have_bytes(it) : 0;
+    bool direct = missing > SCRATCH_BYTES && make_room(it, NULL, SCRATCH_BYTES) == 0;
     if (direct) {
         into = it->partial->data + it->partial->length;
         room = it->partial->capacity - it->partial->length;

@@ -119,7 +119,8 @@ typedef struct connection {
     bool zero_copy_refused;     /* by the socket, or because the peer is on this host; asked at the first large send */
     bool zero_copy_asked;
 
-    uint32_t announced;         /* length of `partial` when it is whole */
+    uint32_t announced;         /* length of the request when it is whole */
+    uint8_t lead;               /* it begins so many bytes behind the beginning of `partial` */
     uint32_t largest_bytes;     /* of the requests so far */
     uint8_t large_credit;       /* > 0: it sends large requests */
     bool multishot_armed;       /* the receive that is armed is one */
@@ -211,6 +212,8 @@ struct tpc_connections {
     void *hot_context;
     tpc_hot_handler brief;
     void *brief_context;
+    tpc_place_handler place;
+    void *place_context;
     tpc_connection_statistics statistics;
 };
 

@@ -20,6 +20,9 @@
 
 #include "cdef/25_frame.h"
 
+/* As tpc_frame_new(), with an address of `data` that is `residue` above a multiple of a page; both are multiples of 8. */
+tpc_frame *tpc_frame_new_at(tpc_budget *budget, uint32_t length, uint32_t residue);
+
 /* Changes the capacity of a frame that only the caller refers to. 0, -ENOBUFS (budget) or -ENOMEM; then it is as before. */
 int tpc_frame_resize(tpc_frame **frame, uint32_t capacity);
 

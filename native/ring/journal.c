@@ -327,7 +327,13 @@ int tpc_journal_append_straight(tpc_journal *journal, const tpc_journal_straight
     commit *open = commit_of(journal, *sequence);
     if (!open->straight && !(open->straight = calloc(1, sizeof *open->straight)))
         abort(); /* the entry cannot be taken back, and would name bytes that nobody writes */
-    *staged = tpc_straight_add(&journal->straight_pool, open->straight, straight->file, straight->position, straight->bytes);
+    uint32_t staged_bytes = straight->staged_bytes, left_bytes = straight->bytes - staged_bytes;
+    if (staged_bytes)
+        *staged = tpc_straight_stage(&journal->straight_pool, open->straight, straight->file, straight->position, staged_bytes);
+    if (left_bytes)
+        tpc_straight_add(open->straight, straight->file, straight->position + staged_bytes, straight->frame, straight->data,
+                         left_bytes);
+    journal->statistics.straight_bytes_staged += staged_bytes;
     journal->straight_bytes += straight->bytes;
     return 0;
 }

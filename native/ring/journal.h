@@ -24,15 +24,18 @@ uint64_t tpc_journal_durable_sequence(const tpc_journal *journal);
 typedef struct {
     tpc_straight_file *file;
     int64_t offset, next_offset;
-    int64_t position; /* of the first whole block that it writes */
-    uint32_t bytes;   /* of its whole blocks */
+    int64_t position;      /* of the first whole block that it writes */
+    uint32_t bytes;        /* of its whole blocks */
+    uint32_t staged_bytes; /* of these, the first ones, which are staged; the others are written from `data` */
+    tpc_frame *frame;
+    const uint8_t *data;
 } tpc_journal_straight;
 
 /* The commit that an entry with such a payload would join; 0: it would open one. */
 uint64_t tpc_journal_joined_sequence(const tpc_journal *journal, uint32_t payload_bytes);
 /* Whether a batch may be written straight now: the journal's mode, staging, and how much a recovery would have to read. */
 bool tpc_journal_straight_ready(tpc_journal *journal, uint32_t payload_bytes_max, uint32_t bytes);
-/* As tpc_journal_append(), after ..._ready(); *staged: where the straight bytes are to be put, at once. */
+/* As tpc_journal_append(), after ..._ready(); *staged: where the staged bytes are to be put, at once. */
 int tpc_journal_append_straight(tpc_journal *journal, const tpc_journal_straight *straight, const uint8_t *topic_id,
                                 int32_t partition, const uint8_t *payload, uint32_t payload_bytes, uint64_t *sequence,
                                 uint8_t **staged);

@@ -206,6 +206,7 @@ void tpc_append_failed(void *plane, uint64_t first_failed_sequence, int error);
 /* placement.c: batches that are written once. */
 typedef struct {
     int64_t base_offset, next_offset;
+    tpc_frame *frame;
     const uint8_t *batch;
     uint32_t bytes;
     uint32_t first_block, blocks; /* out: of the segment's file, written straight */
@@ -213,6 +214,8 @@ typedef struct {
 
 /* Whether the partition's next batch may go straight to its segment. */
 bool tpc_placement_takes(tpc_plane *plane, tpc_partition *partition, const tpc_placed_batch *batch);
+/* Where a batch will lie that has just begun to arrive, if it is taken; false: it will not be. */
+bool tpc_placement_expect(tpc_partition *partition, uint32_t bytes, int64_t *position);
 /* As tpc_journal_append(), for a batch that was taken. Before the batch stands in the tail. */
 int tpc_placement_append(tpc_plane *plane, tpc_partition *partition, tpc_placed_batch *batch, uint64_t *sequence);
 /* A batch follows, straight or not; the placement ends with it when the next one is for another segment. */

@@ -16,6 +16,7 @@ typedef struct tpc_placement {
     int64_t reserved_position;
     uint32_t batch_bytes_min;
     int64_t position;        /* of the next batch */
+    int64_t expected_position; /* behind those that are arriving, if they come in the order in which they began */
     int64_t chained_position; /* the last straight batch ended here: a neighbour in the same commit brings its tail along */
     uint64_t chained_sequence;
 } tpc_placement;
@@ -94,6 +95,15 @@ bool tpc_placement_takes(tpc_plane *plane, tpc_partition *partition, const tpc_p
            tpc_journal_straight_ready(plane->journal, PAYLOAD_BYTES_MAX, batch->bytes + BLOCK_BYTES);
 }
 
+bool tpc_placement_expect(tpc_partition *partition, uint32_t bytes, int64_t *position) {
+    tpc_placement *placement = partition->placement;
+    if (!placement || bytes < placement->batch_bytes_min)
+        return false;
+    *position = placement->expected_position > placement->position ? placement->expected_position : placement->position;
+    placement->expected_position = *position + bytes;
+    return true;
+}
+
 int tpc_placement_append(tpc_plane *plane, tpc_partition *partition, tpc_placed_batch *batch, uint64_t *sequence) {
     tpc_placement *placement = partition->placement;
     int64_t begin = placement->position, end = begin + batch->bytes;
@@ -101,16 +111,22 @@ int tpc_placement_append(tpc_plane *plane, tpc_partition *partition, tpc_placed_
                    tpc_journal_joined_sequence(plane->journal, PAYLOAD_BYTES_MAX) == placement->chained_sequence;
     int64_t first = chained ? block_below(begin) : block_above(begin), last = block_below(end);
     uint32_t head = first > begin ? (uint32_t)(first - begin) : 0, edge = first < begin ? (uint32_t)(begin - first) : 0;
-    uint32_t tail = (uint32_t)(end - last);
+    uint32_t tail = (uint32_t)(end - last), bytes = (uint32_t)(last - first), staged_bytes = edge ? BLOCK_BYTES : 0;
     tpc_journal_straight_header header = {.segment_base_offset = placement->segment_base_offset, .position = begin,
                                           .batch_bytes = batch->bytes, .head_bytes = head, .tail_bytes = tail,
                                           .header_crc = tpc_crc32c(0, batch->batch, HEADER_BYTES)};
-    uint8_t payload[PAYLOAD_BYTES_MAX], *staged;
+    uint8_t payload[PAYLOAD_BYTES_MAX], *staged = NULL;
     memcpy(payload, &header, sizeof header);
     memcpy(payload + sizeof header, batch->batch, head);
     memcpy(payload + sizeof header + head, batch->batch + batch->bytes - tail, tail);
+    const uint8_t *rest = batch->batch + head + staged_bytes - edge;
+    if (!batch->frame || (uintptr_t)rest % BLOCK_BYTES) {
+        staged_bytes = bytes;
+        placement->expected_position = 0;
+    }
     tpc_journal_straight straight = {.file = placement->file, .offset = batch->base_offset, .next_offset = batch->next_offset,
-                                     .position = first, .bytes = (uint32_t)(last - first)};
+                                     .position = first, .bytes = bytes, .staged_bytes = staged_bytes, .frame = batch->frame,
+                                     .data = rest};
     int result = tpc_journal_append_straight(plane->journal, &straight, partition->topic_id, partition->index, payload,
                                              (uint32_t)sizeof header + head + tail, sequence, &staged);
     if (result < 0)
@@ -119,9 +135,10 @@ int tpc_placement_append(tpc_plane *plane, tpc_partition *partition, tpc_placed_
         const tpc_slice *before = &tpc_tail_newest(partition)->slice;
         memcpy(staged, before->data + before->length - edge, edge);
     }
-    memcpy(staged + edge, batch->batch + head, batch->bytes - head - tail);
+    if (staged_bytes)
+        memcpy(staged + edge, batch->batch + head, staged_bytes - edge);
     batch->first_block = (uint32_t)(first / BLOCK_BYTES);
-    batch->blocks = straight.bytes / BLOCK_BYTES;
+    batch->blocks = bytes / BLOCK_BYTES;
     placement->chained_sequence = *sequence;
     placement->chained_position = end;
     return 0;

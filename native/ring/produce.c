@@ -443,7 +443,26 @@ static int brief_handler(void *context, tpc_request *request) {
     return request->api_key == TPC_API_PRODUCE ? carry_out(context, request, NULL, 0, NULL, 0) : 0;
 }
 
+/* A batch that will be written straight from its request's frame lies there as it will in its segment. */
+static bool place_handler(void *context, const uint8_t *bytes, size_t have, uint32_t *residue) {
+    tpc_plane *plane = context;
+    tpc_request_header header;
+    tpc_produce_part part;
+    if (tpc_request_header_decode(bytes, have, &header) < 0 || header.api_key != TPC_API_PRODUCE)
+        return false;
+    const uint8_t *body = bytes + header.body_position;
+    if (tpc_produce_peek(body, have - (uint32_t)header.body_position, header.api_version, &part) < 0)
+        return false;
+    tpc_partition *partition = partition_of_part(plane, &part, header.api_version);
+    int64_t position;
+    if (!partition || !tpc_placement_expect(partition, (uint32_t)part.records_bytes, &position))
+        return false;
+    *residue = (uint32_t)(position - (part.records - bytes)) % TPC_STRAIGHT_BLOCK_BYTES;
+    return true;
+}
+
 void tpc_plane_set_hot(tpc_plane *plane, int on) {
     tpc_connections_set_hot(plane->connections, on ? hot_handler : NULL, plane);
     tpc_connections_set_brief(plane->connections, on ? brief_handler : NULL, plane);
+    tpc_connections_set_place(plane->connections, on ? place_handler : NULL, plane);
 }

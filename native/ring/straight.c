@@ -49,28 +49,35 @@ static bool chunk_has(const tpc_straight_set *set, uint32_t bytes) {
 }
 
 bool tpc_straight_reserve(tpc_straight_pool *pool, tpc_straight_set *set, uint32_t bytes) {
-    if (bytes > TPC_STRAIGHT_CHUNK_BYTES || (set && set->writes_count == TPC_STRAIGHT_WRITES_MAX))
+    if (bytes > TPC_STRAIGHT_CHUNK_BYTES || (set && set->writes_count + 2 > TPC_STRAIGHT_WRITES_MAX))
         return false;
     return (set && chunk_has(set, bytes)) || has_chunk(pool);
 }
 
-uint8_t *tpc_straight_add(tpc_straight_pool *pool, tpc_straight_set *set, tpc_straight_file *file, int64_t position,
-                          uint32_t bytes) {
+void tpc_straight_add(tpc_straight_set *set, tpc_straight_file *file, int64_t position, tpc_frame *frame, const uint8_t *data,
+                      uint32_t bytes) {
+    file->references++;
+    set->writes[set->writes_count++] = (tpc_straight_write){file, frame ? tpc_frame_retain(frame) : NULL, data, position, bytes};
+    set->bytes += bytes;
+}
+
+uint8_t *tpc_straight_stage(tpc_straight_pool *pool, tpc_straight_set *set, tpc_straight_file *file, int64_t position,
+                            uint32_t bytes) {
     if (!chunk_has(set, bytes)) {
         set->chunks[set->chunks_count++] = pool->free[--pool->free_count];
         set->chunk_used = 0;
     }
     uint8_t *data = set->chunks[set->chunks_count - 1] + set->chunk_used;
     set->chunk_used += bytes;
-    file->references++;
-    set->writes[set->writes_count++] = (tpc_straight_write){file, data, position, bytes};
-    set->bytes += bytes;
+    tpc_straight_add(set, file, position, NULL, data, bytes);
     return data;
 }
 
 void tpc_straight_clear(tpc_straight_pool *pool, tpc_straight_set *set) {
-    for (uint32_t i = 0; i < set->writes_count; i++)
+    for (uint32_t i = 0; i < set->writes_count; i++) {
         tpc_straight_file_release(set->writes[i].file);
+        tpc_frame_release(set->writes[i].frame);
+    }
     for (uint32_t i = 0; i < set->chunks_count; i++) {
         if (pool->free_count < TPC_STRAIGHT_CHUNKS_KEPT) {
             pool->free[pool->free_count++] = set->chunks[i];
@@ -104,7 +111,7 @@ static void make_groups(tpc_straight_set *set) {
             if (taken[i] || one->file != begin->file || one->position != begin->position + bytes)
                 continue;
             taken[i] = true;
-            set->parts[parts_count++] = (struct iovec){one->data, one->bytes};
+            set->parts[parts_count++] = (struct iovec){(void *)one->data, one->bytes};
             bytes += one->bytes;
         }
         typeof(set->groups[0]) *group = &set->groups[set->groups_count++];

@@ -3,17 +3,20 @@
  *
  * Theory of operation. Python opens a *placement* to C: the active segment of a partition, a descriptor for direct writes,
  * and where in the file the log ends. From then on the place of each batch follows from the lengths of those before it.
- * A large batch is copied to aligned memory (*staging*) that belongs to the open commit, and its journal entry carries, in
- * place of the batch, the place and what does not fill whole blocks. When the commit's turn comes its staging is written
- * with O_DIRECT and RWF_DSYNC, one write for each stretch of a file; when all of that is on the disk the commit's blocks
- * follow as always. So an entry in the chain proves that the bytes that it names are on the disk.
+ * The whole blocks of a large batch are written from where the batch lies, if it lies there as it will in the file (modulo a
+ * block: the frame of a request is placed so when its beginning has come, by what will probably be written before); else they
+ * are copied to aligned memory (*staging*) that belongs to the open commit. The batch's journal entry carries, in place of the
+ * batch, the place and what does not fill whole blocks. When the commit's turn comes its writes are made with O_DIRECT and
+ * RWF_DSYNC, one for each stretch of a file; when all of that is on the disk the commit's blocks follow as always. So an entry
+ * in the chain proves that the bytes that it names are on the disk.
  *
  *   file     | block | block | block | block | block |
  *   batch        <--------------------------->           begins and ends anywhere
  *   written          |=======|=======|=======|           once, and no byte of another commit with it
  *   entry        <-->                        <-->        head and tail, < 4 KiB each, lie in the journal
  *
- * Batches of one commit that follow each other share blocks: the later one brings the earlier one's tail along. Blocks that
+ * Batches of one commit that follow each other share blocks: the later one brings the earlier one's tail along, in a block
+ * of staging. Blocks that
  * straight writes leave out are Python's, which writes them behind from memory as it does with everything else; no block is
  * ever written by both.
  *
@@ -25,6 +28,7 @@
 
 #include <sys/uio.h>
 
+#include "frame.h"
 #include "ring.h"
 
 enum {
@@ -32,7 +36,7 @@ enum {
     TPC_STRAIGHT_CHUNK_BYTES = 4 << 20,
     TPC_STRAIGHT_CHUNKS_MAX = 12,  /* of staging, in all */
     TPC_STRAIGHT_CHUNKS_KEPT = 6,
-    TPC_STRAIGHT_WRITES_MAX = 128  /* batches of one commit */
+    TPC_STRAIGHT_WRITES_MAX = 256  /* of one commit: two for each batch at most */
 };
 
 typedef struct tpc_straight_file {
@@ -42,9 +46,10 @@ typedef struct tpc_straight_file {
 
 typedef struct {
     tpc_straight_file *file;
-    uint8_t *data;
+    tpc_frame *frame;    /* whose bytes these are; NULL: they are staged */
+    const uint8_t *data; /* at the beginning of a block of memory */
     int64_t position;
-    uint32_t bytes; /* whole blocks */
+    uint32_t bytes;      /* whole blocks */
 } tpc_straight_write;
 
 /* What one commit writes straight. */
@@ -68,11 +73,14 @@ typedef struct {
     uint32_t free_count, chunks_count;
 } tpc_straight_pool;
 
-/* Whether another write of so many bytes surely finds room in a set, or (NULL) in a new one. */
+/* Whether another batch of which at most so many bytes are staged surely finds room in a set, or (NULL) in a new one. */
 bool tpc_straight_reserve(tpc_straight_pool *pool, tpc_straight_set *set, uint32_t bytes);
 /* Room for the bytes of a write, to be filled in at once. After tpc_straight_reserve(). */
-uint8_t *tpc_straight_add(tpc_straight_pool *pool, tpc_straight_set *set, tpc_straight_file *file, int64_t position,
-                          uint32_t bytes);
+uint8_t *tpc_straight_stage(tpc_straight_pool *pool, tpc_straight_set *set, tpc_straight_file *file, int64_t position,
+                            uint32_t bytes);
+/* A write of bytes from where they lie. The frame is retained; they must not change any more. */
+void tpc_straight_add(tpc_straight_set *set, tpc_straight_file *file, int64_t position, tpc_frame *frame, const uint8_t *data,
+                      uint32_t bytes);
 /* 0, or -EAGAIN when the submission queue took only some: again. Completions carry user_data + number of the group. */
 int tpc_straight_submit(tpc_ring *ring, tpc_straight_set *set, uint64_t user_data, bool dsync);
 /* True when it was the last one; set->error says whether all went well. */

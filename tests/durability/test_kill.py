@@ -32,13 +32,17 @@ class Load(NamedTuple):
     records_per_second: float
     acknowledged_per_kill: int
     settings: dict[str, str] = SMALL
+    bytes_max: int = 0
+    """Of values that all kills together may see sent, each its share; 0: as many as come."""
 
 
 MIXED = Load({"crash-a": 4, "crash-b": 3, "crash-c": 1}, 1200, 100)
 LARGE = Load({"crash-large": 3}, 60, 5)
 """Runs so long that they are written past the page cache."""
-ONCE = Load({"crash-large": 2}, 160, 5, {"journal.bytes.max": str(64 << 20), "log.segment.bytes": str(256 << 20)})
-"""A segment lasts over many checkpoints, so that batches are written straight to it."""
+LONG_SEGMENTS = {"journal.bytes.max": str(64 << 20), "log.segment.bytes": str(256 << 20)}
+ONCE = Load({"crash-large": 2}, 160, 5, LONG_SEGMENTS, bytes_max=512 << 20)
+"""A segment lasts over many checkpoints, so that batches are written straight to it. What was sent is read back whole,
+in memory, and with a deadline: so there is a bound on it."""
 MANY = Load({"crash-many": 300}, 1200, 100)
 
 LOADS = ["mixed", "large", "once", "many"]
@@ -110,7 +114,8 @@ def test_nothing_acknowledged_is_lost_or_doubled(load, share, tmp_path, seed, re
     cores_count_max = 1 if against_kafka() else CORES_MAX
     bootstrap = ",".join(f"{broker.host}:{broker.ports[0] + core}" for core in range(cores_count_max))
     workload = Workload(
-        bootstrap, load.topics, producers_count=4, records_per_second=load.records_per_second, seed=seed
+        bootstrap, load.topics, producers_count=4, records_per_second=load.records_per_second, seed=seed,
+        is_rationed=load.bytes_max > 0,
     )  # fmt: skip
     attack = Attack(broker, chooser)
     try:
@@ -118,6 +123,8 @@ def test_nothing_acknowledged_is_lost_or_doubled(load, share, tmp_path, seed, re
         for kill in range(kills):
             if time.monotonic() > end_at:
                 break
+            if load.bytes_max:
+                workload.allow(load.bytes_max // kills)
             workload.run_for(chooser.uniform(0.05, 1.2))
             before = workload.ledger.moment()
             attack.attack()

@@ -76,7 +76,8 @@ def create_topics(bootstrap: str, topics: dict[str, int], config: dict[str, str]
 class Workload:
     """Producers, a reader, and actors, each a thread; `start`, then crash the broker at will, then `finish`.
 
-    `bootstrap` should name every port that the broker may ever use. What is sent follows from `seed`, not when.
+    `bootstrap` should name every port that the broker may ever use. What is sent follows from `seed`, not when. A
+    rationed one sends no more bytes of values than `allow` gave it (but for the burst that each producer is in).
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Workload:
         records_per_second: float,
         seed: int,
         config: dict[str, str] | None = None,
+        is_rationed: bool = False,
     ) -> None:
         self.bootstrap = bootstrap
         self.topics = topics
@@ -97,6 +99,8 @@ class Workload:
         self._records_per_second = records_per_second / producers_count
         self._producers_count = producers_count
         self._seed = seed
+        self._is_rationed = is_rationed
+        self._bytes_allowed = self._bytes_sent = 0
         self._given_up = False
         self._stop = threading.Event()
         self._stop_reading = threading.Event()
@@ -120,6 +124,10 @@ class Workload:
         """Let it go on; raises as soon as something failed."""
         self._stop.wait(seconds)
         self.check()
+
+    def allow(self, size: int) -> None:
+        """So many more bytes may be sent by a rationed workload."""
+        self._bytes_allowed += size
 
     def check(self) -> None:
         assert not self.failures, "\n".join(self.failures[:20])
@@ -171,6 +179,9 @@ class Workload:
         producer = Producer(settings)
         mine = chooser.sample(self.ledger.partitions, max(1, len(self.ledger.partitions) * 2 // 3))
         while not self._stop.is_set():
+            if self._is_rationed and self._bytes_sent >= self._bytes_allowed:
+                producer.poll(0.02)
+                continue
             burst = chooser.choice([1, 1, 5, 20, 60])
             topic, index = chooser.choice(mine)
             for _ in range(burst):
@@ -189,15 +200,18 @@ class Workload:
     def _send(self, producer: Producer, number: int, topic: str, index: int) -> None:
         sequence = self.ledger.sent[(topic, index), number]
         identity = Identity(number, topic, index, sequence)
+        value = identity.value
         while True:
             try:
-                producer.produce(topic, identity.value, partition=index, on_delivery=partial(self._delivered, identity))
+                producer.produce(topic, value, partition=index, on_delivery=partial(self._delivered, identity))
             except BufferError:
                 if self._stop.is_set():
                     return
                 producer.poll(0.05)
             else:
                 self.ledger.sent[(topic, index), number] = sequence + 1
+                with self.ledger.lock:
+                    self._bytes_sent += len(value)
                 return
 
     def _delivered(self, identity: Identity, error: KafkaError | None, message: Any) -> None:

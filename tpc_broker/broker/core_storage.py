@@ -692,6 +692,7 @@ class JournalledStorage:
 
     async def drain(self) -> None:
         """Everything to the segments, a clean checkpoint, files closed."""
+        self._placements.end()
         await self.checkpoint(clean=True)
         for files in list(self._storages.values()):
             try:

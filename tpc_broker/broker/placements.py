@@ -51,6 +51,13 @@ class Placements:
         self._plane = plane
         self._led = led
         self._failures = self._failures_mended = self._failures_settled = 0
+        self._ended = False
+
+    def end(self) -> None:
+        """Close all of them for good: the files behind them are about to be closed."""
+        self._ended = True
+        for led in self._led.values():
+            self._plane.close_placement(led.handle)
 
     def journal_failed(self) -> None:
         """The data plane has closed all placements; none is opened before a checkpoint."""
@@ -72,11 +79,11 @@ class Placements:
         reserved_position = led.files.active.reserved_end_position
         if self._plane.set_placement_space(led.handle, reserved_position) or written_bytes < PLACEMENT_BYTES_MIN:
             return
-        if led.is_internal or led.handle not in self._led or self._failures_settled != self._failures:
+        if self._ended or led.is_internal or led.handle not in self._led or self._failures_settled != self._failures:
             return
 
         def open_it(descriptor: int) -> None:
-            if led.handle in self._led:
+            if led.handle in self._led and not self._ended:
                 self._plane.open_placement(led.handle, led.files, descriptor, STRAIGHT_BATCH_BYTES_MIN)
 
         try:

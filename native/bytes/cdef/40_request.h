@@ -50,6 +50,12 @@ typedef struct {
 } tpc_produce_part;
 
 /*
+ * The first part of a Produce request of which only the beginning is there: where its records begin (`records` may lie at the
+ * end of the bytes), and how many bytes they are said to have. 0 or -EBADMSG: the bytes end before, or are wrong.
+ */
+int tpc_produce_peek(const uint8_t *body, size_t body_bytes, int16_t version, tpc_produce_part *part);
+
+/*
  * 0; -EPROTONOSUPPORT: a version that is not served; -EBADMSG: malformed, or bytes left over; -E2BIG: more partitions
  * than parts_max (parts_count then says how many at least).
  */

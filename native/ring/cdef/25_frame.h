@@ -14,7 +14,8 @@ typedef struct tpc_frame {
     uint32_t references;
     uint32_t length;   /* bytes that mean something */
     uint32_t capacity; /* bytes that may be written */
-    uint32_t holds_file; /* 1: what it stands for is a stretch of a file, see frame.h */
+    uint16_t holds_file; /* 1: what it stands for is a stretch of a file, see frame.h */
+    uint16_t shift;      /* its memory begins so many bytes in front of it */
     uint8_t data[];
 } tpc_frame;
 

@@ -51,6 +51,7 @@ typedef struct {
     uint64_t bytes_written;      /* blocks, with padding */
     uint64_t refused_full;       /* appends answered -EAGAIN */
     uint64_t straight_bytes_written; /* to segments, whole blocks */
+    uint64_t straight_bytes_staged;  /* copied for that */
     uint32_t commits_waiting;    /* with entries, not yet submitted */
     uint32_t commits_in_flight;
     int32_t error;               /* errno of the failure that stopped the journal, 0: it works */

@@ -1,0 +1,116 @@
+"""A partition whose large batches are written once: a core on a real disk, crashed by copying its folder."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import uuid
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.log.log_batches import batch
+from tpc_broker._ring import ffi, lib
+from tpc_broker.broker.storage_recovery import recover_core
+from tpc_broker.log.batch import walk_headers
+from tpc_broker.log.journal import JournalMode
+from tpc_broker.metadata.settings import load_settings
+from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.runtime import assembly
+from tpc_broker.runtime.options import CoreOptions
+from tpc_broker.runtime.trio_ring import run as run_on_ring
+
+KEY = TopicPartition(TopicId(uuid.UUID(int=77)), PartitionIndex(0))
+SEGMENT_BYTES = 6 * 1024 * 1024
+
+
+class Bench:
+    """One partition on one core, with what was acknowledged."""
+
+    def __init__(self, core: assembly.CoreAssembly) -> None:
+        self.core = core
+        self.storage, self.plane = core.storage, core.plane
+        self.chooser = random.Random(5)
+        self.acknowledged: dict[int, bytes] = {}
+
+    async def open(self) -> None:
+        config = load_settings("", ("log.segment.bytes=1048576",)).topic_config({}, is_internal=False)
+        object.__setattr__(config, "segment_bytes", SEGMENT_BYTES)
+        self.files = await self.storage.open(KEY, "topic", config)
+        await self.storage.begin_epoch(self.files)
+        self.handle = self.storage.register(self.files, config, is_internal=False)
+
+    async def append(self, value_bytes: int, count: int = 1) -> None:
+        """So many batches in one commit."""
+        pending = []
+        for _ in range(count):
+            data = batch(0, [self.chooser.randbytes(value_bytes)], epoch=self.files.leader_epoch)
+            await self.storage.make_room(self.files, self.handle, len(data))
+            result = self.plane.append(self.handle, data)
+            assert result is not None, "the journal is full"
+            assert result.error_code == 0, result
+            pending.append((result, data))
+        for result, data in pending:
+            await self.plane.wait_durable(result.sequence)
+            self.acknowledged[result.base_offset] = data[21:]
+
+    async def begin_straight(self) -> None:
+        """Write as a busy partition does, until its batches are written once."""
+        for _ in range(20):
+            await self.append(300_000, 4)
+            await self.storage.write_behind(all_of_it=False)
+            await self.storage.checkpoint()
+            if self.plane.set_placement_space(self.handle, self.files.active.reserved_end_position):
+                return
+        pytest.skip("the file system takes no direct writes here")
+
+    def straight_bytes(self) -> int:
+        statistics = ffi.new("tpc_journal_statistics *")
+        lib.tpc_journal_get_statistics(self.plane._journal, statistics)
+        return int(statistics.straight_bytes_written)
+
+    @property
+    def log(self) -> Path:
+        return self.files.folder.path / self.files.active.log_name
+
+
+async def held(storage) -> dict[int, bytes]:
+    found, offset = {}, storage.segments[0].base_offset
+    while offset < storage.written_end_offset:
+        data = await storage.read(offset, 1 << 22)
+        for header, place in walk_headers(data):
+            found[header.base_offset] = bytes(data[place + 21 : place + header.size_bytes])
+            offset = header.next_offset
+    return found
+
+
+async def recovered_copy(bench: Bench, target: Path, change=None):
+    """What a crash now would leave, recovered; `change` gets the copied log first."""
+    data = bench.files.folder.path.parents[1]
+    shutil.copytree(data, target)
+    if change is not None:
+        change(target / bench.log.relative_to(data))
+    return await recover_core(bench.core.disk, target, CoreId(0), new_journal_id=bytes(16))
+
+
+async def _on_core(folder: Path, body) -> None:
+    nowhere = dict.fromkeys(("listen_fd", "mailbox_fd", "control_fd"), -1)
+    options = CoreOptions(
+        core=CoreId(0), cores=1, data=str(folder), **nowhere, mailbox_names=(), advertised_host="", advertised_port=1,
+        cpu=None, settings="", overrides=(), log_style="json", log_level="warning", supervisor_pid=os.getpid(),
+    )  # fmt: skip
+    for name in ("journals", "topics"):
+        (folder / name).mkdir(parents=True)
+    async with assembly.open_assembly(options) as core:
+        bench = Bench(core)
+        await bench.open()
+        await body(bench)
+
+
+def on_core(tmp_path, body) -> None:
+    """`body` gets a `Bench`. In other modes nothing is written straight, and a busy disk may seem to lack this one."""
+    with mock.patch.object(assembly, "probe_journal_mode", lambda *_: JournalMode.DIRECT_DSYNC):
+        run_on_ring(partial(_on_core, tmp_path / "data", body))
