@@ -452,7 +452,7 @@ static void tell_space(tpc_journal *journal) {
         return;
     uint64_t used = blocks_used(journal);
     if (used < journal->params.space_event_blocks &&
-        journal->straight_bytes - journal->straight_bytes_recycled < journal->params.straight_bytes_max / 8 * 3)
+        journal->straight_bytes - journal->straight_bytes_recycled < journal->params.straight_bytes_max / 2)
         return;
     journal->space_told = true;
     tpc_ring_push_event(journal->ring, TPC_EVENT_JOURNAL_SPACE, 0, (int64_t)used,

@@ -112,5 +112,5 @@ async def _on_core(folder: Path, body) -> None:
 
 def on_core(tmp_path, body) -> None:
     """`body` gets a `Bench`. In other modes nothing is written straight, and a busy disk may seem to lack this one."""
-    with mock.patch.object(assembly, "probe_journal_mode", lambda *_: JournalMode.DIRECT_DSYNC):
+    with mock.patch.object(assembly, "probe_journal_mode", return_value=JournalMode.DIRECT_DSYNC):
         run_on_ring(partial(_on_core, tmp_path / "data", body))

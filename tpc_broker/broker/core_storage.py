@@ -156,10 +156,9 @@ class JournalledStorage:
         self._write_behind_due = trio.Event()
         self._rooms_low: list[int] = []
         self._room_wanted = trio.Event()
-        self._plenty_bytes = 0
-        self._plenty_until_s = 0.0
+        self._plenty_bytes, self._plenty_until_s = 0, 0.0
         self._doomed_folders: list[tuple[int, Path]] = []
-        self._placements = Placements(plane, self._led)
+        self._placements = Placements(plane, self._led, self._want_checkpoint)
         self._staging: list[memoryview] = []
         self._staging_limit = trio.CapacityLimiter(DIRECT_WRITES_AT_ONCE)
         self._short_runs = ShortRunWriter(plane, disk, self._led, self._write_behind_failed)

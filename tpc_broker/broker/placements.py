@@ -2,7 +2,8 @@
 
 `native/ring/straight.h` says how, `storage.PartitionStorage.place` where. Here is when: a partition has to be busy, and
 no cut may lie behind the journal's replay position, because recovery cuts before it looks for such batches. A cut
-follows a failure of the journal, and is behind the replay position until a checkpoint that began after it.
+follows a failure of the journal, and is behind the replay position until a checkpoint that began after it. A busy
+partition whose segment no checkpoint names yet asks for one: until then each of its bytes is written twice.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import trio
 from tpc_broker import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tpc_broker.broker.core_storage import Led
     from tpc_broker.broker.ports import DataPlane
@@ -27,6 +28,8 @@ PLACEMENT_BYTES_MIN = limits.MIB // 2
 """A partition that brings so much at once may write large batches straight to its segment from then on."""
 STRAIGHT_BATCH_BYTES_MIN = 64 * limits.KIB
 """Two parts of it, up to a block each, go to the journal and through the page cache."""
+CHECKPOINT_ASKED_S: Final = 0.2
+"""Between two checkpoints that are made so that a placement can be opened."""
 WAIT_S: Final = 0.002
 
 
@@ -47,9 +50,11 @@ class PlaneHold:
 class Placements:
     """Those of one core."""
 
-    def __init__(self, plane: DataPlane, led: Mapping[int, Led]) -> None:
+    def __init__(self, plane: DataPlane, led: Mapping[int, Led], want_checkpoint: Callable[[], None]) -> None:
         self._plane = plane
         self._led = led
+        self._want_checkpoint = want_checkpoint
+        self._asked_s = -CHECKPOINT_ASKED_S
         self._failures = self._failures_mended = self._failures_settled = 0
         self._ended = False
 
@@ -87,9 +92,16 @@ class Placements:
                 self._plane.open_placement(led.handle, led.files, descriptor, STRAIGHT_BATCH_BYTES_MIN)
 
         try:
-            await led.files.place(open_it)
+            if not await led.files.place(open_it):
+                self._ask_checkpoint()
         except OSError as error:
             log.debug("%s-%d: nothing is written straight: %s", led.files.topic, led.files.key.partition, error)
+
+    def _ask_checkpoint(self) -> None:
+        now_s = trio.current_time()
+        if now_s - self._asked_s >= CHECKPOINT_ASKED_S:
+            self._asked_s = now_s
+            self._want_checkpoint()
 
     async def wait_closed(self, led: Led) -> None:
         """Until nothing is being written straight to a failed partition's segment: that is about to be replaced."""

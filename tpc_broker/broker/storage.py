@@ -312,23 +312,24 @@ class PartitionStorage(ShortRuns):
         self.segments.append(segment)
         self.folder.names_changed = True
 
-    async def place(self, open_placement: Callable[[int], None]) -> None:
+    async def place(self, open_placement: Callable[[int], None]) -> bool:
         """Call with a descriptor for direct writes to the active segment, at a moment when nothing changes it.
 
         Not called when there may be none: the last checkpoint must name this segment, for recovery to find it, and the
-        file system has to have taken a direct write.
+        file system has to have taken a direct write. False: it is only the checkpoint that is missing.
         """
         async with Taking(self._lock):
             active = self.active
             if self.failed is not None or not self.folder.files.direct_proven or not active.size_bytes:
-                return
+                return True
             if self.checkpointed.segment_base != active.base_offset or not self.checkpointed.segment_position:
-                return
+                return False
             async with self.folder.use(active.log_name) as file:
                 descriptor = await self.folder.files.direct_descriptor(file)
                 if descriptor is not None:
                     active.is_placed = True
                     open_placement(descriptor)
+        return True
 
     # -- space -----------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ typedef struct {
     uint32_t commit_bytes_max;       /* header and entries of one commit, 0: 1 MiB; a larger entry gets a commit of its size */
     uint32_t buffers_pooled_max;     /* free commit buffers kept, 0: 4 */
     uint64_t space_event_blocks;     /* TPC_EVENT_JOURNAL_SPACE when this many are in use, 0: 3/8 of the region */
-    uint64_t straight_bytes_max;     /* written straight and not recycled, 0: 256 MiB; the event comes at 3/8 of it */
+    uint64_t straight_bytes_max;     /* written straight and not recycled, 0: 256 MiB; the event comes at half of it */
 } tpc_journal_params;
 
 typedef struct {
