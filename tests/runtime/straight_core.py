@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import socket
 import uuid
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from unittest import mock
 
 import pytest
+import trio
 
 from tests.log.log_batches import batch
 from tpc_broker._ring import ffi, lib
+from tpc_broker.bench.kafka_requests import PRODUCE_VERSION, produce_request
 from tpc_broker.broker.storage_recovery import recover_core
+from tpc_broker.kafka import ApiKey, protocol
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.journal import JournalMode
 from tpc_broker.metadata.settings import load_settings
@@ -68,13 +73,49 @@ class Bench:
         pytest.skip("the file system takes no direct writes here")
 
     def straight_bytes(self) -> int:
+        return int(self.journal_statistics().straight_bytes_written)
+
+    def journal_statistics(self):
         statistics = ffi.new("tpc_journal_statistics *")
         lib.tpc_journal_get_statistics(self.plane._journal, statistics)
-        return int(statistics.straight_bytes_written)
+        return statistics
+
+    async def produce(self, clients: Sequence[Sequence[bytes]], in_flight: int) -> None:
+        """Each client sends its batches over a connection of its own, so many under way, until all are acknowledged."""
+        await self.storage.make_room(self.files, self.handle, sum(len(data) for batches in clients for data in batches))
+        async with trio.open_nursery() as nursery:
+            for batches in clients:
+                ours, theirs = socket.socketpair()
+                self.core.connections._connections.adopt(theirs.detach())
+                requests = [produce_request("topic", 0, data) for data in batches]
+                nursery.start_soon(self._produce, ours, batches, requests, in_flight)
+
+    async def _produce(self, client: socket.socket, batches, requests, in_flight: int) -> None:
+        with client:
+            offsets = await trio.to_thread.run_sync(ask_all, client, requests, in_flight)
+        for base_offset, data in zip(offsets, batches, strict=True):
+            self.acknowledged[base_offset] = data[21:]
 
     @property
     def log(self) -> Path:
         return self.files.folder.path / self.files.active.log_name
+
+
+def ask_all(client: socket.socket, requests: Sequence[bytes], in_flight: int) -> list[int]:
+    """Produce requests of one batch each; their base offsets."""
+    offsets, sent = [], 0
+    while len(offsets) < len(requests):
+        for request in requests[sent : len(offsets) + in_flight]:
+            client.sendall(request)
+            sent += 1
+        size = int.from_bytes(client.recv(4, socket.MSG_WAITALL), "big")
+        _, answer = protocol.decode_response_frame(
+            ApiKey.PRODUCE, PRODUCE_VERSION, client.recv(size, socket.MSG_WAITALL)
+        )
+        (partition,) = answer.responses[0].partition_responses
+        assert partition.error_code == 0, partition
+        offsets.append(partition.base_offset)
+    return offsets
 
 
 async def held(storage) -> dict[int, bytes]:

@@ -137,3 +137,43 @@ def test_a_deleted_partition_takes_its_writes_along(tmp_path):
         await recovered.close()
 
     on_core(tmp_path, body)
+
+
+@pytest.mark.parametrize("clients_count", [1, 3])
+def test_batches_of_requests_are_written_from_where_they_arrived(tmp_path, clients_count):
+    """One connection's lie in memory as they will in the file; of several some do not, and are copied."""
+
+    async def body(bench):
+        await bench.begin_straight()
+        before = bench.journal_statistics()
+        batches = [
+            [batch(0, [bench.chooser.randbytes(bench.chooser.randint(140_000, 350_000))]) for _ in range(12 // clients_count)]
+            for _client in range(clients_count)
+        ]
+        await bench.produce(batches, 4)
+        after = bench.journal_statistics()
+        written = after.straight_bytes_written - before.straight_bytes_written
+        staged = after.straight_bytes_staged - before.straight_bytes_staged
+        assert written > 1_200_000, "hardly anything was written once"
+        assert clients_count > 1 or staged <= 12 * 4096 + 350_000, "more than shared blocks and the first one"
+        recovered = await recovered_copy(bench, tmp_path / "crashed")
+        assert not recovered.offline
+        assert await held(recovered.storages[KEY]) == bench.acknowledged
+        await recovered.close()
+        await bench.storage.write_behind()
+        assert await held(bench.files) == bench.acknowledged
+
+    on_core(tmp_path, body)
+
+
+def test_draining_ends_placements_before_it_closes_files(tmp_path):
+    async def body(bench):
+        await bench.begin_straight()
+        await bench.append(300_000, 2)
+        await bench.storage.drain()
+        assert not bench.plane.set_placement_space(bench.handle, 1 << 30), "it is still open"
+        recovered = await recovered_copy(bench, tmp_path / "drained")
+        assert await held(recovered.storages[KEY]) == bench.acknowledged
+        await recovered.close()
+
+    on_core(tmp_path, body)
