@@ -146,11 +146,8 @@ def test_batches_of_requests_are_written_from_where_they_arrived(tmp_path, clien
     async def body(bench):
         await bench.begin_straight()
         before = bench.journal_statistics()
-        batches = [
-            [batch(0, [bench.chooser.randbytes(bench.chooser.randint(140_000, 350_000))]) for _ in range(12 // clients_count)]
-            for _client in range(clients_count)
-        ]
-        await bench.produce(batches, 4)
+        batches = [batch(0, [bench.chooser.randbytes(bench.chooser.randint(140_000, 350_000))]) for _ in range(12)]
+        await bench.produce([batches[first::clients_count] for first in range(clients_count)], 4)
         after = bench.journal_statistics()
         written = after.straight_bytes_written - before.straight_bytes_written
         staged = after.straight_bytes_staged - before.straight_bytes_staged
