@@ -8,9 +8,10 @@ set -euo pipefail
 host=${1:?usage: $0 ADVERTISED_HOST [CORES] [serve options...]}
 cores=${2:-2}
 shift $(($# < 2 ? $# : 2))
-last=$((9092 + cores - 1))
+ports=9092
+[ "$cores" -eq 1 ] || ports=9092-$((9092 + cores - 1))   # Podman refuses a range of one
 exec "${ENGINE:-docker}" run --rm --init --name tpc-broker \
-  --publish "9092-$last:9092-$last" \
+  --publish "$ports:$ports" \
   --volume tpc-broker-data:/var/lib/tpc-broker \
   --security-opt "seccomp=$(dirname "$0")/seccomp.json" \
   --security-opt no-new-privileges --cap-drop ALL \

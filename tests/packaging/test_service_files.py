@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,15 @@ def test_the_container_runs_commands_that_are_there() -> None:
     context = main.main.commands["serve"].make_context("serve", words[1:])
     assert context.params["advertise"] == "broker.example:9092"
     assert context.params["cores"] == 2
+
+
+@pytest.mark.parametrize(("cores", "ports"), [("1", "9092:9092"), ("3", "9092-9094:9092-9094")])
+def test_the_container_publishes_a_port_for_each_core(cores: str, ports: str) -> None:
+    """One core is one port: Podman refuses a range of one."""
+    command = [PACKAGING / "container" / "run.sh", "broker.example", cores, "--log-level", "DEBUG"]
+    said = subprocess.run(command, env={**os.environ, "ENGINE": "echo"}, capture_output=True, text=True, check=True)
+    words = shlex.split(said.stdout)
+    assert words[words.index("--publish") + 1] == ports
+    profile = words[words.index("--security-opt") + 1].removeprefix("seccomp=")
+    assert Path(profile) == PACKAGING / "container" / "seccomp.json"
+    assert words[words.index("--cores") + 1 :] == [cores, "--log-level", "DEBUG"]

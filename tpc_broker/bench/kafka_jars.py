@@ -97,10 +97,16 @@ def _fetched(name: str, pom: str) -> Path:
         (folder / "pom.xml").write_text(pom)
         goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
         fetch = subprocess.run(
-            [maven, "-q", "-B", *goal],
+            [maven, "-q", "-B", "-Dstyle.color=never", *goal],
             cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         if fetch.returncode != 0:
-            raise PeerUnavailable(f"Maven could not fetch {name}: {fetch.stdout[-2000:]}")
+            raise PeerUnavailable(f"Maven could not fetch {name}: {_first_error(fetch.stdout)}")
         partial.rename(jars)
     return jars
+
+
+def _first_error(said: str) -> str:
+    """Maven's first complaint in one line; what follows is advice on running Maven."""
+    complaints = (line.partition("[ERROR]")[2].strip() for line in said.splitlines() if "[ERROR]" in line)
+    return next(filter(None, complaints), said[-500:].strip())
