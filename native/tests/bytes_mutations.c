@@ -51,10 +51,16 @@ static void touch(const uint8_t *bytes, int64_t count) {
 
 static int run_produce(const input *in) {
     tpc_produce_request request;
-    tpc_produce_part parts[ROOM];
+    tpc_produce_part parts[ROOM], first;
+    int peeked = tpc_produce_peek(in->bytes, in->size + lie, in->version, &first);
+    require(peeked == 0 || peeked == -EBADMSG, "peek result");
+    if (!peeked) touch(first.topic_name, first.topic_name_bytes);
+    require(peeked || (first.records >= in->bytes && first.records <= in->bytes + in->size), "peeked place");
     int result = tpc_produce_decode(in->bytes, in->size + lie, in->version, &request, parts, ROOM);
     require(result == 0 || result == -EBADMSG || result == -E2BIG || result == -EPROTONOSUPPORT, "produce result");
     if (result) return result;
+    require(peeked || (first.records == parts[0].records && first.records_bytes == parts[0].records_bytes), "peeked records");
+    require(peeked || first.partition == parts[0].partition, "peeked partition");
     touch(request.transactional_id, request.transactional_id_bytes);
     for (int i = 0; i < request.parts_count; i++) {
         touch(parts[i].topic_name, parts[i].topic_name_bytes);
