@@ -364,11 +364,15 @@ sending *send_take(tpc_connections *connections) {
     return taken;
 }
 
-void send_return(tpc_connections *connections, sending *it) {
+static void release_frames(sending *it) {
     for (uint32_t i = 0; i < it->count; i++) tpc_frame_release(it->frames[i]);
+    it->count = 0;
+}
+
+void send_return(tpc_connections *connections, sending *it) {
+    release_frames(it);
     if (it->in_kernel) connections->statistics.sends_in_kernel--;
     it->in_kernel = false;
-    it->count = 0;
     it->bytes = 0;
     it->generation++;
     it->next_free = connections->sendings_free;
@@ -556,6 +560,8 @@ void send_on_completion(void *context, uint64_t user_data, int32_t result, uint3
     by->connection = NULL;
     it->sending = NULL;
     node_remove(&it->by_send);
+    /* The kernel has done with the bytes: when nothing is left to be sent, their chunk can be kept for the next answers. */
+    if (by->kind == SENDING_BYTES && !(flags & IORING_CQE_F_MORE)) release_frames(by);
     if (it->state != CONNECTION_CLOSING) completed(it, by, result);
     if (!(flags & IORING_CQE_F_MORE)) send_return(connections, by);
     connection_let_go(it);

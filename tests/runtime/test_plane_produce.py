@@ -35,6 +35,15 @@ def test_a_produce_is_answered_when_it_is_durable_and_readable(bench):
     assert (stored["base_offset"], stored["leader_epoch"], stored["crc_right"]) == (7, 5, True)
 
 
+def test_the_memory_of_answers_is_kept_for_the_next_ones(bench):
+    handle, client = bench.lead("t"), bench.connect()
+    for offset in range(3):
+        assert bench.produce(client, ("t", 0, records_of(1))) == [(E.NONE, offset)]
+    bench.until(lambda: not bench.connections.statistics().sends_in_kernel)
+    bench.plane.withdraw(handle)
+    assert bench.connections.statistics().frames == 1
+
+
 def test_hot_requests_are_answered_inside_the_wait(bench):
     bench.lead("t")
     bench.plane.set_hot(on=True)
