@@ -53,6 +53,28 @@ def test_every_record_is_in_the_archive_once_though_the_job_was_killed(spark, br
     assert found == [*expected, (1, 3000, "late")]
 
 
+@pytest.mark.slow
+def test_control_c_ends_a_job_that_follows_with_one_line(broker, topic, produce, tmp_path):
+    produce(topic, 0, ["a"])
+    job = subprocess.Popen(
+        [*command(broker, topic, tmp_path / "out"), "--follow"], stderr=subprocess.PIPE, text=True
+    )  # fmt: skip
+    give_up_at = time.monotonic() + DEADLINE_SECONDS
+    try:
+        while not (tmp_path / "out" / "_checkpoint" / "commits" / "0").exists():
+            assert job.poll() is None, job.stderr.read()
+            assert time.monotonic() < give_up_at, "the job never finished its first epoch"
+            time.sleep(0.02)
+        job.send_signal(signal.SIGINT)
+        said = job.communicate(timeout=DEADLINE_SECONDS)[1]
+    finally:
+        job.kill()
+        job.wait()
+    assert job.returncode == 130, said
+    assert said.splitlines()[-1] == "tpc: stopped; the next run goes on from here"
+    assert "Traceback" not in said
+
+
 @pytest.fixture(scope="module")
 def two_topics(admin):
     from confluent_kafka.admin import NewTopic

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import logging
 import re
+import signal
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -169,23 +171,41 @@ def _pair(option: str, prefix: str, entry: str) -> tuple[str, str]:
 @contextmanager
 def _spark(name: str, master: str, driver_memory: str, configuration: dict[str, str]) -> Iterator[Any]:
     session = program("session").make_session(name, master, driver_memory, configuration)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's asks the JVM while the JVM is being asked
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    root = logging.getLogger()
+    root.addFilter(_is_not_py4js)
     try:
         yield session
     finally:
         session.stop()
+        root.removeFilter(_is_not_py4js)
+
+
+def _is_not_py4js(record: logging.LogRecord) -> bool:
+    """For the root logger, to which Py4J, beside its own, writes a page when Ctrl-C ends a call into the JVM."""
+    return record.msg not in ("KeyboardInterrupt while sending command.", "Exception while sending command.")
 
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:
-        fail("stopped; the next run goes on from here", 130)
-    except Exception as error:  # noqa: BLE001 - whatever the query ended with
+    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - whatever the query ended with
+        if _is_interruption(error):
+            fail("stopped; the next run goes on from here", 130)
         fail(_last_line(error))
 
 
-def _last_line(error: Exception) -> str:
+def _is_interruption(error: BaseException) -> bool:
+    """Ctrl-C, or something that failed because of it while all was put away."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__context__
+    return cause is not None
+
+
+def _last_line(error: BaseException) -> str:
     """What a task said, without the stack that Spark puts around it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if "Error: " in line and line.startswith("tpc_broker.")]
