@@ -107,8 +107,8 @@ def check_broker(commands: Path, folder: Path) -> None:
 def test_the_sdist_has_what_a_build_needs(sdist: Path, source: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    needed = {path.relative_to(source).as_posix() for path in (source / "native").rglob("*") if path.is_file()}
-    needed |= {path.relative_to(source).as_posix() for path in (source / "tpc_broker").rglob("*.py*")}
+    files = [*(source / "native").rglob("*"), *(source / "tpc_broker").rglob("*.py*")]
+    needed = {path.relative_to(source).as_posix() for path in files if path.is_file() and path.suffix != ".pyc"}
     needed |= {"setup.py", "pyproject.toml", "README.md", "LICENSE", "tpc_broker/kafka/schema.jsonl"}
     needed |= {f"tpc_broker/routing/{path.name}" for path in (source / "routing").glob("*.py")}
     assert needed - names == set()

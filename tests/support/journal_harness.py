@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.support.journal_file import BLOCK_BYTES, NOTE, Commit, read_chain
 from tpc_broker._ring import ffi, lib
+from tpc_broker.runtime.ring import unavailable
 
 ALL_HIDDEN = (1 << lib.TPC_FEATURES_COUNT) - 1
 EVENTS_MAX = 256
@@ -20,7 +21,8 @@ class Core:
 
     def __init__(self, hidden: int = 0) -> None:
         out = ffi.new("tpc_ring **")
-        assert lib.tpc_ring_new(256, hidden, out) == 0
+        if error := lib.tpc_ring_new(256, hidden, out):
+            raise unavailable(-error)
         self.ring = out[0]
         self.events: list[tuple[int, int, int, int]] = []
         self.on_event = None

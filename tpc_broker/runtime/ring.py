@@ -166,9 +166,12 @@ def _is_filtered() -> bool:
         return False
 
 
-def _unavailable(error: int, *, is_filtered: bool) -> RingUnavailable:
-    """`is_filtered`: Docker's filter answers EPERM, Podman's ENOSYS, which is what a kernel without io_uring says."""
-    if error == errno.ENOSYS and is_filtered:
+def unavailable(error: int) -> RingUnavailable:
+    """What it means that a ring was refused with this errno.
+
+    Docker's filter answers EPERM, Podman's ENOSYS, which is also what a kernel without io_uring says.
+    """
+    if error == errno.ENOSYS and _is_filtered():
         return RingUnavailable(
             f"there is no io_uring here: a container or a service needs {SECCOMP_NEEDED}; "
             f"or else it is the kernel: {KERNEL_NEEDED}"
@@ -228,7 +231,7 @@ class Ring:
         out = ffi.new("tpc_ring **")
         error = lib.tpc_ring_new(entries, _mask(hidden), out)
         if error < 0:
-            raise _unavailable(-error, is_filtered=_is_filtered())
+            raise unavailable(-error)
         self.pointer = out[0]
         """`tpc_ring *`, for the Python faces of the other C parts; valid until the ring is closed."""
         self.features = frozenset(feature for feature in Feature if lib.tpc_ring_features(self.pointer) >> feature & 1)
