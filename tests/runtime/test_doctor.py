@@ -144,7 +144,7 @@ def test_the_command_answers_for_programs_and_for_people(tmp_path: Path, monkeyp
     runner = CliRunner()
     done = runner.invoke(main.main, ["doctor", "--json", "--data", str(tmp_path)])
     answer = json.loads(done.output)
-    assert (answer["can_run"], done.exit_code) == (True, 0)
+    assert (answer["can_run"], done.exit_code) == (True, 0), done.output
     subjects = [finding["subject"] for finding in answer["findings"]]
     expected = ["kernel", "io_uring", "memlock", "descriptors", "cpu", "disk", "space", "clock source", "clock"]
     assert subjects == expected

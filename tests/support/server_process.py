@@ -119,6 +119,7 @@ class ServerProcess:
         waiting = list(ports)
         while waiting:
             if not self.is_running:
+                self.kill()
                 raise ServerFailed(f"ended with {self.exit_code} before it was ready\n{self.log_tail()}")
             if time.monotonic() > give_up_at:
                 self.kill()
