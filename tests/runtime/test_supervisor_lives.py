@@ -165,7 +165,10 @@ def broker_just_launched(folder: Path, cores_count: int) -> Iterator[TpcBroker]:
     broker = TpcBroker(folder, cores_count=cores_count)
     broker.launch()
     try:
-        wait_until(lambda: len(broker.core_processes()) == cores_count, "the cores' processes")
+        wait_until(
+            lambda: len(broker.core_processes()) == cores_count or not broker.process.is_running, "the cores' processes"
+        )
+        assert broker.process.is_running, broker.log_text()
         yield broker
     finally:
         broker.kill()
