@@ -241,7 +241,10 @@ static void assembly_progressed(connection *it) {
 
 /* Its place among the starved, and its time, are those of the first refusal since it last got on. */
 static void starve(connection *it) {
+    tpc_connections *connections = it->owner;
     it->starved = true;
+    if (connections->starved_at_bytes < connections->budget->bytes_used)
+        connections->starved_at_bytes = connections->budget->bytes_used; /* from here on, less is news */
     connection_needs_attention(it);
     if (node_linked(&it->by_starvation)) return;
     it->owner->statistics.starvations++;
