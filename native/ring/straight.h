@@ -16,9 +16,8 @@
  *   entry        <-->                        <-->        head and tail, < 4 KiB each, lie in the journal
  *
  * Batches of one commit that follow each other share blocks: the later one brings the earlier one's tail along, in a block
- * of staging. Blocks that
- * straight writes leave out are Python's, which writes them behind from memory as it does with everything else; no block is
- * ever written by both.
+ * of staging. Blocks that straight writes leave out are Python's, which writes them behind from memory as it does with
+ * everything else; no block is ever written by both.
  *
  * A placement ends when the next batch would not go into the same segment, when the journal fails (the places of what was
  * undone are given anew later), and when Python closes it. Writes that are under way keep the file open.

@@ -8,10 +8,10 @@ from tests.broker.direct_writes import append_past_the_page_cache
 from tests.broker.fake_disk import FakeDisk, PowerLoss
 from tests.log.log_batches import batch
 from tpc_broker.broker.ports import JournalPlace
-from tpc_broker.broker.storage import StorageFailedError
 from tpc_broker.broker.storage_checkpoint import Checkpointer
 from tpc_broker.broker.storage_folders import create_partition
 from tpc_broker.broker.storage_recovery import recover_core, rewrite_partition
+from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.journal import BLOCK_BYTES, REGION_BLOCK_FIRST, CommitPlace, EntryKind, encode_commit, encode_entry
 from tpc_broker.log.segment import LogSettings

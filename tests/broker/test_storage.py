@@ -10,10 +10,11 @@ import trio
 
 from tests.broker.fake_disk import FakeDisk
 from tests.log.log_batches import batch, marker
-from tpc_broker.broker.storage import RESERVE_STEP_BYTES, OffsetOutOfRangeError, StorageFailedError
+from tpc_broker.broker.storage import RESERVE_STEP_BYTES, OffsetOutOfRangeError
 from tpc_broker.broker.storage_checkpoint import JournalFile, ensure_ballast, release_ballast
 from tpc_broker.broker.storage_files import FileCache
 from tpc_broker.broker.storage_folders import create_partition
+from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import CONTROL_ABORT, decode_header, walk_headers
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition

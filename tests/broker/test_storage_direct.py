@@ -10,7 +10,7 @@ from tests.broker.fake_disk import FakeDisk
 from tests.broker.test_storage import make, runs
 from tests.log.log_batches import batch
 from tpc_broker.broker import storage as storage_module
-from tpc_broker.broker.storage import StorageFailedError
+from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.segment import LogSettings
 
@@ -51,15 +51,21 @@ def contents(disk):
     return {path.name: bytes(inode.content) for path, inode in disk.names.items() if inode is not None}
 
 
+async def written_and_empty(batches):
+    """Two disks, a partition with the batches on the first, an empty one on the second, which takes direct writes."""
+    plain, disk = FakeDisk(), DirectDisk()
+    one, other = await make(SETTINGS, plain), await make(SETTINGS, disk)
+    for data in batches:
+        await one.append([data])
+    return plain, disk, one, other
+
+
 @runs
 async def test_files_are_the_same_either_way():
     for seed in range(30):
         chooser = random.Random(seed)
         batches = made_batches(chooser, 80)
-        plain, disk = FakeDisk(), DirectDisk()
-        one, other = await make(SETTINGS, plain), await make(SETTINGS, disk)
-        for data in batches:
-            await one.append([data])
+        plain, disk, one, other = await written_and_empty(batches)
         assert await write_all(other, batches, chooser) > 2, seed
         assert await other.read(0, 1) == batches[0]
         for storage in (one, other):

@@ -6,9 +6,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.broker.fake_disk import FakeDisk, at_every_effect
-from tests.broker.storage_world import DATA, SETTINGS, PowerLoss, StorageFailedError, World
+from tests.broker.storage_world import DATA, SETTINGS, PowerLoss, World
 from tpc_broker.broker import storage, storage_checkpoint
 from tpc_broker.broker.storage_recovery import recover_core
+from tpc_broker.errors import StorageFailedError
 from tpc_broker.log import journal
 from tpc_broker.log.batch import BATCH_HEADER_BYTES
 

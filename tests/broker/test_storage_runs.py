@@ -9,17 +9,17 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from tests.broker.direct_writes import DirectDisk, append_past_the_page_cache
+from tests.broker.direct_writes import append_past_the_page_cache
 from tests.broker.fake_disk import FakeDisk
 from tests.broker.test_storage import TOPICS, make, runs
-from tests.broker.test_storage_direct import SETTINGS, contents, made_batches
+from tests.broker.test_storage_direct import SETTINGS, contents, made_batches, written_and_empty
 from tests.log.log_batches import batch
 from tpc_broker.broker import storage as storage_module
 from tpc_broker.broker.core_storage import Led
-from tpc_broker.broker.storage import StorageFailedError
 from tpc_broker.broker.storage_files import FileCache
 from tpc_broker.broker.storage_folders import create_partition
 from tpc_broker.broker.storage_runs import RUNS_TOGETHER, SHORT_RUN_BYTES_MAX, ShortRunWriter
+from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
 
@@ -60,10 +60,7 @@ async def test_files_are_the_same_either_way(monkeypatch):
     for seed in range(30):
         chooser = random.Random(seed)
         batches = made_batches(chooser, 80)
-        plain, disk = FakeDisk(), DirectDisk()
-        one, other = await make(SETTINGS, plain), await make(SETTINGS, disk)
-        for data in batches:
-            await one.append([data])
+        plain, disk, one, other = await written_and_empty(batches)
         two_steps = 0
         while other.written_end_offset < len(batches):
             following = batches[other.written_end_offset :][: chooser.randint(1, 12)]

@@ -29,7 +29,6 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.broker.placements import Placements, PlaneHold
-from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
 from tpc_broker.broker.storage_checkpoint import (
     BALLAST_BYTES,
     EXTEND_BLOCKS,
@@ -52,7 +51,7 @@ from tpc_broker.broker.storage_folders import (
 from tpc_broker.broker.storage_recovery import OfflinePartition, RecoveredCore, rewrite_partition
 from tpc_broker.broker.storage_runs import ShortRunWriter
 from tpc_broker.broker.taking import Taking
-from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError
+from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError, StorageFailedError
 from tpc_broker.log.files import partition_folder_name
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpc_broker.broker.ports import Clock, DataPlane, Disk, Taken
+    from tpc_broker.broker.storage import PartitionStorage
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.topic_config import TopicConfig
 

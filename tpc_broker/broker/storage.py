@@ -50,7 +50,7 @@ from tpc_broker.broker.storage_ranges import end_of_batches, find_offset, missin
 from tpc_broker.broker.storage_runs import ShortRuns
 from tpc_broker.broker.storage_segments import Segment, SegmentFolder
 from tpc_broker.broker.taking import Taking
-from tpc_broker.errors import StorageFailedError as StorageFailedError  # noqa: PLC0414 (its callers look for it here)
+from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import BatchHeader, decode_header
 from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.epochs import LeaderEpochs

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker.broker.side_by_side import for_each
-from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
+from tpc_broker.broker.storage import PartitionStorage
 from tpc_broker.broker.storage_files import aligned_buffer
+from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint, encode_checkpoint
 from tpc_broker.log.files import TEMPORARY_SUFFIX, checkpoint_file_name, journal_file_name
 from tpc_broker.log.journal import (

@@ -10,8 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
+from tpc_broker.broker.storage import PartitionStorage
 from tpc_broker.broker.storage_segments import Segment, SegmentFolder, make_folder
+from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.files import (
     DELETED_FOLDER_SUFFIX,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker.broker.side_by_side import for_each
-from tpc_broker.broker.storage import PartitionStorage, StorageFailedError
+from tpc_broker.broker.storage import PartitionStorage
 from tpc_broker.broker.storage_checkpoint import (
     JOURNAL_BYTES_MAX_DEFAULT,
     JournalFile,
@@ -38,6 +38,7 @@ from tpc_broker.broker.storage_folders import (
 )
 from tpc_broker.broker.storage_segments import Segment, SegmentFolder, make_folder
 from tpc_broker.broker.storage_straight import StraightReplay, in_order, kept_position, read_batch
+from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.files import (

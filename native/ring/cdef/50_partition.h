@@ -185,9 +185,9 @@ uint32_t tpc_plane_dirty_due(const tpc_plane *plane, int64_t bytes_min, int64_t 
 void tpc_plane_watch_due(tpc_plane *plane, int64_t bytes_min, int64_t bytes_max);
 
 /*
- * The oldest durable batches not yet written behind, at most bytes_max (of those written straight some more) but at least one. References are the caller's
- * (tpc_tail_batches_release). They stay readable; ..._done() says up to where the segment has them, which makes them
- * cache that may be evicted. One taker per partition at a time.
+ * The oldest durable batches not yet written behind, at most bytes_max (of those written straight some more) but at least
+ * one. References are the caller's (tpc_tail_batches_release). They stay readable; ..._done() says up to where the segment
+ * has them, which makes them cache that may be evicted. One taker per partition at a time.
  */
 int tpc_partition_write_behind_take(tpc_plane *plane, uint64_t handle, int64_t bytes_max, tpc_tail_batch *batches,
                                     uint32_t batches_max);
