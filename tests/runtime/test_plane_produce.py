@@ -3,10 +3,11 @@
 import fcntl
 import os
 import struct
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.connection_bench import frame_of
+from tests.support.connection_bench import PATIENCE_S, frame_of, read_exactly
 from tests.support.journal_file import APPEND, CUT
 from tests.support.plane_bench import NOW_MS, PlaneBench, read_produce_answer, records_of, settings_with
 from tests.support.plane_values import (
@@ -18,6 +19,7 @@ from tests.support.plane_values import (
 )
 from tests.support.record_batches import TRANSACTIONAL, Record, batch, old_message, read_batches
 from tpc_broker.error_codes import ErrorCode as E
+from tpc_broker.runtime.connections import ConnectionLimits
 
 
 def test_a_produce_is_answered_when_it_is_durable_and_readable(bench):
@@ -53,6 +55,33 @@ def test_hot_requests_are_answered_inside_the_wait(bench):
     answers = [read_produce_answer(bench.read_frame(client)) for _ in range(20)]
     assert [(a[0], a[1][0][3]) for a in answers] == [(n, n) for n in range(20)]
     assert bench.connections.statistics().requests_hot == 20
+
+
+def test_a_wait_that_nothing_ends_answers_more_requests_than_may_be_under_way(bench):
+    """What is taken from the backlog while a turn sends answers is submitted in that turn, and what a completion makes
+    durable is answered in its own: nothing else would wake the core for them.
+    """
+    count = 5 * ConnectionLimits().pipelined_requests_max
+    bench.lead("t")
+    bench.plane.set_hot(on=True)
+    client = bench.connect()
+    client.settimeout(PATIENCE_S)
+    answers = []
+
+    def exchange():
+        for number in range(count):
+            bench.send(client, [("t", 0, records_of(1))], correlation_id=number)
+        for _ in range(count):
+            answer = read_exactly(client, int.from_bytes(read_exactly(client, 4)))
+            answers.append(read_produce_answer(answer)[0])
+
+    with ThreadPoolExecutor(1) as threads:
+        exchanged = threads.submit(exchange)
+        exchanged.add_done_callback(lambda _: bench.ring.wake())
+        while not exchanged.done():
+            bench.turn(3 * PATIENCE_S * 1000)
+        exchanged.result()
+    assert answers == list(range(count))
 
 
 def test_requests_of_one_turn_share_a_commit(bench):
