@@ -2,6 +2,8 @@
 # make test   the tests, with their own set-up
 # make build  the set-up without the start
 # make lint   ruff and mypy
+# make sim    the simulators: fixed seeds, then fresh ones for two minutes in all; SEED=… STEPS=… repeats one run
+# make sim-long   small cases without gaps, up to STATES states; then fresh seeds for HOURS=8, failures passed over
 # make bench  every bar, in about ten minutes, beside the peers that this machine has; the report lands in docs/benchmarks
 # make demo   a broker, a million web events, a streaming job and a Parquet archive on Spark (needs Java 17 or newer)
 #
@@ -12,12 +14,17 @@ BIN     := $(VENV)/bin
 NATIVE  := $(shell find native -name '*.c' -o -name '*.h' -o -name '*.py')
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --editable
 SOURCES := pyproject.toml setup.py $(NATIVE)
+STATES  ?= 3000000
 LISTEN  ?= 127.0.0.1:9092
 DATA    ?= ./data
 ARGS    ?=
 TESTS   ?= tests
+SECONDS ?= 120
+HOURS   ?= 8
+SIM     := $(BIN)/python -m tests.simulator $(if $(STEPS),--steps $(STEPS)) $(if $(ONLY),--only $(ONLY))
+EXPLORE := $(BIN)/python -m tests.raft.explore --states $(STATES)
 
-.PHONY: run test build lint bench demo clean
+.PHONY: run test build lint sim sim-long bench demo clean
 
 run: $(BIN)/.built
 	@echo "Starting on $(LISTEN) with data in $(DATA). Talk to it from another terminal, for example with kcat:"
@@ -34,6 +41,20 @@ test: $(BIN)/.built-test
 lint: $(BIN)/.built-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+sim: $(BIN)/.built-test
+	@$(SIM) $(if $(SEED),--seed $(SEED),--seconds $(SECONDS)) $(ARGS)
+
+sim-long: $(BIN)/.built-test
+	@$(EXPLORE) --terms 2 --batches 2 --crashes 1
+	@$(EXPLORE) --terms 4 --batches 1 --crashes 1 --old 0 --new 1 --changes 2
+	@$(EXPLORE) --terms 4 --batches 1 --crashes 1 --old 0 --new 1 --changes 3
+	@$(EXPLORE) --terms 2 --batches 1 --crashes 1 --failures 1 --checkpoints 1 --snapshots 1
+	@$(EXPLORE) --terms 2 --batches 2 --crashes 0 --failures 1
+	@$(EXPLORE) --terms 3 --batches 1 --crashes 1
+	@$(EXPLORE) --terms 3 --batches 2 --crashes 0
+	@$(EXPLORE) --terms 3 --batches 1 --crashes 0 --old 0 1 2 --new 0 1 3 --changes 1
+	@$(SIM) --seconds $$(($(HOURS) * 3600)) --go-on $(ARGS)
 
 bench: $(BIN)/.built
 	@$(INSTALL) '.[bench]'

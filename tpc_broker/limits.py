@@ -38,6 +38,17 @@ REQUEST_BYTES_MAX = 100 * MIB  # where socket.request.max.bytes says nothing els
 CORE_BUDGET_BYTES = 1024 * MIB
 SEND_DEADLINE_MS = 60_000
 
+# Membership (SWIM).
+SWIM_DATAGRAM_BYTES_MAX = 1_400  # within one Ethernet frame, tunnels included: a fragment lost is a datagram lost
+SWIM_FRAME_BYTES_MAX = 64 * KIB  # of a stream that exchanges the whole state
+SWIM_MEMBERS_MAX = 4_096
+SWIM_ENDPOINTS_MAX = 4  # of a node, beside the address of its membership protocol
+SWIM_HOST_BYTES_MAX = 253  # a name in DNS
+SWIM_NAME_BYTES_MAX = 64
+SWIM_INFO_TEXT_BYTES_MAX = 640  # all texts of a node together
+SWIM_CLUSTER_BYTES_MAX = 64
+SWIM_RELAYS_MAX = 1_024  # pings under way for others
+
 # The log.
 JOURNAL_BLOCK_BYTES = 4 * KIB
 JOURNAL_BYTES_MAX = 256 * MIB
@@ -66,3 +77,5 @@ assert JOURNAL_COMMIT_BYTES_MAX * 8 <= JOURNAL_BYTES_MAX, "a commit is a small p
 assert JOURNAL_COMMIT_BYTES_MAX % JOURNAL_BLOCK_BYTES == 0, "commits are whole blocks"
 assert CORE_BUDGET_BYTES >= REQUEST_BYTES_MAX * 2, "one largest request must not starve all others"
 assert TAIL_CACHE_BYTES <= CORE_BUDGET_BYTES, "the cache is part of the budget"
+assert SWIM_DATAGRAM_BYTES_MAX >= 2 * SWIM_INFO_TEXT_BYTES_MAX, "a node's information fits beside any header"
+assert SWIM_FRAME_BYTES_MAX >= 8 * SWIM_DATAGRAM_BYTES_MAX, "any update fits into a frame"

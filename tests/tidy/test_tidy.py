@@ -19,6 +19,8 @@ ALLOWED = {
     "log": FOUNDATION | NATIVE_BYTES,
     "routing": FOUNDATION,
     "metadata": FOUNDATION | {"routing"},
+    "raft": FOUNDATION,
+    "swim": FOUNDATION,
     "coordinator": FOUNDATION | {"kafka", "log"},
     "broker": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "coordinator"},
     "client": FOUNDATION | NATIVE_COLUMNS | {"kafka"},
@@ -32,9 +34,9 @@ ALLOWED = {
     "error_codes": set(),
 }
 EVERYTHING = {"runtime", "bench"}
-NO_KERNEL = ("kafka", "log", "routing", "metadata", "coordinator", "broker")
+NO_KERNEL = ("kafka", "log", "raft", "swim", "routing", "metadata", "coordinator", "broker")
 KERNEL_MODULES = {"socket", "select", "subprocess", "cffi", "ctypes", "asyncio"}
-SANS_IO = ("kafka", "log", "routing", "metadata", "coordinator")
+SANS_IO = ("kafka", "log", "raft", "swim", "routing", "metadata", "coordinator")
 IO_MODULES = KERNEL_MODULES | {"trio", "time", "random", "threading", "secrets"}
 BANNED_MODULE_NAMES = {"util", "utils", "helpers", "helper", "impl", "common", "misc"}
 BANNED_WORDS = re.compile(r"\b(shard|reactor)s?\b", re.IGNORECASE)

@@ -1,0 +1,481 @@
+"""One core of a simulated node: the real `RaftCore`, driven as `tpc_broker.raft` says, over a simulated disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.simulator.network import Network
+from tests.simulator.raft_disk import Journal, Mirror, Numbered
+from tests.simulator.raft_oracle import BrokenInvariantError, Oracle
+from tests.simulator.world import MS, Clock, Event, Process, World
+from tpc_broker.raft.core import RaftCore
+from tpc_broker.raft.group import Group
+from tpc_broker.raft.items import START, Address, Batch, Config, GroupId, Item, Position, Proposal, Voter
+from tpc_broker.raft.journal import (
+    EMPTY_CHECKPOINT,
+    AppendEntry,
+    Checkpoint,
+    MarkerEntry,
+    ReleasedEntry,
+    ReplayError,
+    released_by,
+    replay,
+)
+from tpc_broker.raft.messages import Frame, Resign
+from tpc_broker.raft.output import (
+    Accepted,
+    Committed,
+    ConfigCommitted,
+    LogCut,
+    ReadFailed,
+    ReadItems,
+    ReadReady,
+    RoleChanged,
+    ShipSegments,
+)
+from tpc_broker.raft.output import Role as RaftRole
+from tpc_broker.raft.settings import Settings
+
+
+@dataclass
+class Replica:
+    """What a core knows of one of its groups beside the machine: its own record of the log, and who waits."""
+
+    me: Voter
+    creation_config: Config | None
+    since_sequence: int = 0
+    """Of this life of the core: what the journal was given before belonged to another incarnation."""
+    written: Mirror = field(default_factory=Mirror)
+    """Everything given to the journal."""
+    durable: Mirror = field(default_factory=Mirror)
+    """Everything that a completion has told to be durable."""
+    checkpointed: Mirror = field(default_factory=Mirror)
+    """As of the last checkpoint: what the segments certainly hold."""
+    shipped: dict[Position, list[Item]] = field(default_factory=dict)
+    waits: list[tuple[Position, object]] = field(default_factory=list)
+    reads: dict[object, Position] = field(default_factory=dict)
+    commit: Position = START
+    moves: int = 0
+    """Here by an adoption with this count; 0: created here."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """What a core needs of the cluster around it."""
+
+    world: World
+    network: Network
+    oracle: Oracle
+    peers: Callable[[], list[Address]]
+    ship: Callable[[CoreDriver, ShipSegments], None]
+    config_committed: Callable[[ConfigCommitted], None]
+    cores: Callable[[GroupId], dict[int, int]]
+    only_here: Callable[[GroupId, Address], None]
+    settings: Settings
+
+
+class CoreDriver:
+    """One core. Survives its own crashes as what the disk has; `core` is None while it is down."""
+
+    def __init__(self, ports: Ports, address: Address, drift_ppm: int) -> None:
+        self.address = address
+        self.process = Process(ports.world)
+        self.journal = Journal(ports.world, f"{address.node}/{address.core}")
+        self.replicas: dict[GroupId, Replica] = {}
+        self.released: dict[GroupId, Replica] = {}
+        """What was here, as far as that is durable, and is not another core's yet."""
+        self.core: RaftCore | None = None
+        self._ports = ports
+        self._random = ports.world.stream(f"core {address.node}/{address.core}")
+        self._drift_ppm = drift_ppm
+        self._clock = Clock(ports.world)
+        self._held: list[Frame] = []
+        self._deadline: Event | None = None
+        self._proposals_count = 0
+        self._checkpointing_life = -1  # one at a time in each life
+        self.process.is_running = False
+
+    # -- lives -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """A new life from what the disk has. The monotonic clock begins anywhere."""
+        self.process.start()
+        self._clock = Clock(self._ports.world, int(self._random.random() * 10**6), self._drift_ppm)
+        self._held = []
+        boot_id = (self.journal.life + 1) << 32 | self._random.getrandbits(32)
+        self.core = RaftCore(self.address, boot_id, self._clock.now_ms(), self._ports.settings)
+        for peer in self._ports.peers():
+            if peer.node != self.address.node:
+                self.core.add_link(peer, self._clock.now_ms())
+        self.replicas.update(self.released)  # the journal says which of them are
+        self.released.clear()
+        for group in list(self.replicas):
+            self._recover(group)
+        self._ports.network.attach(self.address, lambda _source, frame: self.process.perform(lambda: self._got(frame)))
+        self.turn()
+
+    def crash(self) -> None:
+        """`kill -9`."""
+        self.process.crash()
+        self.journal.crash()
+        self._ports.network.detach(self.address)
+        self.core = None
+        for replica in self.replicas.values():
+            replica.waits.clear()
+            replica.reads.clear()
+
+    def _recover(self, group: GroupId) -> None:
+        replica, journal = self.replicas[group], self.journal
+        entries = journal.of_group(group)
+        found = self.found(group)
+        if isinstance(found, ReleasedEntry):
+            self.replicas.pop(group)
+            if found.checkpoint.moves > replica.moves:  # else it came again, which was lost, after it had been adopted
+                self.released[group] = replica
+                self.core.moves.restore(found)
+            return
+        if replica.moves and (found is None or found.moves < replica.moves):
+            del self.replicas[group]  # its adoption was lost
+            return
+        mirror = Mirror(replica.checkpointed) if group in journal.checkpoints else Mirror()
+        for entry in entries:
+            mirror.apply(entry, replica.shipped.__getitem__)
+        replica.written, replica.durable, replica.commit, replica.since_sequence = mirror, Mirror(mirror), START, 0
+        self._ports.oracle.restarts(group, replica.me, mirror)
+        self._create(group, replica, found)
+
+    def found(self, group: GroupId) -> Checkpoint | ReleasedEntry | None:
+        """What the journal says of a group that it has heard of."""
+        kept, entries = self.journal.checkpoints.get(group), self.journal.of_group(group)
+        released = released_by(kept, entries)
+        if released is not None or (kept is None and not entries):
+            return released
+        replica = self.replicas.get(group)
+        try:
+            base = kept if isinstance(kept, Checkpoint) else EMPTY_CHECKPOINT
+            return replay(base, entries, replica and replica.creation_config)
+        except ReplayError as error:
+            raise BrokenInvariantError(f"replay of {group} at {self.address}: {error}") from error
+
+    def create_replica(self, group: GroupId, me: Voter, config: Config | None) -> None:
+        """A group that this node did not have, in this incarnation."""
+        self.replicas[group] = Replica(me, config, 0 if self.core is None else self.core.sequence)
+        if self.core is not None:
+            self.process.perform(lambda: (self._create(group, self.replicas[group], None), self.turn()))
+
+    def _create(self, group, replica, checkpoint) -> None:
+        self.core.create_group(
+            group, replica.me, replica.creation_config, self._clock.now_ms(), checkpoint, self._ports.cores(group)
+        )
+        self._ports.only_here(group, self.address)
+        self._compare(group)
+
+    def adopt(self, released: ReleasedEntry, source: Replica) -> None:
+        """A replica that another core of this node had."""
+        group = released.group
+        self.replicas[group] = replica = Replica(source.me, source.creation_config, self.core.sequence)
+        replica.moves, replica.commit = released.checkpoint.moves, source.commit
+        replica.shipped = {**source.shipped, released.checkpoint.log.start: list(source.durable.items)}
+        cores = self._ports.cores(group)
+        machine = self.core.adopt_group(
+            replica.me, replica.creation_config, released, self._clock.now_ms(), cores
+        )
+        self._ports.only_here(group, self.address)
+        self._ports.oracle.adopts(group, replica.me, source.durable.items, machine.term, machine.vote, machine.commit)
+        self.turn()
+
+    def replica_moved(self, group: GroupId, node: int) -> None:
+        """Another node's replica is on another core now."""
+        self.process.perform(lambda: self._replica_moved(group, node))
+
+    def _replica_moved(self, group: GroupId, node: int) -> None:
+        self.core.replica_moved(group, node, self._ports.cores(group)[node], self._clock.now_ms())
+        self.turn()
+
+    def remove_replica(self, group: GroupId) -> None:
+        """Deletes a replica and all it had."""
+        self.core.remove_group(group, self._clock.now_ms())
+        self.turn()
+        self.replicas.pop(group, None)
+        self.journal.forget(group, self.core.sequence)
+
+    def machine(self, group: GroupId) -> Group | None:
+        """The group's machine; None while the core is down, or paused since before the replica was made."""
+        return None if self.core is None else self.core.groups.get(group)
+
+    # -- inputs ----------------------------------------------------------------------------------------------------
+
+    def _got(self, frame: Frame) -> None:
+        self.core.receive(frame, self._clock.now_ms())
+        self.turn()
+
+    def connected(self, peer: Address) -> None:
+        """A new connection to another core."""
+        self.process.perform(lambda: self._connected(peer))
+
+    def _connected(self, peer: Address) -> None:
+        self.core.connected(peer, self._clock.now_ms())
+        self.turn()
+
+    def perform(self, group: GroupId, action: Callable[[RaftCore, int], object]) -> None:
+        """A command to a group from outside, and the turn that follows it; nothing while the core is down."""
+
+        def act() -> None:
+            if self.machine(group) is not None:
+                action(self.core, self._clock.now_ms())
+                self.turn()
+
+        self.process.perform(act)
+
+    def propose(self, group: GroupId, batches_count: int) -> None:
+        """A client's request; answered when it is committed, if the replica takes it."""
+        self.process.perform(lambda: self._propose(group, batches_count))
+
+    def _propose(self, group: GroupId, batches_count: int) -> None:
+        if self.machine(group) is None:
+            return
+        proposals = []
+        for _number in range(batches_count):
+            self._proposals_count += 1
+            payload = (*self.address, self.journal.life, self._proposals_count)
+            proposals.append(Proposal(1 + int(self._random.random() * 5), 100, payload))
+        answer = self.core.propose(group, proposals, self._clock.now_ms())
+        if isinstance(answer, Accepted):
+            self.replicas[group].waits.append((answer.position, proposals[-1].payload))
+        self.turn()
+
+    def read(self, group: GroupId) -> None:
+        """A client's request that decides: everything acknowledged before now must be seen."""
+        floor = self._ports.oracle.history(group).acked_end
+        self.process.perform(lambda: self._read(group, floor))
+
+    def _read(self, group: GroupId, floor: Position) -> None:
+        replica = self.replicas.get(group)
+        if replica is None or self.machine(group) is None:
+            return
+        token = object()
+        replica.reads[token] = floor
+        if self.core.read_index(group, token, self._clock.now_ms()) is not None:
+            del replica.reads[token]
+        self.turn()
+
+    def _tick(self) -> None:
+        self._deadline = None
+        self.core.tick(self._clock.now_ms())
+        self.turn()
+
+    # -- outputs ---------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """The driver's duties 1 to 4."""
+        core = self.core
+        if core is None:
+            return
+        ready = core.ready(self._clock.now_ms())
+        for _sequence, entry in ready.entries:
+            self._journalled(entry)
+        self.journal.write(list(ready.entries), self.process, self._written)
+        for frame in ready.frames:
+            if frame.after_sequence <= self.journal.durable_sequence:
+                self._send(frame)
+            else:
+                self._held.append(frame)
+        for event in ready.events:
+            self._happened(event)
+        for entry in {entry.group: entry for _sequence, entry in ready.entries}:
+            self._compare(entry)
+        if self.core is not None:
+            for group in core.groups:
+                self._wakes(group)
+            self._wake_at(core.next_deadline_ms())
+
+    def _wake_at(self, deadline_ms: int | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if deadline_ms is not None:
+            when_us = max(self._clock.instant_us(deadline_ms), self._ports.world.now_us + MS // 10)
+            self._deadline = self.process.call_at(when_us, self._tick)
+
+    def _journalled(self, entry) -> None:
+        replica = self.replicas.get(entry.group)
+        if replica is None:
+            return
+        before = replica.written.last
+        if isinstance(entry, MarkerEntry):
+            self._ports.oracle.item(entry.group, before, entry.marker, f"log of {replica.me}")
+        elif isinstance(entry, AppendEntry):
+            for batch in entry.batches:
+                self._ports.oracle.item(entry.group, before, batch, f"log of {replica.me}")
+                before = batch.position
+        replica.written.apply(entry, replica.shipped.__getitem__)
+
+    def _send(self, frame: Frame) -> None:
+        for message in frame.messages:
+            group = getattr(message, "group", None)
+            says_it_is_gone = isinstance(message, Resign)
+            if group in self.released and message.source.node == self.address.node and not says_it_is_gone:
+                raise BrokenInvariantError(f"released {group}: {self.address} sends {message}")
+            replica = self.replicas.get(group) if group is not None else None
+            self._ports.oracle.sent(message, replica and replica.durable)
+        self._ports.network.send(self.address, frame.target, frame)
+
+    def _happened(self, event) -> None:
+        replica = self.replicas.get(event.group)
+        if replica is None:
+            return
+        oracle = self._ports.oracle
+        if isinstance(event, RoleChanged):
+            if event.role is RaftRole.LEADER:
+                oracle.leads(event.group, replica.me, self.journal.life, event.term, replica.written)
+            elif event.leader not in (None, replica.me):
+                replica.waits.clear()
+        elif isinstance(event, LogCut):
+            oracle.cut(event.group, replica.me, replica.commit, event.position)
+            replica.waits = [wait for wait in replica.waits if wait[0] <= event.position]
+        elif isinstance(event, Committed):
+            self._committed(event.group, replica, event.position)
+        elif isinstance(event, ReadReady):
+            for token in event.tokens:
+                oracle.read(event.group, replica.reads.pop(token), event.offset)
+        elif isinstance(event, ReadFailed):
+            for token in event.tokens:
+                replica.reads.pop(token, None)
+        elif isinstance(event, ShipSegments):
+            self._ports.ship(self, event)
+        elif isinstance(event, ReadItems):
+            self._read_items(event, replica)
+        elif isinstance(event, ConfigCommitted):
+            self._ports.config_committed(event)
+
+    def _committed(self, group: GroupId, replica: Replica, position: Position) -> None:
+        self._ports.oracle.commits_upto(group, replica.me, position, replica.written)
+        if not replica.durable.contains(position):
+            raise BrokenInvariantError(f"I5 {replica.me} of {group} shows {position} before it is durable there")
+        replica.commit = position
+        done = [wait for wait in replica.waits if wait[0] <= position]
+        replica.waits = [wait for wait in replica.waits if wait[0] > position]
+        for where, payload in done:
+            self._ports.oracle.acknowledges(group, where, payload)
+
+    def _read_items(self, event: ReadItems, replica: Replica) -> None:
+        """Batches of a peer that is far behind come from files, after a while."""
+        behind = replica.written.index_of(event.prev) + 1
+        batches, size = [], 0
+        for item in replica.written.items[behind:]:
+            if size >= event.bytes_max:
+                break
+            if isinstance(item, Batch):
+                batches.append(item)
+                size += item.length
+        delay_us = int(self._random.random() * 20 * MS)
+        self.process.call_at(self._ports.world.now_us + delay_us, lambda: self._items_read(event, batches))
+
+    def _items_read(self, event: ReadItems, batches: list[Batch]) -> None:
+        if self.machine(event.group) is not None:
+            self.core.items_read(event.group, event.target, event.prev, batches, self._clock.now_ms())
+            self.turn()
+
+    def _compare(self, group: GroupId) -> None:
+        """The machine's log is what its entries say."""
+        replica = self.replicas.get(group)
+        if replica is None or self.machine(group) is None:
+            return
+        log, mirror = self.machine(group).log, replica.written
+        if log.last != mirror.last or log.items != mirror.items[len(mirror.items) - len(log.items) :]:
+            raise BrokenInvariantError(f"log {replica.me} of {group}: {log.image()}, journalled {mirror.items[-5:]}")
+        if any(mirror.marker(marker.epoch) != marker for marker in log.markers):
+            raise BrokenInvariantError(f"log {replica.me} of {group}: {log.markers}, journalled {mirror.items}")
+
+    def _wakes(self, group: GroupId) -> None:
+        """A voter that hears a quorum, and no leader, will stand: nobody may come and wake it."""
+        machine = self.machine(group)
+        if machine.role is not RaftRole.FOLLOWER or machine.deadline_ms is not None or self.core.journal_stalled:
+            return
+        now_ms = self._clock.now_ms()
+        if machine._leader_is_fresh(now_ms) or not machine._may_campaign():
+            return
+        unnoticed = any(link.was_fresh and not link.is_fresh(now_ms) for link in self.core.links.values())
+        if not unnoticed and machine._quorum_is_heard(now_ms):
+            raise BrokenInvariantError(f"sleeps {machine.me} of {group} in term {machine.term} follows nobody")
+
+    # -- disk ------------------------------------------------------------------------------------------------------
+
+    def _written(self, entries: list[Numbered] | None) -> None:
+        """The driver's duties 5 and 6."""
+        if entries is None:
+            self._journal_failed()
+            return
+        for sequence, entry in entries:
+            replica = self.replicas.get(entry.group)
+            if replica is None or sequence <= replica.since_sequence:
+                continue
+            replica.durable.apply(entry, replica.shipped.__getitem__)
+            if isinstance(entry, ReleasedEntry):
+                self.released[entry.group] = self.replicas.pop(entry.group)
+        durable = self.journal.durable_sequence
+        leaving = [frame for frame in self._held if frame.after_sequence <= durable]
+        self._held = [frame for frame in self._held if frame.after_sequence > durable]
+        for frame in leaving:
+            self._send(frame)
+        self.core.persisted(durable, self._clock.now_ms())
+        self.turn()
+
+    def _journal_failed(self) -> None:
+        self._held.clear()
+        for replica in self.replicas.values():
+            replica.written = Mirror(replica.durable)
+        self.core.journal_failed(self.journal.durable_sequence, self._clock.now_ms())
+        self.turn()
+        delay_us = int(self._random.random() * self._random.choice((1, 20, 1500)) * MS)
+        self.process.call_at(self._ports.world.now_us + delay_us, self._reopen)
+
+    def _reopen(self) -> None:
+        self.journal.reopen()
+        self.core.journal_reopened(self._clock.now_ms())
+        self.turn()
+
+    def retain(self, group: GroupId) -> None:
+        """The log starts at what was committed when the last checkpoint was made, or earlier."""
+        self.process.perform(lambda: self._retain(group))
+
+    def _retain(self, group: GroupId) -> None:
+        replica = self.replicas[group]
+        start = min(replica.commit.offset, replica.checkpointed.last.offset)
+        if self.machine(group) is not None and start > 0:
+            self.core.truncate_start(group, start)
+            self._compare(group)
+            self.turn()
+
+    def checkpoint(self, *, release: bool) -> None:
+        """Segments and a checkpoint take the place of the journal's entries; then memory may be given back."""
+        self.process.perform(lambda: self._checkpoint(release))
+
+    def _checkpoint(self, release) -> None:
+        if not self.journal.is_open or self._checkpointing_life == self.journal.life:
+            return
+        self._checkpointing_life = self.journal.life
+        life, sequence = self.journal.life, self.journal.durable_sequence
+        taken = self.core.checkpoints()
+        mirrors = {group: Mirror(self.replicas[group].durable) for group in taken if group in self.replicas}
+        delay_us = int(self._random.random() * 200 * MS)
+        self.process.call_at(
+            self._ports.world.now_us + delay_us, lambda: self._checkpointed(taken, mirrors, (life, sequence), release)
+        )
+
+    def _checkpointed(self, taken, mirrors, place, release) -> None:
+        self._checkpointing_life = -1
+        here = self.replicas.keys() | self.released.keys()
+        self.journal.checkpoint({group: taken[group] for group in taken if group in here}, *place)
+        for group, mirror in mirrors.items():
+            replica = self.replicas.get(group) or self.released.get(group)
+            if replica is None:
+                continue
+            replica.checkpointed = mirror
+            if release and group in self.core.groups and not self.core.moves.is_adopting(group):
+                upto = min(replica.commit, mirrors[group].last)
+                if replica.written.contains(upto):
+                    self.core.release(group, upto)
+                    self._compare(group)
+        self.turn()

@@ -1,0 +1,596 @@
+"""All groups of one core: links, timers, the order of the journal, and the output of a turn.
+
+Theory of operation
+-------------------
+What costs is what happens. A group without anything under way has no deadline and is in no list; a tick looks at the
+links, whose number is that of the other nodes, and at what is due: a heap of instants, each with its groups, because
+thousands of groups wait for the same few. A cancelled timer is passed over when it is due. When a link falls silent,
+the groups with a replica there are walked once: those that it led stand for election, one after the other by rank, and
+all their requests of a turn leave in one frame; those that lead here look whether they still hear a quorum.
+
+A turn's messages to one core form at most two frames: what may leave at once, and what waits for the journal. The
+second waits for the largest of its sequences: they are in the same commit anyhow.
+
+The journal's sequences are counted here, and never given twice. `_pending` holds, in their order, which group has
+something to learn from each; durability is a prefix, so it is a queue.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpc_broker.raft.core_moves import CoreMoves
+from tpc_broker.raft.group import Group
+from tpc_broker.raft.links import Link, LinkStatistics
+from tpc_broker.raft.messages import (
+    OF_LINKS,
+    Ack,
+    Frame,
+    GroupList,
+    Heartbeat,
+    ReadRound,
+    ReadRoundReply,
+    Reject,
+    Resign,
+)
+from tpc_broker.raft.output import Accepted, Ready, Refusal, Role
+from tpc_broker.raft.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tpc_broker.model import CoreId, NodeId
+    from tpc_broker.raft.items import Address, Batch, Config, GroupId, Position, Proposal, Voter
+    from tpc_broker.raft.journal import Checkpoint, JournalEntry, ReleasedEntry
+    from tpc_broker.raft.messages import LinkMessage, Message
+    from tpc_broker.raft.output import Event
+
+
+@dataclass(frozen=True)
+class CoreStatistics:
+    """`groups_walked`: groups that a tick or a turn had to look at, since the start."""
+
+    groups: int
+    led: int
+    armed: int
+    sequence: int
+    durable_sequence: int
+    messages_sent: int
+    frames_sent: int
+    messages_received: int
+    groups_walked: int
+    timers: int
+    links: tuple[LinkStatistics, ...]
+
+
+class _Outbox:
+    """A turn's messages to one core."""
+
+    __slots__ = ("after_sequence", "at_once", "bound")
+
+    def __init__(self) -> None:
+        self.at_once: list[Message] = []
+        self.bound: list[Message] = []
+        self.after_sequence = 0
+
+
+class RaftCore:
+    """See the package's docstring for how it is driven."""
+
+    def __init__(self, address: Address, boot_id: int, now_ms: int, settings: Settings | None = None) -> None:
+        self.address = address
+        self.boot_id = boot_id
+        self.settings = settings or Settings()
+        self.groups: dict[GroupId, Group] = {}
+        self.links: dict[Address, Link] = {}
+        self.sequence = 0
+        self.durable_sequence = 0
+        self.journal_open = True
+        self.journal_stalled = False
+        self.read_round = 1
+        self.moves = CoreMoves(self)
+        self._now_ms = now_ms
+        self._journal_progress_ms = now_ms
+        self._pending: deque[tuple[int, GroupId]] = deque()
+        self._entries: list[tuple[int, JournalEntry]] = []
+        self._events: list[Event] = []
+        self._dirty: dict[GroupId, None] = {}
+        self._outboxes: dict[Address, _Outbox] = {}
+        self._deadlines: list[int] = []
+        self._due_at: dict[int, list[GroupId]] = {}
+        self._groups_at: dict[Address, dict[GroupId, Voter]] = {}
+        self._addresses: dict[GroupId, dict[Address, Voter]] = {}
+        self._round_groups: dict[GroupId, int] = {}
+        self._resigned: deque[tuple[int, GroupId, int]] = deque()
+        self._messages_sent = self._frames_sent = self._messages_received = self._groups_walked = 0
+
+    # What a group needs (`Host`).
+
+    def journal(self, group: GroupId, entry: JournalEntry) -> int:
+        assert self.journal_open, "nothing is written to a journal that has failed"
+        if not self._pending:
+            self._journal_progress_ms = self._now_ms
+        self.sequence += 1
+        self._entries.append((self.sequence, entry))
+        self._pending.append((self.sequence, group))
+        return self.sequence
+
+    def send(self, address: Address, message: Message, after_sequence: int = 0) -> None:
+        outbox = self._outboxes.get(address)
+        if outbox is None:
+            outbox = self._outboxes[address] = _Outbox()
+        if after_sequence > self.durable_sequence:
+            outbox.bound.append(message)
+            outbox.after_sequence = max(outbox.after_sequence, after_sequence)
+        else:
+            outbox.at_once.append(message)
+
+    def tell(self, event: Event) -> None:
+        self._events.append(event)
+
+    def wake(self, group: GroupId, deadline_ms: int) -> None:
+        due = self._due_at.get(deadline_ms)
+        if due is None:
+            heapq.heappush(self._deadlines, deadline_ms)
+            self._due_at[deadline_ms] = [group]
+        else:
+            due.append(group)
+
+    def flush_later(self, group: GroupId) -> None:
+        self._dirty[group] = None
+
+    def ask_round(self, group: GroupId, term: int) -> None:
+        self._round_groups[group] = term
+
+    def resigned(self, group: GroupId, term: int) -> None:
+        self._resigned.append((self._now_ms + self.settings.resign_repeat_ms, group, term))
+
+    def members_changed(self, group: GroupId) -> None:
+        """Keeps the index of groups by link in step with a replica's configuration, learners and leader."""
+        machine = self.groups.get(group)
+        if machine is None:
+            return
+        known = {machine.address_of(voter): voter for voter in machine.known()}
+        before = self._addresses.get(group, {})
+        if known == before:
+            return
+        for address in before:
+            if address not in known:
+                del self._groups_at[address][group]
+        for address, voter in known.items():
+            self._groups_at.setdefault(address, {})[group] = voter
+        self._addresses[group] = known
+
+    # Links and groups come and go.
+
+    def add_link(self, address: Address, now_ms: int) -> None:
+        self._now_ms = now_ms
+        assert address != self.address
+        self.links.setdefault(address, Link(address, self.settings, self.boot_id, now_ms))
+
+    def connected(self, address: Address, now_ms: int) -> None:
+        """Rules 3.5: a new session begins with the list of the groups that both have."""
+        self._now_ms = now_ms
+        link = self.links[address]
+        shared = self._groups_at.get(address, {})
+        groups = [self.groups[group] for group in shared]
+        listed = tuple((g.group, g.term, g.role is Role.LEADER) for g in groups if g.role is not Role.CANDIDATE)
+        self.send(address, GroupList(listed))
+        link.next_heartbeat_ms = now_ms
+        if link.was_fresh:
+            self._link_up(link, anew=False)
+
+    def create_group(
+        self,
+        group: GroupId,
+        me: Voter,
+        config: Config | None,
+        now_ms: int,
+        checkpoint: Checkpoint | None = None,
+        cores: Mapping[NodeId, CoreId] | None = None,
+    ) -> Group:
+        self._now_ms = now_ms
+        machine = self.add_machine(group, me, config, checkpoint, cores or {})
+        machine.start(now_ms)
+        return machine
+
+    def add_machine(
+        self,
+        group: GroupId,
+        me: Voter,
+        config: Config | None,
+        checkpoint: Checkpoint | None,
+        cores: Mapping[NodeId, CoreId],
+    ) -> Group:
+        """One that is not started yet."""
+        assert group not in self.groups, group
+        assert me.node == self.address.node, me
+        named = config if config is not None and me in config.voters else None
+        machine = self.groups[group] = self.make_group(group, me, named, checkpoint, cores)
+        return machine
+
+    def make_group(
+        self,
+        group: GroupId,
+        me: Voter,
+        config: Config | None,
+        checkpoint: Checkpoint | None,
+        cores: Mapping[NodeId, CoreId],
+    ) -> Group:
+        """A simulator with mutants makes other machines here."""
+        return Group(self, group, me, config, checkpoint, cores, self.address.core)
+
+    def remove_group(self, group: GroupId, now_ms: int) -> None:
+        """Rules 4, 5: a replica that is damaged, deleted or moved has left; what it has queued is all it ever says."""
+        self._now_ms = now_ms
+        machine = self.groups[group]
+        if machine.is_leader:
+            machine.resign(now_ms)
+        self.moves.forget_adoption(group)
+        self.drop_machine(group)
+
+    def drop_machine(self, group: GroupId) -> None:
+        for address in self._addresses.pop(group, {}):
+            del self._groups_at[address][group]
+        del self.groups[group]
+        self._dirty.pop(group, None)
+
+    # From one core of the node to another.
+
+    def leave(self, group: GroupId, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self.groups[group].leave(now_ms)
+
+    def stay(self, group: GroupId, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self.groups[group].stay(now_ms)
+
+    def has_left(self, group: GroupId) -> bool:
+        """Everything of it is durable: its log may be brought to files, and then it may be released."""
+        machine = self.groups[group]
+        return machine.leaving and machine.is_settled() and self.journal_open
+
+    def release_group(self, group: GroupId, target: CoreId, now_ms: int) -> None:
+        """All of its log is in files. Behind this, nothing is said for it here."""
+        self._now_ms = now_ms
+        self.moves.release(group, target)
+        self.drop_machine(group)
+
+    def adopt_group(
+        self,
+        me: Voter,
+        config: Config | None,
+        released: ReleasedEntry,
+        now_ms: int,
+        cores: Mapping[NodeId, CoreId],
+    ) -> Group:
+        """`released` is durable in its journal; `cores` says where *all* other replicas are."""
+        self._now_ms = now_ms
+        assert released.target == self.address.core, released
+        return self.moves.adopt(released.group, (me, config, released.checkpoint, dict(cores)), now_ms)
+
+    def replica_moved(self, group: GroupId, node: NodeId, core: CoreId, now_ms: int) -> None:
+        """Another node's replica lives on another of its cores now."""
+        self._now_ms = now_ms
+        self.moves.replica_moved(group, node, core)
+        machine = self.groups.get(group)
+        if machine is None:
+            return
+        machine.cores[node] = core
+        for voter in machine.known():
+            if voter.node == node:
+                machine.replica_moved(voter, core, now_ms)
+
+    def group(self, group: GroupId) -> Group:
+        return self.groups[group]
+
+    # Frames.
+
+    def receive(self, frame: Frame, now_ms: int) -> None:
+        """One from a core that is not linked is dropped."""
+        self._now_ms = now_ms
+        link = self.links.get(frame.source)
+        if link is None:
+            return
+        was_silent = not link.is_fresh(now_ms)  # perhaps without a tick that noticed it
+        started = link.hear(frame.boot_id, now_ms)
+        if started or (was_silent and link.is_fresh(now_ms)):
+            link.was_fresh = True
+            self._link_up(link, anew=True)
+        groups, boot_id = self.groups, frame.boot_id
+        self._messages_received += len(frame.messages)
+        for message in frame.messages:
+            if isinstance(message, OF_LINKS):
+                self._receive_from_link(link, frame, message)
+            else:
+                group = groups.get(message.group)
+                if group is not None and group.me == message.target:
+                    group.receive(message, boot_id, now_ms)
+                elif isinstance(message, Ack | Reject):
+                    gone = Resign(message.group, message.target, message.source, message.term)
+                    self.send(frame.source, gone)
+
+    def _receive_from_link(self, link: Link, frame: Frame, message: LinkMessage) -> None:
+        if frame.boot_id != link.boot_id:
+            return  # late, from an earlier start of that core
+        if isinstance(message, Heartbeat):
+            for group, term in message.resigned:
+                self._peer_leads(link, group, term, leads=False)
+        elif isinstance(message, GroupList):
+            self._compare_groups(link, message)
+        elif isinstance(message, ReadRound):
+            self._answer_round(link, message)
+        else:
+            for group, term, voter in message.groups:
+                machine = self.groups.get(group)
+                if machine is not None and machine.is_leader and machine.term == term:
+                    machine.round_confirmed(message.round_number, voter)
+
+    def _peer_leads(self, link: Link, group: GroupId, term: int, *, leads: bool) -> None:
+        machine = self.groups.get(group)
+        voter = self._groups_at.get(link.address, {}).get(group)
+        if machine is not None and voter is not None:
+            machine.peer_leads(voter, term, self._now_ms, leads=leads)
+
+    def _compare_groups(self, link: Link, message: GroupList) -> None:
+        """Rules 3.5: who is not in the list of a new session is not vouched for by its core any more."""
+        listed = {group for group, _term, _leads in message.groups}
+        for group, term, leads in message.groups:
+            self._peer_leads(link, group, term, leads=leads)
+        for group, voter in list(self._groups_at.get(link.address, {}).items()):
+            if group not in listed and self.groups[group].leader == voter:
+                self.groups[group].doubt_leader(self._now_ms)
+
+    def _answer_round(self, link: Link, message: ReadRound) -> None:
+        machines = [(self.groups.get(group), term) for group, term in message.groups]
+        confirmed = tuple((g.group, term, g.me) for g, term in machines if g is not None and g.confirms(term))
+        if confirmed:
+            self.send(link.address, ReadRoundReply(message.round_number, confirmed))
+
+    def _link_up(self, link: Link, *, anew: bool) -> None:
+        for group, voter in list(self._groups_at.get(link.address, {}).items()):
+            self._groups_walked += 1
+            self.groups[group].link_up(voter, self._now_ms, anew=anew)
+
+    def _link_silent(self, link: Link) -> None:
+        for group, voter in list(self._groups_at.get(link.address, {}).items()):
+            self._groups_walked += 1
+            self.groups[group].link_silent(voter, self._now_ms)
+
+    # Time.
+
+    def next_deadline_ms(self) -> int:
+        """When `tick` is to be called at the latest."""
+        due = [link.next_heartbeat_ms for link in self.links.values()]
+        due += [link.silent_at_ms for link in self.links.values() if link.silent_at_ms is not None]
+        while self._deadlines and not self._is_anybody_due(self._deadlines[0]):
+            del self._due_at[heapq.heappop(self._deadlines)]
+        if self._deadlines:
+            due.append(self._deadlines[0])
+        if self._pending and not self.journal_stalled:
+            due.append(self._journal_progress_ms + self.settings.journal_stall_ms)
+        return min(due, default=self._now_ms + self.settings.heartbeat_ms)
+
+    def _is_anybody_due(self, deadline_ms: int) -> bool:
+        """Whether a group still wants to be called then; those in front that do not are forgotten."""
+        due, groups = self._due_at[deadline_ms], self.groups
+        for index, name in enumerate(due):
+            group = groups.get(name)
+            if group is not None and group.deadline_ms == deadline_ms:
+                del due[:index]
+                return True
+        return False
+
+    def tick(self, now_ms: int) -> None:
+        """Heartbeats, links that fell silent, groups that are due."""
+        self._now_ms = now_ms
+        for link in self.links.values():
+            if now_ms >= link.next_heartbeat_ms:
+                self._heartbeat(link)
+            if link.was_fresh and not link.is_fresh(now_ms):
+                link.was_fresh = False
+                self._link_silent(link)
+        self._look_at_journal()
+        while self._deadlines and self._deadlines[0] <= now_ms:
+            deadline_ms = heapq.heappop(self._deadlines)
+            for name in self._due_at.pop(deadline_ms):
+                group = self.groups.get(name)
+                if group is not None and group.deadline_ms == deadline_ms:
+                    self._groups_walked += 1
+                    group.on_deadline(now_ms)
+
+    def _heartbeat(self, link: Link) -> None:
+        now_ms = self._now_ms
+        while self._resigned and self._resigned[0][0] < now_ms:
+            self._resigned.popleft()
+        shared = self._groups_at.get(link.address, {}) if self._resigned else {}
+        known = self.groups
+        resigned = tuple((group, term) for _, group, term in self._resigned if group in shared or group not in known)
+        link.number += 1
+        link.next_heartbeat_ms = now_ms + self.settings.heartbeat_ms
+        self.send(link.address, Heartbeat(link.number, resigned))
+
+    def _look_at_journal(self) -> None:
+        """Rules 3.5: a leader without a disk is none. One stalled or closed for long ends all leaderships of the
+        core.
+        """
+        waits = bool(self._pending) or not self.journal_open
+        stalled = waits and self._now_ms - self._journal_progress_ms >= self.settings.journal_stall_ms
+        if stalled and not self.journal_stalled:
+            self.journal_stalled = True
+            for machine in list(self.groups.values()):
+                if machine.is_leader:
+                    self._groups_walked += 1
+                    machine.resign(self._now_ms)
+
+    def _journal_moves(self) -> None:
+        self._journal_progress_ms = self._now_ms
+        if self.journal_stalled:
+            self.journal_stalled = False
+            for machine in list(self.groups.values()):
+                machine.start_again(self._now_ms)
+
+    # The journal.
+
+    def persisted(self, sequence: int, now_ms: int) -> None:
+        """The journal is durable up to `sequence`."""
+        self._now_ms = now_ms
+        if sequence <= self.durable_sequence:
+            return
+        self.durable_sequence = sequence
+        pending = self._pending
+        touched: dict[GroupId, None] = {}
+        while pending and pending[0][0] <= sequence:
+            touched[pending.popleft()[1]] = None
+        for group in touched:
+            machine = self.groups.get(group)
+            if machine is not None:
+                machine.became_durable(sequence, now_ms)
+        self._journal_moves()
+
+    def journal_failed(self, durable_sequence: int, now_ms: int) -> None:
+        """Rules 4: what is not durable is undone, with every leadership that it touched."""
+        self._now_ms = now_ms
+        self.persisted(durable_sequence, now_ms)
+        self.journal_open = False
+        touched = dict.fromkeys(group for _, group in self._pending)
+        self._pending.clear()
+        self._entries = [(sequence, entry) for sequence, entry in self._entries if sequence <= durable_sequence]
+        self._drop_bound()
+        self.moves.journal_failed()
+        for group in touched:
+            machine = self.groups.get(group)
+            if machine is not None:
+                machine.undo()
+
+    def _drop_bound(self) -> None:
+        for outbox in self._outboxes.values():
+            outbox.bound.clear()
+            outbox.after_sequence = 0
+
+    def journal_reopened(self, now_ms: int) -> None:
+        """What is written first says which of the lost bytes do not count."""
+        self._now_ms = now_ms
+        assert not self.journal_open
+        self.journal_open = True
+        self._journal_moves()
+        for machine in list(self.groups.values()):
+            machine.reopen()
+            machine.start_again(now_ms)
+        self.moves.journal_reopened(now_ms)
+
+    # Commands.
+
+    def propose(self, group: GroupId, proposals: Sequence[Proposal], now_ms: int) -> Accepted | Refusal:
+        self._now_ms = now_ms
+        return self.groups[group].propose(proposals)
+
+    def read_index(self, group: GroupId, token: object, now_ms: int) -> Refusal | None:
+        self._now_ms = now_ms
+        return self.groups[group].read_index(token)
+
+    def transfer_leadership(self, group: GroupId, target: Voter, now_ms: int) -> Refusal | None:
+        self._now_ms = now_ms
+        return self.groups[group].transfer_leadership(target, now_ms)
+
+    def set_learners(self, group: GroupId, learners: Iterable[Voter], now_ms: int) -> Refusal | None:
+        self._now_ms = now_ms
+        return self.groups[group].set_learners(learners, now_ms)
+
+    def change_voters(self, group: GroupId, target: Iterable[Voter], now_ms: int) -> Refusal | None:
+        self._now_ms = now_ms
+        return self.groups[group].change_voters(target, now_ms)
+
+    def abort_change(self, group: GroupId, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self.groups[group].abort_change(now_ms)
+
+    def items_read(self, group: GroupId, target: Voter, prev: Position, batches: Sequence[Batch], now_ms: int) -> None:
+        self._now_ms = now_ms
+        self.groups[group].items_read(target, prev, batches, now_ms)
+
+    def shipped(self, group: GroupId, target: Voter, position: Position, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self.groups[group].shipped(target, position, now_ms)
+
+    def checkpoint(self, group: GroupId) -> Checkpoint:
+        return self.groups[group].checkpoint()
+
+    def checkpoints(self) -> dict[GroupId, Checkpoint | ReleasedEntry]:
+        """Of all groups, and what was released and is not adopted: what takes the place of the journal's entries."""
+        return self.moves.checkpoints()
+
+    def release(self, group: GroupId, position: Position) -> None:
+        """Items up to there are in files; not beyond what is durable."""
+        machine = self.groups[group]
+        machine.log.release(min(position, machine.durable))
+
+    def compacted(self, group: GroupId, contiguous_from_offset: int) -> None:
+        """Below this offset segments may have gaps; also told after each start, for it is the driver's to remember."""
+        self.groups[group].compacted(contiguous_from_offset)
+
+    def truncate_start(self, group: GroupId, log_start_offset: int) -> None:
+        machine = self.groups[group]
+        assert log_start_offset <= machine.high_watermark, (log_start_offset, machine.commit)
+        machine.log.truncate_start(log_start_offset, machine.commit)
+
+    # Output.
+
+    def ready(self, now_ms: int) -> Ready:
+        """The end of a turn."""
+        self._now_ms = now_ms
+        while self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for group in dirty:
+                machine = self.groups.get(group)
+                if machine is not None:
+                    self._groups_walked += 1
+                    machine.flush(now_ms)
+        self._send_round()
+        entries, self._entries = self._entries, []
+        events, self._events = self._events, []
+        return Ready(entries, self._frames(), events)
+
+    def _send_round(self) -> None:
+        """Rules 7.3: one message per link for all reads of the turn."""
+        if not self._round_groups:
+            return
+        by_address: dict[Address, list[tuple[GroupId, int]]] = {}
+        for group, term in self._round_groups.items():
+            for address in self._addresses.get(group, {}):
+                by_address.setdefault(address, []).append((group, term))
+        for address, groups in by_address.items():
+            self.send(address, ReadRound(self.read_round, tuple(groups)))
+        self._round_groups = {}
+        self.read_round += 1
+
+    def _frames(self) -> list[Frame]:
+        frames = []
+        for address, outbox in self._outboxes.items():
+            if outbox.at_once:
+                frames.append(Frame(self.address, address, self.boot_id, 0, tuple(outbox.at_once)))
+            if outbox.bound:
+                frames.append(Frame(self.address, address, self.boot_id, outbox.after_sequence, tuple(outbox.bound)))
+            self._messages_sent += len(outbox.at_once) + len(outbox.bound)
+        self._frames_sent += len(frames)
+        self._outboxes = {}
+        return frames
+
+    def statistics(self) -> CoreStatistics:
+        machines = self.groups.values()
+        return CoreStatistics(
+            groups=len(self.groups),
+            led=sum(machine.is_leader for machine in machines),
+            armed=sum(machine.steady is not None for machine in machines),
+            sequence=self.sequence,
+            durable_sequence=self.durable_sequence,
+            messages_sent=self._messages_sent,
+            frames_sent=self._frames_sent,
+            messages_received=self._messages_received,
+            groups_walked=self._groups_walked,
+            timers=sum(map(len, self._due_at.values())),
+            links=tuple(link.statistics(self._now_ms) for link in self.links.values()),
+        )

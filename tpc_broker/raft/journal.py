@@ -1,0 +1,185 @@
+"""What a core's journal holds of its groups, and what a replica is after a restart: checkpoint plus replay.
+
+A core has one journal for all of its groups. Its entries have sequence numbers that rise by one; they become durable in
+order, so durability is a prefix. The kinds below are those of the broker's journal: `VoteEntry` and `MarkerEntry`
+are EPOCH (with offset -1 and >= 0), the others have their own names there.
+
+Invariant (rules 1): a term stands in the journal in front of every item and every cut that is made under it. Order
+is what counts; the same commit will do. Without it, a follower that cuts under term 3, crashes, and is back in term
+2 can be made to cut what it has shown by a late message of term 2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tpc_broker.raft.items import START, Batch, GroupId, Marker, Position, Voter
+from tpc_broker.raft.log import LogImage, ReplicaLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tpc_broker.model import CoreId
+    from tpc_broker.raft.items import Config
+
+
+class VoteEntry(NamedTuple):
+    """EPOCH{offset -1}: this is my term, and whom I voted for in it."""
+
+    group: GroupId
+    term: int
+    voted_for: Voter | None
+
+
+class MarkerEntry(NamedTuple):
+    """EPOCH{offset >= 0}: a term begins in the log; it raises the term as well."""
+
+    group: GroupId
+    marker: Marker
+
+
+class AppendEntry(NamedTuple):
+    """Batches of the last marker's epoch; all or none of them are in the journal after a crash."""
+
+    group: GroupId
+    batches: tuple[Batch, ...]
+
+
+class CutEntry(NamedTuple):
+    """Batches that end above `offset` and markers of epochs above `last_epoch_kept` are gone, and no others."""
+
+    group: GroupId
+    offset: int
+    last_epoch_kept: int
+
+
+class AdoptEntry(NamedTuple):
+    """The log is what was shipped, up to `position`, or what another core of this node has released.
+
+    Segments that were shipped are committed: `commit` is `position`, and term and vote are the replica's own. A release
+    brings its own commit, which may be less, its term, its vote, and its count of moves.
+    """
+
+    group: GroupId
+    position: Position
+    markers: tuple[Marker, ...]
+    log_start_offset: int
+    term: int
+    voted_for: Voter | None
+    commit: Position
+    moves: int = 0
+
+
+class ReleasedEntry(NamedTuple):
+    """The core has the replica no longer: nothing is sent for it behind this. What it was goes to core `target`, and
+    to no other: one that lost its adoption may have it on the disk all the same.
+    """
+
+    group: GroupId
+    target: CoreId
+    checkpoint: Checkpoint
+
+
+class Checkpoint(NamedTuple):
+    """What a checkpoint keeps of a group: everything that was durable at its place.
+
+    commit_hint: the replica's own commit position, never a leader's word. The markers of the log's image carry the
+    configuration of *every* term from the last committed one on: one configuration would not do, because its marker
+    may be cut later, and the one below must then hold.
+    moves: how often the replica has gone from one core of its node to another. What knows of more moves is later.
+    """
+
+    term: int
+    voted_for: Voter | None
+    commit_hint: Position
+    log: LogImage
+    moves: int = 0
+
+
+JournalEntry = VoteEntry | MarkerEntry | AppendEntry | CutEntry | AdoptEntry | ReleasedEntry
+
+EMPTY_CHECKPOINT = Checkpoint(0, None, START, LogImage(START, 0, 0, (), ()))
+
+
+class ReplayError(Exception):
+    """A journal that cannot have been written by this code: the replica is damaged, and must not vote."""
+
+
+def checkpoint_of(term: int, voted_for: Voter | None, commit: Position, log: ReplicaLog, moves: int = 0) -> Checkpoint:
+    return Checkpoint(term, voted_for, commit, log.image(), moves)
+
+
+def released_by(kept: Checkpoint | ReleasedEntry | None, entries: Iterable[JournalEntry]) -> ReleasedEntry | None:
+    """The release with which a core's part of a replica's life ends: then it is not created there. None if the core
+    has it, or never had. `kept` is what the checkpoint says of the group, `entries` what is behind it.
+    """
+    found = kept if isinstance(kept, ReleasedEntry) else None
+    for entry in entries:
+        if isinstance(entry, ReleasedEntry):
+            found = entry
+        elif isinstance(entry, AdoptEntry):
+            found = None
+    return found
+
+
+def is_adopted(released: ReleasedEntry, at_target: Checkpoint | ReleasedEntry | None) -> bool:
+    """Whether the target's journal shows that the release has arrived: then the source may forget it, and otherwise
+    it is adopted there. The later of two is the one with more moves; of the same number, the adoption. Both are of
+    the same incarnation of the replica: another one's count is another.
+    """
+    if at_target is None:
+        return False
+    found = at_target.checkpoint if isinstance(at_target, ReleasedEntry) else at_target
+    return found.moves >= released.checkpoint.moves
+
+
+def replay(
+    checkpoint: Checkpoint,
+    entries: Iterable[JournalEntry],
+    creation_config: Config | None = None,
+    cleaned_upto_offset: int = 0,
+) -> Checkpoint:
+    """What a replica has durable: its checkpoint, then the entries of its group behind it, in order.
+
+    The commit hint is cut to what is there, and raised to what must have been committed: where the log starts (records
+    below were deleted), what was compacted, what was adopted. Raises ReplayError for a batch without the marker of
+    its epoch, a gap, or an epoch that falls.
+    """
+    log = ReplicaLog(creation_config)
+    term, voted_for, commit, log_image, moves = checkpoint
+    log.load(log_image)
+    for entry in entries:
+        if isinstance(entry, VoteEntry):
+            term, voted_for = entry.term, entry.voted_for
+        elif isinstance(entry, MarkerEntry):
+            _replay_marker(log, entry.marker)
+            if entry.marker.epoch > term:
+                term, voted_for = entry.marker.epoch, None
+        elif isinstance(entry, AppendEntry):
+            _replay_batches(log, entry.batches)
+        elif isinstance(entry, CutEntry):
+            log.cut(entry.offset, entry.last_epoch_kept)
+        elif isinstance(entry, AdoptEntry):
+            log.adopt(entry.position, entry.markers, entry.log_start_offset)
+            term, voted_for, commit, moves = entry.term, entry.voted_for, max(commit, entry.commit), entry.moves
+        else:
+            log.load(EMPTY_CHECKPOINT.log)
+            term, voted_for, commit, _, moves = EMPTY_CHECKPOINT
+    committed_offset = max(log.log_start_offset, cleaned_upto_offset)
+    commit = min(commit, log.last)
+    if commit.offset < committed_offset:
+        commit = log.position_at(committed_offset)
+    return Checkpoint(term, voted_for, commit, log.image(), moves)
+
+
+def _replay_marker(log: ReplicaLog, marker: Marker) -> None:
+    if marker.epoch <= log.last.epoch or marker.start_offset != log.end_offset:
+        raise ReplayError(f"marker of epoch {marker.epoch} at {marker.start_offset} behind {log.last}")
+    log.append_marker(marker)
+
+
+def _replay_batches(log: ReplicaLog, batches: tuple[Batch, ...]) -> None:
+    first = batches[0]
+    if first.epoch != log.last.epoch or first.base_offset != log.end_offset:
+        raise ReplayError(f"batch of epoch {first.epoch} at {first.base_offset} behind {log.last}")
+    log.append_batches(batches)

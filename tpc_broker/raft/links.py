@@ -1,0 +1,100 @@
+"""Links to the cores of other nodes: who was heard lately, under which boot id, and how much is under way.
+
+Theory of operation
+-------------------
+Groups are many and links are few, so whatever costs per time is the links': a heartbeat of each link every 100 ms,
+and one look at each link per tick. A group asks its leader's link whether the leader is *fresh* (rules 3.5): heard
+within 1-1.5 s, and under the boot id under which this leader was accepted. A core restarts in less than that and has
+forgotten whom it led, so without the boot id its groups would follow a leader that does not know it for ever.
+
+A heartbeat vouches for the core and not for a group: a leader that gives a group up says so (`Resign`), and heartbeats
+repeat it for `resign_repeat_ms`, which is longer than it takes a link to be called silent: either the news arrives,
+or the silence does the same.
+
+Frames of an earlier start of a core may arrive after those of a later one, also at a core that has just started
+itself and remembers nothing. So boot ids rise from start to start, and a lower one than was heard neither refreshes
+the link nor looks like one more start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tpc_broker.raft.items import Address, GroupId
+    from tpc_broker.raft.settings import Settings
+
+
+def jitter(below: int, *parts: int) -> int:
+    """A number in [0, below) that is the same for the same parts, and as good as chance for others."""
+    mixed = 0
+    for part in parts:  # a multiplicative hash, one round per part
+        mixed = (mixed ^ part) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+        mixed ^= mixed >> 29
+    return mixed % below if below > 0 else 0
+
+
+@dataclass(frozen=True)
+class LinkStatistics:
+    address: Address
+    boot_id: int | None
+    is_fresh: bool
+    inflight_bytes: int
+    boots_seen: int
+
+
+class Link:
+    """What one core knows of another."""
+
+    __slots__ = (
+        "address",
+        "boot_id",
+        "heard_ms",
+        "inflight_bytes",
+        "inflight_bytes_max",
+        "next_heartbeat_ms",
+        "number",
+        "silent_after_ms",
+        "starts_seen",
+        "waiting",
+        "was_fresh",
+    )
+
+    def __init__(self, address: Address, settings: Settings, own_boot_id: int, now_ms: int) -> None:
+        self.address = address
+        self.boot_id: int | None = None
+        self.starts_seen = 0
+        self.heard_ms: int | None = None
+        self.silent_after_ms = settings.link_silent_ms + jitter(settings.link_silent_jitter_ms, own_boot_id, *address)
+        self.was_fresh = False
+        self.next_heartbeat_ms = now_ms
+        self.number = 0
+        self.inflight_bytes = 0
+        self.inflight_bytes_max = settings.link_inflight_bytes_max
+        self.waiting: dict[GroupId, None] = {}
+        """Groups that have something to send and found no room."""
+
+    def is_fresh(self, now_ms: int) -> bool:
+        return self.heard_ms is not None and now_ms - self.heard_ms < self.silent_after_ms
+
+    @property
+    def silent_at_ms(self) -> int | None:
+        """When it will be called silent; None if it is already."""
+        return self.heard_ms + self.silent_after_ms if self.was_fresh and self.heard_ms is not None else None
+
+    def has_room(self) -> bool:
+        return self.inflight_bytes < self.inflight_bytes_max
+
+    def hear(self, boot_id: int, now_ms: int) -> bool:
+        """A frame has come. True if its sender has started anew since the last one."""
+        if self.boot_id is not None and boot_id < self.boot_id:
+            return False
+        started = self.boot_id is not None and boot_id != self.boot_id
+        self.starts_seen += boot_id != self.boot_id
+        self.boot_id = boot_id
+        self.heard_ms = now_ms
+        return started
+
+    def statistics(self, now_ms: int) -> LinkStatistics:
+        return LinkStatistics(self.address, self.boot_id, self.is_fresh(now_ms), self.inflight_bytes, self.starts_seen)

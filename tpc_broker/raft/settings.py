@@ -1,0 +1,62 @@
+"""Times and bounds of replication, with the relations between them. A test may choose others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tpc_broker.limits import MIB
+
+PEERS_MAX: Final = 6
+"""Voters, old and new, and learners of a group beside its leader: the rows of the table that C keeps."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All in milliseconds, bytes or messages, as the names say."""
+
+    heartbeat_ms: int = 100
+    link_silent_ms: int = 1_000
+    """A link that was not heard for so long, and a jitter up to the next, is not fresh: its leaders may be replaced."""
+    link_silent_jitter_ms: int = 20
+    """Small: followers that find a leader silent at different times refuse each other until the last has found it."""
+    notice_ms: int = 50
+    """Between the silence and the first campaign, so that the other followers have noticed it too."""
+    rank_delay_ms: int = 50
+    """The voters of a group whose leader is gone stand one after the other, so that votes do not split."""
+    election_timeout_ms: int = 1_000
+    """A campaign without result is given up after this and a jitter up to as much again."""
+    commit_silence_ms: int = 5
+    """A commit rides on the next items; alone it leaves after this."""
+    resend_ms: int = 300
+    """What was sent and not answered is tried again; only groups with something under way ask for it."""
+    resign_repeat_ms: int = 3_000
+    """Heartbeats repeat a resignation for so long: until the link is silent or the news has arrived."""
+    journal_stall_ms: int = 5_000
+    """No completion for so long with something queued: the core leads nothing any more."""
+    change_timeout_ms: int = 10_000
+    """The joint term is not committed after so long: the leader that began it goes back, if the old voters let it."""
+    inflight_messages_max: int = 256
+    """AppendEntries to one peer of a group without an answer."""
+    inflight_bytes_max: int = 4 * MIB
+    """The same, in bytes."""
+    link_inflight_bytes_max: int = 64 * MIB
+    """Over all groups of a link."""
+    append_items_max: int = 1_024
+    append_bytes_max: int = MIB
+    """One AppendEntries; a single batch may be larger."""
+    uncommitted_bytes_max: int = 16 * MIB
+    """Above it a leader refuses proposals: memory and journal would have to hold them until a quorum comes back."""
+    caught_up_bytes: int = MIB
+    """A learner this close to the leader's end counts as one that can vote soon ..."""
+    caught_up_ms: int = 1_000
+    """... and so does one whose last round took no longer: under full load nobody is ever within so few bytes."""
+    peers_max: int = PEERS_MAX
+
+    def __post_init__(self) -> None:
+        assert self.link_silent_ms >= 5 * self.heartbeat_ms, "a late heartbeat is not a death"
+        assert self.rank_delay_ms > self.link_silent_jitter_ms, "ranks stand in their order"
+        assert self.notice_ms >= self.link_silent_jitter_ms, "who stands first is not refused by who notices last"
+        assert self.resign_repeat_ms > self.link_silent_ms + self.link_silent_jitter_ms, "heard, or the link is silent"
+        assert self.append_bytes_max <= self.inflight_bytes_max <= self.link_inflight_bytes_max, "one message must fit"
+        assert self.peers_max <= PEERS_MAX, "C has so many rows"
