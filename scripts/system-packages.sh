@@ -3,10 +3,11 @@
 # Asks for nothing when all are there. Uses sudo when not root; where it may not, prints the exact command.
 set -euo pipefail
 
+optional=()  # what tests are skipped without; a failure to install it breaks nothing
 packages=(python3-venv python3-dev gcc libc6-dev liburing-dev)
 case "${1:-run}" in
   run)  ;;
-  test) packages+=(kcat default-jre-headless maven e2fsprogs) ;;
+  test) packages+=(kcat default-jre-headless maven e2fsprogs); optional=(clang libbpf1) ;;
   *)    echo "usage: $0 [run|test]" >&2; exit 2 ;;
 esac
 
@@ -20,28 +21,41 @@ present() {
     default-jre-headless) command -v java >/dev/null ;;
     maven)                command -v mvn >/dev/null ;;
     kcat)                 command -v kcat >/dev/null ;;
+    clang)                command -v clang >/dev/null ;;
     *)                    dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed' ;;
   esac
 }
 
-missing=()
+missing=() wanted=()
 for package in "${packages[@]}"; do
   present "$package" || missing+=("$package")
 done
-[ ${#missing[@]} -eq 0 ] && exit 0
+for package in "${optional[@]}"; do
+  present "$package" || wanted+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && [ ${#wanted[@]} -eq 0 ] && exit 0
 
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
   # sudo is used when it needs no password, or when somebody is there to type it.
   if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
     as_root=(sudo)
+  elif [ ${#missing[@]} -eq 0 ]; then
+    exit 0
   else
     echo "Missing system packages. Run this as root, then try again:" >&2
     echo "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}" >&2
     exit 1
   fi
 fi
-echo "Installing system packages: ${missing[*]}"
-"${as_root[@]}" apt-get update -qq
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends)
+if [ ${#missing[@]} -gt 0 ]; then
+  echo "Installing system packages: ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" "${install[@]}" "${missing[@]}" >/dev/null
+fi
+if [ ${#wanted[@]} -gt 0 ]; then
+  echo "Installing system packages, for tests that are skipped without: ${wanted[*]}"
+  { "${as_root[@]}" timeout 30 apt-get update -qq && "${as_root[@]}" timeout 90 "${install[@]}" "${wanted[@]}" >/dev/null; } ||
+    echo "Not installed: ${wanted[*]}" >&2
+fi

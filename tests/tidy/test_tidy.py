@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "tpc_broker"
 FOUNDATION = {"model", "limits", "errors", "error_codes"}
+LINKED = ("routing", "ebpf")
+"""Folders at the top level that are parts of the package."""
 NATIVE_BYTES = {"native_bytes", "_bytes"}
 NATIVE_COLUMNS = NATIVE_BYTES | {"native_columns"}
 
@@ -18,6 +20,7 @@ ALLOWED = {
     "kafka": FOUNDATION | NATIVE_BYTES,
     "log": FOUNDATION | NATIVE_BYTES,
     "routing": FOUNDATION,
+    "ebpf": set(),
     "metadata": FOUNDATION | {"routing"},
     "raft": FOUNDATION,
     "swim": FOUNDATION,
@@ -56,8 +59,8 @@ def sources() -> list[Path]:
 
 def room_of(path: Path) -> str | None:
     parts = path.relative_to(ROOT).parts
-    if parts[0] == "routing":
-        return "routing"
+    if parts[0] in LINKED:
+        return parts[0]
     if parts[0] != "tpc_broker" or (len(parts) == 2 and parts[1] == "__init__.py"):
         return None
     return parts[1].removesuffix(".py")
@@ -66,7 +69,7 @@ def room_of(path: Path) -> str | None:
 def imports_of(path: Path) -> list[tuple[int, str]]:
     """Line and dotted name of everything a file imports; relative imports are made absolute."""
     package = list(path.relative_to(ROOT).parts[:-1])
-    if package and package[0] == "routing":
+    if package and package[0] in LINKED:
         package = ["tpc_broker", *package]
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
@@ -141,7 +144,7 @@ def test_the_words_of_other_systems_are_not_used() -> None:
 
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
-    parts = ("tpc_broker", *parts) if parts[0] == "routing" else parts
+    parts = ("tpc_broker", *parts) if parts[0] in LINKED else parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -153,7 +156,7 @@ def test_every_module_is_imported_by_something() -> None:
         for _line, name in imports_of(path):
             parts = name.split(".")
             used.update(".".join(parts[:count]) for count in range(1, len(parts) + 1))
-    modules = {module_name(path) for path in sources() if path.relative_to(ROOT).parts[0] in ("tpc_broker", "routing")}
+    modules = {module_name(path) for path in sources() if path.relative_to(ROOT).parts[0] in ("tpc_broker", *LINKED)}
     runnable = {module_name(path) for path in sources() if "__main__" in path.read_text()}
     runnable |= {name.rpartition(".")[0] for name in runnable}
     assert sorted(modules - used - started - runnable - {"tpc_broker"}) == []
