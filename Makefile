@@ -1,7 +1,8 @@
 # make run    everything from a fresh machine to a running broker on 127.0.0.1:9092, data in ./data
 # make test   the tests, with their own set-up
 # make build  the set-up without the start
-# make lint   ruff and mypy
+# make lint   ruff, mypy, and the format of the C
+# make format   puts the C into its format
 # make sim    the simulators: fixed seeds, then fresh ones for two minutes in all; SEED=… STEPS=… repeats one run
 # make sim-long   small cases without gaps, up to STATES states; then fresh seeds for HOURS=8, failures passed over
 # make bench  every bar, in about ten minutes, beside the peers that this machine has; the report lands in docs/benchmarks
@@ -11,7 +12,8 @@
 PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
-NATIVE  := $(shell find native -name '*.c' -o -name '*.h' -o -name '*.py')
+NATIVE  := $(shell find native ebpf/programs -name '*.c' -o -name '*.h' -o -name '*.py')
+C_FILES := $(shell find native ebpf/programs -name '*.c' -o -name '*.h')
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --editable
 SOURCES := pyproject.toml setup.py $(NATIVE)
 STATES  ?= 3000000
@@ -24,7 +26,7 @@ HOURS   ?= 8
 SIM     := $(BIN)/python -m tests.simulator $(if $(STEPS),--steps $(STEPS)) $(if $(ONLY),--only $(ONLY))
 EXPLORE := $(BIN)/python -m tests.raft.explore --states $(STATES)
 
-.PHONY: run test build lint sim sim-long bench demo clean
+.PHONY: run test build lint format sim sim-long bench demo clean
 
 run: $(BIN)/.built
 	@echo "Starting on $(LISTEN) with data in $(DATA). Talk to it from another terminal, for example with kcat:"
@@ -41,6 +43,10 @@ test: $(BIN)/.built-test
 lint: $(BIN)/.built-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+
+format: $(BIN)/.built-test
+	$(BIN)/clang-format -i $(C_FILES)
 
 sim: $(BIN)/.built-test
 	@$(SIM) $(if $(SEED),--seed $(SEED),--seconds $(SECONDS)) $(ARGS)
@@ -75,12 +81,12 @@ $(BIN)/.system-test: $(BIN)/.system scripts/system-packages.sh
 	@touch $@
 
 $(BIN)/.built: $(BIN)/.system $(SOURCES)
-	@echo "Building ..."
+	@echo "Building: pip fetches what is needed into $(VENV), then two C extensions are compiled. A minute or two, this once."
 	@$(INSTALL) .
 	@touch $@
 
 $(BIN)/.built-test: $(BIN)/.system-test $(SOURCES)
-	@echo "Building, with what the tests need ..."
+	@echo "Building, with what the tests need: pip fetches it into $(VENV), then two C extensions are compiled ..."
 	@$(INSTALL) '.[test,lint,spark]'
 	@touch $(BIN)/.built $@
 

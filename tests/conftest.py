@@ -6,15 +6,21 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.support.tls_proxy import make_certificates
 from tpc_broker.runtime.ring import Ring, RingUnavailable
+
+pytest_plugins = ["tests.support.kept_files", "tests.support.mutants"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=25, help="how often the crash test kills the broker (default 25)")
     parser.addoption("--kill-seconds", type=float, default=1e9, help="kill no more after so long (default: no end)")
+    parser.addoption("--stops", type=int, default=0, help="how often brokers are stopped (default 50, bounded)")
     parser.addoption("--crash-seed", type=int, default=None, help="seed of the crash tests (default: a new one)")
+    parser.addoption("--all-points", action="store_true", help="disturb storage at every point, not at a few")
 
 
 def why_no_ring() -> str | None:
@@ -27,6 +33,23 @@ def why_no_ring() -> str | None:
 
 
 WHY_NO_RING = why_no_ring()
+
+
+def one_process_for(nodeid: str) -> str:
+    """What shares costly fixtures with this test: its module, or all of Spark."""
+    return "tests/spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
+
+
+class FixturesTogether(LoadFileScheduling):
+    """``-n 2 --dist loadfile``: what shares costly fixtures runs in one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return one_process_for(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    return FixturesTogether(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -35,5 +35,13 @@ class PartitionNotMadeError(PartitionOfflineError):
     """Its files could not be made now (no space, or the deleted topic's folder is still there); it is tried again."""
 
 
+class JournalStoppedError(PartitionOfflineError):
+    """The core is about to end, and its journal takes nothing more."""
+
+
+class MetadataUnreadableError(Exception):
+    """The cluster's metadata are gone or damaged: without them nothing is opened, and above all nothing is deleted."""
+
+
 class StorageFailedError(Exception):
     """A write or sync of a partition failed, or it was taken offline; the message says which and why."""

@@ -11,14 +11,16 @@ MIB = 1024 * KIB
 
 # Cores and the processes around them.
 CORES_MAX = 1024  # broker id = node * 1024 + core
-CORE_HEARTBEAT_MS = 500
+CORE_HEARTBEAT_MS = 500  # how often the supervisor looks
+CORE_BEAT_MS = 400  # how often a core's loop turns at least, and counts it
 CORE_HEARTBEAT_MISSED_MS = 15_000
 CORE_RESTART_DELAY_MS_MIN = 100
 CORE_RESTART_DELAY_MS_MAX = 5_000
 CORE_HEALTHY_MS = 10_000  # a core that served for so long begins with the least delay when it ends after all
 CORE_START_ATTEMPTS_MAX = 5  # before the first "ready"; later a core is restarted for ever
 CORE_DOWN_GRACE_MS = 1_000  # down for longer: its port accepts and closes, Metadata says LEADER_NOT_AVAILABLE
-DRAIN_DEADLINE_MS = 20_000
+DRAIN_DEADLINE_MS = 20_000  # the default of drain.deadline.ms
+DRAIN_DEADLINE_MS_MAX = 3_600_000
 DRAIN_HURRIED_MS = 1_000
 
 # Mailboxes between cores.
@@ -30,6 +32,7 @@ MAILBOX_CALL_TIMEOUT_MS = 30_000
 CONTROL_LINE_BYTES_MAX = 1 * MIB
 STATUS_ANSWER_MS = 1_000  # what a core has for telling its counters; one that is busy for longer is shown without
 STATUS_BACKLOG = 16
+ADMIN_CONNECTIONS_MAX = 16
 
 # Connections of one core.
 CONNECTIONS_MAX = 20_000
@@ -50,12 +53,13 @@ SWIM_CLUSTER_BYTES_MAX = 64
 SWIM_RELAYS_MAX = 1_024  # pings under way for others
 
 # The log.
-JOURNAL_BLOCK_BYTES = 4 * KIB
+BLOCK_BYTES = 4 * KIB  # of the journal, and of what is written past the page cache
+JOURNAL_REGION_BLOCK_FIRST = 2  # behind the superblocks
 JOURNAL_BYTES_MAX = 256 * MIB
 JOURNAL_COMMIT_BYTES_MAX = 8 * MIB
-TAIL_CACHE_BYTES = 256 * MIB
-TAIL_CACHE_BYTES_FIRST = 32 * MIB
-"""As long as no reader comes too late for memory: then it doubles, up to the above."""
+CACHE_BYTES_SURE = 32 * MIB
+"""Of what is in segments already, kept by a core for its readers however short the machine's memory is."""
+BYTES_WITHOUT_BOUND = 2**62
 WRITE_BEHIND_BYTES_MAX = 4 * MIB
 DISK_HEADROOM_BYTES = 16 * MIB
 """Clients' records leave so much of the file system free (at most a sixteenth of it), because what was admitted still
@@ -63,7 +67,10 @@ needs indexes, snapshots and checkpoints, and deletions need the metadata log.""
 FETCH_RESPONSE_BYTES_MAX = 55 * MIB
 
 # The loop.
-STALL_MS = 10
+STALL_MS = 10  # counted
+STALL_LOG_MS = 300  # logged: other cores and clients notice
+
+LISTENERS_MAX = 16  # of a broker; each has a socket a core
 
 # Log lines of one kind (one peer, one reason).
 LOG_LINES_BURST = 5
@@ -71,11 +78,12 @@ LOG_LINES_PERIOD_S = 1.0
 LOG_KEYS_MAX = 10_000
 
 assert CORE_HEARTBEAT_MISSED_MS > 10 * CORE_HEARTBEAT_MS, "a busy core must not be taken for a dead one"
+assert CORE_BEAT_MS < CORE_HEARTBEAT_MS, "a core that is well is never silent at a look that is on time"
+assert STALL_MS < STALL_LOG_MS < CORE_HEARTBEAT_MS, "routine is not logged, and what is goes before the watcher"
 assert CORE_RESTART_DELAY_MS_MIN < CORE_RESTART_DELAY_MS_MAX, "back-off grows"
 assert CORE_HEALTHY_MS > CORE_RESTART_DELAY_MS_MAX, "a core that only ever crashes must reach the longest delay"
 assert JOURNAL_COMMIT_BYTES_MAX * 8 <= JOURNAL_BYTES_MAX, "a commit is a small part of the journal, or recycling stalls"
-assert JOURNAL_COMMIT_BYTES_MAX % JOURNAL_BLOCK_BYTES == 0, "commits are whole blocks"
+assert JOURNAL_COMMIT_BYTES_MAX % BLOCK_BYTES == 0, "commits are whole blocks"
 assert CORE_BUDGET_BYTES >= REQUEST_BYTES_MAX * 2, "one largest request must not starve all others"
-assert TAIL_CACHE_BYTES <= CORE_BUDGET_BYTES, "the cache is part of the budget"
 assert SWIM_DATAGRAM_BYTES_MAX >= 2 * SWIM_INFO_TEXT_BYTES_MAX, "a node's information fits beside any header"
 assert SWIM_FRAME_BYTES_MAX >= 8 * SWIM_DATAGRAM_BYTES_MAX, "any update fits into a frame"

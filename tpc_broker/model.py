@@ -70,6 +70,12 @@ def broker_id_of(node: NodeId, core: CoreId) -> BrokerId:
     return BrokerId(node * CORES_PER_NODE_MAX + core)
 
 
+def shared_broker_id_of(node: NodeId) -> BrokerId:
+    """The broker id of a whole node, to clients of a listener that all its cores share."""
+    assert 0 <= node <= NODE_ID_MAX, node
+    return BrokerId(node)
+
+
 def node_of(broker: BrokerId) -> NodeId:
     """The node a broker id belongs to."""
     return NodeId(broker // CORES_PER_NODE_MAX)

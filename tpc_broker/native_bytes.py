@@ -1,12 +1,12 @@
 """The Python face of the byte helpers in C (``native/bytes``): checksums, and where sound batches end.
 
 Everything here is synchronous, takes bytes-like objects, and is safe with hostile input: what is malformed is an
-answer, never a crash. Nothing keeps a reference to its arguments beyond the call.
+answer, never a crash. Nothing but `pinned` keeps a reference to its arguments beyond the call.
 
 ``ffi`` and ``lib`` are the raw extension, for callers that keep C structures.
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tpc_broker._bytes import ffi as ffi  # noqa: PLC0414 (both are offered to callers, see above)
 from tpc_broker._bytes import lib as lib  # noqa: PLC0414
@@ -14,10 +14,26 @@ from tpc_broker._bytes import lib as lib  # noqa: PLC0414
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
+_BYTES = ffi.typeof("uint8_t *")
+
+
+def pinned(data: Any, *, writable: bool = False) -> tuple[Any, int, object]:
+    """A pointer to the bytes of a buffer, how many they are, and what has to be held as long as C may look at them.
+
+    What `ffi.from_buffer` makes is for the arguments of a call, and never kept: Python before 3.12.7 crashes when it
+    collects a cycle with such an object and a memoryview that it was made of (gh-77894), and the traceback of an
+    exception that was put by is such a cycle. `BufferError`: the bytes do not lie in a row, or cannot be written to.
+    """
+    view = memoryview(data)
+    given = ffi.from_buffer(view, require_writable=writable)
+    pointer = ffi.cast(_BYTES, given)
+    ffi.release(given)
+    return pointer, view.nbytes, view
+
+
 def crc32c(data: Buffer, crc: int = 0) -> int:
     """CRC-32C of ``data``, continuing from ``crc``."""
-    view = ffi.from_buffer(data)
-    return int(lib.tpc_crc32c(crc, view, len(view)))
+    return int(lib.tpc_crc32c(crc, ffi.from_buffer(data), memoryview(data).nbytes))
 
 
 def find_batches_end(data: Buffer, next_offset: int) -> tuple[int, int]:
@@ -26,7 +42,6 @@ def find_batches_end(data: Buffer, next_offset: int) -> tuple[int, int]:
     """
     state = ffi.new("tpc_scan_state *")
     state.next_offset = next_offset
-    view = ffi.from_buffer("uint8_t[]", data)
     flags = lib.TPC_SCAN_CHECK_CRC | lib.TPC_SCAN_ALLOW_GAPS
-    lib.tpc_batch_scan(view, len(view), flags, state, ffi.NULL, 0)
+    lib.tpc_batch_scan(ffi.from_buffer(data), memoryview(data).nbytes, flags, state, ffi.NULL, 0)
     return int(state.position), int(state.next_offset)

@@ -131,8 +131,7 @@ class ColumnBuilder:
         """Take whole batches from ``position`` on: rows of [first_offset, end_offset). Stops as `Stop` says."""
         walk = ffi.new("tpc_columns_walk *")
         walk.position, walk.first_offset, walk.end_offset, walk.next_offset = position, first_offset, end_offset, -1
-        view = ffi.from_buffer(data)
-        lib.tpc_columns_append_batches(self._columns, view, len(view), walk)
+        lib.tpc_columns_append_batches(self._columns, ffi.from_buffer(data), memoryview(data).nbytes, walk)
         return Walk(Stop(walk.stop), int(walk.position), int(walk.next_offset))
 
     def append_records(self, batch: Any, records: Any, first_offset: int, end_offset: int) -> bool:
@@ -141,10 +140,12 @@ class ColumnBuilder:
         ``batch`` begins with the batch's header. `ValueError`: malformed records.
         """
         header = ffi.new("tpc_batch_header *")
-        view, unpacked = ffi.from_buffer(batch), ffi.from_buffer(records)
-        if lib.tpc_batch_header_read(view, len(view), header) < 0:
+        if lib.tpc_batch_header_read(ffi.from_buffer(batch), memoryview(batch).nbytes, header) < 0:
             raise ValueError("no whole record batch of magic 2 begins here")
-        result = lib.tpc_columns_append(self._columns, header, unpacked, len(unpacked), first_offset, end_offset)
+        size = memoryview(records).nbytes
+        result = lib.tpc_columns_append(
+            self._columns, header, ffi.from_buffer(records), size, first_offset, end_offset
+        )
         if result == -_ENOSPC:
             return False
         if result < 0:

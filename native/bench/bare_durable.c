@@ -7,7 +7,7 @@
  *   none      answered at once, nothing is written
  *   twice     dsync, and every byte once more behind it into files of 1 GiB, as segments are: through the page cache
  *   direct    the same with O_DIRECT
- *   straight  every commit is written once, to those files, with O_DIRECT + RWF_DSYNC; then a block to FILE, as an entry that
+ *   in_place  every commit is written in place, to those files, with O_DIRECT + RWF_DSYNC; then a block to FILE, as an entry that
  *             names it would be; then it is answered
  *
  * Takes Produce requests of version 9 with one topic and one partition (anything else ends it), checks the CRC of the batch,
@@ -34,12 +34,12 @@
 
 enum { CONNECTIONS_MAX = 4096, RECEIVE_BYTES = 1 << 16, BLOCK_BYTES = 4096, COMMITS = 4, WAITING_MAX = 65536 };
 enum { ANSWER_BYTES_MAX = 128, OUT_BYTES = 1 << 18 };
-enum { KIND_ACCEPT, KIND_RECEIVE, KIND_SEND, KIND_COMMIT, KIND_BEHIND, KIND_STRAIGHT };
+enum { KIND_ACCEPT, KIND_RECEIVE, KIND_SEND, KIND_COMMIT, KIND_BEHIND, KIND_IN_PLACE };
 enum { BEHIND_FILES = 4 };
 static const uint64_t JOURNAL_BYTES = 256u << 20, COMMIT_BYTES = 32u << 20, BEHIND_BYTES = 1u << 30;
 
-enum mode { MODE_DSYNC, MODE_NONE, MODE_TWICE, MODE_DIRECT, MODE_STRAIGHT };
-static const char *const mode_names[] = {"dsync", "none", "twice", "direct", "straight"};
+enum mode { MODE_DSYNC, MODE_NONE, MODE_TWICE, MODE_DIRECT, MODE_IN_PLACE };
+static const char *const mode_names[] = {"dsync", "none", "twice", "direct", "in_place"};
 
 typedef struct {
     int fd;
@@ -78,7 +78,7 @@ static const char *journal_path;
 static int journal_fd = -1, listening_fd;
 static int behind_fds[BEHIND_FILES] = {-1, -1, -1, -1}; /* the newest is behind_fds[behind_number % BEHIND_FILES] */
 static unsigned behind_number;
-static uint64_t journal_place, behind_place;
+static uint64_t journal_position, behind_position;
 
 static void fail(const char *what, int error) {
     fprintf(stderr, "bare_durable: %s: %s\n", what, strerror(error));
@@ -139,7 +139,7 @@ static bool parse(const uint8_t *frame, size_t frame_bytes, waiting_answer *out,
     reader in = {frame + 8, frame + frame_bytes};
     if (frame_bytes < 40 || frame[1] != 0 || frame[3] != 9) return false;
     in.at += 2 + (uint16_t)(frame[8] << 8 | frame[9]) + 1; /* client id, tags */
-    in.at += 1 + 2 + 4;                                     /* transactional id, acks, time-out */
+    in.at += 1 + 2 + 4;                                    /* transactional id, acks, time-out */
     const uint8_t *topics = in.at;
     if (in.at >= in.end || read_varint(&in) != 2) return false;
     uint32_t name = read_varint(&in);
@@ -154,9 +154,9 @@ static bool parse(const uint8_t *frame, size_t frame_bytes, waiting_answer *out,
     memcpy(at, frame + 4, 4);
     at[4] = 0;
     memcpy(at += 5, topics, copied);
-    memset(at += copied, 0, 10); /* error, base offset */
-    memset(at += 10, 0xff, 8);   /* append time */
-    memset(at += 8, 0, 8);       /* log start */
+    memset(at += copied, 0, 10);                        /* error, base offset */
+    memset(at += 10, 0xff, 8);                          /* append time */
+    memset(at += 8, 0, 8);                              /* log start */
     const uint8_t rest[] = {1, 0, 0, 0, 0, 0, 0, 0, 0}; /* record errors, no message, tags twice, throttle time, tags */
     memcpy(at += 8, rest, sizeof rest);
     out->bytes = (uint32_t)(at + sizeof rest - out->data);
@@ -226,28 +226,29 @@ static void open_behind(void) {
     snprintf(path, sizeof path, "%s.behind.%u", journal_path, behind_number);
     int fd = open(path, flags, 0600);
     if (fd < 0) fail(path, errno);
-    if (fallocate(fd, mode == MODE_TWICE ? FALLOC_FL_KEEP_SIZE : 0, 0, (off_t)BEHIND_BYTES) < 0) fail("fallocate", errno);
+    if (fallocate(fd, mode == MODE_TWICE ? FALLOC_FL_KEEP_SIZE : 0, 0, (off_t)BEHIND_BYTES) < 0)
+        fail("fallocate", errno);
     behind_fds[behind_number % BEHIND_FILES] = fd;
-    behind_place = 0;
+    behind_position = 0;
 }
 
 static void write_behind(commit *at, unsigned kind, int flags) {
     uint64_t bytes = mode == MODE_TWICE ? at->bytes : at->written_bytes;
-    if (!behind_number || behind_place + bytes > BEHIND_BYTES) open_behind();
+    if (!behind_number || behind_position + bytes > BEHIND_BYTES) open_behind();
     struct io_uring_sqe *sqe = entry(kind, 0);
-    io_uring_prep_write(sqe, behind_fds[behind_number % BEHIND_FILES], at->data, (unsigned)bytes, behind_place);
+    io_uring_prep_write(sqe, behind_fds[behind_number % BEHIND_FILES], at->data, (unsigned)bytes, behind_position);
     sqe->rw_flags = flags;
     mark(sqe, kind, (uint64_t)(at - commits));
-    behind_place += bytes;
+    behind_position += bytes;
 }
 
 static void write_journal(commit *at, size_t bytes) {
-    if (journal_place + bytes > JOURNAL_BYTES) journal_place = 0;
+    if (journal_position + bytes > JOURNAL_BYTES) journal_position = 0;
     struct io_uring_sqe *sqe = entry(KIND_COMMIT, 0);
-    io_uring_prep_write(sqe, journal_fd, at->data, (unsigned)bytes, journal_place);
+    io_uring_prep_write(sqe, journal_fd, at->data, (unsigned)bytes, journal_position);
     sqe->rw_flags = RWF_DSYNC;
     mark(sqe, KIND_COMMIT, (uint64_t)(at - commits));
-    journal_place += bytes;
+    journal_position += bytes;
     at->journal_bytes = bytes;
 }
 
@@ -258,8 +259,8 @@ static void submit_commit(void) {
     if (following->uses) return;
     at->written_bytes = (at->bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
     at->uses = 1;
-    if (mode == MODE_STRAIGHT)
-        write_behind(at, KIND_STRAIGHT, RWF_DSYNC);
+    if (mode == MODE_IN_PLACE)
+        write_behind(at, KIND_IN_PLACE, RWF_DSYNC);
     else
         write_journal(at, at->written_bytes);
     if (mode == MODE_TWICE || mode == MODE_DIRECT) {
@@ -332,7 +333,7 @@ static void handle(const struct io_uring_cqe *cqe) {
         if (cqe->res <= 0) fail("the write behind", -cqe->res);
         commits[index].uses--;
         break;
-    case KIND_STRAIGHT:
+    case KIND_IN_PLACE:
         if (cqe->res != (int)commits[index].written_bytes) fail("a durable write", cqe->res < 0 ? -cqe->res : EIO);
         write_journal(&commits[index], BLOCK_BYTES);
         break;
@@ -354,7 +355,7 @@ static void open_journal(void) {
 static enum mode mode_of(const char *name) {
     for (unsigned index = 0; index < sizeof mode_names / sizeof *mode_names; index++)
         if (!strcmp(name, mode_names[index])) return (enum mode)index;
-    fail("usage: bare_durable PORT FILE dsync|none|twice|direct|straight [CPU]", EINVAL);
+    fail("usage: bare_durable PORT FILE dsync|none|twice|direct|in_place [CPU]", EINVAL);
     return MODE_NONE;
 }
 

@@ -51,7 +51,8 @@ int main(int count, char **arguments) {
         histogram_add(&latencies, (uint64_t)(now_ns() - before_ns));
     }
     int64_t before_ns = now_ns();
-    for (long chunk = 0; chunk < chunks; chunk++) write_durably(fd, data, CHUNK_BYTES, (off_t)(chunk % FILE_CHUNKS) * CHUNK_BYTES);
+    for (long chunk = 0; chunk < chunks; chunk++)
+        write_durably(fd, data, CHUNK_BYTES, (off_t)(chunk % FILE_CHUNKS) * CHUNK_BYTES);
     int64_t sequential_ns = now_ns() - before_ns;
     unlink(arguments[1]);
     printf("{\"writes\":%ld,\"sequential_bytes\":%" PRId64 ",\"sequential_ns\":%" PRId64 ",\"histogram\":", writes,

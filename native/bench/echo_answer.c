@@ -26,7 +26,8 @@ typedef struct {
 static echo *only;
 
 static void give_back(echo *at, uint16_t id) {
-    io_uring_buf_ring_add(at->entries, at->data + (size_t)id * BUFFER_BYTES, BUFFER_BYTES, id, io_uring_buf_ring_mask(BUFFERS), 0);
+    io_uring_buf_ring_add(at->entries, at->data + (size_t)id * BUFFER_BYTES, BUFFER_BYTES, id,
+                          io_uring_buf_ring_mask(BUFFERS), 0);
     io_uring_buf_ring_advance(at->entries, 1);
 }
 
@@ -64,7 +65,8 @@ int echo_answer_start(tpc_ring *ring) {
     size_t entries_bytes = BUFFERS * sizeof(struct io_uring_buf);
     only->entries = mmap(NULL, entries_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     only->data = malloc((size_t)BUFFERS * BUFFER_BYTES);
-    struct io_uring_buf_reg registration = {.ring_addr = (uintptr_t)only->entries, .ring_entries = BUFFERS, .bgid = GROUP};
+    struct io_uring_buf_reg registration = {
+        .ring_addr = (uintptr_t)only->entries, .ring_entries = BUFFERS, .bgid = GROUP};
     int result = io_uring_register_buf_ring(tpc_ring_raw(ring), &registration, 0);
     if (result < 0) return result;
     io_uring_buf_ring_init(only->entries);

@@ -128,6 +128,7 @@ int main(int count, char **arguments) {
     }
     qsort(samples, samples_count, sizeof *samples, by_value);
     printf("%llu %lld %u %u %llu\n", (unsigned long long)answers, (long long)(now - begin),
-           samples_count ? samples[samples_count / 2] : 0, samples_count ? samples[samples_count * 99 / 100] : 0, (unsigned long long)all_answers);
+           samples_count ? samples[samples_count / 2] : 0, samples_count ? samples[samples_count * 99 / 100] : 0,
+           (unsigned long long)all_answers);
     return 0;
 }

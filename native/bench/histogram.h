@@ -17,13 +17,13 @@ typedef struct {
     uint64_t counts[HISTOGRAM_BUCKETS];
 } histogram;
 
-static inline unsigned histogram_place(uint64_t value) {
+static inline unsigned histogram_bucket(uint64_t value) {
     if (value < 2 * HISTOGRAM_STEPS) return (unsigned)value;
     unsigned shift = 64 - (unsigned)__builtin_clzll(value) - 11;
     return shift * HISTOGRAM_STEPS + (unsigned)(value >> shift);
 }
 
-static inline void histogram_add(histogram *at, uint64_t value) { at->counts[histogram_place(value)]++; }
+static inline void histogram_add(histogram *at, uint64_t value) { at->counts[histogram_bucket(value)]++; }
 
 /* [[bucket, count], ...] of the buckets that are not empty. */
 static inline void histogram_print(const histogram *at, FILE *out) {

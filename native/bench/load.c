@@ -60,8 +60,8 @@ typedef struct {
 typedef struct {
     uint32_t address; /* as inet_addr() gives it */
     uint32_t port;
-    uint32_t preamble, blob_first, blobs_count, offset_place;
-    uint32_t protocol, pair, session_place, reserved; /* session_place: 0 without sessions */
+    uint32_t preamble, blob_first, blobs_count, offset_position;
+    uint32_t protocol, pair, session_position, reserved; /* session_position: 0 without sessions */
     int64_t offset_first, offset_end;
 } plan_connection;
 
@@ -74,9 +74,9 @@ typedef struct {
     plan_connection plan;
     int fd;
     unsigned depth, under_way, answers_missing, next_blob, iov_count;
-    uint64_t sent;           /* requests of this connection */
-    uint64_t head;           /* answered ones: times[head % depth] is the oldest under way */
-    int64_t *times;          /* intended send times */
+    uint64_t sent;  /* requests of this connection */
+    uint64_t head;  /* answered ones: times[head % depth] is the oldest under way */
+    int64_t *times; /* intended send times */
     bool sending, finished;
     uint8_t *received;
     size_t received_bytes, received_room, wanted_bytes;
@@ -124,7 +124,8 @@ static void read_plan(const char *path) {
     if (plan.depth < 1 || plan.depth > DEPTH_MAX || plan.answers_per_request < 1) fail("the plan's numbers", EINVAL);
     connections = allocate(plan.connections, sizeof *connections);
     for (uint32_t index = 0; index < plan.connections; index++)
-        if (fread(&connections[index].plan, sizeof(plan_connection), 1, file) != 1) fail("the plan's connections", EINVAL);
+        if (fread(&connections[index].plan, sizeof(plan_connection), 1, file) != 1)
+            fail("the plan's connections", EINVAL);
     blobs = allocate(plan.blobs, sizeof *blobs);
     for (uint32_t index = 0; index < plan.blobs; index++) {
         blob *at = &blobs[index];
@@ -200,13 +201,13 @@ static int64_t intended_ns(const connection *at, uint64_t number) {
 static void put_fetch(connection *at) {
     bool is_whole = !at->session || at->offset != at->offset_named || !at->templates[FETCH_UNCHANGED].size;
     blob *from = &at->templates[is_whole ? FETCH_WHOLE : FETCH_UNCHANGED];
-    if (at->plan.session_place) {
+    if (at->plan.session_position) {
         uint32_t session[] = {htobe32(at->session), htobe32(at->session_epoch)};
-        memcpy(from->bytes + at->plan.session_place, session, sizeof session);
+        memcpy(from->bytes + at->plan.session_position, session, sizeof session);
     }
     if (is_whole) {
         uint64_t offset = htobe64((uint64_t)at->offset);
-        memcpy(from->bytes + at->plan.offset_place, &offset, 8);
+        memcpy(from->bytes + at->plan.offset_position, &offset, 8);
         at->offset_named = at->offset;
     }
     at->iov[at->iov_count++] = (struct iovec){from->bytes, from->size};
@@ -293,7 +294,7 @@ static void count_arrivals(const connection *at, int64_t next, int64_t now) {
 }
 
 static void count_fetched(connection *at, const answer *got, int64_t now) {
-    if (at->plan.session_place) {
+    if (at->plan.session_position) {
         if (!at->session_epoch) at->session = got->session;
         at->session_epoch = at->session ? at->session_epoch + 1 : 0;
     }
@@ -418,7 +419,8 @@ static bool all_done(int64_t now) {
 static uint64_t unsent(int64_t now) {
     uint64_t count = 0;
     for (uint32_t index = 0; plan.rate > 0 && index < plan.senders; index++)
-        for (uint64_t number = connections[index].sent; intended_ns(&connections[index], number) < measure_to_ns; number++)
+        for (uint64_t number = connections[index].sent; intended_ns(&connections[index], number) < measure_to_ns;
+             number++)
             count += !has_stopped(&connections[index], now);
     return count;
 }
@@ -456,8 +458,8 @@ static void print_result(int64_t used_ns) {
     printf("{\"requests\":%" PRIu64 ",\"requests_all\":%" PRIu64 ",\"unanswered\":%" PRIu64 ",\"elapsed_ns\":%" PRId64
            ",\"cpu_ns\":%" PRId64 ",\"run_ns\":%" PRId64 ",\"bytes\":%" PRIu64 ",\"bytes_all\":%" PRIu64
            ",\"records\":%" PRIu64 ",\"records_all\":%" PRIu64 ",\"histogram\":",
-           requests_measured, requests_all, under_way_all + unsent(now_ns()), end_ns - measure_from_ns, used_ns, now_ns() - start_ns,
-           bytes_measured, bytes_all, records_measured, records_all);
+           requests_measured, requests_all, under_way_all + unsent(now_ns()), end_ns - measure_from_ns, used_ns,
+           now_ns() - start_ns, bytes_measured, bytes_all, records_measured, records_all);
     histogram_print(&latencies, stdout);
     printf(",\"end_to_end\":");
     histogram_print(&end_to_end, stdout);
@@ -470,7 +472,7 @@ static void print_result(int64_t used_ns) {
 
 static int print_buckets(void) {
     uint64_t value;
-    while (scanf("%" SCNu64, &value) == 1) printf("%u\n", histogram_place(value));
+    while (scanf("%" SCNu64, &value) == 1) printf("%u\n", histogram_bucket(value));
     return 0;
 }
 

@@ -12,11 +12,11 @@ enum protocol { PROTOCOL_KAFKA_PRODUCE, PROTOCOL_REDIS, PROTOCOL_NATS, PROTOCOL_
 
 /* What one answer said. */
 typedef struct {
-    size_t bytes;      /* of the stream; 0: not whole yet */
-    size_t wanted;     /* room that the whole answer needs, when that is known */
-    int32_t error;     /* the server's error number, or -1 where it has only a text */
-    bool ignored;      /* belongs to no request */
-    bool ping;         /* wants "PONG" back (NATS) */
+    size_t bytes;        /* of the stream; 0: not whole yet */
+    size_t wanted;       /* room that the whole answer needs, when that is known */
+    int32_t error;       /* the server's error number, or -1 where it has only a text */
+    bool ignored;        /* belongs to no request */
+    bool ping;           /* wants "PONG" back (NATS) */
     int64_t first, next; /* fetch: offsets of the first record and after the last one, -1 without records */
     uint64_t records;    /* fetch: as the headers of its whole batches count them */
     uint64_t data_bytes; /* fetch: bytes of those batches */

@@ -34,7 +34,9 @@ static uint32_t read_varint(reader *in) {
     return value;
 }
 
-static void skip(reader *in, size_t bytes) { in->at += (size_t)(in->end - in->at) < bytes ? (size_t)(in->end - in->at) : bytes; }
+static void skip(reader *in, size_t bytes) {
+    in->at += (size_t)(in->end - in->at) < bytes ? (size_t)(in->end - in->at) : bytes;
+}
 
 static void skip_string(reader *in) {
     uint32_t size = read_varint(in);

@@ -117,7 +117,8 @@ static bool append_batch(tpc_columns *columns, const uint8_t *bytes, size_t byte
     return true;
 }
 
-void tpc_columns_append_batches(tpc_columns *columns, const uint8_t *bytes, size_t bytes_count, tpc_columns_walk *walk) {
+void tpc_columns_append_batches(tpc_columns *columns, const uint8_t *bytes, size_t bytes_count,
+                                tpc_columns_walk *walk) {
     walk->stop = TPC_COLUMNS_END;
     while (walk->position >= 0 && (size_t)walk->position < bytes_count &&
            append_batch(columns, bytes, bytes_count, walk)) {

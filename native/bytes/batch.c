@@ -137,7 +137,8 @@ static int check_header(const uint8_t *batch, size_t batch_bytes, const tpc_batc
     read_header(batch, header);
     if (computed_crc(batch, batch_bytes) != header->crc) return TPC_BATCH_BAD_CRC;
     if ((header->attributes & TPC_BATCH_COMPRESSION_MASK) > COMPRESSION_ZSTD) return TPC_BATCH_UNKNOWN_COMPRESSION;
-    if (header->records_count <= 0 || header->last_offset_delta != header->records_count - 1) return TPC_BATCH_BAD_COUNT;
+    if (header->records_count <= 0 || header->last_offset_delta != header->records_count - 1)
+        return TPC_BATCH_BAD_COUNT;
     if (header->attributes & TPC_BATCH_IS_CONTROL) return TPC_BATCH_CONTROL;
     if (header->producer_id > -1 && header->base_sequence < 0) return TPC_BATCH_BAD_SEQUENCE;
     return TPC_BATCH_OK;

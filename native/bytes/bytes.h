@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "facts.h"
+
 #include "cdef/10_version.h"
 #include "cdef/20_crc32c.h"
 #include "cdef/30_batch.h"
@@ -15,5 +17,7 @@
 #include "cdef/65_journal_runs.h"
 #include "cdef/70_segment.h"
 #include "cdef/70_arrow_columns.h"
+#include "cdef/80_link.h"
+#include "cdef/85_forwarded.h"
 
 #endif

@@ -70,6 +70,7 @@ static int add_run(tpc_journal_runs *runs, const tpc_journal_entry *entry, uint3
         .partition = entry->partition,
         .partition_number = *slot - 1,
         .kind = entry->kind,
+        .flags = entry->flags,
     };
     memcpy(run->topic_id, entry->topic_id, sizeof run->topic_id);
     runs->latest_runs[*slot - 1] = runs->runs_count++;
@@ -77,7 +78,8 @@ static int add_run(tpc_journal_runs *runs, const tpc_journal_entry *entry, uint3
 }
 
 static void keep_payload(tpc_journal_run *run, const tpc_journal_entry *entry, const uint8_t *payload) {
-    memcpy(run->payload, payload, entry->payload_bytes < sizeof run->payload ? entry->payload_bytes : sizeof run->payload);
+    memcpy(run->payload, payload,
+           entry->payload_bytes < sizeof run->payload ? entry->payload_bytes : sizeof run->payload);
 }
 
 static int add_entry(tpc_journal_runs *runs, const tpc_journal_entry *entry, const uint8_t *payload) {
@@ -111,8 +113,8 @@ static int add_entry(tpc_journal_runs *runs, const tpc_journal_entry *entry, con
     return 0;
 }
 
-int tpc_journal_runs_add(tpc_journal_runs *runs, const tpc_journal_entry *entries, uint32_t count,
-                         const uint8_t *bytes, uint64_t bytes_position) {
+int tpc_journal_runs_add(tpc_journal_runs *runs, const tpc_journal_entry *entries, uint32_t count, const uint8_t *bytes,
+                         uint64_t bytes_position) {
     for (uint32_t i = 0; i < count; i++) {
         int result = add_entry(runs, &entries[i], bytes + (entries[i].payload_position - bytes_position));
         if (result) return result;

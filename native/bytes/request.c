@@ -11,6 +11,7 @@
 
 enum { NEVER = 127, UNKNOWN = -1 };
 
+/* clang-format off */
 /* First flexible version by API key, as of Kafka 4.3. */
 static const int8_t flexible_from[TPC_API_KEYS_COUNT] = {
     /*  0 */ 9, 12, 6, 9, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, 8, 6,
@@ -24,6 +25,7 @@ static const int8_t flexible_from[TPC_API_KEYS_COUNT] = {
     /* 80 */ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     /* 90 */ 0, 0, 0,
 };
+/* clang-format on */
 
 bool tpc_api_flexible(int16_t api_key, int16_t api_version) {
     if (api_key < 0 || api_key >= TPC_API_KEYS_COUNT || flexible_from[api_key] == UNKNOWN) return false;
@@ -110,7 +112,8 @@ int tpc_request_header_decode(const uint8_t *frame, size_t frame_bytes, tpc_requ
     out->api_version = wire_read_i16(&reader);
     out->correlation_id = wire_read_i32(&reader);
     if (reader.bad) return -EBADMSG;
-    if (out->api_key < 0 || out->api_key >= TPC_API_KEYS_COUNT || flexible_from[out->api_key] == UNKNOWN) return -ENOSYS;
+    if (out->api_key < 0 || out->api_key >= TPC_API_KEYS_COUNT || flexible_from[out->api_key] == UNKNOWN)
+        return -ENOSYS;
     out->flexible = tpc_api_flexible(out->api_key, out->api_version);
     out->client_id = read_nullable_string(&reader, false, &out->client_id_bytes);
     skip_tagged(&reader, out->flexible);
@@ -260,8 +263,8 @@ static void read_fetch_topics(wire_reader *reader, int16_t version, tpc_fetch_re
     }
 }
 
-static void read_forgotten(wire_reader *reader, int16_t version, tpc_fetch_request *out,
-                           tpc_fetch_forgotten *forgotten, int forgotten_max) {
+static void read_forgotten(wire_reader *reader, int16_t version, tpc_fetch_request *out, tpc_fetch_forgotten *forgotten,
+                           int forgotten_max) {
     const bool flexible = version >= 12;
     int32_t topics_count = read_count(reader, flexible, 2);
     for (int32_t t = 0; t < topics_count && !reader->bad; t++) {

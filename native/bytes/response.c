@@ -80,7 +80,8 @@ static void put_endpoints(wire_writer *writer, const tpc_node_endpoint *endpoint
 
 static bool endpoints_fit(const tpc_node_endpoint *endpoints, int count) {
     for (int i = 0; i < count; i++)
-        if (endpoints[i].host_bytes < 0 || !string_fits(endpoints[i].host_bytes) || !string_fits(endpoints[i].rack_bytes))
+        if (endpoints[i].host_bytes < 0 || !string_fits(endpoints[i].host_bytes) ||
+            !string_fits(endpoints[i].rack_bytes))
             return false;
     return true;
 }
@@ -159,13 +160,14 @@ enum { PLAIN_BYTES = 64, PLAIN_NAME_BYTES_MAX = 126 };
 /* Nearly every answer: one partition, and nothing in it that varies in size but the topic's name. */
 static bool is_plain(int16_t version, const tpc_produce_result *result, int endpoints_count, size_t out_bytes) {
     return version >= PRODUCE_FLEXIBLE && result->record_errors_count == 0 && result->error_message_bytes == -1 &&
-           result->topic_name_bytes <= PLAIN_NAME_BYTES_MAX && result->topic_name_bytes >= -1 && result->leader_id == -1 &&
-           result->leader_epoch == -1 && endpoints_count <= 0 && out_bytes >= PLAIN_BYTES + PLAIN_NAME_BYTES_MAX;
+           result->topic_name_bytes <= PLAIN_NAME_BYTES_MAX && result->topic_name_bytes >= -1 &&
+           result->leader_id == -1 && result->leader_epoch == -1 && endpoints_count <= 0 &&
+           out_bytes >= PLAIN_BYTES + PLAIN_NAME_BYTES_MAX;
 }
 
 /* The same bytes as by put_produce_result() and what is around it. */
-static int64_t encode_plain(int16_t version, int32_t correlation_id, int32_t throttle_ms, const tpc_produce_result *result,
-                            uint8_t *out, uint32_t *place) {
+static int64_t encode_plain(int16_t version, int32_t correlation_id, int32_t throttle_ms,
+                            const tpc_produce_result *result, uint8_t *out, uint32_t *place) {
     uint8_t *at = out + 4;
     wire_set_u32(at, (uint32_t)correlation_id);
     at[4] = 0; /* no tags */
@@ -199,9 +201,8 @@ static int64_t encode_plain(int16_t version, int32_t correlation_id, int32_t thr
 }
 
 int64_t tpc_produce_encode(int16_t version, int32_t correlation_id, int32_t throttle_ms,
-                           const tpc_produce_result *results, int results_count,
-                           const tpc_node_endpoint *endpoints, int endpoints_count, uint8_t *out, size_t out_bytes,
-                           uint32_t *places) {
+                           const tpc_produce_result *results, int results_count, const tpc_node_endpoint *endpoints,
+                           int endpoints_count, uint8_t *out, size_t out_bytes, uint32_t *places) {
     if (version < TPC_PRODUCE_VERSION_MIN || version > TPC_PRODUCE_VERSION_MAX) return -EPROTONOSUPPORT;
     if (results_count == 1 && is_plain(version, results, endpoints_count, out_bytes))
         return encode_plain(version, correlation_id, throttle_ms, results, out, places);

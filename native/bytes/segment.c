@@ -94,10 +94,10 @@ static void add_to_producer(const tpc_batch_header *header, tpc_segment_producer
     slot->timestamp[at] = slot->last_timestamp = header->max_timestamp;
     slot->offset_delta[at] = header->last_offset_delta;
     /* Sequences wrap from 2^31-1 to 0; -1 says that there is none. */
-    slot->last_sequence[at] = header->base_sequence == -1
-                                  ? -1
-                                  : (int32_t)((uint32_t)header->base_sequence + (uint32_t)header->last_offset_delta) &
-                                        SEQUENCE_MASK;
+    slot->last_sequence[at] =
+        header->base_sequence == -1
+            ? -1
+            : (int32_t)((uint32_t)header->base_sequence + (uint32_t)header->last_offset_delta) & SEQUENCE_MASK;
     if ((header->attributes & TPC_BATCH_TRANSACTIONAL) && slot->transaction_first_offset == -1)
         slot->transaction_first_offset = header->base_offset;
 }
@@ -122,8 +122,11 @@ static int take(const tpc_batch_header *header, tpc_segment_state *state, output
 int tpc_segment_walk(const uint8_t *bytes, size_t bytes_count, tpc_segment_state *state, uint8_t *offset_entries,
                      uint8_t *time_entries, int32_t entries_max, tpc_segment_producer *producers,
                      int32_t producers_max) {
-    outputs out = {.offset_entries = offset_entries, .time_entries = time_entries, .entries_max = entries_max,
-                   .producers = producers, .producers_max = producers_max};
+    outputs out = {.offset_entries = offset_entries,
+                   .time_entries = time_entries,
+                   .entries_max = entries_max,
+                   .producers = producers,
+                   .producers_max = producers_max};
     if (state->place < 0 || (size_t)state->place > bytes_count || entries_max < 1 || producers_max < 1) return -EINVAL;
     state->offset_entries_made = state->time_entries_made = state->producers_count = 0;
     state->stop = TPC_SEGMENT_END;
@@ -135,7 +138,8 @@ int tpc_segment_walk(const uint8_t *bytes, size_t bytes_count, tpc_segment_state
         if (state->reason) break;
         if (header.base_offset < state->next_offset) { /* written before an earlier call failed */
             state->reason = TPC_BATCH_BAD_ORDER;
-            if (state->skipped_bytes != state->place || header.base_offset + header.last_offset_delta >= state->next_offset)
+            if (state->skipped_bytes != state->place ||
+                header.base_offset + header.last_offset_delta >= state->next_offset)
                 break;
             state->skipped_bytes += header.batch_bytes;
         } else {

@@ -2,18 +2,16 @@
  * Appends: from a validated batch to the journal and the tail, and what becomes of them.
  *
  * An append moves log_end_offset and the producer's state at once, so that the next one in the same turn follows it. It
- * leaves a tpc_undurable behind. When the journal says durable, high watermarks move and the records go, oldest first.
+ * leaves a tpc_undo_record behind. When the journal says durable, high watermarks move and the records go, oldest first.
  * When the journal fails, they are undone, newest first, which brings every end and every producer back to the durable
  * watermark; what was undone is remembered as a cut per partition, because its bytes may be on the disk all the same.
  */
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "journal_format.h"
-#include "fetch.h"
-#include "partition.h"
+#include "plane.h"
 
 /* ---- doing ---- */
 
@@ -33,63 +31,61 @@ static int stamp(const tpc_partition *partition, const tpc_append_batch *batch, 
     return result;
 }
 
-static void undurable_link(tpc_plane *plane, tpc_partition *partition, tpc_undurable *undurable) {
-    undurable->previous = plane->undurable_last;
-    undurable->next = NULL;
-    *(plane->undurable_last ? &plane->undurable_last->next : &plane->undurable_first) = undurable;
-    plane->undurable_last = undurable;
-    plane->undurable_count++;
+static void undo_link(tpc_plane *plane, tpc_partition *partition, tpc_undo_record *undo) {
+    undo->previous = plane->undo_last;
+    undo->next = NULL;
+    *(plane->undo_last ? &plane->undo_last->next : &plane->undo_first) = undo;
+    plane->undo_last = undo;
+    plane->undo_count++;
     partition->appends_undurable++;
-    partition->undurable_newest = undurable;
+    partition->undo_newest = undo;
 }
 
-static void undurable_free(tpc_plane *plane, tpc_undurable *undurable) {
-    if (undurable->producer)
-        tpc_pool_give(&plane->producer_states, undurable->producer);
-    tpc_pool_give(&plane->undurables, undurable);
+static void undo_free(tpc_plane *plane, tpc_undo_record *undo) {
+    if (undo->producer) tpc_pool_give(&plane->producer_states, undo->producer);
+    tpc_pool_give(&plane->undo_records, undo);
 }
 
 /* Memory for what it takes to undo an append: with the producer as it is now, if there is one. */
-static tpc_undurable *undurable_take(tpc_plane *plane, const tpc_partition *partition, const tpc_batch_header *header) {
-    tpc_undurable *undurable = tpc_pool_take(&plane->undurables);
-    if (!undurable)
-        return NULL;
-    undurable->producer = NULL;
+static tpc_undo_record *undo_take(tpc_plane *plane, const tpc_partition *partition, const tpc_batch_header *header) {
+    tpc_undo_record *undo = tpc_pool_take(&plane->undo_records);
+    if (!undo) return NULL;
+    undo->producer = NULL;
     const tpc_producer_state *known =
         header->producer_id >= 0 ? tpc_producers_find(&partition->producers, header->producer_id) : NULL;
-    if (!known)
-        return undurable;
-    undurable->producer = tpc_pool_take(&plane->producer_states);
-    if (!undurable->producer) {
-        undurable_free(plane, undurable);
+    if (!known) return undo;
+    undo->producer = tpc_pool_take(&plane->producer_states);
+    if (!undo->producer) {
+        undo_free(plane, undo);
         return NULL;
     }
-    *undurable->producer = *known;
-    return undurable;
+    *undo->producer = *known;
+    return undo;
 }
 
 /* Remembers an append; takes the memory. */
-static void undurable_keep(tpc_plane *plane, tpc_partition *partition, tpc_undurable *undurable, const tpc_tail_batch *batch,
-                           int64_t producer_id) {
-    tpc_undurable *newest = partition->undurable_newest;
+static void undo_keep(tpc_plane *plane, tpc_partition *partition, tpc_undo_record *undo, const tpc_tail_batch *batch,
+                      int64_t producer_id) {
+    tpc_undo_record *newest = partition->undo_newest;
     if (newest && producer_id < 0 && newest->producer_id < 0 && newest->sequence == batch->sequence &&
         newest->next_offset == batch->base_offset) {
         newest->next_offset = batch->next_offset;
         newest->bytes += batch->slice.length;
         newest->appends++;
-        undurable_free(plane, undurable);
+        undo_free(plane, undo);
         return;
     }
-    undurable->handle = partition->handle;
-    memcpy(undurable->topic_id, partition->topic_id, sizeof undurable->topic_id);
-    undurable->index = partition->index;
-    undurable->base_offset = batch->base_offset;
-    undurable->next_offset = batch->next_offset;
-    undurable->bytes = batch->slice.length;
-    undurable->sequence = batch->sequence;
-    undurable->appends = 1;
-    undurable->producer_id = producer_id;
-    undurable_link(plane, partition, undurable);
+    undo->handle = partition->handle;
+    memcpy(undo->topic_id, partition->topic_id, sizeof undo->topic_id);
+    undo->index = partition->index;
+    undo->leader_epoch = partition->leader_epoch;
+    undo->base_offset = batch->base_offset;
+    undo->next_offset = batch->next_offset;
+    undo->bytes = batch->slice.length;
+    undo->sequence = batch->sequence;
+    undo->appends = 1;
+    undo->producer_id = producer_id;
+    undo_link(plane, partition, undo);
 }
 
 /* Silent producers are forgotten before the table would grow: so it is bounded by those that write within the expiry. */
@@ -99,64 +95,64 @@ static int reserve_producer(tpc_plane *plane, tpc_partition *partition, int64_t 
     return tpc_producers_reserve(&partition->producers);
 }
 
-static int reserve(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch, const tpc_batch_header *header) {
-    if (partition->bytes_admitted < batch->bytes)
-        return -ENOSPC;
+static int reserve(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch,
+                   const tpc_batch_header *header) {
+    if (partition->bytes_admitted < batch->bytes) return -ENOSPC;
     int result = tpc_tail_reserve(plane, partition, batch->bytes);
-    if (result == 0 && header->producer_id >= 0)
-        result = reserve_producer(plane, partition, batch->now_ms);
+    if (result == 0 && header->producer_id >= 0) result = reserve_producer(plane, partition, batch->now_ms);
     return result;
 }
 
 static void use_room(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
-    if (partition->bytes_admitted == INT64_MAX)
-        return;
+    if (partition->bytes_admitted == INT64_MAX) return;
     partition->bytes_admitted -= bytes;
-    if (partition->bytes_admitted < partition->room_low_bytes &&
-        tpc_ring_push_event(plane->ring, TPC_EVENT_ROOM_LOW, partition->handle, partition->bytes_admitted, 0, NULL) == 0)
+    if (partition->bytes_admitted >= partition->room_low_bytes) return;
+    if (!tpc_ring_push_event(plane->ring, TPC_EVENT_ROOM_LOW, partition->handle, partition->bytes_admitted, 0, NULL))
         partition->room_low_bytes = 0;
 }
 
 int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch,
                         tpc_batch_header *header, tpc_append_result *result) {
     int error = reserve(plane, partition, batch, header);
-    if (error < 0)
-        return error;
-    tpc_undurable *undurable = undurable_take(plane, partition, header);
-    if (!undurable)
-        return -ENOMEM;
+    if (error < 0) return error;
+    tpc_undo_record *undo = undo_take(plane, partition, header);
+    if (!undo) return -ENOMEM;
     tpc_tail_batch kept = {.slice = {.frame = batch->frame, .data = batch->batch, .length = batch->bytes},
                            .base_offset = partition->log_end_offset,
                            .next_offset = partition->log_end_offset + header->last_offset_delta + 1};
     error = stamp(partition, batch, header);
-    tpc_placed_batch placed = {.base_offset = kept.base_offset, .next_offset = kept.next_offset,
-                               .frame = batch->frame, .batch = batch->batch, .bytes = batch->bytes};
-    bool straight = partition->placement && error == 0 && tpc_placement_takes(plane, partition, &placed);
-    if (straight)
-        error = tpc_placement_append(plane, partition, &placed, &kept.sequence);
+    tpc_in_place_batch placed = {.base_offset = kept.base_offset,
+                                 .next_offset = kept.next_offset,
+                                 .frame = batch->frame,
+                                 .batch = batch->batch,
+                                 .bytes = batch->bytes};
+    bool in_place = partition->in_place_window && error == 0 && tpc_in_place_window_takes(plane, partition, &placed);
+    if (in_place)
+        error = tpc_in_place_window_append(plane, partition, &placed, &kept.sequence);
     else if (error == 0)
         error = tpc_journal_append(plane->journal, TPC_JOURNAL_APPEND, partition->topic_id, partition->index,
                                    kept.base_offset, kept.next_offset, batch->batch, batch->bytes, &kept.sequence);
     if (error < 0) {
-        undurable_free(plane, undurable);
+        undo_free(plane, undo);
         tpc_batch_stamp(batch->batch, 0, -1); /* as the client sent it, for another try */
         return error;
     }
-    kept.straight_block = placed.first_block;
-    kept.straight_blocks = placed.blocks;
+    TPC_PARTITION_INVARIANT(partition, kept.sequence > tpc_journal_durable_sequence(plane->journal));
+    kept.in_place_block = placed.first_block;
+    kept.in_place_blocks = placed.blocks;
     tpc_tail_add(plane, partition, &kept);
-    if (partition->placement)
-        tpc_placement_follow(partition, &placed);
-    undurable_keep(plane, partition, undurable, &kept, header->producer_id);
-    if (header->producer_id >= 0)
-        tpc_producers_accept(&partition->producers, header, kept.base_offset, batch->now_ms);
+    if (partition->in_place_window) tpc_in_place_window_follow(partition, &placed);
+    undo_keep(plane, partition, undo, &kept, header->producer_id);
+    if (header->producer_id >= 0) tpc_producers_accept(&partition->producers, header, kept.base_offset, batch->now_ms);
     partition->log_end_offset = kept.next_offset;
     use_room(plane, partition, batch->bytes);
     tpc_partition_verify(partition);
     plane->statistics.appends++;
     plane->statistics.append_bytes += batch->bytes;
-    *result = (tpc_append_result){.base_offset = kept.base_offset, .next_offset = kept.next_offset,
-                                  .append_ms = batch->stamp_time ? batch->now_ms : -1, .sequence = kept.sequence};
+    *result = (tpc_append_result){.base_offset = kept.base_offset,
+                                  .next_offset = kept.next_offset,
+                                  .append_ms = batch->stamp_time ? batch->now_ms : -1,
+                                  .sequence = kept.sequence};
     return 0;
 }
 
@@ -169,8 +165,7 @@ static int check_batches(const uint8_t *batches, uint32_t bytes, uint32_t *count
         if (tpc_batch_header_read(batches + position, bytes - position, &header) < 0 || header.last_offset_delta < 0)
             return TPC_ERROR_CORRUPT_MESSAGE;
         uint32_t covered = (uint32_t)header.batch_bytes - 21;
-        if (tpc_crc32c(0, batches + position + 21, covered) != header.crc)
-            return TPC_ERROR_CORRUPT_MESSAGE;
+        if (tpc_crc32c(0, batches + position + 21, covered) != header.crc) return TPC_ERROR_CORRUPT_MESSAGE;
         position += (uint32_t)header.batch_bytes;
     }
     return *count ? TPC_ERROR_NONE : TPC_ERROR_INVALID_RECORD;
@@ -178,8 +173,7 @@ static int check_batches(const uint8_t *batches, uint32_t bytes, uint32_t *count
 
 static int fits_journal(const tpc_plane *plane, const uint8_t *batches, uint32_t bytes, uint32_t count) {
     uint32_t few[16], *lengths = count <= 16 ? few : malloc(count * sizeof *lengths);
-    if (!lengths)
-        return -ENOMEM;
+    if (!lengths) return -ENOMEM;
     uint32_t filled = 0;
     for (uint32_t position = 0; position < bytes; position += lengths[filled++]) {
         tpc_batch_header header;
@@ -187,35 +181,33 @@ static int fits_journal(const tpc_plane *plane, const uint8_t *batches, uint32_t
         lengths[filled] = (uint32_t)header.batch_bytes;
     }
     int result = tpc_journal_would_fit(plane->journal, lengths, filled);
-    if (lengths != few)
-        free(lengths);
+    if (lengths != few) free(lengths);
     return result;
 }
 
-int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, uint32_t bytes, tpc_append_result *result) {
+int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, uint32_t bytes,
+                     tpc_append_result *result) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
+    if (!partition) return -ENOENT;
+    if (partition->role != TPC_ROLE_LEADER) return -EPERM;
     uint32_t count = 0;
     *result = (tpc_append_result){.base_offset = partition->log_end_offset, .append_ms = -1};
     result->error_code = check_batches(batches, bytes, &count);
-    if (result->error_code)
-        return 0;
-    if (partition->bytes_admitted < bytes)
-        return -ENOSPC;
+    if (result->error_code) return 0;
+    if (partition->bytes_admitted < bytes) return -ENOSPC;
     int error = fits_journal(plane, batches, bytes, count);
-    if (error < 0)
-        return error;
+    if (error < 0) return error;
     tpc_frame *frame = tpc_frame_new_forced(plane->budget, bytes);
-    if (!frame)
-        return -ENOMEM;
+    if (!frame) return -ENOMEM;
     memcpy(frame->data, batches, bytes);
     int64_t base_offset = partition->log_end_offset;
     for (uint32_t position = 0; position < bytes && error == 0;) {
         tpc_batch_header header;
         tpc_batch_header_read(frame->data + position, bytes - position, &header);
         header.producer_id = -1; /* sequences are the concern of clients' produces */
-        tpc_append_batch batch = {.frame = frame, .batch = frame->data + position, .bytes = (uint32_t)header.batch_bytes,
+        tpc_append_batch batch = {.frame = frame,
+                                  .batch = frame->data + position,
+                                  .bytes = (uint32_t)header.batch_bytes,
                                   .stamp_time = (partition->flags & TPC_PARTITION_LOG_APPEND_TIME) != 0,
                                   .now_ms = tpc_plane_now_ms(plane)};
         error = tpc_append_batch_to(plane, partition, &batch, &header, result);
@@ -231,72 +223,69 @@ int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, 
 
 /* ---- their fate ---- */
 
-static void undurable_unlink(tpc_plane *plane, tpc_undurable *undurable) {
-    *(undurable->previous ? &undurable->previous->next : &plane->undurable_first) = undurable->next;
-    *(undurable->next ? &undurable->next->previous : &plane->undurable_last) = undurable->previous;
-    plane->undurable_count--;
-    undurable_free(plane, undurable);
+static void undo_unlink(tpc_plane *plane, tpc_undo_record *undo) {
+    *(undo->previous ? &undo->previous->next : &plane->undo_first) = undo->next;
+    *(undo->next ? &undo->next->previous : &plane->undo_last) = undo->previous;
+    plane->undo_count--;
+    undo_free(plane, undo);
 }
 
-static void partition_forgets(tpc_partition *partition, const tpc_undurable *undurable) {
+static void partition_forgets(tpc_partition *partition, const tpc_undo_record *undo) {
     partition->appends_undurable--;
-    if (partition->undurable_newest == undurable)
-        partition->undurable_newest = NULL;
+    if (partition->undo_newest == undo) partition->undo_newest = NULL;
 }
 
 void tpc_append_durable(void *context, uint64_t sequence) {
     tpc_plane *plane = context;
-    uint64_t first = plane->undurable_first ? plane->undurable_first->sequence : sequence + 1;
-    while (plane->undurable_first && plane->undurable_first->sequence <= sequence) {
-        tpc_undurable *oldest = plane->undurable_first;
+    uint64_t first = plane->undo_first ? plane->undo_first->sequence : sequence + 1;
+    while (plane->undo_first && plane->undo_first->sequence <= sequence) {
+        tpc_undo_record *oldest = plane->undo_first;
         tpc_partition *partition = tpc_partition_of(plane, oldest->handle);
         if (partition) {
+            TPC_PARTITION_INVARIANT(partition, oldest->base_offset == partition->durable_offset);
             partition_forgets(partition, oldest);
-            tpc_tail_became_durable(plane, partition, oldest->bytes);
-            tpc_partition_advance(plane, partition, oldest->next_offset);
+            tpc_partition_durable(plane, partition, oldest->next_offset, oldest->bytes);
         }
-        undurable_unlink(plane, oldest);
+        undo_unlink(plane, oldest);
     }
-    if (plane->cuts_sequence && plane->cuts_sequence <= sequence)
-        plane->cuts_count = 0, plane->cuts_sequence = 0;
-    if (first <= sequence)
-        tpc_pending_durable(plane, first, sequence);
-    tpc_fetch_attempt_woken(plane);
+    if (plane->cuts_sequence && plane->cuts_sequence <= sequence) plane->cuts_count = 0, plane->cuts_sequence = 0;
+    tpc_plane_publish_commits_durable(plane, first, sequence);
 }
 
-static void remember_cut(tpc_plane *plane, const tpc_undurable *undone) {
+static void remember_cut(tpc_plane *plane, const tpc_undo_record *undone) {
     for (uint32_t i = 0; i < plane->cuts_count; i++) {
         tpc_partition_cut *cut = &plane->cuts[i];
         if (cut->partition != undone->index || memcmp(cut->topic_id, undone->topic_id, sizeof cut->topic_id) != 0)
             continue;
         cut->offset = cut->offset < undone->base_offset ? cut->offset : undone->base_offset;
+        cut->last_epoch_kept =
+            cut->last_epoch_kept > undone->leader_epoch ? cut->last_epoch_kept : undone->leader_epoch;
         return;
     }
     if (plane->cuts_count == plane->cuts_capacity) {
         uint32_t capacity = plane->cuts_capacity ? plane->cuts_capacity * 2 : 16;
         tpc_partition_cut *grown = realloc(plane->cuts, capacity * sizeof *grown);
-        if (!grown)
-            abort(); /* going on without the cut could bring failed records back */
+        if (!grown) abort(); /* going on without the cut could bring failed records back */
         plane->cuts = grown;
         plane->cuts_capacity = capacity;
     }
-    tpc_partition_cut cut = {.offset = undone->base_offset, .partition = undone->index};
+    tpc_partition_cut cut = {
+        .offset = undone->base_offset, .partition = undone->index, .last_epoch_kept = undone->leader_epoch};
     memcpy(cut.topic_id, undone->topic_id, sizeof cut.topic_id);
     plane->cuts[plane->cuts_count++] = cut;
 }
 
-static void undo(tpc_plane *plane, const tpc_undurable *undone) {
+static void undo(tpc_plane *plane, const tpc_undo_record *undone) {
     remember_cut(plane, undone);
     plane->statistics.appends_rolled_back += undone->appends;
     tpc_partition *partition = tpc_partition_of(plane, undone->handle);
-    if (!partition)
-        return;
-    assert(partition->log_end_offset == undone->next_offset);
+    if (!partition) return;
+    TPC_PARTITION_INVARIANT(partition, partition->log_end_offset == undone->next_offset);
+    TPC_PARTITION_INVARIANT(partition, partition->commit_offset <= undone->base_offset);
     tpc_tail_cut(plane, partition, undone->base_offset);
     partition->log_end_offset = undone->base_offset;
     partition_forgets(partition, undone);
-    if (partition->bytes_admitted != INT64_MAX)
-        partition->bytes_admitted += undone->bytes;
+    if (partition->bytes_admitted != INT64_MAX) partition->bytes_admitted += undone->bytes;
     if (undone->producer)
         tpc_producers_put(&partition->producers, undone->producer); /* there, unless the clock jumped and it expired */
     else if (undone->producer_id >= 0)
@@ -307,24 +296,23 @@ static void undo(tpc_plane *plane, const tpc_undurable *undone) {
 void tpc_append_failed(void *context, uint64_t first_failed_sequence, int error) {
     (void)error;
     tpc_plane *plane = context;
-    tpc_placements_close_all(plane);
-    while (plane->undurable_last) {
-        undo(plane, plane->undurable_last);
-        undurable_unlink(plane, plane->undurable_last);
+    tpc_in_place_windows_close_all(plane);
+    while (plane->undo_last) {
+        undo(plane, plane->undo_last);
+        undo_unlink(plane, plane->undo_last);
     }
     plane->cuts_sequence = 0;
-    tpc_pending_failed(plane, first_failed_sequence);
+    tpc_plane_publish_commits_failed(plane, first_failed_sequence);
 }
 
 int tpc_plane_reopen_journal(tpc_plane *plane, int32_t descriptor, int32_t mode, uint64_t run_id, uint64_t *sequence) {
     int result = tpc_journal_reopen(plane->journal, descriptor, mode, run_id);
-    if (result < 0)
-        return result;
-    *sequence = tpc_journal_durable_sequence(plane->journal);
+    if (result < 0) return result;
+    *sequence = tpc_journal_durable_sequence(plane->journal) + 1; /* its first commit, with cuts or without */
     for (uint32_t i = 0; i < plane->cuts_count; i++) {
         const tpc_partition_cut *cut = &plane->cuts[i];
-        result = tpc_journal_append(plane->journal, TPC_JOURNAL_CUT, cut->topic_id, cut->partition, cut->offset, 0, NULL,
-                                    0, sequence);
+        result = tpc_journal_append(plane->journal, TPC_JOURNAL_CUT, cut->topic_id, cut->partition, cut->offset,
+                                    cut->last_epoch_kept, NULL, 0, sequence);
         if (result < 0) /* cannot be for lack of space: each cut is smaller than the entry whose place it takes */
             return result;
     }

@@ -2,6 +2,7 @@
  * The table of connections: slots and generations, opening and closing, the turn hook, statistics.
  */
 #include "connection_state.h"
+#include "latency.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -48,6 +49,20 @@ static int grow_slots(tpc_connections *connections) {
     return 0;
 }
 
+uint32_t connections_of_clients(const tpc_connections *connections) {
+    return connections->connections_count - links_connections_count(connections);
+}
+
+void connections_counted(tpc_connections *connections) {
+    if (connections->open_shown)
+        __atomic_store_n(connections->open_shown, connections_of_clients(connections), __ATOMIC_RELAXED);
+}
+
+void tpc_connections_show_open(tpc_connections *connections, uint32_t *place) {
+    connections->open_shown = place;
+    connections_counted(connections);
+}
+
 static int take_slot(tpc_connections *connections, connection *it) {
     if (connections->slots_free == UINT32_MAX) {
         int result = grow_slots(connections);
@@ -59,6 +74,7 @@ static int take_slot(tpc_connections *connections, connection *it) {
     taken->connection = it;
     it->generation = taken->generation;
     connections->connections_count++;
+    connections_counted(connections);
     return 0;
 }
 
@@ -69,19 +85,22 @@ static void return_slot(tpc_connections *connections, connection *it) {
     returned->next_free = connections->slots_free;
     connections->slots_free = it->slot;
     connections->connections_count--;
+    connections_counted(connections);
 }
 
 /* ------------------------------------------------------------------------------------------------ open and close */
 
-int connection_open(tpc_connections *connections, int descriptor, uint64_t *id) {
+connection *connection_make(tpc_connections *connections, int descriptor, uint16_t listener,
+                            const connection_sink *sink) {
     connection *it = calloc(1, sizeof *it);
-    if (it == NULL) return -ENOMEM;
+    if (it == NULL) return NULL;
     it->owner = connections;
+    it->sink = sink;
     it->descriptor = descriptor;
-    int result = take_slot(connections, it);
-    if (result < 0) {
+    it->listener = listener;
+    if (take_slot(connections, it) < 0) {
         free(it);
-        return result;
+        return NULL;
     }
     node_init(&it->attention);
     node_init(&it->by_activity);
@@ -89,17 +108,31 @@ int connection_open(tpc_connections *connections, int descriptor, uint64_t *id) 
     node_init(&it->by_assembly);
     node_init(&it->by_starvation);
     it->opened_ns = tpc_ring_now_ns(connections->ring);
-    result = tpc_ring_push_event(connections->ring, TPC_EVENT_OPENED, connection_id(it), descriptor, 0, NULL);
+    connection_touch(it);
+    connection_needs_attention(it);
+    return it;
+}
+
+int connection_announce(connection *it) {
+    tpc_connections *connections = it->owner;
+    int result = tpc_ring_push_event(connections->ring, TPC_EVENT_OPENED, connection_id(it), it->descriptor, 0, NULL);
     if (result < 0) {
+        node_remove(&it->attention);
+        node_remove(&it->by_activity);
         return_slot(connections, it);
         free(it);
         return result;
     }
-    connection_touch(it);
-    connection_needs_attention(it);
     connections->statistics.opened++;
-    if (id != NULL) *id = connection_id(it);
     return 0;
+}
+
+int connection_open(tpc_connections *connections, int descriptor, uint16_t listener, uint64_t *id) {
+    connection *it = connection_make(connections, descriptor, listener, &request_sink);
+    if (it == NULL) return -ENOMEM;
+    int result = connection_announce(it);
+    if (result == 0 && id != NULL) *id = connection_id(it);
+    return result;
 }
 
 void connection_touch(connection *it) {
@@ -122,21 +155,28 @@ void connection_begin_close(connection *it, int reason, int error) {
     it->error = error;
     node_remove(&it->attention);
     node_remove(&it->by_activity);
+    if (it->link != NULL || it->carrier != NULL || it->forwards) links_connection_closing(it);
     receive_forget(it);
     send_forget(it);
-    make_close_abortive(it);
-    shutdown(it->descriptor, SHUT_RDWR);
+    if (it->carrier == NULL) {
+        make_close_abortive(it);
+        shutdown(it->descriptor, SHUT_RDWR);
+    }
     connection_let_go(it);
 }
 
 static void finish_close(connection *it) {
     tpc_connections *connections = it->owner;
-    close(it->descriptor);
-    connections->statistics.closed++;
-    connections->statistics.closed_by_reason[it->reason]++;
-    int result = tpc_ring_push_event(connections->ring, TPC_EVENT_CLOSED, connection_id(it), it->reason, it->error, NULL);
-    assert(result == 0);
-    (void)result;
+    if (it->carrier == NULL) close(it->descriptor);
+    if (it->link != NULL || it->carrier != NULL) links_connection_gone(it);
+    if (it->link == NULL) {
+        connections->statistics.closed++;
+        connections->statistics.closed_by_reason[it->reason]++;
+        int result =
+            tpc_ring_push_event(connections->ring, TPC_EVENT_CLOSED, connection_id(it), it->reason, it->error, NULL);
+        assert(result == 0);
+        (void)result;
+    }
     return_slot(connections, it);
     free(it);
 }
@@ -149,8 +189,8 @@ void connection_let_go(connection *it) {
 }
 
 int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint64_t *id) {
-    if (connections->connections_count >= connections->limits.connections_max) return -EMFILE;
-    return connection_open(connections, descriptor, id);
+    if (connections_of_clients(connections) >= connections->limits.connections_max) return -EMFILE;
+    return connection_open(connections, descriptor, 0, id);
 }
 
 static void flush_and_close(connection *it, int reason, int when) {
@@ -181,7 +221,8 @@ bool tpc_connection_is_open(tpc_connections *connections, uint64_t id) {
 void tpc_connections_close_all(tpc_connections *connections, int reason, int when) {
     for (uint32_t i = 0; i < connections->slots_count; i++) {
         connection *it = connections->slots[i].connection;
-        if (it != NULL) tpc_connection_close(connections, connection_id(it), reason, when);
+        if (it != NULL && (it->link == NULL || when == TPC_CLOSE_NOW)) /* what was forwarded is to be answered */
+            tpc_connection_close(connections, connection_id(it), reason, when);
     }
 }
 
@@ -229,12 +270,20 @@ static int64_t close_idle(tpc_connections *connections, int64_t now_ns) {
         connection *it = NODE_OWNER(connections->by_activity.next, connection, by_activity);
         if (it->active_ns + allowed_ns > now_ns) return it->active_ns + allowed_ns;
         if (looked_at == IDLE_PER_TURN_MAX) return now_ns;
-        if (it->requests_unanswered > 0 || it->unsent_bytes > 0)
+        if (it->requests_unanswered > 0 || it->unsent_bytes > 0 || it->link != NULL || it->carrier != NULL)
             connection_touch(it); /* it waits for us: long polls, and the send deadline, have rules of their own */
         else
             connection_begin_close(it, TPC_CLOSE_IDLE, 0);
     }
     return INT64_MAX;
+}
+
+/* Of the starved, the first that waits for memory of its own, not for that of answers. */
+static connection *longest_short_of_memory(tpc_connections *connections) {
+    for (node *at = connections->by_starvation.next; at != &connections->by_starvation; at = at->next)
+        if (NODE_OWNER(at, connection, by_starvation)->deferred == NULL)
+            return NODE_OWNER(at, connection, by_starvation);
+    return NULL;
 }
 
 /*
@@ -243,8 +292,9 @@ static int64_t close_idle(tpc_connections *connections, int64_t now_ns) {
  * that wait as well and keep something, so that the first gets on; and at last even who sends, but so slowly.
  */
 static connection *victim_of_starvation(tpc_connections *connections, int64_t now_ns, int64_t allowed_ns) {
-    connection *waiting = NODE_OWNER(connections->by_starvation.next, connection, by_starvation);
+    connection *waiting = longest_short_of_memory(connections);
     connection *sender = NULL;
+    if (waiting == NULL) return NULL;
     if (node_linked(&connections->by_assembly)) {
         sender = NODE_OWNER(connections->by_assembly.next, connection, by_assembly);
         if (sender->assembly_progress_ns + allowed_ns <= now_ns) return sender;
@@ -254,26 +304,40 @@ static connection *victim_of_starvation(tpc_connections *connections, int64_t no
     for (node *at = connections->by_starvation.previous; at != &waiting->by_starvation; at = at->previous) {
         connection *other = NODE_OWNER(at, connection, by_starvation);
         if (other->partial != NULL) return other;
-        if (parked == NULL && other->backlog != NULL) parked = other;
+        if (parked == NULL && other->backlog != NULL && other->deferred == NULL) parked = other;
     }
     if (parked != NULL && sender == NULL) return parked;
     return waiting->starved_ns + 4 * allowed_ns > now_ns ? NULL : sender;
 }
 
+/* While memory is short, who takes nothing of its answers has less time than the send deadline. */
+static connection *stuck_reader(const tpc_connections *connections, int64_t now_ns, int64_t allowed_ns) {
+    if (allowed_ns <= 0 || !node_linked(&connections->by_send)) return NULL;
+    connection *longest = NODE_OWNER(connections->by_send.next, connection, by_send);
+    return longest->send_progress_ns + allowed_ns <= now_ns ? longest : NULL;
+}
+
 /* The starved try again when memory came back. One victim a turn: its frames are perhaps all that was missing. */
 static int64_t relieve_starvation(tpc_connections *connections, int64_t now_ns) {
-    if (!node_linked(&connections->by_starvation)) {
-        connections->starved_at_bytes = INT64_MAX;
+    bool anybody_starves = node_linked(&connections->by_starvation);
+    if (!anybody_starves && send_has_room(connections)) {
+        connections->starved_at_bytes = connections->starved_at_answers = INT64_MAX;
         return INT64_MAX;
     }
     int64_t allowed_ns = connections->limits.assembly_stall_ms_max * NS_PER_MS;
-    connection *victim = connections->frames_leaving ? NULL : victim_of_starvation(connections, now_ns, allowed_ns);
+    connection *reader = stuck_reader(connections, now_ns, allowed_ns), *victim = NULL;
+    if (reader != NULL)
+        connection_begin_close(reader, TPC_CLOSE_SEND_DEADLINE, ETIMEDOUT);
+    else if (anybody_starves && !connections->frames_leaving)
+        victim = victim_of_starvation(connections, now_ns, allowed_ns);
     if (victim != NULL) connection_begin_close(victim, TPC_CLOSE_BUDGET, ENOMEM);
-    int64_t used = connections->budget->bytes_used;
-    if (used < connections->starved_at_bytes)
+    int64_t used = tpc_budget_held(connections->budget);
+    int64_t held = connections->answers_held_bytes;
+    if (used < connections->starved_at_bytes || held < connections->starved_at_answers)
         for (node *at = connections->by_starvation.next; at != &connections->by_starvation; at = at->next)
             connection_needs_attention(NODE_OWNER(at, connection, by_starvation));
     connections->starved_at_bytes = used;
+    connections->starved_at_answers = held;
     return now_ns + (allowed_ns / 4 > NS_PER_MS ? allowed_ns / 4 : NS_PER_MS);
 }
 
@@ -281,11 +345,13 @@ static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t on_turn(void *context, int64_t now_ns) {
     tpc_connections *connections = context;
+    latency_turn(&connections->latencies, now_ns);
     int64_t until_ns = accept_turn(connections, now_ns);
     until_ns = earlier(until_ns, close_stuck_senders(connections, now_ns));
     until_ns = earlier(until_ns, close_idle(connections, now_ns));
     until_ns = earlier(until_ns, relieve_starvation(connections, now_ns));
     attend_all(connections);
+    if (connections->links != NULL) attend_all(connections); /* the links, which got the answers of streams */
     if (node_linked(&connections->attention)) return now_ns; /* no submission entry was left */
     return until_ns;
 }
@@ -327,6 +393,7 @@ tpc_connections *tpc_connections_new(tpc_ring *ring, tpc_budget *budget, const t
 int tpc_connections_free(tpc_connections *connections) {
     if (connections->connections_count || connections->statistics.operations || connections->statistics.sends_in_kernel)
         return -EBUSY;
+    links_free(connections);
     register_with_ring(connections, false);
     tpc_ring_remove_turn_hook(connections->ring, on_turn, connections);
     receive_stop(connections);
@@ -350,14 +417,14 @@ void tpc_connections_set_hot(tpc_connections *connections, tpc_hot_handler handl
     connections->hot_context = context;
 }
 
-void tpc_connections_set_brief(tpc_connections *connections, tpc_hot_handler handler, void *context) {
-    connections->brief = handler;
-    connections->brief_context = context;
+void tpc_connections_set_borrowed(tpc_connections *connections, tpc_hot_handler handler, void *context) {
+    connections->borrowed = handler;
+    connections->borrowed_context = context;
 }
 
-void tpc_connections_set_place(tpc_connections *connections, tpc_place_handler handler, void *context) {
-    connections->place = handler;
-    connections->place_context = context;
+void tpc_connections_set_alignment(tpc_connections *connections, tpc_alignment_handler handler, void *context) {
+    connections->alignment = handler;
+    connections->alignment_context = context;
 }
 
 static int echo(void *context, tpc_request *request) {
@@ -406,8 +473,12 @@ static void describe(const connection *it, tpc_connection_info *info) {
         .descriptor = it->descriptor,
         .paused = it->paused || it->starved,
         .closing = it->state != CONNECTION_OPEN,
+        .listener = it->listener,
     };
-    write_peer(it->descriptor, info->peer, sizeof info->peer);
+    if (it->carrier != NULL)
+        snprintf(info->peer, sizeof info->peer, "core %u:%u", it->client_core, (uint32_t)it->client);
+    else
+        write_peer(it->descriptor, info->peer, sizeof info->peer);
 }
 
 int tpc_connection_describe(tpc_connections *connections, uint64_t id, tpc_connection_info *info) {
@@ -417,15 +488,18 @@ int tpc_connection_describe(tpc_connections *connections, uint64_t id, tpc_conne
     return 0;
 }
 
-uint32_t tpc_connections_describe(tpc_connections *connections, uint32_t *from, tpc_connection_info *infos, uint32_t count) {
+uint32_t tpc_connections_describe(tpc_connections *connections, uint32_t *from, tpc_connection_info *infos,
+                                  uint32_t count) {
     uint32_t filled = 0;
     for (; *from < connections->slots_count && filled < count; (*from)++)
-        if (connections->slots[*from].connection != NULL) describe(connections->slots[*from].connection, &infos[filled++]);
+        if (connections->slots[*from].connection != NULL && connections->slots[*from].connection->link == NULL)
+            describe(connections->slots[*from].connection, &infos[filled++]);
     return filled;
 }
 
 void tpc_connections_statistics(tpc_connections *connections, tpc_connection_statistics *statistics) {
     *statistics = connections->statistics;
-    statistics->connections = connections->connections_count;
+    statistics->connections = connections_of_clients(connections);
     statistics->slots = connections->slots_count;
+    statistics->answer_bytes_held = (uint64_t)connections->answers_held_bytes;
 }

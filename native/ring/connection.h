@@ -22,14 +22,14 @@
 /* The request is answered, or C takes it over: those behind it may be answered in C again. Twice is allowed. */
 void tpc_request_leaves_python(tpc_connections *connections, tpc_request *request);
 
-void tpc_connections_set_brief(tpc_connections *connections, tpc_hot_handler handler, void *context);
+void tpc_connections_set_borrowed(tpc_connections *connections, tpc_hot_handler handler, void *context);
 
 /*
  * Asked about a large request whose beginning is there: whether it matters where in memory it will lie, and then `*residue`, of
  * the address of its first byte, modulo 4096. Changes nothing that could go wrong: the request may never be finished.
  */
-typedef bool (*tpc_place_handler)(void *context, const uint8_t *bytes, size_t have, uint32_t *residue);
-void tpc_connections_set_place(tpc_connections *connections, tpc_place_handler handler, void *context);
+typedef bool (*tpc_alignment_handler)(void *context, const uint8_t *bytes, size_t have, uint32_t *residue);
+void tpc_connections_set_alignment(tpc_connections *connections, tpc_alignment_handler handler, void *context);
 
 /* The other way: a request that C had taken becomes an event. 0, or -ENOTCONN, -ENOBUFS: it was released, and in the latter
  * case its connection is closed. */
@@ -49,5 +49,15 @@ int tpc_answer_framed(tpc_connections *connections, uint64_t connection, int64_t
  */
 uint8_t *tpc_answer_room(tpc_connections *connections, uint64_t connection, uint32_t *room_bytes, tpc_frame **chunk);
 tpc_slice tpc_answer_take(tpc_frame *chunk, uint32_t bytes);
+
+/* How many bytes of memory the next answer may keep at most until it has been sent, whoever makes it. */
+int64_t tpc_answers_allowance(const tpc_connections *connections);
+
+/*
+ * Room for an answer that is made over several turns: charged before its bytes are there. What is allowed of `bytes`;
+ * -ENOBUFS: answers that nobody reads hold all there is. Given back when it is answered, which charges what it has.
+ */
+int64_t tpc_answers_reserve(tpc_connections *connections, int64_t bytes);
+void tpc_answers_unreserve(tpc_connections *connections, int64_t bytes);
 
 #endif

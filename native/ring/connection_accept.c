@@ -66,24 +66,25 @@ int64_t accept_turn(tpc_connections *connections, int64_t now_ns) {
     return until_ns;
 }
 
-static void accepted(tpc_connections *connections, int descriptor) {
-    if (connections->accepting && connections->connections_count < connections->limits.connections_max &&
-        connection_open(connections, descriptor, NULL) == 0)
+static void accepted(tpc_connections *connections, const listener *it, int descriptor) {
+    uint16_t number = (uint16_t)(it - connections->listeners);
+    if (connections->accepting && connections_of_clients(connections) < connections->limits.connections_max &&
+        connection_open(connections, descriptor, number, NULL) == 0)
         return;
-    connections->statistics.refused++;
+    if (connections->accepting) connections->statistics.refused++;
     close(descriptor);
 }
 
 static void failed(tpc_connections *connections, listener *it, int error) {
     uint32_t index = (uint32_t)(it - connections->listeners);
     if (error == ECANCELED && !connections->accepting) return;
-    connections->statistics.accept_failures++;
     if (error == EBADF || error == EINVAL || error == ENOTSOCK || error == EOPNOTSUPP)
         it->stopped = true;
     else if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS)
         it->retry_ns = tpc_ring_now_ns(connections->ring) + connections->limits.accept_retry_ms * (int64_t)1000000;
     else
         return; /* the peer was gone before it was accepted, and the like: on to the next */
+    connections->statistics.accept_failures++;
     tpc_ring_push_event(connections->ring, TPC_EVENT_ACCEPT_FAILED, index, 0, error, NULL);
 }
 
@@ -97,7 +98,7 @@ void accept_on_completion(void *context, uint64_t user_data, int32_t result, uin
         connections->statistics.operations--;
     }
     if (result >= 0)
-        accepted(connections, result);
+        accepted(connections, it, result);
     else
         failed(connections, it, -result);
 }

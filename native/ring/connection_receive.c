@@ -1,12 +1,12 @@
 /*
- * Bytes to requests.
+ * Bytes to frames, which go to the connection's sink: requests of a client, or what a link carries.
  *
  * Two ways to receive. From kernel 6.0: multishot receive into a ring of buffers that all connections share; a buffer is
  * copied out and given back inside its completion, so an idle connection owns no memory for receiving. Before: a poll, then
  * recv(2) without waiting into one scratch buffer of the core, or straight into an unfinished large request. One system call
  * more, and no memory either.
  *
- * A request that lies whole in what was received is first shown to the brief handler, which may take it without anything
+ * One that lies whole in what was received is first shown to the sink where it lies, which may take it without anything
  * being allocated for it. Any other is received into its frame, whose length was checked against the limit. The frame grows
  * with what arrived, at most to double: what a client announces costs nothing, what it sends does. Twice its largest request
  * so far is allowed at once.
@@ -38,8 +38,8 @@
 static void give_back_buffer(tpc_connections *connections, uint32_t buffer) {
     uint32_t bytes = connections->limits.receive_buffer_bytes;
     int mask = io_uring_buf_ring_mask(connections->limits.receive_buffers_count);
-    io_uring_buf_ring_add(connections->buffer_ring, connections->buffers + (size_t)buffer * bytes, bytes, (unsigned short)buffer,
-                          mask, 0);
+    io_uring_buf_ring_add(connections->buffer_ring, connections->buffers + (size_t)buffer * bytes, bytes,
+                          (unsigned short)buffer, mask, 0);
     io_uring_buf_ring_advance(connections->buffer_ring, 1);
 }
 
@@ -79,7 +79,8 @@ int receive_start(tpc_connections *connections) {
     uint32_t count = connections->limits.receive_buffers_count;
     if (count == 0 || count > 32768 || (count & (count - 1)) != 0) return -EINVAL;
     connections->multishot = tpc_ring_has(connections->ring, TPC_FEATURE_MULTISHOT_RECEIVE) &&
-                             tpc_ring_has(connections->ring, TPC_FEATURE_BUFFER_RING) && register_buffers(connections) == 0;
+                             tpc_ring_has(connections->ring, TPC_FEATURE_BUFFER_RING) &&
+                             register_buffers(connections) == 0;
     if (connections->multishot) return 0;
     unmap_buffers(connections);
     connections->scratch = malloc(SCRATCH_BYTES);
@@ -87,68 +88,16 @@ int receive_start(tpc_connections *connections) {
 }
 
 void receive_stop(tpc_connections *connections) {
-    if (connections->multishot) io_uring_unregister_buf_ring(tpc_ring_raw(connections->ring), TPC_BUFFER_GROUP_CONNECTIONS);
+    if (connections->multishot)
+        io_uring_unregister_buf_ring(tpc_ring_raw(connections->ring), TPC_BUFFER_GROUP_CONNECTIONS);
     unmap_buffers(connections);
     free(connections->scratch);
     connections->scratch = NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------ requests */
+/* ------------------------------------------------------------------------------------------------ framing */
 
-void tpc_request_release(tpc_request *request) {
-    tpc_frame_release(request->frame);
-    free(request);
-}
-
-/* Decodes the header of a whole request. 0, or a negative number: nobody can answer this. */
-static int read_request(const connection *it, tpc_frame *frame, uint8_t *bytes, uint32_t length, tpc_request *out) {
-    tpc_request_header header;
-    int result = tpc_request_header_decode(bytes, length, &header);
-    if (result == -ENOSYS) { /* an unknown API: whoever takes it says so, or closes; nobody can read more of it */
-        header.client_id = NULL;
-        header.client_id_bytes = -1;
-        header.body_position = (int32_t)length;
-        header.flexible = 0;
-        result = 0;
-    }
-    *out = (tpc_request){
-        .connection = connection_id(it),
-        .sequence = it->next_sequence,
-        .frame = frame,
-        .body = bytes + header.body_position,
-        .client_id = header.client_id,
-        .received_ns = tpc_ring_now_ns(it->owner->ring),
-        .body_bytes = length - (uint32_t)header.body_position,
-        .client_id_bytes = header.client_id_bytes,
-        .correlation_id = header.correlation_id,
-        .api_key = header.api_key,
-        .api_version = header.api_version,
-        .flexible = header.flexible,
-    };
-    return result;
-}
-
-static tpc_request *make_request(connection *it, tpc_frame *frame) {
-    tpc_request read;
-    int result = read_request(it, frame, frame->data + it->lead, frame->length - it->lead, &read);
-    tpc_request *request = result < 0 ? NULL : malloc(sizeof *request);
-    if (request == NULL) {
-        tpc_frame_release(frame);
-        connection_begin_close(it, result < 0 ? TPC_CLOSE_HEADER_MALFORMED : TPC_CLOSE_BUDGET, result < 0 ? 0 : ENOMEM);
-        return NULL;
-    }
-    *request = read;
-    return request;
-}
-
-void tpc_request_leaves_python(tpc_connections *connections, tpc_request *request) {
-    if (!request->in_python) return;
-    request->in_python = 0;
-    connection *it = connection_find(connections, request->connection);
-    if (it != NULL) it->requests_in_python--;
-}
-
-static void note_size(connection *it, uint32_t bytes) {
+void receive_note_size(connection *it, uint32_t bytes) {
     if (bytes > it->largest_bytes) it->largest_bytes = bytes;
     if (bytes < LARGE_REQUEST_BYTES_MIN) {
         it->large_credit -= it->large_credit > 0;
@@ -158,77 +107,7 @@ static void note_size(connection *it, uint32_t bytes) {
     if (it->multishot_armed) connection_needs_attention(it);
 }
 
-/* A whole request where it was received: whether the brief handler took it. If not, nothing has changed. */
-static bool deliver_in_place(connection *it, uint8_t *bytes, uint32_t length) {
-    tpc_connections *connections = it->owner;
-    tpc_request request;
-    if (connections->brief == NULL || it->requests_in_python > 0) return false;
-    if (read_request(it, NULL, bytes, length, &request) < 0 || send_reserve_answer(it, length) < 0) return false;
-    if (!connections->brief(connections->brief_context, &request)) {
-        send_unreserve_answer(it);
-        return false;
-    }
-    note_size(it, length);
-    it->requests++;
-    connections->statistics.requests++;
-    connections->statistics.requests_hot++;
-    return true;
-}
-
-int tpc_request_to_python(tpc_connections *connections, tpc_request *request) {
-    connection *it = connection_find(connections, request->connection);
-    if (it == NULL || it->state == CONNECTION_CLOSING) {
-        tpc_request_release(request);
-        return -ENOTCONN;
-    }
-    if (tpc_ring_push_event(connections->ring, TPC_EVENT_REQUEST, request->connection, request->sequence,
-                            request->frame->length, request) == 0) {
-        request->in_python = 1;
-        it->requests_in_python++;
-        return 0;
-    }
-    tpc_request_release(request);
-    connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
-    return -ENOBUFS;
-}
-
-/* Takes the frame. The connection may be closing afterwards. */
-static void deliver(connection *it, tpc_frame *frame) {
-    tpc_connections *connections = it->owner;
-    tpc_request *request = make_request(it, frame);
-    if (request == NULL) return;
-    if (send_reserve_answer(it, frame->length) < 0) goto no_memory;
-    it->requests++;
-    connections->statistics.requests++;
-    if (connections->hot != NULL && it->requests_in_python == 0 && connections->hot(connections->hot_context, request)) {
-        connections->statistics.requests_hot++;
-        return;
-    }
-    if (tpc_ring_push_event(connections->ring, TPC_EVENT_REQUEST, request->connection, request->sequence, frame->length, request) == 0) {
-        request->in_python = 1;
-        it->requests_in_python++;
-        return;
-    }
-no_memory:
-    tpc_request_release(request);
-    connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
-}
-
-/* ------------------------------------------------------------------------------------------------ framing */
-
-static bool above_bounds(const connection *it) {
-    const tpc_connection_limits *limits = &it->owner->limits;
-    int64_t taken = it->next_sequence - it->first_sequence;
-    return taken >= limits->pipelined_requests_max || it->held_bytes >= limits->receive_share_bytes;
-}
-
-static bool below_low_marks(const connection *it) {
-    const tpc_connection_limits *limits = &it->owner->limits;
-    int64_t taken = it->next_sequence - it->first_sequence;
-    return taken <= limits->pipelined_requests_max / 2 && it->held_bytes <= limits->receive_share_bytes / 2;
-}
-
-static void pause_receiving(connection *it) {
+void receive_pause(connection *it) {
     it->paused = true;
     it->owner->statistics.pauses++;
     connection_needs_attention(it);
@@ -240,11 +119,13 @@ static void assembly_progressed(connection *it) {
 }
 
 /* Its place among the starved, and its time, are those of the first refusal since it last got on. */
-static void starve(connection *it) {
+void receive_starve(connection *it) {
     tpc_connections *connections = it->owner;
     it->starved = true;
-    if (connections->starved_at_bytes < connections->budget->bytes_used)
-        connections->starved_at_bytes = connections->budget->bytes_used; /* from here on, less is news */
+    if (connections->starved_at_bytes < tpc_budget_held(connections->budget))
+        connections->starved_at_bytes = tpc_budget_held(connections->budget); /* from here on, less is news */
+    if (connections->starved_at_answers < connections->answers_held_bytes)
+        connections->starved_at_answers = connections->answers_held_bytes;
     connection_needs_attention(it);
     if (node_linked(&it->by_starvation)) return;
     it->owner->statistics.starvations++;
@@ -260,10 +141,15 @@ static void end_starvation(connection *it) {
     if (it->partial != NULL) assembly_progressed(it);
 }
 
-static int check_length(int64_t announced, const tpc_connection_limits *limits) {
+/* A link's frame may hold a request, or an answer. */
+static int64_t frame_bytes_max(const connection *it) {
+    return it->sink->is_forced ? INT32_MAX : it->owner->limits.request_bytes_max;
+}
+
+static int check_length(int64_t announced, int64_t bytes_max) {
     if (announced < 0) return TPC_CLOSE_FRAME_NEGATIVE;
     if (announced == 0) return TPC_CLOSE_FRAME_EMPTY;
-    if (announced > limits->request_bytes_max) return TPC_CLOSE_FRAME_TOO_LARGE;
+    if (announced > bytes_max) return TPC_CLOSE_FRAME_TOO_LARGE;
     return TPC_CLOSE_NONE;
 }
 
@@ -277,7 +163,7 @@ static size_t take_length(connection *it, const uint8_t *data, size_t bytes) {
     uint32_t raw;
     memcpy(&raw, it->length_field, sizeof raw);
     int64_t announced = (int32_t)__builtin_bswap32(raw);
-    int reason = check_length(announced, &it->owner->limits);
+    int reason = check_length(announced, frame_bytes_max(it));
     if (reason != TPC_CLOSE_NONE)
         connection_begin_close(it, reason, (int)announced);
     else
@@ -294,16 +180,37 @@ static tpc_frame *first_frame(connection *it, uint32_t capacity, const uint8_t *
     uint32_t residue;
     bool is_whole = capacity == it->announced && capacity >= LARGE_REQUEST_BYTES_MIN;
     it->lead = 0;
-    if (!is_whole || connections->place == NULL || !connections->place(connections->place_context, data, bytes, &residue))
+    if (!is_whole || it->sink->align == NULL || !it->sink->align(it, data, bytes, &residue))
         return tpc_frame_new(connections->budget, capacity);
     it->lead = residue % sizeof(uint64_t);
     return tpc_frame_new_at(connections->budget, capacity + it->lead, residue - it->lead);
+}
+
+/* Who is trusted gets all that it announced. */
+static int make_whole_room(connection *it, const uint8_t *data, size_t bytes) {
+    uint32_t residue;
+    it->lead = 0;
+    if (it->announced >= LARGE_REQUEST_BYTES_MIN && it->sink->align(it, data, bytes, &residue)) {
+        it->lead = residue % sizeof(uint64_t);
+        it->partial = tpc_frame_new_at(it->owner->budget, it->announced + it->lead, residue - it->lead);
+    }
+    if (it->partial == NULL) {
+        it->lead = 0;
+        it->partial = tpc_frame_new_forced(it->owner->budget, it->announced);
+    }
+    if (it->partial == NULL) {
+        connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
+        return -ENOMEM;
+    }
+    it->partial->length = it->lead;
+    return 0;
 }
 
 /* Room for the next bytes of the unfinished request: never more than it announced; see the top of the file. */
 static int make_room(connection *it, const uint8_t *data, size_t bytes) {
     uint64_t needed = have_bytes(it) + (uint64_t)bytes;
     if (it->partial != NULL && needed + it->lead <= it->partial->capacity) return 0;
+    if (it->sink->is_forced) return make_whole_room(it, data, bytes);
     uint64_t capacity = needed == it->announced ? needed : needed * 2;
     if (capacity < FRAME_FIRST_BYTES) capacity = FRAME_FIRST_BYTES;
     if (capacity < 2ull * it->largest_bytes) capacity = 2ull * it->largest_bytes;
@@ -320,7 +227,7 @@ static void arrived_in_frame(connection *it, size_t bytes) {
     it->partial->length += (uint32_t)bytes;
     it->owner->statistics.assembling_bytes += bytes;
     if (have_bytes(it) < it->announced) {
-        if (!node_linked(&it->by_starvation)) assembly_progressed(it);
+        if (!node_linked(&it->by_starvation) && !it->sink->is_forced) assembly_progressed(it);
         return;
     }
     tpc_frame *frame = it->partial;
@@ -328,8 +235,8 @@ static void arrived_in_frame(connection *it, size_t bytes) {
     it->length_have = 0;
     it->owner->statistics.assembling_bytes -= it->announced;
     node_remove(&it->by_assembly);
-    note_size(it, it->announced);
-    deliver(it, frame);
+    receive_note_size(it, it->announced);
+    it->sink->take_frame(it, frame);
 }
 
 /* The length of the request that begins and ends in these bytes; 0: there is none, or one to be looked at more closely. */
@@ -338,19 +245,19 @@ static uint32_t whole_request(const connection *it, const uint8_t *data, size_t 
     uint32_t raw;
     memcpy(&raw, data, sizeof raw);
     uint32_t length = __builtin_bswap32(raw);
-    return length <= bytes - sizeof raw && length <= it->owner->limits.request_bytes_max ? length : 0;
+    return length <= bytes - sizeof raw && length <= frame_bytes_max(it) ? length : 0;
 }
 
 /* Parses until the bytes end or the connection must not take more; how many were taken. */
 static size_t parse(connection *it, uint8_t *data, size_t bytes) {
     size_t position = 0;
     while (position < bytes && it->state == CONNECTION_OPEN) {
-        if (it->length_have == 0 && above_bounds(it)) {
-            pause_receiving(it);
+        if (it->length_have == 0 && it->sink->is_full(it)) {
+            receive_pause(it);
             break;
         }
         uint32_t whole = whole_request(it, data + position, bytes - position);
-        if (whole > 0 && deliver_in_place(it, data + position + sizeof it->length_field, whole)) {
+        if (whole > 0 && it->sink->take_bytes(it, data + position + sizeof it->length_field, whole)) {
             position += sizeof it->length_field + whole;
             continue;
         }
@@ -361,7 +268,7 @@ static size_t parse(connection *it, uint8_t *data, size_t bytes) {
         size_t missing = it->announced - have_bytes(it);
         size_t taken = missing < bytes - position ? missing : bytes - position;
         if (make_room(it, data + position, taken) < 0) {
-            starve(it);
+            if (it->state == CONNECTION_OPEN) receive_starve(it);
             break;
         }
         memcpy(it->partial->data + it->partial->length, data + position, taken);
@@ -381,7 +288,8 @@ static void park(connection *it, const uint8_t *data, size_t bytes) {
         memcpy(it->backlog->data, data, bytes);
         return;
     }
-    tpc_frame *joined = tpc_frame_new_forced(it->owner->budget, (uint32_t)(it->backlog->length - it->backlog_position + bytes));
+    tpc_frame *joined =
+        tpc_frame_new_forced(it->owner->budget, (uint32_t)(it->backlog->length - it->backlog_position + bytes));
     if (joined == NULL) goto no_memory;
     size_t kept = it->backlog->length - it->backlog_position;
     memcpy(joined->data, it->backlog->data + it->backlog_position, kept);
@@ -401,6 +309,17 @@ static void bytes_arrived(connection *it, uint8_t *data, size_t bytes) {
     connection_touch(it);
     size_t taken = it->backlog == NULL && !it->paused && !it->starved ? parse(it, data, bytes) : 0;
     if (taken < bytes && it->state == CONNECTION_OPEN) park(it, data + taken, bytes - taken);
+}
+
+void receive_feed(connection *it, uint8_t *data, size_t bytes) {
+    connection_hold(it);
+    if (it->state == CONNECTION_OPEN) bytes_arrived(it, data, bytes);
+    connection_let_go(it);
+}
+
+bool receive_takes_frames(const connection *it) {
+    return it->state == CONNECTION_OPEN && it->backlog == NULL && it->length_have == 0 && !it->paused && !it->starved &&
+           !it->sink->is_full(it);
 }
 
 static void bytes_arrived_in_frame(connection *it, size_t bytes) {
@@ -427,7 +346,7 @@ static void parse_backlog(connection *it) {
 }
 
 static bool may_go_on(connection *it) {
-    if (it->paused && below_low_marks(it)) it->paused = false;
+    if (it->paused && it->sink->may_resume(it)) it->paused = false;
     it->starved = false; /* if there is still no room, parsing says so again */
     return !it->paused;
 }
@@ -491,7 +410,8 @@ bool receive_attend(connection *it) {
     if (it->state == CONNECTION_CLOSING) return true;
     if (it->state == CONNECTION_FLUSHING) return cancel(it);
     if (!may_go_on(it)) return cancel(it);
-    parse_backlog(it);
+    requests_take_deferred(it);
+    if (it->deferred == NULL) parse_backlog(it);
     if (it->state != CONNECTION_OPEN) return true;
     if (!it->starved) end_starvation(it);
     if (it->paused || it->starved) return cancel(it);
@@ -500,7 +420,7 @@ bool receive_attend(connection *it) {
         return true;
     }
     if (it->receive_armed && it->multishot_armed && it->large_credit > 0) return cancel(it);
-    return it->receive_armed || arm(it);
+    return it->receive_armed || it->carrier != NULL || arm(it);
 }
 
 void receive_forget(connection *it) {
@@ -511,7 +431,8 @@ void receive_forget(connection *it) {
     }
     tpc_frame_release(it->partial);
     tpc_frame_release(it->backlog);
-    it->partial = it->backlog = NULL;
+    tpc_frame_release(it->deferred);
+    it->partial = it->backlog = it->deferred = NULL;
     node_remove(&it->by_assembly);
     node_remove(&it->by_starvation);
     it->starved = it->paused = false;
@@ -531,7 +452,7 @@ static void ended(connection *it, int error) {
 
 static void at_end_of_file(connection *it) {
     it->end_of_file = true;
-    if (it->backlog == NULL) connection_begin_close(it, TPC_CLOSE_PEER, 0);
+    if (it->backlog == NULL && it->deferred == NULL) connection_begin_close(it, TPC_CLOSE_PEER, 0);
 }
 
 /* Receives without waiting, large requests straight into their frame. Whether there may be more. */
@@ -567,7 +488,8 @@ static void on_readable(connection *it, int32_t result) {
         return;
     }
     if (!it->paused && !it->starved)
-        for (int i = 0; i < RECEIVES_PER_POLL_MAX && receive_once(it); i++) {}
+        for (int i = 0; i < RECEIVES_PER_POLL_MAX && receive_once(it); i++) {
+        }
     connection_needs_attention(it);
 }
 
@@ -575,7 +497,8 @@ static void on_received(connection *it, int32_t result, uint32_t flags) {
     tpc_connections *connections = it->owner;
     if (result > 0) {
         uint32_t buffer = flags >> IORING_CQE_BUFFER_SHIFT;
-        bytes_arrived(it, connections->buffers + (size_t)buffer * connections->limits.receive_buffer_bytes, (size_t)result);
+        bytes_arrived(it, connections->buffers + (size_t)buffer * connections->limits.receive_buffer_bytes,
+                      (size_t)result);
     } else if (result == 0) {
         at_end_of_file(it);
     } else {

@@ -10,6 +10,7 @@
  * Over loopback the kernel copies all the same, and the notification comes on top (docs/decisions/2026-11-21-connections.md).
  */
 #include "connection_state.h"
+#include "latency.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -39,12 +40,16 @@ static int grow_answers(connection *it) {
 }
 
 /* A place for the answer of the next request, and its sequence is used up. */
-int send_reserve_answer(connection *it, uint32_t request_bytes) {
+int send_reserve_answer(connection *it, const tpc_request *request, uint32_t request_bytes) {
     if (it->next_sequence - it->first_sequence == it->answers_capacity) {
         int result = grow_answers(it);
         if (result < 0) return result;
     }
-    *answer_at(it, it->next_sequence) = (answer){.state = ANSWER_WAITING, .request_bytes = request_bytes};
+    *answer_at(it, it->next_sequence) = (answer){.state = ANSWER_WAITING,
+                                                 .request_bytes = request_bytes,
+                                                 .received_ns = request->received_ns,
+                                                 .api_key = request->api_key,
+                                                 .api_version = request->api_version};
     it->next_sequence++;
     it->requests_unanswered++;
     it->held_bytes += request_bytes;
@@ -89,6 +94,7 @@ static void release_answer(connection *it, answer *gone) {
     it->held_bytes -= gone->bytes;
     it->unsent_bytes -= gone->bytes;
     it->owner->statistics.answer_bytes_unsent -= gone->bytes;
+    it->owner->answers_held_bytes -= (int64_t)gone->memory_bytes;
     *gone = (answer){0};
 }
 
@@ -128,6 +134,35 @@ bool send_is_flushed(const connection *it) {
     return answer_at(it, it->first_sequence)->state == ANSWER_WAITING;
 }
 
+/* ------------------------------------------------------------------------------------------------ room for answers */
+
+/*
+ * What answers may keep in memory until their readers take it. Each may have a part of the room that is left, so that it
+ * shrinks with those that nobody reads, and what is sure as long as there is twice the share. Above that no Fetch is taken.
+ */
+static int64_t answers_share(const tpc_connections *connections) {
+    return connections->budget->bytes_max / ANSWERS_SHARE;
+}
+
+bool send_has_room(const tpc_connections *connections) {
+    return connections->answers_held_bytes < 2 * answers_share(connections);
+}
+
+int64_t tpc_answers_allowance(const tpc_connections *connections) {
+    int64_t room_bytes = answers_share(connections) - connections->answers_held_bytes;
+    return room_bytes / ANSWERS_SHARE > ANSWER_BYTES_SURE ? room_bytes / ANSWERS_SHARE : ANSWER_BYTES_SURE;
+}
+
+int64_t tpc_answers_reserve(tpc_connections *connections, int64_t bytes) {
+    int64_t allowed_bytes = tpc_answers_allowance(connections);
+    if (!send_has_room(connections)) return -ENOBUFS;
+    if (bytes > allowed_bytes) bytes = allowed_bytes;
+    connections->answers_held_bytes += bytes;
+    return bytes;
+}
+
+void tpc_answers_unreserve(tpc_connections *connections, int64_t bytes) { connections->answers_held_bytes -= bytes; }
+
 /* ------------------------------------------------------------------------------------------------ answering */
 
 /* The place of an answer that may be given now. 0, -ENOTCONN, -EALREADY, -EINVAL. */
@@ -143,10 +178,20 @@ static int find_waiting(tpc_connections *connections, uint64_t id, int64_t seque
     return (*place)->state == ANSWER_WAITING ? 0 : -EALREADY;
 }
 
+static uint64_t memory_bytes_of(answer *of) {
+    uint64_t bytes = of->bytes;
+    for (uint32_t i = 0; of->holds_files && i < of->count; i++)
+        if (answer_slices(of)[i].frame->holds_file) bytes -= answer_slices(of)[i].length;
+    return bytes;
+}
+
 static void answered(connection *it, answer *place, int64_t sequence, uint8_t state, uint64_t bytes) {
     tpc_connections *connections = it->owner;
+    latency_note(it, place, bytes);
     place->state = state;
     place->bytes = bytes;
+    place->memory_bytes = memory_bytes_of(place);
+    connections->answers_held_bytes += (int64_t)place->memory_bytes;
     it->requests_unanswered--;
     it->held_bytes += bytes;
     it->held_bytes -= place->request_bytes;
@@ -158,7 +203,7 @@ static void answered(connection *it, answer *place, int64_t sequence, uint8_t st
     else
         connections->statistics.answers_none++;
     bool at_head = sequence == it->first_sequence;
-    if (at_head && state == ANSWER_NONE) skip_none(it);
+    if (at_head && state == ANSWER_NONE && it->carrier == NULL) skip_none(it);
     if (at_head || it->paused) connection_needs_attention(it);
 }
 
@@ -239,7 +284,8 @@ static int place_slices(connection *it, answer *place, const tpc_slice *slices, 
     return 0;
 }
 
-int tpc_answer_slices(tpc_connections *connections, uint64_t id, int64_t sequence, const tpc_slice *slices, uint32_t count) {
+int tpc_answer_slices(tpc_connections *connections, uint64_t id, int64_t sequence, const tpc_slice *slices,
+                      uint32_t count) {
     connection *it = NULL;
     answer *place;
     uint64_t bytes;
@@ -269,7 +315,48 @@ static int place_framed(answer *place, const tpc_slice *slices, uint32_t count, 
     return 0;
 }
 
-int tpc_answer_framed(tpc_connections *connections, uint64_t id, int64_t sequence, const tpc_slice *slices, uint32_t count) {
+int send_push(connection *it, const tpc_slice *slices, uint32_t count, bool memory) {
+    tpc_connections *connections = it->owner;
+    bool is_room = it->next_sequence - it->first_sequence < it->answers_capacity || grow_answers(it) == 0;
+    answer *place = is_room ? answer_at(it, it->next_sequence) : NULL;
+    uint64_t bytes = count == 1 ? slices[0].length : 0;
+    if (place != NULL) *place = (answer){.state = ANSWER_READY, .count = count};
+    if (place == NULL || (count > 1 && place_framed(place, slices, count, &bytes) < 0)) {
+        release_slices(slices, count);
+        return give_up(it, ENOMEM);
+    }
+    if (count == 1) {
+        place->single = slices[0];
+        place->holds_files = slices[0].frame->holds_file;
+    }
+    place->bytes = bytes;
+    place->memory_bytes = memory ? memory_bytes_of(place) : 0;
+    connections->answers_held_bytes += (int64_t)place->memory_bytes;
+    connections->statistics.answer_bytes_unsent += bytes;
+    it->held_bytes += bytes;
+    it->unsent_bytes += bytes;
+    it->next_sequence++;
+    connection_needs_attention(it);
+    return 0;
+}
+
+bool send_take_answer(connection *it, answer *taken) {
+    if (it->first_sequence == it->next_sequence) return false;
+    answer *head = answer_at(it, it->first_sequence);
+    if (head->state == ANSWER_WAITING) return false;
+    *taken = *head;
+    it->held_bytes -= head->bytes;
+    it->unsent_bytes -= head->bytes;
+    it->owner->statistics.answer_bytes_unsent -= head->bytes;
+    it->owner->answers_held_bytes -= (int64_t)head->memory_bytes;
+    *head = (answer){0};
+    it->first_sequence++;
+    if (it->first_sequence == it->next_sequence) skip_none(it);
+    return true;
+}
+
+int tpc_answer_framed(tpc_connections *connections, uint64_t id, int64_t sequence, const tpc_slice *slices,
+                      uint32_t count) {
     connection *it = NULL;
     answer *place = NULL;
     uint64_t bytes = 0;
@@ -330,7 +417,8 @@ int tpc_request_answer_bytes(tpc_connections *connections, tpc_request *request,
     return result;
 }
 
-int tpc_request_answer_slices(tpc_connections *connections, tpc_request *request, const tpc_slice *slices, uint32_t count) {
+int tpc_request_answer_slices(tpc_connections *connections, tpc_request *request, const tpc_slice *slices,
+                              uint32_t count) {
     tpc_request_leaves_python(connections, request);
     int result = tpc_answer_slices(connections, request->connection, request->sequence, slices, count);
     tpc_request_release(request);
@@ -384,7 +472,8 @@ static bool add_piece(sending *to, const tpc_slice *slice, uint32_t offset) {
     const uint8_t *data = slice->data + offset;
     uint32_t bytes = slice->length - offset;
     struct iovec *last = to->count ? &to->vector[to->count - 1] : NULL;
-    if (last != NULL && to->frames[to->count - 1] == slice->frame && (uint8_t *)last->iov_base + last->iov_len == data) {
+    if (last != NULL && to->frames[to->count - 1] == slice->frame &&
+        (uint8_t *)last->iov_base + last->iov_len == data) {
         last->iov_len += bytes;
     } else {
         if (to->count == SEND_SLICES_MAX) return false;
@@ -408,7 +497,9 @@ static bool gather_answer(connection *it, sending *to, int64_t sequence) {
 static void gather(connection *it, sending *to) {
     for (int64_t at = it->first_sequence; at < it->next_sequence; at++) {
         uint8_t state = answer_at(it, at)->state;
-        if (state == ANSWER_WAITING || answer_at(it, at)->holds_files || (state == ANSWER_READY && !gather_answer(it, to, at))) break;
+        if (state == ANSWER_WAITING || answer_at(it, at)->holds_files ||
+            (state == ANSWER_READY && !gather_answer(it, to, at)))
+            break;
     }
 }
 
@@ -424,7 +515,8 @@ static bool is_local(int descriptor) {
         return our_address == their_address || their_address >> 24 == IN_LOOPBACKNET;
     }
     if (theirs.ss_family == AF_INET6)
-        return IN6_ARE_ADDR_EQUAL(&((struct sockaddr_in6 *)&ours)->sin6_addr, &((struct sockaddr_in6 *)&theirs)->sin6_addr);
+        return IN6_ARE_ADDR_EQUAL(&((struct sockaddr_in6 *)&ours)->sin6_addr,
+                                  &((struct sockaddr_in6 *)&theirs)->sin6_addr);
     return true;
 }
 
@@ -451,8 +543,7 @@ static void prepare(const connection *it, sending *to, struct io_uring_sqe *sqe)
 }
 
 struct io_uring_sqe *send_entry(const connection *it, sending *to) {
-    struct io_uring_sqe *sqe =
-        tpc_ring_sqe(it->owner->ring, tpc_user_data(TPC_KIND_SEND, to->generation, to->index));
+    struct io_uring_sqe *sqe = tpc_ring_sqe(it->owner->ring, tpc_user_data(TPC_KIND_SEND, to->generation, to->index));
     if (sqe == NULL) send_return(it->owner, to);
     return sqe;
 }
@@ -471,8 +562,13 @@ void send_begun(connection *it, sending *to, enum sending_kind kind) {
 
 bool send_attend(connection *it) {
     if (it->state == CONNECTION_CLOSING || it->sending != NULL) return true;
+    if (it->carrier != NULL) {
+        bool any = links_send_answers(it);
+        return !any || !it->paused; /* what it has left may let it go on */
+    }
     skip_none(it);
-    if (it->first_sequence == it->next_sequence || answer_at(it, it->first_sequence)->state != ANSWER_READY) return true;
+    if (it->first_sequence == it->next_sequence || answer_at(it, it->first_sequence)->state != ANSWER_READY)
+        return true;
     if (answer_at(it, it->first_sequence)->holds_files) return send_with_files(it);
     sending *to = send_take(it->owner);
     if (to == NULL) return false;

@@ -22,7 +22,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SEND_FILE_BYTES_PER_TURN = 512 * 1024, STAGED_BYTES_MAX = 256 * 1024, PAGE_BYTES = 4096, SYSCALL_CACHESTAT = 451 }; /* 451 on every architecture */
+enum {
+    SEND_FILE_BYTES_PER_TURN = 512 * 1024,
+    STAGED_BYTES_MAX = 256 * 1024,
+    STAGED_BYTES_MIN = 16 * 1024,
+    PAGE_BYTES = 4096,
+    SYSCALL_CACHESTAT = 451
+}; /* 451 on every architecture */
 
 typedef struct {
     uint64_t begin;
@@ -62,7 +68,8 @@ static int64_t send_memory(connection *it, const answer *head) {
     struct iovec vector[SEND_SLICES_MAX];
     struct msghdr message = {.msg_iov = vector};
     uint32_t offset = it->head_offset, i = it->head_slice;
-    for (; i < head->count && message.msg_iovlen < SEND_SLICES_MAX && !head->slices[i].frame->holds_file; i++, offset = 0)
+    for (; i < head->count && message.msg_iovlen < SEND_SLICES_MAX && !head->slices[i].frame->holds_file;
+         i++, offset = 0)
         vector[message.msg_iovlen++] = (struct iovec){.iov_base = (void *)(head->slices[i].data + offset),
                                                       .iov_len = head->slices[i].length - offset};
     int more = i < head->count ? MSG_MORE : 0;
@@ -81,7 +88,7 @@ static bool wait_writable(connection *it) {
 
 static bool read_stretch(connection *it, const tpc_slice *slice) {
     uint32_t bytes = slice->length - it->head_offset;
-    if (bytes > STAGED_BYTES_MAX) bytes = STAGED_BYTES_MAX;
+    if (bytes > STAGED_BYTES_MAX) bytes = send_has_room(it->owner) ? STAGED_BYTES_MAX : STAGED_BYTES_MIN;
     sending *to = send_take(it->owner);
     tpc_frame *frame = to != NULL ? tpc_frame_new_forced(it->owner->budget, bytes) : NULL;
     if (frame != NULL) {
@@ -100,6 +107,19 @@ static bool read_stretch(connection *it, const tpc_slice *slice) {
     return true;
 }
 
+static void hold(const connection *it, answer *head, int64_t bytes) {
+    head->memory_bytes += (uint64_t)bytes;
+    it->owner->answers_held_bytes += bytes;
+}
+
+/* The slices that have left, stretches among them that were read into memory. */
+static void let_go_of_sent(const connection *it, answer *head) {
+    for (uint32_t i = 0; i < it->head_slice; i++) {
+        if (!head->slices[i].frame->holds_file) hold(it, head, -(int64_t)head->slices[i].length);
+        tpc_frame_release(head->slices[i].frame);
+    }
+}
+
 void send_stretch_read(connection *it, sending *by, int32_t result) {
     answer *head = &it->answers[(uint64_t)it->first_sequence & (it->answers_capacity - 1)];
     tpc_slice *slices = result > 0 ? malloc((head->count + 1) * sizeof *slices) : NULL;
@@ -109,9 +129,10 @@ void send_stretch_read(connection *it, sending *by, int32_t result) {
     }
     uint32_t at = it->head_slice, done = it->head_offset + (uint32_t)result;
     tpc_slice rest = head->slices[at];
-    memcpy(slices, head->slices, at * sizeof *slices);
-    slices[at] = tpc_slice_of(by->frames[0], by->frames[0]->data, (uint32_t)result);
-    uint32_t next = at + 1, after = at + 1;
+    let_go_of_sent(it, head);
+    slices[0] = tpc_slice_of(by->frames[0], by->frames[0]->data, (uint32_t)result);
+    hold(it, head, result);
+    uint32_t next = 1, after = at + 1;
     if (done < rest.length) {
         tpc_frame_file(rest.frame)->position += done;
         rest.length -= done;
@@ -120,9 +141,10 @@ void send_stretch_read(connection *it, sending *by, int32_t result) {
         tpc_frame_release(rest.frame);
     }
     memcpy(slices + next, head->slices + after, (head->count - after) * sizeof *slices);
-    head->count += next - after;
+    head->count = next + head->count - after;
     free(head->slices);
     head->slices = slices;
+    it->head_slice = 0;
     it->head_offset = 0;
     connection_needs_attention(it);
 }

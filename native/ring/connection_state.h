@@ -1,6 +1,10 @@
 /*
  * The connections' own state, shared by connection.c (table, close, statistics), connection_accept.c,
- * connection_receive.c (bytes to requests) and connection_send.c (answers to bytes). Nothing else includes this.
+ * connection_receive.c (bytes to frames), connection_requests.c (frames to requests) and connection_send.c (answers to
+ * bytes). Nothing else includes this.
+ *
+ * What is received is framed, and each frame goes to the connection's sink; what is sent stands in its outbox, the ring of
+ * answers. A client's connection and a link differ in their sinks and in what puts something into the outbox.
  *
  * Theory of operation. A connection does its submissions in one place, the turn hook: whatever gives it something to do
  * (an answer, room to receive again, a lost receive) puts it on the `attention` list, and the hook attends to each once.
@@ -22,18 +26,21 @@
 enum {
     TPC_BUFFER_GROUP_CONNECTIONS = 1,
     SEND_SLICES_MAX = 64,
-    ANSWER_CHUNK_BYTES = 2048,     /* answers of a connection that are encoded one behind the other */
+    ANSWER_CHUNK_BYTES = 2048, /* answers of a connection that are encoded one behind the other */
     ANSWER_ROOM_BYTES_MIN = 256,
     ANSWER_CHUNKS_KEPT = 128,
-    ANSWERS_FIRST = 8,             /* answer slots of a connection's first request; doubled when needed */
-    FRAME_FIRST_BYTES = 1024,      /* of a request that did not arrive in one piece */
-    SCRATCH_BYTES = 65536,         /* one receive without provided buffers */
+    ANSWERS_FIRST = 8,        /* answer slots of a connection's first request; doubled when needed */
+    FRAME_FIRST_BYTES = 1024, /* of a request that did not arrive in one piece */
+    SCRATCH_BYTES = 65536,    /* one receive without provided buffers */
     RECEIVES_PER_POLL_MAX = 4,
     LARGE_REQUEST_BYTES_MIN = 131072,
-    LARGE_REQUESTS_CREDIT = 8,     /* so many small requests later a connection no longer counts as one of large ones */
+    LARGE_REQUESTS_CREDIT = 8, /* so many small requests later a connection no longer counts as one of large ones */
     INTO_FRAME_BYTES_MIN = 32768,
     INTO_FRAME_BYTES_MAX = 1 << 20,
     LISTENERS_MAX = 64,
+    ANSWERS_SHARE = 4,           /* of the budget: one part in so many is for answers that wait for their readers */
+    ANSWER_BYTES_SURE = 65536,   /* of one answer, as long as there is any room at all */
+    FETCH_AHEAD_BYTES = 1 << 20, /* unsent of a connection when its next Fetch is taken */
 };
 
 /* A ring list; a node that is in no list points to itself. */
@@ -65,12 +72,16 @@ enum answer_state { ANSWER_WAITING = 0, ANSWER_READY = 1, ANSWER_NONE = 2 };
 
 /* The answer of one request, in the ring of its connection. Each slice holds a reference. */
 typedef struct {
-    tpc_slice single;      /* the slice when there is one */
-    tpc_slice *slices;     /* else an array of `count` */
+    tpc_slice single;  /* the slice when there is one */
+    tpc_slice *slices; /* else an array of `count` */
     uint64_t bytes;
+    uint64_t memory_bytes; /* of them: not in files */
     uint32_t count;
     uint32_t request_bytes;
-    bool holds_files;      /* some slices are stretches of files; there are at least two then */
+    int64_t received_ns; /* when the request was whole */
+    int16_t api_key;
+    int16_t api_version;
+    bool holds_files; /* some slices are stretches of files; there are at least two then */
     uint8_t state;
 } answer;
 
@@ -83,7 +94,7 @@ enum sending_kind { SENDING_BYTES = 0, SENDING_POLL = 1, SENDING_READ = 2 };
 
 /* One of them in the kernel, with references of its own: with zero copy it outlives the connection. */
 typedef struct sending {
-    struct connection *connection;  /* NULL after the result: only the notification is due */
+    struct connection *connection; /* NULL after the result: only the notification is due */
     struct sending *next_free;
     uint32_t index;
     uint32_t generation;
@@ -97,57 +108,84 @@ typedef struct sending {
     tpc_frame *frames[SEND_SLICES_MAX];
 } sending;
 
+/* Where the frames of a connection go: its kind. */
+typedef struct {
+    /* A whole frame where it was received, without its length. False: nothing has changed, and it comes as a frame. */
+    bool (*take_bytes)(struct connection *it, uint8_t *bytes, uint32_t length);
+    /* A whole frame, `it->lead` bytes behind the beginning of its memory. Takes it; the connection may be closing then. */
+    void (*take_frame)(struct connection *it, tpc_frame *frame);
+    /* Asked between two frames: whether it takes no more now, and, once that was so, whether it takes some again. */
+    bool (*is_full)(const struct connection *it);
+    bool (*may_resume)(const struct connection *it);
+    /* Memory for a frame is taken whatever the budget says: the sink has a bound of its own. */
+    bool is_forced;
+    /* As tpc_alignment_handler; NULL: it does not matter where a frame lies. */
+    bool (*align)(struct connection *it, const uint8_t *data, size_t bytes, uint32_t *residue);
+} connection_sink;
+
 enum connection_state { CONNECTION_OPEN, CONNECTION_FLUSHING, CONNECTION_CLOSING };
 
 typedef struct connection {
     tpc_connections *owner;
+    const connection_sink *sink;
     uint32_t slot;
     uint32_t generation;
     int descriptor;
     int error;
     uint32_t operations;
+    uint16_t listener; /* that accepted it */
     uint8_t state;
     uint8_t reason;
-    uint8_t close_when;         /* while FLUSHING */
-    uint8_t length_have;        /* bytes of `length_field` that arrived */
+    uint8_t close_when;  /* while FLUSHING */
+    uint8_t length_have; /* bytes of `length_field` that arrived */
     uint8_t length_field[4];
     bool receive_armed;
-    bool receive_cancelled;     /* a cancel is on its way */
-    bool paused;                /* above a bound of its own */
-    bool starved;               /* the budget had no room; in `starved` */
-    bool end_of_file;           /* seen while bytes were parked */
-    bool zero_copy_refused;     /* by the socket, or because the peer is on this host; asked at the first large send */
+    bool receive_cancelled; /* a cancel is on its way */
+    bool paused;            /* above a bound of its own */
+    bool starved;           /* the budget had no room; in `starved` */
+    bool end_of_file;       /* seen while bytes were parked */
+    bool zero_copy_refused; /* by the socket, or because the peer is on this host; asked at the first large send */
     bool zero_copy_asked;
 
-    uint32_t announced;         /* length of the request when it is whole */
-    uint8_t lead;               /* it begins so many bytes behind the beginning of `partial` */
-    uint32_t largest_bytes;     /* of the requests so far */
-    uint8_t large_credit;       /* > 0: it sends large requests */
-    bool multishot_armed;       /* the receive that is armed is one */
-    bool receiving_forgotten;   /* the request is given up, and `receiving` goes with the completion */
+    uint32_t announced;       /* length of the request when it is whole */
+    uint8_t lead;             /* it begins so many bytes behind the beginning of `partial` */
+    uint32_t largest_bytes;   /* of the requests so far */
+    uint8_t large_credit;     /* > 0: it sends large requests */
+    bool multishot_armed;     /* the receive that is armed is one */
+    bool receiving_forgotten; /* the request is given up, and `receiving` goes with the completion */
     tpc_frame *partial;
-    tpc_frame *receiving;       /* the kernel receives into it: a reference of its own */
-    tpc_frame *backlog;         /* arrived while paused or starved, not parsed: [backlog_position, length) */
+    tpc_frame *receiving; /* the kernel receives into it: a reference of its own */
+    tpc_frame *deferred;  /* a whole Fetch that is not taken yet: what is before it has to leave first */
+    tpc_frame *backlog;   /* arrived while paused or starved, not parsed: [backlog_position, length) */
     uint32_t backlog_position;
 
-    uint32_t answers_capacity;  /* a power of two, or 0 */
+    uint32_t answers_capacity; /* a power of two, or 0 */
     answer *answers;
-    tpc_frame *chunk;           /* see tpc_answer_room(); none while nothing is to be sent */
-    int64_t first_sequence;     /* the oldest whose answer has not left */
+    tpc_frame *chunk;       /* see tpc_answer_room(); none while nothing is to be sent */
+    int64_t first_sequence; /* the oldest whose answer has not left */
     int64_t next_sequence;
     uint32_t requests_unanswered;
     uint32_t requests_in_python; /* while there are any, the hot handler is not asked: it would overtake them */
-    uint32_t head_slice;        /* where the answer of first_sequence is to be sent on */
+    uint32_t head_slice;         /* where the answer of first_sequence is to be sent on */
     uint32_t head_offset;
     uint64_t held_bytes;
     uint64_t unsent_bytes;
     sending *sending;
 
+    struct link *link;      /* its socket is a link; see link.c */
+    struct link *carrier;   /* it has no socket: a stream of this link */
+    uint64_t client;        /* of a stream: the connection at the core that it came to */
+    uint64_t carried_bytes; /* of a stream: requests that count against its carrier's share */
+    uint32_t carried;       /* of a stream: requests that came */
+    uint32_t client_core;   /* of a stream */
+    uint32_t released;      /* of a stream: 1 + the sequence of the request that is not to wait */
+    bool forwards;          /* it may be a stream of links to other cores */
+
     node attention;
-    node by_activity;           /* all connections, longest idle first */
-    node by_send;               /* those with a send in the kernel, longest without progress first */
-    node by_assembly;           /* those with an unfinished request that may go on, longest without progress first */
-    node by_starvation;         /* those that wait for memory, longest waiting first; in one of the two at most */
+    node by_activity;   /* all connections, longest idle first */
+    node by_send;       /* those with a send in the kernel, longest without progress first */
+    node by_assembly;   /* those with an unfinished request that may go on, longest without progress first */
+    node by_starvation; /* those that wait for memory, longest waiting first; in one of the two at most */
     int64_t opened_ns;
     int64_t active_ns;
     int64_t send_progress_ns;
@@ -182,12 +220,13 @@ struct tpc_connections {
     uint32_t slots_count;
     uint32_t slots_free; /* chain through next_free, UINT32_MAX ends it */
     uint32_t connections_count;
+    uint32_t *open_shown; /* their number, for whoever places new ones; NULL: nobody wants to know */
 
     listener listeners[LISTENERS_MAX];
     uint32_t listeners_count;
     bool accepting;
 
-    bool multishot;              /* receive with the buffer ring; else poll and receive */
+    bool multishot; /* receive with the buffer ring; else poll and receive */
     struct io_uring_buf_ring *buffer_ring;
     size_t buffer_ring_bytes;
     uint8_t *buffers;
@@ -202,19 +241,23 @@ struct tpc_connections {
     node by_send;
     node by_assembly;
     node by_starvation;
-    uint32_t frames_leaving;     /* of requests that were given up while the kernel received into them */
-    int64_t starved_at_bytes;    /* what the budget had used when the starved last tried */
+    uint32_t frames_leaving;    /* of requests that were given up while the kernel received into them */
+    int64_t starved_at_bytes;   /* what the budget had used when the starved last tried */
+    int64_t starved_at_answers; /* and what the answers held */
+    int64_t answers_held_bytes; /* in memory, of answers that have not left, and of those that Python is making */
 
     tpc_frame *chunks[ANSWER_CHUNKS_KEPT]; /* for whoever answers next */
     uint32_t chunks_count;
 
     tpc_hot_handler hot;
     void *hot_context;
-    tpc_hot_handler brief;
-    void *brief_context;
-    tpc_place_handler place;
-    void *place_context;
+    tpc_hot_handler borrowed;
+    void *borrowed_context;
+    tpc_alignment_handler alignment;
+    void *alignment_context;
+    struct links *links; /* NULL: there are none */
     tpc_connection_statistics statistics;
+    tpc_latencies latencies;
 };
 
 static inline uint64_t connection_id(const connection *it) { return (uint64_t)it->generation << 32 | it->slot; }
@@ -225,14 +268,24 @@ static inline void connection_hold(connection *it) {
 }
 
 static inline void connection_needs_attention(connection *it) {
-    if (it->state != CONNECTION_CLOSING && !node_linked(&it->attention)) node_to_tail(&it->owner->attention, &it->attention);
+    if (it->state != CONNECTION_CLOSING && !node_linked(&it->attention))
+        node_to_tail(&it->owner->attention, &it->attention);
 }
 
 /* connection.c */
 connection *connection_find(tpc_connections *connections, uint64_t id);
 /* The connection of a completion; the kernel still worked for it, so it is there. */
 connection *connection_of_completion(tpc_connections *connections, uint64_t user_data);
-int connection_open(tpc_connections *connections, int descriptor, uint64_t *id);
+int connection_open(tpc_connections *connections, int descriptor, uint16_t listener, uint64_t *id);
+/* Without links and their streams. */
+uint32_t connections_of_clients(const tpc_connections *connections);
+/* Their number has changed: whoever wants to know is told. */
+void connections_counted(tpc_connections *connections);
+/* One that nobody is told of. NULL: no memory. */
+connection *connection_make(tpc_connections *connections, int descriptor, uint16_t listener,
+                            const connection_sink *sink);
+/* Tells Python that it is there. -ENOBUFS, and then it is gone. */
+int connection_announce(connection *it);
 void connection_begin_close(connection *it, int reason, int error);
 void connection_let_go(connection *it);
 void connection_touch(connection *it);
@@ -248,6 +301,20 @@ void receive_on_completion(void *context, uint64_t user_data, int32_t result, ui
 /* Goes on with what was parked, arms or cancels the receive as the state demands. False: no submission entry was left. */
 bool receive_attend(connection *it);
 void receive_forget(connection *it);
+/* Stops receiving: above a bound of the connection; or for want of memory, in which case it stands among the starved. */
+void receive_pause(connection *it);
+void receive_starve(connection *it);
+/* Tells how large a connection's requests are, which decides how the next ones are received. */
+void receive_note_size(connection *it, uint32_t bytes);
+/* Bytes of a connection without a socket. */
+void receive_feed(connection *it, uint8_t *data, size_t bytes);
+/* Whether a frame can be given to its sink past those bytes. */
+bool receive_takes_frames(const connection *it);
+
+/* connection_requests.c */
+extern const connection_sink request_sink;
+/* The Fetch that had to wait, if there is one. */
+void requests_take_deferred(connection *it);
 
 /* connection_send.c */
 void send_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
@@ -256,9 +323,18 @@ bool send_attend(connection *it);
 void send_forget(connection *it);
 /* Whether a FLUSHING connection has sent what it was to send. */
 bool send_is_flushed(const connection *it);
-int send_reserve_answer(connection *it, uint32_t request_bytes);
+/* False: what nobody reads holds so much that nothing is made for a further Fetch. */
+bool send_has_room(const tpc_connections *connections);
+int send_reserve_answer(connection *it, const tpc_request *request, uint32_t request_bytes);
 /* Takes back the last reservation. */
 void send_unreserve_answer(connection *it);
+
+/* Something behind what the connection sends. The references are consumed. `memory`: it counts as memory of answers.
+ * 0; -ENOMEM: the connection is closed. */
+int send_push(connection *it, const tpc_slice *slices, uint32_t count, bool memory);
+/* The oldest answer of a stream, when it is there, off its ring: slices with their references (NULL: it has none), which
+ * the caller frees when they are not `single`. */
+bool send_take_answer(connection *it, answer *taken);
 
 sending *send_take(tpc_connections *connections);
 void send_return(tpc_connections *connections, sending *it);
@@ -267,6 +343,16 @@ struct io_uring_sqe *send_entry(const connection *it, sending *to);
 void send_begun(connection *it, sending *to, enum sending_kind kind);
 void send_progressed(connection *it, uint64_t bytes);
 void send_broke(connection *it, int error);
+
+/* link.c */
+void links_free(tpc_connections *connections);
+/* The connection begins to close: a link, a stream, or a client that forwards. */
+void links_connection_closing(connection *it);
+/* It is gone, and about to be freed. */
+void links_connection_gone(connection *it);
+/* Sends what a stream has answered; whether that was anything. */
+bool links_send_answers(connection *it);
+uint32_t links_connections_count(const tpc_connections *connections);
 
 /* connection_send_file.c */
 bool send_with_files(connection *it);

@@ -5,16 +5,13 @@
  * give, and whether all of it can be had here. The second one builds the answer: records are sent from where they lie, in
  * memory or in a segment; only a little is copied beside the answer's own fields.
  */
-#include "fetch.h"
+#include "forward.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    ERROR_OFFSET_OUT_OF_RANGE = 1,
-    ERROR_UNKNOWN_TOPIC_OR_PARTITION = 3,
-    ERROR_UNKNOWN_TOPIC_ID = 100,
     VERSION_WITH_TOPIC_IDS = 13,
     READ_COMMITTED = 1,
     DECODED_CAPACITY_MIN = 64,
@@ -27,11 +24,9 @@ enum {
 
 tpc_fetches *tpc_fetches_new(void) {
     tpc_fetches *fetches = calloc(1, sizeof *fetches);
-    if (!fetches)
-        return NULL;
+    if (!fetches) return NULL;
     fetches->response_bytes_max = RESPONSE_BYTES_MAX_DEFAULT;
-    if (tpc_fetch_sessions_init(&fetches->sessions) == 0)
-        return fetches;
+    if (tpc_fetch_sessions_init(&fetches->sessions) == 0) return fetches;
     free(fetches);
     return NULL;
 }
@@ -39,11 +34,12 @@ tpc_fetches *tpc_fetches_new(void) {
 void tpc_fetches_free(tpc_plane *plane) {
     tpc_fetches *fetches = plane->fetches;
     tpc_fetch_forget_parked(plane);
-    while (fetches->left)
-        tpc_fetch_end(plane, fetches->left);
+    while (fetches->left) tpc_fetch_end(plane, fetches->left);
     tpc_fetch_sessions_free(&fetches->sessions);
     free(fetches->decoded), free(fetches->forgotten), free(fetches->readings), free(fetches->outcomes);
-    free(fetches->results), free(fetches->splits), free(fetches->chosen), free(fetches->header), free(fetches->pieces);
+    free(fetches->parked_by_slot);
+    free(fetches->results), free(fetches->topics), free(fetches->splits), free(fetches->chosen), free(fetches->header),
+        free(fetches->pieces);
     free(fetches);
     plane->fetches = NULL;
 }
@@ -51,37 +47,33 @@ void tpc_fetches_free(tpc_plane *plane) {
 static int resize(void *array, size_t bytes) {
     void **at = array;
     void *resized = realloc(*at, bytes);
-    if (!resized)
-        return -ENOMEM;
+    if (!resized) return -ENOMEM;
     *at = resized;
     return 0;
 }
 
 static int reserve_decoded(tpc_fetches *fetches, int32_t parts, int32_t forgotten) {
     if (parts > fetches->decoded_capacity) {
-        if (resize(&fetches->decoded, (size_t)parts * sizeof *fetches->decoded) < 0)
-            return -ENOMEM;
+        if (resize(&fetches->decoded, (size_t)parts * sizeof *fetches->decoded) < 0) return -ENOMEM;
         fetches->decoded_capacity = parts;
     }
     if (forgotten > fetches->forgotten_capacity) {
-        if (resize(&fetches->forgotten, (size_t)forgotten * sizeof *fetches->forgotten) < 0)
-            return -ENOMEM;
+        if (resize(&fetches->forgotten, (size_t)forgotten * sizeof *fetches->forgotten) < 0) return -ENOMEM;
         fetches->forgotten_capacity = forgotten;
     }
     return 0;
 }
 
 static int reserve_readings(tpc_fetches *fetches, int32_t parts) {
-    if (parts <= fetches->readings_capacity)
-        return 0;
+    if (parts <= fetches->readings_capacity) return 0;
     int32_t capacity = fetches->readings_capacity ? fetches->readings_capacity : DECODED_CAPACITY_MIN;
-    while (capacity < parts)
-        capacity *= 2;
+    while (capacity < parts) capacity *= 2;
     size_t count = (size_t)capacity;
     if (resize(&fetches->readings, count * sizeof *fetches->readings) < 0 ||
         resize(&fetches->outcomes, count * sizeof *fetches->outcomes) < 0 ||
         resize(&fetches->results, count * sizeof *fetches->results) < 0 ||
         resize(&fetches->splits, count * sizeof *fetches->splits) < 0 ||
+        resize(&fetches->topics, 4 * count * sizeof *fetches->topics) < 0 ||
         resize(&fetches->chosen, count * sizeof *fetches->chosen) < 0)
         return -ENOMEM;
     fetches->readings_capacity = capacity;
@@ -93,14 +85,11 @@ static int reserve_readings(tpc_fetches *fetches, int32_t parts) {
 static int decode(tpc_fetches *fetches, const tpc_request *request, tpc_fetch_request *out) {
     int result = reserve_decoded(fetches, DECODED_CAPACITY_MIN, DECODED_CAPACITY_MIN);
     for (;;) {
-        if (result < 0)
-            return result;
+        if (result < 0) return result;
         result = tpc_fetch_decode(request->body, request->body_bytes, request->api_version, out, fetches->decoded,
                                   fetches->decoded_capacity, fetches->forgotten, fetches->forgotten_capacity);
-        if (result != -E2BIG)
-            return result;
-        if (out->parts_count > DECODED_CAPACITY_MAX || out->forgotten_count > DECODED_CAPACITY_MAX)
-            return -EBADMSG;
+        if (result != -E2BIG) return result;
+        if (out->parts_count > DECODED_CAPACITY_MAX || out->forgotten_count > DECODED_CAPACITY_MAX) return -EBADMSG;
         result = reserve_decoded(fetches, out->parts_count, out->forgotten_count);
     }
 }
@@ -114,22 +103,26 @@ static int begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
     tpc_fetches *fetches = plane->fetches;
     tpc_fetch_request asked;
     int result = decode(fetches, request, &asked);
-    if (result < 0)
-        return result;
+    if (result < 0) return result;
     tpc_fetch *fetch = calloc(1, sizeof *fetch);
-    if (!fetch)
-        return -ENOMEM;
+    if (!fetch) return -ENOMEM;
     int32_t bytes_max = asked.response_bytes_max;
-    *fetch = (tpc_fetch){.connection = request->connection, .sequence = request->sequence, .request = request,
-                         .frame = tpc_frame_retain(request->frame), .deadline_ns = deadline_of(plane, asked.wait_ms_max),
-                         .correlation_id = request->correlation_id, .version = request->api_version,
+    *fetch = (tpc_fetch){.connection = request->connection,
+                         .sequence = request->sequence,
+                         .request = request,
+                         .frame = tpc_frame_retain(request->frame),
+                         .deadline_ns = deadline_of(plane, asked.wait_ms_max),
+                         .correlation_id = request->correlation_id,
+                         .version = request->api_version,
                          .response_bytes_min = asked.response_bytes_min,
-                         .response_bytes_max = bytes_max < fetches->response_bytes_max ? bytes_max : fetches->response_bytes_max,
-                         .isolation_level = asked.isolation_level, .is_follower = asked.replica_id >= 0};
-    result = tpc_fetch_find_context(&fetches->sessions, &asked, request->api_version >= VERSION_WITH_TOPIC_IDS,
-                                    fetches->decoded, fetches->forgotten, tpc_ring_now_ns(plane->ring) / 1000000, fetch);
-    if (result == 0)
-        result = reserve_readings(fetches, fetch->parts_count);
+                         .response_bytes_max =
+                             bytes_max < fetches->response_bytes_max ? bytes_max : fetches->response_bytes_max,
+                         .isolation_level = asked.isolation_level,
+                         .is_follower = asked.replica_id >= 0};
+    result =
+        tpc_fetch_find_context(&fetches->sessions, &asked, request->api_version >= VERSION_WITH_TOPIC_IDS,
+                               fetches->decoded, fetches->forgotten, tpc_ring_now_ns(plane->ring) / 1000000, fetch);
+    if (result == 0) result = reserve_readings(fetches, fetch->parts_count);
     if (result < 0) {
         tpc_fetch_free(fetch);
         return result;
@@ -150,8 +143,7 @@ void tpc_fetch_free(tpc_fetch *fetch) {
 tpc_partition *tpc_fetch_partition_of(tpc_plane *plane, tpc_fetch_asked *asked) {
     tpc_fetch_known *known = tpc_fetch_known_of(asked);
     tpc_partition *partition = tpc_partition_of(plane, known->handle);
-    if (partition)
-        return partition;
+    if (partition) return partition;
     known->handle = asked->topic_name ? tpc_partition_find_name(plane, asked->topic_name,
                                                                 (uint32_t)asked->topic_name_bytes, asked->partition)
                                       : tpc_partition_find_id(plane, asked->topic_id, asked->partition);
@@ -159,135 +151,178 @@ tpc_partition *tpc_fetch_partition_of(tpc_plane *plane, tpc_fetch_asked *asked) 
 }
 
 static void out_of_range(tpc_fetch_reading *reading) {
-    reading->error_code = ERROR_OFFSET_OUT_OF_RANGE;
+    reading->error_code = TPC_ERROR_OFFSET_OUT_OF_RANGE;
     reading->high_watermark = reading->last_stable_offset = reading->log_start_offset = -1;
 }
 
 /* Why the partition cannot be read from here, if it cannot. */
-static enum tpc_fetch_left examine(const tpc_fetch *fetch, const tpc_fetch_asked *asked, const tpc_partition *partition) {
-    if (!partition || !(partition->flags & TPC_PARTITION_LEADER))
-        return TPC_FETCH_LEFT_UNKNOWN;
-    if (partition->flags & TPC_PARTITION_INTERNAL)
-        return TPC_FETCH_LEFT_INTERNAL;
+static enum tpc_fetch_fallback examine(const tpc_fetch *fetch, const tpc_fetch_asked *asked,
+                                       const tpc_partition *partition) {
+    if (!partition || partition->role != TPC_ROLE_LEADER) return TPC_FETCH_FALLBACK_UNKNOWN;
+    if (partition->flags & TPC_PARTITION_INTERNAL) return TPC_FETCH_FALLBACK_INTERNAL;
     if (asked->current_leader_epoch >= 0 && asked->current_leader_epoch != partition->leader_epoch)
-        return TPC_FETCH_LEFT_LEADER_EPOCH;
-    if (asked->last_fetched_epoch >= 0)
-        return TPC_FETCH_LEFT_LAST_EPOCH;
+        return TPC_FETCH_FALLBACK_LEADER_EPOCH;
+    if (asked->last_fetched_epoch >= 0) return TPC_FETCH_FALLBACK_LAST_EPOCH;
     bool committed = fetch->isolation_level == READ_COMMITTED;
-    if (committed && (partition->last_stable_offset_fixed >= 0 || asked->fetch_offset < partition->committed_from_offset))
-        return TPC_FETCH_LEFT_TRANSACTIONS;
-    return TPC_FETCH_LEFT_NONE;
+    if (committed &&
+        (partition->last_stable_offset_fixed >= 0 || asked->fetch_offset < partition->committed_from_offset))
+        return TPC_FETCH_FALLBACK_TRANSACTIONS;
+    return TPC_FETCH_FALLBACK_NONE;
 }
 
 /* Where it was deleted while the fetch waited; another core's it cannot have become while this one runs. */
 static void tell_deleted(const tpc_fetch_asked *asked, tpc_fetch_reading *reading) {
-    reading->error_code = asked->topic_name ? ERROR_UNKNOWN_TOPIC_OR_PARTITION : ERROR_UNKNOWN_TOPIC_ID;
+    reading->error_code = asked->topic_name ? TPC_ERROR_UNKNOWN_TOPIC_OR_PARTITION : TPC_ERROR_UNKNOWN_TOPIC_ID;
     reading->aborted_count = 0;
 }
 
-/* From memory, else from a segment. */
-static enum tpc_fetch_left read_records(tpc_plane *plane, int64_t offset, int64_t bytes_max, bool may_exceed,
-                                        tpc_fetch_reading *reading) {
-    tpc_partition *partition = reading->partition;
-    int measured = tpc_tail_measure(partition, offset, bytes_max, partition->high_watermark, may_exceed, TPC_READ_BATCHES_MAX,
-                                    &reading->tail);
+/* From memory, no more than the answer may keep of it. 0 or -ERANGE. */
+static int read_tail(tpc_fetches *fetches, int64_t offset, int64_t bytes_max, bool may_exceed,
+                     tpc_fetch_reading *reading) {
+    const tpc_partition *partition = reading->partition;
+    int64_t upto = partition->high_watermark, left_bytes = fetches->memory_left_bytes;
+    int64_t kept_bytes_max = bytes_max < left_bytes ? bytes_max : left_bytes;
+    int result =
+        tpc_tail_measure(partition, offset, kept_bytes_max, upto, may_exceed, TPC_READ_BATCHES_MAX, &reading->tail);
+    int64_t bytes = (int64_t)reading->tail.bytes;
     reading->bytes = reading->tail.bytes;
-    if (measured == 0)
-        return TPC_FETCH_LEFT_NONE;
-    tpc_tail_missed(plane);
-    int result = tpc_window_find(&plane->fetches->windows, partition, offset, bytes_max, may_exceed, &reading->window,
-                                 &reading->position, &reading->bytes);
-    if (result == 0)
-        return TPC_FETCH_LEFT_NONE;
-    return result == -EAGAIN ? TPC_FETCH_LEFT_COLD : TPC_FETCH_LEFT_SEGMENT;
+    fetches->memory_left_bytes -= bytes < left_bytes ? bytes : left_bytes;
+    if (result == 0 && kept_bytes_max < bytes_max) {
+        tpc_tail_stretch wanted;
+        tpc_tail_measure(partition, offset, bytes_max, upto, may_exceed, TPC_READ_BATCHES_MAX, &wanted);
+        fetches->is_clipped |= wanted.bytes > reading->tail.bytes;
+    }
+    return result;
 }
 
-static enum tpc_fetch_left read_part(tpc_plane *plane, const tpc_fetch *fetch, tpc_fetch_asked *asked,
-                                     int64_t left_bytes, bool may_exceed, tpc_fetch_reading *reading) {
+/* From memory, else from a segment. */
+static enum tpc_fetch_fallback read_records(tpc_plane *plane, int64_t offset, int64_t bytes_max, bool may_exceed,
+                                            tpc_fetch_reading *reading) {
+    tpc_fetches *fetches = plane->fetches;
+    tpc_partition *partition = reading->partition;
+    if (read_tail(fetches, offset, bytes_max, may_exceed, reading) == 0) return TPC_FETCH_FALLBACK_NONE;
+    int result = tpc_window_find(&fetches->windows, partition, offset, bytes_max, may_exceed, &reading->window,
+                                 &reading->position, &reading->bytes);
+    if (result == 0) return TPC_FETCH_FALLBACK_NONE;
+    return result == -EAGAIN ? TPC_FETCH_FALLBACK_COLD : TPC_FETCH_FALLBACK_SEGMENT;
+}
+
+static enum tpc_fetch_fallback read_part(tpc_plane *plane, const tpc_fetch *fetch, tpc_fetch_asked *asked,
+                                         int64_t left_bytes, bool may_exceed, tpc_fetch_reading *reading) {
     tpc_partition *partition = tpc_fetch_partition_of(plane, asked);
-    *reading = (tpc_fetch_reading){.high_watermark = -1, .last_stable_offset = -1, .log_start_offset = -1,
-                                   .aborted_count = -1};
+    *reading = (tpc_fetch_reading){
+        .high_watermark = -1, .last_stable_offset = -1, .log_start_offset = -1, .aborted_count = -1};
     if (!partition && fetch->retried) {
         tell_deleted(asked, reading);
-        return TPC_FETCH_LEFT_NONE;
+        return TPC_FETCH_FALLBACK_NONE;
     }
-    enum tpc_fetch_left reason = examine(fetch, asked, partition);
-    if (reason)
-        return reason;
+    enum tpc_fetch_fallback reason = examine(fetch, asked, partition);
+    if (reason) return reason;
     reading->partition = partition;
     reading->high_watermark = partition->high_watermark;
     reading->last_stable_offset = tpc_partition_last_stable_offset(partition);
     reading->log_start_offset = partition->log_start_offset;
     if (asked->fetch_offset < partition->log_start_offset || asked->fetch_offset > partition->log_end_offset) {
         out_of_range(reading);
-        return TPC_FETCH_LEFT_NONE;
+        return TPC_FETCH_FALLBACK_NONE;
     }
     int64_t bytes_max = asked->bytes_max < left_bytes ? asked->bytes_max : left_bytes;
     if (asked->fetch_offset < partition->high_watermark && (bytes_max > 0 || may_exceed))
         reason = read_records(plane, asked->fetch_offset, bytes_max, may_exceed, reading);
-    if (reason)
-        return reason;
-    if (fetch->isolation_level == READ_COMMITTED)
-        reading->aborted_count = 0;
-    return TPC_FETCH_LEFT_NONE;
+    if (reason) return reason;
+    if (fetch->isolation_level == READ_COMMITTED) reading->aborted_count = 0;
+    return TPC_FETCH_FALLBACK_NONE;
 }
 
 /* The first pass. Whether there is enough to answer, in *enough. */
-static enum tpc_fetch_left read_all(tpc_plane *plane, const tpc_fetch *fetch, bool *enough) {
+static enum tpc_fetch_fallback read_all(tpc_plane *plane, const tpc_fetch *fetch, bool *enough) {
     tpc_fetch_reading *readings = plane->fetches->readings;
     int64_t left_bytes = fetch->response_bytes_max, bytes = 0;
     bool failed = false;
+    plane->fetches->memory_left_bytes = tpc_answers_allowance(plane->connections);
+    plane->fetches->is_clipped = false;
     for (int32_t i = 0; i < fetch->parts_count; i++) {
         bool may_exceed = left_bytes == fetch->response_bytes_max;
-        enum tpc_fetch_left reason = read_part(plane, fetch, fetch->parts[i], left_bytes, may_exceed, &readings[i]);
-        if (reason)
-            return reason;
+        enum tpc_fetch_fallback reason = read_part(plane, fetch, fetch->parts[i], left_bytes, may_exceed, &readings[i]);
+        if (reason) return reason;
         int64_t read_bytes = (int64_t)readings[i].bytes;
         left_bytes = left_bytes > read_bytes ? left_bytes - read_bytes : 0;
         bytes += read_bytes;
         failed |= readings[i].error_code != 0;
     }
-    *enough = !fetch->parts_count || bytes >= fetch->response_bytes_min || failed;
-    return TPC_FETCH_LEFT_NONE;
+    *enough = !fetch->parts_count || bytes >= fetch->response_bytes_min || failed || plane->fetches->is_clipped;
+    return TPC_FETCH_FALLBACK_NONE;
 }
 
 /* ---- answering ---- */
 
-/* Partitions of a topic stand together in the answer, topics in the order in which they come first. */
-static void number_topics(const tpc_fetch *fetch, const int32_t *places, int32_t count, tpc_fetch_result *results, bool *sorted) {
-    int32_t topics = 0, last = 0;
-    *sorted = true;
+static bool is_same_topic(const tpc_fetch_asked *one, const tpc_fetch_asked *other) {
+    if (!one->topic_name || !other->topic_name)
+        return !one->topic_name && !other->topic_name && memcmp(one->topic_id, other->topic_id, 16) == 0;
+    return one->topic_name_bytes == other->topic_name_bytes &&
+           memcmp(one->topic_name, other->topic_name, (size_t)one->topic_name_bytes) == 0;
+}
+
+static uint32_t topic_hash(const tpc_fetch_asked *asked, uint64_t seed) {
+    const uint8_t *bytes = asked->topic_name ? asked->topic_name : asked->topic_id;
+    int32_t count = asked->topic_name ? asked->topic_name_bytes : 16;
+    uint64_t hash = 0xcbf29ce484222325ull ^ seed;
+    for (int32_t i = 0; i < count; i++) hash = (hash ^ bytes[i]) * 0x100000001b3ull;
+    return (uint32_t)(hash ^ (hash >> 32));
+}
+
+/* The earliest result of the same topic, from a table in which the place's own is entered when there is none: -1. */
+static int32_t find_topic(tpc_fetches *fetches, const tpc_fetch *fetch, const int32_t *places, int32_t place,
+                          uint32_t slots) {
+    const tpc_fetch_asked *asked = fetch->parts[places[place]];
+    uint32_t slot = topic_hash(asked, fetches->sessions.chance) & (slots - 1);
+    for (; fetches->topics[slot]; slot = (slot + 1) & (slots - 1))
+        if (is_same_topic(asked, fetch->parts[places[fetches->topics[slot] - 1]])) return fetches->topics[slot] - 1;
+    fetches->topics[slot] = place + 1;
+    return -1;
+}
+
+/* Partitions of a topic stand together in the answer, topics in the order in which they come first. Their numbers; whether
+ * they rise already. */
+static bool number_topics(tpc_fetches *fetches, const tpc_fetch *fetch, const int32_t *places, int32_t count) {
+    tpc_fetch_result *results = fetches->results;
+    int32_t topics = 0;
+    uint32_t slots = 2;
+    bool sorted = true;
+    if (count == 0) return true; /* a Fetch of nothing: the table may never have been made */
+    while (slots < 2 * (uint32_t)count) slots *= 2;
+    memset(fetches->topics, 0, slots * sizeof *fetches->topics);
     for (int32_t i = 0; i < count; i++) {
-        const tpc_fetch_asked *asked = fetch->parts[places[i]];
-        int32_t j = i - 1;
-        for (; j >= 0; j--) {
-            const tpc_fetch_asked *other = fetch->parts[places[j]];
-            if (asked->topic_name ? other->topic_name && asked->topic_name_bytes == other->topic_name_bytes &&
-                                        memcmp(asked->topic_name, other->topic_name, (size_t)asked->topic_name_bytes) == 0
-                                  : !other->topic_name && memcmp(asked->topic_id, other->topic_id, 16) == 0)
-                break;
-        }
-        results[i].topic_index = j >= 0 ? results[j].topic_index : topics++;
-        *sorted &= results[i].topic_index >= last;
-        last = results[i].topic_index;
+        bool as_before = i && is_same_topic(fetch->parts[places[i]], fetch->parts[places[i - 1]]);
+        int32_t earlier = as_before ? i - 1 : find_topic(fetches, fetch, places, i, slots);
+        results[i].topic_index = earlier >= 0 ? results[earlier].topic_index : topics++;
+        sorted &= !i || results[i].topic_index >= results[i - 1].topic_index;
     }
+    return sorted;
 }
 
 static int by_topic(const void *a, const void *b) {
     const tpc_fetch_result *left = a, *right = b;
-    if (left->topic_index != right->topic_index)
-        return left->topic_index < right->topic_index ? -1 : 1;
+    if (left->topic_index != right->topic_index) return left->topic_index < right->topic_index ? -1 : 1;
     return left->snapshot_epoch < right->snapshot_epoch ? -1 : 1; /* holds the place, see below */
 }
 
 static void fill_result(const tpc_fetch_asked *asked, const tpc_fetch_reading *reading, tpc_fetch_result *result) {
-    *result = (tpc_fetch_result){.topic_name = asked->topic_name, .topic_name_bytes = asked->topic_name_bytes,
-                                 .partition = asked->partition, .high_watermark = reading->high_watermark,
+    *result = (tpc_fetch_result){.topic_name = asked->topic_name,
+                                 .topic_name_bytes = asked->topic_name_bytes,
+                                 .partition = asked->partition,
+                                 .high_watermark = reading->high_watermark,
                                  .last_stable_offset = reading->last_stable_offset,
-                                 .log_start_offset = reading->log_start_offset, .aborted_count = reading->aborted_count,
-                                 .error_code = reading->error_code, .records_bytes = (int32_t)reading->bytes,
-                                 .diverging_epoch = -1, .diverging_end_offset = -1, .leader_id = -1, .leader_epoch = -1,
-                                 .snapshot_end_offset = -1, .preferred_read_replica = -1};
+                                 .log_start_offset = reading->log_start_offset,
+                                 .aborted_count = reading->aborted_count,
+                                 .error_code = reading->error_code,
+                                 .records_bytes = (int32_t)reading->bytes,
+                                 .diverging_epoch = -1,
+                                 .diverging_end_offset = -1,
+                                 .leader_id = -1,
+                                 .leader_epoch = -1,
+                                 .snapshot_end_offset = -1,
+                                 .preferred_read_replica = -1};
     memcpy(result->topic_id, asked->topic_id, sizeof result->topic_id);
 }
 
@@ -300,40 +335,45 @@ static int32_t list_results(const tpc_plane *plane, const tpc_fetch *fetch, int3
             fill_result(fetch->parts[i], &fetches->readings[i], &fetches->results[count]);
             places[count++] = i;
         }
-    bool sorted;
-    number_topics(fetch, places, count, fetches->results, &sorted);
-    for (int32_t i = 0; !sorted && i < count; i++)
-        fetches->results[i].snapshot_epoch = places[i];
-    if (!sorted)
-        qsort(fetches->results, (size_t)count, sizeof *fetches->results, by_topic);
+    bool sorted = number_topics(fetches, fetch, places, count);
+    for (int32_t i = 0; !sorted && i < count; i++) fetches->results[i].snapshot_epoch = places[i];
+    if (!sorted) qsort(fetches->results, (size_t)count, sizeof *fetches->results, by_topic);
     for (int32_t i = 0; i < count; i++) {
-        if (!sorted)
-            places[i] = fetches->results[i].snapshot_epoch;
+        if (!sorted) places[i] = fetches->results[i].snapshot_epoch;
         fetches->results[i].snapshot_epoch = -1;
     }
     return count;
 }
 
+int tpc_fetch_order(tpc_plane *plane, const tpc_fetch *fetch, int32_t *order, uint8_t *last) {
+    tpc_fetches *fetches = plane->fetches;
+    if (reserve_readings(fetches, fetch->parts_count) < 0) return -ENOMEM;
+    memset(fetches->readings, 0, (size_t)fetch->parts_count * sizeof *fetches->readings);
+    memset(fetches->chosen, 1, (size_t)fetch->parts_count);
+    int32_t count = list_results(plane, fetch, order);
+    for (int32_t i = 0; i < count; i++)
+        last[i] = i + 1 == count || fetches->results[i].topic_index != fetches->results[i + 1].topic_index;
+    return 0;
+}
+
 static int reserve_pieces(tpc_fetches *fetches, uint32_t count) {
-    if (count <= fetches->pieces_capacity)
-        return 0;
-    if (resize(&fetches->pieces, 2 * count * sizeof *fetches->pieces) < 0)
-        return -ENOMEM;
+    if (count <= fetches->pieces_capacity) return 0;
+    if (resize(&fetches->pieces, 2 * count * sizeof *fetches->pieces) < 0) return -ENOMEM;
     fetches->pieces_capacity = 2 * count;
     return 0;
 }
 
 /* Encodes everything but the records into the scratch header; its length or -errno. */
 static int64_t encode(tpc_fetches *fetches, const tpc_fetch *fetch, int32_t results_count) {
-    tpc_fetch_answer answer = {.correlation_id = fetch->correlation_id, .session_id = fetch->session_id,
-                               .version = fetch->version, .error_code = (int16_t)fetch->error_code};
+    tpc_fetch_answer answer = {.correlation_id = fetch->correlation_id,
+                               .session_id = fetch->session_id,
+                               .version = fetch->version,
+                               .error_code = (int16_t)fetch->error_code};
     for (;;) {
         int64_t bytes = tpc_fetch_encode(&answer, fetches->results, results_count, NULL, 0, fetches->header,
                                          fetches->header_capacity, fetches->splits);
-        if (bytes < 0 || (size_t)bytes <= fetches->header_capacity)
-            return bytes;
-        if (resize(&fetches->header, (size_t)bytes * 2) < 0)
-            return -ENOMEM;
+        if (bytes < 0 || (size_t)bytes <= fetches->header_capacity) return bytes;
+        if (resize(&fetches->header, (size_t)bytes * 2) < 0) return -ENOMEM;
         fetches->header_capacity = (size_t)bytes * 2;
     }
 }
@@ -352,8 +392,7 @@ typedef struct {
 
 static void add_copy(layout *to, const uint8_t *bytes, uint32_t length) {
     tpc_slice *last = to->count ? &to->pieces[to->count - 1] : NULL;
-    if (!length)
-        return;
+    if (!length) return;
     memcpy(to->end, bytes, length);
     if (last && last->frame == to->frame)
         last->length += length;
@@ -374,8 +413,7 @@ static void add_reference(layout *to, const tpc_slice *slice) {
 static int add_records(tpc_plane *plane, layout *to, const tpc_fetch_reading *reading) {
     if (reading->window && reading->bytes) {
         tpc_frame *file = tpc_file_slice_frame(plane->budget, reading->window->file, reading->position);
-        if (!file)
-            return -ENOMEM;
+        if (!file) return -ENOMEM;
         to->pieces[to->count++] = (tpc_slice){.frame = file, .length = (uint32_t)reading->bytes};
         plane->fetches->statistics.segment_bytes += reading->bytes;
         return 0;
@@ -397,9 +435,9 @@ static int add_records(tpc_plane *plane, layout *to, const tpc_fetch_reading *re
 static int lay_out(tpc_plane *plane, const tpc_fetch *fetch) {
     tpc_fetches *fetches = plane->fetches;
     int32_t few[DECODED_CAPACITY_MIN];
-    int32_t *places = fetch->parts_count <= DECODED_CAPACITY_MIN ? few : malloc((size_t)fetch->parts_count * sizeof *places);
-    if (!places)
-        return -ENOMEM;
+    int32_t *places =
+        fetch->parts_count <= DECODED_CAPACITY_MIN ? few : malloc((size_t)fetch->parts_count * sizeof *places);
+    if (!places) return -ENOMEM;
     int32_t results_count = list_results(plane, fetch, places);
     int64_t header_bytes = encode(fetches, fetch, results_count);
     uint64_t copied_bytes = 0;
@@ -413,8 +451,7 @@ static int lay_out(tpc_plane *plane, const tpc_fetch *fetch) {
     if (header_bytes > 0 && reserve_pieces(fetches, pieces) == 0)
         frame = tpc_frame_new_forced(plane->budget, (uint32_t)((uint64_t)header_bytes + copied_bytes));
     if (!frame) {
-        if (places != few)
-            free(places);
+        if (places != few) free(places);
         return header_bytes < 0 ? (int)header_bytes : -ENOMEM;
     }
     layout to = {.frame = frame, .end = frame->data, .pieces = fetches->pieces};
@@ -428,10 +465,8 @@ static int lay_out(tpc_plane *plane, const tpc_fetch *fetch) {
     }
     add_copy(&to, fetches->header + done, (uint32_t)header_bytes - done);
     tpc_frame_release(frame);
-    if (places != few)
-        free(places);
-    if (result < 0)
-        tpc_slices_release(fetches->pieces, to.count);
+    if (places != few) free(places);
+    if (result < 0) tpc_slices_release(fetches->pieces, to.count);
     return result < 0 ? result : (int)to.count;
 }
 
@@ -442,7 +477,8 @@ static void answer(tpc_plane *plane, tpc_fetch *fetch) {
         const tpc_fetch_reading *reading = &fetches->readings[i];
         fetches->outcomes[i] = (tpc_fetch_outcome){.high_watermark = reading->high_watermark,
                                                    .log_start_offset = reading->log_start_offset,
-                                                   .error_code = reading->error_code, .has_records = reading->bytes > 0};
+                                                   .error_code = reading->error_code,
+                                                   .has_records = reading->bytes > 0};
     }
     tpc_fetch_select(fetch, fetches->outcomes, fetches->chosen);
     int count = lay_out(plane, fetch);
@@ -455,16 +491,15 @@ static void answer(tpc_plane *plane, tpc_fetch *fetch) {
     tpc_fetch_free(fetch);
 }
 
-enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch, bool last, enum tpc_fetch_left *reason) {
+enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch, bool last,
+                                              enum tpc_fetch_fallback *reason) {
     bool enough = false;
     if (reserve_readings(plane->fetches, fetch->parts_count) < 0)
-        *reason = TPC_FETCH_LEFT_NO_MEMORY;
+        *reason = TPC_FETCH_FALLBACK_NO_MEMORY;
     else
-        *reason = fetch->is_follower ? TPC_FETCH_LEFT_FOLLOWER : read_all(plane, fetch, &enough);
-    if (*reason)
-        return TPC_FETCH_NOT_HERE;
-    if (!enough && !last && fetch->deadline_ns > tpc_ring_now_ns(plane->ring))
-        return TPC_FETCH_TOO_LITTLE;
+        *reason = fetch->is_follower ? TPC_FETCH_FALLBACK_FOLLOWER : read_all(plane, fetch, &enough);
+    if (*reason) return TPC_FETCH_NOT_HERE;
+    if (!enough && !last && fetch->deadline_ns > tpc_ring_now_ns(plane->ring)) return TPC_FETCH_TOO_LITTLE;
     answer(plane, fetch);
     return TPC_FETCH_ANSWERED;
 }
@@ -472,52 +507,53 @@ enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch
 /* ---- between C and Python ---- */
 
 /* Python will ask for it by connection and sequence, which no other request ever has. */
-static void keep_for_python(tpc_fetches *fetches, tpc_fetch *fetch, enum tpc_fetch_left reason) {
+static void keep_for_python(tpc_fetches *fetches, tpc_fetch *fetch, enum tpc_fetch_fallback reason) {
     fetches->statistics.left[reason]++;
     fetch->state = TPC_FETCH_LEFT;
     fetch->request = NULL;
     fetch->previous = NULL;
     fetch->next = fetches->left;
-    if (fetches->left)
-        fetches->left->previous = fetch;
+    if (fetches->left) fetches->left->previous = fetch;
     fetches->left = fetch;
     fetches->left_count++;
 }
 
-void tpc_fetch_hand_over(tpc_plane *plane, tpc_fetch *fetch, enum tpc_fetch_left reason) {
+void tpc_fetch_hand_over(tpc_plane *plane, tpc_fetch *fetch, enum tpc_fetch_fallback reason) {
     tpc_request *request = fetch->request;
     plane->fetches->statistics.handed_over++;
     keep_for_python(plane->fetches, fetch, reason);
-    if (tpc_request_to_python(plane->connections, request) < 0)
-        tpc_fetch_end(plane, fetch);
+    if (tpc_request_to_python(plane->connections, request) < 0) tpc_fetch_end(plane, fetch);
 }
 
 static tpc_fetch *find_left(const tpc_fetches *fetches, const tpc_request *request) {
     tpc_fetch *at = fetches->left;
-    while (at && (at->connection != request->connection || at->sequence != request->sequence))
-        at = at->next;
+    while (at && (at->connection != request->connection || at->sequence != request->sequence)) at = at->next;
     return at;
 }
 
 int tpc_plane_fetch(tpc_plane *plane, tpc_request *request) {
     tpc_fetches *fetches = plane->fetches;
     tpc_fetch *fetch = find_left(fetches, request);
-    if (fetch)
-        return 0;
+    if (fetch) return 0;
     int result = begin(plane, request, &fetch);
     if (result < 0) {
-        fetches->statistics.left[result == -EBADMSG           ? TPC_FETCH_LEFT_MALFORMED
-                                 : result == -EPROTONOSUPPORT ? TPC_FETCH_LEFT_VERSION
-                                                              : TPC_FETCH_LEFT_NO_MEMORY]++;
+        fetches->statistics.left[result == -EBADMSG           ? TPC_FETCH_FALLBACK_MALFORMED
+                                 : result == -EPROTONOSUPPORT ? TPC_FETCH_FALLBACK_VERSION
+                                                              : TPC_FETCH_FALLBACK_NO_MEMORY]++;
         return 0;
     }
-    enum tpc_fetch_left reason;
-    switch (tpc_fetch_attempt(plane, fetch, false, &reason)) {
+    if (tpc_forwards(plane, request) && tpc_forward_fetch(plane, fetch)) {
+        fetches->statistics.taken++;
+        return 1;
+    }
+    enum tpc_fetch_fallback reason;
+    bool last = plane->forwarding && tpc_connection_is_released(plane->connections, fetch->connection, fetch->sequence);
+    switch (tpc_fetch_attempt(plane, fetch, last, &reason)) {
     case TPC_FETCH_ANSWERED:
         break;
     case TPC_FETCH_TOO_LITTLE:
         if (tpc_fetch_park(plane, fetch) < 0) {
-            keep_for_python(fetches, fetch, TPC_FETCH_LEFT_NO_MEMORY);
+            keep_for_python(fetches, fetch, TPC_FETCH_FALLBACK_NO_MEMORY);
             return 0;
         }
         break;
@@ -531,8 +567,7 @@ int tpc_plane_fetch(tpc_plane *plane, tpc_request *request) {
 
 static void unlink_left(tpc_fetches *fetches, tpc_fetch *fetch) {
     *(fetch->previous ? &fetch->previous->next : &fetches->left) = fetch->next;
-    if (fetch->next)
-        fetch->next->previous = fetch->previous;
+    if (fetch->next) fetch->next->previous = fetch->previous;
     fetches->left_count--;
 }
 
@@ -540,8 +575,7 @@ int tpc_fetch_begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
     tpc_fetch *fetch = find_left(plane->fetches, request);
     if (!fetch) {
         int result = begin(plane, request, &fetch);
-        if (result < 0)
-            return result;
+        if (result < 0) return result;
         fetch->request = NULL;
     } else {
         unlink_left(plane->fetches, fetch);
@@ -551,15 +585,33 @@ int tpc_fetch_begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
     return 0;
 }
 
+int tpc_fetch_reserve(tpc_plane *plane, tpc_fetch *fetch, int64_t *bytes_max) {
+    int64_t bytes = 0, allowed_bytes;
+    tpc_fetch_unreserve(plane, fetch);
+    for (int32_t i = 0; i < fetch->parts_count; i++)
+        bytes += fetch->parts[i]->bytes_max > 0 ? fetch->parts[i]->bytes_max : 0;
+    if (bytes > fetch->response_bytes_max) bytes = fetch->response_bytes_max > 0 ? fetch->response_bytes_max : 0;
+    allowed_bytes = tpc_answers_reserve(plane->connections, bytes);
+    if (allowed_bytes < 0) return (int)allowed_bytes;
+    fetch->reserved_bytes = allowed_bytes;
+    *bytes_max = allowed_bytes < bytes ? allowed_bytes : fetch->response_bytes_max;
+    return 0;
+}
+
+void tpc_fetch_unreserve(tpc_plane *plane, tpc_fetch *fetch) {
+    tpc_answers_unreserve(plane->connections, fetch->reserved_bytes);
+    fetch->reserved_bytes = 0;
+}
+
 void tpc_fetch_end(tpc_plane *plane, tpc_fetch *fetch) {
-    if (fetch->state == TPC_FETCH_LEFT)
-        unlink_left(plane->fetches, fetch);
+    tpc_fetch_unreserve(plane, fetch);
+    if (fetch->state == TPC_FETCH_LEFT) unlink_left(plane->fetches, fetch);
     tpc_fetch_free(fetch);
 }
 
-int tpc_plane_set_fetch_limits(tpc_plane *plane, int32_t response_bytes_max, uint32_t sessions_max, int64_t eviction_ms) {
-    if (response_bytes_max < 0)
-        return -EINVAL;
+int tpc_plane_set_fetch_limits(tpc_plane *plane, int32_t response_bytes_max, uint32_t sessions_max,
+                               int64_t eviction_ms) {
+    if (response_bytes_max < 0) return -EINVAL;
     plane->fetches->response_bytes_max = response_bytes_max;
     plane->fetches->sessions.slots_max = sessions_max;
     plane->fetches->sessions.eviction_ms = eviction_ms;
@@ -570,10 +622,8 @@ void tpc_plane_set_fetch_seed(tpc_plane *plane, uint64_t seed) { plane->fetches-
 
 int tpc_partition_set_committed_from(tpc_plane *plane, uint64_t handle, int64_t offset) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
-    if (offset < partition->committed_from_offset)
-        partition->committed_from_offset = offset;
+    if (!partition) return -ENOENT;
+    if (offset < partition->committed_from_offset) partition->committed_from_offset = offset;
     return 0;
 }
 

@@ -12,7 +12,7 @@
 
 #include "bytes.h"
 #include "segment_window.h"
-#include "partition.h"
+#include "plane.h"
 #include "cdef/55_fetch.h"
 
 enum { TPC_FETCH_WHEEL_SLOTS = 1024 };
@@ -28,7 +28,7 @@ typedef struct tpc_fetch_known {
     uint64_t handle;             /* its partition when it was last looked up; 0: never */
     int64_t sent_high_watermark; /* -1: nothing, or an error */
     int64_t sent_log_start_offset;
-    uint32_t references;         /* the session's, and fetches' under way */
+    uint32_t references; /* the session's, and fetches' under way */
     bool in_session;
 } tpc_fetch_known;
 
@@ -40,7 +40,7 @@ typedef struct tpc_fetch_session {
     tpc_fetch_known **buckets;
     uint32_t buckets_count; /* a power of two */
     uint32_t parts_count;
-    uint32_t references;    /* the table's, and fetches' under way */
+    uint32_t references; /* the table's, and fetches' under way */
     int32_t session_id;
     int32_t expected_epoch;
     bool uses_topic_ids;
@@ -71,7 +71,7 @@ typedef struct {
     tpc_partition *partition;
     int64_t high_watermark, last_stable_offset, log_start_offset;
     uint64_t bytes;
-    tpc_tail_stretch tail; /* from memory */
+    tpc_tail_stretch tail;      /* from memory */
     tpc_segment_window *window; /* or a stretch of a segment */
     int64_t position;
     int32_t aborted_count;
@@ -81,6 +81,8 @@ typedef struct {
 typedef struct tpc_fetches {
     tpc_fetch_sessions sessions;
     int32_t response_bytes_max;
+    int64_t memory_left_bytes; /* of the answer under way: what may still be kept for it */
+    bool is_clipped;           /* there was more, but not the memory */
 
     /* Scratch of one request at a time. */
     tpc_fetch_part *decoded;
@@ -89,6 +91,7 @@ typedef struct tpc_fetches {
     tpc_fetch_reading *readings;
     tpc_fetch_outcome *outcomes;
     tpc_fetch_result *results;
+    int32_t *topics; /* a hash table: 1 + the first result of each topic */
     uint32_t *splits;
     uint8_t *chosen;
     int32_t readings_capacity;
@@ -98,6 +101,8 @@ typedef struct tpc_fetches {
     uint32_t pieces_capacity;
 
     tpc_windows windows;
+    tpc_fetch **parked_by_slot; /* of their connections; only kept when links can release them */
+    uint32_t parked_slots;
     tpc_fetch *wheel[TPC_FETCH_WHEEL_SLOTS];
     uint64_t wheel_used[TPC_FETCH_WHEEL_SLOTS / 64];
     int64_t wheel_ms; /* slots up to here were looked at */
@@ -125,17 +130,20 @@ tpc_fetches *tpc_fetches_new(void);
 void tpc_fetches_free(tpc_plane *plane);
 enum tpc_fetch_outcome_kind { TPC_FETCH_ANSWERED, TPC_FETCH_TOO_LITTLE, TPC_FETCH_NOT_HERE };
 /* Reads, and answers when there is enough or `last`; then the fetch is gone. *reason: why it is not to be had here. */
-enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch, bool last, enum tpc_fetch_left *reason);
+enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch, bool last,
+                                              enum tpc_fetch_fallback *reason);
 tpc_partition *tpc_fetch_partition_of(tpc_plane *plane, tpc_fetch_asked *asked);
 void tpc_fetch_free(tpc_fetch *fetch);
+/* The fetch's partitions as they stand in its answer, topics together; last[i]: the next one has another topic. 0 or -ENOMEM. */
+int tpc_fetch_order(tpc_plane *plane, const tpc_fetch *fetch, int32_t *order, uint8_t *last);
 /* To Python, with its request. */
-void tpc_fetch_hand_over(tpc_plane *plane, tpc_fetch *fetch, enum tpc_fetch_left reason);
+void tpc_fetch_hand_over(tpc_plane *plane, tpc_fetch *fetch, enum tpc_fetch_fallback reason);
 
 /* fetch_wait.c */
 int tpc_fetch_park(tpc_plane *plane, tpc_fetch *fetch);
-void tpc_fetch_partition_moved(tpc_plane *plane, tpc_partition *partition);
-void tpc_fetch_attempt_woken(tpc_plane *plane);
-void tpc_fetch_withdraw(tpc_plane *plane, tpc_partition *partition);
+/* What this connection waits for, if it does, is answered with what there is. */
+void tpc_fetch_release(tpc_plane *plane, uint64_t connection);
+extern const tpc_plane_observer tpc_fetch_observer;
 int64_t tpc_fetch_turn(void *plane, int64_t now_ns);
 void tpc_fetch_forget_parked(tpc_plane *plane);
 

@@ -25,16 +25,7 @@
 
 #include "fetch.h"
 
-enum {
-    ERROR_FETCH_SESSION_ID_NOT_FOUND = 70,
-    ERROR_INVALID_FETCH_SESSION_EPOCH = 71,
-    ERROR_FETCH_SESSION_TOPIC_ID = 106,
-    EPOCH_FINAL = -1,
-    EPOCH_INITIAL = 0,
-    SESSION_BUCKETS_MIN = 8,
-    SESSIONS_BUCKETS = 1024,
-    SLOTS_DEFAULT = 1000
-};
+enum { EPOCH_FINAL = -1, EPOCH_INITIAL = 0, SESSION_BUCKETS_MIN = 8, SESSIONS_BUCKETS = 1024, SLOTS_DEFAULT = 1000 };
 
 /* ---- keys ---- */
 
@@ -42,17 +33,14 @@ static uint64_t hash_of(const uint8_t *name, int32_t name_bytes, const uint8_t *
     const uint8_t *bytes = name ? name : id;
     uint32_t count = name ? (uint32_t)name_bytes : 16;
     uint64_t hash = 0xcbf29ce484222325ull ^ (uint32_t)partition;
-    for (uint32_t i = 0; i < count; i++)
-        hash = (hash ^ bytes[i]) * 0x100000001b3ull;
+    for (uint32_t i = 0; i < count; i++) hash = (hash ^ bytes[i]) * 0x100000001b3ull;
     return hash ^ (hash >> 29);
 }
 
 static bool same_key(const tpc_fetch_asked *known, const uint8_t *name, int32_t name_bytes, const uint8_t *id,
                      int32_t partition) {
-    if (known->partition != partition || (known->topic_name != NULL) != (name != NULL))
-        return false;
-    if (!name)
-        return memcmp(known->topic_id, id, 16) == 0;
+    if (known->partition != partition || (known->topic_name != NULL) != (name != NULL)) return false;
+    if (!name) return memcmp(known->topic_id, id, 16) == 0;
     return known->topic_name_bytes == name_bytes && memcmp(known->topic_name, name, (size_t)name_bytes) == 0;
 }
 
@@ -66,8 +54,7 @@ static tpc_fetch_known *find_known(const tpc_fetch_session *session, uint64_t ha
                                    int32_t name_bytes, const uint8_t *id, int32_t partition) {
     tpc_fetch_known *at = session->buckets[hash & (session->buckets_count - 1)];
     for (; at; at = at->bucket_next)
-        if (at->hash == hash && same_key(&at->asked, name, name_bytes, id, partition))
-            return at;
+        if (at->hash == hash && same_key(&at->asked, name, name_bytes, id, partition)) return at;
     return NULL;
 }
 
@@ -76,8 +63,7 @@ static tpc_fetch_known *find_asked(const tpc_fetch_session *session, const tpc_f
 }
 
 static void release_known(tpc_fetch_known *known) {
-    if (--known->references == 0)
-        free(known);
+    if (--known->references == 0) free(known);
 }
 
 static void order_append(tpc_fetch_session *session, tpc_fetch_known *known) {
@@ -100,25 +86,20 @@ static void chain(tpc_fetch_session *session, tpc_fetch_known *known) {
 
 static void unchain(tpc_fetch_session *session, tpc_fetch_known *known) {
     tpc_fetch_known **at = &session->buckets[known->hash & (session->buckets_count - 1)];
-    while (*at != known)
-        at = &(*at)->bucket_next;
+    while (*at != known) at = &(*at)->bucket_next;
     *at = known->bucket_next;
 }
 
 static int grow_buckets(tpc_fetch_session *session, uint32_t parts) {
-    if (parts <= session->buckets_count)
-        return 0;
+    if (parts <= session->buckets_count) return 0;
     uint32_t count = session->buckets_count;
-    while (count < parts)
-        count *= 2;
+    while (count < parts) count *= 2;
     tpc_fetch_known **buckets = calloc(count, sizeof *buckets);
-    if (!buckets)
-        return -ENOMEM;
+    if (!buckets) return -ENOMEM;
     free(session->buckets);
     session->buckets = buckets;
     session->buckets_count = count;
-    for (tpc_fetch_known *at = session->first; at; at = at->next)
-        chain(session, at);
+    for (tpc_fetch_known *at = session->first; at; at = at->next) chain(session, at);
     return 0;
 }
 
@@ -133,8 +114,7 @@ static void ask(tpc_fetch_asked *asked, const tpc_fetch_part *part) {
 static tpc_fetch_known *known_new(const tpc_fetch_part *part) {
     size_t name_bytes = part->topic_name ? (size_t)part->topic_name_bytes : 0;
     tpc_fetch_known *known = malloc(sizeof *known + name_bytes + 1);
-    if (!known)
-        return NULL;
+    if (!known) return NULL;
     *known = (tpc_fetch_known){.references = 1, .sent_high_watermark = -1, .sent_log_start_offset = -1};
     known->asked.partition = part->partition;
     known->asked.topic_name_bytes = -1;
@@ -187,8 +167,7 @@ static tpc_fetch_session **bucket_of(const tpc_fetch_sessions *sessions, int32_t
 
 const tpc_fetch_session *tpc_fetch_session_find(const tpc_fetch_sessions *sessions, int32_t session_id) {
     tpc_fetch_session *at = *bucket_of(sessions, session_id);
-    while (at && at->session_id != session_id)
-        at = at->bucket_next;
+    while (at && at->session_id != session_id) at = at->bucket_next;
     return at;
 }
 
@@ -197,8 +176,7 @@ static tpc_fetch_session *find_session(const tpc_fetch_sessions *sessions, int32
 }
 
 static void release_session(tpc_fetch_session *session) {
-    if (--session->references > 0)
-        return;
+    if (--session->references > 0) return;
     free(session->buckets);
     free(session);
 }
@@ -218,14 +196,12 @@ static void recency_append(tpc_fetch_sessions *sessions, tpc_fetch_session *sess
 /* Out of the table; fetches under way may still hold it, with the partitions that are their own. */
 static void end_session(tpc_fetch_sessions *sessions, tpc_fetch_session *session) {
     tpc_fetch_session **at = bucket_of(sessions, session->session_id);
-    while (*at != session)
-        at = &(*at)->bucket_next;
+    while (*at != session) at = &(*at)->bucket_next;
     *at = session->bucket_next;
     recency_remove(sessions, session);
     sessions->count--;
     if (session->references == 1) {
-        while (session->first)
-            session_remove(session, session->first);
+        while (session->first) session_remove(session, session->first);
     } else {
         sessions->parts_count -= session->parts_count; /* its last fetch releases them */
         session->owner = NULL;
@@ -234,10 +210,8 @@ static void end_session(tpc_fetch_sessions *sessions, tpc_fetch_session *session
 }
 
 static bool make_room(tpc_fetch_sessions *sessions, int64_t now_ms) {
-    if (sessions->count < sessions->slots_max)
-        return true;
-    if (!sessions->first || now_ms - sessions->first->last_used_ms < sessions->eviction_ms)
-        return false;
+    if (sessions->count < sessions->slots_max) return true;
+    if (!sessions->first || now_ms - sessions->first->last_used_ms < sessions->eviction_ms) return false;
     end_session(sessions, sessions->first);
     sessions->evicted++;
     return true;
@@ -259,16 +233,16 @@ static int32_t draw_session_id(tpc_fetch_sessions *sessions) {
 
 static tpc_fetch_session *session_new(tpc_fetch_sessions *sessions, bool by_id, int64_t now_ms, int32_t parts_count) {
     tpc_fetch_session *session = calloc(1, sizeof *session);
-    if (!session)
-        return NULL;
-    *session = (tpc_fetch_session){.owner = sessions, .references = 1, .expected_epoch = EPOCH_INITIAL + 1,
-                                   .uses_topic_ids = by_id, .last_used_ms = now_ms,
+    if (!session) return NULL;
+    *session = (tpc_fetch_session){.owner = sessions,
+                                   .references = 1,
+                                   .expected_epoch = EPOCH_INITIAL + 1,
+                                   .uses_topic_ids = by_id,
+                                   .last_used_ms = now_ms,
                                    .buckets_count = SESSION_BUCKETS_MIN};
-    while (session->buckets_count < (uint32_t)parts_count)
-        session->buckets_count *= 2;
+    while (session->buckets_count < (uint32_t)parts_count) session->buckets_count *= 2;
     session->buckets = calloc(session->buckets_count, sizeof(tpc_fetch_known *));
-    if (session->buckets)
-        return session;
+    if (session->buckets) return session;
     free(session);
     return NULL;
 }
@@ -276,16 +250,14 @@ static tpc_fetch_session *session_new(tpc_fetch_sessions *sessions, bool by_id, 
 int tpc_fetch_sessions_init(tpc_fetch_sessions *sessions) {
     *sessions = (tpc_fetch_sessions){.buckets_count = SESSIONS_BUCKETS, .slots_max = SLOTS_DEFAULT};
     sessions->buckets = calloc(SESSIONS_BUCKETS, sizeof(tpc_fetch_session *));
-    if (!sessions->buckets)
-        return -ENOMEM;
+    if (!sessions->buckets) return -ENOMEM;
     if (getrandom(&sessions->chance, sizeof sessions->chance, GRND_NONBLOCK) < 0 || !sessions->chance)
         sessions->chance = (uint64_t)(uintptr_t)sessions | 1;
     return 0;
 }
 
 void tpc_fetch_sessions_free(tpc_fetch_sessions *sessions) {
-    while (sessions->first)
-        end_session(sessions, sessions->first);
+    while (sessions->first) end_session(sessions, sessions->first);
     free(sessions->buckets);
 }
 
@@ -307,8 +279,7 @@ static int sessionless(const tpc_fetch_part *asked, int32_t count, tpc_fetch *fe
         ask(&own[i].asked, &asked[i]);
         fetch->parts[i] = &own[i].asked;
     }
-    if (!count)
-        free(own);
+    if (!count) free(own);
     fetch->with_names = count > 0;
     fetch->parts_count = count;
     return 0;
@@ -328,16 +299,13 @@ static void hold_part(tpc_fetch *fetch, tpc_fetch_known *known) {
 static int full(tpc_fetch_sessions *sessions, const tpc_fetch_part *asked, int32_t count, bool by_id, int64_t now_ms,
                 tpc_fetch *fetch) {
     int32_t session_id = draw_session_id(sessions);
-    if (find_session(sessions, session_id) || !make_room(sessions, now_ms))
-        return sessionless(asked, count, fetch);
+    if (find_session(sessions, session_id) || !make_room(sessions, now_ms)) return sessionless(asked, count, fetch);
     tpc_fetch_session *session = session_new(sessions, by_id, now_ms, count);
     fetch->parts = malloc(((size_t)count + 1) * sizeof *fetch->parts);
-    if (!session || !fetch->parts)
-        goto no_memory;
+    if (!session || !fetch->parts) goto no_memory;
     for (int32_t i = 0; i < count; i++) {
         tpc_fetch_known *known = known_new(&asked[i]);
-        if (!known)
-            goto no_memory;
+        if (!known) goto no_memory;
         tpc_fetch_known *older = find_asked(session, &known->asked, known->hash);
         if (older)
             session_replace(session, older, known);
@@ -353,22 +321,18 @@ static int full(tpc_fetch_sessions *sessions, const tpc_fetch_part *asked, int32
     hold(fetch, session);
     return 0;
 no_memory:
-    for (int32_t i = 0; i < fetch->parts_count; i++)
-        release_known(tpc_fetch_known_of(fetch->parts[i]));
+    for (int32_t i = 0; i < fetch->parts_count; i++) release_known(tpc_fetch_known_of(fetch->parts[i]));
     free(fetch->parts);
     fetch->parts = NULL;
     fetch->parts_count = 0;
-    while (session && session->first)
-        session_remove(session, session->first);
-    if (session)
-        release_session(session);
+    while (session && session->first) session_remove(session, session->first);
+    if (session) release_session(session);
     return -ENOMEM;
 }
 
 /* Changed and added ones. -ENOMEM leaves some of them done, which the client's next request says again. */
 static int take_asked(tpc_fetch_session *session, const tpc_fetch_part *asked, int32_t count) {
-    if (grow_buckets(session, session->parts_count + (uint32_t)count) < 0)
-        return -ENOMEM;
+    if (grow_buckets(session, session->parts_count + (uint32_t)count) < 0) return -ENOMEM;
     for (int32_t i = 0; i < count; i++) {
         const tpc_fetch_part *part = &asked[i];
         uint64_t hash = hash_of(part->topic_name, part->topic_name_bytes, part->topic_id, part->partition);
@@ -379,8 +343,7 @@ static int take_asked(tpc_fetch_session *session, const tpc_fetch_part *asked, i
             continue;
         }
         known = known_new(part);
-        if (!known)
-            return -ENOMEM;
+        if (!known) return -ENOMEM;
         session_add(session, known);
     }
     return 0;
@@ -397,8 +360,7 @@ static int incremental(tpc_fetch_sessions *sessions, tpc_fetch_session *session,
         uint64_t hash = hash_of(gone->topic_name, gone->topic_name_bytes, gone->topic_id, gone->partition);
         tpc_fetch_known *known =
             find_known(session, hash, gone->topic_name, gone->topic_name_bytes, gone->topic_id, gone->partition);
-        if (known)
-            session_remove(session, known);
+        if (known) session_remove(session, known);
     }
     if (!session->parts_count) {
         end_session(sessions, session);
@@ -409,8 +371,7 @@ static int incremental(tpc_fetch_sessions *sessions, tpc_fetch_session *session,
     recency_remove(sessions, session);
     recency_append(sessions, session);
     hold(fetch, session);
-    for (tpc_fetch_known *at = session->first; at; at = at->next)
-        hold_part(fetch, at);
+    for (tpc_fetch_known *at = session->first; at; at = at->next) hold_part(fetch, at);
     return 0;
 }
 
@@ -419,19 +380,17 @@ int tpc_fetch_find_context(tpc_fetch_sessions *sessions, const tpc_fetch_request
                            tpc_fetch *fetch) {
     tpc_fetch_session *session = find_session(sessions, request->session_id);
     if (request->session_epoch == EPOCH_INITIAL || request->session_epoch == EPOCH_FINAL) {
-        if (session)
-            end_session(sessions, session);
-        if (request->session_epoch == EPOCH_FINAL)
-            return sessionless(asked, request->parts_count, fetch);
+        if (session) end_session(sessions, session);
+        if (request->session_epoch == EPOCH_FINAL) return sessionless(asked, request->parts_count, fetch);
         return full(sessions, asked, request->parts_count, by_id, now_ms, fetch);
     }
     fetch->incremental = 1;
     if (!session)
-        fetch->error_code = ERROR_FETCH_SESSION_ID_NOT_FOUND;
+        fetch->error_code = TPC_ERROR_FETCH_SESSION_ID_NOT_FOUND;
     else if (session->expected_epoch != request->session_epoch)
-        fetch->error_code = ERROR_INVALID_FETCH_SESSION_EPOCH;
+        fetch->error_code = TPC_ERROR_INVALID_FETCH_SESSION_EPOCH;
     else if (session->uses_topic_ids != by_id && (request->parts_count || request->forgotten_count))
-        fetch->error_code = ERROR_FETCH_SESSION_TOPIC_ID;
+        fetch->error_code = TPC_ERROR_FETCH_SESSION_TOPIC_ID_ERROR;
     else
         return incremental(sessions, session, request, asked, forgotten, now_ms, fetch);
     return 0;
@@ -441,12 +400,10 @@ void tpc_fetch_forget_context(tpc_fetch *fetch) {
     if (fetch->with_names)
         free(tpc_fetch_known_of(fetch->parts[0]));
     else
-        for (int32_t i = 0; i < fetch->parts_count; i++)
-            release_known(tpc_fetch_known_of(fetch->parts[i]));
+        for (int32_t i = 0; i < fetch->parts_count; i++) release_known(tpc_fetch_known_of(fetch->parts[i]));
     free(fetch->parts);
     tpc_fetch_session *session = fetch->session;
-    if (!session)
-        return;
+    if (!session) return;
     if (session->references == 1) /* it was ended meanwhile */
         while (session->first) {
             tpc_fetch_known *known = session->first;
@@ -467,29 +424,22 @@ void tpc_fetch_select(tpc_fetch *fetch, const tpc_fetch_outcome *outcomes, uint8
     tpc_fetch_session *session = fetch->session;
     for (int32_t i = 0; i < fetch->parts_count; i++) {
         chosen[i] = 1;
-        if (!session)
-            continue;
+        if (!session) continue;
         tpc_fetch_known *known = tpc_fetch_known_of(fetch->parts[i]);
-        if (!known->in_session)
-            known = find_asked(session, &known->asked, known->hash);
-        if (!known)
-            continue;
+        if (!known->in_session) known = find_asked(session, &known->asked, known->hash);
+        if (!known) continue;
         chosen[i] = has_news(known, &outcomes[i]) || !fetch->incremental;
         bool failed = outcomes[i].error_code != 0;
         known->sent_high_watermark = failed ? -1 : outcomes[i].high_watermark;
         known->sent_log_start_offset = failed ? -1 : outcomes[i].log_start_offset;
     }
-    if (!session || session->parts_count < 2)
-        return;
+    if (!session || session->parts_count < 2) return;
     /* Served ones go to the end, so that a small limit does not starve the others. */
     for (int32_t i = 0; i < fetch->parts_count; i++) {
-        if (!outcomes[i].has_records)
-            continue;
+        if (!outcomes[i].has_records) continue;
         tpc_fetch_known *known = tpc_fetch_known_of(fetch->parts[i]);
-        if (!known->in_session)
-            known = find_asked(session, &known->asked, known->hash);
-        if (!known || known == session->last)
-            continue;
+        if (!known->in_session) known = find_asked(session, &known->asked, known->hash);
+        if (!known || known == session->last) continue;
         order_remove(session, known);
         order_append(session, known);
     }
@@ -498,8 +448,7 @@ void tpc_fetch_select(tpc_fetch *fetch, const tpc_fetch_outcome *outcomes, uint8
 int tpc_fetch_session_describe(const tpc_plane *plane, int32_t session_id, int32_t *expected_epoch,
                                tpc_fetch_asked *parts, tpc_fetch_outcome *sent, int32_t parts_max) {
     const tpc_fetch_session *session = tpc_fetch_session_find(&plane->fetches->sessions, session_id);
-    if (!session)
-        return -ENOENT;
+    if (!session) return -ENOENT;
     *expected_epoch = session->expected_epoch;
     int32_t count = 0;
     for (const tpc_fetch_known *at = session->first; at && count < parts_max; at = at->next, count++) {

@@ -25,8 +25,7 @@ static void wheel_link(tpc_fetches *fetches, tpc_fetch *fetch) {
     uint32_t slot = slot_of(fetch);
     fetch->previous = NULL;
     fetch->next = fetches->wheel[slot];
-    if (fetch->next)
-        fetch->next->previous = fetch;
+    if (fetch->next) fetch->next->previous = fetch;
     fetches->wheel[slot] = fetch;
     fetches->wheel_used[slot / WORD_BITS] |= 1ull << slot % WORD_BITS;
 }
@@ -34,10 +33,8 @@ static void wheel_link(tpc_fetches *fetches, tpc_fetch *fetch) {
 static void wheel_unlink(tpc_fetches *fetches, tpc_fetch *fetch) {
     uint32_t slot = slot_of(fetch);
     *(fetch->previous ? &fetch->previous->next : &fetches->wheel[slot]) = fetch->next;
-    if (fetch->next)
-        fetch->next->previous = fetch->previous;
-    if (!fetches->wheel[slot])
-        fetches->wheel_used[slot / WORD_BITS] &= ~(1ull << slot % WORD_BITS);
+    if (fetch->next) fetch->next->previous = fetch->previous;
+    if (!fetches->wheel[slot]) fetches->wheel_used[slot / WORD_BITS] &= ~(1ull << slot % WORD_BITS);
 }
 
 /* Milliseconds from `slot` on to the first slot in use, itself included; -1: none is. */
@@ -45,8 +42,7 @@ static int32_t next_used(const tpc_fetches *fetches, uint32_t slot) {
     for (uint32_t i = 0; i <= TPC_FETCH_WHEEL_SLOTS / WORD_BITS; i++) {
         uint32_t at = (slot / WORD_BITS + i) % (TPC_FETCH_WHEEL_SLOTS / WORD_BITS);
         uint64_t word = fetches->wheel_used[at];
-        if (i == 0)
-            word &= ~0ull << slot % WORD_BITS;
+        if (i == 0) word &= ~0ull << slot % WORD_BITS;
         if (word)
             return (int32_t)((at * WORD_BITS + (uint32_t)__builtin_ctzll(word) - slot) & (TPC_FETCH_WHEEL_SLOTS - 1));
     }
@@ -59,23 +55,19 @@ static void watch(tpc_fetch_wait *wait, tpc_partition *partition) {
     wait->partition = partition;
     wait->previous = NULL;
     wait->next = partition->fetch_waits;
-    if (wait->next)
-        wait->next->previous = wait;
+    if (wait->next) wait->next->previous = wait;
     partition->fetch_waits = wait;
 }
 
 static void unwatch(tpc_fetch_wait *wait) {
-    if (!wait->partition)
-        return;
+    if (!wait->partition) return;
     *(wait->previous ? &wait->previous->next : &wait->partition->fetch_waits) = wait->next;
-    if (wait->next)
-        wait->next->previous = wait->previous;
+    if (wait->next) wait->next->previous = wait->previous;
     wait->partition = NULL;
 }
 
 static void mark(tpc_fetches *fetches, tpc_fetch *fetch) {
-    if (fetch->woken)
-        return;
+    if (fetch->woken) return;
     fetch->woken = 1;
     fetch->woken_next = NULL;
     *(fetches->woken_last ? &fetches->woken_last->woken_next : &fetches->woken_first) = fetch;
@@ -84,11 +76,26 @@ static void mark(tpc_fetches *fetches, tpc_fetch *fetch) {
 
 /* ---- in and out ---- */
 
+/* A connection waits for one fetch at most. Without memory it cannot be released, and waits its time. */
+static void note_parked(tpc_plane *plane, tpc_fetch *fetch) {
+    tpc_fetches *fetches = plane->fetches;
+    uint32_t slot = (uint32_t)fetch->connection, slots = fetches->parked_slots ? fetches->parked_slots : WORD_BITS;
+    if (!plane->forwarding) return;
+    while (slots <= slot) slots *= 2;
+    if (slots > fetches->parked_slots) {
+        tpc_fetch **grown = realloc(fetches->parked_by_slot, slots * sizeof(tpc_fetch *));
+        if (!grown) return;
+        for (uint32_t i = fetches->parked_slots; i < slots; i++) grown[i] = NULL;
+        fetches->parked_by_slot = grown;
+        fetches->parked_slots = slots;
+    }
+    fetches->parked_by_slot[slot] = fetch;
+}
+
 int tpc_fetch_park(tpc_plane *plane, tpc_fetch *fetch) {
     tpc_fetches *fetches = plane->fetches;
     fetch->waits = calloc((size_t)fetch->parts_count, sizeof *fetch->waits);
-    if (!fetch->waits)
-        return -ENOMEM;
+    if (!fetch->waits) return -ENOMEM;
     for (int32_t i = 0; i < fetch->parts_count; i++) {
         fetch->waits[i].fetch = fetch;
         watch(&fetch->waits[i], tpc_fetch_partition_of(plane, fetch->parts[i]));
@@ -99,12 +106,15 @@ int tpc_fetch_park(tpc_plane *plane, tpc_fetch *fetch) {
         fetches->wheel_ms = tpc_ring_now_ns(plane->ring) / NS_PER_MS;
     fetches->statistics.parked++;
     wheel_link(fetches, fetch);
+    note_parked(plane, fetch);
     return 0;
 }
 
-static void unpark(tpc_fetches *fetches, tpc_fetch *fetch) {
-    for (int32_t i = 0; i < fetch->parts_count; i++)
-        unwatch(&fetch->waits[i]);
+static void unpark(tpc_plane *plane, tpc_fetch *fetch) {
+    tpc_fetches *fetches = plane->fetches;
+    uint32_t slot = (uint32_t)fetch->connection;
+    if (slot < fetches->parked_slots && fetches->parked_by_slot[slot] == fetch) fetches->parked_by_slot[slot] = NULL;
+    for (int32_t i = 0; i < fetch->parts_count; i++) unwatch(&fetch->waits[i]);
     wheel_unlink(fetches, fetch);
     fetches->statistics.parked_now--;
     fetch->state = TPC_FETCH_FRESH;
@@ -113,17 +123,17 @@ static void unpark(tpc_fetches *fetches, tpc_fetch *fetch) {
 static void park_again(tpc_fetches *fetches, tpc_plane *plane, tpc_fetch *fetch) {
     for (int32_t i = 0; i < fetch->parts_count; i++) {
         tpc_partition *partition = tpc_fetch_partition_of(plane, fetch->parts[i]);
-        if (partition)
-            watch(&fetch->waits[i], partition);
+        if (partition) watch(&fetch->waits[i], partition);
     }
     fetch->state = TPC_FETCH_PARKED;
     fetches->statistics.parked_now++;
     wheel_link(fetches, fetch);
+    note_parked(plane, fetch);
 }
 
 static void attempt_again(tpc_plane *plane, tpc_fetch *fetch, bool last) {
-    enum tpc_fetch_left reason;
-    unpark(plane->fetches, fetch);
+    enum tpc_fetch_fallback reason;
+    unpark(plane, fetch);
     switch (tpc_fetch_attempt(plane, fetch, last, &reason)) {
     case TPC_FETCH_ANSWERED:
         break;
@@ -137,56 +147,72 @@ static void attempt_again(tpc_plane *plane, tpc_fetch *fetch, bool last) {
 }
 
 static void forget(tpc_plane *plane, tpc_fetch *fetch) {
-    unpark(plane->fetches, fetch);
+    unpark(plane, fetch);
     tpc_request_release(fetch->request);
     tpc_fetch_free(fetch);
 }
 
 /* ---- what wakes ---- */
 
-void tpc_fetch_partition_moved(tpc_plane *plane, tpc_partition *partition) {
-    for (tpc_fetch_wait *wait = partition->fetch_waits; wait; wait = wait->next)
-        mark(plane->fetches, wait->fetch);
+static void wake_watching(tpc_plane *plane, const tpc_partition *partition) {
+    for (tpc_fetch_wait *wait = partition->fetch_waits; wait; wait = wait->next) mark(plane->fetches, wait->fetch);
 }
 
-void tpc_fetch_attempt_woken(tpc_plane *plane) {
+static void attempt_woken(tpc_plane *plane) {
     tpc_fetches *fetches = plane->fetches;
     while (fetches->woken_first) {
         tpc_fetch *fetch = fetches->woken_first;
         fetches->woken_first = fetch->woken_next;
-        if (!fetches->woken_first)
-            fetches->woken_last = NULL;
+        if (!fetches->woken_first) fetches->woken_last = NULL;
         fetch->woken = 0;
         attempt_again(plane, fetch, false);
     }
 }
 
-void tpc_fetch_withdraw(tpc_plane *plane, tpc_partition *partition) {
-    tpc_fetch_partition_moved(plane, partition);
-    while (partition->fetch_waits)
-        unwatch(partition->fetch_waits);
-    tpc_fetch_attempt_woken(plane);
+static void partition_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes) {
+    (void)bytes;
+    wake_watching(plane, partition);
 }
+
+/* Once for all partitions of the commits. */
+static void commits_durable(tpc_plane *plane, uint64_t first_sequence, uint64_t last_sequence) {
+    (void)first_sequence, (void)last_sequence;
+    attempt_woken(plane);
+}
+
+static void withdrawn(tpc_plane *plane, tpc_partition *partition) {
+    wake_watching(plane, partition);
+    while (partition->fetch_waits) unwatch(partition->fetch_waits);
+    attempt_woken(plane);
+    tpc_windows_close_all(&plane->fetches->windows, partition);
+}
+
+void tpc_fetch_release(tpc_plane *plane, uint64_t connection) {
+    const tpc_fetches *fetches = plane->fetches;
+    uint32_t slot = (uint32_t)connection;
+    tpc_fetch *fetch = slot < fetches->parked_slots ? fetches->parked_by_slot[slot] : NULL;
+    if (fetch && fetch->connection == connection) attempt_again(plane, fetch, true);
+}
+
+const tpc_plane_observer tpc_fetch_observer = {
+    .partition_durable = partition_durable, .commits_durable = commits_durable, .withdrawn = withdrawn};
 
 void tpc_plane_release_fetches(tpc_plane *plane) {
     tpc_fetches *fetches = plane->fetches;
     for (uint32_t slot = 0; slot < TPC_FETCH_WHEEL_SLOTS; slot++)
-        while (fetches->wheel[slot])
-            attempt_again(plane, fetches->wheel[slot], true);
+        while (fetches->wheel[slot]) attempt_again(plane, fetches->wheel[slot], true);
 }
 
 void tpc_fetch_forget_parked(tpc_plane *plane) {
     tpc_fetches *fetches = plane->fetches;
     for (uint32_t slot = 0; slot < TPC_FETCH_WHEEL_SLOTS; slot++)
-        while (fetches->wheel[slot])
-            forget(plane, fetches->wheel[slot]);
+        while (fetches->wheel[slot]) forget(plane, fetches->wheel[slot]);
 }
 
 static void forget_left_of_gone(tpc_plane *plane) {
     for (tpc_fetch *fetch = plane->fetches->left, *next; fetch; fetch = next) {
         next = fetch->next;
-        if (!tpc_connection_is_open(plane->connections, fetch->connection))
-            tpc_fetch_end(plane, fetch);
+        if (!tpc_connection_is_open(plane->connections, fetch->connection)) tpc_fetch_end(plane, fetch);
     }
 }
 
@@ -220,13 +246,12 @@ int64_t tpc_fetch_turn(void *context, int64_t now_ns) {
     }
     if (now_ms > fetches->wheel_ms) {
         int64_t steps = now_ms - fetches->wheel_ms;
-        bool round = steps >= TPC_FETCH_WHEEL_SLOTS ||
-                     (now_ms & ~(int64_t)(TPC_FETCH_WHEEL_SLOTS - 1)) > fetches->wheel_ms;
+        bool round =
+            steps >= TPC_FETCH_WHEEL_SLOTS || (now_ms & ~(int64_t)(TPC_FETCH_WHEEL_SLOTS - 1)) > fetches->wheel_ms;
         for (int64_t i = 1; i <= steps && i <= TPC_FETCH_WHEEL_SLOTS; i++)
             answered |= look_at_slot(plane, (uint32_t)(fetches->wheel_ms + i) & (TPC_FETCH_WHEEL_SLOTS - 1), now_ns);
         fetches->wheel_ms = now_ms;
-        if (round)
-            forget_left_of_gone(plane);
+        if (round) forget_left_of_gone(plane);
     }
     if (answered) /* the connections' own hook has run before this one */
         return now_ns;

@@ -12,31 +12,31 @@ static int64_t cost_bytes(uint32_t capacity) { return (int64_t)sizeof(tpc_frame)
 static void charge(tpc_budget *budget, int64_t bytes) {
     budget->bytes_used += bytes;
     assert(budget->bytes_used >= 0);
-    if (budget->bytes_used > budget->bytes_peak)
-        budget->bytes_peak = budget->bytes_used;
+    if (budget->bytes_used > budget->bytes_peak) budget->bytes_peak = budget->bytes_used;
 }
 
 static bool has_room(tpc_budget *budget, int64_t bytes) {
-    if (bytes <= budget->bytes_max - budget->bytes_used)
-        return true;
+    int64_t missing = bytes - tpc_budget_room(budget);
+    if (missing > 0 && budget->reclaim) {
+        budget->reclaim(budget->reclaim_context, missing);
+        missing = bytes - tpc_budget_room(budget);
+    }
+    if (missing <= 0) return true;
     budget->refusals++;
     return false;
 }
 
 tpc_budget *tpc_budget_new(int64_t bytes_max) {
     tpc_budget *budget = calloc(1, sizeof *budget);
-    if (budget != NULL)
-        budget->bytes_max = bytes_max;
+    if (budget != NULL) budget->bytes_max = bytes_max;
     return budget;
 }
 
 void tpc_budget_free(tpc_budget *budget) {
-    if (budget == NULL)
-        return;
+    if (budget == NULL) return;
     assert(!budget->closed);
     budget->closed = 1;
-    if (budget->frames == 0)
-        free(budget);
+    if (budget->frames == 0) free(budget);
 }
 
 /* With the slack that an aligned one has before or behind it. */
@@ -66,11 +66,9 @@ tpc_frame *tpc_frame_new(tpc_budget *budget, uint32_t length) {
 
 tpc_frame *tpc_frame_new_at(tpc_budget *budget, uint32_t length, uint32_t residue) {
     assert(residue % sizeof(uint64_t) == 0);
-    if (!has_room(budget, cost_bytes(length) + PAGE_BYTES))
-        return NULL;
+    if (!has_room(budget, cost_bytes(length) + PAGE_BYTES)) return NULL;
     uint8_t *memory = malloc(PAGE_BYTES + sizeof(tpc_frame) + length);
-    if (memory == NULL)
-        return NULL;
+    if (memory == NULL) return NULL;
     uint32_t shift = (uint32_t)(residue - (uintptr_t)(memory + offsetof(tpc_frame, data))) % PAGE_BYTES;
     return begin(memory, shift, budget, length);
 }
@@ -79,12 +77,10 @@ int tpc_frame_resize(tpc_frame **frame, uint32_t capacity) {
     tpc_frame *old = *frame;
     assert(old->references == 1 && capacity >= old->length);
     int64_t added = (int64_t)capacity - old->capacity;
-    if (added > 0 && !has_room(old->budget, added))
-        return -ENOBUFS;
+    if (added > 0 && !has_room(old->budget, added)) return -ENOBUFS;
     uint32_t shift = old->shift;
     tpc_frame *resized = shift ? malloc(sizeof *resized + capacity) : realloc(old, sizeof *resized + capacity);
-    if (resized == NULL)
-        return -ENOMEM;
+    if (resized == NULL) return -ENOMEM;
     if (shift) { /* its place was for the length that it had */
         memcpy(resized, old, sizeof *old + old->length);
         free((uint8_t *)old - shift);
@@ -104,17 +100,13 @@ tpc_frame *tpc_frame_retain(tpc_frame *frame) {
 }
 
 void tpc_frame_release(tpc_frame *frame) {
-    if (frame == NULL)
-        return;
+    if (frame == NULL) return;
     assert(frame->references > 0);
-    if (--frame->references > 0)
-        return;
+    if (--frame->references > 0) return;
     tpc_budget *budget = frame->budget;
-    if (frame->holds_file)
-        tpc_frame_file(frame)->release(tpc_frame_file(frame)->owner);
+    if (frame->holds_file) tpc_frame_file(frame)->release(tpc_frame_file(frame)->owner);
     charge(budget, -cost_of(frame));
     budget->frames--;
-    if (budget->closed && budget->frames == 0)
-        free(budget);
+    if (budget->closed && budget->frames == 0) free(budget);
     free((uint8_t *)frame - frame->shift);
 }

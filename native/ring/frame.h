@@ -7,7 +7,8 @@
  * keeps bytes for long and finds `capacity` much above what it needs should copy. Small batches are copied into frames of
  * their own kind, a row of batches in each (tail.c).
  *
- * The budget counts capacities, from the moment they are allocated. tpc_frame_new() refuses above `bytes_max` (the
+ * The budget counts capacities, from the moment they are allocated. The cache (batches in memory that lie in segments as well)
+ * is on top of it, with a bound of its own (tail.c). tpc_frame_new() refuses above `bytes_max` (the
  * caller waits, or tells its client); tpc_frame_new_forced() does not, and is for what must not fail: an answer to a
  * request that was taken already. Whoever forces has a bound of its own on how many.
  */
@@ -19,6 +20,10 @@
 #include <stdbool.h>
 
 #include "cdef/25_frame.h"
+
+/* What counts against bytes_max. */
+static inline int64_t tpc_budget_held(const tpc_budget *budget) { return budget->bytes_used - budget->bytes_cached; }
+static inline int64_t tpc_budget_room(const tpc_budget *budget) { return budget->bytes_max - tpc_budget_held(budget); }
 
 /* As tpc_frame_new(), with an address of `data` that is `residue` above a multiple of a page; both are multiples of 8. */
 tpc_frame *tpc_frame_new_at(tpc_budget *budget, uint32_t length, uint32_t residue);

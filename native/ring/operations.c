@@ -41,8 +41,8 @@ typedef struct {
     uint8_t rule;
     uint8_t completions_left;
     bool used;
-    bool cancel_wanted; /* the submission queue had no room for the cancel: again next turn */
-    bool creates;       /* an open that may make the file: recorded when its inode is known */
+    bool cancel_wanted;        /* the submission queue had no room for the cancel: again next turn */
+    bool creates;              /* an open that may make the file: recorded when its inode is known */
     uint64_t record_tokens[2]; /* of what the recorder was told; the second one is a linked flush */
 } operation;
 
@@ -117,7 +117,8 @@ static void free_slot(tpc_ring *ring, uint32_t index) {
 }
 
 /* Takes a slot and an entry. On failure `memory` is freed. */
-static int begin(tpc_ring *ring, uint64_t token, enum completion_rule rule, void *memory, struct io_uring_sqe **sqe, int64_t *id) {
+static int begin(tpc_ring *ring, uint64_t token, enum completion_rule rule, void *memory, struct io_uring_sqe **sqe,
+                 int64_t *id) {
     uint32_t index;
     int result = take_slot(ring, token, rule, memory, &index);
     if (result < 0) {
@@ -138,8 +139,8 @@ int tpc_operation_begin(tpc_ring *ring, uint64_t token, void *memory, struct io_
     return begin(ring, token, RULE_EACH, memory, sqe, id);
 }
 
-static int64_t submit_plain(tpc_ring *ring, uint64_t token, void *memory, int opcode, int fd, const void *address, uint32_t length,
-                            uint64_t offset, uint32_t operation_flags) {
+static int64_t submit_plain(tpc_ring *ring, uint64_t token, void *memory, int opcode, int fd, const void *address,
+                            uint32_t length, uint64_t offset, uint32_t operation_flags) {
     struct io_uring_sqe *sqe;
     int64_t id;
     int result = begin(ring, token, RULE_EACH, memory, &sqe, &id);
@@ -167,7 +168,8 @@ static int64_t recorded(tpc_ring *ring, int64_t id, uint64_t token) {
 }
 
 static void record_result(operation *slot, unsigned part, int32_t result) {
-    if (slot->creates && result >= 0) slot->record_tokens[0] = tpc_disk_record_range(TPC_DISK_RECORD_CREATE, result, 0, 0);
+    if (slot->creates && result >= 0)
+        slot->record_tokens[0] = tpc_disk_record_range(TPC_DISK_RECORD_CREATE, result, 0, 0);
     tpc_disk_record_completed(slot->record_tokens[part], result);
 }
 
@@ -210,10 +212,12 @@ static void on_completion(void *context, uint64_t user_data, int32_t result, uin
     tpc_ring *ring = context;
     uint32_t index = (uint32_t)user_data;
     operation *slot = &ring->operations->slots[index];
-    assert(index < ring->operations->slots_count && slot->used && slot->generation == tpc_user_data_generation(user_data));
+    assert(index < ring->operations->slots_count && slot->used &&
+           slot->generation == tpc_user_data_generation(user_data));
     if (slot->rule == RULE_PARTS && !parts_are_over(ring, index, &result)) return;
     bool more = flags & IORING_CQE_F_MORE;
-    if (__builtin_expect(tpc_recorder_on, 0)) record_result(slot, slot->rule == RULE_LINKED && slot->completions_left == 1, result);
+    if (__builtin_expect(tpc_recorder_on, 0))
+        record_result(slot, slot->rule == RULE_LINKED && slot->completions_left == 1, result);
     if (slot->rule == RULE_LINKED) {
         on_linked(ring, index, result);
         return;
@@ -296,8 +300,8 @@ int64_t tpc_operation_read(tpc_ring *ring, uint64_t token, int fd, void *data, u
     return submit_plain(ring, token, NULL, IORING_OP_READ, fd, data, length, position, 0);
 }
 
-int64_t tpc_operation_write(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, uint64_t position,
-                            int write_flags) {
+int64_t tpc_operation_write(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length,
+                            uint64_t position, int write_flags) {
     int64_t id = submit_plain(ring, token, NULL, IORING_OP_WRITE, fd, data, length, position, (uint32_t)write_flags);
     if (!recording(id)) return id;
     return recorded(ring, id, tpc_disk_record_write(fd, data, length, (int64_t)position, record_flags(write_flags)));
@@ -322,8 +326,8 @@ static void fill_vector(struct iovec *vector, void *const *parts, const size_t *
     for (unsigned i = 0; i < count; i++) vector[i] = (struct iovec){.iov_base = parts[i], .iov_len = lengths[i]};
 }
 
-static int64_t submit_vector(tpc_ring *ring, uint64_t token, int opcode, int fd, void *const *parts, const size_t *lengths,
-                             unsigned count, uint64_t position, int write_flags) {
+static int64_t submit_vector(tpc_ring *ring, uint64_t token, int opcode, int fd, void *const *parts,
+                             const size_t *lengths, unsigned count, uint64_t position, int write_flags) {
     if (count == 0 || count > PARTS_MAX) return -EINVAL;
     struct iovec *vector = malloc(count * sizeof *vector);
     if (!vector) return -ENOMEM;
@@ -331,19 +335,21 @@ static int64_t submit_vector(tpc_ring *ring, uint64_t token, int opcode, int fd,
     return submit_plain(ring, token, vector, opcode, fd, vector, count, position, (uint32_t)write_flags);
 }
 
-int64_t tpc_operation_readv(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths, unsigned count,
-                            uint64_t position) {
+int64_t tpc_operation_readv(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths,
+                            unsigned count, uint64_t position) {
     return submit_vector(ring, token, IORING_OP_READV, fd, parts, lengths, count, position, 0);
 }
 
-int64_t tpc_operation_writev(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths, unsigned count,
-                             uint64_t position, int write_flags) {
+int64_t tpc_operation_writev(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths,
+                             unsigned count, uint64_t position, int write_flags) {
     int64_t id = submit_vector(ring, token, IORING_OP_WRITEV, fd, parts, lengths, count, position, write_flags);
     if (!recording(id)) return id;
-    return recorded(ring, id, tpc_disk_record_writev(fd, parts, lengths, count, (int64_t)position, record_flags(write_flags)));
+    return recorded(ring, id,
+                    tpc_disk_record_writev(fd, parts, lengths, count, (int64_t)position, record_flags(write_flags)));
 }
 
-int64_t tpc_operation_write_fdatasync(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, uint64_t position) {
+int64_t tpc_operation_write_fdatasync(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length,
+                                      uint64_t position) {
     int result = tpc_ring_reserve(ring, 2);
     if (result < 0) return result;
     struct io_uring_sqe *sqe;
@@ -358,20 +364,24 @@ int64_t tpc_operation_write_fdatasync(tpc_ring *ring, uint64_t token, int fd, co
     if (recording(id)) {
         operation *slot = &ring->operations->slots[(uint32_t)id];
         slot->record_tokens[0] = tpc_disk_record_write(fd, data, length, (int64_t)position, 0);
-        slot->record_tokens[1] = tpc_disk_record_flush(fd, TPC_DISK_RECORD_DATA_ONLY);
+        slot->record_tokens[1] = tpc_disk_record_flush(fd, TPC_DISK_RECORD_DATA_ONLY | TPC_DISK_RECORD_LINKED);
     }
     return id;
 }
 
 int64_t tpc_operation_fsync(tpc_ring *ring, uint64_t token, int fd, bool data_only) {
-    int64_t id = submit_plain(ring, token, NULL, IORING_OP_FSYNC, fd, NULL, 0, 0, data_only ? IORING_FSYNC_DATASYNC : 0);
-    return recording(id) ? recorded(ring, id, tpc_disk_record_flush(fd, data_only ? TPC_DISK_RECORD_DATA_ONLY : 0)) : id;
+    int64_t id =
+        submit_plain(ring, token, NULL, IORING_OP_FSYNC, fd, NULL, 0, 0, data_only ? IORING_FSYNC_DATASYNC : 0);
+    return recording(id) ? recorded(ring, id, tpc_disk_record_flush(fd, data_only ? TPC_DISK_RECORD_DATA_ONLY : 0))
+                         : id;
 }
 
-int64_t tpc_operation_openat(tpc_ring *ring, uint64_t token, int folder_fd, const char *path, int flags, unsigned mode) {
+int64_t tpc_operation_openat(tpc_ring *ring, uint64_t token, int folder_fd, const char *path, int flags,
+                             unsigned mode) {
     char *copy = strdup(path);
     if (!copy) return -ENOMEM;
-    int64_t id = submit_plain(ring, token, copy, IORING_OP_OPENAT, folder_fd, copy, mode, 0, (uint32_t)flags | O_CLOEXEC);
+    int64_t id =
+        submit_plain(ring, token, copy, IORING_OP_OPENAT, folder_fd, copy, mode, 0, (uint32_t)flags | O_CLOEXEC);
     if (recording(id)) ring->operations->slots[(uint32_t)id].creates = flags & O_CREAT;
     return id;
 }
@@ -441,14 +451,16 @@ int64_t tpc_operation_send(tpc_ring *ring, uint64_t token, int fd, const void *d
     return submit_plain(ring, token, NULL, IORING_OP_SEND, fd, data, length, 0, (uint32_t)flags | MSG_NOSIGNAL);
 }
 
-int64_t tpc_operation_send_copied(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags) {
+int64_t tpc_operation_send_copied(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length,
+                                  int flags) {
     void *copy = malloc(length ? length : 1);
     if (!copy) return -ENOMEM;
     memcpy(copy, data, length);
     return submit_plain(ring, token, copy, IORING_OP_SEND, fd, copy, length, 0, (uint32_t)flags | MSG_NOSIGNAL);
 }
 
-int64_t tpc_operation_send_quietly(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags) {
+int64_t tpc_operation_send_quietly(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length,
+                                   int flags) {
     int64_t id = tpc_operation_send_copied(ring, token, fd, data, length, flags);
     if (id < 0) return id;
     operation *slot = &ring->operations->slots[(uint32_t)id];
@@ -466,7 +478,8 @@ int tpc_operation_settled(tpc_ring *ring, int64_t id) {
     return 0;
 }
 
-int64_t tpc_operation_send_zero_copy(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags) {
+int64_t tpc_operation_send_zero_copy(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length,
+                                     int flags) {
     if (!tpc_ring_has(ring, TPC_FEATURE_SEND_ZC)) return -EOPNOTSUPP;
     struct io_uring_sqe *sqe;
     int64_t id;
@@ -497,8 +510,8 @@ static void attach_rights(message *to_send, int rights_fd) {
     memcpy(CMSG_DATA(control), &rights_fd, sizeof rights_fd);
 }
 
-int64_t tpc_operation_sendmsg(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths, unsigned count,
-                              int flags, int rights_fd) {
+int64_t tpc_operation_sendmsg(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths,
+                              unsigned count, int flags, int rights_fd) {
     if (count == 0 || count > PARTS_MAX) return -EINVAL;
     message *to_send = calloc(1, sizeof *to_send + count * sizeof(struct iovec));
     if (!to_send) return -ENOMEM;
@@ -539,16 +552,13 @@ static int write_whole(const tpc_file_write *write) {
     while (done < write->data_bytes) {
         ssize_t count = pwrite(write->fd, (const uint8_t *)write->data + done, write->data_bytes - done,
                                write->position + (int64_t)done);
-        if (count < 0 && errno == EINTR)
-            continue;
-        if (count <= 0)
-            return count < 0 ? -errno : -EIO;
+        if (count < 0 && errno == EINTR) continue;
+        if (count <= 0) return count < 0 ? -errno : -EIO;
         done += (uint64_t)count;
     }
     return 0;
 }
 
 void tpc_write_many(tpc_file_write *writes, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++)
-        writes[i].result = write_whole(&writes[i]);
+    for (uint32_t i = 0; i < count; i++) writes[i].result = write_whole(&writes[i]);
 }

@@ -1,37 +1,19 @@
 /* The table of partitions led by this core: by handle, by topic name, by topic id; and their offsets. */
 #include "fetch.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define BUCKETS_MIN 64u
 #define SLOTS_MIN 64u
 #define SLOT_NONE UINT32_MAX
-#define PRODUCE_PARTITIONS_DEFAULT 10000
-
-/* Asked once per turn, which takes less than the millisecond it is told in. */
-int64_t tpc_plane_now_ms(tpc_plane *plane) {
-    if (plane->clock_ms >= 0)
-        return plane->clock_ms;
-    int64_t ring_ns = tpc_ring_now_ns(plane->ring);
-    if (ring_ns != plane->now_of_ns) {
-        struct timespec now;
-        clock_gettime(CLOCK_REALTIME, &now);
-        plane->now_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-        plane->now_of_ns = ring_ns;
-    }
-    return plane->now_ms;
-}
 
 /* ---- look-up ---- */
 
 tpc_partition *tpc_partition_of(const tpc_plane *plane, uint64_t handle) {
     uint32_t slot = (uint32_t)handle;
-    if (slot >= plane->slots_count || plane->slots[slot].generation != (uint32_t)(handle >> 32))
-        return NULL;
+    if (slot >= plane->slots_count || plane->slots[slot].generation != (uint32_t)(handle >> 32)) return NULL;
     return plane->slots[slot].partition;
 }
 
@@ -47,10 +29,8 @@ static inline uint64_t mix(uint64_t hash, const uint8_t *bytes, uint32_t count) 
 static uint64_t hash_bytes(const uint8_t *bytes, uint32_t count, int32_t index) {
     uint64_t hash = 0xcbf29ce484222325ull ^ (uint64_t)(uint32_t)index << 32 ^ count;
     const uint8_t *end = bytes + count;
-    for (; end - bytes >= WORD_BYTES; bytes += WORD_BYTES)
-        hash = mix(hash, bytes, WORD_BYTES);
-    if (bytes == end)
-        return hash;
+    for (; end - bytes >= WORD_BYTES; bytes += WORD_BYTES) hash = mix(hash, bytes, WORD_BYTES);
+    if (bytes == end) return hash;
     return count >= WORD_BYTES ? mix(hash, end - WORD_BYTES, WORD_BYTES) : mix(hash, bytes, count);
 }
 
@@ -60,14 +40,11 @@ static bool is_named(const tpc_partition *partition, const uint8_t *name, uint32
 }
 
 tpc_partition *tpc_partition_named(tpc_plane *plane, const uint8_t *name, uint32_t name_bytes, int32_t index) {
-    if (plane->named_last && is_named(plane->named_last, name, name_bytes, index))
-        return plane->named_last;
+    if (plane->named_last && is_named(plane->named_last, name, name_bytes, index)) return plane->named_last;
     uint64_t hash = hash_bytes(name, name_bytes, index);
     tpc_partition *at = plane->by_name[hash & (plane->buckets - 1)];
-    while (at && (at->name_hash != hash || !is_named(at, name, name_bytes, index)))
-        at = at->name_next;
-    if (at)
-        plane->named_last = at;
+    while (at && (at->name_hash != hash || !is_named(at, name, name_bytes, index))) at = at->name_next;
+    if (at) plane->named_last = at;
     return at;
 }
 
@@ -75,8 +52,7 @@ tpc_partition *tpc_partition_identified(const tpc_plane *plane, const uint8_t *t
     uint64_t hash = hash_bytes(topic_id, 16, index);
     tpc_partition *at = plane->by_id[hash & (plane->buckets - 1)];
     for (; at; at = at->id_next)
-        if (at->id_hash == hash && at->index == index && memcmp(at->topic_id, topic_id, 16) == 0)
-            return at;
+        if (at->id_hash == hash && at->index == index && memcmp(at->topic_id, topic_id, 16) == 0) return at;
     return NULL;
 }
 
@@ -94,38 +70,66 @@ uint64_t tpc_partition_find_id(const tpc_plane *plane, const uint8_t *topic_id, 
 
 int64_t tpc_partition_last_stable_offset(const tpc_partition *partition) {
     int64_t fixed = partition->last_stable_offset_fixed;
-    if (fixed < 0 || fixed > partition->high_watermark)
-        return partition->high_watermark;
+    if (fixed < 0 || fixed > partition->high_watermark) return partition->high_watermark;
     return fixed > partition->log_start_offset ? fixed : partition->log_start_offset;
 }
 
 void tpc_partition_verify(const tpc_partition *partition) {
     int64_t last_stable_offset = tpc_partition_last_stable_offset(partition);
-    assert(partition->log_start_offset <= last_stable_offset);
-    assert(last_stable_offset <= partition->high_watermark);
-    assert(partition->high_watermark <= partition->log_end_offset);
-    assert(partition->written_offset <= partition->high_watermark);
-    (void)last_stable_offset;
+    TPC_PARTITION_INVARIANT(partition, partition->log_start_offset <= last_stable_offset);
+    TPC_PARTITION_INVARIANT(partition, last_stable_offset <= partition->high_watermark);
+    TPC_PARTITION_INVARIANT(partition, partition->high_watermark <= partition->commit_offset);
+    TPC_PARTITION_INVARIANT(partition, partition->commit_offset <= partition->durable_offset);
+    TPC_PARTITION_INVARIANT(partition, partition->durable_offset <= partition->log_end_offset);
+    TPC_PARTITION_INVARIANT(partition, partition->written_offset <= partition->durable_offset);
+    TPC_PARTITION_INVARIANT(partition, (partition->durable_offset == partition->log_end_offset) ==
+                                           (partition->appends_undurable == 0));
+    TPC_PARTITION_INVARIANT(partition, partition->dirty_bytes >= 0);
+    TPC_PARTITION_INVARIANT(partition, partition->dirty_bytes <= partition->unwritten_bytes);
+    TPC_PARTITION_INVARIANT(partition, partition->unwritten_bytes <= partition->tail_bytes);
+    TPC_PARTITION_INVARIANT(partition, partition->tail_clean <= partition->tail_count);
 }
 
-void tpc_partition_advance(tpc_plane *plane, tpc_partition *partition, int64_t high_watermark) {
-    partition->high_watermark = high_watermark;
-    tpc_partition_verify(partition);
-    if (partition->fetch_waits)
-        tpc_fetch_partition_moved(plane, partition);
-    if (!partition->watched)
-        return;
+void tpc_partition_broken(const tpc_partition *partition, const char *condition, const char *file, int line) {
+    tpc_invariant_broken(
+        condition, file, line,
+        "%s-%d in leader epoch %d: log_start_offset %lld, last_stable_offset %lld, high_watermark %lld, "
+        "commit_offset %lld, durable_offset %lld, log_end_offset %lld, written_offset %lld, %u appends not durable, "
+        "bytes in memory %lld, of these not written %lld, of these durable %lld",
+        (const char *)partition->topic_name, partition->index, partition->leader_epoch,
+        (long long)partition->log_start_offset, (long long)tpc_partition_last_stable_offset(partition),
+        (long long)partition->high_watermark, (long long)partition->commit_offset, (long long)partition->durable_offset,
+        (long long)partition->log_end_offset, (long long)partition->written_offset, partition->appends_undurable,
+        (long long)partition->tail_bytes, (long long)partition->unwritten_bytes, (long long)partition->dirty_bytes);
+}
+
+/* Python, when it has asked for it. */
+static void tell_advanced(tpc_plane *plane, tpc_partition *partition) {
+    if (!partition->watched) return;
     partition->watched = false;
-    tpc_ring_push_event(plane->ring, TPC_EVENT_PARTITION_ADVANCED, partition->handle, high_watermark,
+    tpc_ring_push_event(plane->ring, TPC_EVENT_PARTITION_ADVANCED, partition->handle, partition->high_watermark,
                         tpc_partition_last_stable_offset(partition), NULL);
+}
+
+static void advance(tpc_partition *partition, int64_t high_watermark) {
+    TPC_PARTITION_INVARIANT(partition, high_watermark >= partition->high_watermark);
+    partition->high_watermark = high_watermark;
+}
+
+void tpc_partition_durable(tpc_plane *plane, tpc_partition *partition, int64_t durable_offset, int64_t bytes) {
+    TPC_PARTITION_INVARIANT(partition, durable_offset >= partition->durable_offset);
+    partition->durable_offset = durable_offset;
+    partition->commit_offset = durable_offset;
+    advance(partition, partition->commit_offset);
+    tpc_partition_verify(partition);
+    tpc_plane_publish_partition_durable(plane, partition, bytes);
+    tell_advanced(plane, partition);
 }
 
 int tpc_partition_set_log_start(tpc_plane *plane, uint64_t handle, int64_t log_start_offset) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
-    if (log_start_offset < partition->log_start_offset || log_start_offset > partition->high_watermark)
-        return -EINVAL;
+    if (!partition) return -ENOENT;
+    if (log_start_offset < partition->log_start_offset || log_start_offset > partition->high_watermark) return -EINVAL;
     partition->log_start_offset = log_start_offset;
     tpc_windows_close_below(&plane->fetches->windows, partition, log_start_offset);
     tpc_partition_verify(partition);
@@ -134,9 +138,10 @@ int tpc_partition_set_log_start(tpc_plane *plane, uint64_t handle, int64_t log_s
 
 int tpc_partition_admit(tpc_plane *plane, uint64_t handle, int64_t bytes_more) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
-    bool unlimited = bytes_more == INT64_MAX || partition->bytes_admitted > INT64_MAX - bytes_more;
+    if (!partition) return -ENOENT;
+    if (bytes_more < 0 && (partition->bytes_admitted == INT64_MAX || partition->bytes_admitted < -bytes_more))
+        return -EINVAL;
+    bool unlimited = bytes_more == INT64_MAX || (bytes_more > 0 && partition->bytes_admitted > INT64_MAX - bytes_more);
     partition->bytes_admitted = unlimited ? INT64_MAX : partition->bytes_admitted + bytes_more;
     partition->room_low_bytes = unlimited ? 0 : partition->bytes_admitted / 2;
     return 0;
@@ -144,29 +149,32 @@ int tpc_partition_admit(tpc_plane *plane, uint64_t handle, int64_t bytes_more) {
 
 int tpc_partition_watch(tpc_plane *plane, uint64_t handle) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
+    if (!partition) return -ENOENT;
     partition->watched = true;
     return 0;
 }
 
 int tpc_partition_get_state(const tpc_plane *plane, uint64_t handle, tpc_partition_state *state) {
     const tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
+    if (!partition) return -ENOENT;
     *state = (tpc_partition_state){
         .log_start_offset = partition->log_start_offset,
         .last_stable_offset = tpc_partition_last_stable_offset(partition),
         .high_watermark = partition->high_watermark,
         .log_end_offset = partition->log_end_offset,
-        .tail_offset = partition->tail_count ? partition->tail[partition->tail_head].base_offset : partition->log_end_offset,
+        .tail_offset =
+            partition->tail_count ? partition->tail[partition->tail_head].base_offset : partition->log_end_offset,
         .written_offset = partition->written_offset,
         .tail_bytes = partition->tail_bytes,
+        .unwritten_bytes = partition->unwritten_bytes,
         .dirty_bytes = partition->dirty_bytes,
         .bytes_admitted = partition->bytes_admitted,
+        .in_place_end_offset =
+            partition->in_place_end_offset > partition->written_offset ? partition->in_place_end_offset : -1,
         .partition = partition->index,
         .leader_epoch = partition->leader_epoch,
         .flags = partition->flags,
+        .role = partition->role,
         .producers_count = partition->producers.count,
         .appends_undurable = partition->appends_undurable,
         .watched = partition->watched};
@@ -187,12 +195,10 @@ static void chain(tpc_plane *plane, tpc_partition *partition) {
 
 static void unchain(tpc_plane *plane, tpc_partition *partition) {
     tpc_partition **name = &plane->by_name[partition->name_hash & (plane->buckets - 1)];
-    while (*name != partition)
-        name = &(*name)->name_next;
+    while (*name != partition) name = &(*name)->name_next;
     *name = partition->name_next;
     tpc_partition **id = &plane->by_id[partition->id_hash & (plane->buckets - 1)];
-    while (*id != partition)
-        id = &(*id)->id_next;
+    while (*id != partition) id = &(*id)->id_next;
     *id = partition->id_next;
 }
 
@@ -206,8 +212,7 @@ static int grow_buckets(tpc_plane *plane) {
     free(plane->by_name), free(plane->by_id);
     plane->by_name = by_name, plane->by_id = by_id, plane->buckets = buckets;
     for (uint32_t slot = 0; slot < plane->slots_count; slot++)
-        if (plane->slots[slot].partition)
-            chain(plane, plane->slots[slot].partition);
+        if (plane->slots[slot].partition) chain(plane, plane->slots[slot].partition);
     return 0;
 }
 
@@ -220,8 +225,7 @@ static int slot_take(tpc_plane *plane, uint32_t *slot) {
     if (plane->slots_count == plane->slots_capacity) {
         uint32_t capacity = plane->slots_capacity ? plane->slots_capacity * 2 : SLOTS_MIN;
         tpc_partition_slot *grown = realloc(plane->slots, capacity * sizeof *grown);
-        if (!grown)
-            return -ENOMEM;
+        if (!grown) return -ENOMEM;
         plane->slots = grown;
         plane->slots_capacity = capacity;
     }
@@ -256,35 +260,36 @@ static tpc_partition *partition_new(const tpc_partition_params *params) {
     partition->name_hash = hash_bytes(name, params->topic_name_bytes, params->partition);
     partition->id_hash = hash_bytes(params->topic_id, 16, params->partition);
     partition->log_start_offset = params->log_start_offset;
-    partition->log_end_offset = partition->high_watermark = partition->written_offset = params->log_end_offset;
+    partition->log_end_offset = partition->durable_offset = params->log_end_offset;
+    partition->written_offset = params->log_end_offset;
+    partition->commit_offset = partition->high_watermark = params->high_watermark;
     partition->bytes_admitted = params->bytes_admitted;
     partition->committed_from_offset = params->log_end_offset;
+    partition->in_place_end_offset = -1;
     set_settings(partition, params);
     return partition;
 }
 
 static void partition_free(tpc_partition *partition) {
-    tpc_placement_close(partition);
+    tpc_in_place_window_close(partition);
     tpc_producers_free(&partition->producers);
     free(partition->topic_name);
     free(partition);
 }
 
 int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params, uint64_t *handle) {
-    bool ordered = params->log_start_offset >= 0 && params->log_start_offset <= params->log_end_offset &&
-                   params->last_stable_offset <= params->log_end_offset;
-    if (!ordered || params->partition < 0 || params->batch_bytes_max < 0)
-        return -EINVAL;
+    bool ordered = params->log_start_offset >= 0 && params->log_start_offset <= params->high_watermark &&
+                   params->high_watermark <= params->log_end_offset &&
+                   params->last_stable_offset <= params->high_watermark;
+    if (!ordered || params->partition < 0 || params->batch_bytes_max < 0) return -EINVAL;
     if (tpc_partition_named(plane, params->topic_name, params->topic_name_bytes, params->partition) ||
         tpc_partition_identified(plane, params->topic_id, params->partition))
         return -EEXIST;
-    if (plane->statistics.partitions >= plane->buckets && grow_buckets(plane) < 0)
-        return -ENOMEM;
+    if (plane->statistics.partitions >= plane->buckets && grow_buckets(plane) < 0) return -ENOMEM;
     tpc_partition *partition = partition_new(params);
     uint32_t slot;
     if (!partition || slot_take(plane, &slot) < 0) {
-        if (partition)
-            partition_free(partition);
+        if (partition) partition_free(partition);
         return -ENOMEM;
     }
     plane->slots[slot].partition = partition;
@@ -298,19 +303,55 @@ int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params,
 
 int tpc_partition_update(tpc_plane *plane, uint64_t handle, const tpc_partition_params *params) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
-    if (params->last_stable_offset > partition->high_watermark || params->batch_bytes_max < 0)
+    if (!partition) return -ENOENT;
+    if (params->last_stable_offset > partition->high_watermark || params->batch_bytes_max < 0 ||
+        params->leader_epoch < partition->leader_epoch)
         return -EINVAL;
     set_settings(partition, params);
     tpc_partition_verify(partition);
     return 0;
 }
 
+int tpc_partitions_init(tpc_plane *plane) {
+    plane->slot_free = SLOT_NONE;
+    plane->buckets = BUCKETS_MIN;
+    plane->by_name = calloc(plane->buckets, sizeof *plane->by_name);
+    plane->by_id = calloc(plane->buckets, sizeof *plane->by_id);
+    return plane->by_name && plane->by_id ? 0 : -ENOMEM;
+}
+
+void tpc_partitions_free(tpc_plane *plane) {
+    for (uint32_t slot = 0; slot < plane->slots_count; slot++) {
+        tpc_partition *partition = plane->slots[slot].partition;
+        if (!partition) continue;
+        tpc_windows_close_all(&plane->fetches->windows, partition);
+        tpc_tail_drop(plane, partition);
+        partition_free(partition);
+    }
+    free(plane->slots), free(plane->by_name), free(plane->by_id);
+}
+
+int tpc_partition_arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t term) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) return -ENOENT;
+    if (role != TPC_ROLE_LEADER || term < partition->leader_epoch) return -EINVAL;
+    partition->role = role;
+    partition->leader_epoch = term;
+    return 0;
+}
+
+int tpc_partition_disarm(tpc_plane *plane, uint64_t handle) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) return -ENOENT;
+    partition->role = TPC_ROLE_NONE;
+    tpc_in_place_window_close(partition);
+    tpc_plane_publish_disarmed(plane, partition);
+    return 0;
+}
+
 int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
+    if (!partition) return -ENOENT;
     uint32_t slot = (uint32_t)handle;
     unchain(plane, partition);
     plane->named_last = NULL;
@@ -319,107 +360,23 @@ int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
     plane->slots[slot].free_next = plane->slot_free;
     plane->slot_free = slot;
     plane->statistics.partitions--;
-    tpc_pending_withdraw(plane, handle);
-    tpc_fetch_withdraw(plane, partition);
-    tpc_windows_close_all(&plane->fetches->windows, partition);
-    tpc_tail_drop(plane, partition);
+    tpc_plane_publish_disarmed(plane, partition);
+    tpc_plane_publish_withdrawn(plane, partition);
     partition_free(partition);
     return 0;
 }
 
-/* ---- the plane's life ---- */
-
-int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connections, tpc_budget *budget,
-                  const tpc_plane_params *params, tpc_plane **out) {
-    tpc_plane *plane = calloc(1, sizeof *plane);
-    if (!plane)
-        return -ENOMEM;
-    *plane = (tpc_plane){.ring = ring, .journal = journal, .connections = connections, .budget = budget,
-                         .params = *params, .clock_ms = -1, .due_bytes_min = INT64_MAX,
-                         .due_bytes_max = INT64_MAX, .slot_free = SLOT_NONE, .buckets = BUCKETS_MIN,
-                         .pending_deadline_ns = INT64_MAX,
-                         .undurables = {.item_bytes = sizeof(tpc_undurable), .kept_max = TPC_POOLED_MAX},
-                         .producer_states = {.item_bytes = sizeof(tpc_producer_state), .kept_max = TPC_POOLED_MAX},
-                         .pendings = {.item_bytes = sizeof(tpc_pending) + sizeof(tpc_pending_wait),
-                                      .kept_max = TPC_POOLED_MAX}};
-    if (!plane->params.produce_partitions_max)
-        plane->params.produce_partitions_max = PRODUCE_PARTITIONS_DEFAULT;
-    bool grows = params->tail_bytes_first > 0 && params->tail_bytes_first < params->tail_bytes_max;
-    plane->tail_bytes_kept = grows ? params->tail_bytes_first : params->tail_bytes_max;
-    plane->by_name = calloc(plane->buckets, sizeof *plane->by_name);
-    plane->by_id = calloc(plane->buckets, sizeof *plane->by_id);
-    plane->fetches = tpc_fetches_new();
-    int result = -ENOMEM;
-    if (plane->by_name && plane->by_id && plane->fetches)
-        result = tpc_ring_add_turn_hook(ring, TPC_TURN_LAST, tpc_pending_turn, plane);
-    if (result == 0 && (result = tpc_ring_add_turn_hook(ring, TPC_TURN_LAST, tpc_fetch_turn, plane)) < 0)
-        tpc_ring_remove_turn_hook(ring, tpc_pending_turn, plane);
-    if (result < 0) {
-        if (plane->fetches)
-            tpc_fetches_free(plane);
-        free(plane->by_name), free(plane->by_id), free(plane);
-        return result;
-    }
-    tpc_journal_listen(journal, (tpc_journal_listener){plane, tpc_append_durable, tpc_append_failed});
-    *out = plane;
-    return 0;
-}
-
-void tpc_plane_free(tpc_plane *plane) {
-    tpc_ring_remove_turn_hook(plane->ring, tpc_pending_turn, plane);
-    tpc_ring_remove_turn_hook(plane->ring, tpc_fetch_turn, plane);
-    tpc_journal_listen(plane->journal, (tpc_journal_listener){0});
-    tpc_pending_forget(plane);
-    for (uint32_t slot = 0; slot < plane->slots_count; slot++) {
-        tpc_partition *partition = plane->slots[slot].partition;
-        if (!partition)
-            continue;
-        tpc_windows_close_all(&plane->fetches->windows, partition);
-        tpc_tail_drop(plane, partition);
-        partition_free(partition);
-    }
-    tpc_fetches_free(plane);
-    tpc_tail_free_spare(plane);
-    for (tpc_undurable *at = plane->undurable_first, *next; at; at = next) {
-        next = at->next;
-        free(at->producer);
-        free(at);
-    }
-    tpc_pool_drain(&plane->undurables);
-    tpc_pool_drain(&plane->producer_states);
-    tpc_pool_drain(&plane->pendings);
-    free(plane->slots), free(plane->by_name), free(plane->by_id), free(plane->clean), free(plane->cuts);
-    tpc_produce_scratch_free(&plane->scratch);
-    free(plane);
-}
-
-void tpc_plane_get_statistics(const tpc_plane *plane, tpc_plane_statistics *statistics) {
-    *statistics = plane->statistics;
-    statistics->appends_undurable = plane->undurable_count;
-    statistics->cuts_pending = plane->cuts_count;
-    statistics->tail_bytes_kept = plane->tail_bytes_kept;
-}
-
-void tpc_plane_set_tail_bytes_max(tpc_plane *plane, int64_t bytes_max) {
-    plane->params.tail_bytes_max = plane->tail_bytes_kept = bytes_max;
-    tpc_tail_evict(plane);
-}
-
-void tpc_plane_set_clock(tpc_plane *plane, int64_t wall_ms) { plane->clock_ms = wall_ms; }
-
 /* ---- producers, for snapshots ---- */
 
-int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const tpc_producer_state *producers, uint32_t count) {
+int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const tpc_producer_state *producers,
+                                 uint32_t count) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
+    if (!partition) return -ENOENT;
     for (uint32_t i = 0; i < count; i++)
-        if (producers[i].producer_id < 0 || producers[i].batches_count > TPC_PRODUCER_BATCHES_MAX)
-            return -EINVAL;
+        if (producers[i].producer_id < 0 || producers[i].batches_count > TPC_PRODUCER_BATCHES_MAX) return -EINVAL;
     for (uint32_t i = 0; i < count; i++) {
         int result = tpc_producers_put(&partition->producers, &producers[i]);
-        if (result < 0)
-            return result;
+        if (result < 0) return result;
     }
     return 0;
 }
@@ -431,11 +388,9 @@ static void keep_batches_below(tpc_producer_state *state, int64_t upto_offset) {
 
 /* The producer as it was before the oldest append of this partition that is not durable. False: it was not there. */
 static bool durable_state(const tpc_plane *plane, const tpc_partition *partition, tpc_producer_state *state) {
-    for (const tpc_undurable *at = plane->undurable_first; at; at = at->next) {
-        if (at->handle != partition->handle || at->producer_id != state->producer_id)
-            continue;
-        if (at->producer)
-            *state = *at->producer;
+    for (const tpc_undo_record *at = plane->undo_first; at; at = at->next) {
+        if (at->handle != partition->handle || at->producer_id != state->producer_id) continue;
+        if (at->producer) *state = *at->producer;
         return at->producer != NULL;
     }
     return true;
@@ -444,8 +399,7 @@ static bool durable_state(const tpc_plane *plane, const tpc_partition *partition
 int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_t upto_offset,
                                  tpc_producer_state *producers, uint32_t producers_max) {
     const tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
+    if (!partition) return -ENOENT;
     uint32_t count = 0;
     for (uint32_t slot = 0; slot < partition->producers.capacity && count < producers_max; slot++) {
         tpc_producer_state state = partition->producers.states[slot];
@@ -453,8 +407,7 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
             continue;
         bool had_batches = state.batches_count > 0;
         keep_batches_below(&state, upto_offset);
-        if (had_batches && !state.batches_count)
-            continue;
+        if (had_batches && !state.batches_count) continue;
         producers[count++] = state;
     }
     return (int)count;
@@ -462,8 +415,7 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
 
 int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle, int64_t now_ms) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
+    if (!partition) return -ENOENT;
     int expired = 0;
     for (uint32_t slot = 0; slot < partition->producers.capacity;) {
         const tpc_producer_state *state = &partition->producers.states[slot];
@@ -474,7 +426,6 @@ int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle, int64_t no
             slot++;
         }
     }
-    if (!partition->producers.count)
-        tpc_producers_free(&partition->producers);
+    if (!partition->producers.count) tpc_producers_free(&partition->producers);
     return expired;
 }

@@ -9,20 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "partition.h"
-
-enum { ERROR_NOT_LEADER_OR_FOLLOWER = 6, ERROR_REQUEST_TIMED_OUT = 7, ERROR_KAFKA_STORAGE_ERROR = 56 };
+#include "plane.h"
 
 tpc_pending *tpc_pending_new(tpc_plane *plane, const tpc_request *request, int32_t parts_count) {
-    tpc_pending *pending = parts_count <= 1
-                               ? tpc_pool_take(&plane->pendings)
-                               : malloc(sizeof *pending + (size_t)parts_count * sizeof pending->waits[0]);
-    if (!pending)
-        return NULL;
-    *pending = (tpc_pending){.connection = request->connection, .request_sequence = request->sequence,
-                             .parts_count = parts_count, .api_version = request->api_version};
-    for (int32_t i = 0; i < parts_count; i++)
-        pending->waits[i] = (tpc_pending_wait){0};
+    tpc_pending *pending = parts_count <= 1 ? tpc_pool_take(&plane->pendings)
+                                            : malloc(sizeof *pending + (size_t)parts_count * sizeof pending->waits[0]);
+    if (!pending) return NULL;
+    *pending = (tpc_pending){.connection = request->connection,
+                             .request_sequence = request->sequence,
+                             .parts_count = parts_count,
+                             .api_version = request->api_version};
+    for (int32_t i = 0; i < parts_count; i++) pending->waits[i] = (tpc_pending_wait){0};
     return pending;
 }
 
@@ -33,24 +30,29 @@ void tpc_pending_free(tpc_plane *plane, tpc_pending *pending) {
         free(pending);
 }
 
-/* Takes the pending. */
+/* Takes the pending. What it says went well is durable; the waits of what failed are over. */
 static void finish(tpc_plane *plane, tpc_pending *pending) {
+    uint64_t durable_sequence = tpc_journal_durable_sequence(plane->journal);
+    for (int32_t i = 0; i < pending->parts_count; i++)
+        TPC_INVARIANT(pending->waits[i].sequence <= durable_sequence,
+                      "an answer to a Produce waits for commit %llu, and %llu is durable",
+                      (unsigned long long)pending->waits[i].sequence, (unsigned long long)durable_sequence);
     plane->statistics.partition_errors += (uint64_t)pending->errors_count;
     tpc_answer_framed(plane->connections, pending->connection, pending->request_sequence, &pending->answer, 1);
     tpc_pending_free(plane, pending);
 }
 
 /* 0, or negative: the answer cannot be had, and the connection is closed if it is not gone already. */
-static int encode(tpc_plane *plane, tpc_pending *pending, const tpc_request *request, const tpc_node_endpoint *endpoints,
-                  int32_t endpoints_count) {
+static int encode(tpc_plane *plane, tpc_pending *pending, const tpc_request *request,
+                  const tpc_node_endpoint *endpoints, int32_t endpoints_count) {
     tpc_produce_scratch *scratch = &plane->scratch;
     uint32_t room_bytes;
     tpc_frame *frame;
     uint8_t *room = tpc_answer_room(plane->connections, pending->connection, &room_bytes, &frame);
-    if (!room)
-        return -1;
-    int64_t bytes = tpc_produce_encode(request->api_version, request->correlation_id, 0, scratch->results,
-                                       pending->parts_count, endpoints, endpoints_count, room, room_bytes, scratch->places);
+    if (!room) return -1;
+    int64_t bytes =
+        tpc_produce_encode(request->api_version, request->correlation_id, 0, scratch->results, pending->parts_count,
+                           endpoints, endpoints_count, room, room_bytes, scratch->places);
     if (bytes > 0 && bytes <= room_bytes) {
         pending->answer = tpc_answer_take(frame, (uint32_t)bytes);
     } else {
@@ -72,7 +74,8 @@ static int encode(tpc_plane *plane, tpc_pending *pending, const tpc_request *req
 
 /* The answer to a partition, which said that all went well until now. */
 static void fail_part(tpc_pending *pending, tpc_pending_wait *wait, int16_t error_code, bool keep_offset) {
-    tpc_produce_answer_fail(pending->api_version, (uint8_t *)pending->answer.data, wait->place, error_code, keep_offset);
+    tpc_produce_answer_fail(pending->api_version, (uint8_t *)pending->answer.data, wait->place, error_code,
+                            keep_offset);
     wait->sequence = 0;
     pending->errors_count++;
 }
@@ -98,8 +101,7 @@ static void finish_or_wait(tpc_plane *plane, tpc_pending *pending) {
     }
     link(plane, pending);
     plane->statistics.produces_pending++;
-    if (pending->deadline_ns < plane->pending_deadline_ns)
-        plane->pending_deadline_ns = pending->deadline_ns;
+    if (pending->deadline_ns < plane->pending_deadline_ns) plane->pending_deadline_ns = pending->deadline_ns;
 }
 
 void tpc_pending_begin(tpc_plane *plane, tpc_pending *pending, const tpc_request *request,
@@ -136,18 +138,18 @@ static bool is_late(const tpc_pending *pending, uint64_t now_ns) { return (uint6
 
 static bool waits_for(const tpc_pending *pending, uint64_t handle) {
     for (int32_t i = 0; i < pending->parts_count; i++)
-        if (pending->waits[i].handle == handle && pending->waits[i].sequence)
-            return true;
+        if (pending->waits[i].handle == handle && pending->waits[i].sequence) return true;
     return false;
 }
 
-void tpc_pending_durable(tpc_plane *plane, uint64_t sequence_from, uint64_t sequence_upto) {
+static void commits_durable(tpc_plane *plane, uint64_t sequence_from, uint64_t sequence_upto) {
+    if (sequence_upto < sequence_from) return;
     uint64_t lists = sequence_upto - sequence_from + 1;
-    if (lists > TPC_PENDING_LISTS)
-        lists = TPC_PENDING_LISTS;
+    if (lists > TPC_PENDING_LISTS) lists = TPC_PENDING_LISTS;
     for (uint64_t i = 0; i < lists; i++) {
         uint32_t list = (uint32_t)((sequence_from + i) % TPC_PENDING_LISTS);
-        for (tpc_pending *pending = unlink_chosen(plane, list, waits_at_most, sequence_upto), *next; pending; pending = next) {
+        for (tpc_pending *pending = unlink_chosen(plane, list, waits_at_most, sequence_upto), *next; pending;
+             pending = next) {
             next = pending->next;
             finish(plane, pending);
         }
@@ -161,17 +163,18 @@ static void fail_waits(tpc_pending *pending, uint64_t sequence, int16_t error_co
             fail_part(pending, &pending->waits[i], error_code, keep_offset);
 }
 
-void tpc_pending_failed(tpc_plane *plane, uint64_t first_failed_sequence) {
+static void commits_failed(tpc_plane *plane, uint64_t first_failed_sequence) {
     for (uint32_t list = 0; list < TPC_PENDING_LISTS; list++)
         for (tpc_pending *pending = unlink_chosen(plane, list, waits_at_least, first_failed_sequence), *next; pending;
              pending = next) {
             next = pending->next;
-            fail_waits(pending, first_failed_sequence, ERROR_KAFKA_STORAGE_ERROR, false);
+            fail_waits(pending, first_failed_sequence, TPC_ERROR_KAFKA_STORAGE_ERROR, false);
             finish(plane, pending);
         }
 }
 
-void tpc_pending_withdraw(tpc_plane *plane, uint64_t handle) {
+static void disarmed(tpc_plane *plane, tpc_partition *partition) {
+    uint64_t handle = partition->handle;
     uint64_t durable_sequence = tpc_journal_durable_sequence(plane->journal);
     tpc_pending *taken[TPC_PENDING_LISTS];
     for (uint32_t list = 0; list < TPC_PENDING_LISTS; list++)
@@ -182,7 +185,7 @@ void tpc_pending_withdraw(tpc_plane *plane, uint64_t handle) {
             for (int32_t i = 0; i < pending->parts_count; i++) {
                 tpc_pending_wait *wait = &pending->waits[i];
                 if (wait->handle == handle && wait->sequence > durable_sequence)
-                    fail_part(pending, wait, ERROR_NOT_LEADER_OR_FOLLOWER, false);
+                    fail_part(pending, wait, TPC_ERROR_NOT_LEADER_OR_FOLLOWER, false);
             }
             finish_or_wait(plane, pending);
         }
@@ -190,20 +193,19 @@ void tpc_pending_withdraw(tpc_plane *plane, uint64_t handle) {
 
 int64_t tpc_pending_turn(void *context, int64_t now_ns) {
     tpc_plane *plane = context;
-    if (now_ns < plane->pending_deadline_ns)
-        return plane->pending_deadline_ns;
+    if (now_ns < plane->pending_deadline_ns) return plane->pending_deadline_ns;
     plane->pending_deadline_ns = INT64_MAX;
     uint64_t durable_sequence = tpc_journal_durable_sequence(plane->journal);
     for (uint32_t list = 0; list < TPC_PENDING_LISTS; list++) {
-        for (tpc_pending *pending = unlink_chosen(plane, list, is_late, (uint64_t)now_ns), *next; pending; pending = next) {
+        for (tpc_pending *pending = unlink_chosen(plane, list, is_late, (uint64_t)now_ns), *next; pending;
+             pending = next) {
             next = pending->next;
-            fail_waits(pending, durable_sequence + 1, ERROR_REQUEST_TIMED_OUT, true);
+            fail_waits(pending, durable_sequence + 1, TPC_ERROR_REQUEST_TIMED_OUT, true);
             plane->statistics.produces_timed_out++;
             finish(plane, pending);
         }
         for (const tpc_pending *pending = plane->pending[list]; pending; pending = pending->next)
-            if (pending->deadline_ns < plane->pending_deadline_ns)
-                plane->pending_deadline_ns = pending->deadline_ns;
+            if (pending->deadline_ns < plane->pending_deadline_ns) plane->pending_deadline_ns = pending->deadline_ns;
     }
     return plane->pending_deadline_ns;
 }
@@ -216,3 +218,6 @@ void tpc_pending_forget(tpc_plane *plane) {
             tpc_pending_free(plane, pending);
         }
 }
+
+const tpc_plane_observer tpc_pending_observer = {
+    .commits_durable = commits_durable, .commits_failed = commits_failed, .disarmed = disarmed};

@@ -11,15 +11,14 @@
 #include <stdlib.h>
 
 typedef struct {
-    void *first;       /* chained through the first word of each */
+    void *first; /* chained through the first word of each */
     uint32_t kept, kept_max;
     size_t item_bytes;
 } tpc_pool;
 
 static inline void *tpc_pool_take(tpc_pool *pool) {
     void *taken = pool->first;
-    if (!taken)
-        return malloc(pool->item_bytes);
+    if (!taken) return malloc(pool->item_bytes);
     pool->first = *(void **)taken;
     pool->kept--;
     return taken;

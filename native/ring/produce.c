@@ -14,19 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fetch.h"
+#include "forward.h"
 
 enum {
-    ERROR_NOT_LEADER_OR_FOLLOWER = 6,
-    ERROR_INVALID_TOPIC_EXCEPTION = 17,
-    ERROR_INVALID_REQUIRED_ACKS = 21,
-    ERROR_OUT_OF_ORDER_SEQUENCE_NUMBER = 45,
-    ERROR_INVALID_PRODUCER_EPOCH = 47,
-    ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53,
-    ERROR_KAFKA_STORAGE_ERROR = 56
+    VERSION_WITH_TOPIC_IDS = 13,
+    PARTS_CAPACITY_MIN = 64,
+    BATCH_ATTRIBUTES_POSITION = 21,
+    BATCH_MAGIC_POSITION = 16
 };
-
-enum { VERSION_WITH_TOPIC_IDS = 13, PARTS_CAPACITY_MIN = 64, BATCH_ATTRIBUTES_POSITION = 21, BATCH_MAGIC_POSITION = 16 };
 
 /* Kafka's time-out covers the waiting for replicas, not its own append: a very small one must not hit our journal write. */
 #define TIMEOUT_NS_MIN 1000000000ll
@@ -43,16 +38,18 @@ static int judge_producer(tpc_plane *plane, const tpc_partition *partition, cons
     case TPC_SEQUENCE_NEXT:
         return 0;
     case TPC_SEQUENCE_OUT_OF_ORDER:
-        result->error_code = ERROR_OUT_OF_ORDER_SEQUENCE_NUMBER;
+        result->error_code = TPC_ERROR_OUT_OF_ORDER_SEQUENCE_NUMBER;
         return 1;
     case TPC_SEQUENCE_FENCED:
-        result->error_code = ERROR_INVALID_PRODUCER_EPOCH;
+        result->error_code = TPC_ERROR_INVALID_PRODUCER_EPOCH;
         return 1;
     default:
         break;
     }
-    *result = (tpc_append_result){.base_offset = earlier.base_offset, .next_offset = earlier.last_offset + 1,
-                                  .append_ms = earlier.timestamp_ms, .duplicate = 1};
+    *result = (tpc_append_result){.base_offset = earlier.base_offset,
+                                  .next_offset = earlier.last_offset + 1,
+                                  .append_ms = earlier.timestamp_ms,
+                                  .duplicate = 1};
     if (earlier.base_offset >= partition->high_watermark) /* the first one is not durable yet: its fate is shared */
         result->sequence = tpc_tail_find(partition, earlier.base_offset)->sequence;
     plane->statistics.duplicates++;
@@ -61,11 +58,13 @@ static int judge_producer(tpc_plane *plane, const tpc_partition *partition, cons
 
 static int append_valid(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,
                         tpc_batch_report *report, tpc_append_result *result) {
-    tpc_append_batch batch = {.frame = records->frame, .batch = records->records,
+    tpc_append_batch batch = {.frame = records->frame,
+                              .batch = records->records,
                               .bytes = (uint32_t)report->header.batch_bytes,
                               .stamp_time = (partition->flags & TPC_PARTITION_LOG_APPEND_TIME) != 0,
                               .set_max_timestamp = (report->flags & TPC_BATCH_MAX_TIMESTAMP_WRONG) != 0,
-                              .max_timestamp = report->records_max_timestamp, .now_ms = records->now_ms};
+                              .max_timestamp = report->records_max_timestamp,
+                              .now_ms = records->now_ms};
     return tpc_append_batch_to(plane, partition, &batch, &report->header, result);
 }
 
@@ -75,19 +74,20 @@ int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce
     result->relaxed = (partition->flags & TPC_PARTITION_RELAXED) != 0;
     if (partition->flags & TPC_PARTITION_INTERNAL) {
         memset(report, 0, sizeof *report);
-        result->error_code = ERROR_INVALID_TOPIC_EXCEPTION;
+        result->error_code = TPC_ERROR_INVALID_TOPIC_EXCEPTION;
         return 0;
     }
-    tpc_batch_limits limits = {.now_ms = records->now_ms, .timestamp_before_ms_max = partition->timestamp_before_ms_max,
+    tpc_batch_limits limits = {.now_ms = records->now_ms,
+                               .timestamp_before_ms_max = partition->timestamp_before_ms_max,
                                .timestamp_after_ms_max = partition->timestamp_after_ms_max,
                                .batch_bytes_max = partition->batch_bytes_max,
-                               .segment_bytes_max = partition->segment_bytes_max, .produce_version = records->version,
+                               .segment_bytes_max = partition->segment_bytes_max,
+                               .produce_version = records->version,
                                .log_append_time = (partition->flags & TPC_PARTITION_LOG_APPEND_TIME) != 0,
                                .compacted = (partition->flags & TPC_PARTITION_COMPACTED) != 0};
     result->error_code = tpc_batch_validate(records->records, records->bytes, &limits, report);
     result->reason = report->reason;
-    if (result->error_code)
-        return 0;
+    if (result->error_code) return 0;
     if (report->header.producer_id >= 0 && judge_producer(plane, partition, &report->header, result)) {
         result->relaxed = (partition->flags & TPC_PARTITION_RELAXED) != 0;
         return 0;
@@ -105,24 +105,26 @@ static bool is_transactional(const uint8_t *records, int32_t bytes) {
 int tpc_plane_produce_records(tpc_plane *plane, uint64_t handle, const uint8_t *records, uint32_t bytes,
                               int16_t produce_version, tpc_append_result *result) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
+    if (!partition) return -ENOENT;
     if (is_transactional(records, (int32_t)bytes)) {
-        *result = (tpc_append_result){.base_offset = -1, .append_ms = -1, .next_offset = -1,
-                                      .error_code = ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED};
+        *result = (tpc_append_result){.base_offset = -1,
+                                      .append_ms = -1,
+                                      .next_offset = -1,
+                                      .error_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED};
         return 0;
     }
     tpc_frame *frame = tpc_frame_new_forced(plane->budget, bytes);
-    if (!frame)
-        return -ENOMEM;
+    if (!frame) return -ENOMEM;
     memcpy(frame->data, records, bytes);
-    tpc_produce_records copy = {.frame = frame, .records = frame->data, .bytes = bytes, .version = produce_version,
+    tpc_produce_records copy = {.frame = frame,
+                                .records = frame->data,
+                                .bytes = bytes,
+                                .version = produce_version,
                                 .now_ms = tpc_plane_now_ms(plane)};
     tpc_batch_report report;
     int error = tpc_produce_to(plane, partition, &copy, &report, result);
     tpc_frame_release(frame);
-    if (error == 0 && result->sequence)
-        tpc_journal_watch(plane->journal, result->sequence);
+    if (error == 0 && result->sequence) tpc_journal_watch(plane->journal, result->sequence);
     return error;
 }
 
@@ -135,81 +137,74 @@ typedef struct {
     uint32_t records_bytes;
 } survey;
 
-static int leave(tpc_plane *plane, enum tpc_produce_left reason) {
-    plane->left_reason = reason;
-    plane->statistics.produces_left++;
+static int leave(tpc_plane *plane, enum tpc_produce_fallback reason) {
+    plane->fallback_reason = reason;
+    plane->statistics.produce_fallbacks++;
     return 0;
 }
 
 void tpc_produce_scratch_free(tpc_produce_scratch *scratch) {
-    free(scratch->parts), free(scratch->partitions), free(scratch->lengths), free(scratch->results), free(scratch->places);
+    free(scratch->parts), free(scratch->partitions), free(scratch->lengths), free(scratch->results),
+        free(scratch->places);
     *scratch = (tpc_produce_scratch){0};
 }
 
 static int grow_scratch(tpc_produce_scratch *scratch, int32_t count) {
     int32_t capacity = scratch->capacity ? scratch->capacity : PARTS_CAPACITY_MIN;
-    while (capacity < count)
-        capacity *= 2;
+    while (capacity < count) capacity *= 2;
     size_t parts = (size_t)capacity;
     tpc_produce_scratch_free(scratch);
-    *scratch = (tpc_produce_scratch){.capacity = capacity, .parts = malloc(parts * sizeof *scratch->parts),
+    *scratch = (tpc_produce_scratch){.capacity = capacity,
+                                     .parts = malloc(parts * sizeof *scratch->parts),
                                      .partitions = malloc(parts * sizeof *scratch->partitions),
                                      .lengths = malloc(parts * sizeof *scratch->lengths),
                                      .results = malloc(parts * sizeof *scratch->results),
                                      .places = malloc(parts * sizeof *scratch->places)};
-    if (scratch->parts && scratch->partitions && scratch->lengths && scratch->results && scratch->places)
-        return 0;
+    if (scratch->parts && scratch->partitions && scratch->lengths && scratch->results && scratch->places) return 0;
     tpc_produce_scratch_free(scratch);
     return -ENOMEM;
 }
 
-static enum tpc_produce_left decode(tpc_plane *plane, const tpc_request *request, survey *out) {
+static enum tpc_produce_fallback decode(tpc_plane *plane, const tpc_request *request, survey *out) {
     tpc_produce_scratch *scratch = &plane->scratch;
-    if (!scratch->capacity && grow_scratch(scratch, PARTS_CAPACITY_MIN) < 0)
-        return TPC_LEFT_NO_MEMORY;
+    if (!scratch->capacity && grow_scratch(scratch, PARTS_CAPACITY_MIN) < 0) return TPC_FALLBACK_NO_MEMORY;
     for (;;) {
         int result = tpc_produce_decode(request->body, request->body_bytes, request->api_version, &out->request,
                                         scratch->parts, scratch->capacity);
         if (result == 0)
-            return out->request.parts_count <= plane->params.produce_partitions_max ? TPC_LEFT_NONE : TPC_LEFT_TOO_MANY;
-        if (result == -EPROTONOSUPPORT)
-            return TPC_LEFT_VERSION;
-        if (result != -E2BIG)
-            return TPC_LEFT_MALFORMED;
-        if (scratch->capacity >= plane->params.produce_partitions_max)
-            return TPC_LEFT_TOO_MANY;
-        if (grow_scratch(scratch, scratch->capacity * 2) < 0)
-            return TPC_LEFT_NO_MEMORY;
+            return out->request.parts_count <= plane->params.produce_partitions_max ? TPC_FALLBACK_NONE
+                                                                                    : TPC_FALLBACK_TOO_MANY;
+        if (result == -EPROTONOSUPPORT) return TPC_FALLBACK_VERSION;
+        if (result != -E2BIG) return TPC_FALLBACK_MALFORMED;
+        if (scratch->capacity >= plane->params.produce_partitions_max) return TPC_FALLBACK_TOO_MANY;
+        if (grow_scratch(scratch, scratch->capacity * 2) < 0) return TPC_FALLBACK_NO_MEMORY;
     }
 }
 
 static tpc_partition *partition_of_part(tpc_plane *plane, const tpc_produce_part *part, int16_t version) {
-    if (version >= VERSION_WITH_TOPIC_IDS)
-        return tpc_partition_identified(plane, part->topic_id, part->partition);
+    if (version >= VERSION_WITH_TOPIC_IDS) return tpc_partition_identified(plane, part->topic_id, part->partition);
     return tpc_partition_named(plane, part->topic_name, (uint32_t)part->topic_name_bytes, part->partition);
 }
 
 /* How many bytes the request has for a partition up to here: it may name one more than once. */
 static int64_t bytes_for(const tpc_plane *plane, tpc_partition *partition, int32_t bytes) {
-    if (partition->survey != plane->surveys)
-        partition->surveyed_bytes = 0;
+    if (partition->survey != plane->surveys) partition->surveyed_bytes = 0;
     partition->survey = plane->surveys;
     return partition->surveyed_bytes += bytes;
 }
 
-static enum tpc_produce_left survey_part(const tpc_plane *plane, const survey *about, int32_t i) {
+static enum tpc_produce_fallback survey_part(const tpc_plane *plane, const survey *about, int32_t i) {
     const tpc_produce_part *part = &plane->scratch.parts[i];
     tpc_partition *partition = plane->scratch.partitions[i];
-    if (!about->verdicts && (!partition || !(partition->flags & TPC_PARTITION_LEADER)))
-        return TPC_LEFT_UNKNOWN;
-    if (!about->verdicts && (partition->flags & TPC_PARTITION_PYTHON_VALIDATES))
-        return TPC_LEFT_PYTHON_VALIDATES;
-    if (partition && part->records_bytes > 0 && partition->bytes_admitted < bytes_for(plane, partition, part->records_bytes))
-        return TPC_LEFT_NOT_ADMITTED;
-    return TPC_LEFT_NONE;
+    if (!about->verdicts && (!partition || partition->role != TPC_ROLE_LEADER)) return TPC_FALLBACK_UNKNOWN;
+    if (!about->verdicts && (partition->flags & TPC_PARTITION_PYTHON_VALIDATES)) return TPC_FALLBACK_PYTHON_VALIDATES;
+    if (partition && part->records_bytes > 0 &&
+        partition->bytes_admitted < bytes_for(plane, partition, part->records_bytes))
+        return TPC_FALLBACK_NOT_ADMITTED;
+    return TPC_FALLBACK_NONE;
 }
 
-static enum tpc_produce_left survey_parts(tpc_plane *plane, const tpc_request *request, survey *about) {
+static enum tpc_produce_fallback survey_parts(tpc_plane *plane, const tpc_request *request, survey *about) {
     tpc_produce_scratch *scratch = &plane->scratch;
     uint32_t appends = 0;
     plane->surveys++;
@@ -217,31 +212,29 @@ static enum tpc_produce_left survey_parts(tpc_plane *plane, const tpc_request *r
         const tpc_produce_part *part = &scratch->parts[i];
         scratch->partitions[i] = partition_of_part(plane, part, request->api_version);
         if (is_transactional(part->records, part->records_bytes))
-            about->refused_code = ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
-        if (about->verdicts && about->verdicts[i].error_code)
-            continue;
-        enum tpc_produce_left reason = survey_part(plane, about, i);
-        if (reason)
-            return reason;
+            about->refused_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+        if (about->verdicts && about->verdicts[i].error_code) continue;
+        enum tpc_produce_fallback reason = survey_part(plane, about, i);
+        if (reason) return reason;
         scratch->lengths[appends] = part->records_bytes > 0 ? (uint32_t)part->records_bytes : 0;
         about->records_bytes += scratch->lengths[appends++];
     }
-    if (tpc_journal_would_fit(plane->journal, scratch->lengths, appends) == -EAGAIN)
-        return TPC_LEFT_JOURNAL_FULL;
-    return TPC_LEFT_NONE;
+    if (tpc_journal_would_fit(plane->journal, scratch->lengths, appends) == -EAGAIN) return TPC_FALLBACK_JOURNAL_FULL;
+    return TPC_FALLBACK_NONE;
 }
 
 /* ---- the second pass ---- */
 
 static void tell_bad_records(const tpc_batch_report *report, tpc_produce_result *result) {
     static const char message[] = "One or more records have been rejected";
-    int32_t count = report->bad_records_count < TPC_BATCH_BAD_RECORDS_MAX ? report->bad_records_count : TPC_BATCH_BAD_RECORDS_MAX;
+    int32_t count =
+        report->bad_records_count < TPC_BATCH_BAD_RECORDS_MAX ? report->bad_records_count : TPC_BATCH_BAD_RECORDS_MAX;
     tpc_record_error *errors = count > 0 ? calloc((size_t)count, sizeof *errors) : NULL;
-    if (!errors)
-        return;
+    if (!errors) return;
     const char *reason = tpc_batch_reason_text(report->reason);
     for (int32_t i = 0; i < count; i++)
-        errors[i] = (tpc_record_error){.message = (const uint8_t *)reason, .message_bytes = (int32_t)strlen(reason),
+        errors[i] = (tpc_record_error){.message = (const uint8_t *)reason,
+                                       .message_bytes = (int32_t)strlen(reason),
                                        .batch_index = report->bad_records[i]};
     result->record_errors = errors;
     result->record_errors_count = count;
@@ -250,33 +243,36 @@ static void tell_bad_records(const tpc_batch_report *report, tpc_produce_result 
 }
 
 static int16_t code_of_failure(int error) {
-    return error == -EMSGSIZE ? TPC_ERROR_MESSAGE_TOO_LARGE : ERROR_KAFKA_STORAGE_ERROR;
+    return error == -EMSGSIZE ? TPC_ERROR_MESSAGE_TOO_LARGE : TPC_ERROR_KAFKA_STORAGE_ERROR;
 }
 
 /* A large batch whose frame is not its request's alone, or only lent, is kept in one of its own. */
 static bool needs_own_frame(const tpc_frame *frame, const tpc_produce_records *records, const survey *about) {
-    return !tpc_tail_copies(records->bytes) && (!frame || frame->capacity > about->records_bytes + FRAME_WASTE_BYTES_MAX);
+    return !tpc_tail_copies(records->bytes) &&
+           (!frame || frame->capacity > about->records_bytes + FRAME_WASTE_BYTES_MAX);
 }
 
-static void produce_part(tpc_plane *plane, const tpc_request *request, tpc_pending *pending, int32_t i, const survey *about) {
+static void produce_part(tpc_plane *plane, const tpc_request *request, tpc_pending *pending, int32_t i,
+                         const survey *about) {
     const tpc_produce_part *part = &plane->scratch.parts[i];
     tpc_produce_result *result = &plane->scratch.results[i];
     tpc_partition *partition = plane->scratch.partitions[i];
-    if (!partition || !(partition->flags & TPC_PARTITION_LEADER)) {
-        result->error_code = ERROR_NOT_LEADER_OR_FOLLOWER;
+    if (!partition || partition->role != TPC_ROLE_LEADER) {
+        result->error_code = TPC_ERROR_NOT_LEADER_OR_FOLLOWER;
         return;
     }
-    tpc_produce_records records = {.frame = request->frame, .records = (uint8_t *)part->records,
+    tpc_produce_records records = {.frame = request->frame,
+                                   .records = (uint8_t *)part->records,
                                    .bytes = part->records_bytes > 0 ? (uint32_t)part->records_bytes : 0,
-                                   .version = request->api_version, .now_ms = tpc_plane_now_ms(plane)};
+                                   .version = request->api_version,
+                                   .now_ms = tpc_plane_now_ms(plane)};
     bool own_frame = needs_own_frame(request->frame, &records, about);
     if (own_frame && (records.frame = tpc_frame_new_forced(plane->budget, records.bytes)) != NULL)
         records.records = memcpy(records.frame->data, part->records, records.bytes);
     tpc_batch_report report;
     tpc_append_result appended;
     int error = own_frame && !records.frame ? -ENOMEM : tpc_produce_to(plane, partition, &records, &report, &appended);
-    if (own_frame)
-        tpc_frame_release(records.frame);
+    if (own_frame) tpc_frame_release(records.frame);
     if (error < 0) {
         result->error_code = code_of_failure(error);
         return;
@@ -294,25 +290,32 @@ static void produce_part(tpc_plane *plane, const tpc_request *request, tpc_pendi
 }
 
 static void begin_result(tpc_produce_result *result, const tpc_produce_part *part) {
-    *result = (tpc_produce_result){.topic_name = part->topic_name, .topic_name_bytes = part->topic_name_bytes,
-                                   .topic_index = part->topic_index, .partition = part->partition, .base_offset = -1,
-                                   .log_append_time_ms = -1, .log_start_offset = -1, .error_message_bytes = -1,
-                                   .leader_id = -1, .leader_epoch = -1};
+    *result = (tpc_produce_result){.topic_name = part->topic_name,
+                                   .topic_name_bytes = part->topic_name_bytes,
+                                   .topic_index = part->topic_index,
+                                   .partition = part->partition,
+                                   .base_offset = -1,
+                                   .log_append_time_ms = -1,
+                                   .log_start_offset = -1,
+                                   .error_message_bytes = -1,
+                                   .leader_id = -1,
+                                   .leader_epoch = -1};
     memcpy(result->topic_id, part->topic_id, sizeof result->topic_id);
 }
 
 /* A compacted topic's refusal names the records (KIP-467) and, as the log was asked, tells where it starts. */
-static void tell_keyless(const tpc_produce_verdict *verdict, const tpc_partition *partition, tpc_produce_result *result) {
+static void tell_keyless(const tpc_produce_verdict *verdict, const tpc_partition *partition,
+                         tpc_produce_result *result) {
     static const char reason[] = "A record of a compacted topic needs a key";
     static const char message[] = "One or more records have been rejected";
     result->error_message = (const uint8_t *)message;
     result->error_message_bytes = (int32_t)sizeof message - 1;
     result->log_start_offset = partition ? partition->log_start_offset : -1;
     tpc_record_error *errors = calloc((size_t)verdict->keyless_count, sizeof *errors);
-    if (!errors)
-        return;
+    if (!errors) return;
     for (int32_t i = 0; i < verdict->keyless_count; i++)
-        errors[i] = (tpc_record_error){.message = (const uint8_t *)reason, .message_bytes = (int32_t)sizeof reason - 1,
+        errors[i] = (tpc_record_error){.message = (const uint8_t *)reason,
+                                       .message_bytes = (int32_t)sizeof reason - 1,
                                        .batch_index = verdict->keyless[i]};
     result->record_errors = errors;
     result->record_errors_count = verdict->keyless_count;
@@ -321,31 +324,29 @@ static void tell_keyless(const tpc_produce_verdict *verdict, const tpc_partition
 /* What Kafka decides before the log is asked: a verdict about the topic stands, the acks come before the leader. */
 static bool settled_before(const survey *about, int32_t i, const tpc_partition *partition, tpc_produce_result *result) {
     const tpc_produce_verdict *verdict = about->verdicts ? &about->verdicts[i] : NULL;
-    bool leadership = verdict && verdict->error_code == ERROR_NOT_LEADER_OR_FOLLOWER;
-    if (about->refused_code == ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED ||
+    bool leadership = verdict && verdict->error_code == TPC_ERROR_NOT_LEADER_OR_FOLLOWER;
+    if (about->refused_code == TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED ||
         (about->refused_code && (!verdict || !verdict->error_code || leadership))) {
         result->error_code = (int16_t)about->refused_code;
         return true;
     }
-    if (!verdict || !verdict->error_code)
-        return false;
+    if (!verdict || !verdict->error_code) return false;
     result->error_code = verdict->error_code;
     result->leader_id = verdict->leader_id;
     result->leader_epoch = verdict->leader_epoch;
     result->error_message = verdict->error_message;
     result->error_message_bytes = verdict->error_message_bytes;
-    if (verdict->keyless_count > 0)
-        tell_keyless(verdict, partition, result);
+    if (verdict->keyless_count > 0) tell_keyless(verdict, partition, result);
     return true;
 }
 
 /* acks=0: nothing is said, but a connection whose request met an error is closed, so that its client notices. */
 static void end_without_answer(tpc_plane *plane, const tpc_request *request, int32_t parts_count) {
     bool failed = false;
-    for (int32_t i = 0; i < parts_count; i++)
-        failed |= plane->scratch.results[i].error_code != 0;
+    for (int32_t i = 0; i < parts_count; i++) failed |= plane->scratch.results[i].error_code != 0;
     if (failed)
-        tpc_connection_close(plane->connections, request->connection, TPC_CLOSE_REQUEST_INVALID, TPC_CLOSE_AFTER_ANSWERED);
+        tpc_connection_close(plane->connections, request->connection, TPC_CLOSE_REQUEST_INVALID,
+                             TPC_CLOSE_AFTER_ANSWERED);
     else
         tpc_answer_none(plane->connections, request->connection, request->sequence);
 }
@@ -360,8 +361,7 @@ static void produce_parts(tpc_plane *plane, const tpc_request *request, tpc_pend
 }
 
 static void forget_record_errors(tpc_plane *plane, int32_t parts_count) {
-    for (int32_t i = 0; i < parts_count; i++)
-        free((void *)plane->scratch.results[i].record_errors);
+    for (int32_t i = 0; i < parts_count; i++) free((void *)plane->scratch.results[i].record_errors);
 }
 
 static void answer(tpc_plane *plane, const tpc_request *request, tpc_pending *pending, const survey *about,
@@ -380,23 +380,20 @@ static void answer(tpc_plane *plane, const tpc_request *request, tpc_pending *pe
 static int carry_out(tpc_plane *plane, const tpc_request *request, const tpc_produce_verdict *verdicts,
                      int32_t verdicts_count, const tpc_node_endpoint *endpoints, int32_t endpoints_count) {
     survey about = {.verdicts = verdicts};
-    enum tpc_produce_left reason = decode(plane, request, &about);
-    if (reason)
-        return leave(plane, reason);
-    if (verdicts && verdicts_count != about.request.parts_count)
-        return -EINVAL;
-    if (about.request.acks < -1 || about.request.acks > 1)
-        about.refused_code = ERROR_INVALID_REQUIRED_ACKS;
-    if (about.request.transactional_id_bytes >= 0)
-        about.refused_code = ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+    enum tpc_produce_fallback reason = decode(plane, request, &about);
+    if (reason) return leave(plane, reason);
+    if (verdicts && verdicts_count != about.request.parts_count) return -EINVAL;
+    if (about.request.acks < -1 || about.request.acks > 1) about.refused_code = TPC_ERROR_INVALID_REQUIRED_ACKS;
+    if (about.request.transactional_id_bytes >= 0) about.refused_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
     reason = survey_parts(plane, request, &about);
-    if (reason)
-        return leave(plane, reason);
+    if (reason && !verdicts && tpc_forwards(plane, request) &&
+        tpc_forward_produce(plane, request, &about.request, plane->scratch.parts))
+        return 1;
+    if (reason) return leave(plane, reason);
     tpc_pending *pending = tpc_pending_new(plane, request, about.request.parts_count);
-    if (!pending)
-        return leave(plane, TPC_LEFT_NO_MEMORY);
+    if (!pending) return leave(plane, TPC_FALLBACK_NO_MEMORY);
     produce_parts(plane, request, pending, &about);
-    plane->left_reason = TPC_LEFT_NONE;
+    plane->fallback_reason = TPC_FALLBACK_NONE;
     plane->statistics.produces_taken++;
     answer(plane, request, pending, &about, endpoints, endpoints_count);
     forget_record_errors(plane, about.request.parts_count);
@@ -406,19 +403,20 @@ static int carry_out(tpc_plane *plane, const tpc_request *request, const tpc_pro
 int tpc_plane_produce_with(tpc_plane *plane, tpc_request *request, const tpc_produce_verdict *verdicts,
                            int32_t verdicts_count, const tpc_plane_endpoint *endpoints, int32_t endpoints_count) {
     tpc_node_endpoint few[8] = {0}, *told = endpoints_count <= 8 ? few : malloc((size_t)endpoints_count * sizeof *told);
-    if (!told)
-        return leave(plane, TPC_LEFT_NO_MEMORY);
+    if (!told) return leave(plane, TPC_FALLBACK_NO_MEMORY);
     for (int32_t i = 0; i < endpoints_count; i++)
-        told[i] = (tpc_node_endpoint){.host = endpoints[i].host, .host_bytes = endpoints[i].host_bytes,
-                                      .rack = endpoints[i].rack, .rack_bytes = endpoints[i].rack_bytes,
-                                      .node_id = endpoints[i].node_id, .port = endpoints[i].port};
+        told[i] = (tpc_node_endpoint){.host = endpoints[i].host,
+                                      .host_bytes = endpoints[i].host_bytes,
+                                      .rack = endpoints[i].rack,
+                                      .rack_bytes = endpoints[i].rack_bytes,
+                                      .node_id = endpoints[i].node_id,
+                                      .port = endpoints[i].port};
     int taken = carry_out(plane, request, verdicts, verdicts_count, told, endpoints_count);
     if (taken == 1) {
         tpc_request_leaves_python(plane->connections, request);
         tpc_request_release(request);
     }
-    if (told != few)
-        free(told);
+    if (told != few) free(told);
     return taken;
 }
 
@@ -426,7 +424,7 @@ int tpc_plane_produce(tpc_plane *plane, tpc_request *request) {
     return tpc_plane_produce_with(plane, request, NULL, 0, NULL, 0);
 }
 
-int tpc_plane_left_reason(const tpc_plane *plane) { return plane->left_reason; }
+int tpc_plane_fallback_reason(const tpc_plane *plane) { return plane->fallback_reason; }
 
 static int hot_handler(void *context, tpc_request *request) {
     switch (request->api_key) {
@@ -435,34 +433,34 @@ static int hot_handler(void *context, tpc_request *request) {
     case TPC_API_FETCH:
         return tpc_plane_fetch(context, request);
     default:
-        return 0;
+        if (!tpc_prepared_answer(context, request)) return 0;
+        tpc_request_release(request);
+        return 1;
     }
 }
 
-static int brief_handler(void *context, tpc_request *request) {
-    return request->api_key == TPC_API_PRODUCE ? carry_out(context, request, NULL, 0, NULL, 0) : 0;
+static int borrowed_handler(void *context, tpc_request *request) {
+    if (request->api_key == TPC_API_PRODUCE) return carry_out(context, request, NULL, 0, NULL, 0);
+    return request->api_key != TPC_API_FETCH && tpc_prepared_answer(context, request);
 }
 
 /* A batch that will be written straight from its request's frame lies there as it will in its segment. */
-static bool place_handler(void *context, const uint8_t *bytes, size_t have, uint32_t *residue) {
+static bool alignment_handler(void *context, const uint8_t *bytes, size_t have, uint32_t *residue) {
     tpc_plane *plane = context;
     tpc_request_header header;
     tpc_produce_part part;
-    if (tpc_request_header_decode(bytes, have, &header) < 0 || header.api_key != TPC_API_PRODUCE)
-        return false;
+    if (tpc_request_header_decode(bytes, have, &header) < 0 || header.api_key != TPC_API_PRODUCE) return false;
     const uint8_t *body = bytes + header.body_position;
-    if (tpc_produce_peek(body, have - (uint32_t)header.body_position, header.api_version, &part) < 0)
-        return false;
+    if (tpc_produce_peek(body, have - (uint32_t)header.body_position, header.api_version, &part) < 0) return false;
     tpc_partition *partition = partition_of_part(plane, &part, header.api_version);
     int64_t position;
-    if (!partition || !tpc_placement_expect(partition, (uint32_t)part.records_bytes, &position))
-        return false;
-    *residue = (uint32_t)(position - (part.records - bytes)) % TPC_STRAIGHT_BLOCK_BYTES;
+    if (!partition || !tpc_in_place_window_expect(partition, (uint32_t)part.records_bytes, &position)) return false;
+    *residue = (uint32_t)(position - (part.records - bytes)) % TPC_IN_PLACE_BLOCK_BYTES;
     return true;
 }
 
 void tpc_plane_set_hot(tpc_plane *plane, int on) {
     tpc_connections_set_hot(plane->connections, on ? hot_handler : NULL, plane);
-    tpc_connections_set_brief(plane->connections, on ? brief_handler : NULL, plane);
-    tpc_connections_set_place(plane->connections, on ? place_handler : NULL, plane);
+    tpc_connections_set_borrowed(plane->connections, on ? borrowed_handler : NULL, plane);
+    tpc_connections_set_alignment(plane->connections, on ? alignment_handler : NULL, plane);
 }

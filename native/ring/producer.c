@@ -24,12 +24,10 @@ static uint32_t slot_of(int64_t producer_id, uint32_t capacity) {
 }
 
 tpc_producer_state *tpc_producers_find(const tpc_producers *producers, int64_t producer_id) {
-    if (!producers->count)
-        return NULL;
+    if (!producers->count) return NULL;
     uint32_t slot = slot_of(producer_id, producers->capacity);
     for (; producers->states[slot].producer_id >= 0; slot = (slot + 1) & (producers->capacity - 1))
-        if (producers->states[slot].producer_id == producer_id)
-            return &producers->states[slot];
+        if (producers->states[slot].producer_id == producer_id) return &producers->states[slot];
     return NULL;
 }
 
@@ -38,15 +36,15 @@ static int32_t last_sequence_of(const tpc_batch_header *header) {
     return (int32_t)(last > SEQUENCE_MAX ? last - SEQUENCE_MAX - 1 : last);
 }
 
-static bool follows(int32_t last, int32_t next) { return next == 0 ? last == SEQUENCE_MAX || last == -1 : next - 1 == last; }
+static bool follows(int32_t last, int32_t next) {
+    return next == 0 ? last == SEQUENCE_MAX || last == -1 : next - 1 == last;
+}
 
 enum tpc_sequence_verdict tpc_producers_check(const tpc_producers *producers, const tpc_batch_header *header,
                                               tpc_producer_batch *duplicate) {
     const tpc_producer_state *known = tpc_producers_find(producers, header->producer_id);
-    if (!known)
-        return TPC_SEQUENCE_NEXT;
-    if (header->producer_epoch < known->producer_epoch)
-        return TPC_SEQUENCE_FENCED;
+    if (!known) return TPC_SEQUENCE_NEXT;
+    if (header->producer_epoch < known->producer_epoch) return TPC_SEQUENCE_FENCED;
     if (header->producer_epoch > known->producer_epoch)
         return header->base_sequence == 0 ? TPC_SEQUENCE_NEXT : TPC_SEQUENCE_OUT_OF_ORDER;
     for (uint32_t i = 0; i < known->batches_count; i++) {
@@ -62,8 +60,7 @@ enum tpc_sequence_verdict tpc_producers_check(const tpc_producers *producers, co
 
 static void insert(tpc_producers *producers, const tpc_producer_state *state) {
     uint32_t slot = slot_of(state->producer_id, producers->capacity);
-    while (producers->states[slot].producer_id >= 0)
-        slot = (slot + 1) & (producers->capacity - 1);
+    while (producers->states[slot].producer_id >= 0) slot = (slot + 1) & (producers->capacity - 1);
     producers->states[slot] = *state;
     producers->count++;
 }
@@ -71,23 +68,20 @@ static void insert(tpc_producers *producers, const tpc_producer_state *state) {
 bool tpc_producers_full(const tpc_producers *producers) { return producers->count + 1 > producers->capacity / 4 * 3; }
 
 int tpc_producers_reserve(tpc_producers *producers) {
-    if (!tpc_producers_full(producers))
-        return 0;
+    if (!tpc_producers_full(producers)) return 0;
     uint32_t capacity = producers->capacity ? producers->capacity * 2 : CAPACITY_MIN;
     tpc_producers grown = {.states = malloc(capacity * sizeof *grown.states), .capacity = capacity};
-    if (!grown.states)
-        return -ENOMEM;
-    for (uint32_t slot = 0; slot < capacity; slot++)
-        grown.states[slot].producer_id = -1;
+    if (!grown.states) return -ENOMEM;
+    for (uint32_t slot = 0; slot < capacity; slot++) grown.states[slot].producer_id = -1;
     for (uint32_t slot = 0; slot < producers->capacity; slot++)
-        if (producers->states[slot].producer_id >= 0)
-            insert(&grown, &producers->states[slot]);
+        if (producers->states[slot].producer_id >= 0) insert(&grown, &producers->states[slot]);
     free(producers->states);
     *producers = grown;
     return 0;
 }
 
-void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *header, int64_t base_offset, int64_t now_ms) {
+void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *header, int64_t base_offset,
+                          int64_t now_ms) {
     tpc_producer_state *known = tpc_producers_find(producers, header->producer_id);
     if (!known) {
         tpc_producer_state fresh = {.producer_id = header->producer_id, .producer_epoch = header->producer_epoch};
@@ -102,10 +96,12 @@ void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *head
     known->last_append_ms = now_ms;
     if (known->batches_count == TPC_PRODUCER_BATCHES_MAX)
         memmove(known->batches, known->batches + 1, --known->batches_count * sizeof *known->batches);
-    known->batches[known->batches_count++] = (tpc_producer_batch){
-        .base_offset = base_offset, .last_offset = base_offset + header->last_offset_delta,
-        .timestamp_ms = header->max_timestamp, .base_sequence = header->base_sequence,
-        .last_sequence = last_sequence_of(header)};
+    known->batches[known->batches_count++] =
+        (tpc_producer_batch){.base_offset = base_offset,
+                             .last_offset = base_offset + header->last_offset_delta,
+                             .timestamp_ms = header->max_timestamp,
+                             .base_sequence = header->base_sequence,
+                             .last_sequence = last_sequence_of(header)};
 }
 
 int tpc_producers_put(tpc_producers *producers, const tpc_producer_state *state) {
@@ -115,16 +111,14 @@ int tpc_producers_put(tpc_producers *producers, const tpc_producer_state *state)
         return 0;
     }
     int result = tpc_producers_reserve(producers);
-    if (result == 0)
-        insert(producers, state);
+    if (result == 0) insert(producers, state);
     return result;
 }
 
 /* Closes the gap by moving back whatever a search would no longer find. */
 void tpc_producers_remove(tpc_producers *producers, int64_t producer_id) {
     tpc_producer_state *known = tpc_producers_find(producers, producer_id);
-    if (!known)
-        return;
+    if (!known) return;
     uint32_t mask = producers->capacity - 1;
     uint32_t gap = (uint32_t)(known - producers->states);
     for (uint32_t slot = (gap + 1) & mask; producers->states[slot].producer_id >= 0; slot = (slot + 1) & mask) {

@@ -38,7 +38,8 @@ bool tpc_producers_full(const tpc_producers *producers);
 int tpc_producers_reserve(tpc_producers *producers);
 
 /* Remembers an accepted batch; tpc_producers_reserve() came before. */
-void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *header, int64_t base_offset, int64_t now_ms);
+void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *header, int64_t base_offset,
+                          int64_t now_ms);
 
 /* Puts a state in place of the one with its id (or as a new one); remove forgets. */
 int tpc_producers_put(tpc_producers *producers, const tpc_producer_state *state);

@@ -57,7 +57,8 @@ int tpc_receive_buffers_new(tpc_ring *ring, uint16_t group, uint32_t count, uint
     buffers->lent = calloc(count, sizeof *buffers->lent);
     int result = -ENOMEM;
     if (!buffers->entries || !buffers->data || !buffers->lent) goto fail;
-    struct io_uring_buf_reg registration = {.ring_addr = (uintptr_t)buffers->entries, .ring_entries = count, .bgid = group};
+    struct io_uring_buf_reg registration = {
+        .ring_addr = (uintptr_t)buffers->entries, .ring_entries = count, .bgid = group};
     result = io_uring_register_buf_ring(&ring->uring, &registration, 0);
     if (result < 0) goto fail;
     io_uring_buf_ring_init(buffers->entries);

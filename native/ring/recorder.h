@@ -11,7 +11,7 @@
 extern bool tpc_recorder_on;
 
 /* One record of what a gathered write writes. */
-uint64_t tpc_disk_record_writev(int descriptor, void *const *parts, const size_t *lengths, unsigned count, int64_t offset,
-                                uint32_t flags);
+uint64_t tpc_disk_record_writev(int descriptor, void *const *parts, const size_t *lengths, unsigned count,
+                                int64_t offset, uint32_t flags);
 
 #endif

@@ -32,7 +32,7 @@ static inline unsigned tpc_span_of(int64_t ns) {
 
 /* Kinds of completions. TPC_KIND_PYTHON is the ring's own table of operations that Python awaits. */
 enum tpc_kind {
-    TPC_KIND_NONE = 0,     /* nobody waits: cancels, wake-ups that are counted only */
+    TPC_KIND_NONE = 0, /* nobody waits: cancels, wake-ups that are counted only */
     TPC_KIND_PYTHON = 1,
     TPC_KIND_ACCEPT = 2,
     TPC_KIND_RECEIVE = 3,
@@ -57,11 +57,11 @@ typedef void (*tpc_completion_handler)(void *context, uint64_t user_data, int32_
  * asked for the monotonic instant in ns at which it wants to be called at the latest (INT64_MAX: none). */
 typedef int64_t (*tpc_turn_hook)(void *context, int64_t now_ns);
 
-enum tpc_turn_place { TPC_TURN_FIRST, TPC_TURN_LAST };
+enum tpc_turn_order { TPC_TURN_FIRST, TPC_TURN_LAST };
 
 int tpc_ring_handle(tpc_ring *ring, enum tpc_kind kind, tpc_completion_handler handler, void *context);
 /* In front of the hooks that are there, or behind them. A hook may have both places. */
-int tpc_ring_add_turn_hook(tpc_ring *ring, enum tpc_turn_place place, tpc_turn_hook hook, void *context);
+int tpc_ring_add_turn_hook(tpc_ring *ring, enum tpc_turn_order place, tpc_turn_hook hook, void *context);
 /* From all its places. */
 void tpc_ring_remove_turn_hook(tpc_ring *ring, tpc_turn_hook hook, void *context);
 
@@ -81,7 +81,8 @@ struct io_uring *tpc_ring_raw(tpc_ring *ring);
 /* While tpc_ring_serve() runs: a hook leaves what is not urgent, and what makes more events for Python, to the next wait. */
 bool tpc_ring_is_serving(const tpc_ring *ring);
 
-int64_t tpc_ring_now_ns(tpc_ring *ring); /* monotonic, taken once per batch of completions */
+int64_t tpc_ring_now_ns(tpc_ring *ring);           /* monotonic, taken once per batch of completions */
+int64_t tpc_ring_instant_ns(const tpc_ring *ring); /* the same, but read from the clock while Python has the turn */
 
 /* Whether an opcode / feature may be used: what the kernel has, less what the feature switch hides. */
 bool tpc_ring_has(const tpc_ring *ring, enum tpc_feature feature);

@@ -13,7 +13,7 @@
 
 /* Constants that liburing 2.3 does not know yet, with the kernel that brought them. */
 enum {
-    TPC_OP_FTRUNCATE = 55, /* IORING_OP_FTRUNCATE, 6.9 */
+    TPC_OP_FTRUNCATE = 55,   /* IORING_OP_FTRUNCATE, 6.9 */
     SYSCALL_CACHESTAT = 451, /* 6.5; the same number on every architecture */
 };
 
@@ -34,8 +34,9 @@ struct tpc_receive_buffers;
 
 /* Python's part of a turn, watched by another thread: only the atomics are shared. */
 typedef struct {
-    int64_t threshold_ns;                /* 0: off */
-    _Atomic int64_t python_since_ns;     /* 0: inside the wait */
+    int64_t threshold_ns;            /* 0: off */
+    _Atomic int64_t python_since_ns; /* 0: inside the wait */
+    _Atomic uint64_t turns;          /* of Python */
     atomic_bool stopped;
     pthread_mutex_t lock;
     pthread_cond_t stop_wanted;
@@ -71,6 +72,9 @@ struct tpc_ring {
     struct tpc_operations *operations;
     struct tpc_receive_buffers *receive_buffers;
     tpc_stall_watch stall;
+    int beat_fd; /* -1: none */
+    int64_t beat_interval_ns;
+    int64_t beat_next_ns;
     tpc_ring_statistics statistics;
 };
 
@@ -105,6 +109,7 @@ void tpc_stall_new(tpc_ring *ring);
 void tpc_stall_free(tpc_ring *ring);
 void tpc_stall_enter(tpc_ring *ring, int64_t now_ns); /* Python's part ends: the wait begins */
 void tpc_stall_leave(tpc_ring *ring);
+void tpc_beat(tpc_ring *ring, int64_t now_ns);
 int64_t tpc_stall_since(const tpc_ring *ring); /* when C was left */
 
 #endif

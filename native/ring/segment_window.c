@@ -14,7 +14,7 @@
 
 enum {
     WINDOWS_MAX = 256,
-    HEADER_BYTES = 27,     /* of a batch, up to and with last_offset_delta */
+    HEADER_BYTES = 27, /* of a batch, up to and with last_offset_delta */
     BATCH_BYTES_MIN = 61,
     LENGTH_AT = 8,
     LENGTH_COUNTED_FROM = 12,
@@ -37,18 +37,17 @@ static tpc_segment_file *file_new(int descriptor) {
 
 static void file_release(void *released) {
     tpc_segment_file *file = released;
-    if (--file->references > 0)
-        return;
+    if (--file->references > 0) return;
     close(file->descriptor);
     free(file);
 }
 
 tpc_frame *tpc_file_slice_frame(tpc_budget *budget, tpc_segment_file *file, int64_t position) {
     tpc_frame *frame = tpc_frame_new_forced(budget, sizeof(tpc_file_range));
-    if (!frame)
-        return NULL;
+    if (!frame) return NULL;
     file->references++;
-    tpc_file_range range = {.owner = file, .release = file_release, .position = position, .descriptor = file->descriptor};
+    tpc_file_range range = {
+        .owner = file, .release = file_release, .position = position, .descriptor = file->descriptor};
     memcpy(frame->data, &range, sizeof range);
     frame->holds_file = 1;
     return frame;
@@ -70,13 +69,11 @@ static void use_link(tpc_windows *windows, tpc_segment_window *window) {
 
 static void close_window(tpc_windows *windows, tpc_segment_window *window) {
     tpc_segment_window **at = &window->partition->windows;
-    while (*at != window)
-        at = &(*at)->next;
+    while (*at != window) at = &(*at)->next;
     *at = window->next;
     use_unlink(windows, window);
     windows->count--;
-    if (windows->headers_file == window->file)
-        windows->headers_file = NULL;
+    if (windows->headers_file == window->file) windows->headers_file = NULL;
     file_release(window->file);
     free(window);
 }
@@ -84,14 +81,12 @@ static void close_window(tpc_windows *windows, tpc_segment_window *window) {
 void tpc_windows_close_below(tpc_windows *windows, tpc_partition *partition, int64_t log_start_offset) {
     for (tpc_segment_window *window = partition->windows, *next; window; window = next) {
         next = window->next;
-        if (window->upto_offset <= log_start_offset)
-            close_window(windows, window);
+        if (window->upto_offset <= log_start_offset) close_window(windows, window);
     }
 }
 
 void tpc_windows_close_all(tpc_windows *windows, tpc_partition *partition) {
-    while (partition->windows)
-        close_window(windows, partition->windows);
+    while (partition->windows) close_window(windows, partition->windows);
 }
 
 /* The one that reaches furthest of those that hold the offset. */
@@ -109,14 +104,13 @@ int tpc_partition_wants_window(tpc_plane *plane, uint64_t handle, int64_t offset
     tpc_segment_window *window;
     int64_t position;
     uint64_t bytes;
-    return partition && tpc_window_find(&plane->fetches->windows, partition, offset, bytes_max, true, &window, &position,
-                                        &bytes) == -ENOENT;
+    return partition && tpc_window_find(&plane->fetches->windows, partition, offset, bytes_max, true, &window,
+                                        &position, &bytes) == -ENOENT;
 }
 
 int tpc_partition_close_windows(tpc_plane *plane, uint64_t handle) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
+    if (!partition) return -ENOENT;
     tpc_windows_close_all(&plane->fetches->windows, partition);
     return 0;
 }
@@ -124,8 +118,7 @@ int tpc_partition_close_windows(tpc_plane *plane, uint64_t handle) {
 int tpc_partition_open_window(tpc_plane *plane, uint64_t handle, const tpc_window_params *params) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     tpc_windows *windows = &plane->fetches->windows;
-    if (!partition)
-        return -ENOENT;
+    if (!partition) return -ENOENT;
     if (params->from_offset < params->segment_base_offset || params->upto_offset <= params->from_offset ||
         params->from_position < 0 || params->end_position <= params->from_position)
         return -EINVAL;
@@ -135,11 +128,15 @@ int tpc_partition_open_window(tpc_plane *plane, uint64_t handle, const tpc_windo
         free(window);
         return -ENOMEM;
     }
-    *window = (tpc_segment_window){.partition = partition, .file = file, .to_segment_end = params->to_segment_end != 0,
+    *window = (tpc_segment_window){.partition = partition,
+                                   .file = file,
+                                   .to_segment_end = params->to_segment_end != 0,
                                    .is_sealed = params->is_sealed != 0,
                                    .segment_base_offset = params->segment_base_offset,
-                                   .from_offset = params->from_offset, .upto_offset = params->upto_offset,
-                                   .from_position = params->from_position, .end_position = params->end_position,
+                                   .from_offset = params->from_offset,
+                                   .upto_offset = params->upto_offset,
+                                   .from_position = params->from_position,
+                                   .end_position = params->end_position,
                                    .entries_count = params->entries_count};
     for (uint32_t i = 0; i < params->entries_count; i++)
         window->entries[i] = (tpc_window_entry){wire_u32(params->entries + (size_t)i * ENTRY_BYTES),
@@ -149,8 +146,7 @@ int tpc_partition_open_window(tpc_plane *plane, uint64_t handle, const tpc_windo
         if (other->from_offset >= window->from_offset && other->upto_offset <= window->upto_offset)
             close_window(windows, other);
     }
-    if (windows->count == WINDOWS_MAX)
-        close_window(windows, windows->oldest);
+    if (windows->count == WINDOWS_MAX) close_window(windows, windows->oldest);
     window->next = partition->windows;
     partition->windows = window;
     use_link(windows, window);
@@ -171,12 +167,10 @@ static int header_at(tpc_windows *windows, const tpc_segment_window *window, int
     if (!known) {
         int64_t left_bytes = window->end_position - position;
         struct iovec into = {.iov_base = windows->headers, .iov_len = sizeof windows->headers};
-        if (left_bytes < (int64_t)into.iov_len)
-            into.iov_len = (size_t)left_bytes;
+        if (left_bytes < (int64_t)into.iov_len) into.iov_len = (size_t)left_bytes;
         ssize_t count = preadv2(window->file->descriptor, &into, 1, position, RWF_NOWAIT);
         windows->headers_file = NULL;
-        if (count < HEADER_BYTES)
-            return -EAGAIN;
+        if (count < HEADER_BYTES) return -EAGAIN;
         windows->headers_file = window->file;
         windows->headers_position = position;
         windows->headers_bytes = (uint32_t)count;
@@ -193,8 +187,7 @@ static int header_at(tpc_windows *windows, const tpc_segment_window *window, int
 
 static void remember(tpc_segment_window *window, int64_t offset, int64_t position) {
     for (uint32_t i = 0; i < TPC_WINDOW_HINTS; i++)
-        if (window->hints[i].position == position)
-            return;
+        if (window->hints[i].position == position) return;
     uint32_t at = window->hint_next++ % TPC_WINDOW_HINTS;
     window->hints[at].offset = offset;
     window->hints[at].position = position;
@@ -226,10 +219,8 @@ static int find_begin(tpc_windows *windows, tpc_segment_window *window, int64_t 
     while (at < window->end_position) {
         stored_batch batch;
         int result = header_at(windows, window, at, &batch);
-        if (result < 0)
-            return result;
-        if (batch.next_offset > offset)
-            break;
+        if (result < 0) return result;
+        if (batch.next_offset > offset) break;
         at += batch.bytes;
         if (batch.next_offset == offset) /* so its header need not be at hand */
             break;
@@ -243,14 +234,13 @@ static int find_end(tpc_windows *windows, tpc_segment_window *window, int64_t be
                     int64_t *end) {
     int64_t limit = bytes_max > window->end_position - begin ? window->end_position : begin + bytes_max;
     uint32_t entries = entries_upto(window, limit, true);
-    int64_t at = entries && window->entries[entries - 1].position > begin ? window->entries[entries - 1].position : begin;
+    int64_t at =
+        entries && window->entries[entries - 1].position > begin ? window->entries[entries - 1].position : begin;
     while (at < window->end_position) {
         stored_batch batch;
         int result = header_at(windows, window, at, &batch);
-        if (result == -EAGAIN && at > begin)
-            break;
-        if (result < 0)
-            return result;
+        if (result == -EAGAIN && at > begin) break;
+        if (result < 0) return result;
         if (at + batch.bytes > limit && (at > begin || !min_one)) {
             remember(window, batch.base_offset, at);
             break;
@@ -267,18 +257,14 @@ int tpc_window_find(tpc_windows *windows, tpc_partition *partition, int64_t offs
                     tpc_segment_window **found, int64_t *position, uint64_t *bytes) {
     tpc_segment_window *window = window_of(partition, offset);
     int64_t end = 0;
-    if (!window)
-        return -ENOENT;
+    if (!window) return -ENOENT;
     int result = find_begin(windows, window, offset, position);
-    if (result == 0)
-        result = find_end(windows, window, *position, bytes_max, min_one, &end);
-    if (result < 0)
-        return result == -EBADMSG ? -ENOENT : result;
+    if (result == 0) result = find_end(windows, window, *position, bytes_max, min_one, &end);
+    if (result < 0) return result == -EBADMSG ? -ENOENT : result;
     /* More would fit, and there is more: the next window has it. */
     bool complete = window->to_segment_end && window->upto_offset >= partition->written_offset;
     bool sealed = window->to_segment_end && window->is_sealed;
-    if (end == window->end_position && end - *position < bytes_max && !complete && !sealed)
-        return -ENOENT;
+    if (end == window->end_position && end - *position < bytes_max && !complete && !sealed) return -ENOENT;
     use_unlink(windows, window);
     use_link(windows, window);
     *found = window;

@@ -27,18 +27,18 @@ typedef struct {
 } tpc_window_entry;
 
 typedef struct tpc_segment_window {
-    struct tpc_segment_window *next;              /* of its partition */
-    struct tpc_segment_window *older, *newer;     /* of the plane, by use */
+    struct tpc_segment_window *next;          /* of its partition */
+    struct tpc_segment_window *older, *newer; /* of the plane, by use */
     tpc_partition *partition;
     tpc_segment_file *file;
     int64_t segment_base_offset;
-    int64_t from_offset, upto_offset;             /* offsets that are certainly in here */
-    int64_t from_position, end_position;          /* whole batches */
-    bool to_segment_end;                          /* behind end_position the segment had nothing */
-    bool is_sealed;                               /* and never will */
+    int64_t from_offset, upto_offset;    /* offsets that are certainly in here */
+    int64_t from_position, end_position; /* whole batches */
+    bool to_segment_end;                 /* behind end_position the segment had nothing */
+    bool is_sealed;                      /* and never will */
     struct {
         int64_t offset, position;
-    } hints[TPC_WINDOW_HINTS];                    /* where batches begin, as seen last; position 0: none */
+    } hints[TPC_WINDOW_HINTS]; /* where batches begin, as seen last; position 0: none */
     uint32_t hint_next;
     uint32_t entries_count;
     tpc_window_entry entries[];

@@ -1,16 +1,19 @@
 /*
- * How long Python takes between two waits, and a way for another thread to see that it takes too long while it still does.
+ * How long Python takes between two waits, and a way for another thread to see that it takes too long while it still does;
+ * and a sign of life for another process.
  *
  * The core's thread pays two relaxed stores per turn. The watching thread sleeps here without the GIL, looks every half
- * threshold while Python works and rarely while the core waits, and goes back to Python only when there is something to show.
+ * threshold while Python works and rarely while the core waits (once a second when Python has had few turns: this thread
+ * shares the core's CPU, and takes it from the core or from its neighbours), and goes back to Python only when there is something to show.
  */
 #include <errno.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "ring_state.h"
 #include "cdef/23_receive_buffers.h"
 
-enum { IDLE_LOOK_NS = 20000000 };
+enum { IDLE_LOOK_NS = 20000000, REST_LOOK_NS = 1000000000, BUSY_TURN_NS = 10000000 };
 
 void tpc_stall_new(tpc_ring *ring) {
     pthread_condattr_t attributes;
@@ -40,6 +43,8 @@ void tpc_stall_enter(tpc_ring *ring, int64_t now_ns) {
 }
 
 void tpc_stall_leave(tpc_ring *ring) {
+    uint64_t turns = atomic_load_explicit(&ring->stall.turns, memory_order_relaxed);
+    atomic_store_explicit(&ring->stall.turns, turns + 1, memory_order_relaxed);
     atomic_store_explicit(&ring->stall.python_since_ns, tpc_monotonic_ns(), memory_order_relaxed);
 }
 
@@ -56,18 +61,28 @@ static void sleep_or_stop(tpc_stall_watch *stall, int64_t until_ns) {
     pthread_mutex_unlock(&stall->lock);
 }
 
-int tpc_ring_wait_stalled(tpc_ring *ring) {
+/* Until the next look when Python does not work: longer and longer as long as it has few turns. */
+static int64_t next_look_ns(tpc_stall_watch *stall, int64_t look_ns, uint64_t *turns_before) {
+    uint64_t turns = atomic_load_explicit(&stall->turns, memory_order_relaxed), taken = turns - *turns_before;
+    *turns_before = turns;
+    if ((int64_t)taken * BUSY_TURN_NS > look_ns) return IDLE_LOOK_NS;
+    return 2 * look_ns < REST_LOOK_NS ? 2 * look_ns : REST_LOOK_NS;
+}
+
+int tpc_ring_wait_stalled(tpc_ring *ring, int64_t after_ns) {
     tpc_stall_watch *stall = &ring->stall;
-    int64_t reported = -1;
+    int64_t reported = -1, look_ns = IDLE_LOOK_NS;
+    uint64_t turns = atomic_load_explicit(&stall->turns, memory_order_relaxed);
     int64_t first = atomic_load_explicit(&stall->python_since_ns, memory_order_relaxed);
-    /* The turn under way at the call was reported already when it was over the threshold then. */
-    if (first && tpc_monotonic_ns() - first > stall->threshold_ns) reported = first;
+    /* The turn under way at the call was reported already when it was over that then. */
+    if (first && tpc_monotonic_ns() - first > after_ns) reported = first;
     while (!atomic_load(&stall->stopped)) {
         int64_t now = tpc_monotonic_ns();
         int64_t since = atomic_load_explicit(&stall->python_since_ns, memory_order_relaxed);
         bool works = since != 0 && since != reported;
-        if (works && stall->threshold_ns && now - since > stall->threshold_ns) return 1;
-        sleep_or_stop(stall, now + (works && stall->threshold_ns ? stall->threshold_ns / 2 : IDLE_LOOK_NS));
+        if (works && now - since > after_ns) return 1;
+        look_ns = works ? IDLE_LOOK_NS : next_look_ns(stall, look_ns, &turns);
+        sleep_or_stop(stall, now + (works && after_ns / 2 < look_ns ? after_ns / 2 : look_ns));
     }
     return -ECANCELED;
 }
@@ -77,4 +92,18 @@ void tpc_ring_stall_stop(tpc_ring *ring) {
     atomic_store(&ring->stall.stopped, true);
     pthread_cond_broadcast(&ring->stall.stop_wanted);
     pthread_mutex_unlock(&ring->stall.lock);
+}
+
+void tpc_ring_beat_on(tpc_ring *ring, int fd, int64_t interval_ns) {
+    ring->beat_fd = fd;
+    ring->beat_interval_ns = interval_ns;
+    ring->beat_next_ns = 0;
+}
+
+void tpc_beat(tpc_ring *ring, int64_t now_ns) {
+    if (ring->beat_fd < 0 || now_ns < ring->beat_next_ns) return;
+    ring->beat_next_ns = now_ns + ring->beat_interval_ns;
+    uint64_t one = 1;
+    ssize_t written = write(ring->beat_fd, &one, sizeof one);
+    (void)written; /* the counter is full: nobody reads it, and it says what it has to */
 }

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "partition.h"
+#include "plane.h"
 #include "wire.h"
 
 #define TAIL_CAPACITY_MIN 4u
@@ -31,7 +31,9 @@
 #define CHUNK_BYTES_MIN 4096u
 #define CHUNK_BYTES_MAX 131072u
 #define RUN_BYTES_MAX 16384u
-#define STRAIGHT_BYTES_MORE (28 << 20) /* hardly anything of such batches is left to be written */
+#define CACHED_RUNS_MAX (1u << 20) /* their list is copied when it grows: 36 MB at most */
+#define EVICTED_AT_ONCE_BYTES (64 << 20)
+#define IN_PLACE_BYTES_MORE (28 << 20) /* hardly anything of such batches is left to be written */
 
 /* In a stored batch: native/bytes/batch.c. */
 enum { AT_LENGTH = 8, AT_LAST_OFFSET_DELTA = 23, LENGTH_OVERHEAD_BYTES = 12 };
@@ -49,14 +51,11 @@ static int64_t batch_end(const uint8_t *batch) {
 }
 
 /* The byte of a run where the batch that holds the offset begins; its ends for offsets beyond it. */
-static uint32_t place_in_run(const tpc_tail_batch *run, int64_t offset) {
+static uint32_t position_in_run(const tpc_tail_batch *run, int64_t offset) {
     uint32_t place = 0;
-    if (offset <= run->base_offset)
-        return 0;
-    if (offset >= run->next_offset)
-        return run->slice.length;
-    while (batch_end(run->slice.data + place) <= offset)
-        place += batch_bytes(run->slice.data + place);
+    if (offset <= run->base_offset) return 0;
+    if (offset >= run->next_offset) return run->slice.length;
+    while (batch_end(run->slice.data + place) <= offset) place += batch_bytes(run->slice.data + place);
     return place;
 }
 
@@ -77,17 +76,14 @@ static void release_run(tpc_plane *plane, tpc_frame *frame) {
 }
 
 void tpc_tail_free_spare(tpc_plane *plane) {
-    while (plane->spare_chunks_count)
-        tpc_frame_release(plane->spare_chunks[--plane->spare_chunks_count]);
+    while (plane->spare_chunks_count) tpc_frame_release(plane->spare_chunks[--plane->spare_chunks_count]);
 }
 
 static int reserve_chunk(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
     const tpc_frame *full = partition->chunk;
-    if (full && full->capacity - full->length >= bytes)
-        return 0;
+    if (full && full->capacity - full->length >= bytes) return 0;
     tpc_frame *chunk = take_chunk(plane, full ? full->capacity * 2 : CHUNK_BYTES_MIN);
-    if (!chunk)
-        return -ENOMEM;
+    if (!chunk) return -ENOMEM;
     chunk->length = 0;
     tpc_frame_release(partition->chunk);
     partition->chunk = chunk;
@@ -96,22 +92,18 @@ static int reserve_chunk(tpc_plane *plane, tpc_partition *partition, uint32_t by
 
 /* A chunk that no batch is left of is not kept for the next one, which may never come. */
 static void drop_empty_chunk(tpc_partition *partition) {
-    if (!partition->chunk || partition->chunk->references > 1)
-        return;
+    if (!partition->chunk || partition->chunk->references > 1) return;
     tpc_frame_release(partition->chunk);
     partition->chunk = NULL;
 }
 
 int tpc_tail_reserve(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
     int result = tpc_tail_copies(bytes) ? reserve_chunk(plane, partition, bytes) : 0;
-    if (result < 0 || partition->tail_count < partition->tail_capacity)
-        return result;
+    if (result < 0 || partition->tail_count < partition->tail_capacity) return result;
     uint32_t capacity = partition->tail_capacity ? partition->tail_capacity * 2 : TAIL_CAPACITY_MIN;
     tpc_tail_batch *grown = malloc(capacity * sizeof *grown);
-    if (!grown)
-        return -ENOMEM;
-    for (uint32_t i = 0; i < partition->tail_count; i++)
-        grown[i] = *tail_at(partition, i);
+    if (!grown) return -ENOMEM;
+    for (uint32_t i = 0; i < partition->tail_count; i++) grown[i] = *tail_at(partition, i);
     free(partition->tail);
     partition->tail = grown;
     partition->tail_capacity = capacity;
@@ -131,6 +123,8 @@ void tpc_tail_add(tpc_plane *plane, tpc_partition *partition, const tpc_tail_bat
     uint32_t bytes = batch->slice.length;
     tpc_tail_batch *newest = partition->tail_count ? tail_at(partition, partition->tail_count - 1) : NULL;
     partition->tail_bytes += bytes;
+    partition->unwritten_bytes += bytes;
+    if (batch->in_place_blocks) partition->in_place_end_offset = batch->next_offset;
     plane->statistics.tail_bytes += bytes;
     if (tpc_tail_copies(bytes)) {
         tpc_frame *chunk = partition->chunk;
@@ -160,30 +154,49 @@ static void release_batch(tpc_plane *plane, tpc_partition *partition, tpc_tail_b
     release_run(plane, batch->slice.frame);
 }
 
-void tpc_tail_cut(tpc_plane *plane, tpc_partition *partition, int64_t offset) {
+static int64_t in_place_end(const tpc_partition *partition) {
+    for (uint32_t position = partition->tail_count; position > partition->tail_clean; position--) {
+        const tpc_tail_batch *batch = tail_at(partition, position - 1);
+        if (batch->in_place_blocks) return batch->next_offset;
+    }
+    return -1;
+}
+
+static void cut_runs(tpc_plane *plane, tpc_partition *partition, int64_t offset) {
     while (partition->tail_count) {
         tpc_tail_batch *newest = tail_at(partition, partition->tail_count - 1);
         if (newest->base_offset < offset) {
-            uint32_t kept_bytes = place_in_run(newest, offset), gone_bytes = newest->slice.length - kept_bytes;
+            uint32_t kept_bytes = position_in_run(newest, offset), gone_bytes = newest->slice.length - kept_bytes;
             partition->tail_bytes -= gone_bytes;
+            partition->unwritten_bytes -= gone_bytes;
             plane->statistics.tail_bytes -= gone_bytes;
             newest->slice.length = kept_bytes;
             newest->next_offset = newest->next_offset < offset ? newest->next_offset : offset;
             return;
         }
+        partition->unwritten_bytes -= newest->slice.length;
         release_batch(plane, partition, newest);
         partition->tail_count--;
     }
 }
 
+void tpc_tail_cut(tpc_plane *plane, tpc_partition *partition, int64_t offset) {
+    cut_runs(plane, partition, offset);
+    if (partition->in_place_end_offset > offset) partition->in_place_end_offset = in_place_end(partition);
+}
+
+static void count_clean(tpc_plane *plane, int64_t bytes) {
+    plane->statistics.tail_clean_bytes += bytes;
+    plane->budget->bytes_cached += bytes;
+}
+
 static void pop_oldest_clean(tpc_plane *plane, tpc_partition *partition) {
     tpc_tail_batch *oldest = tail_at(partition, 0);
-    plane->statistics.tail_clean_bytes -= oldest->slice.length;
+    count_clean(plane, -(int64_t)oldest->slice.length);
     partition->tail_clean--;
     release_batch(plane, partition, oldest);
     partition->tail_head = (partition->tail_head + 1) & (partition->tail_capacity - 1);
-    if (--partition->tail_count == 0)
-        drop_empty_chunk(partition);
+    if (--partition->tail_count == 0) drop_empty_chunk(partition);
     if (partition->tail_count == 0 && partition->tail_capacity > CAPACITY_WORTH_KEEPING) {
         free(partition->tail);
         partition->tail = NULL;
@@ -217,62 +230,58 @@ const tpc_tail_batch *tpc_tail_find(const tpc_partition *partition, int64_t offs
 
 /* How many bytes of a run, from a place in it on, are whole batches below `upto_offset` in at most `bytes_max`; with
  * `min_one` the first batch is taken whatever its size. */
-static uint32_t fitting_bytes(const tpc_tail_batch *run, uint32_t from, int64_t bytes_max, int64_t upto_offset, bool min_one) {
+static uint32_t fitting_bytes(const tpc_tail_batch *run, uint32_t from, int64_t bytes_max, int64_t upto_offset,
+                              bool min_one) {
     uint32_t length = run->slice.length;
-    if (run->next_offset <= upto_offset && length - from <= bytes_max)
-        return length - from;
+    if (run->next_offset <= upto_offset && length - from <= bytes_max) return length - from;
     uint32_t place = from;
     while (place < length) {
         const uint8_t *batch = run->slice.data + place;
         bool fits = place + batch_bytes(batch) - from <= bytes_max || (min_one && place == from);
-        if (batch_end(batch) > upto_offset || !fits)
-            break;
+        if (batch_end(batch) > upto_offset || !fits) break;
         place += batch_bytes(batch);
     }
     return place - from;
 }
 
-int tpc_tail_measure(const tpc_partition *partition, int64_t offset, int64_t bytes_max, int64_t upto_offset, bool min_one,
-                     uint32_t runs_max, tpc_tail_stretch *stretch) {
+int tpc_tail_measure(const tpc_partition *partition, int64_t offset, int64_t bytes_max, int64_t upto_offset,
+                     bool min_one, uint32_t runs_max, tpc_tail_stretch *stretch) {
     *stretch = (tpc_tail_stretch){0};
-    if (offset < tail_offset(partition))
-        return -ERANGE;
+    if (offset < tail_offset(partition)) return -ERANGE;
     stretch->first = tail_search(partition, offset);
     for (uint32_t at = stretch->first; at < partition->tail_count && stretch->count < runs_max; at++) {
         const tpc_tail_batch *run = tail_at(partition, at);
-        uint32_t from = stretch->count ? 0 : place_in_run(run, offset);
-        uint32_t fitting = fitting_bytes(run, from, bytes_max - (int64_t)stretch->bytes, upto_offset, min_one && !stretch->count);
-        if (!fitting)
-            break;
-        if (!stretch->count)
-            stretch->skipped_bytes = from;
+        uint32_t from = stretch->count ? 0 : position_in_run(run, offset);
+        uint32_t fitting =
+            fitting_bytes(run, from, bytes_max - (int64_t)stretch->bytes, upto_offset, min_one && !stretch->count);
+        if (!fitting) break;
+        if (!stretch->count) stretch->skipped_bytes = from;
         stretch->count++;
         stretch->bytes += fitting;
-        if (from + fitting < run->slice.length)
-            break;
+        if (from + fitting < run->slice.length) break;
     }
     return 0;
 }
 
-tpc_slice tpc_tail_piece(const tpc_partition *partition, const tpc_tail_stretch *stretch, uint32_t place, uint64_t left_bytes) {
+tpc_slice tpc_tail_piece(const tpc_partition *partition, const tpc_tail_stretch *stretch, uint32_t place,
+                         uint64_t left_bytes) {
     const tpc_slice *run = &tail_at(partition, stretch->first + place)->slice;
     uint32_t skipped = place ? 0 : stretch->skipped_bytes, length = run->length - skipped;
-    return (tpc_slice){.frame = run->frame, .data = run->data + skipped, .length = length < left_bytes ? length : (uint32_t)left_bytes};
+    return (tpc_slice){.frame = run->frame,
+                       .data = run->data + skipped,
+                       .length = length < left_bytes ? length : (uint32_t)left_bytes};
 }
 
 int tpc_partition_read(tpc_plane *plane, uint64_t handle, int64_t offset, int64_t bytes_max, int64_t upto_offset,
                        int min_one, tpc_slice *slices, uint32_t slices_max) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
+    if (!partition) return -ENOENT;
     plane->statistics.reads++;
-    if (upto_offset > partition->high_watermark)
-        upto_offset = partition->high_watermark;
+    if (upto_offset > partition->high_watermark) upto_offset = partition->high_watermark;
     tpc_tail_stretch stretch;
     int result = tpc_tail_measure(partition, offset, bytes_max, upto_offset, min_one, slices_max, &stretch);
     if (result < 0) {
         plane->statistics.reads_below_tail++;
-        tpc_tail_missed(plane);
         return result;
     }
     uint64_t left_bytes = stretch.bytes;
@@ -294,8 +303,7 @@ void tpc_slices_release(tpc_slice *slices, uint32_t count) {
 /* ---- write-behind ---- */
 
 static void dirty_link(tpc_plane *plane, tpc_partition *partition) {
-    if (partition->dirty)
-        return;
+    if (partition->dirty) return;
     partition->dirty_since_ns = tpc_ring_now_ns(plane->ring);
     partition->dirty = true;
     partition->dirty_next = NULL;
@@ -306,8 +314,7 @@ static void dirty_link(tpc_plane *plane, tpc_partition *partition) {
 }
 
 static void dirty_unlink(tpc_plane *plane, tpc_partition *partition) {
-    if (!partition->dirty)
-        return;
+    if (!partition->dirty) return;
     partition->dirty = false;
     *(partition->dirty_previous ? &partition->dirty_previous->dirty_next : &plane->dirty_first) = partition->dirty_next;
     *(partition->dirty_next ? &partition->dirty_next->dirty_previous : &plane->dirty_last) = partition->dirty_previous;
@@ -321,7 +328,7 @@ static void tell_due(tpc_plane *plane, const tpc_partition *partition) {
         tpc_plane_watch_due(plane, INT64_MAX, INT64_MAX);
 }
 
-void tpc_tail_became_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes) {
+static void became_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes) {
     partition->dirty_bytes += bytes;
     plane->dirty_bytes += bytes;
     dirty_link(plane, partition);
@@ -342,6 +349,12 @@ uint32_t tpc_plane_dirty(const tpc_plane *plane, uint64_t *handles, uint32_t han
     return count;
 }
 
+int tpc_plane_is_unwritten_below(const tpc_plane *plane, uint64_t sequence) {
+    for (const tpc_partition *partition = plane->dirty_first; partition; partition = partition->dirty_next)
+        if (tail_at(partition, partition->tail_clean)->sequence < sequence) return 1;
+    return 0;
+}
+
 uint32_t tpc_plane_dirty_due(const tpc_plane *plane, int64_t bytes_min, int64_t age_ns_min, int64_t bytes_max,
                              uint64_t *handles, uint32_t handles_max) {
     int64_t since_ns = tpc_ring_now_ns(plane->ring) - age_ns_min, left_bytes = plane->dirty_bytes;
@@ -356,53 +369,30 @@ uint32_t tpc_plane_dirty_due(const tpc_plane *plane, int64_t bytes_min, int64_t 
     return count;
 }
 
-int64_t tpc_tail_unwritten_bytes(const tpc_partition *partition) {
-    int64_t bytes = 0;
-    for (uint32_t position = partition->tail_clean; position < partition->tail_count; position++) {
-        const tpc_tail_batch *run = tail_at(partition, position);
-        bytes += run->slice.length - place_in_run(run, partition->written_offset);
-    }
-    return bytes;
-}
-
 const tpc_tail_batch *tpc_tail_newest(const tpc_partition *partition) {
     return partition->tail_count ? tail_at(partition, partition->tail_count - 1) : NULL;
 }
 
-int64_t tpc_partition_straight_end(const tpc_plane *plane, uint64_t handle) {
-    const tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -1;
-    for (uint32_t position = partition->tail_count; position > partition->tail_clean; position--) {
-        const tpc_tail_batch *batch = tail_at(partition, position - 1);
-        if (batch->straight_blocks)
-            return batch->next_offset;
-    }
-    return -1;
-}
-
-/* Whether the later of two batches, both written straight, brought the block that the earlier one ends in. */
+/* Whether the later of two batches, both written in place, brought the block that the earlier one ends in. */
 static bool shares_block(const tpc_tail_batch *earlier, const tpc_tail_batch *later) {
-    return later->straight_blocks && earlier->straight_block + earlier->straight_blocks == later->straight_block;
+    return later->in_place_blocks && earlier->in_place_block + earlier->in_place_blocks == later->in_place_block;
 }
 
 int tpc_partition_write_behind_take(tpc_plane *plane, uint64_t handle, int64_t bytes_max, tpc_tail_batch *batches,
                                     uint32_t batches_max) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
+    if (!partition) return -ENOENT;
     uint32_t count = 0;
     int64_t bytes = 0;
-    for (uint32_t position = partition->tail_clean; position < partition->tail_count && count < batches_max; position++) {
+    for (uint32_t position = partition->tail_clean; position < partition->tail_count && count < batches_max;
+         position++) {
         const tpc_tail_batch *run = tail_at(partition, position);
-        uint32_t written_bytes = place_in_run(run, partition->written_offset);
+        uint32_t written_bytes = position_in_run(run, partition->written_offset);
         uint32_t left_bytes = run->slice.length - written_bytes;
-        if (run->next_offset > partition->high_watermark)
-            break;
+        if (run->next_offset > partition->high_watermark) break;
         int64_t bytes_more = bytes + left_bytes;
-        bool fits = bytes_more <= (run->straight_blocks ? bytes_max + STRAIGHT_BYTES_MORE : bytes_max);
-        if (count && !fits && !shares_block(&batches[count - 1], run))
-            break;
+        bool fits = bytes_more <= (run->in_place_blocks ? bytes_max + IN_PLACE_BYTES_MORE : bytes_max);
+        if (count && !fits && !shares_block(&batches[count - 1], run)) break;
         bytes += left_bytes;
         batches[count] = *run;
         if (written_bytes) {
@@ -424,8 +414,7 @@ void tpc_tail_batches_release(tpc_tail_batch *batches, uint32_t count) {
 
 uint64_t tpc_tail_batches_bytes(const tpc_tail_batch *batches, uint32_t count) {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < count; i++)
-        bytes += batches[i].slice.length;
+    for (uint32_t i = 0; i < count; i++) bytes += batches[i].slice.length;
     return bytes;
 }
 
@@ -437,39 +426,32 @@ void tpc_tail_batches_copy(tpc_plane *plane, const tpc_tail_batch *batches, uint
             part = slice->length - done < COPIED_AT_ONCE_BYTES ? slice->length - done : COPIED_AT_ONCE_BYTES;
             memcpy(out, slice->data + done, part);
             in_a_row += part;
-            if (in_a_row < COPIED_AT_ONCE_BYTES)
-                continue;
+            if (in_a_row < COPIED_AT_ONCE_BYTES) continue;
             tpc_ring_serve(plane->ring, SERVE_AFTER_NS);
             in_a_row = 0;
         }
     }
 }
 
-uint32_t tpc_tail_batches_next_straight(const tpc_tail_batch *batches, uint32_t count, uint32_t from) {
-    while (from < count && !batches[from].straight_blocks)
-        from++;
+uint32_t tpc_tail_batches_next_in_place(const tpc_tail_batch *batches, uint32_t count, uint32_t from) {
+    while (from < count && !batches[from].in_place_blocks) from++;
     return from;
 }
 
 uint64_t tpc_tail_batches_within(const tpc_tail_batch *batches, uint32_t count, uint64_t bytes) {
     uint64_t end = 0;
-    for (uint32_t i = 0; i < count && end + batches[i].slice.length <= bytes; i++)
-        end += batches[i].slice.length;
+    for (uint32_t i = 0; i < count && end + batches[i].slice.length <= bytes; i++) end += batches[i].slice.length;
     return end;
 }
 
 static int clean_reserve(tpc_plane *plane, uint64_t more) {
     uint64_t count = plane->clean_tail - plane->clean_head;
-    if (count + more <= plane->clean_capacity)
-        return 0;
+    if (count + more <= plane->clean_capacity) return 0;
     uint32_t capacity = plane->clean_capacity ? plane->clean_capacity : CLEAN_CAPACITY_MIN;
-    while (capacity < count + more)
-        capacity *= 2;
+    while (capacity < count + more) capacity *= 2;
     uint64_t *grown = malloc(capacity * sizeof *grown);
-    if (!grown)
-        return -ENOMEM;
-    for (uint64_t i = 0; i < count; i++)
-        grown[i] = plane->clean[(plane->clean_head + i) & (plane->clean_capacity - 1)];
+    if (!grown) return -ENOMEM;
+    for (uint64_t i = 0; i < count; i++) grown[i] = plane->clean[(plane->clean_head + i) & (plane->clean_capacity - 1)];
     free(plane->clean);
     plane->clean = grown;
     plane->clean_capacity = capacity;
@@ -478,62 +460,85 @@ static int clean_reserve(tpc_plane *plane, uint64_t more) {
     return 0;
 }
 
-void tpc_tail_missed(tpc_plane *plane) {
-    int64_t bytes_max = plane->params.tail_bytes_max;
-    plane->tail_bytes_kept = plane->tail_bytes_kept < bytes_max / 2 ? plane->tail_bytes_kept * 2 : bytes_max;
+static uint64_t clean_runs(const tpc_plane *plane) { return plane->clean_tail - plane->clean_head; }
+
+/* What is kept of batches that are in segments already, with what it costs to find them. */
+static bool is_above_bound(const tpc_plane *plane) {
+    uint64_t index_bytes = clean_runs(plane) * (sizeof(tpc_tail_batch) + sizeof(uint64_t));
+    return plane->statistics.tail_clean_bytes + (int64_t)index_bytes > plane->params.tail_bytes_max ||
+           clean_runs(plane) > CACHED_RUNS_MAX;
 }
 
-void tpc_tail_evict(tpc_plane *plane) {
-    while (plane->statistics.tail_clean_bytes > plane->tail_bytes_kept && plane->clean_head != plane->clean_tail) {
-        uint64_t handle = plane->clean[plane->clean_head++ & (plane->clean_capacity - 1)];
-        tpc_partition *partition = tpc_partition_of(plane, handle);
-        if (!partition) /* withdrawn: its batches went at once, the tokens go now */
-            continue;
-        pop_oldest_clean(plane, partition);
-        plane->statistics.tail_evictions++;
+/* The run that became clean first. False: there is none. */
+static bool evict_one(tpc_plane *plane) {
+    if (!clean_runs(plane)) return false;
+    uint64_t handle = plane->clean[plane->clean_head++ & (plane->clean_capacity - 1)];
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) /* withdrawn: its batches went at once, the tokens go now */
+        return true;
+    pop_oldest_clean(plane, partition);
+    plane->statistics.tail_evictions++;
+    return true;
+}
+
+int tpc_plane_evict(tpc_plane *plane, int64_t bytes) {
+    int64_t until_bytes = plane->statistics.tail_clean_bytes - bytes;
+    while (is_above_bound(plane) && plane->statistics.tail_clean_bytes > until_bytes && evict_one(plane)) {
+    }
+    return is_above_bound(plane) && clean_runs(plane);
+}
+
+/* Memory is short. A run may keep a frame that is much larger than itself; as long as the oldest do, they go. */
+void tpc_tail_reclaim(void *context, int64_t bytes) {
+    tpc_plane *plane = context;
+    int64_t held = tpc_budget_held(plane->budget), until = held - bytes, gained = 1, given = 0;
+    while (held > until && gained >= given / 4) {
+        int64_t clean_bytes = plane->statistics.tail_clean_bytes;
+        if (!evict_one(plane)) return;
+        gained = held - tpc_budget_held(plane->budget);
+        given = clean_bytes - plane->statistics.tail_clean_bytes;
+        held -= gained;
     }
 }
 
-int tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64_t upto_offset) {
+int64_t tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64_t upto_offset) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition)
-        return -ENOENT;
-    if (upto_offset < partition->written_offset || upto_offset > partition->high_watermark)
-        return -EINVAL;
+    if (!partition) return -ENOENT;
+    if (upto_offset < partition->written_offset || upto_offset > partition->high_watermark) return -EINVAL;
     int result = clean_reserve(plane, partition->tail_count - partition->tail_clean);
-    if (result < 0)
-        return result;
+    if (result < 0) return result;
+    int64_t written_bytes = 0;
     while (partition->tail_clean < partition->tail_count && partition->written_offset < upto_offset) {
         const tpc_tail_batch *run = tail_at(partition, partition->tail_clean);
-        uint32_t place = place_in_run(run, upto_offset);
-        int64_t bytes = (int64_t)place - place_in_run(run, partition->written_offset);
+        uint32_t place = position_in_run(run, upto_offset);
+        int64_t bytes = (int64_t)place - position_in_run(run, partition->written_offset);
+        written_bytes += bytes;
         partition->dirty_bytes -= bytes;
         plane->dirty_bytes -= bytes;
         if (place < run->slice.length) { /* it stays dirty until the rest of it is written, too */
-            if (place)
-                partition->written_offset = (int64_t)wire_u64(run->slice.data + place);
+            if (place) partition->written_offset = (int64_t)wire_u64(run->slice.data + place);
             break;
         }
         partition->tail_clean++;
         partition->written_offset = run->next_offset;
-        plane->statistics.tail_clean_bytes += run->slice.length;
+        count_clean(plane, run->slice.length);
         plane->clean[plane->clean_tail++ & (plane->clean_capacity - 1)] = handle;
     }
+    partition->unwritten_bytes -= written_bytes;
     dirty_unlink(plane, partition);
-    if (partition->dirty_bytes > 0)
-        dirty_link(plane, partition);
-    tpc_tail_evict(plane);
-    return 0;
+    if (partition->dirty_bytes > 0) dirty_link(plane, partition);
+    tpc_partition_verify(partition);
+    tpc_plane_evict(plane, EVICTED_AT_ONCE_BYTES);
+    return written_bytes;
 }
 
 void tpc_tail_drop(tpc_plane *plane, tpc_partition *partition) {
     dirty_unlink(plane, partition);
     plane->dirty_bytes -= partition->dirty_bytes;
-    partition->dirty_bytes = 0;
+    partition->dirty_bytes = partition->unwritten_bytes = 0;
     for (uint32_t position = 0; position < partition->tail_count; position++) {
         tpc_tail_batch *batch = tail_at(partition, position);
-        if (position < partition->tail_clean)
-            plane->statistics.tail_clean_bytes -= batch->slice.length;
+        if (position < partition->tail_clean) count_clean(plane, -(int64_t)batch->slice.length);
         release_batch(plane, partition, batch);
     }
     tpc_frame_release(partition->chunk);
@@ -542,3 +547,5 @@ void tpc_tail_drop(tpc_plane *plane, tpc_partition *partition) {
     partition->tail = NULL;
     partition->tail_count = partition->tail_clean = partition->tail_capacity = 0;
 }
+
+const tpc_plane_observer tpc_tail_observer = {.partition_durable = became_durable, .withdrawn = tpc_tail_drop};

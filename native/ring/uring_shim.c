@@ -45,7 +45,8 @@ static int setup(tpc_ring *ring, unsigned entries) {
     unsigned count = 0;
     if (!hides(ring->hidden, TPC_FEATURE_SINGLE_ISSUER) && !hides(ring->hidden, TPC_FEATURE_DEFER_TASKRUN))
         choices[count++] = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SUBMIT_ALL;
-    if (!hides(ring->hidden, TPC_FEATURE_COOP_TASKRUN)) choices[count++] = IORING_SETUP_COOP_TASKRUN | IORING_SETUP_SUBMIT_ALL;
+    if (!hides(ring->hidden, TPC_FEATURE_COOP_TASKRUN))
+        choices[count++] = IORING_SETUP_COOP_TASKRUN | IORING_SETUP_SUBMIT_ALL;
     choices[count++] = 0;
     int result = -EINVAL;
     for (; entries >= 64; entries /= 2) {
@@ -117,6 +118,7 @@ int tpc_ring_new(unsigned entries, uint32_t hidden, tpc_ring **out) {
     if (result < 0) goto free_memory;
     result = probe_features(ring);
     if (result < 0) goto exit_queue;
+    ring->beat_fd = -1;
     ring->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (ring->wake_fd < 0) {
         result = -errno;
@@ -145,7 +147,8 @@ free_memory:
 static unsigned flush_entries(struct io_uring *uring) {
     struct io_uring_sq *sq = &uring->sq;
     unsigned tail = *sq->ktail;
-    for (; sq->sqe_head != sq->sqe_tail; sq->sqe_head++, tail++) sq->array[tail & sq->ring_mask] = sq->sqe_head & sq->ring_mask;
+    for (; sq->sqe_head != sq->sqe_tail; sq->sqe_head++, tail++)
+        sq->array[tail & sq->ring_mask] = sq->sqe_head & sq->ring_mask;
     io_uring_smp_store_release(sq->ktail, tail);
     return tail - io_uring_smp_load_acquire(sq->khead);
 }
@@ -219,7 +222,7 @@ int tpc_ring_handle(tpc_ring *ring, enum tpc_kind kind, tpc_completion_handler h
     return 0;
 }
 
-int tpc_ring_add_turn_hook(tpc_ring *ring, enum tpc_turn_place place, tpc_turn_hook hook, void *context) {
+int tpc_ring_add_turn_hook(tpc_ring *ring, enum tpc_turn_order place, tpc_turn_hook hook, void *context) {
     if (ring->hooks_count == TPC_TURN_HOOKS_MAX) return -ENOSPC;
     unsigned at = place == TPC_TURN_FIRST ? 0 : ring->hooks_count;
     memmove(&ring->hooks[at + 1], &ring->hooks[at], (ring->hooks_count - at) * sizeof ring->hooks[0]);
@@ -271,6 +274,7 @@ struct io_uring *tpc_ring_raw(tpc_ring *ring) { return &ring->uring; }
 bool tpc_ring_is_serving(const tpc_ring *ring) { return ring->serving; }
 
 int64_t tpc_ring_now_ns(tpc_ring *ring) { return ring->now_ns; }
+int64_t tpc_ring_instant_ns(const tpc_ring *ring) { return tpc_stall_since(ring) ? tpc_monotonic_ns() : ring->now_ns; }
 bool tpc_ring_has(const tpc_ring *ring, enum tpc_feature feature) { return (ring->features >> feature) & 1u; }
 uint32_t tpc_ring_features(const tpc_ring *ring) { return ring->features; }
 uint32_t tpc_ring_hidden(const tpc_ring *ring) { return ring->hidden; }
@@ -324,6 +328,4 @@ int tpc_ring_close(tpc_ring *ring, int64_t timeout_ns) {
     return 0;
 }
 
-int tpc_ring_hold_file(tpc_ring *ring, int descriptor) {
-    return io_uring_register_files(&ring->uring, &descriptor, 1);
-}
+int tpc_ring_hold_file(tpc_ring *ring, int descriptor) { return io_uring_register_files(&ring->uring, &descriptor, 1); }

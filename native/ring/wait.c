@@ -80,7 +80,8 @@ static int deliver(tpc_ring *ring, tpc_event *events, unsigned events_max) {
 /* Waits in the kernel until `until_ns`, or not at all when something is there already. A call that also submitted says how
  * much, and not that a signal or the time-out ended its wait: ended too early and with nothing, it was a signal. */
 static int submit_and_wait(tpc_ring *ring, int64_t until_ns, int64_t *waited_ns) {
-    bool waits = tpc_ring_events_pending(ring) == 0 && !ring->woken && until_ns > ring->now_ns && io_uring_cq_ready(&ring->uring) == 0;
+    bool waits = tpc_ring_events_pending(ring) == 0 && !ring->woken && until_ns > ring->now_ns &&
+                 io_uring_cq_ready(&ring->uring) == 0;
     bool ends = until_ns != INT64_MAX;
     if (waits && ends && !tpc_ring_has(ring, TPC_FEATURE_EXT_ARG)) arm_timer(ring, until_ns);
     int result = tpc_ring_enter(ring, waits, ends ? until_ns - ring->now_ns : -1);
@@ -143,6 +144,7 @@ static int turn(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event
 int tpc_ring_wait(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event *events, unsigned events_max) {
     ring->statistics.turns++;
     ring->now_ns = tpc_monotonic_ns();
+    tpc_beat(ring, ring->now_ns);
     tpc_stall_enter(ring, ring->now_ns);
     int result = turn(ring, timeout_ns, work_max, events, events_max);
     tpc_stall_leave(ring);
@@ -153,6 +155,7 @@ int tpc_ring_serve(tpc_ring *ring, int64_t after_ns) {
     int64_t now = tpc_monotonic_ns();
     if (now - tpc_stall_since(ring) < after_ns) return 0;
     ring->now_ns = now;
+    tpc_beat(ring, now);
     tpc_stall_enter(ring, now);
     ring->statistics.serves++;
     ring->serving = true;

@@ -16,7 +16,19 @@
 #include "bytes.h"
 #include "journal_format.h"
 
-enum target { PRODUCE = 0, FETCH = 1, HEADER = 2, BATCH = 3, LOG = 4, JOURNAL = 5, COLUMNS = 6, TARGETS = 7 };
+enum target {
+    PRODUCE = 0,
+    FETCH = 1,
+    HEADER = 2,
+    BATCH = 3,
+    LOG = 4,
+    JOURNAL = 5,
+    COLUMNS = 6,
+    LINK = 7,
+    PRODUCE_ANSWER = 8,
+    FETCH_ANSWER = 9,
+    TARGETS = 10
+};
 enum { CASES_MAX = 4096, ROOM = 8 };
 
 typedef struct {
@@ -59,7 +71,8 @@ static int run_produce(const input *in) {
     int result = tpc_produce_decode(in->bytes, in->size + lie, in->version, &request, parts, ROOM);
     require(result == 0 || result == -EBADMSG || result == -E2BIG || result == -EPROTONOSUPPORT, "produce result");
     if (result) return result;
-    require(peeked || (first.records == parts[0].records && first.records_bytes == parts[0].records_bytes), "peeked records");
+    require(peeked || (first.records == parts[0].records && first.records_bytes == parts[0].records_bytes),
+            "peeked records");
     require(peeked || first.partition == parts[0].partition, "peeked partition");
     touch(request.transactional_id, request.transactional_id_bytes);
     for (int i = 0; i < request.parts_count; i++) {
@@ -106,8 +119,12 @@ static void run_stamps(const input *in) {
 
 static int run_batch(const input *in) {
     const tpc_batch_limits limits = {
-        .now_ms = 1700000001000, .timestamp_before_ms_max = INT64_MAX, .timestamp_after_ms_max = 3600000,
-        .batch_bytes_max = 1 << 20, .produce_version = in->version, .compacted = in->version & 1,
+        .now_ms = 1700000001000,
+        .timestamp_before_ms_max = INT64_MAX,
+        .timestamp_after_ms_max = 3600000,
+        .batch_bytes_max = 1 << 20,
+        .produce_version = in->version,
+        .compacted = in->version & 1,
     };
     tpc_batch_report report;
     int code = tpc_batch_validate(in->bytes, in->size + lie, &limits, &report);
@@ -163,8 +180,10 @@ enum { ROWS = 16, ITEMS = 12, COLUMN_BYTES = 512 };
 
 /* Every buffer is a heap block of exactly the size that is told. */
 static void binary_make(tpc_binary_builder *column, int64_t room) {
-    *column = (tpc_binary_builder){.data = malloc(COLUMN_BYTES), .offsets = malloc(4 * (size_t)(room + 1)),
-                                   .valid = calloc(1, (size_t)(room + 7) / 8), .data_capacity = COLUMN_BYTES};
+    *column = (tpc_binary_builder){.data = malloc(COLUMN_BYTES),
+                                   .offsets = malloc(4 * (size_t)(room + 1)),
+                                   .valid = calloc(1, (size_t)(room + 7) / 8),
+                                   .data_capacity = COLUMN_BYTES};
     column->offsets[0] = 0;
 }
 
@@ -226,8 +245,10 @@ static void columns_there_and_back(tpc_columns *columns) {
     require_column(&columns->header_value, columns->headers_count);
     require(columns->header_offsets[count] == columns->headers_count, "all headers belong to rows");
     for (int32_t i = 0; i < count; i++) rows[i] = i;
-    tpc_records_input written = {.key = input_of(&columns->key), .value = input_of(&columns->value),
-                                 .timestamps_ms = columns->timestamps_us, .header_offsets = columns->header_offsets,
+    tpc_records_input written = {.key = input_of(&columns->key),
+                                 .value = input_of(&columns->value),
+                                 .timestamps_ms = columns->timestamps_us,
+                                 .header_offsets = columns->header_offsets,
                                  .header_name = input_of(&columns->header_name),
                                  .header_value = input_of(&columns->header_value)};
     tpc_records_partitions(&written.key, count, 7, partitions);
@@ -254,17 +275,19 @@ static void columns_there_and_back(tpc_columns *columns) {
 static int columns_caller(tpc_columns *columns, const input *in, tpc_columns_walk *walk) {
     tpc_batch_header header;
     const uint8_t *at = in->bytes + walk->position;
-    require(tpc_batch_header_read(at, in->size - (size_t)walk->position, &header) == 0, "the caller gets a whole batch");
-    int result = tpc_columns_append(columns, &header, at + TPC_BATCH_HEADER_BYTES,
-                                    (size_t)header.batch_bytes - TPC_BATCH_HEADER_BYTES, walk->first_offset,
-                                    walk->end_offset);
+    require(tpc_batch_header_read(at, in->size - (size_t)walk->position, &header) == 0,
+            "the caller gets a whole batch");
+    int result =
+        tpc_columns_append(columns, &header, at + TPC_BATCH_HEADER_BYTES,
+                           (size_t)header.batch_bytes - TPC_BATCH_HEADER_BYTES, walk->first_offset, walk->end_offset);
     require(result == 0 || result == -ENOSPC || result == -EBADMSG, "result of a batch");
     walk->position += header.batch_bytes;
     return result == 0;
 }
 
 static int run_columns(const input *in) {
-    tpc_columns_walk walk = {.first_offset = in->version & 1 ? 103 : 0, .end_offset = in->version & 2 ? 140 : INT64_MAX};
+    tpc_columns_walk walk = {.first_offset = in->version & 1 ? 103 : 0,
+                             .end_offset = in->version & 2 ? 140 : INT64_MAX};
     tpc_columns columns;
     columns_make(&columns);
     for (int going = 1; going;) {
@@ -273,7 +296,8 @@ static int run_columns(const input *in) {
         require(walk.position >= before && (size_t)walk.position <= in->size, "the walk goes on");
         require(columns.rows_count >= rows && columns.rows_count <= ROWS, "rows in their room");
         for (int64_t i = 0; i < columns.rows_count; i++)
-            require(columns.offsets[i] >= walk.first_offset && columns.offsets[i] < walk.end_offset, "rows of the range");
+            require(columns.offsets[i] >= walk.first_offset && columns.offsets[i] < walk.end_offset,
+                    "rows of the range");
         if (walk.stop == TPC_COLUMNS_FULL && columns.rows_count)
             columns_there_and_back(&columns);
         else
@@ -284,9 +308,43 @@ static int run_columns(const input *in) {
     return walk.stop == TPC_COLUMNS_END ? 0 : 1;
 }
 
+static int run_link(const input *in) {
+    tpc_link_frame frame;
+    int result = tpc_link_frame_decode(in->bytes, in->size + lie, &frame);
+    require(result == 0 || result == -EBADMSG || result == -EPROTONOSUPPORT, "link result");
+    if (result) return result;
+    touch(frame.payload, frame.payload_bytes);
+    uint8_t written[4 + TPC_LINK_HEADER_BYTES];
+    tpc_link_frame_header(&frame, written);
+    require(memcmp(written + 4, in->bytes, TPC_LINK_HEADER_BYTES) == 0, "a header as it was");
+    return 0;
+}
+
+/* What is told of the partitions lies behind one another, inside of the answer. */
+static int run_answer(const input *in) {
+    bool is_fetch = in->target == FETCH_ANSWER;
+    tpc_answer_entry entries[ROOM];
+    int32_t found = (is_fetch ? tpc_fetch_answer_entries : tpc_produce_answer_entries)(in->version, in->bytes,
+                                                                                       in->size + lie, entries, ROOM);
+    require(found >= 0 || found == -EBADMSG || found == -EPROTONOSUPPORT, "answer result");
+    if (found < 0) return found;
+    uint32_t end = 0;
+    for (int32_t i = 0; i < found; i++) {
+        require(entries[i].begin >= end && entries[i].end > entries[i].begin, "entries in their order");
+        end = entries[i].end;
+        require(end <= in->size, "entries inside of the answer");
+        if (is_fetch)
+            require(entries[i].records_begin > entries[i].begin && entries[i].records_bytes >= 0 &&
+                        entries[i].records_begin + (uint32_t)entries[i].records_bytes <= end,
+                    "records inside of their entry");
+    }
+    return 0;
+}
+
 static void run(const input *in) {
-    static int (*const runners[TARGETS])(const input *) = {run_produce, run_fetch,   run_header, run_batch,
-                                                           run_log,     run_journal, run_columns};
+    static int (*const runners[TARGETS])(const input *) = {run_produce, run_fetch,   run_header,  run_batch,
+                                                           run_log,     run_journal, run_columns, run_link,
+                                                           run_answer,  run_answer};
     input exact = *in;
     uint8_t *copy = malloc(in->size);
     if (in->size) memcpy(copy, in->bytes, in->size);
@@ -303,10 +361,18 @@ static void mutate(uint8_t *bytes, uint32_t *size, uint32_t capacity) {
     for (uint64_t times = 1 + next_random() % 4; times > 0 && *size > 0; times--) {
         uint32_t at = (uint32_t)(next_random() % *size);
         switch (next_random() % 6) {
-        case 0: bytes[at] ^= (uint8_t)(1u << next_random() % 8); break;
-        case 1: bytes[at] = interesting[next_random() % sizeof interesting]; break;
-        case 2: memset(bytes + at, next_random() & 1 ? 0xff : 0x00, (*size - at) < 4 ? *size - at : 4); break;
-        case 3: *size = at; break;
+        case 0:
+            bytes[at] ^= (uint8_t)(1u << next_random() % 8);
+            break;
+        case 1:
+            bytes[at] = interesting[next_random() % sizeof interesting];
+            break;
+        case 2:
+            memset(bytes + at, next_random() & 1 ? 0xff : 0x00, (*size - at) < 4 ? *size - at : 4);
+            break;
+        case 3:
+            *size = at;
+            break;
         case 4:
             if (*size < capacity) {
                 memmove(bytes + at + 1, bytes + at, *size - at);
@@ -332,6 +398,11 @@ static void seal_again(const input *in) {
         tpc_batch_seal(bytes, in->size);
     }
     if (in->target == JOURNAL) tpc_journal_commit_seal(bytes, in->size);
+    if ((in->target == PRODUCE_ANSWER || in->target == FETCH_ANSWER) && in->size >= 4) {
+        uint32_t length = __builtin_bswap32(in->size - 4);
+        memcpy(bytes, &length, 4);
+    }
+    if (in->target == LINK && in->size > 0) bytes[0] = TPC_LINK_VERSION;
 }
 
 static int read_corpus(const char *path, input *cases) {

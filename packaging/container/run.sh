@@ -6,7 +6,8 @@
 # ENGINE=podman takes podman. Core i answers on port 9092+i, so as many ports are published as there are cores.
 set -euo pipefail
 host=${1:?usage: $0 ADVERTISED_HOST [CORES] [serve options...]}
-cores=${2:-2}
+cpus=$(nproc)
+cores=${2:-$((cpus < 2 ? cpus : 2))}   # more than there are CPUs needs --oversubscribe as well
 shift $(($# < 2 ? $# : 2))
 ports=9092
 [ "$cores" -eq 1 ] || ports=9092-$((9092 + cores - 1))   # Podman refuses a range of one

@@ -28,8 +28,8 @@ def a_round(requests_per_s: float, p50_us: int) -> Round:
 
 
 def some_results() -> Results:
-    ours = Cell("2", "tpc durable", is_durable=True, rounds=[a_round(rate, 100) for rate in (70.0, 60.0, 90.0)])
-    bare = Cell("2", "bare durable", is_durable=True, rounds=[a_round(rate, 80) for rate in (100.0, 90.0, 110.0)])
+    ours = Cell("connections", "tpc durable", is_durable=True, rounds=[a_round(x, 100) for x in (70.0, 60.0, 90.0)])
+    bare = Cell("connections", "bare durable", is_durable=True, rounds=[a_round(x, 80) for x in (100.0, 90.0, 110.0)])
     return Results({"commit": "abc"}, {"rounds": 3, "note": "Busy."}, cells=[ours, bare], skipped={"nats": "no Go"})
 
 
@@ -40,7 +40,7 @@ def test_a_spread_is_the_median_between_the_extremes() -> None:
 def test_the_report_shows_medians_ratios_and_what_is_missing() -> None:
     report = render(some_results())
     assert "| tpc durable | yes | 70.0 (60.0-90.0) |" in report
-    assert "| 2 | tpc durable: requests/s | 0.70 | ≥ 0.65 x bare durable | met |" in report
+    assert "| connections | tpc durable: requests/s | 0.70 | ≥ 0.65 x bare durable | met |" in report
     assert f"## Bars: 1 met, 0 MISSED, {len(BARS) - 1} not measured" in report
     assert "not measured: nats: no Go" in report
     assert "**Busy.**" in report
@@ -73,8 +73,8 @@ def test_an_absolute_bar_needs_no_peer() -> None:
     results = some_results()
     recovered = a_round(0.0, 1)
     recovered.extra = {"serving_s": 1.2}
-    results.cells.append(Cell("9", "tpc durable", is_durable=True, rounds=[recovered]))
-    assert "| 9 | tpc durable: seconds until it serves | 1.20 | ≤ 1.5 | met |" in render(results)
+    results.cells.append(Cell("recovery", "tpc durable", is_durable=True, rounds=[recovered]))
+    assert "| recovery | tpc durable: seconds until it serves | 1.20 | ≤ 1.5 | met |" in render(results)
     recovered.extra = {"serving_s": 1.6}
     assert "| 1.60 | ≤ 1.5 | MISSED |" in render(results)
 
@@ -107,4 +107,4 @@ def test_every_bar_can_be_measured_and_the_brief_selection_has_it() -> None:
     by_key = {workload.key: workload for workload in WORKLOADS}
     for bar in BARS:
         for key, peer in ((bar.workload, bar.peer), (bar.other_workload or bar.workload, bar.other)):
-            assert not peer or by_key[key].suits(peer, only_brief=True), f"({key}) {peer}: {bar.what}"
+            assert not peer or by_key[key].suits(peer, only_brief=True), f"{key}: {peer}: {bar.what}"

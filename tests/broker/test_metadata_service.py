@@ -37,10 +37,10 @@ class Log:
         self.records += [record for one in read_batches(batch) for record in one.records()]
 
 
-def test_nothing_is_decided_before_the_whole_log_is_loaded() -> None:
+async def test_nothing_is_decided_before_the_whole_log_is_loaded() -> None:
     """Another core may ask for producer ids while core 0 still reads: what the log says was given out stays so."""
     log = Log([ProducerIdsReserved(CORE, 1000 * number, 1000) for number in range(3)])
-    view = ClusterView(NodeId(0), 1, "localhost", 9092, None)
+    view = ClusterView(NodeId(0), 1, (), None)
     seen: list[int] = []
 
     async def apply(_before: ClusterImage, after: ClusterImage) -> None:
@@ -50,17 +50,14 @@ def test_nothing_is_decided_before_the_whole_log_is_loaded() -> None:
         seen.append(image.next_producer_id)
         return [], None
 
-    async def main() -> None:
-        service = MetadataService(CORE, view, SimpleNamespace(serve=lambda *_: None), apply)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(service.load, log)
-            nursery.start_soon(service.change, decide)
-            await trio.testing.wait_all_tasks_blocked()
-            assert seen == []
-            log.may_be_read.set()
-            await trio.testing.wait_all_tasks_blocked()
-            assert seen == []
-            await service.apply_loaded()
-
-    trio.run(main)
+    service = MetadataService(CORE, view, SimpleNamespace(serve=lambda *_: None), apply)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.load, log)
+        nursery.start_soon(service.change, decide)
+        await trio.testing.wait_all_tasks_blocked()
+        assert seen == []
+        log.may_be_read.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert seen == []
+        await service.apply_loaded()
     assert seen == [3000]

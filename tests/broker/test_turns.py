@@ -9,9 +9,9 @@ import trio
 from tests.support.plane_bench import records_of
 from tpc_broker import limits
 from tpc_broker.bench import storage_shapes
-from tpc_broker.broker import core_storage
 from tpc_broker.runtime.assembly import open_assembly
 from tpc_broker.runtime.trio_ring import run
+from tpc_broker.storage import write_behind
 
 APPENDED_BYTES = 16 * limits.MIB
 AT_ONCE = 64
@@ -24,11 +24,11 @@ class Steps(trio.abc.Instrument):
         self.counts: Counter[str] = Counter()
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.counts[task.name.rpartition(".")[2]] += 1
+        self.counts[".".join(task.name.split(".")[-2:])] += 1
 
 
 def test_writing_behind_takes_a_bounded_number_of_steps_for_each_mebibyte(tmp_path, monkeypatch):
-    monkeypatch.setattr(core_storage, "WRITE_BEHIND_LOOK_S", 3600)
+    monkeypatch.setattr(write_behind, "LOOK_S", 3600)
     for folder in ("journals", "topics"):
         (tmp_path / folder).mkdir()
     steps, batch = Steps(), records_of(1, value=bytes(1024))
@@ -54,7 +54,7 @@ def test_writing_behind_takes_a_bounded_number_of_steps_for_each_mebibyte(tmp_pa
                 nursery.cancel_scope.cancel()
 
     run(main)
-    rounds_max = APPENDED_BYTES // core_storage.WRITE_BEHIND_BYTES_MIN + 1
-    wrote = steps.counts["_write_behind_now_and_then"] + steps.counts["_write_behind_one"]
+    rounds_max = APPENDED_BYTES // write_behind.BYTES_MIN + 1
+    wrote = steps.counts["WriteBehindWriter.run"] + steps.counts["WriteBehindWriter._write_in_turn"]
     assert 0 < wrote <= rounds_max * STEPS_PER_ROUND_MAX, steps.counts
-    assert steps.counts["_make_room_when_low"] <= APPENDED_BYTES // limits.MIB, steps.counts
+    assert steps.counts["SegmentSpace.make_when_low"] <= APPENDED_BYTES // limits.MIB, steps.counts

@@ -29,8 +29,8 @@ BASE_MS = int(time.time()) * 1000 - 600_000
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    peer = TpcBroker(tmp_path_factory.mktemp("broker"), cores_count=2)
+def broker(module_tmp_path):
+    peer = TpcBroker(module_tmp_path / "broker", cores_count=2)
     peer.start()
     yield peer
     peer.stop()
@@ -92,6 +92,16 @@ def test_offsets_by_time(cluster, topic):
     for time_ms, offset in ((0, 0), (BASE_MS + 3, 3), (BASE_MS + 500, 10), (BASE_MS + 1009, 19), (BASE_MS + 1010, -1)):
         assert cluster.list_offsets({where: time_ms}) == {where: offset}
     assert cluster.list_offsets({where: requests.EARLIEST}) == {where: 0}
+
+
+def test_how_large_partitions_are(cluster, topic):
+    producer, [first, second, _empty] = Producer(cluster), cluster.partitions(topic)
+    producer.send({first: part([bytes(1000)] * 20), second: part([b"x"])})
+    sizes = cluster.partition_bytes(cluster.partitions(topic))
+    assert len(sizes) == 3
+    assert 20_000 < sizes[first] < 30_000
+    assert 0 < sizes[second] < 1000
+    assert cluster.partition_bytes([]) == {}
 
 
 def test_a_restarted_broker_goes_on_where_it_was(broker, cluster, topic):

@@ -46,8 +46,8 @@ class SecureKafka(KafkaPeer):
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory, certificates):
-    peer = SecureKafka(tmp_path_factory.mktemp("kafka"))
+def kafka(module_tmp_path, certificates):
+    peer = SecureKafka(module_tmp_path / "kafka")
     peer.certificates, peer.first_secure_port = certificates, free_port_range(2)
     try:
         peer.start()

@@ -4,6 +4,7 @@ import pytest
 
 from tests.coordinator.scenario import Scenario
 from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit
+from tpc_broker.coordinator.records import Record
 from tpc_broker.error_codes import ErrorCode
 
 DAY = 24 * 60 * 60 * 1000
@@ -252,6 +253,21 @@ def test_a_snapshot_is_the_whole_state_and_shorter_than_its_history():
     assert (s.machine.describe_group("g"), s.offset(group="h"), s.machine.list_groups()) == before
 
 
+def test_a_snapshot_carries_what_later_releases_wrote_as_it_is():
+    """Consumer groups of KIP-848 and share groups have keys of other types, in the same log."""
+    s = Scenario()
+    s.commit(group="h", offset=7)
+    kept, replaced, removed = b"\x00\x03later", b"\x00\x05later", b"\x00\x0bgone"
+    for key, value in ((kept, b"\x00\x63 as it is"), (replaced, b"old"), (removed, b"x"), (replaced, b"new"),
+                       (removed, None)):  # fmt: skip
+        s.log.append(Record(key, value))
+    for _ in range(2):
+        s.start()
+        s.log = s.machine.snapshot()
+        assert [(one.key, one.value) for one in s.log[1:]] == [(kept, b"\x00\x63 as it is"), (replaced, b"new")]
+        assert s.offset(group="h") == 7
+
+
 def test_a_snapshot_while_a_write_is_under_way_is_a_bug_of_the_driver():
     s = Scenario()
     s.hold = True
@@ -268,3 +284,38 @@ def test_statistics_count():
     assert statistics.groups_by_state == (("Empty", 1), ("Stable", 1))
     assert (statistics.members_count, statistics.offsets_count, statistics.writes_pending) == (2, 1, 0)
     assert statistics.next_deadline_ms == s.machine.next_deadline_ms()
+
+
+def of_later_release(record):
+    return Record(record.key, (5).to_bytes(2, "big") + b"whatever comes")
+
+
+def test_an_offset_of_a_later_release_is_kept_and_refused_until_it_is_committed_anew():
+    s = Scenario()
+    s.commit(topic="t")
+    s.commit(topic="u")
+    later = of_later_release(s.log[0])
+    s.log.append(later)
+    s.start()
+    assert {o.topic: (o.offset, o.error_code) for o in s.machine.offset_fetch("g", None).offsets} == {
+        "u": (5, ErrorCode.NONE), "t": (-1, ErrorCode.UNKNOWN_SERVER_ERROR),
+    }  # fmt: skip
+    s.log = s.machine.snapshot()
+    assert later in s.log
+    s.start()
+    s.commit(topic="t")
+    assert s.offset("t") == 5
+    assert later not in s.machine.snapshot()
+
+
+def test_a_group_of_a_later_release_is_kept_until_it_is_written_anew():
+    s = Scenario()
+    s.stable("a")
+    later = of_later_release(next(record for record in s.log if record.key[:2] == b"\0\2"))
+    s.log.append(later)
+    s.start()
+    s.log = s.machine.snapshot()
+    assert later in s.log
+    s.start()
+    s.stable("b")
+    assert later not in s.machine.snapshot()

@@ -2,7 +2,8 @@
 
 The model, on the strict side of what file systems promise:
 
-* a write is durable once it completed with RWF_DSYNC, or once a flush of its file completed that was asked for later;
+* a write is durable once it completed with RWF_DSYNC, or once a flush of its file completed that was asked for when
+  the write was over (a linked flush is asked for at the end of its write);
 * until then each of its 512-byte sectors may be on the disk or not, in any order with other such writes;
 * changes of length are durable after a flush of the file; before, each may be there or not;
 * a name made, moved or removed in a folder is durable once a flush of that folder completed; before, some first part of
@@ -32,6 +33,7 @@ MARK = 21
 """A note of the recorded program: its text lies where the path would."""
 DSYNC = 1
 DIRECT = 2
+LINKED = 8
 
 
 class DiskRecord(NamedTuple):
@@ -214,7 +216,9 @@ class Replayer:
             files, names = [], {folder: len(self._pending_names.get(folder, []))}
         else:
             files = [self._file(record.inode)]
-        covered = [(file, change) for file in files for change in file.pending]
+        covered = [(file, change) for file in files for change in file.pending if change.completed]
+        if record.flags & LINKED:
+            covered += [(file, file.pending[-1]) for file in files]
         self._open[record.token] = (record, covered, names)
 
     def _completed(self, record: DiskRecord) -> None:

@@ -132,7 +132,7 @@ class PartitionClient:
         return found
 
 
-def wait_until(condition: Callable[[], bool], what: str, deadline_seconds: float = 30) -> None:
+def wait_until(condition: Callable[[], bool], what: str, deadline_seconds: float = 90) -> None:
     give_up_at = time.monotonic() + deadline_seconds
     while not condition():
         assert time.monotonic() < give_up_at, f"not within {deadline_seconds} s: {what}"

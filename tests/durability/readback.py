@@ -15,7 +15,7 @@ from tests.durability.ledger import Identity, Ledger, Moment, Partition
 from tests.durability.workload import client_settings, describe, found_progress
 
 
-def when_led(ask: Callable[[], Any], deadline_seconds: float = 20) -> Any:
+def when_led(ask: Callable[[], Any], deadline_seconds: float = 60) -> Any:
     """The answer of `ask`, repeated while a broker that has just started refuses it with a retriable error."""
     give_up_at = time.monotonic() + deadline_seconds
     while True:
@@ -30,6 +30,7 @@ def when_led(ask: Callable[[], Any], deadline_seconds: float = 20) -> Any:
 
 
 _STARTING = {
+    KafkaError._TIMED_OUT,  # one request of the client's; the deadline here is longer
     KafkaError._UNKNOWN_PARTITION,  # what librdkafka makes of a partition that has no leader yet
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,

@@ -17,7 +17,6 @@ PARTITION is the topic id. A mutant is a fault built in on purpose, which the cr
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import sys
@@ -27,12 +26,10 @@ from pathlib import Path
 
 import trio
 
-from tests.broker.plain_disk import make_folders_one_by_one
-from tests.durability.crash_images import DIRECT, DSYNC, FLUSH_ALL, MARK
+from tests.durability.crash_images import FLUSH_ALL, MARK
 from tests.log.log_batches import batch
+from tests.storage.plain_disk import make_folders_one_by_one
 from tpc_broker._ring import ffi, lib
-from tpc_broker.broker import core_storage, placements, storage, storage_checkpoint, storage_segments
-from tpc_broker.broker.core_storage import JournalledStorage
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log import journal
 from tpc_broker.metadata.settings import load_settings
@@ -41,19 +38,28 @@ from tpc_broker.runtime import assembly
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.options import CoreOptions
 from tpc_broker.runtime.trio_ring import run as run_on_ring
+from tpc_broker.storage import (
+    checkpoint,
+    in_place_windows,
+    journalled_storage,
+    partition_storage,
+    segments,
+    write_behind,
+)
+from tpc_broker.storage.journalled_storage import JournalledStorage
 
 JOURNAL_BYTES = 512 * 1024
-WRITE_DIRECT = storage_segments.SegmentFolder.write_direct
+WRITE_DIRECT = segments.SegmentFolder.write_direct
 PARTITIONS = 4
 APPENDS = 520
 SEGMENT_BYTES = 300_000
 DIRECT_BYTES_MIN = 4096
 """Many runs are long enough for a direct write, and many are not."""
-STRAIGHT_BYTES_MIN = 8192
-"""A batch of the two largest kinds is written once where its partition has a placement."""
+IN_PLACE_BYTES_MIN = 8192
+"""A batch of the two largest kinds is written in place where its partition has an in-place window."""
 MUTANTS = [
     "none", "no dsync", "early acknowledgement", "no directory sync", "checkpoint before data", "direct is durable",
-    "straight without dsync", "straight too early",
+    "in-place without dsync", "in-place too early",
 ]  # fmt: skip
 
 
@@ -62,12 +68,14 @@ def mark(*words: object) -> None:
 
 
 class RecordingDisk(RingDisk):
-    """The disk port on the ring, recorded. Results other than success end the program, so they need no record."""
+    """The disk port on the ring, which records by itself what goes through the ring, and what makes and moves names.
+
+    Here is the rest. Results other than success end the program, so they need no record. Nothing may be recorded twice:
+    the later record of a write would count as another one, which no flush has covered yet.
+    """
 
     async def open(self, path, flags, mode=0o644):
         fd = await super().open(path, flags, mode)
-        if flags & os.O_CREAT:
-            lib.tpc_disk_record_range(lib.TPC_DISK_RECORD_CREATE, fd, 0, 0)
         if flags & os.O_TRUNC:
             self._done(lib.tpc_disk_record_range(lib.TPC_DISK_RECORD_TRUNCATE, fd, 0, 0))
         return fd
@@ -75,25 +83,6 @@ class RecordingDisk(RingDisk):
     @staticmethod
     def _done(token):
         lib.tpc_disk_record_completed(token, 0)
-
-    async def write_at(self, fd, data, position):
-        flags = DIRECT if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT else 0
-        await self._recorded_write(fd, data, position, flags, super().write_at)
-
-    async def durable_write(self, fd, data, position):
-        await self._recorded_write(fd, data, position, DSYNC, super().durable_write)
-
-    async def _recorded_write(self, fd, data, position, flags, write):
-        view = memoryview(data).cast("B")
-        token = lib.tpc_disk_record_write(fd, ffi.from_buffer(view), len(view), position, flags)
-        await write(fd, data, position)
-        self._done(token)
-
-    async def writev(self, fd, buffers, position):
-        data = b"".join(bytes(buffer) for buffer in buffers)
-        token = lib.tpc_disk_record_write(fd, data, len(data), position, 0)
-        await super().writev(fd, buffers, position)
-        self._done(token)
 
     async def write_many(self, writes):
         tokens = [
@@ -105,48 +94,8 @@ class RecordingDisk(RingDisk):
             self._done(token)
         return outcomes
 
-    async def fdatasync(self, fd):
-        token = lib.tpc_disk_record_flush(fd, lib.TPC_DISK_RECORD_DATA_ONLY)
-        await super().fdatasync(fd)
-        self._done(token)
-
-    async def fallocate(self, fd, position, length, *, keep_size):
-        await super().fallocate(fd, position, length, keep_size=keep_size)
-        if not keep_size:
-            self._done(lib.tpc_disk_record_range(lib.TPC_DISK_RECORD_ALLOCATE, fd, position, length))
-
-    async def truncate(self, fd, length):
-        token = lib.tpc_disk_record_range(lib.TPC_DISK_RECORD_TRUNCATE, fd, length, 0)
-        await super().truncate(fd, length)
-        self._done(token)
-
-    async def unlink(self, path):
-        lib.tpc_disk_record_name(lib.TPC_DISK_RECORD_UNLINK, os.fsencode(path), ffi.NULL)
-        await super().unlink(path)
-
-    async def rmdir(self, path):
-        lib.tpc_disk_record_name(lib.TPC_DISK_RECORD_UNLINK, os.fsencode(path), ffi.NULL)
-        await super().rmdir(path)
-
-    async def rename(self, source, target):
-        lib.tpc_disk_record_name(lib.TPC_DISK_RECORD_RENAME, os.fsencode(source), os.fsencode(target))
-        await super().rename(source, target)
-
-    async def mkdir(self, path):
-        await super().mkdir(path)
-        lib.tpc_disk_record_name(lib.TPC_DISK_RECORD_CREATE, os.fsencode(path), ffi.NULL)
-
     async def make_folders(self, paths, name, content):
         return await make_folders_one_by_one(self, paths, name, content)
-
-    async def fsync_directory(self, path):
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            token = lib.tpc_disk_record_flush(fd, 0)
-        finally:
-            os.close(fd)
-        await super().fsync_directory(path)
-        self._done(token)
 
     async def syncfs(self, fd):
         token = lib.tpc_disk_record_name(FLUSH_ALL, b"", ffi.NULL)
@@ -277,8 +226,8 @@ async def _record(options: CoreOptions, seed: int, mutant: str) -> None:
     async with assembly.open_assembly(options) as core:
         faults = {
             "no dsync": lib.TPC_MUTANT_NO_DSYNC, "early acknowledgement": lib.TPC_MUTANT_EARLY_ACKNOWLEDGE,
-            "straight without dsync": lib.TPC_MUTANT_STRAIGHT_NO_DSYNC,
-            "straight too early": lib.TPC_MUTANT_STRAIGHT_EARLY,
+            "in-place without dsync": lib.TPC_MUTANT_IN_PLACE_NO_DSYNC,
+            "in-place too early": lib.TPC_MUTANT_IN_PLACE_EARLY,
         }  # fmt: skip
         if mutant in faults:
             assert lib.tpc_journal_set_mutants(core.plane._journal, faults[mutant]) == 0, "built without TPC_MUTANTS"
@@ -291,22 +240,22 @@ def main(folder: str, record: str, seed: str, mutant: str, mode: str) -> None:
     assembly.probe_journal_mode = lambda *_: journal.JournalMode[mode]
     journal.JOURNAL_BYTES_MIN = JOURNAL_BYTES
     journal.FILE_SYSTEM_SHARE_MAX = 0.0
-    storage_checkpoint.BALLAST_BYTES = 4096
+    checkpoint.BALLAST_BYTES = 4096
     assembly.RingDisk = NoDirectorySync if mutant == "no directory sync" else RecordingDisk
     if mutant == "checkpoint before data":
-        storage_checkpoint.Checkpointer._capture_and_sync = _capture_without_sync
-    placements.STRAIGHT_BATCH_BYTES_MIN, placements.PLACEMENT_BYTES_MIN = STRAIGHT_BYTES_MIN, 1
-    core_storage.WRITE_BEHIND_INTERVAL_S = 0.01
-    storage.DIRECT_BYTES_MIN = core_storage.WRITE_BEHIND_BYTES_MIN = DIRECT_BYTES_MIN
-    core_storage.FEW_PARTITIONS = 0
+        checkpoint.Checkpointer._capture_and_sync = _capture_without_sync
+    in_place_windows.IN_PLACE_BATCH_BYTES_MIN, in_place_windows.IN_PLACE_BYTES_MIN_OPEN = IN_PLACE_BYTES_MIN, 1
+    write_behind.INTERVAL_S = 0.01
+    partition_storage.DIRECT_BYTES_MIN = write_behind.BYTES_MIN = DIRECT_BYTES_MIN
+    write_behind.FEW_PARTITIONS = journalled_storage.NEW_FOLDERS_FEW = 0
     if mutant == "direct is durable":
-        storage_segments.SegmentFolder.write_direct = _write_direct_and_forget
+        segments.SegmentFolder.write_direct = _write_direct_and_forget
     for name in ("journals", "topics"):
         (Path(folder) / name).mkdir(parents=True)
     assert lib.tpc_recorder_start(record.encode()) == 0
-    nowhere = dict.fromkeys(("listen_fd", "mailbox_fd", "control_fd"), -1)
+    nowhere = dict.fromkeys(("mailbox_fd", "control_fd"), -1)
     options = CoreOptions(
-        core=CoreId(0), cores=1, data=folder, **nowhere, mailbox_names=(), advertised_host="", advertised_port=1,
+        core=CoreId(0), cores=1, data=folder, **nowhere, mailbox_names=(), listeners=(), listen_fds=(),
         cpu=None, settings="", overrides=(), log_style="json", log_level="warning", supervisor_pid=os.getpid(),
     )  # fmt: skip
     run_on_ring(_record, options, int(seed), mutant)

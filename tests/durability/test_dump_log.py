@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.usefixtures("kafk
 
 
 @pytest.fixture(scope="module")
-def partition_folders(tmp_path_factory):
+def partition_folders(module_tmp_path):
     """Folders of a stopped broker, by topic; each topic holds `RECORDS` records in some segments."""
-    broker = new_broker(tmp_path_factory.mktemp("dumped"), 2, {"log.index.interval.bytes": "1000"})
+    broker = new_broker(module_tmp_path / "dumped", 2, {"log.index.interval.bytes": "1000"})
     broker.start()
     try:
         topics = [f"dump-{compression}" for compression in COMPRESSIONS]

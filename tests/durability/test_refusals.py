@@ -36,8 +36,8 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    peer = new_broker(tmp_path_factory.mktemp("refusals"), 2)
+def broker(module_tmp_path):
+    peer = new_broker(module_tmp_path / "refusals", 2)
     peer.start()
     yield peer
     peer.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -41,7 +42,7 @@ def produce(broker, partition, values):
     return failures[0] if failures else None
 
 
-def consume(broker, partition, deadline_seconds=20):
+def consume(broker, partition, deadline_seconds=60):
     """Offsets and values from the beginning to the end; with a new client while one has not heard of the partition."""
     give_up_at = time.monotonic() + deadline_seconds
     while True:
@@ -140,11 +141,15 @@ def test_a_shortened_segment_takes_only_its_partition_offline(broker):
     (one,) = listed["offline"]
     assert (one["partition"], one["log_end_offset"]) == ("events-0", RECORDS)
     assert f"has {size - 10} bytes, {size} were durable" in one["reason"]
-    assert repair(broker, "--partition", "events-0").returncode == 2
+    shown = json.loads(repair(broker, "--partition", "events-0", "--json").stdout)
+    assert (shown["lost"], shown["applied"]) == ([[RECORDS - 1, RECORDS]], False)
+    assert log_file(broker, 0).stat().st_size == size - 10
+    assert "would be lost" in repair(broker, "--partition", "events-0", "--apply").stderr
     assert "not offline" in repair(broker, "--partition", "events-1", "--accept-loss").stderr
     assert "no partition nonsense-3" in repair(broker, "--partition", "nonsense-3", "--accept-loss").stderr
     done = json.loads(repair(broker, "--partition", "events-0", "--accept-loss", "--json").stdout)
-    assert done["log_end_offset"] == RECORDS - 1
+    assert done["log_end_offset"] == RECORDS
+    assert (Path(done["kept"]) / log_file(broker, 0).name).stat().st_size == size - 10
     assert done["lost"] == [[RECORDS - 1, RECORDS]]
     assert repair(broker).stdout == "nothing is offline\n"
 
@@ -153,7 +158,7 @@ def test_a_shortened_segment_takes_only_its_partition_offline(broker):
     assert consume(broker, 1) == [*numbered(0, RECORDS), (RECORDS, b"more")]
     assert produce(broker, 0, [b"new"]) is None
     broker.restart()
-    assert consume(broker, 0) == [*numbered(0, RECORDS - 1), (RECORDS - 1, b"new")]
+    assert consume(broker, 0) == [*numbered(0, RECORDS - 1), (RECORDS, b"new")]
 
 
 def test_a_missing_segment_and_what_the_journal_still_had(broker):
@@ -202,11 +207,46 @@ def test_a_damaged_commit_of_the_journal(broker):
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "accepted that commits" in repair(broker, "--core", "0", "--accept-journal-damage").stdout
     assert "is sound" in repair(broker, "--core", "0", "--accept-journal-damage").stderr
+    if json.loads(repair(broker, "--json").stdout)["offline"]:  # some of it was written behind already
+        assert repair(broker, "--partition", "events-0", "--accept-loss").returncode == 0
     broker.start()
     found = consume(broker, 0)
-    assert found == numbered(0, len(found))
-    assert 0 < len(found) <= 30
+    assert found == numbered(0, RECORDS)[: len(found)]
+    assert len(found) >= 20
     assert produce(broker, 0, [b"new"]) is None
+
+
+@pytest.mark.parametrize("missing", ["0000.journal", "0000.checkpoint"])
+def test_a_missing_journal_or_checkpoint(broker, missing):
+    """What the segments hold is all there is, and it comes back, also what no checkpoint had named."""
+    broker.cores_count = 1
+    broker.restart()
+    create(broker, 1)
+    assert produce(broker, 0, values(0, RECORDS)) is None
+    broker.restart()
+    assert produce(broker, 0, values(RECORDS, 2 * RECORDS)) is None
+    end = log_file(broker, 0).stat().st_size
+    deadline = time.monotonic() + 20
+    while log_file(broker, 0).stat().st_size == end and time.monotonic() < deadline:
+        time.sleep(0.1)
+    broker.kill()
+    (broker.data_folder / "journals" / missing).unlink()
+    refused = run_command(*broker.command()[broker.command().index("serve") :])
+    assert refused.returncode == 2
+    assert "tpc-broker repair" in refused.stderr
+    assert "the journal of core 0 is damaged" in repair(broker).stdout
+    assert "nothing was changed" in repair(broker, "--core", "0").stdout
+    assert repair(broker, "--core", "0", "--accept-journal-damage").returncode == 0
+    offline = {one["partition"] for one in json.loads(repair(broker, "--json").stdout)["offline"]}
+    assert offline == {"events-0", "__cluster_metadata-0"} & offline | {"events-0"}
+    if "__cluster_metadata-0" in offline:
+        assert repair(broker, "--rebuild-metadata", "--apply").returncode == 0
+    assert repair(broker, "--partition", "events-0", "--accept-loss").returncode == 0
+    broker.start()
+    assert consume(broker, 0) == numbered(0, 2 * RECORDS)
+    assert produce(broker, 0, [b"new"]) is None
+    broker.restart()
+    assert consume(broker, 0)[-1] == (2 * RECORDS, b"new")
 
 
 def read_journal(data):
@@ -242,12 +282,62 @@ def test_a_missing_folder_and_a_damaged_sealed_segment(broker):
     assert [one["partition"] for one in listed] == ["events-0", "events-1"]
     empty = json.loads(repair(broker, "--partition", "events-0", "--accept-loss", "--json").stdout)
     assert (empty["log_start_offset"], empty["log_end_offset"]) == (RECORDS, RECORDS)
-    cut = json.loads(repair(broker, "--partition", "events-1", "--accept-loss", "--json").stdout)
-    end = cut["log_end_offset"]
-    assert int(sealed[1].stem) < end < int(sealed[2].stem)
-    assert cut["lost"] == [[end, RECORDS]]
+    done = json.loads(repair(broker, "--partition", "events-1", "--accept-loss", "--json").stdout)
+    lost = int(sealed[2].stem) - 1
+    assert (done["log_start_offset"], done["log_end_offset"]) == (0, RECORDS)
+    assert done["lost"] == [[lost, lost + 1], [int(sealed[-1].stem), RECORDS]]
     broker.start()
     assert produce(broker, 0, [b"new"]) is None
     assert produce(broker, 1, [b"new"]) is None
     assert consume(broker, 0) == [(RECORDS, b"new")]
-    assert consume(broker, 1) == [*enumerate(large[:end]), (end, b"new")]
+    left = [*range(lost), *range(lost + 1, int(sealed[-1].stem))]
+    assert consume(broker, 1) == [*((offset, large[offset]) for offset in left), (RECORDS, b"new")]
+
+
+def test_an_empty_partition_metadata_costs_nothing(broker):
+    filled(broker)
+    broker.start()
+    assert produce(broker, 0, values(RECORDS, RECORDS + 5)) is None
+    broker.kill()
+    metadata = log_file(broker, 0).with_name("partition.metadata")
+    sound = metadata.read_bytes()
+    metadata.write_bytes(b"")
+    broker.start()
+    assert produce(broker, 0, [b"refused"]) is not None
+    assert produce(broker, 1, [b"more"]) is None
+    broker.kill()
+    (listed,) = json.loads(repair(broker, "--json").stdout)["offline"]
+    assert "partition.metadata cannot be read" in listed["reason"]
+    assert "nothing is lost" in repair(broker, "--partition", "events-0").stdout
+    assert metadata.read_bytes() == b""
+    done = json.loads(repair(broker, "--partition", "events-0", "--apply", "--json").stdout)
+    assert (done["log_start_offset"], done["log_end_offset"], done["lost"]) == (0, RECORDS + 5, [])
+    assert metadata.read_bytes() == sound
+    broker.start()
+    assert consume(broker, 0) == numbered(0, RECORDS + 5)
+    assert produce(broker, 0, [b"new"]) is None
+    broker.restart()
+    assert consume(broker, 0)[-1] == (RECORDS + 5, b"new")
+
+
+def test_all_that_is_offline_comes_back_at_once(broker):
+    filled(broker)
+    log_file(broker, 0).with_name("partition.metadata").write_bytes(b"")
+    with log_file(broker, 1).open("r+b") as file:
+        file.truncate(log_file(broker, 1).stat().st_size - 10)
+    assert "--all" in repair(broker).stdout
+    assert "one repair at a time" in repair(broker, "--all", "--partition", "events-0").stderr
+    shown = repair(broker, "--all").stdout
+    assert "nothing was changed; to do it: --all --apply for those of which nothing is lost" in shown
+    assert [one["lost"] for one in json.loads(repair(broker, "--all", "--json").stdout)["partitions"]] == [
+        [], [[RECORDS - 1, RECORDS]],
+    ]  # fmt: skip
+    done = repair(broker, "--all", "--apply").stdout
+    assert f"events-0 is back with records [0, {RECORDS})" in done
+    assert f"events-1 stays offline: offsets [{RECORDS - 1}, {RECORDS}) would be lost" in done
+    done = json.loads(repair(broker, "--all", "--accept-loss", "--json").stdout)
+    assert ([one["label"] for one in done["partitions"]], done["left"]) == (["events-1"], [])
+    assert repair(broker, "--all", "--apply").stdout == "nothing is offline that could be brought back\n"
+    broker.start()
+    assert consume(broker, 0) == numbered(0, RECORDS)
+    assert consume(broker, 1) == numbered(0, RECORDS - 1)

@@ -24,8 +24,8 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    peer = new_broker(tmp_path_factory.mktemp("retention"), 2, OVERRIDES)
+def broker(module_tmp_path):
+    peer = new_broker(module_tmp_path / "retention", 2, OVERRIDES)
     peer.start()
     yield peer
     peer.stop()

@@ -30,9 +30,9 @@ def _new_broker(folder) -> Broker:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory) -> Iterator[Broker]:
+def broker(module_tmp_path) -> Iterator[Broker]:
     """A running broker that the tests of a module share; a test may restart it, and leaves it running."""
-    peer = _new_broker(tmp_path_factory.mktemp("broker"))
+    peer = _new_broker(module_tmp_path / "broker")
     peer.start()
     yield peer
     peer.stop()

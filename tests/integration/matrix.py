@@ -12,7 +12,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 BASE_MS = int(time.time()) * 1000 - 600_000
 """Time stamp of the first record where a test sets them: recent, so that retention leaves them alone."""
 
-DEADLINE_SECONDS = 40.0
+DEADLINE_SECONDS = 120.0
 
 
 def topic_name(request: pytest.FixtureRequest) -> str:

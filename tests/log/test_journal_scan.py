@@ -1,14 +1,17 @@
 """Reading a journal back: the chain, wraps, torn tails, damage; and that the C scan agrees."""
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from tpc_broker.log.journal import (
     BLOCK_BYTES,
+    ENTRY_MAY_SKIP,
     REGION_BLOCK_FIRST,
-    CommitPlace,
+    CommitCursor,
     EntryKind,
+    JournalTooNewError,
     JournalUnreadableError,
     Superblock,
     WantedRun,
@@ -21,7 +24,7 @@ from tpc_broker.log.journal import (
     scan_journal,
 )
 from tpc_broker.model import TopicPartition
-from tpc_broker.native_bytes import ffi, lib
+from tpc_broker.native_bytes import crc32c, ffi, lib
 
 KEY = TopicPartition(uuid.UUID(int=5), 3)
 ID = b"journal of tests"
@@ -34,7 +37,7 @@ class Image:
     def __init__(self, block=REGION_BLOCK_FIRST):
         self.data = bytearray((REGION_BLOCK_FIRST + BLOCKS) * BLOCK_BYTES)
         self.superblock = Superblock(ID, 1, BLOCKS, BLOCKS, block, 10, 77, 0)
-        self.place = CommitPlace(block, 10, 77)
+        self.place = CommitCursor(block, 10, 77)
         self.starts = []
 
     def commit(self, *entries, durable=None, run_id=1):
@@ -45,7 +48,7 @@ class Image:
             block = REGION_BLOCK_FIRST
         self.data[block * BLOCK_BYTES : block * BLOCK_BYTES + len(data)] = data
         self.starts.append(block)
-        self.place = CommitPlace(block + len(data) // BLOCK_BYTES, self.place.sequence + 1, crc)
+        self.place = CommitCursor(block + len(data) // BLOCK_BYTES, self.place.sequence + 1, crc)
 
     def appends(self, count, size=100):
         for _number in range(count):
@@ -148,7 +151,7 @@ def test_what_an_earlier_lap_left_behind_is_no_alarm():
     image = Image()
     image.appends(30)
     image.superblock = image.superblock.next(replay_block=image.starts[20], replay_sequence=30, replay_previous_crc=0)
-    image.place = CommitPlace(image.starts[20], 30, 0)
+    image.place = CommitCursor(image.starts[20], 30, 0)
     image.appends(3)
     found = image.scan()
     assert [(entry.offset, entry.argument) for entry in found.entries] == [(30, 33)]
@@ -177,8 +180,59 @@ def test_superblocks_alternate_and_a_torn_one_leaves_its_predecessor():
         decode_superblock(b"")
 
 
+def version_1(superblock):
+    """As the first releases wrote it: no features, the CRC right behind the fields."""
+    block = bytearray(superblock.encode())
+    block[4:6] = (1).to_bytes(2, "little")
+    fields = bytes(block[:FIELDS_BYTES])
+    return (fields + crc32c(fields).to_bytes(4, "little")).ljust(BLOCK_BYTES, b"\0")
+
+
+def with_crc(block):
+    return block[:-4] + crc32c(bytes(block[:-4])).to_bytes(4, "little")
+
+
+FIELDS_BYTES = 80
+OLD = Superblock(ID, 6, 100, 50, 2, 1, 0, 3)
+
+
+def test_a_superblock_of_version_1_is_read_and_its_successor_is_of_version_2():
+    old = decode_superblock(version_1(OLD))
+    assert old == replace(OLD, features_required=0, features_optional=0)
+    assert old.is_of_version_1
+    assert decode_superblock(old.next().encode()) == OLD.next()
+
+
+@pytest.mark.parametrize("later", [
+    replace(OLD.next(), features_required=1 | 1 << 5 | 1 << 63).encode(),
+    with_crc(OLD.next().encode()[:4] + b"\x03\0" + OLD.next().encode()[6:]),
+], ids=["required features", "version 3"])  # fmt: skip
+def test_what_a_later_release_requires_is_refused_by_name(later):
+    """And the other superblock, which would be readable, is not taken instead."""
+    for blocks in (later + OLD.encode(), OLD.encode() + later):
+        with pytest.raises(JournalTooNewError, match=r"features not known here: bit 5, 63|version 3 with"):
+            choose_superblock(blocks)
+
+
+def test_unknown_optional_features_are_kept():
+    later = replace(OLD, features_optional=1 << 40)
+    assert decode_superblock(later.encode()) == later
+    assert later.next().features_optional == 1 << 40 | OLD.features_optional
+
+
+def test_an_entry_of_an_unknown_kind_is_passed_over_only_where_it_says_so():
+    image = Image()
+    image.appends(1)
+    image.commit(encode_entry(99, KEY, 1, 2, b"later", flags=ENTRY_MAY_SKIP))
+    assert image.scan().too_new is None
+    assert [entry.kind for entry in image.scan().entries] == [EntryKind.APPEND]
+    image.commit(encode_entry(98, KEY, 1, 2, b"later"))
+    assert "commit 12 has an entry of kind 98" in image.scan().too_new
+
+
 def test_the_size_of_a_journal():
     gibibyte = 1024**3
     assert journal_region_blocks(gibibyte // 4, 1000 * gibibyte) == gibibyte // 4 // 4096 - 2
     assert journal_region_blocks(gibibyte // 4, gibibyte) == int(gibibyte * 0.05) // 4096 - 2
     assert journal_region_blocks(gibibyte // 4, 10**6) == 1022
+    assert journal_region_blocks(gibibyte // 4, gibibyte, 5) == int(gibibyte * 0.05) // 5 // 4096 - 2

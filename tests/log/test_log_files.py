@@ -58,12 +58,17 @@ def test_the_epoch_file_is_kafkas():
             decode_epochs(text)
 
 
-def test_epochs_without_records_are_forgotten():
+def test_epochs_without_records_stay_until_they_are_forgotten():
     epochs = LeaderEpochs()
-    for epoch, start in ((0, 0), (1, 10), (2, 10), (5, 30)):
+    for epoch, start in ((0, 0), (1, 10), (2, 10), (5, 30), (6, 30)):
         epochs.assign(epoch, start)
-    assert epochs.entries == ((0, 0), (2, 10), (5, 30))
+    assert epochs.entries == ((0, 0), (1, 10), (2, 10), (5, 30), (6, 30))
+    assert encode_epochs(epochs.entries) == b"0\n3\n0 0\n2 10\n6 30\n"
+    assert LeaderEpochs(epochs.entries).entries == epochs.entries
     assert not epochs.assign(4, 40)
+    assert [epochs.end_offset_for(epoch, 50) for epoch in (0, 1, 2, 5)] == [(0, 10), (1, 10), (2, 30), (5, 30)]
+    epochs.forget_empty()
+    assert epochs.entries == ((0, 0), (2, 10), (6, 30))
 
 
 def test_where_an_epoch_ended():
@@ -77,7 +82,24 @@ def test_where_an_epoch_ended():
 
 def test_epochs_follow_both_ends_of_the_log():
     epochs = LeaderEpochs([EpochStart(1, 0), EpochStart(2, 10), EpochStart(5, 30)])
+    epochs.truncate_end(30, 5)
     epochs.truncate_end(30)
+    assert epochs.entries == ((1, 0), (2, 10), (5, 30)), "epoch 5 has begun at 30, whatever was cut there"
+    epochs.truncate_end(30, 2)
+    assert epochs.entries == ((1, 0), (2, 10))
+    epochs.assign(3, 20)
+    epochs.truncate_end(10)
     assert epochs.entries == ((1, 0), (2, 10))
     epochs.truncate_start(15)
     assert epochs.entries == ((2, 15),)
+    epochs.assign(3, 15)
+    epochs.truncate_start(15)
+    assert epochs.entries == ((2, 15), (3, 15))
+
+
+def test_epochs_of_batches_are_taken_in():
+    epochs = LeaderEpochs([EpochStart(1, 0), EpochStart(5, 30)])
+    epochs.learn([EpochStart(5, 31), EpochStart(3, 20)])
+    assert epochs.entries == ((1, 0), (3, 20), (5, 30))
+    epochs.learn([EpochStart(4, 40)])
+    assert epochs.entries == ((1, 0), (3, 20), (5, 30)), "it contradicts what is known"

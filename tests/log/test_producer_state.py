@@ -2,6 +2,7 @@
 
 import struct
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from tpc_broker.log.batch import CONTROL_ABORT, CONTROL_COMMIT, walk_headers
 from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint, encode_checkpoint
 from tpc_broker.log.files import EpochStart
 from tpc_broker.log.producer_state import ProducerState, SnapshotError
+from tpc_broker.native_bytes import crc32c
 
 
 def applied(*batches):
@@ -82,3 +84,45 @@ def test_the_checkpoint_file():
     for at in range(len(data)):
         with pytest.raises(CheckpointError):
             decode_checkpoint(data[:at] + bytes([data[at] ^ 8]) + data[at + 1 :])
+
+
+def version_1(data):
+    """A checkpoint file as the first release wrote it: the values without lengths and tags."""
+    generation, partitions = decode_checkpoint(data)
+    bodies = []
+    for one in partitions.values():
+        fields = replace(one, commit_offset=-1).encode()[4:]
+        while fields:
+            size = int.from_bytes(fields[2:6], "little")
+            bodies.append(fields[6 : 6 + size])
+            fields = fields[6 + size :]
+    whole = data[:4] + (1).to_bytes(2, "little") + data[6:20] + b"".join(bodies)
+    assert len(partitions) == int.from_bytes(data[16:20], "little")
+    return whole + crc32c(whole).to_bytes(4, "little"), generation
+
+
+CHECKPOINT = PartitionCheckpoint(
+    uuid.UUID(int=7), 3, "tøpic", 10, 500, 4, 20, 6, epochs=(EpochStart(2, 4), EpochStart(6, 20)), commit_offset=18
+)
+
+
+def test_a_checkpoint_of_version_1_is_read():
+    data, generation = version_1(encode_checkpoint(12, [CHECKPOINT, replace(CHECKPOINT, partition=4)]))
+    assert generation == 12
+    found = decode_checkpoint(data)[1]
+    assert list(found.values()) == [replace(CHECKPOINT, partition=p, commit_offset=-1) for p in (3, 4)]
+    assert [one.committed_end_offset for one in found.values()] == [20, 20]
+
+
+@pytest.mark.parametrize(("tag", "is_read"), [(0x8000 | 9, True), (9, False)])
+def test_an_unknown_field_of_a_checkpoint_is_passed_over_only_where_it_says_so(tag, is_read):
+    data = encode_checkpoint(12, [CHECKPOINT])
+    field = tag.to_bytes(2, "little") + (5).to_bytes(4, "little") + b"later"
+    length = int.from_bytes(data[20:24], "little") + len(field)
+    whole = data[:20] + length.to_bytes(4, "little") + data[24:-4] + field
+    whole += crc32c(whole).to_bytes(4, "little")
+    if is_read:
+        assert decode_checkpoint(whole) == (12, {CHECKPOINT.key: CHECKPOINT})
+    else:
+        with pytest.raises(CheckpointError, match="field 9 is not known"):
+            decode_checkpoint(whole)

@@ -4,8 +4,23 @@
 import pytest
 
 from tpc_broker.metadata.broker_config import BROKER_CONFIGS, Settings, broker_definition
-from tpc_broker.metadata.config_types import ConfigError, ConfigStatus, ConfigType, python_name, to_text
-from tpc_broker.metadata.topic_config import TOPIC_CONFIGS, TopicConfig, topic_definition, validate_topic_configs
+from tpc_broker.metadata.config_types import (
+    ConfigError,
+    ConfigStatus,
+    ConfigType,
+    definitions_of,
+    python_name,
+    to_text,
+)
+from tpc_broker.metadata.ignored_settings import IgnoredSettings
+from tpc_broker.metadata.settings import load_settings, validate_dynamic, without_effect
+from tpc_broker.metadata.topic_config import (
+    TOPIC_CONFIGS,
+    TopicConfig,
+    effective_topic_config,
+    topic_definition,
+    validate_topic_configs,
+)
 
 # Printed by Kafka 4.3.1: name, type, default of every topic setting.
 KAFKA_TOPIC_CONFIGS = """
@@ -170,8 +185,49 @@ def test_a_misspelt_name_is_answered_with_close_ones():
 
 
 def test_a_setting_of_kafkas_without_meaning_is_refused_with_the_reason():
-    with pytest.raises(ConfigError, match=r"num.io.threads is not supported: one process per core"):
-        broker_definition("num.io.threads")
+    with pytest.raises(ConfigError, match=r"log.dirs is not supported: use --data"):
+        broker_definition("log.dirs")
+
+
+COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip")
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_compression_that_is_not_done_is_refused_and_who_does_it_is_named(compression):
+    said = f"Invalid value {compression} for configuration compression.type: Only producer is supported: .* producers"
+    for attempt in (
+        lambda: validate_topic_configs("t", {"compression.type": compression}),
+        lambda: load_settings("", [f"compression.type={compression}"]),
+        lambda: validate_dynamic("compression.type", compression),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            attempt()
+    assert validate_topic_configs("t", {"compression.type": "producer"}) == {"compression.type": "producer"}
+
+
+def test_a_compression_that_was_stored_before_is_no_obstacle():
+    """It had no effect then either; a broker with such topics starts, and their other settings can be altered."""
+    stored = {"compression.type": "zstd", "retention.ms": "1"}
+    assert effective_topic_config(stored, {}).compression_type == "zstd"
+    assert load_settings().altered({"compression.type": "zstd"}, {}).topic_config({}).compression_type == "zstd"
+    assert validate_topic_configs("t", stored | {"retention.ms": "2"}, stored) == stored | {"retention.ms": "2"}
+    with pytest.raises(ConfigError, match="Only producer"):
+        validate_topic_configs("t", stored | {"compression.type": "lz4"}, stored)
+
+
+@pytest.mark.parametrize("name", [row.name for row in definitions_of(IgnoredSettings).values()])
+def test_a_setting_that_only_tunes_kafka_is_taken_and_named_as_without_effect(name):
+    text = to_text(BROKER_CONFIGS[name].default)
+    configuration = load_settings("", [f"{name}={text}", "num.partitions=3"])
+    assert without_effect(configuration.given) == [name]
+    assert "no effect" in BROKER_CONFIGS[name].documentation()
+    if BROKER_CONFIGS[name].dynamic:
+        assert validate_dynamic(name, text) == text
+
+
+def test_a_setting_that_only_tunes_kafka_has_its_type_checked_all_the_same():
+    with pytest.raises(ConfigError, match="Not a number of type INT"):
+        load_settings("", ["background.threads=many"])
 
 
 def test_tiered_storage_cannot_be_promised():

@@ -12,7 +12,7 @@ from tpc_broker.metadata.records import decode_record, encode_record
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.metadata.topic_names import topic_name_fault
 from tpc_broker.model import MetadataVersion, NodeId, TopicId, broker_id_of
-from tpc_broker.routing import place
+from tpc_broker.routing import assign_all
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -77,7 +77,7 @@ def test_a_created_topic_is_in_the_image_by_name_and_id_with_owners_by_the_rule(
     result = cluster.create_one(num_partitions=6)
     topic = cluster.image.topic("t")
     assert topic is cluster.image.topic_by_id(result.topic_id)
-    assert topic.placement == place(result.topic_id, 6, 4)
+    assert topic.assignment == assign_all(result.topic_id, 6, 4)
     assert sum(1 for core in range(4) for _ in cluster.image.partitions_of(core)) == 6
 
 
@@ -158,8 +158,8 @@ def test_a_manual_assignment_puts_a_partition_on_the_core_that_the_broker_id_nam
     brokers = [broker_id_of(NodeId(2), core) for core in (3, 1)]
     result = cluster.create_one(assignments=((0, (brokers[0],)), (1, (brokers[1],))))
     assert (result.error_code, result.num_partitions) == (0, 2)
-    assert cluster.image.topic("t").placement.owners == (3, 1)
-    assert cluster.image.topic("t").placement.manual == {0, 1}
+    assert cluster.image.topic("t").assignment.owners == (3, 1)
+    assert cluster.image.topic("t").assignment.manual == {0, 1}
 
 
 @pytest.mark.parametrize(
@@ -184,10 +184,10 @@ def test_a_wrong_manual_assignment_is_refused(details, code):
 def test_partitions_are_added_and_the_old_ones_stay():
     cluster = Cluster()
     cluster.create_one(num_partitions=2)
-    before = cluster.image.topic("t").placement.owners
+    before = cluster.image.topic("t").assignment.owners
     assert cluster.grow(GrowableTopic(name="t", count=5, assignments=((0,), (0,), (1,)))) == [(0, None)]
-    assert cluster.image.topic("t").placement.owners == (*before, 0, 0, 1)
-    assert cluster.image.topic("t").placement.manual == {2, 3, 4}
+    assert cluster.image.topic("t").assignment.owners == (*before, 0, 0, 1)
+    assert cluster.image.topic("t").assignment.manual == {2, 3, 4}
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_another_number_of_cores_moves_partitions_and_the_same_number_writes_not
     cluster.apply(cluster.controller.begin("other", 2))
     assert cluster.image.cluster_id == "cluster"
     assert cluster.image.cores_count == 2
-    assert all(set(topic.placement.owners) <= {0, 1} for topic in cluster.image.topics.values())
-    assert cluster.image.topic("hand").placement.owners[0] == 1
+    assert all(set(topic.assignment.owners) <= {0, 1} for topic in cluster.image.topics.values())
+    assert cluster.image.topic("hand").assignment.owners[0] == 1
     names = {new.name for _old, new in changed_topics(before, cluster.image)}
     assert names == {"rule", "hand"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpc_broker.metadata.image import ClusterImage, changed_topics
+from tpc_broker.metadata.image import DELETIONS_REMEMBERED_MAX, ClusterImage, changed_topics
 from tpc_broker.metadata.records import (
     RECORD_TYPES,
     BrokerConfigChanged,
@@ -14,10 +14,10 @@ from tpc_broker.metadata.records import (
     CoresChanged,
     MetadataDamagedError,
     ProducerIdsReserved,
+    TopicAssigned,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
-    TopicPlaced,
     decode_record,
     encode_record,
 )
@@ -34,7 +34,7 @@ records = st.one_of(
     st.sampled_from(IDS).flatmap(
         lambda i: st.builds(TopicCreated, st.just(f"tøpic-{i.int}"), st.just(i), owners, st.just(7), st.just(()))
     ),
-    st.builds(TopicPlaced, st.sampled_from(IDS), owners, st.just((0,))),
+    st.builds(TopicAssigned, st.sampled_from(IDS), owners, st.just((0,))),
     st.builds(TopicDeleted, st.sampled_from(IDS)),
     st.builds(TopicConfigChanged, st.sampled_from(IDS), names, values),
     st.builds(BrokerConfigChanged, st.sampled_from([None, 0, 1]), names, values),
@@ -64,6 +64,7 @@ def live(image):
         configs,
         image.next_producer_id,
         image.producer_ids,
+        image.deleted,
     )
 
 
@@ -145,3 +146,10 @@ def test_the_format_on_the_disk_is_what_it_was():
         b'"owners":[0,1],"created_ms":5,"manual":[1],"configs":{"retention.ms":"9"}}'
     )
     assert len(RECORD_TYPES) == 8
+
+
+def test_deletions_are_remembered_up_to_a_bound_and_what_was_never_known_is_not_one():
+    ids = [TopicId(uuid.UUID(int=number)) for number in range(DELETIONS_REMEMBERED_MAX + 2)]
+    image = replay([record for one in ids[:-1] for record in (TopicCreated("t", one, (0,), 7), TopicDeleted(one))])
+    assert [image.is_deleted(one) for one in (ids[0], ids[1], ids[-2], ids[-1])] == [False, True, True, False]
+    assert list(replay(image.snapshot()).deleted) == list(image.deleted) == ids[1:-1]

@@ -54,7 +54,6 @@ def test_an_override_wins_over_the_file():
             "--override num.partitions=zero: Invalid value zero for configuration num.partitions: Not a number of type INT",
         ),
         ("num.partitions", [], "line 1: expected NAME=VALUE, got 'num.partitions'"),
-        ("listeners=PLAINTEXT://:9", [], "--listen"),
         ("log.dirs=/x", [], "use --data"),
         ("group.min.session.timeout.ms=9000000", [], "must not be above group.max.session.timeout.ms"),
         ("message.max.bytes=200000000", [], "could never arrive"),

@@ -7,7 +7,7 @@ from tests.native_bytes.built_batches import batch
 from tests.support.native_batches import stamp
 from tests.support.native_journal import EntryKind, EntryToWrite, make_commit
 
-PRODUCE, FETCH, HEADER, BATCH, LOG, JOURNAL, COLUMNS = range(7)
+PRODUCE, FETCH, HEADER, BATCH, LOG, JOURNAL, COLUMNS, LINK, PRODUCE_ANSWER, FETCH_ANSWER = range(10)
 JOURNAL_ID = b"j" * 16
 
 
@@ -37,12 +37,26 @@ def journal():
     return region + bytes(4096)
 
 
+def link_frames():
+    hello = b"TLNK" + struct.pack("<HHIIQ", 1, 0, 3, 0, 99)
+    return [struct.pack("<BBHIQ", 1, 1, 0, 0, 0) + hello, struct.pack("<BBHIQ", 1, 2, 1, 7, 5 << 32) + b"\0\0\0\4body"]
+
+
+def answer(version, flexible_from, body):
+    """A whole one, as it is sent."""
+    header = struct.pack(">i", 77) + (b"\0" if version >= flexible_from else b"")
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
 def cases():
     """``(target, version, bytes)`` of everything."""
     found = [(PRODUCE, version, data) for version, _, data in VECTORS["ProduceRequest"]]
     found += [(FETCH, version, data) for version, _, data in VECTORS["FetchRequest"]]
     for key, version, tags in ((0, 9, b"\0"), (0, 8, b""), (1, 12, b"\x01\x05\x02ab"), (18, 3, b"\0"), (18, 0, b"")):
         found.append((HEADER, 0, struct.pack(">hhih6s", key, version, 7, 6, b"client") + tags + b"body"))
+    found += [(LINK, 0, frame) for frame in link_frames()]
+    found += [(PRODUCE_ANSWER, version, answer(version, 9, data)) for version, _, data in VECTORS["ProduceResponse"]]
+    found += [(FETCH_ANSWER, version, answer(version, 12, data)) for version, _, data in VECTORS["FetchResponse"]]
     for number, data in enumerate(record_batches()):
         found.append((BATCH, 12 + number % 2, bytes(data)))
     for flags in range(4):

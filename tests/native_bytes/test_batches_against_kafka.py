@@ -24,12 +24,12 @@ TOPICS = {
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory):
+def kafka(module_tmp_path):
     try:
         kafka_jars()
     except PeerUnavailable as reason:
         pytest.skip(str(reason))
-    peer = KafkaPeer(tmp_path_factory.mktemp("kafka"))
+    peer = KafkaPeer(module_tmp_path / "kafka")
     peer.start()
     yield peer
     peer.stop()

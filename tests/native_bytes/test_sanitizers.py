@@ -18,11 +18,11 @@ SEED = int(os.environ.get("TPC_FUZZ_SEED", str(random.randrange(2**32))))
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory):
+def driver(module_tmp_path):
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
-    folder = tmp_path_factory.mktemp("sanitizers")
+    folder = module_tmp_path
     probe = folder / "probe.c"
     probe.write_text("int main(void) { return 0; }\n")
     built = subprocess.run(

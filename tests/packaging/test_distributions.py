@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 IMPORT_ALL = """
 import importlib, pathlib, pkgutil, sys
 import tpc_broker
-assert not str(pathlib.Path(tpc_broker.__file__)).startswith(sys.argv[1]), tpc_broker.__file__
+assert pathlib.Path(sys.argv[1]) not in pathlib.Path(tpc_broker.__file__).parents, tpc_broker.__file__
 names = [module.name for module in pkgutil.walk_packages(tpc_broker.__path__, "tpc_broker.")]
 EXTRAS = {"pyspark", "pyarrow", "matplotlib"}  # optional dependencies; nothing else may be missing
 for name in names:
@@ -27,7 +27,7 @@ for name in names:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
         assert error.name.partition(".")[0] in EXTRAS, (name, error)
-assert "tpc_broker.routing.placement" in names
+assert "tpc_broker.routing.assignment" in names
 print(len(names))
 """
 
@@ -39,11 +39,11 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(module_tmp_path: Path) -> Path:
     """What git has (and would have) of this tree, and nothing that was built in it."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
-    target = tmp_path_factory.mktemp("source") / "tpc-broker"
+    target = module_tmp_path / "tpc-broker"
     listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
     for name in listed:
         if (ROOT / name).exists():
@@ -53,17 +53,17 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("sdist")
+def sdist(source: Path, module_tmp_path: Path) -> Path:
+    target = module_tmp_path / "sdist"
     run(sys.executable, "-m", "build", "--sdist", "--outdir", target, source)
     (found,) = target.iterdir()
     return found
 
 
 @pytest.fixture(scope="module")
-def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(sdist: Path, module_tmp_path: Path) -> Path:
     """Built from the sdist, so that what the sdist lacks is missed here."""
-    target = tmp_path_factory.mktemp("wheel")
+    target = module_tmp_path / "wheel"
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", target, sdist)
     (found,) = target.iterdir()
     return found
@@ -88,11 +88,12 @@ def check_broker(commands: Path, folder: Path) -> None:
     assert int(run(commands / "python", "-c", IMPORT_ALL, ROOT, cwd=folder)) > 80
     port = free_port_range(2)
     address = f"127.0.0.1:{port}"
-    serve = [str(commands / "tpc-broker"), "serve", "--data", str(folder / "data"), "--listen", address, "--cores", "2"]
+    place = ["--data", str(folder / "data"), "--listen", address, "--cores", "2", "--oversubscribe"]
+    serve = [str(commands / "tpc-broker"), "serve", *place]
     server = ServerProcess(serve, folder / "broker.log")
     server.launch()
     try:
-        server.wait_answering("127.0.0.1", [port, port + 1], 30)
+        server.wait_answering("127.0.0.1", [port, port + 1], 120)
         lines = folder / "lines"
         lines.write_text("one\ntwo\nthree\n")
         run(commands / "tpc", "produce", "hello", lines, "--bootstrap", address, cwd=folder)
@@ -110,7 +111,8 @@ def test_the_sdist_has_what_a_build_needs(sdist: Path, source: Path) -> None:
     files = [*(source / "native").rglob("*"), *(source / "tpc_broker").rglob("*.py*")]
     needed = {path.relative_to(source).as_posix() for path in files if path.is_file() and path.suffix != ".pyc"}
     needed |= {"setup.py", "pyproject.toml", "README.md", "LICENSE", "tpc_broker/kafka/schema.jsonl"}
-    needed |= {f"tpc_broker/routing/{path.name}" for path in (source / "routing").glob("*.py")}
+    linked = [*(source / "routing").glob("*.py"), *(source / "ebpf").rglob("*.[pc]*")]
+    needed |= {f"tpc_broker/{path.relative_to(source).as_posix()}" for path in linked}
     assert needed - names == set()
     assert [name for name in names if name.endswith((".so", ".o", ".pyc"))] == []
 
@@ -122,7 +124,10 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     assert tops == {"tpc_broker", "pyspark_tpc.py"}
     for part in ("_bytes", "_ring"):
         assert any(name.startswith(f"tpc_broker/{part}.") and name.endswith(".so") for name in names), part
-    assert {"tpc_broker/kafka/schema.jsonl", "tpc_broker/routing/placement.py", "tpc_broker/py.typed"} <= names
+    assert {"tpc_broker/kafka/schema.jsonl", "tpc_broker/routing/assignment.py", "tpc_broker/py.typed"} <= names
+    assert {"tpc_broker/ebpf/programs/steer.c", "tpc_broker/ebpf/loaders.py"} <= names
+    if shutil.which("clang"):
+        assert any(name.startswith("tpc_broker/ebpf/programs/steer-") and name.endswith(".o") for name in names)
 
 
 @pytest.mark.slow

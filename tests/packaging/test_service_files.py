@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tpc_broker import limits
-from tpc_broker.metadata.settings import load_settings
+from tpc_broker.metadata.listener_settings import plan_listeners
+from tpc_broker.metadata.settings import listener_settings, load_settings
 from tpc_broker.runtime import main
 from tpc_broker.runtime.supervisor import EXIT_CANNOT_RUN
 
@@ -34,14 +35,15 @@ def service() -> configparser.SectionProxy:
 
 
 def test_the_unit_starts_the_command_as_it_is(service: configparser.SectionProxy) -> None:
-    (arguments,) = re.findall(r'TPC_ARGUMENTS="(.*)"', service["Environment"])
-    words = shlex.split(service["ExecStart"].replace("$TPC_ARGUMENTS", arguments))
+    assert service["Environment"] == "TPC_ARGUMENTS="  # systemd leaves $TPC_ARGUMENTS out then
+    words = shlex.split(service["ExecStart"].replace("$TPC_ARGUMENTS", "--cores 2"))
     assert words[0] == "/opt/tpc-broker/bin/tpc-broker"
     group = main.main
     assert words[1] in group.commands
     context = group.commands[words[1]].make_context(words[1], words[2:])
     assert context.params["data"] == "/var/lib/" + service["StateDirectory"]
-    assert context.params["listen"] == "127.0.0.1:9092"
+    assert context.params["config"] == "/etc/tpc-broker/broker.properties"
+    assert not context.params["listen"]  # it would be stronger than the file
 
 
 def test_systemd_waits_as_long_as_a_drain_takes(service: configparser.SectionProxy) -> None:
@@ -65,6 +67,9 @@ def test_the_example_of_settings_has_known_names_and_their_defaults() -> None:
     examples = re.sub(r"^#(?=[a-z.]+=)", "", text, flags=re.MULTILINE)
     assert load_settings(text).settings == load_settings(examples).settings
     assert len(load_settings(examples).given) >= 5
+    assert plan_listeners((), (), listener_settings(examples, ()), 2) == plan_listeners((), (), {}, 2)
+    longer = "\n".join(re.findall(r"^#   (.*=.*)$", text, re.MULTILINE))
+    assert [each.name for each in plan_listeners((), (), listener_settings(longer, ()), 2)] == ["INSIDE", "OUTSIDE"]
 
 
 def test_the_seccomp_profile_leaves_what_a_broker_needs() -> None:
@@ -86,7 +91,7 @@ def test_the_container_runs_commands_that_are_there() -> None:
     words = shlex.split(re.findall(r"tpc-broker (serve .*)$", script, re.MULTILINE)[0].replace('"$@"', ""))
     words = [word.replace("$host", "broker.example").replace("$cores", "2") for word in words]
     context = main.main.commands["serve"].make_context("serve", words[1:])
-    assert context.params["advertise"] == "broker.example:9092"
+    assert context.params["advertise"] == ("broker.example:9092",)
     assert context.params["cores"] == 2
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.support.connection_bench import Bench
-from tests.support.plane_bench import PlaneBench
+from tests.support.link_bench import LinkedNode
+from tests.support.plane_bench import PlaneBench, StalledBench
 from tpc_broker.runtime.connections import ConnectionLimits
 
 
@@ -42,3 +43,30 @@ def make_bench(features, tmp_path):
 @pytest.fixture
 def bench(make_bench):
     return make_bench()
+
+
+@pytest.fixture
+def stalled(tmp_path):
+    bench = StalledBench(tmp_path / "stalled.journal")
+    yield bench
+    bench.let_go()
+    bench.shut()
+
+
+@pytest.fixture
+def make_node(features, tmp_path):
+    """Cores of a node with links between them, in this process."""
+    nodes = []
+
+    def make(cores=2):
+        nodes.append(LinkedNode(tmp_path, cores))
+        return nodes[-1]
+
+    yield make
+    for node in nodes:
+        node.shut()
+
+
+@pytest.fixture
+def node(make_node):
+    return make_node()

@@ -6,6 +6,7 @@ import os
 import resource
 import socket
 import struct
+import threading
 import time
 from itertools import pairwise
 from random import Random
@@ -34,6 +35,22 @@ def test_one_request_and_its_answer(make_connections):
     bench.turn()
     assert bench.read(client, 14) == b"\0\0\0\x0a\0\0\0\x4danswer"
     assert bench.opened == [(request.connection, name_of(client))]
+
+
+def test_a_request_carries_the_listener_that_its_connection_came_to(make_connections):
+    """Also one that is too long for a receive buffer."""
+    bench = make_connections()
+    addresses = [bench.address, bench.listen(), bench.listen()]
+    for number in (2, 0, 1, 2):
+        client = bench.connect(addresses[number])
+        client.sendall(frame_of(b"short"))
+        short = bench.next_request()
+        bench.feed(client, frame_of(bytes(MIB)))
+        long = bench.next_request()
+        assert (short.listener, long.listener) == (number, number)
+        assert bench.connections.describe_connection(short.connection).listener == number
+        for request in (short, long):
+            bench.connections.answer_none(request)
 
 
 def test_answers_leave_in_the_order_of_their_requests(make_connections):
@@ -330,6 +347,21 @@ def test_a_forgotten_request_closes_its_connection(make_connections):
     del request
     assert bench.next_closed() == (connection, CloseReason.LOCAL, 0)
     assert bench.connections.statistics().requests_forgotten == 1
+
+
+def test_what_another_thread_drops_goes_in_the_thread_of_the_ring(make_connections):
+    bench = make_connections()
+    client = bench.connect()
+    client.sendall(frame_of(b"x"))
+    dropped = [bench.connections.new_frame(1000), bench.next_request()]
+    connection, before = dropped[1].connection, bench.connections.statistics()
+    thread = threading.Thread(target=dropped.clear)
+    thread.start()
+    thread.join()
+    assert bench.connections.statistics() == before, "C may have been at work in the ring's thread"
+    assert bench.next_closed() == (connection, CloseReason.LOCAL, 0)
+    after = bench.connections.statistics()
+    assert (after.requests_forgotten, after.frames) == (1, before.frames - 2)
 
 
 def test_answering_twice_is_a_mistake(make_connections):

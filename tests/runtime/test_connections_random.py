@@ -128,6 +128,7 @@ def test_random_lives(hidden, monkeypatch):
     bench.requests.clear()
     bench.until(lambda: bench.connections.statistics().opened == bench.connections.statistics().closed)
     bench.until(lambda: bench.connections.statistics().sends_in_kernel == 0)
+    bench.until(lambda: bench.connections.statistics().frames == 0)
     statistics = bench.connections.statistics()
     assert (statistics.frames, statistics.budget_bytes_used, statistics.assembling_bytes) == (0, 0, 0)
     assert (statistics.requests_unanswered, statistics.answer_bytes_unsent) == (0, 0)

@@ -115,3 +115,20 @@ def test_the_hint_fits_the_reason(
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(StartError, match=f"{os.strerror(number)}; .*{hint}"), DataDirectory.open(tmp_path / "data"):
         pass
+
+
+def test_the_directory_and_its_parents_are_synced_before_it_has_an_identity(tmp_path, monkeypatch):
+    """On a file system that keeps only what was synced, names that were not are gone with everything behind them."""
+    synced, path = [], tmp_path / "new" / "newer" / "data"
+    fsync = os.fsync
+
+    def record(descriptor):
+        fsync(descriptor)
+        synced.append((Path(f"/proc/self/fd/{descriptor}").readlink(), (path / "meta.properties").exists()))
+
+    monkeypatch.setattr(os, "fsync", record)
+    with DataDirectory.open(path):
+        assert {folder for folder, has_identity in synced if not has_identity} >= {path, *path.parents[:3]}
+    synced.clear()
+    with DataDirectory.open(path):
+        assert synced == []

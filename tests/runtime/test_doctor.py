@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from tpc_broker import limits
+from tpc_broker.ebpf.loaders import LoaderUnavailableError
 from tpc_broker.log.journal import JournalMode
 from tpc_broker.runtime import doctor, main
 from tpc_broker.runtime.doctor import Severity
@@ -50,6 +51,21 @@ def test_no_ring_at_all_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "Ring", refuse)
     finding = doctor.examine_ring()
     assert (finding.severity, finding.text) == (FAILURE, "io_uring is forbidden here")
+
+
+def test_one_loader_of_ebpf_is_enough_and_none_is_no_failure() -> None:
+    """What needs eBPF is refused where it is asked for."""
+    without = {
+        "bcc": LoaderUnavailableError("bcc is not installed", "apt-get install bcc"),
+        "libbpf": LoaderUnavailableError("libbpf has no object", "apt-get install clang"),
+    }
+    assert doctor.judge_ebpf({}).text == "programs are loaded by bcc, or by libbpf"
+    one = doctor.judge_ebpf({"bcc": without["bcc"]})
+    assert (one.severity, one.text) == (OK, "programs are loaded by libbpf (bcc is not installed)")
+    none = doctor.judge_ebpf(without)
+    assert none.severity is WARNING
+    assert "bcc is not installed; libbpf has no object" in none.text
+    assert none.mend == "apt-get install bcc or apt-get install clang"
 
 
 def test_a_wrong_feature_switch_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +162,7 @@ def test_the_command_answers_for_programs_and_for_people(tmp_path: Path, monkeyp
     answer = json.loads(done.output)
     assert (answer["can_run"], done.exit_code) == (True, 0), done.output
     subjects = [finding["subject"] for finding in answer["findings"]]
-    expected = ["kernel", "io_uring", "memlock", "descriptors", "cpu", "disk", "space", "clock source", "clock"]
+    expected = ["kernel", "io_uring", "memlock", "descriptors", "cpu", "disk", "space", "ebpf", "clock source", "clock"]
     assert subjects == expected
 
     monkeypatch.setattr(doctor.platform, "release", lambda: "5.4.0")

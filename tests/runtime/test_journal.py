@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.journal_file import BLOCK_BYTES
-from tests.support.journal_harness import ALL_HIDDEN, Core, Journal, JournalFile
+from tests.support.journal_harness import ALL_HIDDEN, JOURNAL_ID, TOPIC, Core, Journal, JournalFile
+from tests.support.native_journal import EntryKind, EntryToWrite, make_commit
 from tpc_broker._ring import ffi, lib
 
 MODES = {
@@ -82,6 +83,36 @@ def test_a_full_commit_is_closed_and_a_large_entry_gets_a_commit_of_its_size(cor
     journal.close()
 
 
+def test_what_a_journal_may_never_take_is_named_and_all_else_waits(core, file):
+    """Half of the region finds a place wherever the next commit begins; more is a matter of luck."""
+    journal = Journal(core, file, region_blocks_max=128, commit_bytes_max=BLOCK_BYTES)
+
+    def events():
+        return core.of_kind(lib.TPC_EVENT_JOURNAL_SPACE)
+
+    most = 64 * BLOCK_BYTES - 200
+    assert journal.append(bytes(most + 200)) == -errno.EMSGSIZE
+    assert not journal.statistics.blocks_wanted
+    assert journal.append(bytes(most)) == -errno.EAGAIN
+    core.turn()
+    assert len(events()) == 1
+    assert journal.statistics.blocks_wanted == 128
+    several = [3000] * 65
+    assert lib.tpc_journal_would_fit(journal.handle, several[:40], 40) == 0
+    assert lib.tpc_journal_would_fit(journal.handle, several, 65) == -errno.EMSGSIZE, "too many commits, but some fit"
+    journal.wait_durable(journal.append(bytes(40 * BLOCK_BYTES - 200)))
+    assert lib.tpc_journal_would_fit(journal.handle, [most // 2], 1) == -errno.EAGAIN
+    core.turn()
+    told = len(events())
+    for _ in range(3):
+        assert lib.tpc_journal_would_fit(journal.handle, [most // 2], 1) == -errno.EAGAIN
+        core.turn()
+    assert len(events()) == told, "once until some are recycled"
+    assert lib.tpc_journal_recycle(journal.handle, journal.place().position) == 0
+    assert lib.tpc_journal_would_fit(journal.handle, [most // 2], 1) == 0
+    journal.close()
+
+
 def test_a_full_journal_refuses_and_goes_on_after_recycling(core, file):
     journal = Journal(core, file, commit_bytes_max=BLOCK_BYTES)
     last = 0
@@ -101,6 +132,24 @@ def test_a_full_journal_refuses_and_goes_on_after_recycling(core, file):
     journal.wait_durable(64)
     assert payloads(file, sequence=64, block=place.block, previous_crc=place.previous_crc) == [[b"again"]]
     journal.close()
+
+
+def test_a_journal_that_was_made_longer_says_again_that_it_fills_up(core, tmp_path):
+    """Nothing is recycled meanwhile: a checkpoint is held back."""
+    file = JournalFile(tmp_path / "0001.journal", region_blocks=256)
+    journal = Journal(core, file, region_blocks=64, region_blocks_max=256, commit_bytes_max=BLOCK_BYTES)
+    told, last = [], 0
+    for region_blocks in (64, 128, 256):
+        if region_blocks > 64:
+            assert lib.tpc_journal_extend(journal.handle, region_blocks) == 0
+        while (sequence := journal.append(bytes(3000))) > 0:
+            last = sequence
+            journal.wait_durable(last)
+        core.turn()
+        told.append([event[3] for event in core.of_kind(lib.TPC_EVENT_JOURNAL_SPACE)][-1])
+    assert (last, told) == (255, [64, 128, 256])
+    journal.close()
+    os.close(file.descriptor)
 
 
 def test_a_commit_never_wraps_and_the_blocks_left_out_count_as_used(core, file):
@@ -239,10 +288,11 @@ def test_impossible_parameters_are_refused(core, file):
     ),
     st.integers(1, 4),
 )
-def test_whatever_is_appended_is_read_back_in_order(tmp_path_factory, steps, in_flight):
+def test_whatever_is_appended_is_read_back_in_order(module_tmp_path, steps, in_flight):
     """Model: a list of payloads. After a settle the chain from the last recycled place holds exactly the newer ones."""
     core = Core()
-    file = JournalFile(tmp_path_factory.mktemp("journal") / "j", region_blocks=16)
+    (module_tmp_path / "j").unlink(missing_ok=True)
+    file = JournalFile(module_tmp_path / "j", region_blocks=16)
     journal = Journal(core, file, commits_in_flight_max=in_flight, commit_bytes_max=2 * BLOCK_BYTES)
     expected, start = [], {"sequence": 1, "block": 2, "previous_crc": 0}
     for number, step in enumerate([*steps, "settle"]):
@@ -276,3 +326,32 @@ def test_whatever_is_appended_is_read_back_in_order(tmp_path_factory, steps, in_
     journal.close()
     core.close()
     os.close(file.descriptor)
+
+
+def test_a_failed_commit_in_the_regions_last_block_is_not_taken_for_its_successor(tmp_path):
+    """It is on the disk whole, although its write was reported as failed; what is acknowledged later is longer than the
+    one block that is left behind it.
+    """
+    core, file = Core(), JournalFile(tmp_path / "j", region_blocks=8)
+    journal = Journal(core, file)
+    for payload in (b"a" * 3 * 4000, b"b" * 3 * 4000, b"c"):
+        journal.wait_durable(journal.append(payload))
+    assert journal.place().block == 9, "the last one"
+    assert lib.tpc_journal_recycle(journal.handle, journal.place().position) == 0
+    place = journal.place()
+    writable, read_only = file.open_descriptor(), file.open_descriptor(os.O_RDONLY)
+    os.dup2(read_only, file.descriptor)
+    assert journal.append(b"failed") == 4
+    journal.wait_failed()
+    failed, _crc = make_commit(
+        journal_id=JOURNAL_ID, sequence=4, previous_crc=place.previous_crc, durable_sequence=3,
+        entries=[EntryToWrite(EntryKind.NOTE, TOPIC, 0, payload=b"failed")],
+    )  # fmt: skip
+    os.pwrite(os.open(file.path, os.O_WRONLY), failed, 9 * BLOCK_BYTES)
+    assert lib.tpc_journal_reopen(journal.handle, writable, file.mode, 2) == 0
+    journal.wait_durable(journal.append(b"acknowledged" * 500))
+    chain = file.chain(place.sequence, place.block, place.previous_crc)
+    assert [entry.payload for commit in chain for entry in commit.entries] == [b"acknowledged" * 500]
+    journal.close()
+    for descriptor in (read_only, writable):
+        os.close(descriptor)

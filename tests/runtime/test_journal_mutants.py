@@ -1,21 +1,17 @@
 """The journal's built-in faults do what they say, so that crash tests which run with them must fail.
 
-They exist only in an extension built with -DTPC_MUTANTS, which this test makes for itself.
+They exist only in an extension built with -DTPC_MUTANTS, which `tests/support/mutants.py` makes.
 """
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.support.journal_harness import Core, Journal, JournalFile
 from tpc_broker._ring import lib
-
-ROOT = Path(__file__).parents[2]
 
 NO_DSYNC = """
 import os, sys
@@ -43,8 +39,7 @@ for mode in (lib.TPC_JOURNAL_BUFFERED_DSYNC, lib.TPC_JOURNAL_BUFFERED_FDATASYNC)
 EARLY = """
 import os, sys
 from pathlib import Path
-from tests.support.plane_bench import records_of
-from tests.runtime.test_plane_produce import StalledBench
+from tests.support.plane_bench import StalledBench, records_of
 from tpc_broker._ring import lib
 
 bench = StalledBench(Path(sys.argv[1]) / "journal")
@@ -67,28 +62,12 @@ def test_an_ordinary_build_has_no_faults(tmp_path):
     os.close(file.descriptor)
 
 
-@pytest.fixture(scope="module")
-def faulty_build(tmp_path_factory):
-    tree = tmp_path_factory.mktemp("mutants")
-    ignored = shutil.ignore_patterns("*.so", "__pycache__", "build")
-    for name in ("tpc_broker", "native", "tests", "routing"):
-        shutil.copytree(ROOT / name, tree / name, ignore=ignored)
-    shutil.copy(ROOT / "setup.py", tree)
-    shutil.copy(ROOT / "pyproject.toml", tree)
-    shutil.copy(ROOT / "README.md", tree)
-    build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    environment = os.environ | {"TPC_CFLAGS": "-DTPC_MUTANTS -O0"}
-    done = subprocess.run(build, cwd=tree, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return tree
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [NO_DSYNC, EARLY], ids=["no-dsync", "early-acknowledge"])
-def test_a_faulty_build_has_them(faulty_build, tmp_path, script):
+def test_a_faulty_build_has_them(built_with_mutants, tmp_path, script):
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)],
-        cwd=faulty_build,
+        cwd=built_with_mutants,
         capture_output=True,
         text=True,
         check=False,

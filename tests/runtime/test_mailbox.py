@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.lowlevel
 
 from tpc_broker import limits
 from tpc_broker.errors import CallFailedError, CoreDownError, MailboxFullError, NotDeliveredError
 from tpc_broker.model import CoreId
 from tpc_broker.runtime import mailbox as mailbox_module
 from tpc_broker.runtime.mailbox import Mailboxes, encode_frame, make_mailbox_listeners
+from tpc_broker.storage import refusals
 
 
 @asynccontextmanager
@@ -78,8 +81,11 @@ def test_calls_overlap_and_each_gets_its_own_answer() -> None:
     trio.run(main)
 
 
-def test_a_full_mailbox_refuses_at_once_and_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_mailbox_refuses_at_once_and_recovers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(limits, "MAILBOX_CALLS_MAX", 3)
+    monkeypatch.setattr(refusals, "QUIET_S", 0.0)
 
     async def main() -> None:
         go_on = trio.Event()
@@ -103,6 +109,8 @@ def test_a_full_mailbox_refuses_at_once_and_recovers(monkeypatch: pytest.MonkeyP
             assert (await zero.call(CoreId(1), "echo", {"again": True}))[0]["again"] is True
 
     trio.run(main)
+    assert "calls for clients are refused until this is over (3 to core 1 are under way)" in caplog.text
+    assert "1 calls for clients were refused" in caplog.text
 
 
 def test_a_handler_that_raises_is_told_to_the_caller_only(caplog: pytest.LogCaptureFixture) -> None:
@@ -153,3 +161,22 @@ def test_an_oversized_message_is_refused_before_it_is_sent(monkeypatch: pytest.M
     monkeypatch.setattr(limits, "MAILBOX_FRAME_BYTES_MAX", 1000)
     with pytest.raises(mailbox_module.MailboxError, match="over 1000"):
         encode_frame(mailbox_module.CALL, 1, {}, [b"x" * 1001])
+
+
+def test_the_socket_of_a_link_is_handed_over_and_others_are_closed() -> None:
+    async def main() -> None:
+        async with two_cores() as (zero, one):
+            taken = []
+            one.on_link = lambda core, sock: taken.append((core, sock.detach()))
+            async with trio.SocketStream(await zero.dial_link(CoreId(1))) as ours:
+                while not taken:
+                    await trio.lowlevel.checkpoint()
+                ((caller, descriptor),) = taken
+                assert caller == 0
+                with socket.socket(fileno=descriptor) as theirs:
+                    theirs.send(b"from C")
+                    assert await ours.receive_some() == b"from C"
+            async with trio.SocketStream(await one.dial_link(CoreId(0))) as unwanted:
+                assert await unwanted.receive_some() == b""
+
+    trio.run(main)

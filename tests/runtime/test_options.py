@@ -5,46 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
 from tpc_broker.model import CoreId
 from tpc_broker.runtime import options
-from tpc_broker.runtime.options import CoreOptions, StartError, choose_cores, resolve_addresses, split_address
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("127.0.0.1:9092", ("127.0.0.1", 9092)),
-        ("broker.example:1", ("broker.example", 1)),
-        ("[::1]:65535", ("::1", 65535)),
-    ],
-)
-def test_an_address_is_split(text: str, parts: tuple[str, int]) -> None:
-    assert split_address(text, "--listen") == parts
-
-
-@pytest.mark.parametrize("text", ["127.0.0.1", "", "host:", "host:0", "host:65536", "host:-1", "host:9092x", "::1"])
-def test_what_is_no_address_is_refused_by_the_option_s_name(text: str) -> None:
-    with pytest.raises(StartError, match=r"^--listen: "):
-        split_address(text, "--listen")
-
-
-@pytest.mark.parametrize("text", ["broker.example", "[::1]", "::1"])
-def test_the_port_may_be_left_out_where_there_is_a_default(text: str) -> None:
-    assert split_address(text, "--advertise", default_port=9092) == (text.strip("[]"), 9092)
-
-
-@pytest.mark.parametrize("listen", ["0.0.0.0:9092", "[::]:9092", ":9092", "*:9092"])
-def test_a_wildcard_needs_an_address_that_clients_can_reach(listen: str) -> None:
-    with pytest.raises(StartError, match="give --advertise"):
-        resolve_addresses(listen, None)
-    with pytest.raises(StartError, match="wildcard"):
-        resolve_addresses(listen, "0.0.0.0")
-    assert resolve_addresses(listen, "broker.example")[2:] == ("broker.example", 9092)
-    assert resolve_addresses(listen, "broker.example:19092")[2:] == ("broker.example", 19092)
-
-
-def test_without_advertise_clients_are_told_the_listening_address() -> None:
-    assert resolve_addresses("127.0.0.1:9092", None) == ("127.0.0.1", 9092, "127.0.0.1", 9092)
+from tpc_broker.runtime.options import CoreOptions, StartError, choose_cores
 
 
 @pytest.mark.parametrize(
@@ -53,7 +17,7 @@ def test_without_advertise_clients_are_told_the_listening_address() -> None:
         ((0, 1, 2, 3), None, None, (4, (0, 1, 2, 3))),
         ((0, 1, 2, 3), None, 2, (2, (0, 1))),
         ((5, 7), None, None, (2, (5, 7))),
-        ((0, 1), None, 4, (4, None)),  # more cores than CPUs: not pinned
+        ((0, 1, 2, 3), 1.5, 2, (2, None)),
         ((0, 1, 2, 3), 1.5, None, (2, None)),  # a quota: rounded up, not pinned
         ((0, 1, 2, 3), 0.2, None, (1, None)),
         ((0, 1), 8.0, None, (2, None)),
@@ -69,6 +33,31 @@ def test_one_core_a_cpu_that_may_be_used(
     monkeypatch.setattr(options, "usable_cpus", lambda: cpus)
     monkeypatch.setattr(options, "cpu_quota", lambda: quota)
     assert choose_cores(asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("cpus", "quota", "asked", "said"),
+    [
+        ((0, 1), None, 3, "--cores 3: .* are 2 CPUs: give --cores 1 to 2, or add --oversubscribe"),
+        ((3,), None, 2, "--cores 2: .* is 1 CPU: give --cores 1 to 1, or"),
+        ((0, 1, 2, 3), 1.5, 3, "--cores 3: .* are 4 CPUs with a quota of 1.5: give --cores 1 to 2, or"),
+    ],
+)
+def test_more_cores_than_cpus_need_a_word(
+    cpus: tuple[int, ...], quota: float | None, asked: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(options, "cpu_quota", lambda: quota)
+    with pytest.raises(StartError, match=said):
+        choose_cores(asked)
+    assert choose_cores(asked, oversubscribe=True)[0] == asked
+
+
+def test_oversubscribed_cores_are_not_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "usable_cpus", lambda: (0, 1))
+    monkeypatch.setattr(options, "cpu_quota", lambda: None)
+    assert choose_cores(4, oversubscribe=True) == (4, None)
+    assert choose_cores(2, oversubscribe=True) == (2, (0, 1))
 
 
 @pytest.mark.parametrize("asked", [0, -1, 1025])
@@ -127,9 +116,14 @@ def test_a_service_s_quota_of_the_first_version_too(groups: Path, tmp_path: Path
 
 
 def test_a_core_s_options_survive_the_command_line() -> None:
+    here, there = Address("::1", 9092), Address("höst", 19092)
+    listeners = (
+        Listener("PLAINTEXT", ListenerMode.PER_CORE_PORT, (here, here), (there, there)),
+        Listener("OTHER", ListenerMode.PER_CORE_ADDRESS, (there, here), (here, there)),
+    )
     sent = CoreOptions(
-        core=CoreId(1), cores=2, data="/data with space", listen_fd=5, mailbox_fd=6, control_fd=7,
-        mailbox_names=("a", "b"), advertised_host="höst", advertised_port=9092, cpu=None,
+        core=CoreId(1), cores=2, data="/data with space", listen_fds=(5, 8), mailbox_fd=6, control_fd=7,
+        mailbox_names=("a", "b"), listeners=listeners, cpu=None,
         settings="num.partitions=3\n# text\n", overrides=("log.retention.ms=1", 'x="y"'), log_style="json",
         log_level="INFO", supervisor_pid=1,
     )  # fmt: skip

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from tests.support.definitions import decode_response
+from tests.support.definitions import decode_response, encode_request
 from tests.support.fetch_bench import FetchBench
 from tests.support.plane_bench import records_of, topic_id_of
 from tests.support.record_batches import read_batches
@@ -48,6 +48,12 @@ def read_answer(bench, client, version=12):
 
 def wait_parked(bench, count=1):
     bench.until(lambda: bench.fetch_counts().parked_now == count)
+
+
+def test_the_first_fetch_of_a_core_may_ask_for_nothing(bench):
+    client = bench.connect()
+    answer = bench.fetch(client, 12, asks())
+    assert (answer["ErrorCode"], answer["Responses"]) == (0, [])
 
 
 def test_what_is_durable_is_answered_inside_the_wait(bench):
@@ -189,7 +195,7 @@ def test_what_parked_and_lost_its_memory_goes_to_python_as_it_stands(bench):
     bench.send_fetch(client, 12, asks(wait_ms=LONG_MS, bytes_min=10_000) | {"SessionId": session, "SessionEpoch": 1})
     wait_parked(bench)
     bench.plane.write_behind_done(handle, 1)
-    lib.tpc_plane_set_tail_bytes_max(bench.plane.pointer, 0)
+    bench.plane.set_tail_bytes_max(0)
     taken = []
     bench.on_request = taken.append
     bench.fill(producer, "t", 0, [1])
@@ -256,3 +262,26 @@ def test_a_session_of_very_many_partitions(bench):
     gone = [{"Topic": "t", "Partitions": list(range(200))}]
     assert not parts_of(bench.fetch(client, 12, asks() | more | {"SessionEpoch": 2, "ForgottenTopicsData": gone}))
     assert bench.fetch_counts().session_partitions == 100
+
+
+def cpu_s_of_fetch(bench, client, topics):
+    """Of a fetch of so many topics with a partition each; the least of a few."""
+    request = asks(*((f"topic{number}", 0, 0) for number in range(topics)))
+    payload = encode_request("Fetch", 12, request, 1)
+    times = []
+    for _ in range(4):
+        client.sendall(len(payload).to_bytes(4) + payload)
+        begun = time.thread_time()
+        answer = bench.read_frame(client)
+        times.append(time.thread_time() - begun)
+    assert len(answer) > topics * 40
+    return min(times)
+
+
+def test_a_fetch_of_many_topics_costs_in_proportion_to_their_number(bench):
+    for number in range(8_000):
+        bench.make(f"topic{number}")
+    client = bench.connect()
+    few, many = (cpu_s_of_fetch(bench, client, topics) for topics in (1_000, 8_000))
+    assert many < 20 * few, "eight times as many: quadratic work would be 64 times as much"
+    assert bench.handled == 0

@@ -12,19 +12,19 @@ from random import Random
 import pytest
 import trio
 
-from tests.broker.plain_disk import PlainDisk
 from tests.log.log_batches import batch
+from tests.storage.plain_disk import PlainDisk
 from tests.support.connection_bench import open_descriptors
 from tests.support.definitions import decode_response
 from tests.support.fetch_bench import FetchBench
 from tests.support.plane_bench import records_of
 from tests.support.record_batches import read_batches
 from tpc_broker._ring import lib
-from tpc_broker.broker.storage_files import FileCache
-from tpc_broker.broker.storage_folders import create_partition
 from tpc_broker.error_codes import ErrorCode as E
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
+from tpc_broker.storage.files import FileCache
+from tpc_broker.storage.folders import create_partition
 
 SEED = int(os.environ.get("TPC_SEED", str(Random().randrange(2**32))))
 SETTINGS = LogSettings(segment_bytes=400_000, index_interval_bytes=2_000, retention_ms=-1)
@@ -143,7 +143,7 @@ def test_both_answer_alike(tmp_path, stored):
 def test_a_growing_segment_is_followed(bench, stored):
     client, producer = bench.connect(), bench.connect()
     handle = bench.partitions["t", 0].handle
-    lib.tpc_plane_set_tail_bytes_max(bench.plane.pointer, 0)
+    bench.plane.set_tail_bytes_max(0)
     start = stored.files.written_end_offset
     for number in range(20):
         bench.fill(producer, "t", 0, [1], b"new%d" % number)

@@ -21,11 +21,14 @@ from tests.support.plane_values import (
     ProducerState,
 )
 from tests.support.record_batches import read_batches
-from tpc_broker._ring import lib
+from tpc_broker._ring import ffi, lib
 from tpc_broker.error_codes import ErrorCode as E
 
 VERSION = 9
 SEQUENCE_MAX = 2**31 - 1
+
+RUN_BYTES = ffi.sizeof("tpc_tail_batch") + 8
+"""What finding a run again costs."""
 
 
 def produce(bench, handle, count=1, producer=(-1, -1, -1)):
@@ -235,6 +238,33 @@ def test_the_last_stable_offset_can_be_held_back(bench):
     assert bench.plane.state(handle).last_stable_offset == 9
 
 
+def test_registered_with_a_high_watermark_below_the_end_it_shows_only_what_is_committed(bench):
+    handle = bench.lead("t", log_end_offset=9, high_watermark=6)
+    state = bench.plane.state(handle)
+    assert (state.last_stable_offset, state.high_watermark, state.log_end_offset) == (6, 6, 9)
+    with pytest.raises(ValueError, match="log start"):
+        bench.plane.set_log_start(handle, 7)
+    produce(bench, handle, 2)
+    assert bench.plane.state(handle).high_watermark == 6
+    bench.settle()
+    state = bench.plane.state(handle)
+    assert (state.high_watermark, state.log_end_offset) == (11, 11), "one voter: what is durable is committed"
+
+
+@pytest.mark.parametrize("high_watermark", [-1, 2, 10])
+def test_a_high_watermark_outside_of_the_log_is_refused(bench, high_watermark):
+    with pytest.raises(ValueError, match="register"):
+        bench.lead("t", log_start_offset=3, log_end_offset=9, high_watermark=high_watermark)
+
+
+def test_a_leader_epoch_never_falls(bench):
+    handle = bench.lead("t", settings=settings_with(leader_epoch=3))
+    bench.plane.update(handle, settings_with(leader_epoch=4))
+    with pytest.raises(ValueError, match="update"):
+        bench.plane.update(handle, settings_with(leader_epoch=3))
+    assert bench.plane.state(handle).leader_epoch == 4
+
+
 def test_a_watch_fires_once(bench):
     handle = bench.lead("t")
     bench.plane.watch(handle)
@@ -354,7 +384,7 @@ def test_room_is_asked_for_once_when_half_of_it_is_used_up(make_bench):
 
 def test_write_behind_and_eviction(make_bench):
     size = len(records_of(1))
-    bench = make_bench(limits=PlaneLimits(tail_bytes_max=2 * size))
+    bench = make_bench(limits=PlaneLimits(tail_bytes_max=2 * (size + RUN_BYTES)))
     first, second = bench.lead("a"), bench.lead("b")
     produce(bench, first), produce(bench, second)
     assert bench.plane.dirty() == []
@@ -379,27 +409,6 @@ def test_write_behind_and_eviction(make_bench):
     with pytest.raises(ValueError, match="written behind"):
         bench.plane.write_behind_done(second, 3)
     assert bytes(taken[0].data)[8:12] == bytes(taken[1].data)[8:12], "taken batches outlive their eviction"
-
-
-def test_what_is_kept_for_readers_grows_when_one_comes_too_late(make_bench):
-    size = len(records_of(1))
-    bench = make_bench(limits=PlaneLimits(tail_bytes_max=7 * size, tail_bytes_first=2 * size))
-    handle = bench.lead("t")
-
-    def add(count):
-        for _ in range(count):
-            produce(bench, handle)
-            bench.settle()
-        bench.plane.write_behind_done(handle, bench.plane.state(handle).log_end_offset)
-        return bench.plane.state(handle).tail_offset, bench.plane.statistics()["tail_bytes_kept"] // size
-
-    assert add(5) == (3, 2)
-    assert bench.readable(handle, 3) is not None
-    assert add(5) == (8, 2), "nobody was late"
-    assert bench.readable(handle, 7) is None
-    assert add(5) == (11, 4)
-    assert bench.readable(handle, 0) is bench.readable(handle, 10) is None
-    assert add(5) == (13, 7), "up to the bound"
 
 
 def test_full_chunks_are_filled_again(make_bench):

@@ -1,7 +1,5 @@
 """Produce through real sockets, a real ring and a real journal file. With all features and with 5.8's."""
 
-import fcntl
-import os
 import struct
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,10 +7,9 @@ import pytest
 
 from tests.support.connection_bench import PATIENCE_S, frame_of, read_exactly
 from tests.support.journal_file import APPEND, CUT
-from tests.support.plane_bench import NOW_MS, PlaneBench, read_produce_answer, records_of, settings_with
+from tests.support.plane_bench import NOW_MS, read_produce_answer, records_of, settings_with
 from tests.support.plane_values import (
     Endpoint,
-    JournalMode,
     Left,
     PartitionFlag,
     Verdict,
@@ -192,7 +189,7 @@ def test_a_full_journal_parks_the_request_until_recycling(make_bench):
     reason, request = bench.left.pop()
     assert reason is Left.JOURNAL_FULL
     assert bench.spaces == [(2, 4)]
-    bench.plane.recycle(bench.plane.durable_place())
+    bench.plane.recycle(bench.plane.durable_cursor())
     assert bench.plane.produce(request)
     assert bench.answer(client) == [(E.NONE, 3)]
 
@@ -230,7 +227,9 @@ def test_a_partition_named_twice_needs_admission_for_both(bench):
 
 
 def test_a_failure_rolls_everything_back_and_the_reopened_journal_begins_with_the_cuts(bench):
-    first, second = bench.lead("a"), bench.lead("b")
+    first, second = (
+        bench.lead(name, settings=settings_with(leader_epoch=epoch)) for name, epoch in (("a", 4), ("b", 7))
+    )
     client = bench.connect()
     assert bench.produce(client, ("a", 0, records_of(2, producer=(9, 0, 0)))) == [(E.NONE, 0)]
     bench.break_disk()
@@ -244,13 +243,13 @@ def test_a_failure_rolls_everything_back_and_the_reopened_journal_begins_with_th
     commit = bench.plane.reopen_journal(bench.descriptor, bench.mode, 2)
     assert bench.produce(client, *parts) == [(E.NONE, 2), (E.NONE, 0)]
     assert commit.durable
-    assert [(entry.kind, entry.offset) for entry in bench.journal_entries()] == [
-        (APPEND, 0),
-        (CUT, 0),
-        (CUT, 2),
-        (APPEND, 2),
-        (APPEND, 0),
-    ]
+    assert [(entry.kind, entry.offset, entry.argument) for entry in bench.journal_entries()] == [
+        (APPEND, 0, 2),
+        (CUT, 0, 7),
+        (CUT, 2, 4),
+        (APPEND, 2, 5),
+        (APPEND, 0, 1),
+    ], "a cut says which leader epoch stays"
     assert bench.plane.statistics()["cuts_pending"] == 0
 
 
@@ -287,34 +286,6 @@ def test_a_malformed_body_is_left(bench):
     client.sendall(frame_of(b"\0", api_key=0, api_version=7))
     bench.until(lambda: len(bench.left) == 2)
     assert bench.left[1][0] is Left.MALFORMED
-
-
-class StalledBench(PlaneBench):
-    """A core whose journal is a full pipe: a write neither fails nor ends before :meth:`let_go`."""
-
-    def __init__(self, path):
-        super().__init__(path, mode=JournalMode.BUFFERED_DSYNC)
-        self.reading, writing = os.pipe2(os.O_CLOEXEC)
-        size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
-        os.write(writing, bytes(size))
-        os.dup2(writing, self.descriptor)
-        os.close(writing)
-
-    def let_go(self):
-        os.read(self.reading, 1 << 20)
-        self.settle()
-
-    def shut(self):
-        super().shut()
-        os.close(self.reading)
-
-
-@pytest.fixture
-def stalled(tmp_path):
-    bench = StalledBench(tmp_path / "stalled.journal")
-    yield bench
-    bench.let_go()
-    bench.shut()
 
 
 def test_what_does_not_become_durable_in_time_is_answered_and_kept(stalled):

@@ -173,8 +173,8 @@ class Core:
         plane = self.bench.plane
         if plane.produce(request):
             return
-        self.left[plane.left_reason] += 1
-        if plane.left_reason in (Left.MALFORMED, Left.VERSION):
+        self.left[plane.fallback_reason] += 1
+        if plane.fallback_reason in (Left.MALFORMED, Left.VERSION):
             connections = self.bench.connections
             connections.close(request.connection, CloseReason.REQUEST_INVALID, CloseWhen.AFTER_ANSWERED)
             return

@@ -56,7 +56,7 @@ def test_what_the_disk_port_does_is_recorded(tmp_path):
         (WRITE, lib.TPC_DISK_RECORD_DSYNC, 5, b"durable"),
         (WRITE, 0, 12, b"twoparts"),
         (WRITE, 0, 20, b"linked"),
-        (FLUSH, lib.TPC_DISK_RECORD_DATA_ONLY, 0, b""),
+        (FLUSH, lib.TPC_DISK_RECORD_DATA_ONLY | lib.TPC_DISK_RECORD_LINKED, 0, b""),
         (FLUSH, lib.TPC_DISK_RECORD_DATA_ONLY, 0, b""),
         (ALLOCATE, 0, 0, b""),
         (TRUNCATE, 0, 3, b""),
@@ -85,7 +85,7 @@ def test_what_the_journal_writes_is_recorded(tmp_path):
     write, flush, *completed = read_record(record)
     assert (write.kind, write.offset, write.length, write.path) == (WRITE, 8192, 4096, str(file.path))
     assert write.payload == file.path.read_bytes()[8192:12288]
-    assert flush.kind == FLUSH
+    assert (flush.kind, flush.flags) == (FLUSH, lib.TPC_DISK_RECORD_DATA_ONLY | lib.TPC_DISK_RECORD_LINKED)
     assert [(entry.kind, entry.token, entry.result) for entry in completed] == [
         (COMPLETED, write.token, 4096),
         (COMPLETED, flush.token, 0),

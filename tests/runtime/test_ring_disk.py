@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from tpc_broker.broker.ports import Disk, FileWrite
 from tpc_broker.runtime import disk as disk_module
 from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.ring import Feature, Ring
 from tpc_broker.runtime.trio_ring import RingOptions, current_ring
+from tpc_broker.storage.ports import Disk, FileWrite
 
 HIDDEN = {"all-features": frozenset(), "as-5.8": frozenset(Feature)}
 

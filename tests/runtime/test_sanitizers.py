@@ -14,8 +14,9 @@ ROOT = Path(__file__).parents[2]
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1"
 TESTED = {
     "ring": ["ring_wait", "ring_net", "ring_disk", "trio_ring"],
-    "journal and plane": ["journal", "plane_partitions", "plane_produce"],
+    "journal and plane": ["journal", "plane_life", "plane_partitions", "plane_produce"],
     "fetch": ["plane_fetch", "plane_fetch_random", "plane_fetch_segments"],
+    "links": ["links", "links_fetch"],
     "connections": ["frames", "connections", "connections_large", "connections_random"],
 }
 CANARY = """
@@ -47,7 +48,8 @@ class SanitizedPackage:
         self.tree = tree
         libraries = sanitizer_libraries()
         shutil.copytree(ROOT / "tpc_broker", tree / "tpc_broker", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-        build = [sys.executable, "setup.py", "-q", "build_ext", f"--build-lib={tree}", f"--build-temp={tree / 'build'}"]
+        build = [sys.executable, "setup.py", "-q", "build_ext", "--parallel", "2"]
+        build += [f"--build-lib={tree}", f"--build-temp={tree / 'build'}"]
         flags = {"TPC_CFLAGS": FLAGS, "TPC_LDFLAGS": FLAGS}
         subprocess.run(build, cwd=ROOT, env=os.environ | flags, check=True, capture_output=True)
         self._environment = os.environ | {
@@ -73,8 +75,8 @@ class SanitizedPackage:
 
 
 @pytest.fixture(scope="module")
-def sanitized(tmp_path_factory):
-    package = SanitizedPackage(tmp_path_factory.mktemp("sanitized"))
+def sanitized(module_tmp_path):
+    package = SanitizedPackage(module_tmp_path / "sanitized")
     where, _report = package.run("-c", "import tpc_broker._ring as built; print(built.__file__)")
     assert where.stdout.startswith(str(package.tree)), where.stderr
     return package

@@ -35,9 +35,9 @@ RECORDS = 40
 
 
 @pytest.fixture(scope="module")
-def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TpcBroker]:
+def used(module_tmp_path: Path) -> Iterator[TpcBroker]:
     """Asked about nothing before it was used; under a path longer than the address of a Unix socket may be."""
-    broker = TpcBroker(tmp_path_factory.mktemp("status") / ("long" * 30), cores_count=2)
+    broker = TpcBroker(module_tmp_path / "status" / ("long" * 30), cores_count=2)
     broker.start()
     try:
         assert total(status_of(broker), "plane", "produces_taken") == 0
@@ -89,9 +89,9 @@ def test_the_counters_are_those_of_what_was_done(used: TpcBroker) -> None:
     assert [core["pid"] for core in found["cores"]] == [used.core_process(core).pid for core in (0, 1)]
     assert found["pid"] == used.process.processes()[0].pid
     assert all(core["ready"] and core["restarts"] == 0 for core in found["cores"])
-    assert total(found, "plane", "produces_taken") + total(found, "plane", "produces_left") >= RECORDS
+    assert total(found, "plane", "produces_taken") + total(found, "plane", "produce_fallbacks") >= RECORDS
     assert total(found, "plane", "produces_taken") > 0
-    left = sum(sum(core["counters"]["fetches_left"].values()) for core in found["cores"])
+    left = sum(sum(core["counters"]["fetch_fallbacks"].values()) for core in found["cores"])
     assert total(found, "fetches", "taken") + left > 0
     for core in found["cores"]:
         counters = core["counters"]

@@ -33,16 +33,24 @@ def the_line(done: subprocess.CompletedProcess[str]) -> str:
         (["--listen", "[::]:9092"], ["--listen [::]:9092", "give --advertise HOST[:PORT]"]),
         (["--listen", "127.0.0.1"], ["--listen", "'127.0.0.1' is not HOST:PORT"]),
         (["--listen", "127.0.0.1:99999"], ["--listen", "'99999'", "1 to 65535"]),
-        (["--listen", "127.0.0.1:65535", "--cores", "2"], ["port 65536", "core 1 of 2", "fewer --cores"]),
+        (
+            ["--listen", "127.0.0.1:65535", "--cores", "2", "--oversubscribe"],
+            ["port 65536", "core 1 of 2", "fewer --cores"],
+        ),
         (["--advertise", "0.0.0.0:1"], ["--advertise 0.0.0.0:1", "wildcard"]),
         (["--cores", "0"], ["--cores 0", "1 to 1024"]),
         (["--cores", "two"], ["--cores", "'two'"]),
+        (["--cores", "500"], ["--cores 500", "CPU", "add --oversubscribe (then up to 1024)"]),
+        (["--cores", "1025", "--oversubscribe"], ["--cores 1025", "1 to 1024"]),
         (["--override", "num.partition=3"], ["num.partition", "did you mean num.partitions"]),
         (["--override", "no.such.thing=3"], ["no.such.thing"]),
         (["--override", "num.partitions=many"], ["num.partitions", "many"]),
         (["--override", "num.partitions"], ["num.partitions", "NAME=VALUE"]),
         (["--override", "message.max.bytes=200000000"], ["message.max.bytes (200000000)", "socket.request.max.bytes"]),
-        (["--override", "listeners=PLAINTEXT://:1"], ["listeners", "--listen"]),
+        (["--override", "listeners=PLAINTEXT://:1"], ["PLAINTEXT://:1", "advertised.listeners"]),
+        (["--override", "listeners=SSL://h:1"], ["SSL://h:1", "security protocol SSL is not built yet"]),
+        (["--override", "listener.PLAINTEXT.mode=round"], ["listener.PLAINTEXT.mode", "'round' is unknown"]),
+        (["--listen", "127.0.0.1:9092", "--listen", "127.0.0.1:9192"], ["--listen 127.0.0.1:9192", "PLAINTEXT"]),
         (["--config", "/no/such/file"], ["--config /no/such/file", "No such file"]),
         (["--colour"], ["--colour"]),
     ],
@@ -52,6 +60,12 @@ def test_a_wrong_configuration_is_named(tmp_path: Path, arguments: list[str], pa
     for part in parts:
         assert part in line, line
     assert not (tmp_path / "data" / "meta.properties").exists() or "port" in line
+
+
+def test_a_shared_listener_without_ebpf_is_refused_with_what_mends_it(tmp_path: Path) -> None:
+    line = refused(tmp_path, "--override=listener.PLAINTEXT.mode=shared", "--override=ebpf.loader=off", "--cores=1")
+    for part in ("listener PLAINTEXT has mode shared", "needs eBPF", "mend: "):
+        assert part in line, line
 
 
 @pytest.mark.parametrize(
@@ -77,7 +91,7 @@ def test_a_port_of_the_range_in_use_is_named(tmp_path: Path, position: int) -> N
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first + position))
         taken.listen()
-        line = refused(tmp_path, "--listen", f"127.0.0.1:{first}", "--cores", "2")
+        line = refused(tmp_path, "--listen", f"127.0.0.1:{first}", "--cores", "2", "--oversubscribe")
     assert f"port {first + position} on 127.0.0.1 is in use (core {position} of 2" in line
 
 

@@ -9,13 +9,15 @@ import signal
 import socket
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
-from tpc_broker._ring import ffi, lib
+from tpc_broker._ring import lib
+from tpc_broker.native_bytes import pinned
 from tpc_broker.runtime import ring as ring_module
 from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.ring import SERVE_AFTER_NS, Feature, Ring, RingUnavailable, hidden_features
@@ -27,7 +29,7 @@ HIDDEN = {"all-features": frozenset(), "as-5.8": frozenset(Feature), "as-6.0": h
 @pytest.fixture(params=HIDDEN, autouse=True)
 def run(request):
     def run_on_ring(function, *arguments, **more):
-        options = RingOptions(hidden=HIDDEN[request.param], stall_ms=more.pop("stall_ms", 0))
+        options = RingOptions(hidden=HIDDEN[request.param], stall_ms=more.pop("stall_ms", 0), stall_log_ms=50)
         return trio_ring.run(function, *arguments, options=options, **more)
 
     return run_on_ring
@@ -222,8 +224,8 @@ def test_a_started_operation_holds_its_buffer_until_its_completion(run):
             done.set()
 
         def start():
-            pinned = ffi.from_buffer(buffer)
-            ring.start(lib.tpc_operation_receive, left.fileno(), pinned, 10, 0, callback=complete, pinned=pinned)
+            pointer, size, held = pinned(buffer, writable=True)
+            ring.start(lib.tpc_operation_receive, left.fileno(), pointer, size, 0, callback=complete, held=held)
 
         start()
         gc.collect()
@@ -395,6 +397,7 @@ def test_a_stalled_turn_is_counted_and_logged_with_its_place(run, caplog):
         time.sleep(0.08)  # noqa: ASYNC251 (that is the fault)
 
     async def main():
+        time.sleep(0.02)  # noqa: ASYNC251 (counted, and not worth a line)
         await trio.sleep(0.01)
         await holds_the_core()
         await trio.sleep(0.01)
@@ -404,7 +407,29 @@ def test_a_stalled_turn_is_counted_and_logged_with_its_place(run, caplog):
         statistics = run(main, stall_ms=10)
     assert statistics.stalls >= 1
     assert statistics.stall_ns_max >= 80_000_000
-    assert any("holds_the_core" in record.getMessage() for record in caplog.records)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "holds_the_core" in line
+    assert "for 50 ms" in line
+
+
+def test_what_a_stalled_turn_had_is_not_kept_with_its_line(run, caplog):
+    class Held:
+        pass
+
+    async def holds_the_core():
+        held, until_s = Held(), time.monotonic() + 10
+        while not caplog.records and time.monotonic() < until_s:
+            time.sleep(0.01)  # noqa: ASYNC251 (that is the fault)
+        return weakref.ref(held)
+
+    async def main():
+        held = await holds_the_core()
+        with trio.fail_after(10):
+            while held() is not None:  # the other thread may be in the midst of its line
+                await trio.sleep(0.001)
+
+    with caplog.at_level(logging.WARNING):
+        run(main, stall_ms=10)
 
 
 def test_current_ring_needs_a_ring(run):

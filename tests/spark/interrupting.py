@@ -14,6 +14,7 @@ from pathlib import Path
 from tpc_broker.spark import TpcDataSource
 from tpc_broker.spark.pipelines import files_source
 from tpc_broker.spark.source import TpcStreamReader
+from tpc_broker.spark.task_sizes import TaskGroup
 
 WAIT_SECONDS = 150
 RELEASED = "released"
@@ -40,8 +41,9 @@ def _interrupted(source, before, after):
     return Source
 
 
-def _holds(piece, offset):
-    return piece is not None and piece.where.partition == 0 and piece.first_offset <= offset < piece.end_offset
+def _holds(task, offset):
+    pieces = task.pieces if isinstance(task, TaskGroup) else [task] if task is not None else []
+    return any(piece.where.partition == 0 and piece.first_offset <= offset < piece.end_offset for piece in pieces)
 
 
 def waiting(source, folder, offset):

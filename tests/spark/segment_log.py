@@ -63,14 +63,14 @@ class Log:
             )
         )  # fmt: skip
 
-    def entry(self, log_start_offset=0):
+    def entry(self, log_start_offset=0, commit_offset=-1):
         return PartitionCheckpoint(
             self.topic_id, self.partition, self.topic, segment_base=self.base, segment_position=len(self.data),
             log_start_offset=log_start_offset, log_end_offset=self.end_offset, producers=self.producers.copy(),
             index_bytes=len(self.indexes.offsets.data), time_index_bytes=len(self.indexes.times.data),
-            transaction_index_bytes=len(self.indexes.transactions.encode()),
+            transaction_index_bytes=len(self.indexes.transactions.encode()), commit_offset=commit_offset,
         )  # fmt: skip
 
-    def checkpoint(self, log_start_offset=0):
-        entry = self.entry(log_start_offset)
+    def checkpoint(self, log_start_offset=0, commit_offset=-1):
+        entry = self.entry(log_start_offset, commit_offset)
         (self.folder / "journals" / "0000.checkpoint").write_bytes(encode_checkpoint(1, [entry]))

@@ -1,7 +1,12 @@
 """The archive's list of files: killed before every single effect, moved, and written by two."""
 
+import contextlib
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,10 +19,13 @@ from tpc_broker.spark.pipelines.archive import ArchiveJob, EpochWriter
 from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.pipelines.file_list import DataFile, FileList
 from tpc_broker.spark.pipelines.folder import Entry, Folder
+from tpc_broker.spark.pipelines.leftovers import only_what_is_listed
+from tpc_broker.spark.pipelines.local_folder import LocalFolder
 from tpc_broker.spark.pipelines.merging import FAN_IN, merge_groups, tier
 
 pytestmark = pytest.mark.spark
 
+ROOT = Path(__file__).parent.parent.parent
 EPOCHS = 5
 FILES_PER_EPOCH = 4
 ROWS_PER_FILE = 3
@@ -155,6 +163,108 @@ def test_a_kill_before_any_effect_loses_and_doubles_nothing(tmp_path):
         effects += 1
     assert effects > 40
     assert len(inside) < EPOCHS * FILES_PER_EPOCH, "nothing was merged"
+
+
+def parquet_names(out):
+    return {path.relative_to(out).as_posix() for path in out.glob("*/*.parquet")}
+
+
+@pytest.mark.parametrize("end", ["in order", "an error", "another job"])
+def test_a_job_that_ended_leaves_only_what_is_listed(tmp_path, end):
+    """Counted by a reader that knows no list, whatever the job keeps for those that do."""
+    out = tmp_path / "archive"
+    files = FileList(LocalFolder(out.as_uri()))
+    files.take_over(600)
+    with contextlib.suppress(ArithmeticError), only_what_is_listed(files):
+        writer = SmallWriter(None, files, job(out))
+        for epoch in range(EPOCHS):
+            writer.write(epoch, epoch)
+        assert writer.merges_count
+        assert len(files.listing.replaced) >= FAN_IN
+        assert rows_of_all_files(out) > len(rows_until(EPOCHS))
+        shutil.copy(out / files.listing.files[0].name, out / "date=2026-11-21" / "not-committed.parquet")
+        staged = out / files.stage("epoch")
+        staged.mkdir(parents=True)
+        if end == "another job":
+            FileList(LocalFolder(out.as_uri())).take_over(600)
+            before = parquet_names(out)
+        if end == "an error":
+            raise ArithmeticError
+    if end == "another job":
+        assert parquet_names(out) == before, "the files are the other one's"
+        return
+    assert parquet_names(out) == {file.name for file in FileList(LocalFolder(out.as_uri())).read().files}
+    assert rows_of_all_files(out) == len(rows_until(EPOCHS))
+    assert not staged.exists()
+    with pytest.raises(PipelineError, match="has ended"):
+        writer.write(EPOCHS, EPOCHS)
+
+
+def rows_of_all_files(out):
+    return sum(pq.read_metadata(path).num_rows for path in out.glob("date=*/*.parquet"))
+
+
+KILLED = """
+import os, pathlib, signal, sys
+from tests.spark.test_file_list import EPOCHS, SmallWriter, job
+from tpc_broker.spark.pipelines.file_list import FileList
+from tpc_broker.spark.pipelines.leftovers import only_what_is_listed
+from tpc_broker.spark.pipelines.local_folder import LocalFolder
+out = pathlib.Path(sys.argv[1])
+files = FileList(LocalFolder(out.as_uri()))
+files.take_over(600)
+with only_what_is_listed(files):
+    writer = SmallWriter(None, files, job(out))
+    for epoch in range(EPOCHS):
+        writer.write(epoch, epoch)
+    assert files.listing.replaced
+    if sys.argv[2:]:
+        FileList(LocalFolder(out.as_uri())).take_over(600)
+    os.killpg(0, signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("taken_over", [False, True], ids=["nobody", "another run"])
+def test_a_job_that_was_killed_leaves_only_what_is_listed(tmp_path, taken_over):
+    out = tmp_path / "archive"
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(out), *(["x"] if taken_over else [])], cwd=ROOT, start_new_session=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    reader = FileList(LocalFolder(out.as_uri()))
+    number = reader.read().number
+    give_up_at = time.monotonic() + 60
+    while rows_of_all_files(out) != len(rows_until(EPOCHS)) and not taken_over:
+        assert time.monotonic() < give_up_at, "nobody cleared up"
+        time.sleep(0.05)
+    if taken_over:
+        time.sleep(1)
+        assert reader.read().number == number
+        assert len(reader.read().replaced) >= FAN_IN
+        assert rows_of_all_files(out) > len(rows_until(EPOCHS)), "the other run keeps them for its readers"
+    else:
+        assert parquet_names(out) == {file.name for file in reader.read().files}
+
+
+def test_clearing_up_does_not_stop_a_run_that_begins_meanwhile(tmp_path):
+    """It takes the archive over all the same when a list appears between its look and its commit."""
+    out = tmp_path / "archive"
+    run(out, DiskFolder(out))
+
+    class Overtaken(DiskFolder):
+        others = 2
+
+        def write_new(self, name, text):
+            if self.others:
+                self.others -= 1
+                assert super().write_new(name, text)
+            return super().write_new(name, text)
+
+    files = FileList(Overtaken(out))
+    files.take_over(0)
+    files.commit(files.listing)
+    assert listed_rows(DiskFolder(out)) == rows_until(EPOCHS)
 
 
 def test_readers_see_a_list_and_not_a_folder(spark, tmp_path):

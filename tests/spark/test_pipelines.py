@@ -104,7 +104,7 @@ def test_records_that_would_not_stay_are_refused(spark, broker, topic, produce, 
         name = "-".join(["checkpoint", *more])
         return BackfillJob(str(tmp_path / "archive"), Target(broker.bootstrap, short), str(tmp_path / name), **more)
 
-    with pytest.raises(PipelineError, match=rf"{short} would delete .* retention.ms = {DAY_MS}, .* 3.0 days old"):
+    with pytest.raises(PipelineError, match=rf"{short} would delete .* retention.ms = {DAY_MS}, .* 3[.][0-2] days old"):
         backfill(spark, job())
     assert records_of(short) == []
     backfill(spark, job(even_if_expired=True))

@@ -152,6 +152,28 @@ def test_a_limit_counts_new_partitions_too(reader_of):
     assert reader_of(log).latestOffset({"t": {"0": 0}}, ReadAllAvailable()) == {"t": {"0": 30, "1": 13}}
 
 
+def test_few_offsets_are_waited_for_and_not_for_ever(reader_of, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(source.time, "monotonic", lambda: now)
+    log = Log(t=[(0, 3)])
+    reader = reader_of(log, minOffsetsPerTrigger="5", maxTriggerDelay="30s")
+    limit = reader.getDefaultReadLimit()
+    start = {"t": {"0": 0}}
+    assert (reached := reader.latestOffset(start, limit)) == {"t": {"0": 3}}, "the first takes what there is"
+    log.topics["t"] = [(0, 7)]
+    assert reader.latestOffset(reached, limit) == reached, "four are too few"
+    log.topics["t"] = [(0, 7), (0, 1)]
+    assert reader.latestOffset(reached, limit) == {"t": {"0": 7, "1": 1}}, "those of new partitions count"
+    reached, now = {"t": {"0": 7, "1": 1}}, 120.0
+    log.topics["t"] = [(0, 8), (0, 1)]
+    assert reader.latestOffset(reached, limit) == reached
+    now = 131.0
+    assert reader.latestOffset(reached, limit) == {"t": {"0": 8, "1": 1}}, "the delay is over"
+    log.topics["t"] = [(0, 9), (0, 1)]
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset({"t": {"0": 8, "1": 1}}, limit) == {"t": {"0": 9, "1": 1}}, "no more is to come"
+
+
 def test_a_new_partition_begins_at_its_first_offset():
     log = Log(t=[(0, 10), (3, 9)])
     assert spans(planner(log, streaming=True).stream(at(10), at(10, 9))) == [(0, 10, 10), (1, 3, 9)]

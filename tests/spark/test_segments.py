@@ -35,7 +35,7 @@ def log(tmp_path):
 
 
 def make_reader(log, **options):
-    given = {"path": str(log.folder), "subscribe": "t", "columns": "offset,value"}
+    given = {"path": str(log.folder), "subscribe": "t", "columns": "offset,value", "bytesTogether": "0"}
     given |= {name.replace("__", "."): str(value) for name, value in options.items()}
     table = table_options(given)
     names = [*table.columns, *([table.shape.corrupt_column] if table.shape.mode == "permissive" else [])]
@@ -97,6 +97,16 @@ def test_what_the_checkpoint_does_not_name_is_not_read(log):
     log.roll()
     log.values(b"in a new segment")
     assert len(read(log)) == 30
+
+
+@pytest.mark.parametrize("committed", [0, 7, 10, 23, 30])
+def test_what_is_not_committed_is_not_read(log, committed):
+    """Also where whole segments of it are in the files."""
+    three_segments(log)
+    log.checkpoint(commit_offset=committed)
+    assert read(log) == [(number, b"%d" % number) for number in range(committed)]
+    rows = read(log, startingTimestamp=NOW_MS, endingTimestamp=NOW_MS + 30) if committed else []
+    assert [offset for offset, _value in rows] == list(range(committed))
 
 
 def test_aborted_transactions_are_left_out_also_when_they_end_in_a_later_segment(log):

@@ -54,9 +54,9 @@ def write_transactions(log):
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
+def broker(module_tmp_path):
     """A broker that was stopped, got the files by hand into its folder and its checkpoint, and serves them."""
-    peer = TpcBroker(tmp_path_factory.mktemp("transactions"), cores_count=1)
+    peer = TpcBroker(module_tmp_path / "transactions", cores_count=1)
     peer.start()
     admin = AdminClient({"bootstrap.servers": peer.bootstrap})
     admin.create_topics([NewTopic("t", 1)])["t"].result(15)
@@ -72,8 +72,8 @@ def broker(tmp_path_factory):
     written = {
         name: getattr(ours, name)
         for name in (
-            "segment_base", "segment_position", "log_end_offset", "producers", "index_bytes", "time_index_bytes",
-            "transaction_index_bytes",
+            "segment_base", "segment_position", "log_end_offset", "commit_offset", "producers",
+            "index_bytes", "time_index_bytes", "transaction_index_bytes",
         )
     }  # fmt: skip
     partitions[key] = dataclasses.replace(partitions[key], **written)
@@ -84,7 +84,7 @@ def broker(tmp_path_factory):
 
 
 def read(kind, where, **options):
-    given = {"subscribe": "t", "isolation.level": "read_committed"}
+    given = {"subscribe": "t", "isolation.level": "read_committed", "bytesTogether": "0"}
     given |= {"path": str(where.data_folder)} if kind != "broker" else {}
     given |= {"bootstrap": where.bootstrap} if kind != "files" else {}
     given |= {name.replace("__", "."): value for name, value in options.items()}

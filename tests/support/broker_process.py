@@ -17,12 +17,13 @@ import psutil
 from tests.support.ports import free_port_range
 from tests.support.server_process import ServerFailed, ServerProcess, answers_api_versions
 
-_READY_SECONDS = 30.0
+_READY_SECONDS = 120.0
+"""Of a host that gives its CPUs to others for long; it bounds what hangs and says nothing of how fast a start is."""
 _COMMAND = [sys.executable, "-m", "tpc_broker.runtime.main"]
 
 
 def run_command(
-    *arguments: str, timeout_seconds: float = 20, prefix: Sequence[str] = ()
+    *arguments: str, timeout_seconds: float = 90, prefix: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """`tpc-broker ARGUMENTS…` to its end, for tests of what it refuses. `prefix`: as `TpcBroker.prefix`."""
     return subprocess.run(
@@ -46,6 +47,8 @@ class TpcBroker:
         self.overrides = overrides or {}
         self.prefix: list[str] = []
         """What stands before the command, for example a program that puts it under a seccomp filter."""
+        self.more_options: list[str] = []
+        """Of the command `serve`."""
         self.host = "127.0.0.1"
         self._first_port = 0
         self._process: ServerProcess | None = None
@@ -65,7 +68,8 @@ class TpcBroker:
     def command(self) -> list[str]:
         options = [f"--override={key}={value}" for key, value in self.overrides.items()]
         place = ["--data", str(self.data_folder), "--listen", self.bootstrap, "--cores", str(self.cores_count)]
-        return [*self.prefix, *_COMMAND, "serve", *place, *options]
+        place.append("--oversubscribe")  # the machine that runs the tests may have fewer CPUs
+        return [*self.prefix, *_COMMAND, "serve", *place, *options, *self.more_options]
 
     def launch(self) -> None:
         """Start the process; does not wait for anything."""
@@ -100,7 +104,7 @@ class TpcBroker:
         """SIGTERM; the drain must end by itself with exit code 0."""
         if self._process is None:
             return
-        code = self._process.terminate(30)
+        code = self._process.terminate(90)
         if code != 0:
             raise ServerFailed(f"exit code {code} after SIGTERM\n{self._process.log_tail()}")
 
@@ -112,7 +116,7 @@ class TpcBroker:
     def core_process(self, core: int) -> psutil.Process:
         """The process of one core, by what its command line says."""
         for process in self.core_processes():
-            with contextlib.suppress(psutil.NoSuchProcess, ValueError, IndexError, KeyError):
+            with contextlib.suppress(psutil.NoSuchProcess, ValueError, IndexError, KeyError, TypeError):
                 if json.loads(process.cmdline()[-1])["core"] == core:
                     return process
         raise ServerFailed(f"core {core} has no process\n{self.process.log_tail()}")

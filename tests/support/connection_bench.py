@@ -10,7 +10,7 @@ from pathlib import Path
 from tpc_broker.runtime.connections import Connections
 from tpc_broker.runtime.ring import Ring
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def header_of(api_key=3, api_version=1, correlation_id=1, client_id=None):
@@ -56,6 +56,7 @@ class Bench:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.address = self.listener.getsockname()
         self.connections.listen(self.listener.fileno())
+        self.more_listeners = []
         self.requests, self.closed, self.opened, self.held = deque(), deque(), [], []
         self.clients = []
         self.on_request = self.requests.append
@@ -77,9 +78,15 @@ class Bench:
             assert time.monotonic() < deadline, f"did not come about: {self.connections.statistics()}"
             self.turn()
 
-    def connect(self, *, wait=True):
+    def listen(self):
+        """One more listener; its address."""
+        self.more_listeners.append(socket.create_server(("127.0.0.1", 0), backlog=512))
+        self.connections.listen(self.more_listeners[-1].fileno())
+        return self.more_listeners[-1].getsockname()
+
+    def connect(self, address=None, *, wait=True):
         before = self.connections.statistics().opened
-        client = socket.create_connection(self.address)
+        client = socket.create_connection(address or self.address)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.clients.append(client)
         if wait:
@@ -166,4 +173,5 @@ class Bench:
         assert statistics.opened == statistics.closed
         self.connections.free()
         self.ring.close()
-        self.listener.close()
+        for listener in (self.listener, *self.more_listeners):
+            listener.close()

@@ -36,10 +36,10 @@ class EmptyFiles:
         self.epochs.assign(leader_epoch, 0)
 
 
-def plane_face(pointer):
+def plane_face(bench):
     """The broker's face of a plane that a bench has made."""
     face = RingDataPlane.__new__(RingDataPlane)
-    face._plane = pointer
+    face._plane, face._connections = bench.plane.pointer, bench.connections
     face._slices = ffi.new("tpc_slice[]", READ_SLICES_MAX)
     face._state = ffi.new("tpc_partition_state *")
     return face
@@ -50,16 +50,18 @@ class FetchBench(PlaneBench):
 
     def __init__(self, path, *, in_c, seed=1, **options):
         super().__init__(path, **options)
-        self.face = plane_face(self.plane.pointer)
+        self.face = plane_face(self)
         self.partitions, self.files = {}, {}
         lib.tpc_plane_set_fetch_seed(self.plane.pointer, seed)
         if in_c:
             self.plane.set_hot(on=True)
-        leader_of = lambda _topic, _index: (BROKER_ID, 0)  # noqa: E731
         endpoint = SimpleNamespace(broker_id=BROKER_ID, host="here", port=9092, rack=None)
         self.core = SimpleNamespace(
-            plane=self.face, partitions=self, broker_id=BROKER_ID,
-            view=SimpleNamespace(leader_of=leader_of, endpoints=lambda: [endpoint]),
+            plane=self.face, partitions=self, core_id=0,
+            view=SimpleNamespace(
+                leader_of=lambda _listener, _topic, _index: (BROKER_ID, 0), endpoints=lambda _listener: [endpoint],
+                endpoint=lambda _listener, _core: endpoint,
+            ),
             clock=SimpleNamespace(monotonic_ms=lambda: 1 << 60), dispatcher=SimpleNamespace(is_open=lambda _id: True),
         )  # fmt: skip
         self.handled = 0

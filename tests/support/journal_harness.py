@@ -121,8 +121,8 @@ class Journal:
         return self.statistics.durable_sequence
 
     def place(self):
-        place = ffi.new("tpc_journal_place *")
-        lib.tpc_journal_durable_place(self.handle, place)
+        place = ffi.new("tpc_journal_cursor *")
+        lib.tpc_journal_durable_cursor(self.handle, place)
         return place
 
     def wait_durable(self, sequence: int) -> None:

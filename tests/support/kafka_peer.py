@@ -51,7 +51,7 @@ def _java(heap_mebibytes: int, class_name: str, arguments: Sequence[str], level:
 
 
 def run_tool(
-    tool: str, *arguments: str, standard_input: str | None = None, timeout_seconds: float = 120, level: str = "error"
+    tool: str, *arguments: str, standard_input: str | None = None, timeout_seconds: float = 300, level: str = "error"
 ) -> subprocess.CompletedProcess[str]:
     """Run one of `TOOLS` to its end; its log lines of `level` and above go to standard error.
 

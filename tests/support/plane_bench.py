@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 
@@ -30,7 +31,7 @@ def topic_id_of(topic):
 
 
 def settings_with(*flags, **values):
-    combined = PartitionFlag.LEADER
+    combined = PartitionFlag(0)
     for flag in flags:
         combined |= flag
     return PartitionSettings(flags=combined, **values)
@@ -91,7 +92,7 @@ class PlaneBench(Bench):
 
     def offer(self, request):
         if not self.plane.produce(request):
-            self.left.append((self.plane.left_reason, request))
+            self.left.append((self.plane.fallback_reason, request))
 
     def lead(self, topic, partition=0, settings=None, **values):
         return self.plane.register(topic, topic_id_of(topic), partition, settings=settings, **values)
@@ -147,3 +148,23 @@ class PlaneBench(Bench):
         self.plane.free()
         self.close()
         os.close(self.descriptor)
+
+
+class StalledBench(PlaneBench):
+    """A core whose journal is a full pipe: a write neither fails nor ends before :meth:`let_go`."""
+
+    def __init__(self, path):
+        super().__init__(path, mode=JournalMode.BUFFERED_DSYNC)
+        self.reading, writing = os.pipe2(os.O_CLOEXEC)
+        size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+        os.write(writing, bytes(size))
+        os.dup2(writing, self.descriptor)
+        os.close(writing)
+
+    def let_go(self):
+        os.read(self.reading, 1 << 20)
+        self.settle()
+
+    def shut(self):
+        super().shut()
+        os.close(self.reading)

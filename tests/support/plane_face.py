@@ -26,11 +26,11 @@ import trio
 from tests.support.plane_values import (
     UNLIMITED,
     Endpoint,
+    JournalCursor,
     JournalEntryKind,
     JournalFailedError,
     JournalFullError,
     JournalMode,
-    JournalPlace,
     JournalStart,
     Left,
     NotAdmittedError,
@@ -213,13 +213,13 @@ class Plane:
         lib.tpc_journal_watch(self.journal, sequence[0])
         return self._commit(sequence[0])
 
-    def durable_place(self) -> JournalPlace:
+    def durable_cursor(self) -> JournalCursor:
         """The place after everything that is durable now: replay may start there once all of that is checkpointed."""
-        place = ffi.new("tpc_journal_place *")
-        lib.tpc_journal_durable_place(self.journal, place)
-        return JournalPlace(place.sequence, place.block, place.position, place.previous_crc)
+        place = ffi.new("tpc_journal_cursor *")
+        lib.tpc_journal_durable_cursor(self.journal, place)
+        return JournalCursor(place.sequence, place.block, place.position, place.previous_crc)
 
-    def recycle(self, place: JournalPlace) -> None:
+    def recycle(self, place: JournalCursor) -> None:
         """Allow overwriting of everything before the place; only after the superblock names it."""
         _checked(lib.tpc_journal_recycle(self.journal, place.position), "recycle")
 
@@ -250,10 +250,14 @@ class Plane:
         *,
         log_start_offset: int = 0,
         log_end_offset: int = 0,
+        high_watermark: int | None = None,
         settings: PartitionSettings | None = None,
         bytes_admitted: int = UNLIMITED,
+        is_led: bool = True,
     ) -> int:
-        """Lead a partition recovered up to `log_end_offset`; its handle. `FileExistsError`: it is led already."""
+        """Lead a partition recovered up to `log_end_offset`, committed up to `high_watermark` (None: all of it); its
+        handle. `FileExistsError`: it is led already.
+        """
         name = topic.encode()
         params = self._params(settings or PartitionSettings())
         held = ffi.from_buffer("uint8_t[]", name)
@@ -261,10 +265,13 @@ class Plane:
         params.topic_id = topic_id
         params.partition = partition
         params.log_start_offset, params.log_end_offset = log_start_offset, log_end_offset
+        params.high_watermark = log_end_offset if high_watermark is None else high_watermark
         params.bytes_admitted = bytes_admitted
         out = ffi.new("uint64_t *")
         _checked(lib.tpc_partition_register(self.pointer, params, out), f"register {topic}-{partition}")
         handle: int = out[0]
+        if is_led:
+            self.arm(handle, params.leader_epoch)
         return handle
 
     @staticmethod
@@ -275,6 +282,13 @@ class Plane:
     def update(self, handle: int, settings: PartitionSettings) -> None:
         """Change flags, limits, epoch and the fixed last stable offset."""
         _checked(lib.tpc_partition_update(self.pointer, handle, self._params(settings)), "update")
+
+    def arm(self, handle: int, term: int) -> None:
+        """Lead it in this term."""
+        _checked(lib.tpc_partition_arm(self.pointer, handle, lib.TPC_ROLE_LEADER, term), "arm")
+
+    def disarm(self, handle: int) -> None:
+        _checked(lib.tpc_partition_disarm(self.pointer, handle), "disarm")
 
     def withdraw(self, handle: int) -> None:
         """Lead it no more: produces that wait for it are answered NOT_LEADER_OR_FOLLOWER; its memory goes, also what is
@@ -309,16 +323,16 @@ class Plane:
     # ------------------------------------------------------------------------------------------ appending
 
     def produce(self, request: Request) -> bool:
-        """Handle a whole Produce request in C. True: taken, and answered from there; else see :attr:`left_reason`."""
+        """Handle a whole Produce request in C. True: taken and answered there; else see :attr:`fallback_reason`."""
         taken: bool = lib.tpc_plane_produce(self.pointer, request.pointer) == 1
         if taken:
             request.taken()
         return taken
 
     @property
-    def left_reason(self) -> Left:
+    def fallback_reason(self) -> Left:
         """Why the last :meth:`produce` or :meth:`produce_with` left its request."""
-        return Left(lib.tpc_plane_left_reason(self.pointer))
+        return Left(lib.tpc_plane_fallback_reason(self.pointer))
 
     def produce_with(self, request: Request, verdicts: Sequence[Verdict], endpoints: Sequence[Endpoint] = ()) -> bool:
         """As :meth:`produce`, with a verdict for each partition in the order of the request; the only reasons to leave
@@ -449,6 +463,7 @@ class Plane:
 
     def set_tail_bytes_max(self, bytes_max: int) -> None:
         lib.tpc_plane_set_tail_bytes_max(self.pointer, bytes_max)
+        lib.tpc_plane_evict(self.pointer, 1 << 40)
 
     # ------------------------------------------------------------------------------------------ producers
 
@@ -494,7 +509,6 @@ class Plane:
         self.ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, None)
         self.ring.on_event(lib.TPC_EVENT_WRITE_BEHIND_DUE, None)
         self.ring.on_event(lib.TPC_EVENT_ROOM_LOW, None)
-        lib.tpc_plane_set_hot(self.pointer, False)
         lib.tpc_plane_free(self.pointer)
         lib.tpc_journal_close(self.journal)
 

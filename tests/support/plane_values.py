@@ -35,7 +35,6 @@ class JournalEntryKind(IntEnum):
 class PartitionFlag(IntFlag):
     """`enum tpc_partition_flag`."""
 
-    LEADER = lib.TPC_PARTITION_LEADER
     INTERNAL = lib.TPC_PARTITION_INTERNAL
     RELAXED = lib.TPC_PARTITION_RELAXED
     LOG_APPEND_TIME = lib.TPC_PARTITION_LOG_APPEND_TIME
@@ -43,26 +42,29 @@ class PartitionFlag(IntFlag):
     COMPACTED = lib.TPC_PARTITION_COMPACTED
 
 
+NO_FLAGS: Final = PartitionFlag(0)
+
+
 class Left(IntEnum):
     """Why :meth:`Plane.produce` left a request to Python."""
 
-    NONE = lib.TPC_LEFT_NONE
-    MALFORMED = lib.TPC_LEFT_MALFORMED
+    NONE = lib.TPC_FALLBACK_NONE
+    MALFORMED = lib.TPC_FALLBACK_MALFORMED
     """Close the connection."""
-    VERSION = lib.TPC_LEFT_VERSION
-    TOO_MANY = lib.TPC_LEFT_TOO_MANY
-    UNKNOWN = lib.TPC_LEFT_UNKNOWN
+    VERSION = lib.TPC_FALLBACK_VERSION
+    TOO_MANY = lib.TPC_FALLBACK_TOO_MANY
+    UNKNOWN = lib.TPC_FALLBACK_UNKNOWN
     """A partition is not in the table or not led: ask the metadata, then :meth:`Plane.produce_with`."""
-    PYTHON_VALIDATES = lib.TPC_LEFT_PYTHON_VALIDATES
+    PYTHON_VALIDATES = lib.TPC_FALLBACK_PYTHON_VALIDATES
     """Validate those partitions, then :meth:`Plane.produce_with`."""
-    JOURNAL_FULL = lib.TPC_LEFT_JOURNAL_FULL
+    JOURNAL_FULL = lib.TPC_FALLBACK_JOURNAL_FULL
     """Park it, try again after recycling."""
-    NOT_ADMITTED = lib.TPC_LEFT_NOT_ADMITTED
+    NOT_ADMITTED = lib.TPC_FALLBACK_NOT_ADMITTED
     """Reserve segment space, :meth:`Plane.admit`, try again."""
-    NO_MEMORY = lib.TPC_LEFT_NO_MEMORY
+    NO_MEMORY = lib.TPC_FALLBACK_NO_MEMORY
 
 
-assert len(Left) == lib.TPC_LEFT_REASONS_COUNT
+assert len(Left) == lib.TPC_FALLBACK_REASONS_COUNT
 
 
 class JournalFailedError(OSError):
@@ -99,7 +101,7 @@ class JournalStart:
 
 
 @dataclass(frozen=True, slots=True)
-class JournalPlace:
+class JournalCursor:
     """A place in the chain from which a replay may start; `position` is for :meth:`Plane.recycle` in this run only."""
 
     sequence: int
@@ -114,7 +116,6 @@ class PlaneLimits:
 
     tail_bytes_max: int = 64 * 1024 * 1024
     """Memory for batches that are written behind already; what is not is kept in any case."""
-    tail_bytes_first: int = 0
     """What of it is used before a reader has come too late; 0: all of it."""
     producer_expiry_ms: int = 86_400_000
     produce_partitions_max: int = 10_000
@@ -125,7 +126,7 @@ class PartitionSettings:
     """What :meth:`Plane.update` may change of a partition."""
 
     leader_epoch: int = 0
-    flags: PartitionFlag = PartitionFlag.LEADER
+    flags: PartitionFlag = NO_FLAGS
     batch_bytes_max: int = 1_048_588
     segment_bytes_max: int = 0
     """0: not checked."""
@@ -146,8 +147,10 @@ class PartitionState:
     tail_offset: int
     written_offset: int
     tail_bytes: int
+    unwritten_bytes: int
     dirty_bytes: int
     bytes_admitted: int
+    in_place_end_offset: int
     partition: int
     leader_epoch: int
     flags: int

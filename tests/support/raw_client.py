@@ -16,7 +16,7 @@ class Closed(ConnectionError):  # noqa: N818 (it says what happened)
 class RawConnection:
     """One TCP connection to a broker. Usable as a context manager."""
 
-    def __init__(self, host: str, port: int, timeout_seconds: float = 15.0) -> None:
+    def __init__(self, host: str, port: int, timeout_seconds: float = 60.0) -> None:
         self._socket = socket.create_connection((host, port), timeout=timeout_seconds)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0

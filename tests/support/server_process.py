@@ -129,7 +129,12 @@ class ServerProcess:
             else:
                 time.sleep(0.02)
 
-    def terminate(self, deadline_seconds: float = 30.0) -> int:
+    def send(self, number: signal.Signals) -> None:
+        """A signal to the process itself."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def terminate(self, deadline_seconds: float = 90.0) -> int:
         """SIGTERM to the process itself and wait; returns the exit code."""
         if self._process is None:
             return 0

@@ -11,7 +11,7 @@ from tests.tidy.test_tidy import ALLOWED
 from tpc_broker.coordinator.group import state_diagram
 
 ROOT = Path(__file__).parent.parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PLACES = [ROOT, ROOT / "tpc_broker", ROOT / "native", ROOT / "native" / "ring", ROOT / "native" / "bytes"]
 
 

@@ -25,11 +25,12 @@ ALLOWED = {
     "raft": FOUNDATION,
     "swim": FOUNDATION,
     "coordinator": FOUNDATION | {"kafka", "log"},
-    "broker": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "coordinator"},
+    "storage": FOUNDATION | NATIVE_BYTES | {"log", "metadata"},
+    "broker": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "coordinator", "storage"},
     "client": FOUNDATION | NATIVE_COLUMNS | {"kafka"},
     "spark": FOUNDATION | NATIVE_COLUMNS | {"client", "kafka", "log"},
     "native_columns": {"_bytes"},
-    "cli": {"bench", "spark"},
+    "cli": {"bench", "spark", "client", "kafka"},
     "native_bytes": FOUNDATION | {"_bytes"},
     "model": set(),
     "limits": set(),
@@ -37,9 +38,10 @@ ALLOWED = {
     "error_codes": set(),
 }
 EVERYTHING = {"runtime", "bench"}
-NO_KERNEL = ("kafka", "log", "raft", "swim", "routing", "metadata", "coordinator", "broker")
+NO_KERNEL = ("kafka", "log", "raft", "swim", "routing", "metadata", "coordinator", "storage", "broker")
 KERNEL_MODULES = {"socket", "select", "subprocess", "cffi", "ctypes", "asyncio"}
 SANS_IO = ("kafka", "log", "raft", "swim", "routing", "metadata", "coordinator")
+CLOCK_BY_PORT = ("storage", "broker")
 IO_MODULES = KERNEL_MODULES | {"trio", "time", "random", "threading", "secrets"}
 BANNED_MODULE_NAMES = {"util", "utils", "helpers", "helper", "impl", "common", "misc"}
 BANNED_WORDS = re.compile(r"\b(shard|reactor)s?\b", re.IGNORECASE)
@@ -96,11 +98,68 @@ def wrong_imports(path: Path) -> list[str]:
             wrong.append(f"{path.relative_to(ROOT)}:{line}: only runtime touches the kernel, not {name}")
         if room in SANS_IO and parts[0] in IO_MODULES:
             wrong.append(f"{path.relative_to(ROOT)}:{line}: {room} is free of I/O, clocks and chance, not {name}")
+        if room in CLOCK_BY_PORT and parts[0] == "time":
+            wrong.append(f"{path.relative_to(ROOT)}:{line}: {room} has its time from its ports and from trio")
     return wrong
 
 
 def test_every_room_imports_only_what_it_may() -> None:
     assert [fault for path in sources() for fault in wrong_imports(path)] == []
+
+
+KEEPS_BUFFERS = {"tpc_broker/native_bytes.py"}
+
+
+def kept_buffers(path: Path) -> list[str]:
+    """Where what `ffi.from_buffer` makes is more than an argument of a call of C: Python may crash when it is collected
+    (`tpc_broker.native_bytes.pinned`).
+    """
+    tree = ast.parse(path.read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    into_c = [call for call in calls if ast.unparse(call.func).startswith(("lib.", "native"))]
+    passed = {id(argument) for call in into_c for argument in call.args}
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "from_buffer"]
+    allowed = {id(call.func) for call in calls if id(call) in passed}
+    lines = sorted(name.lineno for name in names if id(name) not in allowed)
+    return [f"{path}:{line}: pinned() instead" for line in lines]
+
+
+def test_buffers_are_lent_to_c_for_one_call_only() -> None:
+    product = [path for path in sources() if room_of(path) and str(path.relative_to(ROOT)) not in KEEPS_BUFFERS]
+    assert [fault for path in product for fault in kept_buffers(path)] == []
+
+
+def test_the_check_of_lent_buffers_finds_them(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("view = ffi.from_buffer(data)\nlib.f(0, ffi.from_buffer(data), 1)\ntake = ffi.from_buffer\n")
+    assert [fault.split(":")[1] for fault in kept_buffers(wrong)] == ["1", "3"]
+
+
+COROUTINE_TEST_ROOMS = ("broker", "storage")
+"""Here pytest runs async tests, in a loop without the ring. Everywhere else a test says itself where its loop waits."""
+WRONG_CALLS = {"trio.run", "time.sleep", "time.monotonic"}
+
+
+def wrong_loops(path: Path, room: str) -> list[str]:
+    """What a test does with loops and real time that its room has no use for."""
+    tree = ast.parse(path.read_text())
+    if room not in COROUTINE_TEST_ROOMS:
+        tests = (node for node in tree.body if isinstance(node, ast.AsyncFunctionDef))
+        return [f"{path}:{node.lineno}: would run without the ring" for node in tests if node.name.startswith("test_")]
+    calls = (ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [f"{path}: {call}: async tests, and a clock of their own" for call in calls if call in WRONG_CALLS]
+
+
+def test_coroutines_without_the_ring_are_run_by_pytest_and_no_others() -> None:
+    tests = [path for path in sources() if path.relative_to(ROOT).parts[0] == "tests"]
+    assert [fault for path in tests for fault in wrong_loops(path, path.relative_to(ROOT).parts[1])] == []
+
+
+def test_the_check_of_loops_finds_them(tmp_path: Path) -> None:
+    wrong = tmp_path / "test_wrong.py"
+    wrong.write_text("async def test_a():\n    trio.run(main)\n    time.sleep(1)\n")
+    assert len(wrong_loops(wrong, "runtime")) == 1
+    assert len(wrong_loops(wrong, "storage")) == 2
 
 
 def test_the_import_check_finds_a_wrong_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +184,48 @@ def test_files_and_functions_are_not_too_long() -> None:
                 if lines > FUNCTION_LINES_MAX:
                     faults.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} has {lines} lines")
     assert faults == []
+
+
+def c_sources() -> list[Path]:
+    return sorted(path for path in (ROOT / "native").rglob("*") if path.suffix in (".c", ".h"))
+
+
+def c_functions(text: str) -> list[tuple[int, str, int]]:
+    """Line, name and length of each function; clang-format has put their first and last lines at the margin."""
+    found = []
+    begin = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        named = re.match(r"(?!typedef\b|enum\b|union\b)\w[\w\s*]*?\b(\w+)\(", line)
+        if named:
+            begin = (number, named[1])
+        if begin and re.search(r"^\}|^\w.*\}$", line):
+            found.append((*begin, number - begin[0] + 1))
+        if line.endswith((";", "}")) and not line.startswith(" "):
+            begin = None
+    return found
+
+
+def test_c_files_and_functions_are_not_too_long() -> None:
+    faults = []
+    for path in c_sources():
+        text = path.read_text()
+        name = str(path.relative_to(ROOT))
+        if text.count("\n") > FILE_LINES_MAX:
+            faults.append(f"{name}: {text.count(chr(10))} lines")
+        faults += [
+            f"{name}:{line}: {function} has {lines} lines"
+            for line, function, lines in c_functions(text)
+            if lines > FUNCTION_LINES_MAX
+        ]
+    assert faults == []
+
+
+def test_c_functions_are_found_as_they_are_written() -> None:
+    text = "int declared(int a);\n\nstatic bool one(void) { return true; }\n\n"
+    text += "int wrapped(int a,\n            int b) {\n    if (a) {\n        b();\n    }\n    return 0;\n}\n"
+    assert c_functions(text) == [(3, "one", 1), (5, "wrapped", 7)]
+    journal = c_functions((ROOT / "native/ring/append.c").read_text())
+    assert {name for _line, name, _lines in journal} >= {"stamp", "tpc_append_batch_to", "tpc_plane_reopen_journal"}
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:

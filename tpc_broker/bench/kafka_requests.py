@@ -12,6 +12,7 @@ from tpc_broker.native_bytes import crc32c
 
 PRODUCE_VERSION: Final = 9
 FETCH_VERSION: Final = 12
+METADATA_VERSION: Final = 12
 _LIST_OFFSETS_VERSION: Final = 6
 _OFFSET_MARK: Final = 0x0123456789ABCDEF
 _SESSION_MARK: Final = 0x5E551017
@@ -38,8 +39,8 @@ class FetchRequests(NamedTuple):
 
     whole: bytes
     unchanged: bytes
-    offset_place: int
-    session_place: int
+    offset_position: int
+    session_position: int
 
 
 def fetch_requests(topic: str, partition: int, *, bytes_max: int, wait_ms: int, bytes_min: int = 1) -> FetchRequests:
@@ -57,10 +58,10 @@ def fetch_requests(topic: str, partition: int, *, bytes_max: int, wait_ms: int, 
             )
             request.topics.append(wanted)
         frames.append(_frame(ApiKey.FETCH, FETCH_VERSION, request))
-    offset_place = frames[0].index(_OFFSET_MARK.to_bytes(8, "big"))
+    offset_position = frames[0].index(_OFFSET_MARK.to_bytes(8, "big"))
     session_places = {frame.index(_SESSION_MARK.to_bytes(4, "big")) for frame in frames}
     assert len(session_places) == 1, "what comes before the session is the same in both"
-    return FetchRequests(frames[0], frames[1], offset_place, session_places.pop())
+    return FetchRequests(frames[0], frames[1], offset_position, session_places.pop())
 
 
 def _frame(key: ApiKey, version: int, request: object) -> bytes:
@@ -71,6 +72,20 @@ def api_versions_request() -> bytes:
     """What every client asks first."""
     request = messages.ApiVersionsRequest(client_software_name="bench", client_software_version="1")
     return _frame(ApiKey.API_VERSIONS, 3, request)
+
+
+def all_metadata_request() -> bytes:
+    """Of all topics."""
+    return _frame(ApiKey.METADATA, METADATA_VERSION, messages.MetadataRequest(topics=None))
+
+
+def single_fetch_request(topic: str, partition: int) -> bytes:
+    """From the beginning, without a session and without waiting."""
+    frames = fetch_requests(topic, partition, bytes_max=1 << 20, wait_ms=0, bytes_min=0)
+    frame = bytearray(frames.whole)
+    frame[frames.offset_position : frames.offset_position + 8] = bytes(8)
+    frame[frames.session_position : frames.session_position + 8] = (-1 & 0xFFFFFFFF).to_bytes(8, "big")
+    return bytes(frame)
 
 
 def list_end_offset(address: tuple[str, int], topic: str, partition: int) -> int | None:

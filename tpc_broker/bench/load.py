@@ -50,8 +50,8 @@ class FetchConnection:
     host: str
     port: int
     requests: Sequence[bytes]
-    offset_place: int
-    session_place: int = 0
+    offset_position: int
+    session_position: int = 0
     """Where session id and epoch stand; 0: without a session."""
     offset_first: int = 0
     offset_end: int = OFFSET_LAST
@@ -87,8 +87,8 @@ class Plan:
         if isinstance(connection, FetchConnection):
             pair = _NONE if connection.pair is None else connection.pair
             return _CONNECTION.pack(
-                *target, _NONE, *requests, connection.offset_place, KAFKA_FETCH, pair, connection.session_place, 0,
-                connection.offset_first, connection.offset_end,
+                *target, _NONE, *requests, connection.offset_position, KAFKA_FETCH, pair,
+                connection.session_position, 0, connection.offset_first, connection.offset_end,
             )  # fmt: skip
         preamble = _NONE
         if connection.preamble:

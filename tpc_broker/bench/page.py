@@ -73,7 +73,7 @@ def render_page(results: Results) -> str:
     for workload in WORKLOADS:
         cells = [cell for cell in results.cells if cell.workload == workload.key and cell.rounds]
         if cells:
-            parts.append(f"<h2>({escape(workload.key)}) {escape(workload.title)}</h2>\n")
+            parts.append(f"<h2>{escape(workload.key)}: {escape(workload.title)}</h2>\n")
             parts.append(_table(head, [words_of(cell) for cell in cells]))
             parts.append(_picture(pictures.get(workload.key), f"latency and throughput of {workload.key}"))
     return "".join(parts)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from tpc_broker.bench.results import Cell, Results
 
-LOADS: Final = ("7-10", "7-50", "7-80")
+LOADS: Final = ("end-to-end-10", "end-to-end-50", "end-to-end-80")
 """Workloads that are points of one curve: latency against load."""
-AGAINST_LOAD: Final = "7-latency-against-load"
+AGAINST_LOAD: Final = "latency-against-load"
 _PERCENTILES: Final = (0, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 99.95, 99.99)
 
 

@@ -54,7 +54,7 @@ class Settings:
 
 
 def chosen_workloads(settings: Settings) -> list[Workload]:
-    """Those that are named, by key or by number; none named: the brief selection. The soak when it has minutes."""
+    """Those that are named, or whose names begin so; none named: the brief selection. The soak when it has minutes."""
     soaks = [one for one in WORKLOADS if one.is_asked_for and settings.soak_minutes > 0]
     if not settings.workloads:
         return soaks or [workload for workload in WORKLOADS if workload.brief]
@@ -120,7 +120,7 @@ class Run:
                     made.others_cpus = round(others.cpus(), 2)
                     cell.rounds.append(made)
                 except (ServerFailed, LoadFailed, CountsDiffer) as reason:
-                    self.results.skipped[f"{cell.peer} / ({workload.key})"] = str(reason)
+                    self.results.skipped[f"{cell.peer} / {workload.key}"] = str(reason)
                     return
         finally:
             stage.close()
@@ -198,7 +198,7 @@ class Run:
 
 
 def _tell(progress: Progress, bar: TaskID, number: int, step: Step, workload: Workload) -> None:
-    what = f"round {number}: ({workload.key}) {step.kind.name} {step.mode}"
+    what = f"round {number}: {workload.key}, {step.kind.name} {step.mode}"
     progress.update(bar, description=what)
     if progress.disable:  # no terminal: a line for each instead of a bar
         print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)

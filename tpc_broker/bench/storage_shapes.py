@@ -57,8 +57,8 @@ class Shape(NamedTuple):
 
 def _options(data: Path) -> CoreOptions:
     return CoreOptions(
-        core=CoreId(0), cores=1, data=str(data), listen_fd=_NO_FD, mailbox_fd=_NO_FD, control_fd=_NO_FD,
-        mailbox_names=(), advertised_host="127.0.0.1", advertised_port=0, cpu=None, settings="", overrides=(),
+        core=CoreId(0), cores=1, data=str(data), listeners=(), listen_fds=(), mailbox_fd=_NO_FD, control_fd=_NO_FD,
+        mailbox_names=(), cpu=None, settings="", overrides=(),
         log_style="text", log_level="warning", supervisor_pid=0,
     )  # fmt: skip
 
@@ -95,12 +95,12 @@ def _count(data: Buffer) -> int:
     """Records of whole batches: CRCs are checked, and each record is decoded, in C."""
     assert data
     assert find_batches_end(data, -1)[0] == len(data)
-    view, position = ffi.from_buffer(data), ffi.new("size_t *")
+    position = ffi.new("size_t *")
     out, counted = ffi.new("tpc_record[]", _BATCH_RECORDS_MAX), 0
     for header, place in walk_headers(data):
         position[0] = place + BATCH_HEADER_BYTES
         end = place + header.size_bytes
-        taken = lib.tpc_records_read(view, end, position, out, _BATCH_RECORDS_MAX)
+        taken = lib.tpc_records_read(ffi.from_buffer(data), end, position, out, _BATCH_RECORDS_MAX)
         assert taken == header.records_count
         assert position[0] == end
         counted += taken

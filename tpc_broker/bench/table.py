@@ -105,7 +105,7 @@ def render(results: Results) -> str:
         cells = [cell for cell in results.cells if cell.workload == workload.key and cell.rounds]
         if cells:
             rows = [words_of(cell) for cell in cells]
-            lines += ["", f"## ({workload.key}) {workload.title}", "", *markdown(head, rows)]
+            lines += ["", f"## {workload.key}: {workload.title}", "", *markdown(head, rows)]
     rows = bar_rows(results)
     lines += ["", f"## Bars: {counts(rows)}", "", *markdown([*BAR_HEAD], rows)]
     return "\n".join(lines) + "\n"

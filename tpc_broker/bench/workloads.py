@@ -1,4 +1,4 @@
-"""The workloads, by the numbers of their bars (`tpc_broker.bench.bars`)."""
+"""The workloads, by the names that bars (`tpc_broker.bench.bars`), tables and plots have for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tpc_broker.bench.storing import storage_shapes
 
 _KAFKA_LIKE: Final = ("tpc", "kafka")
 _ALL: Final = ("bare durable", "bare echo", "tpc", "kafka", "redis", "nats")
-_BARE_BEHIND: Final = (*_ALL, "bare twice", "bare direct", "bare straight")
+_BARE_BEHIND: Final = (*_ALL, "bare twice", "bare direct", "bare in_place")
 _OURS_AND_DEFAULT: Final = ("tpc durable", "kafka default")
 _OURS_AND_DURABLE: Final = ("tpc durable", "kafka durable")
 _OURS: Final = ("tpc durable",)
@@ -26,14 +26,15 @@ _BESIDE_IDLE: Final = Shape(64, 64, 1, 1024, 8, 5_000.0)
 
 def _spread_over(partitions: int, title: str, brief: tuple[str, ...] = ()) -> Workload:
     return Workload(
-        f"5-{partitions}", f"64 connections, 1 KiB, {title}", produce, Shape(64, 1, 1, 1024, partitions),
+        f"spread-{partitions}", f"64 connections, 1 KiB, {title}", produce, Shape(64, 1, 1, 1024, partitions),
         peers=_KAFKA_LIKE, brief=brief,
     )  # fmt: skip
 
 
 def _catch_up(name: str, title: str, fetch_bytes: int, *, is_cold: bool = False) -> Workload:
     return Workload(
-        f"6-{name}", f"8 connections read all that is stored, {title}", catch_up_cold if is_cold else catch_up_warm,
+        f"catch-up-{name}", f"8 connections read all that is stored, {title}",
+        catch_up_cold if is_cold else catch_up_warm,
         Shape(partitions=8, value_bytes=fetch_bytes), group="stored", peers=_KAFKA_LIKE, brief=_OURS_AND_DEFAULT,
         count=8,
     )  # fmt: skip
@@ -41,32 +42,33 @@ def _catch_up(name: str, title: str, fetch_bytes: int, *, is_cold: bool = False)
 
 def _tail(consumers: int) -> Workload:
     return Workload(
-        f"6-tail-{consumers}", f"{consumers} consumers follow 2,000 records/s of 1 KiB", tail, _TAIL, group="tail",
+        f"tail-{consumers}", f"{consumers} consumers follow 2,000 records/s of 1 KiB", tail, _TAIL, group="tail",
         peers=_KAFKA_LIKE, brief=_OURS, count=consumers,
     )  # fmt: skip
 
 
 def _end_to_end(percent: int, brief: tuple[str, ...] = ()) -> Workload:
     return Workload(
-        f"7-{percent}", f"from due to consumed, open loop at {percent} % of the maximum", end_to_end, _PAIRED,
+        f"end-to-end-{percent}", f"from due to consumed, open loop at {percent} % of the maximum", end_to_end, _PAIRED,
         group="end-to-end", peers=_KAFKA_LIKE, brief=brief, share=percent / 100,
     )  # fmt: skip
 
 
 def _idle(connections: int, brief: tuple[str, ...] = ()) -> Workload:
     return Workload(
-        f"8-{connections}", f"5,000 requests/s of 1 KiB in open loop beside {connections:,} idle connections",
+        f"idle-connections-{connections}",
+        f"5,000 requests/s of 1 KiB in open loop beside {connections:,} idle connections",
         idle_connections, _BESIDE_IDLE, group="idle", peers=("tpc", "kafka default"), brief=brief, count=connections,
     )  # fmt: skip
 
 
 WORKLOADS: Final[tuple[Workload, ...]] = (
     Workload(
-        "1", "one producer, 1 KiB, one in flight", produce, Shape(), peers=_ALL,
+        "latency", "one producer, 1 KiB, one in flight", produce, Shape(), peers=_ALL,
         brief=("bare durable", "bare echo", "tpc durable", "kafka", "redis", "nats"),
     ),
     Workload(
-        "2", "64 connections, 1 KiB, one in flight each", produce, Shape(connections=64, partitions=8),
+        "connections", "64 connections, 1 KiB, one in flight each", produce, Shape(connections=64, partitions=8),
         peers=_BARE_BEHIND,
         brief=("bare durable", "bare echo", "tpc durable", "kafka", "redis default", "nats default"),
     ),
@@ -75,22 +77,22 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
         brief=("bare durable", "bare echo", "tpc", "kafka default", "redis default", "nats default"),
     ),
     Workload(
-        "3", "8 connections x 4 x 500 x 1 KiB", produce, Shape(8, 4, 500, 1024, 8), peers=_BARE_BEHIND,
-        brief=("bare durable", "bare twice", "bare direct", "bare straight", "tpc durable", "kafka"),
+        "batches", "8 connections x 4 x 500 x 1 KiB", produce, Shape(8, 4, 500, 1024, 8), peers=_BARE_BEHIND,
+        brief=("bare durable", "bare twice", "bare direct", "bare in_place", "tpc durable", "kafka"),
     ),
     Workload(
-        "4", "50 connections x 5 x 100 B over 100 partitions", produce, Shape(50, 5, 1, 100, 100), peers=_KAFKA_LIKE,
-        brief=_OURS_AND_DEFAULT,
+        "partitions", "50 connections x 5 x 100 B over 100 partitions", produce, Shape(50, 5, 1, 100, 100),
+        peers=_KAFKA_LIKE, brief=_OURS_AND_DEFAULT,
     ),
     Workload(
-        "1-librdkafka", "librdkafka: one producer, 1 KiB, one in flight", librdkafka, Shape(), peers=_KAFKA_LIKE
+        "librdkafka-latency", "librdkafka: one producer, 1 KiB, one in flight", librdkafka, Shape(), peers=_KAFKA_LIKE
     ),
     Workload(
-        "3-librdkafka", "librdkafka: 2 producers, 1 KiB, batches of 5 ms", librdkafka, Shape(2, 20_000, 500, 1024, 8),
-        peers=_KAFKA_LIKE,
+        "librdkafka-batches", "librdkafka: 2 producers, 1 KiB, batches of 5 ms", librdkafka,
+        Shape(2, 20_000, 500, 1024, 8), peers=_KAFKA_LIKE,
     ),
     Workload(
-        "4-librdkafka", "librdkafka: 50 producers x 100 x 100 B keyed over 100 partitions, linger 0", librdkafka,
+        "librdkafka-keyed", "librdkafka: 50 producers x 100 x 100 B keyed over 100 partitions, linger 0", librdkafka,
         Shape(50, 100, 1, 100, 100), peers=_KAFKA_LIKE,
     ),
     _spread_over(1, "1 partition", _OURS),
@@ -98,20 +100,20 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     _spread_over(1000, "1,000 partitions", _OURS),
     _spread_over(5000, "5,000 partitions"),
     Workload(
-        "5-idle", "memory of 5,000 partitions that nobody uses", idle_partitions, Shape(64, 1, 1, 100, 5000),
+        "idle-partitions", "memory of 5,000 partitions that nobody uses", idle_partitions, Shape(64, 1, 1, 100, 5000),
         peers=_OURS_AND_DEFAULT, brief=_OURS,
     ),
     _catch_up("warm", "1 MiB fetches, from the page cache", 1 << 20),
     _catch_up("warm-64k", "64 KiB fetches, from the page cache", 1 << 16),
     _catch_up("cold", "1 MiB fetches, from the disk", 1 << 20, is_cold=True),
     Workload(
-        "9", "serving again after kill -9", recovery, group="stored", peers=_KAFKA_LIKE, brief=_OURS_AND_DEFAULT
+        "recovery", "serving again after kill -9", recovery, group="stored", peers=_KAFKA_LIKE, brief=_OURS_AND_DEFAULT
     ),
     _tail(1),
     _tail(10),
     Workload(
-        "7-maximum", "8 producers and 8 consumers, 1 KiB, 16 in flight each", maximum, _PAIRED, group="end-to-end",
-        peers=_KAFKA_LIKE, brief=_OURS_AND_DURABLE,
+        "end-to-end-maximum", "8 producers and 8 consumers, 1 KiB, 16 in flight each", maximum, _PAIRED,
+        group="end-to-end", peers=_KAFKA_LIKE, brief=_OURS_AND_DURABLE,
     ),
     _end_to_end(10, _OURS_AND_DURABLE),
     _end_to_end(50, _OURS_AND_DURABLE),
@@ -120,7 +122,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     _idle(1_000),
     _idle(10_000, _OURS),
     Workload(
-        "10", "storage without a network: 10,000 records at a time", storage_shapes, peers=_OURS, brief=_OURS,
+        "storage", "storage without a network: 10,000 records at a time", storage_shapes, peers=_OURS, brief=_OURS,
         needs_server=False,
     ),
     Workload(

@@ -14,6 +14,7 @@ import logging
 import random
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -29,31 +30,53 @@ from tpc_broker.broker.producer_ids import ProducerIds
 from tpc_broker.broker.purgatory import Purgatory
 from tpc_broker.broker.view import ClusterView
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import MailboxError
+from tpc_broker.errors import MailboxError, MetadataUnreadableError
+from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.metadata.controller import Controller, CreatableTopic
+from tpc_broker.metadata.image import changed_topics
+from tpc_broker.metadata.records import MetadataDamagedError
 from tpc_broker.metadata.topic_names import topic_name_fault
-from tpc_broker.model import BrokerId, CoreId, NodeId, TopicId, broker_id_of
+from tpc_broker.model import NO_LEADER_EPOCH, BrokerId, CoreId, NodeId, TopicId, TopicPartition, broker_id_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tpc_broker.broker.ports import Clock, Connections, CoreStorage, DataPlane, Disk, Mailboxes, Request
+    from tpc_broker.broker.ports import Clock, Connections, CoreStorage, DataPlane, Mailboxes, Request
     from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.listeners import Listener
     from tpc_broker.metadata.settings import BrokerConfiguration
+    from tpc_broker.model import LeaderEpoch
+    from tpc_broker.storage.ports import Disk
 
 log = logging.getLogger(__name__)
 
 FETCH_SESSION_EVICTION_MS = 120_000
+DRAIN_ANSWERS_S = 5.0
+"""For the answers to requests that were taken before a drain, at most half of the time that it has."""
+DRAIN_SENDING_S = 1.0
+"""For clients that are slow to take them."""
+DRAIN_LOOK_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BrokerStatistics:
+    """Since the core started. A client that follows Metadata causes none, unless a partition has just changed hands."""
+
+    asked_of_wrong_core: int
+    """Partitions and groups that a request named here although another core owns them: the client was sent there."""
+    requests_forwarded: int
+    """To the core that decides."""
+    partitions_offline: int
+    """Of this core, now: they have no leader, because their files are damaged or failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreIdentity:
     """Where this core stands: its node, its number, and what clients are told."""
 
     core_id: CoreId
     cores: int
-    host: str
-    first_port: int
+    listeners: tuple[Listener, ...]
     data_path: Path
     cluster_id: str
 
@@ -61,7 +84,7 @@ class Place:
 class Core:
     def __init__(  # noqa: PLR0913  (a core is put together from its ports here, and nowhere else)
         self,
-        place: Place,
+        place: CoreIdentity,
         configuration: BrokerConfiguration,
         *,
         connections: Connections,
@@ -85,7 +108,8 @@ class Core:
         settings = configuration.settings
         node = NodeId(settings.node_id)
         self.broker_id: BrokerId = broker_id_of(node, place.core_id)
-        self.view = ClusterView(node, place.cores, place.host, place.first_port, settings.broker_rack)
+        self.view = ClusterView(node, place.cores, place.listeners, settings.broker_rack)
+        self.view.on_changed = partial(plane.forget_answers, int(ApiKey.METADATA))
         self.purgatory = Purgatory(plane.watch)
         plane.on_advanced(self.purgatory.advanced)
         self._set_fetch_limits()
@@ -97,6 +121,8 @@ class Core:
         self.offered_apis = OFFERED_APIS
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
         self._creating = trio.Lock()
+        self._asked_of_wrong_core = 0
+        self._requests_forwarded = 0
         self._nursery = nursery
 
     @property
@@ -126,7 +152,10 @@ class Core:
 
     async def _start_metadata(self) -> None:
         partition = await self.partitions.open_metadata_log()
-        await self.metadata.load(partition)
+        try:
+            await self.metadata.load(partition)
+        except (MetadataDamagedError, ValueError) as error:  # ValueError: no sound batches
+            raise MetadataUnreadableError(str(error)) from error
         controller = Controller(self.metadata.loaded, self.configuration)
         await self.metadata.commit_before_start(controller.begin(self._cluster_id, self._cores))
         await self.metadata.apply_loaded()
@@ -145,8 +174,14 @@ class Core:
         while True:
             await self.partitions.wait_lacking()
             await trio.sleep(NOT_MADE_RETRY_S)
-            opened = await self.metadata.between_changes(self.partitions.make_what_could_not_be_made)
+            opened = await self.metadata.between_changes(self._make_missing)
             await self.metadata.announce_leaders(opened)
+
+    async def _make_missing(self) -> list[tuple[TopicPartition, LeaderEpoch]]:
+        opened = await self.partitions.make_what_could_not_be_made()
+        if opened:
+            await self.groups.follow(self.view.image, self.view.image)
+        return opened
 
     async def _keep_subscribed(self) -> None:
         """Fetch the image when a change was missed; also now and then, whatever was missed while core 0 restarted."""
@@ -177,6 +212,11 @@ class Core:
         if came:
             await self.metadata.exchange_leaders()
 
+    def has_no_leader(self, key: TopicPartition) -> None:
+        """A partition of this core can be led no more: every core's Metadata says so, and its groups hear it."""
+        self.groups.end(key)
+        self._nursery.start_soon(self.metadata.announce_leaders, [(key, NO_LEADER_EPOCH)])
+
     def is_available(self, core: CoreId) -> bool:
         return core == self.core_id or self.view.is_up(core)
 
@@ -187,9 +227,34 @@ class Core:
             self.configuration = self._started_with.altered(after.configs_of_broker(None), here)
             self._set_fetch_limits()
         self.view.image = after
+        self._tell_owners(before, after)
         opened = await self.partitions.follow(before, after)
         await self.groups.follow(before, after)
         await self.metadata.announce_leaders(opened)
+
+    def _tell_owners(self, before: ClusterImage, after: ClusterImage) -> None:
+        """First what goes: a topic may have been made again under its name."""
+        changed = list(changed_topics(before, after))
+        for old, new in changed:
+            if old is not None and new is None:
+                self.plane.set_owners(old.name, old.topic_id, ())
+        for _old, new in changed:
+            if new is not None:
+                self.plane.set_owners(new.name, new.topic_id, new.assignment.owners)
+
+    # -- what is counted ---------------------------------------------------------------------------------------------
+
+    def note_asked(self, owner: CoreId | None) -> None:
+        """A request named a partition that is not open here; `owner`: the core that has it."""
+        self._asked_of_wrong_core += owner is not None and owner != self.core_id
+
+    def note_forwarded(self) -> None:
+        self._requests_forwarded += 1
+
+    def statistics(self) -> BrokerStatistics:
+        return BrokerStatistics(
+            self._asked_of_wrong_core, self._requests_forwarded, self.partitions.offline_count
+        )
 
     # -- what handlers ask for ---------------------------------------------------------------------------------------
 
@@ -246,18 +311,27 @@ class Core:
 
     # -- drain -------------------------------------------------------------------------------------------------------
 
-    async def drain(self, deadline_s: float) -> None:
-        """Stop accepting, finish what is in flight, bring everything to the disk."""
+    async def drain(self) -> bool:
+        """Take nothing more, answer what was taken, bring everything to the disk; within the deadline of the scope that
+        it is called in. False: it ends as by `kill -9`.
+        """
         self.connections.stop_accepting()
+        self.connections.take_no_more()
         await self.groups.prepare_drain()
-        self.purgatory.release_all()
-        self.plane.release_fetches()
-        with trio.move_on_at(deadline_s):
-            while self.connections.unanswered() and not self.dispatcher.is_idle():
-                await trio.sleep(0.005)
+        left_s = trio.current_effective_deadline() - trio.current_time()
+        with trio.move_on_after(min(DRAIN_ANSWERS_S, left_s / 2)):
+            await self._wait_answered()
+            with trio.move_on_after(DRAIN_SENDING_S):
+                while self.connections.unsent_bytes():
+                    await trio.sleep(DRAIN_LOOK_S)
         self.connections.close_all()
-        self.plane.release_fetches()
-        with trio.move_on_at(deadline_s):
-            await self.partitions.drain()
+        return await self.partitions.drain()
 
-
+    async def _wait_answered(self) -> None:
+        """Until every request that was taken is answered; who waits for records is answered with what there is."""
+        while True:
+            self.purgatory.release_all()
+            self.plane.release_fetches()
+            if not self.connections.unanswered() and self.dispatcher.is_idle():
+                return
+            await trio.sleep(DRAIN_LOOK_S)

@@ -5,8 +5,14 @@ is *taken* by the data plane at once (offsets are assigned in order, the answer 
 produces of one connection overlap. Anything else waits for what stands before it in the queue, and what comes behind it
 waits too.
 
-A handler is ``handle(core, request, message)`` and returns the response message, or None when it has answered by
-itself. One that never waits is a plain function and runs at once, without a task.
+A turn of the loop begins a share of the requests and leaves the rest to the next one, however many came: so timers,
+writes and whoever else works on this core get their turn in between. Connections take turns with a request each; those
+of group members go first, because their sessions end when they are late, with half of a share at most while others
+wait. What a handler that waits does at its beginning is not seen here, so of those as many are begun in a turn as the
+last turns had CPU time for.
+
+A handler is ``handle(core, request, message)`` and returns the response message, None when it has answered by itself,
+or something to be awaited for it. One that never waits is a plain function and runs at once, without a task.
 
 Errors by culprit: what cannot be decoded closes the connection (the peer's fault, logged with its address, at a limited
 rate); an API or version that is not offered closes it too, as in Kafka; a bug is logged with its traceback and closes
@@ -17,11 +23,12 @@ from __future__ import annotations
 
 import inspect
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import trio
 
 from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.broker.rate_limiter import RateLimiter
@@ -31,8 +38,6 @@ from tpc_broker.kafka.errors import DecodeError
 from tpc_broker.kafka.protocol import encode_response_header
 
 if TYPE_CHECKING:
-    import trio
-
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
 
@@ -44,6 +49,24 @@ TRAILING_BYTES_PASSED = frozenset({int(ApiKey.METADATA)})
 Handler = Callable[["Core", "Request", Any], Any]
 """Plain or async; returns the response message or None."""
 
+PROMPT_APIS = frozenset(
+    (
+        ApiKey.HEARTBEAT,
+        ApiKey.JOIN_GROUP,
+        ApiKey.SYNC_GROUP,
+        ApiKey.LEAVE_GROUP,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.FIND_COORDINATOR,
+    )
+)
+"""Of group members."""
+SHARE_NS = 2_000_000
+"""Of a turn, for beginning requests."""
+TURN_CPU_NS_MAX = 20_000_000
+"""Above it fewer handlers that wait are begun in a turn. C's own part, 10 ms at most, is within it."""
+STARTS_FIRST, STARTS_MAX = 64, 1024
+CATCH_UP_S_MAX = 2.0
+
 
 @dataclass(slots=True)
 class ConnectionState:
@@ -51,8 +74,7 @@ class ConnectionState:
 
     peer: str
     queue: deque[Request] | None = None
-    """What is to be worked through, in order, while a task does so; None: no task does."""
-    client_software: str = ""
+    """What comes behind the request that is under way, or all of it while that stands in line; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +89,19 @@ class Dispatcher:
     def __init__(self, core: Core, handlers: dict[ApiKey, Handler], nursery: trio.Nursery) -> None:
         self._core = core
         self._handlers = {int(key): handler for key, handler in handlers.items()}
-        self._async = {key: inspect.iscoroutinefunction(handler) for key, handler in self._handlers.items()}
         self._names = {key: api(key).request_name for key in self._handlers}
         self._nursery = nursery
         self._connections: dict[int, ConnectionState] = {}
         self._limiter = RateLimiter()
+        self._monotonic_ns, self._cpu_ns = core.clock.monotonic_ns, core.clock.cpu_ns
         self._requests = self._refused = self._failed = 0
+        self._prompt: deque[ConnectionState] = deque()
+        self._others: deque[ConnectionState] = deque()
+        self._share_wanted = trio.lowlevel.ParkingLot()
+        self._share_until_ns = 0
+        self._starts_max = self._starts_left = STARTS_FIRST
+        self._cheap_turns = 0
+        nursery.start_soon(self._share_out)
 
     # -- called by the connections, inside a turn; they never wait ---------------------------------------------------
 
@@ -99,11 +128,12 @@ class Dispatcher:
             return
         if request.api_key == ApiKey.PRODUCE and self._core.produce_now(request):
             return
-        if not self._async.get(request.api_key, True):
-            self._handle_now(state, request)
-            return
-        state.queue = deque((request,))
-        self._nursery.start_soon(self._work_through, state, state.queue)
+        state.queue = deque()
+        if self._has_share():
+            self._begin(state, request)
+        else:
+            state.queue.append(request)
+            self._line_up(state)
 
     def peer_of(self, connection: int) -> str:
         state = self._connections.get(connection)
@@ -112,18 +142,13 @@ class Dispatcher:
     def is_open(self, connection: int) -> bool:
         return connection in self._connections
 
-    def note_client_software(self, connection: int, software: str) -> None:
-        state = self._connections.get(connection)
-        if state is not None:
-            state.client_software = software
-
     def is_idle(self) -> bool:
         return all(state.queue is None for state in self._connections.values())
 
     def complain(self, peer: str, text: str) -> None:
         """One line about a peer's fault, at a limited rate for each peer's host and kind of complaint."""
         host = peer.rpartition(":")[0]
-        swallowed = self._limiter.admit(f"{host} {text[:40]}", time.monotonic())
+        swallowed = self._limiter.admit(f"{host} {text[:40]}", self._monotonic_ns() / 1e9)
         if swallowed is not None:
             log.warning("%s: %s%s", peer, text, f" ({swallowed} more like this)" if swallowed else "")
 
@@ -132,34 +157,104 @@ class Dispatcher:
 
     # -- handling ------------------------------------------------------------------------------------------------------
 
-    async def _work_through(self, state: ConnectionState, queue: deque[Request]) -> None:
-        try:
-            while queue:
-                request = queue.popleft()
-                if request.api_key == ApiKey.PRODUCE and self._core.produce_now(request):
-                    continue
-                if self._async.get(request.api_key, False):
-                    await self._handle(state, request)
-                else:
-                    self._handle_now(state, request)
-        finally:
-            state.queue = None
+    def _has_share(self) -> bool:
+        """Whether a request may be begun as soon as it comes."""
+        if self._prompt or self._others:
+            return False
+        now_ns = self._monotonic_ns()
+        if not self._share_until_ns:
+            self._share_until_ns = now_ns + SHARE_NS
+            self._share_wanted.unpark()
+        return now_ns < self._share_until_ns and self._starts_left > 0
 
-    def _handle_now(self, state: ConnectionState, request: Request) -> None:
+    def _line_up(self, state: ConnectionState) -> None:
+        assert state.queue
+        (self._prompt if state.queue[0].api_key in PROMPT_APIS else self._others).append(state)
+        self._share_wanted.unpark()
+
+    async def _share_out(self) -> None:
+        """Begin a share of what stands in line, each turn."""
+        cpu_ns = self._cpu_ns()
+        while True:
+            if not (self._prompt or self._others or self._share_until_ns):
+                await self._share_wanted.park()
+                cpu_ns = self._cpu_ns()
+            before_ns, cpu_ns = cpu_ns, self._cpu_ns()
+            self._share(cpu_ns - before_ns)
+            if self._prompt or self._others:
+                await trio.lowlevel.checkpoint()
+
+    def _share(self, spent_ns: int) -> None:
+        """`spent_ns`: of CPU time since the share before, if that left something."""
+        if spent_ns > TURN_CPU_NS_MAX:
+            self._cheap_turns, self._starts_max = 0, max(1, self._starts_max // 2)
+        elif self._starts_left <= 0:
+            self._cheap_turns += 1
+            if self._cheap_turns > 1:  # what was begun in the turn before has run in this or in the one before
+                self._cheap_turns, self._starts_max = 0, min(STARTS_MAX, self._starts_max * 2)
+        self._starts_left = self._starts_max
+        self._share_until_ns = 0
+        begun_ns = now_ns = self._monotonic_ns()
+        while (self._prompt or self._others) and self._starts_left > 0 and now_ns < begun_ns + SHARE_NS:
+            is_prompt = self._prompt and (now_ns < begun_ns + SHARE_NS // 2 or not self._others)
+            state = (self._prompt if is_prompt else self._others).popleft()
+            self._begin_next(state)
+            self._core.disk.poll_ring()
+            now_ns = self._monotonic_ns()
+
+    def _begin_next(self, state: ConnectionState) -> None:
+        if not state.queue:  # its connection was closed meanwhile
+            state.queue = None
+            return
+        request = state.queue.popleft()
+        if request.api_key == ApiKey.PRODUCE and self._core.produce_now(request):
+            self._go_on(state)
+        else:
+            self._begin(state, request)
+
+    def _begin(self, state: ConnectionState, request: Request) -> None:
+        """One request of a connection; the next one waits until this one is answered."""
         try:
-            message = self._decode(request)
-            response = self._handlers[request.api_key](self._core, request, message)
-            self._respond(request, response)
+            result = self._handlers_result(request)
+            if not inspect.isawaitable(result):
+                self._respond(request, result)
+                self._go_on(state)
+                return
         except Exception as error:  # the connection is given up; everybody else goes on
             self._give_up(state, request, error)
+            self._go_on(state)
+            return
+        self._starts_left -= 1
+        self._nursery.start_soon(self._finish, state, request, result)
 
-    async def _handle(self, state: ConnectionState, request: Request) -> None:
+    async def _finish(self, state: ConnectionState, request: Request, result: Awaitable[Any]) -> None:
         try:
-            message = self._decode(request)
-            result: Awaitable[Any] = self._handlers[request.api_key](self._core, request, message)
             self._respond(request, await result)
         except Exception as error:  # the connection is given up; everybody else goes on
             self._give_up(state, request, error)
+        finally:
+            self._go_on(state)
+
+    def _go_on(self, state: ConnectionState) -> None:
+        if state.queue:
+            self._line_up(state)
+        else:
+            state.queue = None
+
+    async def wait_caught_up(self) -> None:
+        """Until what group members had sent when this was called is begun. Under a load that does not let up,
+        `CATCH_UP_S_MAX`.
+        """
+        with trio.move_on_after(CATCH_UP_S_MAX):
+            while True:
+                requests_before = self._requests
+                await trio.lowlevel.checkpoint()
+                if self._requests == requests_before and not self._prompt:
+                    return
+
+    def _handlers_result(self, request: Request) -> Any:
+        message = self._decode(request)
+        return self._handlers[request.api_key](self._core, request, message)
 
     def _decode(self, request: Request) -> Any:
         key, version = request.api_key, request.api_version

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOAD_BYTES = 1 << 20
+TIMER_LATE_MS = 500
+TIMER_GRACE_MS_MAX = 5_000
 SNAPSHOT_GROWTH_RECORDS = 20_000
 """A snapshot is due when the log holds this many records more than twice the live ones."""
 
@@ -56,7 +58,7 @@ class LoadedCoordinator:
         self._limiter = RateLimiter()
         self._records_in_log = 0
         self._live_at_snapshot = 0
-        self.is_loaded = False
+        self.is_loaded = self._is_unloaded = False
 
     async def run(self) -> None:
         """Load, then write and keep time until cancelled."""
@@ -93,6 +95,8 @@ class LoadedCoordinator:
         self._timer_changed.set()
 
     def unload(self) -> None:
+        """Answer everybody who waits; what becomes of writes under way is nobody's concern any more."""
+        self.is_loaded, self._is_unloaded = False, True
         self.perform(self.machine.unload())
 
     async def _load(self) -> None:
@@ -129,10 +133,14 @@ class LoadedCoordinator:
         try:
             await self._partition.append_durably(build_batch(records))
         except PartitionOfflineError as error:
+            if self._is_unloaded:
+                return
             if self._limiter.admit("write failed", self._core.clock.monotonic_ms() / 1000) is not None:
                 log.warning("%s: %d writes failed: %s", self._partition.label, len(writes), error)
             for write in writes:
                 self._fail(write, ErrorCode.KAFKA_STORAGE_ERROR)
+            return
+        if self._is_unloaded:
             return
         self._records_in_log += len(records)
         for write in writes:
@@ -165,10 +173,20 @@ class LoadedCoordinator:
             deadline_ms = self.machine.next_deadline_ms()
             now_ms = self._core.clock.wall_ms()
             if deadline_ms is not None and deadline_ms <= now_ms:
-                self.perform(self.machine.on_deadline(now_ms))
+                await self._hear_members_first(now_ms - deadline_ms)
+                self.perform(self.machine.on_deadline(self._core.clock.wall_ms()))
                 continue
             with trio.move_on_after(float("inf") if deadline_ms is None else (deadline_ms - now_ms) / 1000):
                 await self._timer_changed.wait()
+
+
+    async def _hear_members_first(self, late_ms: int) -> None:
+        """Before sessions end: what members have sent is attended to. And when this core itself comes late, because the
+        machine was paused or the clock was set, they have as long, now that they can be heard.
+        """
+        if late_ms > TIMER_LATE_MS:
+            await trio.sleep(min(late_ms, TIMER_GRACE_MS_MAX) / 1000)
+        await self._core.dispatcher.wait_caught_up()
 
 
 class GroupService:
@@ -185,6 +203,7 @@ class GroupService:
         key = TopicPartition(topic.topic_id, coordinator_partition(group_id, topic.partitions_count))
         found = self._coordinators.get(key)
         if found is None:
+            self._core.note_asked(topic.assignment.owner_of(key.partition))
             return ErrorCode.NOT_COORDINATOR
         return found[0] if found[0].is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -205,9 +224,7 @@ class GroupService:
                 TopicPartition(topic.topic_id, PartitionIndex(index)) for index in range(topic.partitions_count)
             }
         for key in [key for key in self._coordinators if key not in wanted]:
-            coordinator, scope = self._coordinators.pop(key)
-            coordinator.unload()
-            scope.cancel()
+            self.end(key)
         for key in wanted - self._coordinators.keys():
             partition = self._core.partitions.get(key)
             if partition is not None:
@@ -216,6 +233,14 @@ class GroupService:
         if gone:
             for coordinator in self.loaded():
                 coordinator.perform(coordinator.machine.topics_deleted(gone))
+
+    def end(self, key: TopicPartition) -> None:
+        """A partition is served here no more; its groups, if it has any, find their coordinator anew."""
+        found = self._coordinators.pop(key, None)
+        if found is not None:
+            coordinator, scope = found
+            coordinator.unload()
+            scope.cancel()
 
     def _begin(self, key: TopicPartition, partition: Partition) -> None:
         settings = self._core.settings
@@ -239,14 +264,12 @@ class GroupService:
                 await coordinator.run()
             except PartitionOfflineError as error:
                 log.error("coordinator of __consumer_offsets-%d stopped: %s", key.partition, error)
-                coordinator.is_loaded = False
                 coordinator.unload()
 
     async def prepare_drain(self) -> None:
         """Answer everybody who waits for others (joins, syncs): they go to the next coordinator."""
         for coordinator, scope in self._coordinators.values():
             if coordinator.is_loaded:
-                coordinator.is_loaded = False
                 coordinator.unload()
             scope.cancel()
         self._coordinators.clear()

@@ -26,13 +26,14 @@ import trio
 
 from tpc_broker.kafka.records import Record, build_batch, read_records
 from tpc_broker.metadata.image import ClusterImage
-from tpc_broker.metadata.records import MetadataRecord, decode_record, encode_record
+from tpc_broker.metadata.records import MetadataDamagedError, MetadataRecord, decode_record, encode_record
 from tpc_broker.model import CoreId, LeaderEpoch, MetadataVersion, PartitionIndex, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from tpc_broker.broker.partition import Partition
     from tpc_broker.broker.ports import Mailboxes
     from tpc_broker.broker.view import ClusterView
+    from tpc_broker.storage.partition_storage import PartitionStorage
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,8 @@ class MetadataService:
                 offset = record.offset + 1
                 assert record.value is not None
                 records.append(decode_record(record.value))
+            if not records:
+                raise MetadataDamagedError(f"the metadata log holds nothing readable at offset {offset}")
             image = image.apply(records, MetadataVersion(offset))
             self._records_since_snapshot += len(records)
         self._loaded = image
@@ -217,6 +220,19 @@ class MetadataService:
     async def _advance(self, image: ClusterImage) -> None:
         before = self._view.image
         await self._apply_image(before, image)
+
+
+async def read_image(storage: PartitionStorage) -> ClusterImage:
+    """The cluster as a recovered metadata log says. MetadataDamagedError, ValueError: it cannot be read."""
+    image, offset = ClusterImage(), storage.log_start_offset
+    while offset < storage.written_end_offset:
+        records = list(read_records(await storage.read(offset, 1 << 20)))
+        if not records:
+            raise MetadataDamagedError(f"the metadata log holds nothing readable at offset {offset}")
+        offset = records[-1].offset + 1
+        decoded = [decode_record(record.value or b"") for record in records]
+        image = image.apply(decoded, MetadataVersion(offset))
+    return image
 
 
 def _leaders_to_json(leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> list[list[Any]]:

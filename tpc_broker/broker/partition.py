@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tpc_broker.broker.timestamps import RecordPlace, find_in_batches
+from tpc_broker.broker.timestamps import RecordPosition, find_in_batches
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
 from tpc_broker.kafka.records import read_batches
 from tpc_broker.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
 
 if TYPE_CHECKING:
-    from tpc_broker.broker.ports import Bounds, CoreStorage, DataPlane
-    from tpc_broker.broker.storage import PartitionStorage
+    from tpc_broker.broker.ports import CoreStorage, DataPlane
     from tpc_broker.metadata.topic_config import TopicConfig
+    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.ports import Bounds
 
 JOURNAL_RETRY_S = 0.002
 UNKNOWN_END = -1
@@ -76,7 +77,7 @@ class Partition:
         return self._plane.bounds(self.handle)
 
     def size_bytes(self) -> int:
-        return self.files.size_bytes + self._plane.dirty_bytes(self.handle)
+        return self.files.size_bytes + self._plane.state(self.handle).dirty_bytes
 
     # -- epochs ------------------------------------------------------------------------------------------------------
 
@@ -148,11 +149,11 @@ class Partition:
             self._plane.set_committed_from(self.handle, offset)
         return [(entry.producer_id, entry.first_offset) for entry in found]
 
-    async def find_timestamp(self, timestamp_ms: int, upto: int) -> RecordPlace | None:
+    async def find_timestamp(self, timestamp_ms: int, upto: int) -> RecordPosition | None:
         """The first record below ``upto`` whose time stamp is at least this; exact inside compressed batches."""
-        offset = self.bounds().log_start_offset
+        offset, in_memory = self.bounds().log_start_offset, self.files.written_end_offset
         match = await self.files.offset_for_timestamp(timestamp_ms, offset)
-        offset = max(offset, match.header.base_offset if match is not None else self.files.written_end_offset)
+        offset = max(offset, match.header.base_offset if match is not None else in_memory)
         while offset < upto:
             data = await self.read_bytes(offset, upto, SCAN_BYTES)
             if not data:
@@ -162,13 +163,13 @@ class Partition:
                 return found
         return None
 
-    async def find_max_timestamp(self, upto: int) -> RecordPlace | None:
+    async def find_max_timestamp(self, upto: int) -> RecordPosition | None:
         """The first of the records below ``upto`` that have the largest time stamp."""
-        best_ms, best_offset = -1, -1
+        best_ms, best_offset, in_memory = -1, -1, self.files.written_end_offset
         match = await self.files.largest_timestamp()
         if match is not None:
             best_ms, best_offset = match.header.max_timestamp, match.header.base_offset
-        offset = max(self.files.written_end_offset, self.bounds().log_start_offset)
+        offset = max(in_memory, self.bounds().log_start_offset)
         while offset < upto:
             data = await self.read_bytes(offset, upto, SCAN_BYTES)
             if not data:

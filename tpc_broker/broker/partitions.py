@@ -13,7 +13,7 @@ import trio
 
 from tpc_broker.broker.partition import Partition
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError
+from tpc_broker.errors import JournalStoppedError, MetadataUnreadableError, PartitionNotMadeError, PartitionOfflineError
 from tpc_broker.metadata.image import ClusterImage, TopicImage, changed_topics
 from tpc_broker.model import (
     METADATA_TOPIC,
@@ -24,7 +24,7 @@ from tpc_broker.model import (
     TopicId,
     TopicPartition,
 )
-from tpc_broker.routing import Placement
+from tpc_broker.routing import Assignment
 
 if TYPE_CHECKING:
     import uuid
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import CoreStorage
     from tpc_broker.metadata.topic_config import TopicConfig
+    from tpc_broker.storage.partition_storage import PartitionStorage
 
 log = logging.getLogger(__name__)
 
 OPEN_AT_ONCE_MAX = 16
-_ON_CORE_0 = Placement((CoreId(0),))
+_ON_CORE_0 = Assignment((CoreId(0),))
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC_ID, PartitionIndex(0))
 
 
@@ -50,6 +51,12 @@ class Partitions:
         self._offline: dict[TopicPartition, str] = {}
         self._not_made: set[TopicPartition] = set()
         self._lacking = trio.Event()
+        storage.on_given_up(self._given_up)
+
+    @property
+    def offline_count(self) -> int:
+        """How many have no leader."""
+        return len(self._offline)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -78,14 +85,21 @@ class Partitions:
             return partition
         if key in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
+        self._core.note_asked(topic.assignment.owner_of(key.partition))
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     # -- following the image -----------------------------------------------------------------------------------------
 
     async def open_metadata_log(self) -> Partition:
-        """Core 0's metadata log, which no image knows. PartitionOfflineError when it is damaged."""
+        """Core 0's metadata log, which no image knows. MetadataUnreadableError when it is damaged."""
         topic = TopicImage(METADATA_TOPIC, METADATA_TOPIC_ID, _ON_CORE_0, 0)
-        return await self._open_one(topic, METADATA_PARTITION)
+        try:
+            files = await self._storage.open(METADATA_PARTITION, topic.name, self._config_of(topic))
+        except PartitionOfflineError as error:
+            if isinstance(error.__cause__, OSError):  # it is merely not to be made now
+                raise
+            raise MetadataUnreadableError(str(error)) from error
+        return await self._lead(topic, METADATA_PARTITION, files)
 
     async def follow(self, before: ClusterImage, after: ClusterImage) -> list[tuple[TopicPartition, LeaderEpoch]]:
         """Open, alter and delete what changed; returns what was opened and its epochs."""
@@ -136,7 +150,7 @@ class Partitions:
     def _owned(self, topic: TopicImage) -> list[TopicPartition]:
         return [
             TopicPartition(topic.topic_id, PartitionIndex(index))
-            for index, owner in enumerate(topic.placement.owners)
+            for index, owner in enumerate(topic.assignment.owners)
             if owner == self._core.core_id
         ]
 
@@ -150,6 +164,9 @@ class Partitions:
         async with limiter:
             try:
                 partition = await self._open_one(topic, key)
+            except JournalStoppedError as error:
+                log.info("%s-%d is not opened any more: %s", topic.name, key.partition, error)
+                return
             except PartitionOfflineError as error:
                 if self._offline.get(key) != str(error):
                     log.error("%s-%d is offline: %s", topic.name, key.partition, error)
@@ -158,12 +175,15 @@ class Partitions:
                     self._not_made.add(key)
                     self._lacking.set()
                 return
-            self._offline.pop(key, None)
+            if self._offline.pop(key, None) is not None:
+                log.warning("%s-%d is open now", topic.name, key.partition)
         opened.append((key, partition.leader_epoch))
 
     async def _open_one(self, topic: TopicImage, key: TopicPartition) -> Partition:
+        return await self._lead(topic, key, await self._storage.open(key, topic.name, self._config_of(topic)))
+
+    async def _lead(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage) -> Partition:
         config = self._config_of(topic)
-        files = await self._storage.open(key, topic.name, config)
         await self._storage.begin_epoch(files)
         handle = self._storage.register(files, config, is_internal=topic.is_internal or key == METADATA_PARTITION)
         partition = Partition(
@@ -210,6 +230,16 @@ class Partitions:
             self._core.purgatory.advanced(partition.handle)
             await self._storage.delete(partition.files, partition.handle)
 
+    def _given_up(self, key: TopicPartition, reason: str) -> None:
+        partition = self._open.pop(key, None)
+        if partition is None:
+            return
+        self._offline[key] = reason
+        partition.is_open = False
+        del self._by_handle[partition.handle]
+        self._core.purgatory.advanced(partition.handle)
+        self._core.has_no_leader(key)
+
     async def make_room(self, partition: Partition, size: int) -> None:
         """Segment space for so many bytes of records; OSError or PartitionOfflineError when there is none."""
         await self._storage.make_room(partition.files, partition.handle, size)
@@ -235,6 +265,6 @@ class Partitions:
 
     # -- drain -------------------------------------------------------------------------------------------------------
 
-    async def drain(self) -> None:
-        """Everything to the segments, a clean checkpoint, files closed."""
-        await self._storage.drain()
+    async def drain(self) -> bool:
+        """`CoreStorage.drain`."""
+        return await self._storage.drain()

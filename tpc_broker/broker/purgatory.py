@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
+ROOM_POLL_S = 0.01
+
+
 class Purgatory:
     """Waiters by partition handle of one core."""
 
@@ -21,11 +24,22 @@ class Purgatory:
         self._watch = watch
         self._waiters: dict[int, set[trio.Event]] = {}
         self.waiting = 0
+        self._room = trio.Lock()
 
     def advanced(self, handle: int) -> None:
         """The partition has new readable bytes, or is gone: wake everyone who watches it."""
         for event in self._waiters.pop(handle, ()):
             event.set()
+
+    async def wait_reserved(self, reserve: Callable[[], int | None], is_wanted: Callable[[], bool]) -> int | None:
+        """What ``reserve`` gives when it gives anything, one waiter after the other; None: it is wanted no more."""
+        async with self._room:
+            while is_wanted():
+                reserved = reserve()
+                if reserved is not None:
+                    return reserved
+                await trio.sleep(ROOM_POLL_S)
+        return None
 
     def release_all(self) -> None:
         """Wake everybody (drain): they answer with what they have."""

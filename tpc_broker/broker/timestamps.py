@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tpc_broker.kafka.records import read_batches
 
 
-class RecordPlace(NamedTuple):
+class RecordPosition(NamedTuple):
     """A record found: its time stamp, its offset, the leader epoch of its batch."""
 
     timestamp_ms: int
@@ -15,7 +15,7 @@ class RecordPlace(NamedTuple):
     leader_epoch: int
 
 
-def find_in_batches(data: bytes, timestamp_ms: int, offset: int, upto: int) -> tuple[RecordPlace | None, int]:
+def find_in_batches(data: bytes, timestamp_ms: int, offset: int, upto: int) -> tuple[RecordPosition | None, int]:
     """The first record of these batches in [offset, upto) whose time stamp is at least ``timestamp_ms``.
 
     Returns (place or None, the offset to go on at). Batches whose largest time stamp is lower are not decompressed.
@@ -30,6 +30,6 @@ def find_in_batches(data: bytes, timestamp_ms: int, offset: int, upto: int) -> t
             if record.offset >= upto:
                 return None, upto
             if record.offset >= offset and record.timestamp_ms >= timestamp_ms:
-                place = RecordPlace(record.timestamp_ms, record.offset, batch.partition_leader_epoch)
+                place = RecordPosition(record.timestamp_ms, record.offset, batch.partition_leader_epoch)
                 return place, record.offset + 1
     return None, next_offset

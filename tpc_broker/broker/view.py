@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpc_broker.metadata.image import ClusterImage, TopicImage
+from tpc_broker.metadata.listeners import ListenerMode
 from tpc_broker.model import (
+    NO_LEADER_EPOCH,
     BrokerId,
     CoreId,
     LeaderEpoch,
@@ -20,12 +22,13 @@ from tpc_broker.model import (
     TopicId,
     TopicPartition,
     broker_id_of,
-    core_of,
-    node_of,
+    shared_broker_id_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from tpc_broker.metadata.listeners import Listener
 
 TopicKey = str | uuid.UUID
 
@@ -42,37 +45,53 @@ class Endpoint:
 
 
 class ClusterView:
-    def __init__(self, node: NodeId, cores: int, host: str, first_port: int, rack: str | None) -> None:
-        self.image = ClusterImage()
+    def __init__(self, node: NodeId, cores: int, listeners: Sequence[Listener], rack: str | None) -> None:
+        self._image = ClusterImage()
+        self.on_changed: Callable[[], None] = lambda: None
+        """Called at once when anything that Metadata tells is another."""
         self.node = node
         self.cores = cores
+        self._shared = tuple(listener.mode is ListenerMode.SHARED for listener in listeners)
         self._endpoints = tuple(
-            Endpoint(broker_id_of(node, CoreId(core)), CoreId(core), host, first_port + core, rack)
-            for core in range(cores)
+            tuple(
+                Endpoint(_broker_id(node, CoreId(core), listener), CoreId(core), address.host, address.port, rack)
+                for core, address in enumerate(listener.advertised)
+            )
+            for listener in listeners
         )
         self._up: set[CoreId] = set()
         self._heard: set[CoreId] = set()
         self._leaders: dict[TopicPartition, LeaderEpoch] = {}
 
+    @property
+    def image(self) -> ClusterImage:
+        return self._image
+
+    @image.setter
+    def image(self, image: ClusterImage) -> None:
+        self._image = image
+        self.on_changed()
+
     # -- cores -----------------------------------------------------------------------------------------------------
 
-    @property
-    def controller_id(self) -> BrokerId:
+    def is_shared(self, listener: int) -> bool:
+        """Whether its clients see one broker in place of all cores."""
+        return self._shared[listener]
+
+    def controller_id(self, listener: int) -> BrokerId:
         """The broker where the metadata log lives."""
-        return self._endpoints[0].broker_id
+        return self.endpoint(listener, CoreId(0)).broker_id
 
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """All cores, also one that is being restarted: it stays in Metadata."""
-        return self._endpoints
+    def endpoints(self, listener: int) -> tuple[Endpoint, ...]:
+        """All brokers as clients of a listener know them, also a core that is being restarted: it stays in Metadata."""
+        return self._endpoints[listener][:1] if self._shared[listener] else self._endpoints[listener]
 
-    def endpoint(self, core: CoreId) -> Endpoint:
-        return self._endpoints[core]
+    def endpoint(self, listener: int, core: CoreId) -> Endpoint:
+        return self._endpoints[listener][core]
 
-    def core_of_broker(self, broker: int) -> CoreId | None:
-        """The core a broker id names; None for a broker of another node or a core that there is not."""
-        if broker < 0 or node_of(BrokerId(broker)) != self.node or core_of(BrokerId(broker)) >= self.cores:
-            return None
-        return core_of(BrokerId(broker))
+    def cores_of_broker(self, listener: int, broker: int) -> tuple[CoreId, ...]:
+        """The cores that a broker id names to clients of a listener; none when there is no such broker."""
+        return tuple(endpoint.core for endpoint in self._endpoints[listener] if endpoint.broker_id == broker)
 
     def set_up(self, cores: Iterable[CoreId]) -> set[CoreId]:
         """Which cores are up now; returns those that came up since the last time."""
@@ -80,11 +99,14 @@ class ClusterView:
         came = up - self._up
         self._up = up
         self._heard.clear()
+        self.on_changed()
         return came
 
     def note_heard(self, core: CoreId) -> None:
         """A core called, so it is up: its word may be faster than the supervisor's."""
-        self._heard.add(core)
+        if core not in self._heard:
+            self._heard.add(core)
+            self.on_changed()
 
     def is_up(self, core: CoreId) -> bool:
         return core in self._up or core in self._heard
@@ -98,14 +120,21 @@ class ClusterView:
         return self.image.topic(key) if isinstance(key, str) else self.image.topic_by_id(TopicId(key))
 
     def note_leaders(self, leaders: Iterable[tuple[TopicPartition, LeaderEpoch]]) -> None:
-        """Epochs told by the owners. An epoch never falls: an old message that arrives late changes nothing."""
+        """Epochs told by the owners. An epoch never falls: an old message that arrives late changes nothing. Epoch -1:
+        the owner had to give the partition up, and it has no leader.
+        """
         for partition, epoch in leaders:
-            if epoch > self._leaders.get(partition, -1):
+            if epoch == NO_LEADER_EPOCH:
+                self._leaders.pop(partition, None)
+                self.on_changed()
+            elif epoch > self._leaders.get(partition, -1):
                 self._leaders[partition] = epoch
+                self.on_changed()
 
     def forget_leaders(self, topic: TopicImage) -> None:
         for index in range(topic.partitions_count):
             self._leaders.pop(TopicPartition(topic.topic_id, PartitionIndex(index)), None)
+        self.on_changed()
 
     def leader_epoch(self, partition: TopicPartition) -> LeaderEpoch | None:
         """None: its owner has not opened it yet."""
@@ -116,14 +145,20 @@ class ClusterView:
             if self.image.owner_of(partition) == core:
                 yield partition, epoch
 
-    def leader_of(self, key: TopicKey, index: int) -> tuple[BrokerId, LeaderEpoch] | None:
-        """Broker id and epoch of a partition's leader; None when it is not known or not available."""
+    def leader_of(self, listener: int, key: TopicKey, index: int) -> tuple[BrokerId, LeaderEpoch] | None:
+        """Broker id and epoch of a partition's leader, for clients of a listener; None when it is not known or not
+        available.
+        """
         topic = self.topic(key)
         if topic is None:
             return None
         partition = TopicPartition(topic.topic_id, PartitionIndex(index))
-        owner = topic.placement.owner_of(partition.partition)
+        owner = topic.assignment.owner_of(partition.partition)
         epoch = self._leaders.get(partition)
         if owner is None or epoch is None:
             return None
-        return self._endpoints[owner].broker_id, epoch
+        return self.endpoint(listener, owner).broker_id, epoch
+
+
+def _broker_id(node: NodeId, core: CoreId, listener: Listener) -> BrokerId:
+    return shared_broker_id_of(node) if listener.mode is ListenerMode.SHARED else broker_id_of(node, core)

@@ -3,6 +3,7 @@
 A `Cluster` belongs to one thread. `settings` are plain and can be pickled, so that tasks elsewhere make their own.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ BACKOFF_SECONDS_FIRST: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 1.0
 MISSING_TOPIC_SECONDS: Final = 2.0
 """How long a topic may be missing before that is believed: a topic just made is not known everywhere at once."""
+logger = logging.getLogger("tpc.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,13 @@ class Cluster:
                 reasons.append(str(error))
         raise UnreachableError("; ".join(reasons))
 
+    def connection_to_broker(self, broker_id: int) -> Connection | None:
+        """None: the cluster has no broker of that id."""
+        if broker_id not in self._nodes:
+            self._metadata([])
+        node = self._nodes.get(broker_id)
+        return None if node is None else self._connection(node)
+
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], isolation: Isolation = Isolation.READ_COMMITTED
     ) -> dict[TopicPartition, int]:
@@ -168,6 +177,21 @@ class Cluster:
                     found[where] = answer.offset
         if refusals:
             raise refusals[0]
+
+    def partition_bytes(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """About how large partitions are on their leaders' disks; without those of brokers that do not say so."""
+        by_leader: dict[Connection, list[TopicPartition]] = {}
+        found: dict[TopicPartition, int] = {}
+        try:
+            for where in places:
+                by_leader.setdefault(self.connection_to_leader(where), []).append(where)
+            for connection, part in by_leader.items():
+                request = requests.log_dirs_request(part)
+                response = connection.call(ApiKey.DESCRIBE_LOG_DIRS, partial(_of_any_version, request))
+                found.update(requests.log_dirs_answer(response))
+        except ClientError as error:
+            logger.info("how large partitions are is not known: %s", error)
+        return found
 
     def create_topic(self, name: str, partitions_count: int, configuration: Mapping[str, str] | None = None) -> bool:
         """False when it exists already (however it is made)."""

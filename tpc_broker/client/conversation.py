@@ -23,6 +23,8 @@ VERSION_MAX: Final = {
     ApiKey.SASL_HANDSHAKE: 1,
     ApiKey.SASL_AUTHENTICATE: 2,
     ApiKey.DESCRIBE_CONFIGS: 4,
+    ApiKey.DESCRIBE_LOG_DIRS: 4,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
 }
 """The newest version of each API whose meaning this client knows."""
 

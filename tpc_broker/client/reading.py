@@ -49,8 +49,8 @@ class Chunk(NamedTuple):
 def whole_batches(records: memoryview) -> tuple[int, int]:
     """How many bytes from the beginning on are whole batches, and the offset behind them (0 and -1: none)."""
     state = ffi.new("tpc_scan_state *", {"position": 0, "next_offset": -1})
-    view = ffi.from_buffer(records)
-    lib.tpc_batch_scan(view, len(view), lib.TPC_SCAN_ALLOW_GAPS, state, ffi.NULL, 2**31 - 1)
+    size = memoryview(records).nbytes
+    lib.tpc_batch_scan(ffi.from_buffer(records), size, lib.TPC_SCAN_ALLOW_GAPS, state, ffi.NULL, 2**31 - 1)
     return int(state.position), int(state.next_offset)
 
 

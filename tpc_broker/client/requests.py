@@ -165,6 +165,26 @@ def fetch_answer(response: Any) -> FetchAnswer:
     )
 
 
+def log_dirs_request(places: Iterable[TopicPartition]) -> Any:
+    request = messages.DescribeLogDirsRequest
+    topics: dict[str, Any] = {}
+    for topic, partition in places:
+        topics.setdefault(topic, request.DescribableLogDirTopic(topic=topic)).partitions.append(partition)
+    return request(topics=list(topics.values()))
+
+
+def log_dirs_answer(response: Any) -> dict[TopicPartition, int]:
+    """Bytes of each partition's log; directories that cannot be told about are left out, and so are future replicas."""
+    return {
+        TopicPartition(topic.name, row.partition_index): row.partition_size
+        for result in response.results
+        if not result.error_code
+        for topic in result.topics
+        for row in topic.partitions
+        if not row.is_future_key
+    }
+
+
 def create_topic_request(name: str, partitions_count: int, configuration: Mapping[str, str]) -> Any:
     """One topic with the cluster's number of replicas."""
     request = messages.CreateTopicsRequest

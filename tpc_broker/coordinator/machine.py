@@ -28,6 +28,7 @@ from tpc_broker.coordinator.records import (
     OffsetKey,
     Record,
     group_record,
+    is_of_later_release,
     read_group,
     read_key,
     read_offset,
@@ -58,6 +59,8 @@ class GroupCoordinator:
         self._limits = limits or GroupLimits()
         self._groups: dict[str, Group] = {}
         self._stored: dict[str, GroupMetadata] = {}
+        self._foreign: dict[bytes, bytes] = {}
+        """Live records of key types that others own, or later releases: snapshots carry them as they are."""
         self._timers = Timers()
         self._writes = Writes()
         self._membership = Membership(self._groups, self._timers, self._writes, self._limits, self._forget_unused)
@@ -68,8 +71,18 @@ class GroupCoordinator:
     # Replay: the only way in which what is stored changes.
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Applies one record of the log; RecordDamagedError when it cannot be read. Foreign types are passed over."""
+        """Applies one record of the log; RecordDamagedError when it cannot be read. Foreign types are only kept, and so
+        are values of later releases, until they are written anew: such an offset is refused to those who ask for it.
+        """
         name = read_key(key)
+        self._foreign.pop(key, None)
+        is_later = name is not None and value is not None and is_of_later_release(value)
+        if isinstance(name, OffsetKey):
+            self._offsets.mark_unreadable(name, is_unreadable=is_later)
+        if value is not None and (name is None or is_later):
+            self._foreign[key], value = value, None
+        if name is None:
+            return
         if isinstance(name, OffsetKey):
             self._offsets.apply(name, None if value is None else read_offset(value))
             if self._is_loaded and value is not None and name.group_id not in self._groups:
@@ -280,7 +293,7 @@ class GroupCoordinator:
         """
         assert not self._writes, "a write is under way"
         groups = [group_record(group_id, metadata) for group_id, metadata in self._stored.items()]
-        return [*groups, *self._offsets.records()]
+        return [*groups, *self._offsets.records(), *(Record(key, value) for key, value in self._foreign.items())]
 
     def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> Effects:
         """The partition goes to another core: everything that waits is answered; this machine is not used again."""

@@ -43,6 +43,7 @@ class Offsets:
         self._writes = writes
         self._limits = limits
         self.committed: dict[str, dict[TopicAndPartition, CommittedOffset]] = {}
+        self._unreadable: dict[str, set[TopicAndPartition]] = {}
 
     def apply(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
         """A record was replayed."""
@@ -54,6 +55,13 @@ class Offsets:
             offsets.pop((key.topic, key.partition), None)
             if not offsets:
                 del self.committed[key.group_id]
+
+    def mark_unreadable(self, key: OffsetKey, *, is_unreadable: bool) -> None:
+        """A record was replayed; what is committed there is or is not of a release that came later."""
+        group = self._unreadable.setdefault(key.group_id, set())
+        (group.add if is_unreadable else group.discard)((key.topic, key.partition))
+        if not group:
+            del self._unreadable[key.group_id]
 
     def commit(self, request: OffsetCommitRequest, token: Token, now_ms: int, effects: Effects) -> None:
         """OffsetCommit."""
@@ -89,13 +97,18 @@ class Offsets:
         )
 
     def fetch(self, group_id: str, partitions: Iterable[TopicAndPartition] | None) -> OffsetFetchResponse:
-        """OffsetFetch: these partitions, or with None all that are committed; an unknown group has nothing."""
+        """OffsetFetch: these partitions, or with None all that are committed; an unknown group has nothing. What cannot
+        be read is an error: as "nothing is committed" it would let the reader begin anew.
+        """
         committed = self.committed.get(group_id, {})
-        names = committed if partitions is None else partitions
+        unreadable = self._unreadable.get(group_id, set())
+        names = [*committed, *sorted(unreadable)] if partitions is None else partitions
         fetched = []
         for topic, partition in names:
             offset = committed.get((topic, partition))
-            if offset is None:
+            if (topic, partition) in unreadable:
+                fetched.append(FetchedOffset(topic, partition, error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+            elif offset is None:
                 fetched.append(FetchedOffset(topic, partition))
             else:
                 fetched.append(FetchedOffset(topic, partition, offset.offset, offset.leader_epoch, offset.metadata))
@@ -138,7 +151,7 @@ class Offsets:
         """Records that forget everything a group has committed."""
         return [
             offset_record(OffsetKey(group_id, topic, partition), None)
-            for topic, partition in self.committed.get(group_id, {})
+            for topic, partition in [*self.committed.get(group_id, {}), *self._unreadable.get(group_id, ())]
         ]
 
     def tombstones_of_topics(self, topics: Collection[str]) -> list[Record]:

@@ -131,6 +131,11 @@ def read_key(key: bytes) -> OffsetKey | GroupKey | None:
     return GroupKey(reader.string()) if key_type == GROUP_KEY_TYPE else None
 
 
+def is_of_later_release(value: bytes) -> bool:
+    """Whether a value of a known key type has a version that came after those that are read here."""
+    return _Reader(value).int16() > _NEWEST_READ
+
+
 def read_offset(value: bytes) -> CommittedOffset:
     """A committed offset of any version; RecordDamagedError otherwise."""
     reader = _Reader(value)

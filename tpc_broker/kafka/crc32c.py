@@ -34,8 +34,7 @@ def _native() -> Callable[[Any], int] | None:
         return None
 
     def crc32c_native(data: bytes | bytearray | memoryview) -> int:
-        buffer = ffi.from_buffer(data)
-        value: int = native(0, buffer, len(buffer))
+        value: int = native(0, ffi.from_buffer(data), memoryview(data).nbytes)
         return value
 
     return crc32c_native

@@ -3,7 +3,7 @@
 Purpose
     Everything about stored logs that needs no waiting: what the files contain, which bytes are believed after a
     crash, when a segment rolls, what retention may remove. Nothing here opens a file or reads a clock; bytes, sizes
-    and times come in as arguments, plans and bytes go out. `tpc_broker.broker.storage` carries the plans out.
+    and times come in as arguments, plans and bytes go out. `tpc_broker.storage` carries the plans out.
 
 Where durability comes from
     An acknowledged record is in the journal of its core. The segment files are written behind: for them only what a

@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tpc_broker.native_bytes import crc32c
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -25,6 +27,7 @@ NO_TIMESTAMP: Final = -1
 SEQUENCE_MAX: Final = 2**31 - 1
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_CRC_END: Final = 21
 _OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
@@ -85,6 +88,16 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & _CONTROL)
+
+
+def empty_batch(base_offset: int, end_offset: int, leader_epoch: int) -> bytes:
+    """A batch without records that takes the offsets [base_offset, end_offset), as compaction leaves them: readers go
+    on behind it.
+    """
+    fields = (0, end_offset - base_offset - 1, NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER_ID, -1, NO_SEQUENCE, 0)
+    length = BATCH_HEADER_BYTES - LENGTH_PREFIX_BYTES
+    crc = crc32c(_HEADER.pack(base_offset, length, leader_epoch, MAGIC, 0, *fields)[_CRC_END:])
+    return _HEADER.pack(base_offset, length, leader_epoch, MAGIC, crc, *fields)
 
 
 class ControlMarker(NamedTuple):

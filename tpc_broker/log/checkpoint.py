@@ -6,13 +6,16 @@ written to a temporary name, synced and renamed, so there is always a whole one;
 journal's superblock.
 
 Layout, little-endian: magic "TPCC", version u16, reserved u16, generation u64, partitions u32, the partitions, CRC-32C
-u32 over everything before it.
+u32 over everything before it. Version 2: a partition is its length u32 and fields, each a tag u16, a length u32 and a
+value. A tag that is not known refuses the file, unless its highest bit is set: then it may be passed over. Version 1
+had the same values without tags, and is read (docs/formats.md).
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -27,13 +30,35 @@ if TYPE_CHECKING:
 
 _HEADER: Final = struct.Struct("<4sHHQI")
 _MAGIC: Final = b"TPCC"
-_VERSION: Final = 1
+_VERSION_1: Final = 1
+_VERSION: Final = 2
+_FIELD: Final = struct.Struct("<HI")
+_LENGTH: Final = struct.Struct("<I")
+_COMMIT_OFFSET: Final = struct.Struct("<q")
+TAG_MAY_SKIP: Final = 0x8000
 _PARTITION: Final = struct.Struct("<16siqqqqiiqqqIIIHI")
 _EPOCH: Final = struct.Struct("<iq")
 _CRC: Final = struct.Struct("<I")
 
+class Tag(IntEnum):
+    """Fields of a partition."""
+
+    STATE = 1
+    """What version 1 has in front of the name, the lengths of name and epochs among it."""
+    TOPIC = 2
+    EPOCHS = 3
+    PRODUCERS = 4
+    COMMIT_OFFSET = 5
+    """Absent: `log_end_offset`."""
+
+
 NO_VOTE: Final = -1
 _ZERO: Final = Offset(0)
+_LOG_END: Final = Offset(-1)
+
+
+_TAGS: Final = frozenset(map(int, Tag))
+_NEEDED: Final = {Tag.STATE, Tag.TOPIC, Tag.EPOCHS, Tag.PRODUCERS}
 
 
 class CheckpointError(ValueError):
@@ -66,8 +91,18 @@ class PartitionCheckpoint:
     transaction_index_bytes: int = 0
     epochs: tuple[EpochStart, ...] = ()
     producers: ProducerState = field(default_factory=ProducerState)
+    commit_offset: Offset = _LOG_END
+    """Records below it were committed: readers of the files go no further. -1: up to `log_end_offset`, as with one
+    replica, where what is durable is committed.
+    """
+
+    @property
+    def committed_end_offset(self) -> Offset:
+        """Where committed records end."""
+        return self.log_end_offset if self.commit_offset < 0 else self.commit_offset
 
     def __post_init__(self) -> None:
+        assert self.commit_offset == _LOG_END or 0 <= self.commit_offset <= self.log_end_offset, self
         assert 0 <= self.log_start_offset <= self.log_end_offset, self
         assert 0 <= self.segment_base <= self.log_end_offset, self
         assert self.segment_position == 0 or self.segment_base < self.log_end_offset, self
@@ -96,11 +131,41 @@ class PartitionCheckpoint:
             len(name),
             len(self.epochs),
         )
-        epochs = b"".join(_EPOCH.pack(*entry) for entry in self.epochs)
-        return fixed + name + epochs + self.producers.encode_full()
+        values = [
+            (Tag.STATE, fixed),
+            (Tag.TOPIC, name),
+            (Tag.EPOCHS, b"".join(_EPOCH.pack(*entry) for entry in self.epochs)),
+            (Tag.PRODUCERS, self.producers.encode_full()),
+        ]
+        if self.commit_offset >= 0:
+            values.append((Tag.COMMIT_OFFSET, _COMMIT_OFFSET.pack(self.commit_offset)))
+        body = b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in values)
+        return _LENGTH.pack(len(body)) + body
 
 
 def _decode_partition(data: bytes, place: int) -> tuple[PartitionCheckpoint, int]:
+    """Of version 2."""
+    (length,) = _LENGTH.unpack_from(data, place)
+    place, end = place + _LENGTH.size, place + _LENGTH.size + length
+    values: dict[int, bytes] = {}
+    while place < end:
+        tag, size = _FIELD.unpack_from(data, place)
+        place += _FIELD.size
+        if tag not in _TAGS and not tag & TAG_MAY_SKIP:
+            raise CheckpointError(f"a later release wrote it: field {tag} is not known here")
+        values[tag] = data[place : place + size]
+        place += size
+    if place != end or not values.keys() >= _NEEDED:
+        raise CheckpointError(f"a partition's fields end at byte {place}, not {end}")
+    whole = b"".join(values[tag] for tag in (Tag.STATE, Tag.TOPIC, Tag.EPOCHS, Tag.PRODUCERS))
+    entry, _place = _decode_partition_1(whole, 0)
+    if Tag.COMMIT_OFFSET in values:
+        (commit_offset,) = _COMMIT_OFFSET.unpack(values[Tag.COMMIT_OFFSET])
+        entry = replace(entry, commit_offset=commit_offset)
+    return entry, end
+
+
+def _decode_partition_1(data: bytes, place: int) -> tuple[PartitionCheckpoint, int]:
     topic_id, partition, *numbers, name_bytes, epochs_count = _PARTITION.unpack_from(data, place)
     place += _PARTITION.size
     name = data[place : place + name_bytes].decode()
@@ -131,11 +196,12 @@ def decode_checkpoint(data: bytes) -> tuple[int, dict[TopicPartition, PartitionC
     if _CRC.unpack_from(data, len(data) - _CRC.size)[0] != crc32c(data[: -_CRC.size]):
         raise CheckpointError("the CRC does not fit")
     _magic, version, _reserved, generation, count = _HEADER.unpack_from(data)
-    if version != _VERSION:
-        raise CheckpointError(f"version {version}, known is {_VERSION}")
+    if version not in (_VERSION_1, _VERSION):
+        raise CheckpointError(f"version {version}; known are versions up to {_VERSION}")
+    decode = _decode_partition_1 if version == _VERSION_1 else _decode_partition
     place, partitions = _HEADER.size, {}
     for _number in range(count):
-        entry, place = _decode_partition(data, place)
+        entry, place = decode(data, place)
         partitions[entry.key] = entry
     if place != len(data) - _CRC.size:
         raise CheckpointError(f"{count} partitions end at byte {place} of {len(data)}")

@@ -47,6 +47,7 @@ TOPIC_NAME_BYTES_MAX: Final = 249
 _SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 _FOLDER_NAME: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})")
 _JOURNAL_NAME: Final = re.compile(r"(\d{4})\.journal")
+_CHECKPOINT_NAME: Final = re.compile(r"(\d{4})\.checkpoint")
 
 
 class TextFileError(ValueError):
@@ -112,6 +113,11 @@ def parse_journal_file_name(name: str) -> CoreId | None:
     return CoreId(int(match[1])) if match else None
 
 
+def parse_checkpoint_file_name(name: str) -> CoreId | None:
+    match = _CHECKPOINT_NAME.fullmatch(name)
+    return CoreId(int(match[1])) if match else None
+
+
 def encode_topic_id(topic_id: TopicId) -> str:
     """Kafka's text form of an id: URL-safe base64 without padding, 22 characters."""
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
@@ -140,8 +146,12 @@ def decode_partition_metadata(data: bytes) -> TopicId:
 
 
 def encode_epochs(epochs: Sequence[EpochStart]) -> bytes:
-    """`leader-epoch-checkpoint`, version 0: the version, the number of lines, `epoch start_offset` each."""
-    return "\n".join(["0", str(len(epochs)), *(f"{entry.epoch} {entry.start_offset}" for entry in epochs), ""]).encode()
+    """`leader-epoch-checkpoint`, version 0: the version, the number of lines, `epoch start_offset` each. Of epochs that
+    begin at the same offset Kafka knows only the last one.
+    """
+    entries = list({entry.start_offset: entry for entry in epochs}.values())
+    lines = [f"{entry.epoch} {entry.start_offset}" for entry in entries]
+    return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 
 def decode_epochs(data: bytes) -> list[EpochStart]:

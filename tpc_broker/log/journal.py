@@ -19,7 +19,8 @@ or run cannot raise a false alarm: what it calls durable was found when that run
 lies inside the chain (after damage was accepted by an operator the journal gets a new id).
 
 *Growth.* A block is cheap to write durably only after it was written once. A new journal is used from the start with a
-small part of its region; the rest is filled with zeros piece by piece, and `initialised_blocks` follows.
+small part of its region, and the file has no more; when that is used it grows piece by piece, filled with zeros, and
+`initialised_blocks` follows.
 """
 
 from __future__ import annotations
@@ -30,17 +31,18 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
+from tpc_broker import limits
 from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
-from tpc_broker.native_bytes import crc32c, ffi, lib
+from tpc_broker.native_bytes import crc32c, ffi, lib, pinned
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     from tpc_broker.log.batch import Buffer
 
-BLOCK_BYTES: Final = 4096
-REGION_BLOCK_FIRST: Final = 2
+BLOCK_BYTES: Final = limits.BLOCK_BYTES
+REGION_BLOCK_FIRST: Final = limits.JOURNAL_REGION_BLOCK_FIRST
 JOURNAL_BYTES_MIN: Final = 4 * 1024 * 1024
 FILE_SYSTEM_SHARE_MAX: Final = 0.05
 SCAN_WINDOW_BYTES: Final = 4 * 1024 * 1024
@@ -58,6 +60,17 @@ _ENTRY_ALIGNMENT: Final = 8
 _VOTE: Final = struct.Struct("<i")
 
 _SUPERBLOCK: Final = struct.Struct("<4sHHI16sQQQQQIQ")
+_FEATURES: Final = struct.Struct("<QQ")
+_VERSION_1: Final = 1
+_VERSION: Final = 2
+FEATURES_REQUIRED_KNOWN: Final[dict[int, str]] = {0: "batches written in place into their segments"}
+"""By bit. Who does not know one cannot read the journal, and leaves everything as it is (docs/formats.md)."""
+FEATURES_OPTIONAL_KNOWN: Final[dict[int, str]] = {0: "cuts that name the last leader epoch that stays"}
+"""By bit. Who does not know one goes on; only the writer uses it."""
+FEATURES_REQUIRED: Final = 0b1
+FEATURES_OPTIONAL: Final = 0b1
+ENTRY_MAY_SKIP: Final = 0x01
+"""`TPC_JOURNAL_MAY_SKIP`, in an entry's flags."""
 _SUPERBLOCK_MAGIC: Final = b"TPCS"
 _CRC: Final = struct.Struct("<I")
 _CLEAN: Final = 0x100
@@ -75,8 +88,11 @@ class EntryKind(IntEnum):
     LOG_START = 4
     PARTITION_DELETED = 5
     NOTE = 6
-    STRAIGHT = 7
-    """One batch that is in its segment already; see `log.straight`."""
+    IN_PLACE = 7
+    """One batch that is in its segment already; see `log.in_place`."""
+
+
+_KINDS: Final = frozenset(map(int, EntryKind))
 
 
 class JournalMode(IntEnum):
@@ -92,6 +108,10 @@ class JournalMode(IntEnum):
 
 class JournalUnreadableError(ValueError):
     """Neither superblock can be believed; the message says why."""
+
+
+class JournalTooNewError(JournalUnreadableError):
+    """A later release has written what this one does not know and must not pass over; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +130,8 @@ class Superblock:
     replay_previous_crc: int
     checkpoint_generation: int
     mode: JournalMode = JournalMode.UNKNOWN
+    features_required: int = FEATURES_REQUIRED
+    features_optional: int = FEATURES_OPTIONAL
     clean: bool = False
     """Closed in order, with nothing behind the replay position; the next opening clears it before it appends."""
 
@@ -124,20 +146,28 @@ class Superblock:
         return REGION_BLOCK_FIRST + self.initialised_blocks
 
     @property
+    def is_of_version_1(self) -> bool:
+        return not self.features_required
+
+    @property
     def slot(self) -> int:
         """The block that this superblock is written to."""
         return self.generation % 2
 
     def next(self, **changes: object) -> Superblock:
-        """The successor with some fields changed."""
-        return replace(self, generation=self.generation + 1, **changes)  # type: ignore[arg-type]
+        """The successor with some fields changed. What this release writes from here on is a feature of it."""
+        features = {
+            "features_required": self.features_required | FEATURES_REQUIRED,
+            "features_optional": self.features_optional | FEATURES_OPTIONAL,
+        }
+        return replace(self, generation=self.generation + 1, **{**features, **changes})  # type: ignore[arg-type]
 
     def encode(self) -> bytes:
         """One block."""
         flags = self.mode | (_CLEAN if self.clean else 0)
         fields = _SUPERBLOCK.pack(
             _SUPERBLOCK_MAGIC,
-            _FORMAT_VERSION,
+            _VERSION,
             flags,
             BLOCK_BYTES,
             self.journal_id,
@@ -149,22 +179,37 @@ class Superblock:
             self.replay_previous_crc,
             self.checkpoint_generation,
         )
-        return (fields + _CRC.pack(crc32c(fields))).ljust(BLOCK_BYTES, b"\0")
+        fields += _FEATURES.pack(self.features_required, self.features_optional)
+        block = fields.ljust(BLOCK_BYTES - _CRC.size, b"\0")
+        return block + _CRC.pack(crc32c(block))
 
 
 def decode_superblock(data: Buffer) -> Superblock:
-    """Raises JournalUnreadableError for anything but a whole superblock of this version."""
-    if len(data) < _SUPERBLOCK.size + _CRC.size:
+    """Raises JournalUnreadableError for anything but a whole superblock; JournalTooNewError for a later release's.
+
+    Version 1 has its CRC behind its fields; from version 2 on it is in the block's last four bytes, whatever follows.
+    """
+    if len(data) < BLOCK_BYTES:
         raise JournalUnreadableError("the file is too short")
     magic, version, flags, block_bytes, *fields = _SUPERBLOCK.unpack_from(data)
     if magic != _SUPERBLOCK_MAGIC:
         raise JournalUnreadableError("no superblock")
-    if _CRC.unpack_from(data, _SUPERBLOCK.size)[0] != crc32c(bytes(data[: _SUPERBLOCK.size])):
+    crc_position = _SUPERBLOCK.size if version == _VERSION_1 else BLOCK_BYTES - _CRC.size
+    if _CRC.unpack_from(data, crc_position)[0] != crc32c(bytes(data[:crc_position])):
         raise JournalUnreadableError("the CRC does not fit")
-    if version != _FORMAT_VERSION or block_bytes != BLOCK_BYTES:
-        raise JournalUnreadableError(f"version {version} with blocks of {block_bytes} bytes is not known")
+    if version not in (_VERSION_1, _VERSION) or block_bytes != BLOCK_BYTES:
+        known = f"known are versions up to {_VERSION} with {BLOCK_BYTES}"
+        raise JournalTooNewError(f"version {version} with blocks of {block_bytes} bytes; {known}")
+    required, optional = (0, 0) if version == _VERSION_1 else _FEATURES.unpack_from(data, _SUPERBLOCK.size)
+    unknown = [bit for bit in range(64) if required >> bit & 1 and bit not in FEATURES_REQUIRED_KNOWN]
+    if unknown:
+        bits = ", ".join(map(str, unknown))
+        raise JournalTooNewError(f"a later release wrote it, and requires features not known here: bit {bits}")
     try:
-        return Superblock(*fields, mode=JournalMode(flags & 0xFF), clean=bool(flags & _CLEAN))  # type: ignore[misc]
+        return Superblock(  # type: ignore[misc]
+            *fields, mode=JournalMode(flags & 0xFF), clean=bool(flags & _CLEAN),
+            features_required=required, features_optional=optional,
+        )  # fmt: skip
     except (AssertionError, ValueError) as error:
         raise JournalUnreadableError(f"fields that contradict each other: {error}") from error
 
@@ -175,6 +220,8 @@ def choose_superblock(data: Buffer) -> Superblock:
     for slot in range(REGION_BLOCK_FIRST):
         try:
             found.append(decode_superblock(data[slot * BLOCK_BYTES : (slot + 1) * BLOCK_BYTES]))
+        except JournalTooNewError as error:  # never the other one instead: it may be older
+            raise JournalTooNewError(f"superblock {slot}: {error}") from error
         except JournalUnreadableError as error:
             problems.append(f"superblock {slot}: {error}")
     if not found:
@@ -182,9 +229,12 @@ def choose_superblock(data: Buffer) -> Superblock:
     return max(found, key=lambda superblock: superblock.generation)
 
 
-def journal_region_blocks(bytes_max: int, file_system_bytes: int) -> int:
-    """Blocks of a new journal's region: the limit, but at most 5 % of the file system, and never below 4 MiB."""
-    size = max(min(bytes_max, int(file_system_bytes * FILE_SYSTEM_SHARE_MAX)), JOURNAL_BYTES_MIN)
+def journal_region_blocks(bytes_max: int, file_system_bytes: int, journals_count: int = 1) -> int:
+    """Blocks that a new journal's region may come to have: the limit, but all journals together at most 5 % of the file
+    system, and none below 4 MiB.
+    """
+    share = int(file_system_bytes * FILE_SYSTEM_SHARE_MAX) // journals_count
+    size = max(min(bytes_max, share), JOURNAL_BYTES_MIN)
     return size // BLOCK_BYTES - REGION_BLOCK_FIRST
 
 
@@ -212,11 +262,11 @@ class JournalEntry(NamedTuple):
 
 
 def encode_entry(
-    kind: EntryKind, partition: TopicPartition, offset: int = 0, argument: int = 0, payload: bytes = b""
+    kind: int, partition: TopicPartition, offset: int = 0, argument: int = 0, payload: bytes = b"", *, flags: int = 0
 ) -> bytes:
     """One entry, without the zeros that align the next one."""
     header = _ENTRY.pack(
-        _ENTRY.size + len(payload), kind, 0, 0, partition.topic_id.bytes, partition.partition, 0, offset, argument
+        _ENTRY.size + len(payload), kind, flags, 0, partition.topic_id.bytes, partition.partition, 0, offset, argument
     )
     return header + payload
 
@@ -226,7 +276,7 @@ def encode_vote(node: int) -> bytes:
     return _VOTE.pack(node)
 
 
-class CommitPlace(NamedTuple):
+class CommitCursor(NamedTuple):
     """What the next commit of a chain continues: its place and number, and the CRC it names as its predecessor's."""
 
     block: int
@@ -235,7 +285,7 @@ class CommitPlace(NamedTuple):
 
 
 def encode_commit(
-    place: CommitPlace,
+    place: CommitCursor,
     entries: Sequence[bytes],
     *,
     journal_id: bytes,
@@ -324,11 +374,10 @@ class PayloadReader:
         if len(self._buffer) < len(data):
             self._buffer = bytearray(len(data))
         before = self._piece[0]
-        source, out = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("uint8_t[]", self._buffer)
         position = self.request.position - REGION_BLOCK_FIRST * BLOCK_BYTES
         size = lib.tpc_journal_gather(
-            self._runs, self._wanted, self._piece, source, len(data), position, out, len(data), self._ends,
-            self._targets_count,
+            self._runs, self._wanted, self._piece, ffi.from_buffer("uint8_t[]", data), len(data), position,
+            ffi.from_buffer("uint8_t[]", self._buffer), len(data), self._ends, self._targets_count,
         )  # fmt: skip
         if size < 0 or self._piece[0] == before:
             raise BatchDamageError(f"the journal's payload at {self.request.position} holds no batches")
@@ -350,13 +399,15 @@ class JournalScan:
     entries_count: int
     """As they were written, each append by itself."""
     commits_count: int
-    next: CommitPlace
+    next: CommitCursor
     """Where a new run continues the chain."""
     last_run_id: int
     torn_commits_count: int
     """Commits found whole behind the end of the chain that had not been durable: trimmed."""
     damage: str | None
     """Acknowledged commits are missing; says which."""
+    too_new: str | None
+    """An entry that is not known here and may not be passed over."""
     payloads: JournalPayloads = field(repr=False, compare=False)
 
 
@@ -370,14 +421,10 @@ def scan_journal(superblock: Superblock) -> Generator[ReadRequest, Buffer, Journ
     A generator: yields what it wants to read, is sent the bytes, returns the result. The bytes may be overwritten when
     it asks for the next ones.
     """
-    state = ffi.new("tpc_journal_scan_state *")
-    start = (superblock.replay_block - REGION_BLOCK_FIRST) * BLOCK_BYTES
-    state.region_bytes = superblock.initialised_blocks * BLOCK_BYTES
-    state.position, state.next_sequence = start, superblock.replay_sequence
-    state.journal_id, state.previous_crc = superblock.journal_id, superblock.replay_previous_crc
-    payloads = JournalPayloads()
+    state, payloads = _scan_state(superblock), JournalPayloads()
+    start = int(state.position)
     yield from _follow_chain(state, payloads)
-    place = CommitPlace(
+    place = CommitCursor(
         REGION_BLOCK_FIRST + state.position // BLOCK_BYTES, int(state.next_sequence), int(state.previous_crc)
     )
     torn, damage = 0, None
@@ -385,9 +432,30 @@ def scan_journal(superblock: Superblock) -> Generator[ReadRequest, Buffer, Journ
         damage = f"commit {place.sequence} at block {place.block} is whole, and its entries are impossible"
     elif not superblock.clean:
         torn, damage = yield from _look_behind(state, start, place)
-    entries = tuple(_entries(payloads))
+    entries, too_new = [], None
+    for entry, flags in _entries(payloads):
+        if entry.kind in _KINDS:
+            entries.append(entry)
+        elif not flags & ENTRY_MAY_SKIP:
+            too_new = f"commit {entry.sequence} has an entry of kind {entry.kind}, which a later release wrote"
     counts = (int(payloads.runs.entries_count), int(state.commits_count))
-    return JournalScan(entries, *counts, place, int(state.run_id), torn, damage, payloads)
+    return JournalScan(tuple(entries), *counts, place, int(state.run_id), torn, damage, too_new, payloads)
+
+
+def journal_entries(superblock: Superblock) -> Generator[ReadRequest, Buffer, tuple[JournalEntry, ...]]:
+    """What the chain holds, for a reader beside the broker that goes on writing: where it ends says nothing then."""
+    payloads = JournalPayloads()
+    yield from _follow_chain(_scan_state(superblock), payloads)
+    return tuple(entry for entry, _flags in _entries(payloads) if entry.kind in _KINDS)
+
+
+def _scan_state(superblock: Superblock) -> Any:
+    state = ffi.new("tpc_journal_scan_state *")
+    state.region_bytes = superblock.initialised_blocks * BLOCK_BYTES
+    state.position = (superblock.replay_block - REGION_BLOCK_FIRST) * BLOCK_BYTES
+    state.next_sequence = superblock.replay_sequence
+    state.journal_id, state.previous_crc = superblock.journal_id, superblock.replay_previous_crc
+    return state
 
 
 def _follow_chain(state: Any, payloads: JournalPayloads) -> Generator[ReadRequest, Buffer]:
@@ -398,7 +466,7 @@ def _follow_chain(state: Any, payloads: JournalPayloads) -> Generator[ReadReques
         length = min(max(wanted_bytes, SCAN_WINDOW_BYTES), int(state.region_bytes) - position)
         data = yield ReadRequest(_file_position(position), length)
         assert len(data) >= length, (position, length, len(data))
-        source = ffi.from_buffer("uint8_t[]", data)
+        source, _size, _held = pinned(data)
         while True:
             count = lib.tpc_journal_scan(source, length, position, state, entries, ENTRIES_PER_CALL)
             assert count >= 0, state.position
@@ -411,8 +479,8 @@ def _follow_chain(state: Any, payloads: JournalPayloads) -> Generator[ReadReques
         position, wanted_bytes = int(state.wanted_position), int(state.wanted_bytes)
 
 
-def _entries(payloads: JournalPayloads) -> Generator[JournalEntry]:
-    """Equal partition ids share one object: a journal names few partitions many times."""
+def _entries(payloads: JournalPayloads) -> Generator[tuple[JournalEntry, int]]:
+    """Entries and their flags. Equal partition ids share one object: a journal names few partitions many times."""
     keys: dict[int, TopicPartition] = {}
     runs = payloads.runs
     for number in range(runs.runs_count):
@@ -424,10 +492,11 @@ def _entries(payloads: JournalPayloads) -> Generator[JournalEntry]:
         size = run.payload_bytes
         payload = b"" if run.kind == EntryKind.APPEND else bytes(run.payload)[: min(size, PAYLOAD_KEPT_BYTES)]
         position = _file_position(run.payload_position)
-        yield JournalEntry(run.kind, run.sequence, key, run.offset, run.argument, number, size, payload, position)
+        entry = JournalEntry(run.kind, run.sequence, key, run.offset, run.argument, number, size, payload, position)
+        yield entry, int(run.flags)
 
 
-def _look_behind(state: Any, start: int, place: CommitPlace) -> Generator[ReadRequest, Buffer, tuple[int, str | None]]:
+def _look_behind(state: Any, start: int, place: CommitCursor) -> Generator[ReadRequest, Buffer, tuple[int, str | None]]:
     """Whole commits outside the chain: how many were torn off, and whether one of them proves damage."""
     search = ffi.new("tpc_journal_damage *")
     search.region_bytes, search.journal_id = state.region_bytes, state.journal_id

@@ -8,10 +8,10 @@ files is believed which the last checkpoint names; everything that was acknowled
 replay position. Recovery of one partition is therefore
 
 1. *reset*: segments behind the checkpointed one go, that one is cut at its checkpointed position, or behind the last
-   batch that the journal says was written once, straight to the segment (always the checkpointed one);
+   batch that the journal says was written in place into the segment (always the checkpointed one);
 2. *cut*: when the journal says that the log was cut below its checkpointed end, the segments are cut there too;
-3. *append*, in the journal's order, what lies at or behind the end, from the journal; batches written once are checked
-   where they lie, each of their bytes: one that is not there is damage, because its entry was written after it;
+3. *append*, in the journal's order, what lies at or behind the end, from the journal; batches written in place are
+   checked where they lie, each of their bytes: one that is not there is damage, because its entry was written after it;
 4. take over leader epochs, vote, and log start.
 
 The plan says all this without touching anything. Carrying it out twice, or again from the beginning after it was killed
@@ -54,12 +54,15 @@ class SegmentFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionFolder:
-    """A partition's folder as it was found. `problem`: its `partition.metadata` is missing or wrong."""
+    """A partition's folder as it was found. `problem`: its `partition.metadata` is missing or wrong, so that only its
+    name says whose it is.
+    """
 
     topic: str
     partition: TopicPartition
     segments: tuple[SegmentFile, ...] = ()
     """By base offset, rising."""
+    problem: str | None = None
 
 
 class PlannedAppend(NamedTuple):
@@ -68,7 +71,7 @@ class PlannedAppend(NamedTuple):
     run_number: int
     from_offset: int
     upto_offset: int
-    straight: JournalEntry | None = None
+    in_place: JournalEntry | None = None
     """Not to be written: it is one batch that the segment holds already, and that has to be checked."""
 
 
@@ -99,9 +102,9 @@ class PartitionPlan:
         return self.start.key
 
     @property
-    def straights(self) -> list[JournalEntry]:
+    def in_place_writes(self) -> list[JournalEntry]:
         """Batches that the active segment holds behind its checkpointed position."""
-        return [append.straight for append in self.appends if append.straight is not None]
+        return [append.in_place for append in self.appends if append.in_place is not None]
 
     @property
     def label(self) -> str:
@@ -136,11 +139,11 @@ class _Replay:
     def take(self, entry: JournalEntry) -> None:
         if self.deleted:
             return
-        self.records_known |= entry.kind in (EntryKind.APPEND, EntryKind.CUT, EntryKind.STRAIGHT)
-        if entry.kind in (EntryKind.APPEND, EntryKind.STRAIGHT):
+        self.records_known |= entry.kind in (EntryKind.APPEND, EntryKind.CUT, EntryKind.IN_PLACE)
+        if entry.kind in (EntryKind.APPEND, EntryKind.IN_PLACE):
             self._append(entry)
         elif entry.kind == EntryKind.CUT:
-            self._cut(entry.offset)
+            self._cut(entry.offset, entry.argument)
         elif entry.kind == EntryKind.EPOCH:
             self._epoch(entry)
         elif entry.kind == EntryKind.LOG_START:
@@ -157,19 +160,19 @@ class _Replay:
                 f"offset {entry.offset}"
             )
             return
-        straight = entry if entry.kind == EntryKind.STRAIGHT else None
-        if straight is not None and (entry.offset < self.end or self.cut is not None):
-            self.problem = f"commit {entry.sequence} has a batch written once at offset {entry.offset}, out of order"
+        in_place = entry if entry.kind == EntryKind.IN_PLACE else None
+        if in_place is not None and (entry.offset < self.end or self.cut is not None):
+            self.problem = f"commit {entry.sequence} has an in-place batch at offset {entry.offset}, out of order"
             return
-        self.appends.append(PlannedAppend(entry.number, self.end, entry.argument, straight))
+        self.appends.append(PlannedAppend(entry.number, self.end, entry.argument, in_place))
         self.end = entry.argument
 
-    def _cut(self, offset: int) -> None:
+    def _cut(self, offset: int, last_epoch_kept: int) -> None:
         if offset > self.end:
             return
         self.problem = None
         self.end = offset
-        self.epochs.truncate_end(Offset(offset))
+        self.epochs.truncate_end(Offset(offset), last_epoch_kept)
         while self.appends and self.appends[-1].from_offset >= offset:
             self.appends.pop()
         if self.appends:
@@ -200,7 +203,8 @@ def plan_partition(
     for entry in entries:
         replay.take(entry)
     segments = folder.segments if folder else ()
-    problem = replay.problem or (None if replay.deleted else _files_problem(replay, segments, checkpoint))
+    problem = replay.problem or (folder.problem if folder else None)
+    problem = problem or (None if replay.deleted else _files_problem(replay, segments, checkpoint))
     if replay.log_start > replay.end and problem is None:
         problem = f"its log ends at offset {replay.end}, below its start at {replay.log_start}"
     if problem is None:

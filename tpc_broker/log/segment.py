@@ -26,7 +26,7 @@ from tpc_broker.log.indexes import (
 )
 from tpc_broker.log.producer_state import ProducedBatch, ProducerState
 from tpc_broker.model import LeaderEpoch, Offset
-from tpc_broker.native_bytes import ffi, lib
+from tpc_broker.native_bytes import ffi, lib, pinned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,11 +130,11 @@ class AppendWalk:
     `next_offset` and `position` are the ends of the log and of the segment.
     """
 
-    __slots__ = ("_bytes", "_indexes", "_state", "_view", "settings")
+    __slots__ = ("_bytes", "_indexes", "_pinned", "_size", "_state", "_view", "settings")
 
     def __init__(self, view: memoryview, settings: LogSettings, next_offset: int, leader_epoch: int) -> None:
         self._view = view
-        self._bytes = ffi.from_buffer("uint8_t[]", view)
+        self._bytes, self._size, self._pinned = pinned(view)
         self.settings = settings
         state = self._state = ffi.new("tpc_segment_state *")
         state.segment_bytes, state.segment_ms = settings.segment_bytes, settings.segment_ms
@@ -159,7 +159,7 @@ class AppendWalk:
         """On to the next stop. BatchDamageError: the bytes hold something that is no batch or does not follow."""
         state, indexes = self._state, self._indexes
         result = lib.tpc_segment_walk(
-            self._bytes, len(self._view), state, _OFFSET_ENTRIES, _TIME_ENTRIES, ENTRIES_PER_STEP, _PRODUCERS,
+            self._bytes, self._size, state, _OFFSET_ENTRIES, _TIME_ENTRIES, ENTRIES_PER_STEP, _PRODUCERS,
             PRODUCERS_PER_STEP,
         )  # fmt: skip
         assert result == 0, result

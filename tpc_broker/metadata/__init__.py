@@ -16,5 +16,7 @@ The metadata is a log of its own (`__cluster_metadata`, partition 0, on core 0),
 Settings are tables: `topic_config` and `broker_config` (rows declared with `config_types`), read from text by
 `settings` and shown by `describe`.
 
+`assignment` decides which nodes hold, and lead, which partitions, and the moves that lead there.
+
 Everything here is plain data and pure decisions: no clock, no randomness, no I/O. Imports the foundation and `routing`.
 """

@@ -22,10 +22,12 @@ from tpc_broker.metadata.config_types import (
     setting,
     unknown_name,
 )
+from tpc_broker.metadata.ignored_settings import IgnoredSettings
 from tpc_broker.metadata.topic_config import (
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
     DURABILITIES,
+    NO_COMPRESSION,
     TIMESTAMP_TYPES,
     TopicConfig,
 )
@@ -41,7 +43,7 @@ _FALL_BACK: Final = "What a topic has that does not set its own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(IgnoredSettings):
     """Values of every broker setting, by their Python names."""
 
     # The node and how it is reached.
@@ -60,10 +62,20 @@ class Settings:
         "listeners",
         ConfigType.LIST,
         ("PLAINTEXT://:9092",),
-        "Where clients are awaited; core i listens on the port plus i.",
+        "Where clients are awaited, as NAME://HOST:PORT; shown is where this core answers.",
     )
     advertised_listeners: tuple[str, ...] | None = setting(
-        "advertised.listeners", ConfigType.LIST, None, "What clients are told to connect to; core i adds i to the port."
+        "advertised.listeners",
+        ConfigType.LIST,
+        None,
+        "What clients of each listener are told; shown is what they are told of this core.",
+    )
+    ebpf_loader: str = setting(
+        "ebpf.loader",
+        ConfigType.STRING,
+        "auto",
+        "Ours. What loads the kernel's programs: `bcc`, `libbpf`, `auto` (the first that works), or `off`.",
+        valid=("auto", "bcc", "libbpf", "off"),
     )
     max_connections: int = setting(
         "max.connections", ConfigType.INT, INT_MAX, "Connections a core holds at most.", minimum=0, dynamic=True
@@ -164,7 +176,8 @@ class Settings:
         "compression.type",
         ConfigType.STRING,
         "producer",
-        f"{_FALL_BACK} compression.type.",
+        NO_COMPRESSION,
+        status=ConfigStatus.REFUSED,
         valid=COMPRESSION_TYPES,
         dynamic=True,
     )
@@ -482,20 +495,36 @@ class Settings:
         "transaction.max.timeout.ms", ConfigType.INT, 900_000, "Longest time-out of a transaction.", minimum=1
     )
 
+    log_cache_max_bytes: int = setting(
+        "log.cache.max.bytes",
+        ConfigType.LONG,
+        -1,
+        "Ours. Memory of the node for records that are in segments already, so that readers who come a little late "
+        "find them there; never more than half of what the machine has to spare. -1: that half.",
+        minimum=-1,
+    )
+
     # The journal.
     journal_bytes_max: int = setting(
         "journal.bytes.max",
         ConfigType.LONG,
         256 << 20,
-        "Ours. Size of one core's journal, at most; a small file system gets a smaller one.",
+        "Ours. What one core's journal may grow to from 8 MiB; all together at most 5 % of the file system.",
         minimum=4 << 20,
+    )
+
+    # Its end.
+    drain_deadline_ms: int = setting(
+        "drain.deadline.ms",
+        ConfigType.LONG,
+        limits.DRAIN_DEADLINE_MS,
+        "Ours. How long an orderly stop may take; what is not done then is replayed at the next start.",
+        minimum=limits.DRAIN_HURRIED_MS,
+        maximum=limits.DRAIN_DEADLINE_MS_MAX,
     )
 
 
 BROKER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = definitions_of(Settings)
-
-READ_ONLY_SHOWN: Final = frozenset({"listeners", "advertised.listeners"})
-"""Given by --listen and --advertise; shown in DescribeConfigs, refused in the file and in --override."""
 
 WITHOUT_MEANING: Final[Mapping[str, str]] = {
     "broker.id": "use node.id",
@@ -508,11 +537,7 @@ WITHOUT_MEANING: Final[Mapping[str, str]] = {
     "controller.quorum.bootstrap.servers": "one node needs no quorum",
     "controller.listener.names": "the controller has no listener of its own",
     "zookeeper.connect": "there is no ZooKeeper",
-    "num.network.threads": "one process per core does everything; use --cores",
-    "num.io.threads": "one process per core does everything; use --cores",
-    "num.replica.fetchers": "one process per core does everything; use --cores",
-    "num.recovery.threads.per.data.dir": "recovery replays a journal and scans no segments",
-    "inter.broker.listener.name": "there is one listener",
+    "inter.broker.listener.name": "nodes do not speak to each other yet",
     "offsets.topic.replication.factor": "the offsets topic has one replica per node",
     "transaction.state.log.replication.factor": "there are no transactions yet",
     "transaction.state.log.min.isr": "there are no transactions yet",

@@ -12,9 +12,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.broker_config import BROKER_CONFIGS
 from tpc_broker.metadata.config_types import ConfigDefinition, ConfigError, ConfigType, to_text
-from tpc_broker.metadata.placement_requests import Refusal
 from tpc_broker.metadata.records import BrokerConfigChanged, MetadataRecord, TopicConfigChanged
 from tpc_broker.metadata.settings import validate_dynamic
 from tpc_broker.metadata.topic_config import TOPIC_CONFIGS, validate_topic_configs
@@ -131,7 +131,7 @@ class ConfigController:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{resource.resource_name}' does not exist.")
         wanted = _wanted(resource, topic.configs, TOPIC_CONFIGS, self._topic_defaults(topic), replace_all=replace_all)
         try:
-            stored = validate_topic_configs(topic.name, wanted)
+            stored = validate_topic_configs(topic.name, wanted, topic.configs)
         except ConfigError as error:
             raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
         return [TopicConfigChanged(topic.topic_id, name, value) for name, value in _difference(topic.configs, stored)]

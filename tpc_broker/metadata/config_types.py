@@ -92,7 +92,14 @@ class ConfigDefinition:
     """A further check, raising ConfigError."""
 
     def parse(self, text: str | None) -> ConfigValue:
-        """The value `text` stands for; ConfigError says what is wrong with it."""
+        """The value `text` stands for, which is to be set; ConfigError says what is wrong with it."""
+        value = self.read(text)
+        if self.status is ConfigStatus.REFUSED and value != self.default:
+            raise self.refusal(to_text(value), f"Only {to_text(self.default)} is supported: {self.doc}")
+        return value
+
+    def read(self, text: str | None) -> ConfigValue:
+        """The same of a text that is stored: what is refused by now had no effect when it was not."""
         value = None if text is None else _PARSERS[self.type](self, text.strip())
         if value is None:
             if self.default is not None:
@@ -102,8 +109,6 @@ class ConfigDefinition:
         self._check_words(value)
         if self.check is not None:
             self.check(self, value)
-        if self.status is ConfigStatus.REFUSED and value != self.default:
-            raise self.refusal(to_text(value), f"Only {to_text(self.default)} is supported: {self.doc}")
         return value
 
     def refusal(self, given: object, reason: str) -> ConfigError:

@@ -15,21 +15,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.metadata.config_types import ConfigError
-from tpc_broker.metadata.describe import ConfigEntry, describe_topic
-from tpc_broker.metadata.placement_requests import (
+from tpc_broker.metadata.assignment_requests import (
     Refusal,
     assigned_cores_for_creation,
     assigned_cores_for_growth,
 )
+from tpc_broker.metadata.config_types import ConfigError
+from tpc_broker.metadata.describe import ConfigEntry, describe_topic
 from tpc_broker.metadata.records import (
     ClusterCreated,
     CoresChanged,
     MetadataRecord,
     ProducerIdsReserved,
+    TopicAssigned,
     TopicCreated,
     TopicDeleted,
-    TopicPlaced,
 )
 from tpc_broker.metadata.topic_config import INTERNAL_TOPIC_CONFIGS, validate_topic_configs
 from tpc_broker.metadata.topic_names import folded, topic_name_fault
@@ -42,7 +42,7 @@ from tpc_broker.model import (
     NodeId,
     TopicId,
 )
-from tpc_broker.routing import Placement, adapt_to_cores, extend, place
+from tpc_broker.routing import Assignment, adapt_to_cores, assign_all, extend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -149,9 +149,9 @@ class Controller:
         if self._image.cores_count != cores_count:
             records.append(CoresChanged(cores_count))
         for topic in self._image.topics.values():
-            adapted = adapt_to_cores(topic.placement, topic.topic_id, cores_count, rebalance=rebalance)
-            if adapted != topic.placement:
-                records.append(_placed(topic.topic_id, adapted))
+            adapted = adapt_to_cores(topic.assignment, topic.topic_id, cores_count, rebalance=rebalance)
+            if adapted != topic.assignment:
+                records.append(_assigned(topic.topic_id, adapted))
         return records
 
     def create_topics(
@@ -190,9 +190,9 @@ class Controller:
         if self._image.topic(CONSUMER_OFFSETS_TOPIC) is not None:
             return []
         partitions_count = self._settings.offsets_topic_num_partitions
-        placement = place(topic_id, partitions_count, self._image.cores_count)
+        assignment = assign_all(topic_id, partitions_count, self._image.cores_count)
         configs = {**INTERNAL_TOPIC_CONFIGS, "segment.bytes": str(self._settings.offsets_topic_segment_bytes)}
-        return [TopicCreated(CONSUMER_OFFSETS_TOPIC, topic_id, placement.owners, now_ms, configs=configs)]
+        return [TopicCreated(CONSUMER_OFFSETS_TOPIC, topic_id, assignment.owners, now_ms, configs=configs)]
 
     def delete_topics(self, topics: Sequence[DeletableTopic]) -> tuple[list[MetadataRecord], list[DeletedTopic]]:
         """DeleteTopics."""
@@ -246,12 +246,12 @@ class Controller:
             if topic.name in duplicates:
                 continue
             try:
-                found, placement = self._grown(topic, added_count)
+                found, assignment = self._grown(topic, added_count)
             except Refusal as refusal:
                 results.append(GrownTopic(name=topic.name, error_code=refusal.code, error_message=refusal.message))
                 continue
             added_count += topic.count - found.partitions_count
-            records.append(_placed(found.topic_id, placement))
+            records.append(_assigned(found.topic_id, assignment))
             results.append(GrownTopic(name=topic.name))
         return ([] if validate_only else records), results
 
@@ -278,9 +278,9 @@ class Controller:
         if requested > PARTITIONS_PER_REQUEST_MAX:
             raise Refusal(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         self._check_partitions_max(requested)
-        placement = place(topic_id, partitions_count, self._image.cores_count, assigned or {})
-        manual = tuple(sorted(placement.manual))
-        return TopicCreated(topic.name, topic_id, placement.owners, now_ms, manual, overrides)
+        assignment = assign_all(topic_id, partitions_count, self._image.cores_count, assigned or {})
+        manual = tuple(sorted(assignment.manual))
+        return TopicCreated(topic.name, topic_id, assignment.owners, now_ms, manual, overrides)
 
     def _creation_result(self, record: TopicCreated) -> CreatedTopic:
         is_internal = record.name in INTERNAL_TOPICS
@@ -364,7 +364,7 @@ class Controller:
         named = [self._image.topic(topic.name) for topic in topics if topic.name is not None]
         return {found.topic_id for found in named if found is not None} & by_id
 
-    def _grown(self, topic: GrowableTopic, added_count: int) -> tuple[TopicImage, Placement]:
+    def _grown(self, topic: GrowableTopic, added_count: int) -> tuple[TopicImage, Assignment]:
         found = self._image.topic(topic.name)
         if found is None:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
@@ -380,11 +380,11 @@ class Controller:
             raise Refusal(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         self._check_partitions_max(added_count + topic.count - present)
         assigned = assigned_cores_for_growth(topic, present, self._node, self._image.cores_count)
-        return found, extend(found.placement, found.topic_id, topic.count, self._image.cores_count, assigned)
+        return found, extend(found.assignment, found.topic_id, topic.count, self._image.cores_count, assigned)
 
 
-def _placed(topic_id: TopicId, placement: Placement) -> TopicPlaced:
-    return TopicPlaced(topic_id, placement.owners, tuple(sorted(placement.manual)))
+def _assigned(topic_id: TopicId, assignment: Assignment) -> TopicAssigned:
+    return TopicAssigned(topic_id, assignment.owners, tuple(sorted(assignment.manual)))
 
 
 def _repeated(items: Iterable[_Item]) -> list[_Item]:

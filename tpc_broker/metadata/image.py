@@ -19,10 +19,10 @@ from tpc_broker.metadata.records import (
     MetadataDamagedError,
     MetadataRecord,
     ProducerIdsReserved,
+    TopicAssigned,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
-    TopicPlaced,
     from_json,
     to_json,
 )
@@ -36,7 +36,7 @@ from tpc_broker.model import (
     TopicId,
     TopicPartition,
 )
-from tpc_broker.routing import Placement
+from tpc_broker.routing import Assignment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -47,6 +47,11 @@ _EMPTY_VERSION = MetadataVersion(0)
 _FIRST_PRODUCER_ID = ProducerId(0)
 _NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
 
+DELETIONS_REMEMBERED_MAX = 1_000
+"""Deleted topics whose ids the image still names. A core that was down while more were deleted puts their files aside
+instead of removing them.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
@@ -54,14 +59,14 @@ class TopicImage:
 
     name: str
     topic_id: TopicId
-    placement: Placement
+    assignment: Assignment
     created_ms: int
     configs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def partitions_count(self) -> int:
         """Partitions are numbered [0, partitions_count)."""
-        return len(self.placement.owners)
+        return len(self.assignment.owners)
 
     @property
     def is_internal(self) -> bool:
@@ -70,8 +75,8 @@ class TopicImage:
 
     def record(self) -> TopicCreated:
         """The record that makes this topic."""
-        manual = tuple(sorted(self.placement.manual))
-        return TopicCreated(self.name, self.topic_id, self.placement.owners, self.created_ms, manual, self.configs)
+        manual = tuple(sorted(self.assignment.manual))
+        return TopicCreated(self.name, self.topic_id, self.assignment.owners, self.created_ms, manual, self.configs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,8 @@ class ClusterImage:
     next_producer_id: ProducerId = _FIRST_PRODUCER_ID
     producer_ids: Mapping[CoreId, ProducerIdsReserved] = field(default_factory=dict)
     """The latest block of each core, so that a core that starts again knows that it must not use it."""
+    deleted: Mapping[TopicId, None] = field(default_factory=dict)
+    """Topics that were deleted last, oldest first: only what is named here is ever removed from the disk."""
 
     def topic(self, name: str) -> TopicImage | None:
         """The topic of that name."""
@@ -98,15 +105,19 @@ class ClusterImage:
         """The topic with that id."""
         return self.topics.get(topic_id)
 
+    def is_deleted(self, topic_id: TopicId) -> bool:
+        """Whether the log says that the topic was deleted. False of one that it never knew."""
+        return topic_id in self.deleted
+
     def owner_of(self, partition: TopicPartition) -> CoreId | None:
         """The core that owns a partition; None when there is no such partition."""
         topic = self.topics.get(partition.topic_id)
-        return None if topic is None else topic.placement.owner_of(partition.partition)
+        return None if topic is None else topic.assignment.owner_of(partition.partition)
 
     def partitions_of(self, core: CoreId) -> Iterator[TopicPartition]:
         """The partitions a core owns."""
         for topic_id, topic in self.topics.items():
-            for index, owner in enumerate(topic.placement.owners):
+            for index, owner in enumerate(topic.assignment.owners):
                 if owner == core:
                     yield TopicPartition(topic_id, PartitionIndex(index))
 
@@ -128,6 +139,7 @@ class ClusterImage:
             ids=dict(self.ids),
             broker_configs=dict(self.broker_configs),
             producer_ids=dict(self.producer_ids),
+            deleted=dict(self.deleted),
         )
         for record in records:
             image = _apply_one(image, record)
@@ -139,6 +151,7 @@ class ClusterImage:
         records: list[MetadataRecord] = [ClusterCreated(self.cluster_id)] if self.cluster_id else []
         if self.cores_count:
             records.append(CoresChanged(self.cores_count))
+        records.extend(TopicDeleted(topic_id) for topic_id in self.deleted)
         records.extend(self.topics[topic_id].record() for _name, topic_id in sorted(self.ids.items()))
         for broker, configs in self.broker_configs.items():
             records.extend(BrokerConfigChanged(broker, name, value) for name, value in configs.items())
@@ -192,26 +205,32 @@ def _apply_one(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
 
 
 def _apply_to_topic(
-    image: ClusterImage, record: TopicCreated | TopicPlaced | TopicDeleted | TopicConfigChanged
+    image: ClusterImage, record: TopicCreated | TopicAssigned | TopicDeleted | TopicConfigChanged
 ) -> None:
     topics, ids = _mutable(image.topics), _mutable(image.ids)
     if isinstance(record, TopicCreated):
-        placement = Placement(record.owners, frozenset(record.manual))
+        assignment = Assignment(record.owners, frozenset(record.manual))
         ids[record.name] = record.topic_id
+        _mutable(image.deleted).pop(record.topic_id, None)
         topics[record.topic_id] = TopicImage(
-            record.name, record.topic_id, placement, record.created_ms, dict(record.configs)
+            record.name, record.topic_id, assignment, record.created_ms, dict(record.configs)
         )
         return
     topic = topics.get(record.topic_id)
+    if isinstance(record, TopicDeleted):
+        deleted = _mutable(image.deleted)
+        deleted[record.topic_id] = None
+        while len(deleted) > DELETIONS_REMEMBERED_MAX:
+            del deleted[next(iter(deleted))]
     if topic is None:
         return
     match record:
         case TopicDeleted():
             del topics[record.topic_id]
             del ids[topic.name]
-        case TopicPlaced():
-            placement = Placement(record.owners, frozenset(record.manual))
-            topics[record.topic_id] = replace(topic, placement=placement)
+        case TopicAssigned():
+            assignment = Assignment(record.owners, frozenset(record.manual))
+            topics[record.topic_id] = replace(topic, assignment=assignment)
         case TopicConfigChanged():
             topics[record.topic_id] = replace(topic, configs=_changed(topic.configs, record.name, record.value))
 

@@ -46,7 +46,7 @@ class TopicCreated:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicPlaced:
+class TopicAssigned:
     """The whole ownership table of a topic, after partitions were added or the number of cores changed."""
 
     topic_id: TopicId
@@ -90,7 +90,7 @@ class ProducerIdsReserved:
 
 @dataclass(frozen=True, slots=True)
 class CoresChanged:
-    """The node now runs this many cores; `TopicPlaced` records in the same batch say what that moved."""
+    """The node now runs this many cores; `TopicAssigned` records in the same batch say what that moved."""
 
     cores_count: int
 
@@ -98,7 +98,7 @@ class CoresChanged:
 MetadataRecord = (
     ClusterCreated
     | TopicCreated
-    | TopicPlaced
+    | TopicAssigned
     | TopicDeleted
     | TopicConfigChanged
     | BrokerConfigChanged
@@ -109,7 +109,7 @@ MetadataRecord = (
 RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
     "cluster_created": ClusterCreated,
     "topic_created": TopicCreated,
-    "topic_placed": TopicPlaced,
+    "topic_placed": TopicAssigned,
     "topic_deleted": TopicDeleted,
     "topic_config_changed": TopicConfigChanged,
     "broker_config_changed": BrokerConfigChanged,

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from tpc_broker.metadata.broker_config import BROKER_CONFIGS, READ_ONLY_SHOWN, Settings, broker_definition
-from tpc_broker.metadata.config_types import ConfigError, ConfigValue, python_name, to_text
+from tpc_broker.metadata.broker_config import BROKER_CONFIGS, Settings, broker_definition
+from tpc_broker.metadata.config_types import ConfigError, ConfigStatus, ConfigValue, python_name, to_text
+from tpc_broker.metadata.listener_settings import GivenText, is_listener_setting
 from tpc_broker.metadata.topic_config import TopicConfig, effective_topic_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -41,7 +42,7 @@ class BrokerConfiguration:
     def topic_config(self, overrides: Mapping[str, str], *, is_internal: bool = False) -> TopicConfig:
         """Effective settings of a topic with these overrides; an internal one is durable whatever the default says."""
         texts = {**self.given, **self.altered_default, **self.altered_here}
-        server: dict[str, ConfigValue] = {name: BROKER_CONFIGS[name].parse(text) for name, text in texts.items()}
+        server: dict[str, ConfigValue] = {name: BROKER_CONFIGS[name].read(text) for name, text in texts.items()}
         if is_internal:
             server.pop("durability.default", None)
         return effective_topic_config(overrides, server)
@@ -52,19 +53,33 @@ def load_settings(
 ) -> BrokerConfiguration:
     """Settings from a file's text and from `NAME=VALUE` overrides, which win; ConfigError for what cannot be taken.
 
-    `shown` are the listeners, which come from command-line options of their own. `file_name` stands before the line
-    in the error.
+    `shown` are the listeners: their settings depend on each other, on the command line and on the number of cores, and
+    are read by `tpc_broker.metadata.listener_settings`. `file_name` stands before the line in the error.
     """
     given: dict[str, str] = {}
     for where, name, text in _entries(file_text, overrides, file_name):
-        if name in READ_ONLY_SHOWN:
-            raise ConfigError(f"{where}: {name} is set with --listen and --advertise")
+        if is_listener_setting(name):
+            continue
         try:
             given[name] = to_text(broker_definition(name).parse(text)) or ""
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
     given.update(shown)
     return BrokerConfiguration(_settings_of(given), given)
+
+
+def listener_settings(file_text: str, overrides: Sequence[str], *, file_name: str = "") -> dict[str, GivenText]:
+    """Those settings that are about listeners, by name; ConfigError for a line that is no setting at all."""
+    return {
+        name: GivenText(f"--override {name}" if where.startswith("--override ") else f"{where}: {name}", text)
+        for where, name, text in _entries(file_text, overrides, file_name)
+        if is_listener_setting(name)
+    }
+
+
+def without_effect(given: Iterable[str]) -> list[str]:
+    """Of these broker settings, those that are only kept and shown."""
+    return sorted(name for name in given if BROKER_CONFIGS[name].status is ConfigStatus.STORED_ONLY)
 
 
 def validate_dynamic(name: str, text: str) -> str:
@@ -92,7 +107,7 @@ def check_relations(settings: Settings) -> None:
 
 
 def _settings_of(texts: Mapping[str, str]) -> Settings:
-    values = {python_name(name): BROKER_CONFIGS[name].parse(text) for name, text in texts.items()}
+    values = {python_name(name): BROKER_CONFIGS[name].read(text) for name, text in texts.items()}
     settings = replace(Settings(), **values)  # type: ignore[arg-type]  # each value was parsed by its own definition
     check_relations(settings)
     return settings

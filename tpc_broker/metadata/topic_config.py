@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker.metadata.config_types import (
@@ -39,6 +40,10 @@ _STORED: Final = ConfigStatus.STORED_ONLY
 _THROTTLED_REPLICA: Final = re.compile(r"\d+:\d+")
 
 COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+NO_COMPRESSION: Final = (
+    "This broker keeps batches byte for byte as their producers sent them and compresses none; set compression.type of "
+    "the producers."
+)
 CLEANUP_POLICIES: Final = ("compact", "delete")
 TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
 DURABILITIES: Final = ("durable", "relaxed")
@@ -94,8 +99,8 @@ class TopicConfig:
         "compression.type",
         ConfigType.STRING,
         "producer",
-        "How batches are compressed at rest. `producer` keeps them byte for byte as they were sent. Any other value is "
-        "kept and shown, and batches are still stored as they were sent.",
+        NO_COMPRESSION,
+        status=ConfigStatus.REFUSED,
         valid=COMPRESSION_TYPES,
         synonyms=_same("compression.type"),
     )
@@ -385,15 +390,18 @@ def topic_definition(name: str) -> ConfigDefinition:
     return definition
 
 
-def validate_topic_configs(topic: str, texts: Mapping[str, str | None]) -> dict[str, str]:
-    """The overrides as they are stored (canonical text); ConfigError for the first that cannot be taken.
+def validate_topic_configs(
+    topic: str, texts: Mapping[str, str | None], present: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """The overrides as they are stored (canonical text); ConfigError for the first that cannot be taken. What is
+    `present` may stay, also when an earlier release took it and this one would not.
 
     Null values were taken out by the caller: for CreateTopics and AlterConfigs they are an error of their own.
     """
     stored = {}
     for name, text in texts.items():
         definition = topic_definition(name)
-        value = definition.parse(text)
+        value = definition.read(text) if text == present.get(name) else definition.parse(text)
         if name == "durability" and value == "relaxed" and topic in INTERNAL_TOPICS:
             raise definition.refusal(value, f"internal topic {topic} is always durable")
         canonical = to_text(value)
@@ -422,7 +430,7 @@ def effective_topic_config(overrides: Mapping[str, str], server: Mapping[str, Co
     values: dict[str, ConfigValue] = {}
     for name, definition in TOPIC_CONFIGS.items():
         if name in overrides:
-            values[python_name(name)] = definition.parse(overrides[name])
+            values[python_name(name)] = definition.read(overrides[name])
             continue
         for synonym in definition.synonyms:
             value = server.get(synonym.name)

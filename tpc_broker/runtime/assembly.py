@@ -16,25 +16,21 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import trio
 
 from tpc_broker import limits
-from tpc_broker.broker.core_storage import JournalledStorage
-from tpc_broker.broker.storage_checkpoint import release_ballast
-from tpc_broker.broker.storage_handover import hand_over, journal_cores
-from tpc_broker.broker.storage_handover import recover_all as recover_every_journal
-from tpc_broker.broker.storage_recovery import JournalDamagedError, RecoveredCore, recover_core
-from tpc_broker.kafka.records import read_batches
+from tpc_broker.broker.metadata_service import METADATA_CORE, read_image
 from tpc_broker.log.checkpoint import CheckpointError
 from tpc_broker.log.files import journal_file_name
 from tpc_broker.log.journal import JournalMode, JournalUnreadableError
 from tpc_broker.metadata.image import ClusterImage
-from tpc_broker.metadata.records import decode_record
+from tpc_broker.metadata.records import MetadataDamagedError
 from tpc_broker.metadata.settings import load_settings
-from tpc_broker.model import METADATA_TOPIC_ID, CoreId, MetadataVersion, PartitionIndex, TopicPartition
+from tpc_broker.model import CoreId, TopicPartition
 from tpc_broker.routing import adapt_to_cores
+from tpc_broker.runtime.cache_bound import CacheBound
 from tpc_broker.runtime.client_connections import ClientConnections
 from tpc_broker.runtime.connections import ConnectionLimits, Connections
 from tpc_broker.runtime.counters import CoreCounters, core_counters
@@ -42,15 +38,22 @@ from tpc_broker.runtime.data_plane import JournalStart, RingDataPlane
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.journal_lock import JournalLock, JournalLockedError
 from tpc_broker.runtime.journal_probe import FLAGS, probe_journal_mode
+from tpc_broker.runtime.refusal_watch import RefusalWatch
 from tpc_broker.runtime.trio_ring import current_ring
+from tpc_broker.storage.checkpoint import release_ballast
+from tpc_broker.storage.handover import hand_over, journal_cores
+from tpc_broker.storage.handover import recover_all as recover_every_journal
+from tpc_broker.storage.journalled_storage import JournalledStorage
+from tpc_broker.storage.lost_and_found import METADATA_PARTITION, metadata_problem
+from tpc_broker.storage.recovery import JournalDamagedError, RecoveredCore, recover_core
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
-    from tpc_broker.broker.ports import DataPlane
-    from tpc_broker.broker.storage_checkpoint import JournalFile
+    from tpc_broker.broker.core import BrokerStatistics
     from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.runtime.options import CoreOptions
+    from tpc_broker.storage.checkpoint import JournalFile
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +66,10 @@ class CannotRunError(Exception):
 
 
 class SystemClock:
-    """Milliseconds: since the epoch, and of a clock that never goes back."""
+    """The host's clocks; `broker.ports.Clock` says what each one is."""
+
+    monotonic_ns = staticmethod(time.monotonic_ns)
+    cpu_ns = staticmethod(time.thread_time_ns)
 
     @staticmethod
     def wall_ms() -> int:
@@ -79,11 +85,14 @@ class CoreAssembly:
     """The ports of one core."""
 
     connections: ClientConnections
+    ring_connections: Connections
     plane: RingDataPlane
     storage: JournalledStorage
     disk: RingDisk
     clock: SystemClock
-    counters: Callable[[], CoreCounters]
+    cache: CacheBound
+    refusals: RefusalWatch
+    counters: Callable[[BrokerStatistics], CoreCounters]
     """As long as the others are open."""
 
 
@@ -122,6 +131,7 @@ async def _recover_with_ballast(options: CoreOptions, disk: RingDisk, settings: 
                 options.core,
                 new_journal_id=uuid.uuid4().bytes,
                 journal_bytes_max=settings.journal_bytes_max,
+                journals_count=options.cores,
             )
         except OSError as error:
             if error.errno != errno.ENOSPC or attempt:
@@ -148,10 +158,12 @@ async def _recover(options: CoreOptions, disk: RingDisk, settings: Settings) -> 
     if report.commits_count or report.trimmed_bytes or recovered.offline:
         log.info(
             "recovered in %.0f ms: %d commits with %d entries and %d bytes replayed, %d of these found where they were "
-            "written once; %d bytes behind the checkpoint and %d torn commits trimmed",
+            "written in place; %d bytes behind the checkpoint and %d torn commits trimmed",
             (time.monotonic() - started) * 1000, report.commits_count, report.entries_count, report.replayed_bytes,
-            report.straight_bytes, report.trimmed_bytes, report.torn_commits_count,
+            report.in_place_bytes, report.trimmed_bytes, report.torn_commits_count,
         )  # fmt: skip
+    if options.core == METADATA_CORE:
+        await _refuse_without_metadata([recovered], disk, Path(options.data))
     for remark in report.remarks:
         log.info("recovery: %s", remark)
     for offline in recovered.offline.values():
@@ -160,10 +172,21 @@ async def _recover(options: CoreOptions, disk: RingDisk, settings: Settings) -> 
     return recovered
 
 
+async def _refuse_without_metadata(recovered: Iterable[RecoveredCore], disk: RingDisk, data: Path) -> None:
+    problem = metadata_problem(recovered, await disk.listdir(data / "topics"))
+    if problem is not None:
+        raise CannotRunError(f"the cluster's metadata cannot be read: {problem}; {rebuild_hint(data)}")
+
+
+def rebuild_hint(data: object) -> str:
+    command = f"tpc-broker repair --rebuild-metadata --data {data}"
+    return f"nothing was deleted; to rebuild them from the topics' folders: {command}"
+
+
 async def recover_all(options: CoreOptions) -> None:
     """Every journal that is there is replayed, and every partition handed to its owner among today's cores.
 
-    No core may be running. Who owns what is the placement rule's, applied to the metadata log as it was recovered;
+    No core may be running. Who owns what is the assignment rule's, applied to the metadata log as it was recovered;
     core 0 writes the same into that log at its start.
     """
     ring = current_ring()
@@ -174,6 +197,7 @@ async def recover_all(options: CoreOptions) -> None:
         for lock in locks:
             await lock.take(ring)
         recovered = await recover_every_journal(disk, data, _new_journal_id)
+        await _refuse_without_metadata(recovered.values(), disk, data)
         image = await _recovered_image(recovered)
         settings = load_settings(options.settings, options.overrides).settings
 
@@ -181,7 +205,8 @@ async def recover_all(options: CoreOptions) -> None:
             topic = image.topic_by_id(key.topic_id)
             if topic is None:  # the metadata log itself, or a deleted topic whose files go with the next start
                 return CoreId(0)
-            return adapt_to_cores(topic.placement, topic.topic_id, options.cores).owners[key.partition]
+            owners = adapt_to_cores(topic.assignment, topic.topic_id, options.cores).owners
+            return owners[key.partition] if key.partition < len(owners) else CoreId(0)
 
         moved = await hand_over(
             disk, data, recovered, owner_of, cores_count=options.cores, new_journal_id=_new_journal_id,
@@ -202,18 +227,15 @@ def _new_journal_id() -> bytes:
 async def _recovered_image(recovered: dict[CoreId, RecoveredCore]) -> ClusterImage:
     """The cluster as the recovered metadata log says; empty where there is none yet."""
     image = ClusterImage()
-    key = TopicPartition(METADATA_TOPIC_ID, PartitionIndex(0))
+    key = METADATA_PARTITION
     storage = next((one.storages[key] for one in recovered.values() if key in one.storages), None)
     if storage is None:
         return image
-    offset = storage.log_start_offset
-    while offset < storage.written_end_offset:
-        data = await storage.read(offset, 1 << 20)
-        for batch in read_batches(data):
-            offset = batch.last_offset + 1
-            records = [decode_record(record.value) for record in batch.records() if record.value is not None]
-            image = image.apply(records, MetadataVersion(offset))
-    return image
+    try:
+        return await read_image(storage)
+    except (MetadataDamagedError, ValueError) as error:
+        hint = rebuild_hint(storage.folder.path.parent.parent)
+        raise CannotRunError(f"the cluster's metadata cannot be read: {error}; {hint}") from error
 
 
 @asynccontextmanager
@@ -235,7 +257,7 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
     plane = RingDataPlane(ring, connections, _journal_start(recovered, descriptor))
     storage = JournalledStorage(
         recovered,
-        cast("DataPlane", plane),  # it gets back only the requests that it gave out
+        plane,
         disk,
         Path(options.data),
         clock,
@@ -245,7 +267,10 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
     plane.set_hot(on=True)
     try:
         counters = partial(core_counters, ring, connections, plane)
-        yield CoreAssembly(ClientConnections(connections), plane, storage, disk, clock, counters)
+        cache = CacheBound(plane, settings.log_cache_max_bytes, options.cores)
+        refusals = RefusalWatch(connections)
+        clients = ClientConnections(connections)
+        yield CoreAssembly(clients, connections, plane, storage, disk, clock, cache, refusals, counters)
     finally:
         with trio.CancelScope(shield=True):
             await _close(connections, plane, recovered)
@@ -285,6 +310,7 @@ def _journal_start(recovered: RecoveredCore, descriptor: JournalDescriptor) -> J
         journal_id=superblock.journal_id,
         run_id=secrets.randbits(63),
         region_blocks=superblock.initialised_blocks,
+        region_blocks_max=superblock.region_blocks,
         sequence_next=place.sequence,
         block_next=place.block,
         previous_crc=place.previous_crc,

@@ -43,15 +43,21 @@ class ClientConnections:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
-    def serve(self, listen_fd: int, dispatcher: Dispatcher) -> None:
-        """Accept from a listening socket and hand everything to the dispatcher."""
+    def serve(self, listen_fds: Sequence[int], dispatcher: Dispatcher) -> None:
+        """Accept from the sockets of all listeners, in their order, and hand everything to the dispatcher."""
         connections = self._connections
         connections.on_opened = dispatcher.on_opened
         connections.on_request = dispatcher.on_request
         connections.on_closed = lambda connection, reason, detail: dispatcher.on_closed(
             connection, REASON_TEXTS.get(reason, reason.name), _explain(reason, detail)
         )
-        connections.listen(listen_fd)
+        for number, descriptor in enumerate(listen_fds):
+            listener = connections.listen(descriptor)
+            assert listener == number
+
+    def show_open(self, place: memoryview) -> None:
+        """See `Connections.show_open`."""
+        self._connections.show_open(place)
 
     def answer(self, request: Request, buffers: Sequence[Any]) -> None:
         """Small buffers are joined, large ones copied once, slices of frames sent from where they lie."""
@@ -81,9 +87,14 @@ class ClientConnections:
     def stop_accepting(self) -> None:
         self._connections.stop_accepting()
 
-    def close_all(self) -> None:
+    def take_no_more(self) -> None:
         self._connections.close_all(CloseReason.SHUTDOWN, CloseWhen.AFTER_TAKEN)
 
+    def close_all(self) -> None:
+        self._connections.close_all(CloseReason.SHUTDOWN, CloseWhen.NOW)
+
     def unanswered(self) -> int:
-        drain = self._connections.drain()
-        return drain.requests_unanswered + (1 if drain.answer_bytes_unsent else 0)
+        return self._connections.drain().requests_unanswered
+
+    def unsent_bytes(self) -> int:
+        return self._connections.drain().answer_bytes_unsent

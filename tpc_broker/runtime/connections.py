@@ -19,12 +19,14 @@ import errno
 import os
 from dataclasses import asdict, dataclass, fields
 from enum import IntEnum
+from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 import trio
 
 from tpc_broker._ring import ffi, lib
+from tpc_broker.native_bytes import pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +39,7 @@ _MIB: Final = 1024 * 1024
 COPIED_BODY_BYTES_MAX: Final = 16 * 1024
 """Up to this a request's body is copied into Python, which is cheaper than keeping its frame alive."""
 _DESCRIBED_AT_ONCE: Final = 256
-_REQUEST = Struct("=QqQQQqIiihhB7xQ")
+_REQUEST = Struct("=QqQQQqIiihhBxH4xQ")
 assert _REQUEST.size == ffi.sizeof("tpc_request")
 
 
@@ -131,6 +133,7 @@ class ConnectionStatistics:
     receive_buffers_short: int
     requests_unanswered: int
     answer_bytes_unsent: int
+    answer_bytes_held: int
     assembling_bytes: int
     connections: int
     operations: int
@@ -144,7 +147,26 @@ class ConnectionStatistics:
     closed_by_reason: dict[CloseReason, int]
 
 
-_C_STATISTICS: Final = tuple(field.name for field in fields(ConnectionStatistics))[:27]
+class Latency(TypedDict):
+    """Times of requests: their sum, and how many took how long: [i] less than 2^i us, the last all longer ones too."""
+
+    sum_ns: int
+    spans: list[int]
+
+
+class SlowRequest(NamedTuple):
+    """The fields of `tpc_slow_request`; `answered_ns` is monotonic."""
+
+    took_ns: int
+    answered_ns: int
+    connection: int
+    answer_bytes: int
+    request_bytes: int
+    api_key: int
+    api_version: int
+
+
+_C_STATISTICS: Final = tuple(field.name for field in fields(ConnectionStatistics))[:28]
 assert _C_STATISTICS[-1] == "slots"
 
 
@@ -163,6 +185,7 @@ class ConnectionDescription:
     requests_unanswered: int
     paused: bool
     closing: bool
+    listener: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +206,9 @@ class Frame:
 
     __slots__ = ("pointer",)
 
-    def __init__(self, pointer: Any) -> None:
+    def __init__(self, ring: Ring, pointer: Any) -> None:
         """Take over one reference of a `tpc_frame *`."""
-        self.pointer = ffi.gc(pointer, lib.tpc_frame_release)
+        self.pointer = _released_at_end(ring, pointer)
 
     @property
     def view(self) -> memoryview:
@@ -210,6 +233,11 @@ class FrameSlice:
         self.length = length
 
 
+def _released_at_end(ring: Ring, frame: Any) -> Any:
+    """A `tpc_frame *` that gives its reference back, in the ring's thread: frames count without locks."""
+    return ffi.gc(frame, partial(ring.in_own_thread, lib.tpc_frame_release))
+
+
 def _keeping(owner: Any, data: Any, length: int) -> Any:
     """A buffer over `data` that keeps the cffi object `owner` alive as long as any view of it lives."""
     held = ffi.gc(ffi.cast("uint8_t *", data), lambda _data, _owner=owner: None)
@@ -229,6 +257,7 @@ class Request:
         "connection",
         "correlation_id",
         "flexible",
+        "listener",
         "pointer",
         "received_ns",
         "sequence",
@@ -251,6 +280,7 @@ class Request:
             self.api_key,
             self.api_version,
             self.flexible,
+            self.listener,
             _,
         ) = _REQUEST.unpack(_buffer(pointer))
 
@@ -269,7 +299,7 @@ class Request:
             if self.body_bytes <= COPIED_BODY_BYTES_MAX:
                 body = memoryview(_buffer(self.pointer.body, self.body_bytes)[:])
             else:
-                frame = ffi.gc(lib.tpc_frame_retain(self.pointer.frame), lib.tpc_frame_release)
+                frame = _released_at_end(self._connections.ring, lib.tpc_frame_retain(self.pointer.frame))
                 body = memoryview(_keeping(frame, self.pointer.body, self.body_bytes)).toreadonly()
             self._body = body
         return body
@@ -280,7 +310,8 @@ class Request:
 
     def __del__(self) -> None:
         if self.pointer is not None:
-            self._connections.forget(self)
+            connections = self._connections
+            connections.ring.in_own_thread(connections.forget, self.connection, self.pointer)
 
     def __repr__(self) -> str:
         api = f"key {self.api_key} v{self.api_version}"
@@ -289,7 +320,6 @@ class Request:
 
 _buffer = ffi.buffer
 _cast = ffi.cast
-_from_buffer = ffi.from_buffer
 _REQUEST_POINTER: Final = ffi.typeof("tpc_request *")
 
 
@@ -371,6 +401,11 @@ class Connections:
         connection: int = out[0]
         return connection
 
+    def show_open(self, place: Buffer) -> None:
+        """Keep the number of open connections in the first four bytes of `place`, for as long as there are any."""
+        address, _length, self._open_shown = pinned(place, writable=True)
+        lib.tpc_connections_show_open(self.pointer, _cast("uint32_t *", address))
+
     def stop_accepting(self) -> None:
         """For good. The listening sockets may be closed once :attr:`quiet`, or after the ring."""
         lib.tpc_connections_stop_accepting(self.pointer)
@@ -386,28 +421,26 @@ class Connections:
         if pointer is None:
             raise ValueError(f"{request} was answered before")
         data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
-        length = len(data)
-        if type(data) is not bytes:
-            data = _from_buffer(data)
-            length = len(data)
-        result = lib.tpc_request_answer_bytes(self.pointer, pointer, data, length)
+        if type(data) is bytes:
+            result = lib.tpc_request_answer_bytes(self.pointer, pointer, data, len(data))
+        else:
+            size = memoryview(data).nbytes
+            result = lib.tpc_request_answer_bytes(self.pointer, pointer, ffi.from_buffer(data), size)
         request.pointer = None
         return result == 0 or _void(result)
 
     def answer_frames(self, request: Request, *parts: Buffer | FrameSlice) -> bool:
         """As :meth:`answer`, but frames are sent from where they lie and kept until the client has them."""
         slices = ffi.new("tpc_slice[]", len(parts))
-        pinned = []
+        held = []
         for target, part in zip(slices, parts, strict=True):
             if isinstance(part, FrameSlice):
                 target.frame = lib.tpc_frame_retain(part.frame.pointer)
                 target.data = part.frame.pointer.data + part.position
                 target.length = part.length
             else:
-                data = _from_buffer("uint8_t[]", part)
-                pinned.append(data)
-                target.data = data
-                target.length = len(data)
+                target.data, target.length, view = pinned(part)
+                held.append(view)
         return self.answer_slices(request, slices, len(parts))
 
     def answer_slices(self, request: Request, slices: Any, count: int) -> bool:
@@ -431,12 +464,11 @@ class Connections:
         result = lib.tpc_request_answer_none(self.pointer, pointer)
         return result == 0 or _void(result)
 
-    def forget(self, request: Request) -> None:
+    def forget(self, connection: int, pointer: Any) -> None:
         """Give up a request without an answer: its connection is closed, since nothing behind it could be answered."""
-        pointer, request.pointer = request.pointer, None
         if not self.closed:
             self._forgotten += 1
-            lib.tpc_connection_close(self.pointer, request.connection, CloseReason.LOCAL, CloseWhen.NOW)
+            lib.tpc_connection_close(self.pointer, connection, CloseReason.LOCAL, CloseWhen.NOW)
         lib.tpc_request_release(pointer)
 
     def new_frame(self, length: int, *, forced: bool = False) -> Frame | None:
@@ -446,7 +478,7 @@ class Connections:
             if forced:
                 raise MemoryError
             return None
-        return Frame(pointer)
+        return Frame(self.ring, pointer)
 
     # ------------------------------------------------------------------------------------------ closing
 
@@ -512,6 +544,27 @@ class Connections:
             closed_by_reason={reason: now.closed_by_reason[reason] for reason in CloseReason},
         )
 
+    def latencies(self) -> dict[int, Latency]:
+        """By API key, of those that were asked."""
+        values = lib.tpc_connections_latencies(self.pointer)
+        found = {}
+        for key in range(lib.TPC_LATENCY_APIS):
+            spans = list(values.apis[key].spans)
+            if any(spans):
+                found[key] = Latency(sum_ns=values.apis[key].sum_ns, spans=spans)
+        return found
+
+    def slowest_requests(self) -> list[SlowRequest]:
+        """Of this minute and the one before, the slowest first; without those that wait by design."""
+        values = lib.tpc_connections_latencies(self.pointer)
+        found = [
+            SlowRequest(*(getattr(row, name) for name in SlowRequest._fields))
+            for table in (values.slowest, values.slowest_before)
+            for row in table
+            if row.took_ns
+        ]
+        return sorted(found, key=lambda one: -one.took_ns)
+
     def describe_connection(self, connection: int) -> ConnectionDescription | None:
         """`None` when it is gone."""
         if lib.tpc_connection_describe(self.pointer, connection, self._info) < 0:
@@ -540,6 +593,7 @@ def _description(info: Any) -> ConnectionDescription:
         requests_unanswered=info.requests_unanswered,
         paused=bool(info.paused),
         closing=bool(info.closing),
+        listener=info.listener,
     )
 
 

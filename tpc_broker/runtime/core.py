@@ -20,15 +20,26 @@ from typing import TYPE_CHECKING, Any, cast
 import trio
 
 from tpc_broker import limits
-from tpc_broker.broker.core import Core, Place
+from tpc_broker.broker.core import Core, CoreIdentity
+from tpc_broker.errors import MetadataUnreadableError
+from tpc_broker.metadata.listeners import ListenerMode, shown_listeners
 from tpc_broker.metadata.settings import load_settings
-from tpc_broker.runtime.assembly import CannotRunError, CoreAssembly, open_assembly, recover_all
+from tpc_broker.runtime.assembly import (
+    CannotRunError,
+    CoreAssembly,
+    open_assembly,
+    rebuild_hint,
+    recover_all,
+)
 from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
 from tpc_broker.runtime.data_directory import read_properties
+from tpc_broker.runtime.links import Links
+from tpc_broker.runtime.listening import map_load
 from tpc_broker.runtime.logs import set_up_logging
 from tpc_broker.runtime.mailbox import Mailboxes
 from tpc_broker.runtime.options import CoreOptions
 from tpc_broker.runtime.ring import RingUnavailable
+from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 
 if TYPE_CHECKING:
@@ -42,6 +53,8 @@ log = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
 GIL_SWITCH_S = 0.0005
 """A helper thread may keep the core's thread from Python for so long: nobody is answered meanwhile."""
+LINKS_WAIT_S = 2.0
+"""For links to the cores that are up, before clients are answered."""
 EXIT_OK, EXIT_FAILED = 0, 1
 
 
@@ -56,6 +69,16 @@ def main(arguments: list[str]) -> int:
         os.sched_setaffinity(0, {options.cpu})
     sys.setswitchinterval(GIL_SWITCH_S)
     return run_on_ring(_recover_only if options.recover_only else _serve, options)
+
+
+def _open_links(options: CoreOptions, assembly: CoreAssembly, mailboxes: Mailboxes) -> Links | None:
+    """Only where clients may send a core what another one owns, and are not sent away: on listeners that all share."""
+    shared = [number for number, listener in enumerate(options.listeners) if listener.mode is ListenerMode.SHARED]
+    if not shared:
+        return None
+    links = Links(assembly.ring_connections, options.core, mailboxes)
+    assembly.plane.open_forwarding(options.core, shared)
+    return links
 
 
 def _die_with_supervisor(supervisor_pid: int) -> None:
@@ -93,10 +116,13 @@ class CoreProcessMain:
         self._up: list[Any] = []
         self._up_changed = trio.Event()
         self._drain_asked = trio.Event()
-        self._drain_deadline_s = 0.0
+        self._drain = trio.CancelScope()
         self._start = trio.CancelScope()
         self._is_ready = False
+        self._refused: str | None = None
         self._counters: Callable[[], CoreCounters] | None = None
+        self._assembly: CoreAssembly | None = None
+        self._links: Links | None = None
 
     async def run(self) -> int:
         try:
@@ -106,22 +132,22 @@ class CoreProcessMain:
         except (CannotRunError, RingUnavailable) as error:
             await self._control.send("cannot_run", reason=str(error))
             return EXIT_FAILED
+        if self._refused is not None:
+            return EXIT_FAILED
         await self._control.send("drained")
         return EXIT_OK
 
     async def _run_broker(self, assembly: CoreAssembly) -> None:
         options = self._options
         mailboxes = Mailboxes(options.core, options.mailbox_names, socket.socket(fileno=options.mailbox_fd))
-        advertised = f"PLAINTEXT://{options.advertised_host}:{options.advertised_port + options.core}"
         configuration = load_settings(
-            options.settings, options.overrides, shown={"advertised.listeners": advertised}
+            options.settings, options.overrides, shown=shown_listeners(options.listeners, options.core)
         )
         async with trio.open_nursery() as nursery:
-            place = Place(
+            place = CoreIdentity(
                 options.core,
                 options.cores,
-                options.advertised_host,
-                options.advertised_port,
+                options.listeners,
                 Path(options.data),
                 read_properties(Path(options.data) / "meta.properties")["cluster.id"],
             )
@@ -138,25 +164,45 @@ class CoreProcessMain:
                 nursery=nursery,
             )
             core.serve_metadata_calls()
+            self._links = _open_links(options, assembly, mailboxes)
             await nursery.start(mailboxes.run)
-            await core.start()
+            if self._links is not None:
+                nursery.start_soon(self._links.run)
+            try:
+                await core.start()
+            except MetadataUnreadableError as error:
+                self._refused = f"the cluster's metadata cannot be read: {error}; {rebuild_hint(options.data)}"
+                await self._control.send("cannot_run", reason=self._refused)
+                nursery.cancel_scope.cancel()
+                return
             nursery.start_soon(assembly.storage.run_maintenance)
             await self._join_the_others(core)
-            assembly.connections.serve(options.listen_fd, core.dispatcher)
+            if options.loads_fd >= 0:
+                assembly.connections.show_open(map_load(options.loads_fd, options.core))
+            assembly.connections.serve(options.listen_fds, core.dispatcher)
             nursery.start_soon(self._follow_cores, core)
             self._is_ready = True
             # What is there now stays: no collection looks through it again. None before it, which would hold up
             # the loop for 50 ms: the few cycles that recovery left behind stay too.
             gc.freeze()
-            self._counters = assembly.counters
+            self._counters = lambda: assembly.counters(core.statistics())
+            self._assembly = assembly
             try:
                 await self._control.send("ready")
                 await self._drain_asked.wait()
                 log.info("draining")
-                await core.drain(self._drain_deadline_s)
+                await self._drain_or_end(core)
             finally:
-                self._counters = None  # what they look at is about to be freed
+                self._counters = self._assembly = None  # what they look at is about to be freed
             nursery.cancel_scope.cancel()
+
+    async def _drain_or_end(self, core: Core) -> None:
+        """Drain; where that cannot be done in time, end where the process stands."""
+        with self._drain:
+            if await core.drain():
+                return
+        log.warning("the drain could not be finished; ending as it stands: the next start replays the journal")
+        os._exit(EXIT_FAILED)
 
     async def _join_the_others(self, core: Core) -> None:
         """Be named up by the supervisor and exchange leaders with the others, before the first client is answered: so
@@ -167,17 +213,22 @@ class CoreProcessMain:
             await self._up_changed.wait()
             self._up_changed = trio.Event()
         await core.cores_changed(self._up)
+        if self._links is not None:
+            await self._links.wait_linked(LINKS_WAIT_S)
 
     async def listen_to_supervisor(self) -> None:
         async for message in self._control.receive():
             match message["kind"]:
                 case "cores":
                     self._up = message["up"]
+                    if self._links is not None:
+                        self._links.set_up(self._up)
                     self._up_changed.set()
                 case "status" if self._counters is not None:
                     await self._control.send("status", counters=self._counters())
                 case "drain":
-                    self._drain_deadline_s = trio.current_time() + message["deadline_ms"] / 1000
+                    deadline_s = trio.current_time() + message["deadline_ms"] / 1000
+                    self._drain.deadline = min(self._drain.deadline, deadline_s)
                     self._drain_asked.set()
                     if not self._is_ready:
                         log.info("told to drain before it was ready: ending the start")
@@ -195,5 +246,10 @@ class CoreProcessMain:
             await core.cores_changed(self._up)
 
     async def heartbeat(self) -> None:
-        while await self._control.send("heartbeat"):
-            await trio.sleep(limits.CORE_HEARTBEAT_MS / 1000)
+        """Turn the loop now and then, however quiet it is: its turns are what the supervisor counts."""
+        current_ring().beat_on(self._options.beats_fd, limits.CORE_BEAT_MS * 1_000_000)
+        while True:
+            await trio.sleep(limits.CORE_BEAT_MS / 1000)
+            if self._assembly is not None:
+                self._assembly.refusals.look()
+                await self._assembly.cache.look()

@@ -34,7 +34,7 @@ STEP_BYTES: Final = 128 * 1024
 
 
 def stretches_to_read(superblock: Superblock) -> list[tuple[int, int]]:
-    """Places of the file, [first, end), in the order in which recovery comes to them. None after an orderly stop."""
+    """Positions of the file, [first, end), in the order in which recovery comes to them. None after an orderly stop."""
     if superblock.clean:
         return []
     first, replay, end = (

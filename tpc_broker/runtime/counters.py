@@ -7,11 +7,16 @@ what is; all others only grow. Bytes and ns as the names say.
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
+from tpc_broker.kafka.api_keys import ApiKey, api
+from tpc_broker.runtime.links import link_statistics
+
 if TYPE_CHECKING:
-    from tpc_broker.runtime.connections import Connections
+    from tpc_broker.broker.core import BrokerStatistics
+    from tpc_broker.runtime.connections import Connections, Latency, SlowRequest
     from tpc_broker.runtime.data_plane import RingDataPlane
     from tpc_broker.runtime.ring import Ring
 
@@ -19,21 +24,28 @@ Numbers = dict[str, int]
 
 
 class CoreCounters(TypedDict):
-    """`plane`, `journal`, `ring`: fields of the C structures `tpc_plane_statistics`, `tpc_journal_statistics`,
-    `tpc_ring_statistics`. `fetches`: of `FetchStatistics`; `fetches_left`: to Python, by reason. `connections`: of
-    `ConnectionStatistics`; `closed`: by reason. `python_spans`: how often Python took how long between two visits of C,
-    [i] less than 2^i us, the last one all longer times too; `commit_spans`: the same of the journal's commits.
+    """`broker`: of `BrokerStatistics`. `links`, `forwards`: fields of the C structures `tpc_link_statistics` and
+    `tpc_forward_statistics`. `plane`, `journal`, `ring`: fields of the C structures `tpc_plane_statistics`,
+    `tpc_journal_statistics`, `tpc_ring_statistics`. `fetches`: of `FetchStatistics`; `fetch_fallbacks`: to Python, by
+    reason. `connections`: of `ConnectionStatistics`; `closed`: by reason. `python_spans`: how often Python took how
+    long between two visits of C, [i] less than 2^i us, the last one all longer times too; `commit_spans`: the same of
+    the journal's commits. `latencies`: of requests, by API; `slowest`: requests of the last two minutes.
     """
 
+    broker: Numbers
+    links: Numbers
+    forwards: Numbers
     plane: Numbers
     journal: Numbers
     fetches: Numbers
-    fetches_left: Numbers
+    fetch_fallbacks: Numbers
     connections: Numbers
     closed: Numbers
     ring: Numbers
     python_spans: list[int]
     commit_spans: list[int]
+    latencies: dict[str, Latency]
+    slowest: list[dict[str, Any]]
 
 
 class CoreStatus(TypedDict):
@@ -47,7 +59,9 @@ class CoreStatus(TypedDict):
     counters: NotRequired[CoreCounters]
 
 
-def core_counters(ring: Ring, connections: Connections, plane: RingDataPlane) -> CoreCounters:
+def core_counters(
+    ring: Ring, connections: Connections, plane: RingDataPlane, broker: BrokerStatistics
+) -> CoreCounters:
     fetches: dict[str, Any] = asdict(plane.fetch_statistics())
     left = fetches.pop("left")
     counted: dict[str, Any] = asdict(connections.statistics())
@@ -55,13 +69,37 @@ def core_counters(ring: Ring, connections: Connections, plane: RingDataPlane) ->
     looped: dict[str, Any] = asdict(ring.statistics())
     python_spans = list(looped.pop("python_spans"))
     return CoreCounters(
+        broker=asdict(broker),
+        links=link_statistics(connections),
+        forwards=plane.forward_statistics(),
         plane=plane.plane_statistics(),
         journal=plane.journal_statistics(),
         fetches=fetches,
-        fetches_left=left,
+        fetch_fallbacks=left,
         connections=counted,
         closed={reason.name.lower(): count for reason, count in closed.items()},
         ring=looped,
         python_spans=python_spans,
         commit_spans=plane.commit_spans(),
+        latencies={api_name(key): latency for key, latency in connections.latencies().items()},
+        slowest=[_slow(one) for one in connections.slowest_requests()],
     )
+
+
+def api_name(key: int) -> str:
+    return api(key).name if key in _API_KEYS else f"API {key}"
+
+
+_API_KEYS = frozenset(int(key) for key in ApiKey)
+
+
+def _slow(one: SlowRequest) -> dict[str, Any]:
+    return {
+        "api": api_name(one.api_key),
+        "version": one.api_version,
+        "took_ms": round(one.took_ns / 1e6, 3),
+        "ago_s": round(max(0, time.monotonic_ns() - one.answered_ns) / 1e9, 1),
+        "request_bytes": one.request_bytes,
+        "answer_bytes": one.answer_bytes,
+        "connection": one.connection,
+    }

@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from tpc_broker.log.files import HANDOVER_FILE
@@ -34,8 +34,10 @@ class DataDirectory:
     @contextmanager
     def open(cls, path: Path) -> Iterator[DataDirectory]:
         """Make it where it is missing, lock it until the end of the ``with``."""
+        folders = (path, path / "topics", path / "journals")
         try:
-            for folder in (path, path / "topics", path / "journals"):
+            is_new = not all(one.exists() for one in (*folders, path / "meta.properties"))
+            for folder in folders:
                 folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -48,6 +50,8 @@ class DataDirectory:
                     f"data directory {path} is locked by another broker; stop that one or choose another --data"
                 ) from error
             try:
+                if is_new:
+                    _sync_names(path)
                 directory = cls(path, read_properties(path / "meta.properties"))
                 directory._complete()
             except UnicodeDecodeError as error:
@@ -114,9 +118,25 @@ def write_properties(path: Path, properties: dict[str, str]) -> None:
         file.flush()
         os.fdatasync(file.fileno())
     temporary.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    _sync_folder(path.parent)
+
+
+def _sync_names(path: Path) -> None:
+    """At the first start: the directory's own name is durable, and those of its parents. Any of them may have just been
+    made, by this start or by one that did not get here; one that this user may not read was not.
+    """
+    for folder in (path, *path.parents):
+        with suppress(PermissionError):
+            _sync_folder(folder)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EROFS):  # no file system that could lose a name: /proc, an image
+            raise
     finally:
         os.close(folder)
 

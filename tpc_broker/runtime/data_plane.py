@@ -14,36 +14,39 @@ import heapq
 import itertools
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import trio
 
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
-from tpc_broker.broker.ports import AppendResult, Bounds, JournalPlace, JournalUse, ProduceLeft, Verdict
-from tpc_broker.broker.storage_runs import SHORT_RUN_BYTES_MAX
-from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.broker.ports import AppendResult, ProduceFallback, Verdict
+from tpc_broker.errors import JournalStoppedError, PartitionOfflineError, StorageFailedError
 from tpc_broker.kafka.encoder import Opaque
 from tpc_broker.log.batch import BATCH_HEADER_BYTES
 from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES
+from tpc_broker.native_bytes import pinned
 from tpc_broker.runtime.connections import Frame, FrameSlice
 from tpc_broker.runtime.fetches import BegunFetch, FetchStatistics, fetch_statistics
+from tpc_broker.runtime.forwarding import ForwardingPlane
+from tpc_broker.storage.ports import Bounds, JournalCursor, JournalUse, PartitionState
+from tpc_broker.storage.short_runs import SHORT_RUN_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tpc_broker.broker.ports import SegmentWindow
-    from tpc_broker.broker.storage import PartitionStorage
     from tpc_broker.broker.view import Endpoint
-    from tpc_broker.metadata.topic_config import TopicConfig
+    from tpc_broker.log.producer_state import Producer
     from tpc_broker.model import TopicPartition
     from tpc_broker.runtime.connections import Connections, Request
     from tpc_broker.runtime.ring import Ring
+    from tpc_broker.storage.ports import InPlaceWindowParams, PartitionParams, SegmentWindow
 
 READ_SLICES_MAX: Final = lib.TPC_READ_BATCHES_MAX
 WRITE_BEHIND_BATCHES_MAX: Final = 4096
 assert WRITE_BEHIND_BATCHES_MAX * BATCH_HEADER_BYTES > SHORT_RUN_BYTES_MAX, "a short run is taken whole"
-DIRTY_MAX: Final = 65536
+DIRTY_FIRST: Final = 4096
 COPIED_READ_BYTES_MAX: Final = 64 * 1024
 """Reads up to this size are copied, which is cheaper than keeping references."""
 NO_LIMIT: Final = 2**63 - 1
@@ -60,15 +63,19 @@ class JournalStart:
     journal_id: bytes
     run_id: int
     region_blocks: int
+    region_blocks_max: int
     sequence_next: int
     block_next: int
     previous_crc: int
 
 
-STRAIGHT_BLOCK_BYTES = 4096
 COPIED_BATCH_BYTES_MAX = 32 * 1024
 """On average; larger batches are written from where they lie."""
 _new_uncleared = ffi.new_allocator(should_clear_after_alloc=False)
+
+
+def _nothing() -> None:
+    pass
 
 
 class TailSlice(FrameSlice, Opaque):
@@ -108,24 +115,24 @@ class TakenBatches:
         return [ffi.buffer(batches[n].slice.data, batches[n].slice.length) for n in range(count)]
 
     @property
-    def straight(self) -> list[tuple[int, int]]:
-        """Of the segment's file: what was written straight of these batches, as ranges that do not touch."""
+    def in_place(self) -> list[tuple[int, int]]:
+        """Of the segment's file: what was written in place of these batches, as ranges that do not touch."""
         ranges: list[tuple[int, int]] = []
-        number = self._next_straight(0)
+        number = self._next_in_place(0)
         while number < self._count:
             batch = self._batches[number]
-            begin = batch.straight_block * STRAIGHT_BLOCK_BYTES
-            end = begin + batch.straight_blocks * STRAIGHT_BLOCK_BYTES
+            begin = batch.in_place_block * limits.BLOCK_BYTES
+            end = begin + batch.in_place_blocks * limits.BLOCK_BYTES
             if ranges and ranges[-1][1] == begin:
                 ranges[-1] = (ranges[-1][0], end)
             else:
                 ranges.append((begin, end))
-            number = self._next_straight(number + 1)
+            number = self._next_in_place(number + 1)
         return ranges
 
-    def _next_straight(self, number: int) -> int:
+    def _next_in_place(self, number: int) -> int:
         """Small batches, of which there are many, never are: C looks over them."""
-        return int(lib.tpc_tail_batches_next_straight(self._batches, self._count, number))
+        return int(lib.tpc_tail_batches_next_in_place(self._batches, self._count, number))
 
     def copy_to(self, target: memoryview) -> None:
         """All of them in a row."""
@@ -148,13 +155,12 @@ class TakenBatches:
         self._arrays.append(self._batches)
 
 
-class RingDataPlane:
+class RingDataPlane(ForwardingPlane):
     def __init__(self, ring: Ring, connections: Connections, start: JournalStart) -> None:
         self._connections = connections
         self._journal = _open_journal(ring, start)
         params = ffi.new("tpc_plane_params *")
-        params.tail_bytes_max = limits.TAIL_CACHE_BYTES
-        params.tail_bytes_first = limits.TAIL_CACHE_BYTES_FIRST
+        params.tail_bytes_max = limits.CACHE_BYTES_SURE
         params.producer_expiry_ms = PRODUCER_EXPIRY_MS
         out = ffi.new("tpc_plane **")
         result = lib.tpc_plane_new(
@@ -162,7 +168,7 @@ class RingDataPlane:
         )
         _check(result, "data plane")
         self._plane = out[0]
-        self._waiting: list[tuple[int, int, trio.Event]] = []
+        self._waiting: list[tuple[int, int, trio.Event, Callable[[], None]]] = []
         self._failed: set[trio.Event] = set()
         self._numbers = itertools.count()
         self._on_advanced: Callable[[int], None] = lambda _handle: None
@@ -174,7 +180,7 @@ class RingDataPlane:
         self._state = ffi.new("tpc_partition_state *")
         self._result = ffi.new("tpc_append_result *")
         self._sequence = ffi.new("uint64_t *")
-        self._dirty = ffi.new("uint64_t[]", DIRTY_MAX)
+        self._dirty = ffi.new("uint64_t[]", DIRTY_FIRST)
         self._batch_arrays: list[Any] = []
         self._closed = False
         ring.on_event(lib.TPC_EVENT_JOURNAL_DURABLE, self._durable)
@@ -204,25 +210,33 @@ class RingDataPlane:
 
     def _durable(self, _token: int, sequence: int, _b: int, _pointer: int) -> None:
         while self._waiting and self._waiting[0][0] <= sequence:
-            heapq.heappop(self._waiting)[2].set()
+            _wanted, _number, event, then = heapq.heappop(self._waiting)
+            then()
+            event.set()
 
-    def _journal_failed(self, _token: int, _sequence: int, error: int, _pointer: int) -> None:
-        for _wanted, _number, event in self._waiting:
+    def _journal_failed(self, _token: int, first_failed: int, error: int, _pointer: int) -> None:
+        self._durable(0, first_failed - 1, 0, 0)
+        for _wanted, _number, event, _then in self._waiting:
             self._failed.add(event)
             event.set()
         self._waiting.clear()
         self._on_failed(error)
 
-    async def wait_durable(self, sequence: int) -> None:
-        """Until a commit is durable; PartitionOfflineError when the journal failed before it was."""
+    async def wait_durable(self, sequence: int, then: Callable[[], None] = _nothing) -> None:
+        """Until a commit is durable; PartitionOfflineError when the journal failed before it was.
+
+        `then` is called when it is durable, also when the waiting task was cancelled meanwhile, and before anybody gets
+        a `durable_cursor` that covers it: so a checkpoint says what the entries that it makes superfluous said.
+        """
         statistics = ffi.new("tpc_journal_statistics *")
         lib.tpc_journal_get_statistics(self._journal, statistics)
         if statistics.durable_sequence >= sequence:
+            then()
             return
         if statistics.error:
             raise PartitionOfflineError(f"the journal failed: {os.strerror(statistics.error)}")
         event = trio.Event()
-        heapq.heappush(self._waiting, (sequence, next(self._numbers), event))
+        heapq.heappush(self._waiting, (sequence, next(self._numbers), event, then))
         lib.tpc_journal_watch(self._journal, sequence)
         await event.wait()
         if event in self._failed:
@@ -244,7 +258,7 @@ class RingDataPlane:
 
     def produce_with(
         self, request: Request, verdicts: Sequence[Verdict | None], endpoints: Sequence[Endpoint]
-    ) -> ProduceLeft:
+    ) -> ProduceFallback:
         """The same with what Python knows of each partition, in the order of the request."""
         kept: list[Any] = []
         told = ffi.new("tpc_produce_verdict[]", max(1, len(verdicts)))
@@ -274,9 +288,9 @@ class RingDataPlane:
         )
         if result == 1:
             request.taken()
-            return ProduceLeft.NONE
+            return ProduceFallback.NONE
         _check(result, "produce")
-        return ProduceLeft(lib.tpc_plane_left_reason(self._plane))
+        return ProduceFallback(lib.tpc_plane_fallback_reason(self._plane))
 
     # -- fetch -------------------------------------------------------------------------------------------------------
 
@@ -292,8 +306,8 @@ class RingDataPlane:
 
     def open_window(self, handle: int, window: SegmentWindow) -> None:
         params = ffi.new("tpc_window_params *")
-        entries = ffi.from_buffer(window.entries)
-        params.entries, params.entries_count = entries, len(window.entries) // OFFSET_ENTRY_BYTES
+        entries, size, _held = pinned(window.entries)
+        params.entries, params.entries_count = entries, size // OFFSET_ENTRY_BYTES
         params.segment_base_offset, params.descriptor = window.segment_base_offset, window.descriptor
         params.from_offset, params.upto_offset = window.from_offset, window.upto_offset
         params.from_position, params.end_position = window.from_position, window.end_position
@@ -314,6 +328,20 @@ class RingDataPlane:
     def fetch_statistics(self) -> FetchStatistics:
         return fetch_statistics(self._plane)
 
+    # -- the cache ---------------------------------------------------------------------------------------------------
+
+    def cached_bytes(self) -> int:
+        return int(self._connections.budget.bytes_cached)
+
+    def set_cache_bytes_max(self, bytes_max: int) -> None:
+        lib.tpc_plane_set_tail_bytes_max(self._plane, bytes_max)
+
+    def evict(self, bytes_max: int) -> bool:
+        return not self._closed and bool(lib.tpc_plane_evict(self._plane, bytes_max))
+
+    def trim_memory(self) -> None:
+        lib.tpc_plane_trim_memory()
+
     def plane_statistics(self) -> dict[str, int]:
         """The fields of `tpc_plane_statistics`."""
         return _numbers("tpc_plane_statistics", lib.tpc_plane_get_statistics, self._plane)
@@ -328,50 +356,38 @@ class RingDataPlane:
         lib.tpc_journal_get_statistics(self._journal, values)
         return list(values.commit_spans)
 
+    # -- prepared answers ----------------------------------------------------------------------------------------------
+
+    def prepare_answer(self, request: Request, answer: bytes) -> None:
+        """Whoever sends the same listener the same request gets this answer, from behind the correlation id, until it
+        is forgotten. Only before the request's own answer.
+        """
+        # Without room, or for a request of unusual length, everybody goes on to be answered here.
+        lib.tpc_plane_prepare_answer(self._plane, request.pointer, answer, len(answer))
+
+    def forget_answers(self, api_key: int) -> None:
+        lib.tpc_plane_forget_answers(self._plane, api_key)
+
     # -- partitions --------------------------------------------------------------------------------------------------
 
-    def register(self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> int:
-        """A partition whose files hold everything below ``files.written_end_offset``; its handle."""
-        params, _kept = self._params(files, config, is_internal=is_internal)
+    def register(self, params: PartitionParams, producers: Sequence[Producer]) -> int:
+        given, _kept = _partition_params(params)
         handle = ffi.new("uint64_t *")
-        _check(lib.tpc_partition_register(self._plane, params, handle), f"register {files.topic}-{files.key.partition}")
-        producers = _producers(files, sequence_lost=config.durability == "relaxed")
+        result = lib.tpc_partition_register(self._plane, given, handle)
+        _check(result, f"register {params.topic}-{params.key.partition}")
         if producers:
-            states = ffi.new("tpc_producer_state[]", producers)
-            _check(lib.tpc_partition_load_producers(self._plane, handle[0], states, len(producers)), "load producers")
+            states = ffi.new("tpc_producer_state[]", _producers(producers, sequence_lost=params.is_relaxed))
+            result = lib.tpc_partition_load_producers(self._plane, handle[0], states, len(producers))
+            _check(result, "load producers")
+        result = lib.tpc_partition_arm(self._plane, handle[0], lib.TPC_ROLE_LEADER, params.leader_epoch)
+        _check(result, f"lead {params.topic}-{params.key.partition}")
         return int(handle[0])
 
-    def update(self, handle: int, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> None:
-        params, _kept = self._params(files, config, is_internal=is_internal)
-        lib.tpc_partition_update(self._plane, handle, params)
-
-    def _params(self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> tuple[Any, list[Any]]:
-        kept: list[Any] = []
-        params = ffi.new("tpc_partition_params *")
-        params.topic_name, params.topic_name_bytes = _text(files.topic, kept)
-        params.partition = files.key.partition
-        ffi.memmove(params.topic_id, files.key.topic_id.bytes, 16)
-        params.log_start_offset = files.log_start_offset
-        params.log_end_offset = files.written_end_offset
-        stable = files.last_stable_offset
-        params.last_stable_offset = -1 if stable >= files.written_end_offset else stable
-        params.timestamp_before_ms_max = min(config.message_timestamp_before_max_ms, NO_LIMIT)
-        params.timestamp_after_ms_max = min(config.message_timestamp_after_max_ms, NO_LIMIT)
-        params.bytes_admitted = 0
-        params.leader_epoch = files.leader_epoch
-        params.batch_bytes_max = config.max_message_bytes
-        params.segment_bytes_max = config.segment_bytes
-        flags = lib.TPC_PARTITION_LEADER
-        if is_internal:
-            flags |= lib.TPC_PARTITION_INTERNAL
-        elif config.durability == "relaxed":
-            flags |= lib.TPC_PARTITION_RELAXED
-        if config.message_timestamp_type == "LogAppendTime":
-            flags |= lib.TPC_PARTITION_LOG_APPEND_TIME
-        if "compact" in config.cleanup_policy and not is_internal:
-            flags |= lib.TPC_PARTITION_PYTHON_VALIDATES | lib.TPC_PARTITION_COMPACTED
-        params.flags = flags
-        return params, kept
+    def update(self, handle: int, params: PartitionParams) -> None:
+        given, _kept = _partition_params(params)
+        result = lib.tpc_partition_update(self._plane, handle, given)
+        if result != -errno.ENOENT:
+            _check(result, f"update {params.topic}-{params.key.partition}")
 
     def withdraw(self, handle: int) -> None:
         lib.tpc_partition_withdraw(self._plane, handle)
@@ -385,11 +401,12 @@ class RingDataPlane:
         state = self._state_of(handle)
         return Bounds(state.log_start_offset, state.last_stable_offset, state.high_watermark, state.log_end_offset)
 
-    def dirty_bytes(self, handle: int) -> int:
-        return int(self._state_of(handle).dirty_bytes)
-
-    def bytes_admitted(self, handle: int) -> int:
-        return int(self._state_of(handle).bytes_admitted)
+    def state(self, handle: int) -> PartitionState:
+        state = self._state_of(handle)
+        return PartitionState(
+            state.high_watermark, state.written_offset, state.unwritten_bytes, state.dirty_bytes,
+            state.bytes_admitted, state.in_place_end_offset,
+        )  # fmt: skip
 
     def admit(self, handle: int, bytes_more: int) -> None:
         lib.tpc_partition_admit(self._plane, handle, bytes_more)
@@ -423,7 +440,12 @@ class RingDataPlane:
             data = b"".join([ffi.buffer(slices[n].data, slices[n].length)[:] for n in range(count)])
             lib.tpc_slices_release(slices, count)
             return ([data], size) if data else ([], 0)
-        return [_tail_slice(slices[number]) for number in range(count)], size
+        return [self._tail_slice(slices[number]) for number in range(count)], size
+
+    def _tail_slice(self, found: Any) -> TailSlice:
+        first = ffi.addressof(found.frame[0], "data")
+        position = int(ffi.cast("uintptr_t", found.data)) - int(ffi.cast("uintptr_t", first))
+        return TailSlice(Frame(self._connections.ring, found.frame), position, found.length)
 
     # -- appends of the broker's own -----------------------------------------------------------------------------------
 
@@ -433,7 +455,7 @@ class RingDataPlane:
         if result in (NO_ROOM, -errno.ENOSPC):
             return None
         if result < 0:
-            raise PartitionOfflineError(f"append refused: {os.strerror(-result)}")
+            raise _refused(result, "append refused")
         found = self._result
         return AppendResult(found.base_offset, found.sequence, found.error_code)
 
@@ -445,20 +467,27 @@ class RingDataPlane:
         if result == NO_ROOM:
             return None
         if result < 0:
-            raise PartitionOfflineError(f"the journal refuses: {os.strerror(-result)}")
+            raise _refused(result, "the journal refuses")
         return int(self._sequence[0])
 
     # -- write-behind --------------------------------------------------------------------------------------------------
 
     def dirty(self) -> list[int]:
-        count = lib.tpc_plane_dirty(self._plane, self._dirty, DIRTY_MAX)
-        return [int(self._dirty[number]) for number in range(count)]
+        return self._dirty_handles(partial(lib.tpc_plane_dirty, self._plane))
 
     def dirty_due(self, bytes_min: int, age_s: float, bytes_max: int) -> list[int]:
-        count = lib.tpc_plane_dirty_due(
-            self._plane, bytes_min, int(age_s * 1e9), bytes_max, self._dirty, DIRTY_MAX
+        return self._dirty_handles(
+            partial(lib.tpc_plane_dirty_due, self._plane, bytes_min, int(age_s * 1e9), bytes_max)
         )
-        return [int(self._dirty[number]) for number in range(count)]
+
+    def _dirty_handles(self, fill: Callable[[Any, int], int]) -> list[int]:
+        """All of them, however many: what is left out here would be lost with the next checkpoint."""
+        while (count := fill(self._dirty, len(self._dirty))) == len(self._dirty):
+            self._dirty = ffi.new("uint64_t[]", 2 * count)
+        return ffi.unpack(self._dirty, count)  # type: ignore[no-any-return]
+
+    def is_unwritten_below(self, sequence: int) -> bool:
+        return bool(lib.tpc_plane_is_unwritten_below(self._plane, sequence))
 
     def watch_due(self, bytes_min: int, bytes_max: int) -> None:
         lib.tpc_plane_watch_due(self._plane, bytes_min, bytes_max)
@@ -474,29 +503,28 @@ class RingDataPlane:
         arrays.append(batches)
         return None
 
-    def write_behind_done(self, handle: int, end_offset: int) -> None:
-        lib.tpc_partition_write_behind_done(self._plane, handle, end_offset)
+    def write_behind_done(self, handle: int, end_offset: int) -> int:
+        written_bytes = lib.tpc_partition_write_behind_done(self._plane, handle, end_offset)
+        _check(written_bytes, "written behind")
+        return int(written_bytes)
 
-    def open_placement(self, handle: int, files: PartitionStorage, descriptor: int, batch_bytes_min: int) -> bool:
-        params, active = ffi.new("tpc_placement_params *"), files.active
-        params.segment_base_offset, params.segment_bytes_max = active.base_offset, files.settings.segment_bytes
-        params.written_offset, params.written_position = files.written_end_offset, active.size_bytes
-        params.reserved_position, params.descriptor = active.reserved_end_position, descriptor
-        params.batch_bytes_min = batch_bytes_min
-        result = lib.tpc_partition_open_placement(self._plane, handle, params)
+    def open_in_place_window(self, handle: int, window: InPlaceWindowParams) -> bool:
+        params = ffi.new("tpc_in_place_window_params *")
+        params.segment_base_offset, params.segment_bytes_max = window.segment_base_offset, window.segment_bytes
+        params.written_offset, params.written_position = window.written_offset, window.written_position
+        params.reserved_position, params.descriptor = window.reserved_position, window.descriptor
+        params.batch_bytes_min = window.batch_bytes_min
+        result = lib.tpc_partition_open_in_place_window(self._plane, handle, params)
         if result == NO_ROOM:
             return False
-        _check(result, "open a placement")
+        _check(result, "open an in-place window")
         return True
 
-    def close_placement(self, handle: int) -> None:
-        lib.tpc_partition_close_placement(self._plane, handle)
+    def close_in_place_window(self, handle: int) -> None:
+        lib.tpc_partition_close_in_place_window(self._plane, handle)
 
-    def set_placement_space(self, handle: int, reserved_position: int) -> bool:
-        return bool(lib.tpc_partition_set_placement_space(self._plane, handle, reserved_position))
-
-    def straight_end(self, handle: int) -> int:
-        return int(lib.tpc_partition_straight_end(self._plane, handle))
+    def set_in_place_space(self, handle: int, reserved_position: int) -> bool:
+        return bool(lib.tpc_partition_set_in_place_space(self._plane, handle, reserved_position))
 
     # -- the journal ---------------------------------------------------------------------------------------------------
 
@@ -505,29 +533,43 @@ class RingDataPlane:
         lib.tpc_journal_get_statistics(self._journal, statistics)
         return int(statistics.error)
 
+    def partition_errors(self) -> int:
+        return self.plane_statistics()["partition_errors"]
+
     def journal_use(self) -> JournalUse:
         statistics = ffi.new("tpc_journal_statistics *")
         lib.tpc_journal_get_statistics(self._journal, statistics)
-        return JournalUse(statistics.commits_durable, statistics.blocks_used, statistics.region_blocks)
+        return JournalUse(statistics.blocks_used, statistics.region_blocks, statistics.blocks_wanted)
 
-    def reopen_journal(self, descriptor: int, mode: int, run_id: int) -> int | None:
-        """Go on after a failure; the sequence of the cuts written first, None when there were none."""
-        self._sequence[0] = 0
+    def reopen_journal(self, descriptor: int, mode: int, run_id: int) -> int:
+        """Go on after a failure; the sequence of its first commits, with the cuts."""
         _check(
             lib.tpc_plane_reopen_journal(self._plane, descriptor, mode, run_id, self._sequence), "reopen the journal"
         )
-        return int(self._sequence[0]) or None
+        return int(self._sequence[0])
 
-    def durable_place(self) -> JournalPlace:
-        place = ffi.new("tpc_journal_place *")
-        lib.tpc_journal_durable_place(self._journal, place)
-        return JournalPlace(place.sequence, place.block, place.position, place.previous_crc)
+    def durable_cursor(self) -> JournalCursor:
+        place = ffi.new("tpc_journal_cursor *")
+        lib.tpc_journal_durable_cursor(self._journal, place)
+        self._durable(0, place.sequence - 1, 0, 0)
+        return JournalCursor(place.sequence, place.block, place.position, place.previous_crc, bool(place.is_end))
+
+    def stop_journal(self) -> None:
+        lib.tpc_journal_stop(self._journal)
+
+    def is_settled(self) -> bool:
+        settled = lib.tpc_journal_settled(self._journal)
+        if settled < 0:
+            raise StorageFailedError("the journal failed")
+        return bool(settled)
 
     def recycle(self, position: int) -> None:
         _check(lib.tpc_journal_recycle(self._journal, position), "recycle the journal")
 
     def extend(self, region_blocks: int) -> None:
         """More blocks for the journal. While its use reaches around the end, a later extension or start brings them."""
+        if region_blocks == self.journal_use().region_blocks:
+            return  # else it would say again that it fills up, also after each checkpoint that was held back
         result = lib.tpc_journal_extend(self._journal, region_blocks)
         if result != NO_ROOM:
             _check(result, "extend the journal")
@@ -557,6 +599,7 @@ def _open_journal(ring: Ring, start: JournalStart) -> Any:
     ffi.memmove(params.journal_id, start.journal_id, 16)
     params.run_id = start.run_id
     params.region_blocks = start.region_blocks
+    params.region_blocks_max = start.region_blocks_max
     params.sequence_next = start.sequence_next
     params.block_next = params.block_first = start.block_next
     params.previous_crc = start.previous_crc
@@ -566,15 +609,35 @@ def _open_journal(ring: Ring, start: JournalStart) -> Any:
     return out[0]
 
 
-def _tail_slice(found: Any) -> TailSlice:
-    first = ffi.addressof(found.frame[0], "data")
-    position = int(ffi.cast("uintptr_t", found.data)) - int(ffi.cast("uintptr_t", first))
-    return TailSlice(Frame(found.frame), position, found.length)
+def _partition_params(partition: PartitionParams) -> tuple[Any, list[Any]]:
+    """The same in C, and what must live as long."""
+    kept: list[Any] = []
+    params = ffi.new("tpc_partition_params *")
+    params.topic_name, params.topic_name_bytes = _text(partition.topic, kept)
+    params.partition = partition.key.partition
+    ffi.memmove(params.topic_id, partition.key.topic_id.bytes, 16)
+    params.log_start_offset, params.log_end_offset = partition.log_start_offset, partition.log_end_offset
+    params.high_watermark = partition.log_end_offset  # of one voter: what was recovered is committed
+    params.last_stable_offset = partition.last_stable_offset
+    params.timestamp_before_ms_max = min(partition.timestamp_before_ms_max, NO_LIMIT)
+    params.timestamp_after_ms_max = min(partition.timestamp_after_ms_max, NO_LIMIT)
+    params.bytes_admitted = 0
+    params.leader_epoch = partition.leader_epoch
+    params.batch_bytes_max, params.segment_bytes_max = partition.batch_bytes_max, partition.segment_bytes
+    if partition.is_internal:
+        params.flags |= lib.TPC_PARTITION_INTERNAL
+    if partition.is_relaxed:
+        params.flags |= lib.TPC_PARTITION_RELAXED
+    if partition.log_append_time:
+        params.flags |= lib.TPC_PARTITION_LOG_APPEND_TIME
+    if partition.is_compacted:
+        params.flags |= lib.TPC_PARTITION_PYTHON_VALIDATES | lib.TPC_PARTITION_COMPACTED
+    return params, kept
 
 
-def _producers(files: PartitionStorage, *, sequence_lost: bool) -> list[dict[str, Any]]:
+def _producers(producers: Sequence[Producer], *, sequence_lost: bool) -> list[dict[str, Any]]:
     states = []
-    for producer in files.producers:
+    for producer in producers:
         batches = [
             {
                 "base_offset": batch.last_offset - batch.offset_delta,
@@ -610,6 +673,12 @@ def _numbers(structure: str, read: Callable[[Any, Any], None], of: Any) -> dict[
     read(of, values)
     plain = [name for name, field in ffi.typeof(structure).fields if field.type.kind == "primitive"]
     return {name: int(getattr(values, name)) for name in plain}
+
+
+def _refused(result: int, what: str) -> PartitionOfflineError:
+    if result == -errno.ESHUTDOWN:
+        return JournalStoppedError("the core is stopping")
+    return PartitionOfflineError(f"{what}: {os.strerror(-result)}")
 
 
 def _check(result: int, what: str) -> None:

@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker._ring import ffi, lib
-from tpc_broker.broker.ports import FileStatus, FileSystemStatus, FolderContents
+from tpc_broker.log.files import TEMPORARY_SUFFIX
+from tpc_broker.native_bytes import pinned
 from tpc_broker.runtime.ring import SERVE_AFTER_NS
+from tpc_broker.storage.ports import FileStatus, FileSystemStatus, FolderContents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tpc_broker.broker.ports import Buffer, FileWrite
     from tpc_broker.runtime.ring import Ring
+    from tpc_broker.storage.ports import Buffer, FileWrite
 
 CHUNK_BYTES_MAX: Final = 8 * 1024 * 1024
 """One entry's share: well under what one read(2) can move, and other work gets its turn between chunks."""
@@ -55,7 +57,7 @@ class RingDisk:
     async def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
         return await self._ring.open(str(path), flags, mode)
 
-    def let_through(self) -> None:
+    def poll_ring(self) -> None:
         self._ring.serve(SERVE_AFTER_NS)
 
     async def close(self, fd: int) -> None:
@@ -125,12 +127,11 @@ class RingDisk:
         """By a helper thread: the ring hands each write to a worker of its own, which costs several times what the
         kernel needs for a short one.
         """
-        entries, pinned = ffi.new("tpc_file_write[]", len(writes)), []
-        for number, (fd, data, position) in enumerate(writes):
-            buffer = ffi.from_buffer(data)
-            pinned.append(buffer)
-            entry = entries[number]
-            entry.fd, entry.position, entry.data, entry.data_bytes = fd, position, buffer, len(buffer)
+        entries, held = ffi.new("tpc_file_write[]", len(writes)), []
+        for entry, (fd, data, position) in zip(entries, writes, strict=True):
+            entry.data, entry.data_bytes, view = pinned(data)
+            entry.fd, entry.position = fd, position
+            held.append(view)
         await trio.to_thread.run_sync(lib.tpc_write_many, entries, len(writes))
         return [OSError(-one.result, os.strerror(-one.result)) if one.result < 0 else None for one in entries]
 
@@ -150,6 +151,16 @@ class RingDisk:
 
     async def truncate(self, fd: int, length: int) -> None:
         await self._ring.ftruncate(fd, length)
+
+    async def truncate_many(self, ends: Sequence[tuple[Path, int]]) -> list[OSError | None]:
+        return await trio.to_thread.run_sync(truncate_many, ends)
+
+    async def replace_many(self, files: Sequence[tuple[Path, bytes]]) -> None:
+        await trio.to_thread.run_sync(replace_many, files)
+
+    async def close_many(self, descriptors: Sequence[int]) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(close_many, descriptors)
 
     async def unlink(self, path: Path) -> None:
         await self._ring.unlink(str(path))
@@ -197,6 +208,37 @@ class RingDisk:
 def read_folders(paths: Sequence[Path], small_names: Sequence[str]) -> list[FolderContents | None]:
     """`Disk.read_folders`, with blocking calls: a turn of the ring for each of them costs more than they do."""
     return [_read_folder(str(path), small_names) for path in paths]
+
+
+def truncate_many(ends: Sequence[tuple[Path, int]]) -> list[OSError | None]:
+    """`Disk.truncate_many`, with blocking calls."""
+    errors: list[OSError | None] = []
+    for path, length in ends:
+        try:
+            os.truncate(path, length)
+        except OSError as error:
+            errors.append(error)
+        else:
+            errors.append(None)
+    return errors
+
+
+def replace_many(files: Sequence[tuple[Path, bytes]]) -> None:
+    """`Disk.replace_many`, with blocking calls."""
+    for path, content in files:
+        beside = f"{path}{TEMPORARY_SUFFIX}"
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            if os.write(fd, content) != len(content):
+                raise _no_progress(fd)
+        finally:
+            os.close(fd)
+        os.rename(beside, path)  # noqa: PTH104 (text is what is at hand, a thousand times)
+
+
+def close_many(descriptors: Sequence[int]) -> None:
+    for fd in descriptors:
+        os.close(fd)
 
 
 def make_folders(paths: Sequence[Path], name: str, content: bytes) -> list[bool]:

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker import limits
+from tpc_broker.ebpf.loaders import LoaderUnavailableError, find_bcc, loaders
+from tpc_broker.ebpf.steering import Select, Steering
 from tpc_broker.runtime.journal_probe import best_journal_mode, measure_journal_modes
 from tpc_broker.runtime.options import cpu_quota, usable_cpus
 from tpc_broker.runtime.ring import FEATURE_KERNELS, HIDE_VARIABLE, Feature, Ring, RingUnavailable
@@ -72,6 +74,7 @@ def examine_host(data: Path) -> list[Finding]:
         judge_descriptors(hard_descriptors),
         judge_cpus(len(usable_cpus()), os.cpu_count() or 1, cpu_quota()),
         *examine_disk(data),
+        examine_ebpf(),
         judge_clock_source(_clock_source()),
         judge_clock(time.time(), is_synchronised=_clock_is_synchronised()),
     ]
@@ -214,6 +217,35 @@ def judge_free_space(free_bytes: int, total_bytes: int, folder: Path) -> Finding
     if free_bytes < FREE_SHARE_MIN * total_bytes:
         return Finding("space", Severity.WARNING, f"{text}, which is less than {FREE_SHARE_MIN:.0%}", mend)
     return Finding("space", Severity.OK, text)
+
+
+# -- eBPF -------------------------------------------------------------------------------------------------------------
+
+
+def examine_ebpf() -> Finding:
+    """The program is loaded by libbpf and unloaded again; bcc, which compiles for seconds, is only looked for."""
+    missing: dict[str, LoaderUnavailableError] = {}
+    try:
+        find_bcc()
+    except LoaderUnavailableError as error:
+        missing["bcc"] = error
+    try:
+        Steering("libbpf", 1, Select.LOAD).close()
+    except LoaderUnavailableError as error:
+        missing["libbpf"] = error
+    return judge_ebpf(missing)
+
+
+def judge_ebpf(missing: Mapping[str, LoaderUnavailableError]) -> Finding:
+    """By loader, what is in its way."""
+    reasons = "; ".join(error.reason for error in missing.values())
+    found = [loader.name for loader in loaders("auto") if loader.name not in missing]
+    if found:
+        text = f"programs are loaded by {found[0]}" + (f" ({reasons})" if reasons else f", or by {found[-1]}")
+        return Finding("ebpf", Severity.OK, text)
+    mend = " or ".join(dict.fromkeys(error.mend for error in missing.values()))
+    text = f"{reasons}; what is steered by eBPF is refused, all else works"
+    return Finding("ebpf", Severity.WARNING, text, mend)
 
 
 # -- clock ------------------------------------------------------------------------------------------------------------

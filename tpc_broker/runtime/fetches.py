@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from tpc_broker.runtime.connections import Request
 
 NS_PER_MS: Final = 1_000_000
-LEFT_REASONS: Final = (
+FALLBACK_REASONS: Final = (
     "none", "malformed", "version", "no memory", "follower", "unknown", "internal", "leader epoch", "last epoch",
     "transactions", "segment", "cold",
 )  # fmt: skip
-"""Why C left a Fetch to Python (`enum tpc_fetch_left`)."""
+"""Why C left a Fetch to Python (`enum tpc_fetch_fallback`)."""
 
-assert len(LEFT_REASONS) == lib.TPC_FETCH_LEFT_REASONS_COUNT
+assert len(FALLBACK_REASONS) == lib.TPC_FETCH_FALLBACK_REASONS_COUNT
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class FetchStatistics:
 class BegunFetch:
     """One fetch, its session looked up and moved on. Ended exactly once."""
 
-    __slots__ = ("_plane", "_pointer", "bytes_max", "deadline_ms", "error_code", "parts", "session_id")
+    __slots__ = ("_plane", "_pointer", "bytes_max", "deadline_ms", "error_code", "listener", "parts", "session_id")
 
     def __init__(self, plane: Any, request: Request) -> None:
         """Raise `DecodeError` when the request is malformed."""
@@ -60,6 +60,7 @@ class BegunFetch:
         self._pointer = fetch = out[0]
         self.error_code: int = fetch.error_code
         self.session_id: int = fetch.session_id
+        self.listener: int = request.listener
         self.bytes_max: int = fetch.response_bytes_max
         self.deadline_ms: int = -(-fetch.deadline_ns // NS_PER_MS)
         self.parts = [_part(fetch.parts[number]) for number in range(fetch.parts_count)]
@@ -74,6 +75,16 @@ class BegunFetch:
         chosen = ffi.new("uint8_t[]", max(1, count))
         lib.tpc_fetch_select(self._pointer, told, chosen)
         return [bool(chosen[number]) for number in range(count)]
+
+    def reserve(self) -> int | None:
+        """Charge what is read for the answer before it is read. How many bytes the answer may have, at most
+        ``bytes_max``; None: answers that nobody reads hold all there is.
+        """
+        allowed = ffi.new("int64_t *")
+        return int(allowed[0]) if lib.tpc_fetch_reserve(self._plane, self._pointer, allowed) == 0 else None
+
+    def unreserve(self) -> None:
+        lib.tpc_fetch_unreserve(self._plane, self._pointer)
 
     def end(self) -> None:
         """Give it back. After the plane was closed there is nothing left to give."""
@@ -98,7 +109,7 @@ def fetch_statistics(plane: Any) -> FetchStatistics:
     """The plane's counters of fetches."""
     now = ffi.new("tpc_fetch_statistics *")
     lib.tpc_plane_get_fetch_statistics(plane, now)
-    left = {name: int(now.left[number]) for number, name in enumerate(LEFT_REASONS) if number}
+    left = {name: int(now.left[number]) for number, name in enumerate(FALLBACK_REASONS) if number}
     return FetchStatistics(
         now.taken, now.parked, now.handed_over, now.timed_out, now.parked_now, now.sessions,
         now.session_partitions, now.sessions_evicted, now.record_bytes, now.segment_bytes, now.windows, left,

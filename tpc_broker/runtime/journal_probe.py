@@ -56,7 +56,7 @@ def measure_journal_modes(folder: Path) -> dict[JournalMode, float]:
     error: OSError | None = None
     try:
         with path.open("wb") as file:
-            file.write(bytes(PROBE_BLOCKS * limits.JOURNAL_BLOCK_BYTES))
+            file.write(bytes(PROBE_BLOCKS * limits.BLOCK_BYTES))
             file.flush()
             os.fsync(file.fileno())
         for mode in FLAGS:
@@ -82,7 +82,7 @@ def measure_journal_modes(folder: Path) -> dict[JournalMode, float]:
 def _still_works(folder: Path, mode: JournalMode) -> bool:
     path = _probe_path(folder)
     try:
-        path.write_bytes(bytes(limits.JOURNAL_BLOCK_BYTES))
+        path.write_bytes(bytes(limits.BLOCK_BYTES))
         _measure(path, mode, blocks=1)
     except OSError as refused:
         log.info("journal mode %s is refused here now: %s", mode.name, refused)
@@ -104,19 +104,19 @@ def best_journal_mode(found: dict[JournalMode, float]) -> JournalMode:
 def _measure(path: Path, mode: JournalMode, blocks: int = PROBE_BLOCKS) -> float:
     """Least seconds of a durable write of one block: what else the disk does at the moment must not decide."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | FLAGS[mode])
-    block = mmap.mmap(-1, limits.JOURNAL_BLOCK_BYTES)  # anonymous memory, aligned as O_DIRECT asks
+    block = mmap.mmap(-1, limits.BLOCK_BYTES)  # anonymous memory, aligned as O_DIRECT asks
     try:
-        block.write(b"\xa5" * limits.JOURNAL_BLOCK_BYTES)
+        block.write(b"\xa5" * limits.BLOCK_BYTES)
         durations = []
         for number in range(blocks):
             started = time.perf_counter()
-            position = number * limits.JOURNAL_BLOCK_BYTES
+            position = number * limits.BLOCK_BYTES
             if mode is JournalMode.BUFFERED_FDATASYNC:
                 written = os.pwritev(descriptor, [block], position)
                 os.fdatasync(descriptor)
             else:
                 written = os.pwritev(descriptor, [block], position, os.RWF_DSYNC)
-            if written != limits.JOURNAL_BLOCK_BYTES:
+            if written != limits.BLOCK_BYTES:
                 raise OSError(0, f"a probe write of {mode.name} was short")
             durations.append(time.perf_counter() - started)
     finally:

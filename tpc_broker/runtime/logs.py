@@ -1,6 +1,6 @@
 """Logging of one process: readable lines on a terminal, one JSON object a line otherwise.
 
-Every record carries the core it came from (``core 3``, or ``supervisor``). Where the lines go straight to systemd's
+Every record carries the core it came from (``core 3``, or ``supervisor``). Where the lines go straight into systemd's
 journal, each begins with its priority (sd-daemon(3)), which the journal takes away again: `journalctl -p warning`.
 """
 from __future__ import annotations

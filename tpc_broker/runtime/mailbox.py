@@ -39,12 +39,17 @@ import trio
 from tpc_broker import limits
 from tpc_broker.errors import CallFailedError, CoreDownError, MailboxError, MailboxFullError, NotDeliveredError
 from tpc_broker.model import CoreId
+from tpc_broker.storage.refusals import Refusals
 
 log = logging.getLogger(__name__)
 
 FRAME = struct.Struct("<IBQI")
 BLOB = struct.Struct("<I")
 CALL, ANSWER, ERROR, NOTICE = 1, 2, 3, 4
+HELLO = struct.Struct("<I")
+"""The first bytes of a connection: the core that dialled."""
+FOR_A_LINK = 1 << 31
+"""Beside the core in a HELLO: what follows is C's (`links`)."""
 
 Payload = dict[str, Any]
 Blobs = Sequence[bytes]
@@ -160,18 +165,8 @@ class Peer:
             return self._stream
 
     async def _dial(self) -> trio.SocketStream:
-        sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            await sock.connect(self.owner.address_of(self.core))
-            stream = trio.SocketStream(sock)
-            await stream.send_all(struct.pack("<I", self.owner.core_id))
-        except (OSError, trio.BrokenResourceError) as error:
-            sock.close()
-            raise NotDeliveredError(f"core {self.core} does not answer: {error}") from error
-        except BaseException:
-            sock.close()
-            raise
-        return stream
+        sock = await self.owner.dial(self.core, self.owner.core_id)
+        return trio.SocketStream(sock)
 
     async def _receive(self, stream: trio.SocketStream) -> None:
         try:
@@ -203,11 +198,32 @@ class Mailboxes:
         self._handlers: dict[str, Handler] = {}
         self._peers: dict[CoreId, Peer] = {}
         self._calls = self._served = self._refused_full = self._failed = 0
+        self._full = Refusals("another core takes no more calls", what="calls for clients")
         self.nursery: trio.Nursery
+        self.on_link: Callable[[CoreId, trio.socket.SocketType], None] | None = None
+        """Takes over the socket of a core that dialled for a link."""
 
     def address_of(self, core: CoreId) -> str:
         """Abstract Unix address: begins with a NUL byte."""
         return "\0" + self._addresses[core]
+
+    async def dial(self, core: CoreId, hello: int) -> trio.socket.SocketType:
+        """A socket to another core, or NotDeliveredError."""
+        sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            await sock.connect(self.address_of(core))
+            await trio.SocketStream(sock).send_all(HELLO.pack(hello))
+        except (OSError, trio.BrokenResourceError) as error:
+            sock.close()
+            raise NotDeliveredError(f"core {core} does not answer: {error}") from error
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    async def dial_link(self, core: CoreId) -> trio.socket.SocketType:
+        """A socket for a link to another core, or NotDeliveredError."""
+        return await self.dial(core, self.core_id | FOR_A_LINK)
 
     def serve(self, method: str, handler: Handler) -> None:
         assert method not in self._handlers, method
@@ -243,7 +259,9 @@ class Mailboxes:
         peer = self._peer(core)
         if len(peer.pending) >= limits.MAILBOX_CALLS_MAX:
             self._refused_full += 1
+            self._full.refused(f"{limits.MAILBOX_CALLS_MAX} to core {core} are under way")
             raise MailboxFullError(f"{limits.MAILBOX_CALLS_MAX} calls to core {core} are under way already")
+        self._full.succeeded()
         pending = PendingCall()
         timeout_s = (timeout_ms or limits.MAILBOX_CALL_TIMEOUT_MS) / 1000
         try:
@@ -293,10 +311,14 @@ class Mailboxes:
         sending = trio.Lock()
         credits = trio.Semaphore(limits.MAILBOX_CALLS_MAX)
         try:
-            hello = await read_exactly(stream, 4)
+            hello = await read_exactly(stream, HELLO.size)
             if hello is None:
                 return
-            caller = CoreId(struct.unpack("<I", hello)[0])
+            caller = CoreId(HELLO.unpack(hello)[0])
+            if caller & FOR_A_LINK:
+                if self.on_link is not None:
+                    self.on_link(CoreId(caller & ~FOR_A_LINK), stream.socket)
+                return
             while True:
                 await credits.acquire()
                 frame = await read_frame(stream)

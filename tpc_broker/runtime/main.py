@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import resource
 import sys
 from pathlib import Path
@@ -12,11 +14,14 @@ import trio
 
 from tpc_broker import __version__
 from tpc_broker.metadata.config_types import ConfigError
-from tpc_broker.metadata.settings import load_settings, without_comments
+from tpc_broker.metadata.listener_settings import DEFAULT_LISTEN, plan_listeners
+from tpc_broker.metadata.settings import listener_settings, load_settings, without_comments, without_effect
 from tpc_broker.runtime.logs import set_up_logging
-from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, resolve_addresses
+from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, parse_admin
 from tpc_broker.runtime.ring import Ring, RingUnavailable
 from tpc_broker.runtime.supervisor import EXIT_CANNOT_RUN, EXIT_OK, Supervisor
+
+log = logging.getLogger(__name__)
 
 PROBE_ENTRIES = 8
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -35,11 +40,28 @@ def main() -> None:
 
 @main.command()
 @click.option("--data", default="./data", show_default=True, help="Directory of the log.")
-@click.option("--listen", default="127.0.0.1:9092", show_default=True, help="HOST:PORT; core i answers on PORT+i.")
-@click.option("--advertise", default=None, help="HOST[:PORT] that clients are told; core i advertises PORT+i.")
+@click.option(
+    "--listen",
+    multiple=True,
+    metavar="[NAME://]HOST:PORT",
+    help=f"Where clients are awaited; core i answers on PORT+i. Repeatable. Default: {DEFAULT_LISTEN}.",
+)
+@click.option(
+    "--advertise",
+    multiple=True,
+    metavar="[NAME://]HOST[:PORT]",
+    help="What clients of a listener are told; core i advertises PORT+i. Once for each listener.",
+)
 @click.option("--cores", type=int, default=None, help="Number of cores. Default: all CPUs that may be used.")
+@click.option("--oversubscribe", is_flag=True, help="Allow more cores than there are CPUs.")
 @click.option("--config", type=click.Path(), default=None, help="File of KEY=VALUE lines, with Kafka's names.")
 @click.option("--override", multiple=True, metavar="KEY=VALUE", help="One setting; stronger than the file. Repeatable.")
+@click.option(
+    "--admin",
+    default=None,
+    metavar="[HOST:]PORT",
+    help="Metrics, health and counters over HTTP, without passwords; on loopback where no host is given.",
+)
 @click.option("--log-style", type=click.Choice(["auto", "readable", "json"]), default="auto", show_default=True)
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="INFO", show_default=True)
 def serve(**arguments: object) -> None:
@@ -48,6 +70,35 @@ def serve(**arguments: object) -> None:
         sys.exit(_serve(arguments))
     except StartError as error:
         _refuse(str(error))
+
+
+@main.command("check-config")
+@click.option("--config", type=click.Path(), default=None, help="File of KEY=VALUE lines, with Kafka's names.")
+@click.option("--override", multiple=True, metavar="KEY=VALUE", help="One setting; stronger than the file. Repeatable.")
+@click.option("--listen", multiple=True, metavar="[NAME://]HOST:PORT", help="As of serve. Repeatable.")
+@click.option("--advertise", multiple=True, metavar="[NAME://]HOST[:PORT]", help="As of serve. Repeatable.")
+@click.option("--cores", type=int, default=None, help="Number of cores. Default: all CPUs that may be used.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for programs.")
+def check_config(as_json: bool, **arguments: object) -> None:  # noqa: FBT001
+    """Whether `serve` would take this configuration, and what it comes to. Nothing is started or bound.
+
+    Exit code 0 when it would, 2 when it would not, with one line that says what is wrong.
+    """
+    unused = {"data": ".", "oversubscribe": True, "admin": None, "log_style": "auto", "log_level": "INFO"}
+    try:
+        options = _serve_options({**arguments, **unused})
+    except StartError as error:
+        _refuse(str(error))
+    given = load_settings(options.settings_text, options.overrides).given
+    places = [listener.summary() for listener in options.listeners]
+    settings = dict(sorted(given.items()))
+    if as_json:
+        told = {"cores": options.cores, "listeners": places, "settings": settings}
+        click.echo(json.dumps({**told, "without_effect": options.settings_ignored}))
+        return
+    click.echo(f"The configuration is good: {options.cores} cores on {' and '.join(places)}.")
+    for name, value in settings.items():
+        click.echo(f"  {name}={value}{'  (without effect here)' if name in options.settings_ignored else ''}")
 
 
 @main.command()
@@ -69,15 +120,26 @@ def doctor(data: str, as_json: bool) -> None:  # noqa: FBT001
 @main.command()
 @click.option("--data", default="./data", show_default=True, help="Directory of the log.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for programs, with every counter.")
-def status(data: str, as_json: bool) -> None:  # noqa: FBT001
+@click.option("--watch", is_flag=True, help="Rates, latencies, queues and memory of each core, again and again.")
+@click.option("--interval", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Of --watch. Default: 2.")
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Of --watch: end after so many looks.")
+def status(data: str, as_json: bool, watch: bool, interval: float | None, count: int | None) -> None:  # noqa: FBT001
     """What the running broker counts, by core: connections, requests answered in C and by Python, waits, journal.
 
     Counters begin when a core starts. Exit code 2 when no broker answers for this directory.
     """
     from tpc_broker.runtime.status import read_status, status_report  # noqa: PLC0415 (a start need not wait for it)
+    from tpc_broker.runtime.status_watch import INTERVAL_S, watch_status  # noqa: PLC0415
 
+    for option, given in (("--interval", interval), ("--count", count)):
+        if given is not None and not watch:
+            _refuse(f"{option} goes with --watch")
+    folder = Path(data).expanduser().resolve()
     try:
-        found = read_status(Path(data).expanduser().resolve())
+        if watch:
+            watch_status(folder, interval or INTERVAL_S, count, as_json=as_json)
+            return
+        found = read_status(folder)
     except StartError as error:
         _refuse(str(error))
     click.echo(status_report(found, as_json=as_json))
@@ -85,34 +147,67 @@ def status(data: str, as_json: bool) -> None:  # noqa: FBT001
 
 @main.command()
 @click.option("--data", default="./data", show_default=True, help="Directory of the log.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for programs.")
+def steering(data: str, as_json: bool) -> None:  # noqa: FBT001
+    """Which core gets what: listeners, partitions by core, and what the kernel's program placed where.
+
+    How long a decision takes is told while the kernel measures it: sysctl -w kernel.bpf_stats_enabled=1.
+    """
+    from tpc_broker.runtime.status import read_status, steering_report  # noqa: PLC0415 (a start need not wait for it)
+
+    try:
+        found = read_status(Path(data).expanduser().resolve())
+    except StartError as error:
+        _refuse(str(error))
+    click.echo(steering_report(found, as_json=as_json))
+
+
+@main.command()
+@click.option("--data", default="./data", show_default=True, help="Directory of the log.")
 @click.option("--partition", default=None, metavar="TOPIC-N", help="Bring this partition back with what can be read.")
-@click.option("--accept-loss", is_flag=True, help="With --partition: what cannot be read is lost.")
+@click.option("--all", "every_partition", is_flag=True, help="Bring every partition back that is offline.")
+@click.option("--accept-loss", is_flag=True, help="With --partition or --all: do it; what cannot be read is lost.")
 @click.option("--core", type=int, default=None, help="The core whose damaged journal is to be used up to the damage.")
-@click.option("--accept-journal-damage", is_flag=True, help="With --core: what lies behind the damage is lost.")
+@click.option("--accept-journal-damage", is_flag=True, help="With --core: do it; what lies behind the damage is lost.")
+@click.option("--rebuild-metadata", is_flag=True, help="Make the cluster's metadata again from the topics' folders.")
+@click.option("--apply", "apply_it", is_flag=True, help="Do what was said; not when records would be lost.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done: so without --apply and --accept-….")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for programs.")
 def repair(  # noqa: PLR0913 (click hands each option over by name)
     data: str,
     partition: str | None,
     core: int | None,
     *,
+    every_partition: bool,
     accept_loss: bool,
     accept_journal_damage: bool,
+    rebuild_metadata: bool,
+    apply_it: bool,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
-    """List what is offline and why, or bring it back with what can be read.
+    """List what is offline and why, or bring it back with all that can be read.
 
-    The broker must be stopped. Without --partition or --core nothing is changed. Exit code 2 when it is refused.
+    The broker must be stopped. First it is said what would be done, and nothing is changed without --apply or
+    --accept-…. What is replaced is kept in lost+found. Exit code 2 when it is refused.
     """
-    from tpc_broker.runtime.repair import repair as run_repair  # noqa: PLC0415 (the server needs none of it)
+    from tpc_broker.runtime.repair import RepairRequest  # noqa: PLC0415 (the server needs none of it)
+    from tpc_broker.runtime.repair import repair as run_repair  # noqa: PLC0415
 
-    if (partition is not None) != accept_loss:
-        _refuse("--partition and --accept-loss go together: the records that cannot be read are lost")
-    if (core is not None) != accept_journal_damage:
-        _refuse("--core and --accept-journal-damage go together: what lies behind the damage is lost")
-    if partition is not None and core is not None:
-        _refuse("one repair at a time: either --partition or --core")
+    if accept_loss and partition is None and not every_partition:
+        _refuse("--accept-loss goes with --partition or --all: the records that cannot be read are lost")
+    if accept_journal_damage and core is None:
+        _refuse("--accept-journal-damage goes with --core: what lies behind the damage is lost")
+    if core is not None and apply_it and not accept_journal_damage:
+        _refuse("--core needs --accept-journal-damage: what lies behind the damage is lost")
+    if dry_run and (apply_it or accept_loss or accept_journal_damage):
+        _refuse("--dry-run only says what would be done; leave it out, or --apply and --accept-…")
+    if (partition is not None) + every_partition + (core is not None) + rebuild_metadata > 1:
+        _refuse("one repair at a time: --partition, --all, --core or --rebuild-metadata")
+    does = apply_it or accept_loss or accept_journal_damage
+    request = RepairRequest(partition, every_partition, core, rebuild_metadata, does, accept_loss, as_json)
     try:
-        click.echo(run_repair(Path(data).expanduser().resolve(), partition=partition, core=core, as_json=as_json))
+        click.echo(run_repair(Path(data).expanduser().resolve(), request))
     except (StartError, RingUnavailable) as error:
         _refuse(str(error))
 
@@ -130,41 +225,48 @@ def _serve(arguments: dict[str, object]) -> int:
     except (RingUnavailable, ValueError) as error:  # ValueError: TPC_HIDE_FEATURES names what there is not
         raise StartError(str(error)) from error
     _raise_descriptor_limit()
+    if options.settings_ignored:
+        log.info("settings without effect here: %s", ", ".join(options.settings_ignored))
 
     def say(text: str) -> None:
-        address = f"{options.advertised_host}:{options.advertised_port}"
         click.echo(text)
         if sys.stdout.isatty():
-            click.echo(KCAT_HINT.format(address=address))
+            click.echo(KCAT_HINT.format(address=options.listeners[0].advertised[0]))
 
     return trio.run(Supervisor(options, say).run)
 
 
 def _serve_options(arguments: dict[str, object]) -> ServeOptions:
-    host, port, advertised_host, advertised_port = resolve_addresses(
-        str(arguments["listen"]), arguments["advertise"] and str(arguments["advertise"])  # type: ignore[arg-type]
-    )
     asked = arguments["cores"]
-    cores, cpus = choose_cores(asked if isinstance(asked, int) else None)
-    overrides: tuple[str, ...] = tuple(arguments["override"])  # type: ignore[arg-type]
+    oversubscribe = bool(arguments["oversubscribe"])
+    cores, cpus = choose_cores(asked if isinstance(asked, int) else None, oversubscribe=oversubscribe)
+    overrides = _texts(arguments["override"])
     text = _read_config(arguments["config"])
     try:
-        load_settings(text, overrides, file_name=f"--config {arguments['config']}")
+        file_name = f"--config {arguments['config']}"
+        given = load_settings(text, overrides, file_name=file_name).given
+        of_listeners = listener_settings(text, overrides, file_name=file_name)
+        listeners = plan_listeners(_texts(arguments["listen"]), _texts(arguments["advertise"]), of_listeners, cores)
     except ConfigError as error:
         raise StartError(str(error)) from error
     return ServeOptions(
         data=Path(str(arguments["data"])).expanduser().resolve(),
-        host=host,
-        port=port,
-        advertised_host=advertised_host,
-        advertised_port=advertised_port,
+        listeners=listeners,
         cores=cores,
         cpus=cpus,
         settings_text=without_comments(text),
+        settings_ignored=tuple(without_effect(given)),
         overrides=overrides,
         log_style=str(arguments["log_style"]),
         log_level=str(arguments["log_level"]),
+        admin=None if arguments["admin"] is None else parse_admin(str(arguments["admin"])),
     )
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    """Of an option that may be given several times."""
+    assert isinstance(values, tuple)
+    return tuple(str(value) for value in values)
 
 
 def _read_config(path: object) -> str:

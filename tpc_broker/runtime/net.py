@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import outcome
 import trio
 
-from tpc_broker._ring import ffi, lib
+from tpc_broker._ring import lib
+from tpc_broker.native_bytes import pinned
 from tpc_broker.runtime.ring import PINNED_BYTES_MIN, RECEIVE_BUFFER_BYTES, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tpc_broker.broker.ports import Buffer
+    from tpc_broker.storage.ports import Buffer
 
 SEND_QUEUE_BYTES_MAX: Final = 64 * 1024
 """Queued bytes from which on `send_all` waits."""
@@ -114,9 +115,9 @@ class RingStream(trio.abc.HalfCloseableStream):
             )
             return
         self._receive_into = bytearray(RECEIVE_BUFFER_BYTES)
-        pinned = ffi.from_buffer(self._receive_into)
+        pointer, size, held = pinned(self._receive_into, writable=True)
         self._receive_operation = self._ring.start(
-            lib.tpc_operation_receive, self._fd, pinned, len(pinned), 0, callback=self._on_single, pinned=pinned
+            lib.tpc_operation_receive, self._fd, pointer, size, 0, callback=self._on_single, held=held
         )
 
     def _on_multishot(self, result: int, flags: int, data: int) -> None:
@@ -207,9 +208,9 @@ class RingStream(trio.abc.HalfCloseableStream):
             piece = data if isinstance(data, bytes) else bytes(data)
             self._send_operation = self._ring.send_quietly(self._send_token, self._fd, piece)
             return
-        pinned = ffi.from_buffer(data)
+        pointer, size, held = pinned(data)
         self._send_operation = self._ring.start(
-            lib.tpc_operation_send, self._fd, pinned, len(pinned), 0, callback=self._on_sent, pinned=pinned
+            lib.tpc_operation_send, self._fd, pointer, size, 0, callback=self._on_sent, held=held
         )
 
     def _sending(self) -> bool:

@@ -6,16 +6,16 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker import limits
+from tpc_broker.metadata.listeners import Listener
 
 if TYPE_CHECKING:
     from tpc_broker.model import CoreId
 
-WILDCARDS = frozenset({"0.0.0.0", "::", "", "*"})  # noqa: S104  (named here to be refused without --advertise)
-
 CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
+LOOPBACK: Final = "127.0.0.1"
 OWN_CONTROL_GROUPS: Final = Path("/proc/self/cgroup")
 
 
@@ -26,16 +26,32 @@ class StartError(Exception):
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     data: Path
-    host: str
-    port: int
-    advertised_host: str
-    advertised_port: int
+    listeners: tuple[Listener, ...]
     cores: int
     cpus: tuple[int, ...] | None
     settings_text: str
+    settings_ignored: tuple[str, ...]
+    """Names that were given and have no effect."""
     overrides: tuple[str, ...]
     log_style: str
     log_level: str
+    admin: AdminAddress | None = None
+
+
+class AdminAddress(NamedTuple):
+    """Where `--admin` listens."""
+
+    host: str
+    port: int
+
+
+def parse_admin(text: str) -> AdminAddress:
+    """`HOST:PORT`, or `PORT` on loopback."""
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]") or LOOPBACK
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise StartError(f"--admin {text}: expected HOST:PORT, or PORT (1 to 65535) on {LOOPBACK}")
+    return AdminAddress(host, int(port))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +59,12 @@ class CoreOptions:
     core: CoreId
     cores: int
     data: str
-    listen_fd: int
+    listeners: tuple[Listener, ...]
+    listen_fds: tuple[int, ...]
+    """This core's socket of each listener."""
     mailbox_fd: int
     control_fd: int
     mailbox_names: tuple[str, ...]
-    advertised_host: str
-    advertised_port: int
     cpu: int | None
     settings: str
     overrides: tuple[str, ...]
@@ -56,6 +72,10 @@ class CoreOptions:
     log_level: str
     supervisor_pid: int
     recover_only: bool = False
+    beats_fd: int = -1
+    """An eventfd(2) that the core adds to while its loop turns."""
+    loads_fd: int = -1
+    """The map in which it shows how many connections it has (`tpc_broker.ebpf.steering.make_loads`)."""
 
     def to_arguments(self) -> list[str]:
         return [json.dumps(asdict(self))]
@@ -63,37 +83,11 @@ class CoreOptions:
     @classmethod
     def from_arguments(cls, arguments: list[str]) -> CoreOptions:
         fields = json.loads(arguments[0])
+        fields["listeners"] = tuple(Listener.from_fields(each) for each in fields["listeners"])
+        fields["listen_fds"] = tuple(fields["listen_fds"])
         fields["mailbox_names"] = tuple(fields["mailbox_names"])
         fields["overrides"] = tuple(fields["overrides"])
         return cls(**fields)
-
-
-def split_address(text: str, option: str, *, default_port: int | None = None) -> tuple[str, int]:
-    """``HOST:PORT`` (``[v6]:PORT``) to its parts; the port may be left out where there is a default."""
-    host, separator, port_text = text.rpartition(":")
-    bare_v6 = host.count(":") > 0 and not host.startswith("[")
-    if not separator or bare_v6 or text.endswith("]"):
-        if default_port is None:
-            raise StartError(f"{option}: {text!r} is not HOST:PORT, for example 127.0.0.1:9092")
-        host, port_text = text, str(default_port)
-    if not port_text.isdigit() or not 1 <= int(port_text) <= 65535:
-        raise StartError(f"{option}: port {port_text!r} is not a number from 1 to 65535")
-    return host.strip("[]"), int(port_text)
-
-
-def resolve_addresses(listen: str, advertise: str | None) -> tuple[str, int, str, int]:
-    host, port = split_address(listen, "--listen")
-    if advertise is None:
-        if host in WILDCARDS:
-            raise StartError(
-                f"--listen {listen} takes connections on every address, and clients must be told one that they can "
-                "reach: give --advertise HOST[:PORT]"
-            )
-        return host, port, host, port
-    advertised_host, advertised_port = split_address(advertise, "--advertise", default_port=port)
-    if advertised_host in WILDCARDS:
-        raise StartError(f"--advertise {advertise}: a wildcard is not an address that a client can reach")
-    return host, port, advertised_host, advertised_port
 
 
 def usable_cpus() -> tuple[int, ...]:
@@ -145,12 +139,23 @@ def _quota_of(group: Path) -> float | None:
     return None
 
 
-def choose_cores(asked: int | None) -> tuple[int, tuple[int, ...] | None]:
+def choose_cores(asked: int | None, *, oversubscribe: bool = False) -> tuple[int, tuple[int, ...] | None]:
     """Number of cores, and the CPUs to pin them to (None: not pinned)."""
     cpus = usable_cpus()
     quota = cpu_quota()
-    cores = (len(cpus) if quota is None else max(1, min(len(cpus), -int(-quota // 1)))) if asked is None else asked
+    paid_for = len(cpus) if quota is None else max(1, min(len(cpus), -int(-quota // 1)))
+    cores = paid_for if asked is None else asked
     if not 1 <= cores <= limits.CORES_MAX:
         raise StartError(f"--cores {cores}: a number from 1 to {limits.CORES_MAX} is allowed")
+    if cores > paid_for and not oversubscribe:
+        raise StartError(
+            f"--cores {cores}: a core is a process that wants a CPU for itself, and there {_cpus_text(cpus, quota)}: "
+            f"give --cores 1 to {paid_for}, or add --oversubscribe (then up to {limits.CORES_MAX})"
+        )
     pinned = cpus[:cores] if quota is None and len(cpus) >= cores else None
     return cores, pinned
+
+
+def _cpus_text(cpus: tuple[int, ...], quota: float | None) -> str:
+    count = "is 1 CPU" if len(cpus) == 1 else f"are {len(cpus)} CPUs"
+    return count if quota is None else f"{count} with a quota of {quota:g}"

@@ -8,31 +8,45 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from tpc_broker.broker.storage_checkpoint import JournalFile
-from tpc_broker.broker.storage_folders import list_partitions
-from tpc_broker.broker.storage_handover import journal_cores, recover_all
-from tpc_broker.broker.storage_recovery import JournalDamagedError, OfflinePartition, recover_core
-from tpc_broker.broker.storage_repair import RepairReport, checkpoints_of, list_salvage, repair_partition
+from tpc_broker.broker.metadata_rebuild import Rebuilt, Remains, find_remains, rebuild_image, rebuild_metadata
+from tpc_broker.broker.metadata_service import METADATA_CORE
+from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.checkpoint import CheckpointError
 from tpc_broker.log.files import HANDOVER_FILE, partition_folder_name
-from tpc_broker.log.journal import JournalUnreadableError
-from tpc_broker.model import CoreId
+from tpc_broker.log.journal import EntryKind, JournalUnreadableError
+from tpc_broker.log.recovery import plan_recovery
+from tpc_broker.model import METADATA_TOPIC, CoreId
 from tpc_broker.runtime.data_directory import DataDirectory
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.journal_lock import JournalLock, JournalLockedError
 from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.runtime.trio_ring import run as run_on_ring
+from tpc_broker.storage.checkpoint import JournalFile, read_checkpoint
+from tpc_broker.storage.folders import list_partitions
+from tpc_broker.storage.handover import recover_all, stored_cores
+from tpc_broker.storage.lost_and_found import METADATA_PARTITION
+from tpc_broker.storage.recovery import JournalDamagedError, OfflinePartition, recover_core
+from tpc_broker.storage.repair import (
+    RepairPlan,
+    RepairReport,
+    checkpoints_of,
+    list_salvage,
+    repair_partition,
+    survey,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tpc_broker.broker.storage_recovery import RecoveredCore
+    from tpc_broker.storage.folders import PartitionListing
+    from tpc_broker.storage.recovery import RecoveredCore
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,34 +68,49 @@ class DamagedJournal:
     reason: str
 
 
-def repair(data: Path, *, partition: str | None, core: int | None, as_json: bool) -> str:
-    """What to print. `partition`: bring that one back, losing what cannot be read; `core`: accept its journal's damage;
-    neither: list. StartError: one line for what was refused.
+@dataclass(frozen=True, slots=True)
+class RepairRequest:
+    """At most one of `partition`, `every_partition`, `core` and `rebuild_metadata`; none: list what is wrong. Without
+    `apply` nothing is changed.
     """
+
+    partition: str | None = None
+    every_partition: bool = False
+    core: int | None = None
+    rebuild_metadata: bool = False
+    apply: bool = False
+    accept_loss: bool = False
+    as_json: bool = False
+
+
+def repair(data: Path, request: RepairRequest) -> str:
+    """What to print. StartError: one line for what was refused."""
     if not (data / "journals").is_dir():
         raise StartError(f"{data} is no data directory of a broker")
-    with DataDirectory.open(data):
+    with DataDirectory.open(data) as directory:
         try:
-            return run_on_ring(_run, data, partition, core, as_json)
+            return run_on_ring(_run, data, directory, request)
         except (JournalDamagedError, JournalUnreadableError, CheckpointError, JournalLockedError) as error:
             raise StartError(f"{error}; nothing was repaired") from error
         except OSError as error:
             raise StartError(f"the data directory cannot be used: {error}") from error
 
 
-async def _run(data: Path, partition: str | None, core: int | None, as_json: bool) -> str:  # noqa: FBT001
+async def _run(data: Path, directory: DataDirectory, request: RepairRequest) -> str:
     ring = current_ring()
     disk = RingDisk(ring)
-    cores = await journal_cores(disk, data)
+    cores = await stored_cores(disk, data)
     locks = [JournalLock(data, one) for one in cores]
     try:
         for lock in locks:
             await lock.take(ring)
-        if core is not None:
-            return await _accept_journal(disk, data, CoreId(core), cores, as_json=as_json)
-        if partition is not None:
-            return await _bring_back(disk, data, partition, as_json=as_json)
-        return await _list(disk, data, cores, as_json=as_json)
+        if request.rebuild_metadata:
+            return await _rebuild(disk, data, directory, cores, request)
+        if request.core is not None:
+            return await _accept_journal(disk, data, CoreId(request.core), cores, request)
+        if request.partition is not None or request.every_partition:
+            return await _bring_back(disk, data, cores, request)
+        return await _list(disk, data, cores, as_json=request.as_json)
     finally:
         for lock in locks:
             lock.release()
@@ -98,7 +127,7 @@ async def _list(disk: RingDisk, data: Path, cores: list[CoreId], *, as_json: boo
             sound.append(core)
         else:
             journals.append(DamagedJournal(core, problem))
-    offline = await _offline(disk, data, sound)
+    offline = await _offline(disk, data, sound, all_are_sound=not journals)
     if as_json:
         return json.dumps({"offline": [asdict(one) for one in offline], "journals": [asdict(one) for one in journals]})
     return "\n".join([*_describe(offline, journals)])
@@ -111,34 +140,78 @@ async def _journal_problem(disk: RingDisk, data: Path, core: CoreId) -> str | No
             scan = await file.scan()
         finally:
             await file.close()
-        await checkpoints_of(disk, data, [core])
+        generation, _partitions = await read_checkpoint(disk, data / "journals", core)
+    except FileNotFoundError:
+        return "it is missing, and its checkpoint is there"
     except (JournalUnreadableError, CheckpointError) as error:
         return str(error)
-    return scan.damage
+    named = file.superblock.checkpoint_generation
+    if generation < named:
+        return f"it builds on checkpoint {named}, found is {generation or 'none'}"
+    return scan.too_new or scan.damage
 
 
-async def _offline(disk: RingDisk, data: Path, cores: list[CoreId]) -> list[OfflineReport]:
-    """Partitions with a marker, and partitions of checkpoints that have no folder."""
-    listings = await list_partitions(disk, data / "topics")
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A partition that the next start would not open, with all that a repair of it starts from."""
+
+    core: int
+    offline: OfflinePartition
+    listing: PartitionListing | None
+    journalled: tuple[tuple[int, int], ...]
+
+    @property
+    def label(self) -> str:
+        return partition_folder_name(self.offline.topic, self.offline.key.partition)
+
+
+async def _find(disk: RingDisk, data: Path, cores: list[CoreId]) -> list[_Found]:
+    """What each core's recovery would set aside, and folders with records that no core knows of. Read only."""
     known = await checkpoints_of(disk, data, cores)
-    reasons = {key: listing.offline for key, listing in listings.items() if listing.offline is not None}
-    reasons |= {
-        key: "its folder is missing"
-        for key, (_core, state) in known.items()
-        if key not in listings and state.log_end_offset > state.log_start_offset
-    }
-    found = []
-    for key, reason in reasons.items():
-        core, state = known.get(key, (CoreId(-1), None))
-        listing = listings.get(key)
-        label = listing.path.name if listing else partition_folder_name(state.topic if state else "", key.partition)
-        path = listing.path if listing else data / "topics" / label
-        salvaged = [
-            (str(one.path), one.first_offset, one.end_offset) for one in await list_salvage(disk, data, key, path)
-        ]
+    listings = await list_partitions(disk, data / "topics", [state for _core, state in known.values()])
+    folders = {key: listing.folder for key, listing in listings.items()}
+    found, seen = [], set(known)
+    for core in cores:
+        file = await JournalFile.open(disk, data / "journals", core)
+        try:
+            entries = (await file.scan()).entries
+        finally:
+            await file.close()
+        own = {key: state for key, (holder, state) in known.items() if holder == core}
+        for key, plan in plan_recovery(folders, own, entries).partitions.items():
+            seen.add(key)
+            listing = listings.get(key)
+            reason = (listing.offline if listing else None) or plan.offline
+            if reason is None or plan.deleted:
+                continue
+            kinds = (EntryKind.APPEND, EntryKind.IN_PLACE)
+            ranges = tuple((one.offset, one.argument) for one in entries if one.partition == key and one.kind in kinds)
+            offline = OfflinePartition(plan.start.topic, key, reason, own.get(key))
+            found.append(_Found(core, offline, listing, ranges))
+    for key, listing in listings.items():
+        if key not in seen and (listing.holds_records or listing.offline is not None):
+            reason = listing.offline or "its folder holds records that neither a checkpoint nor a journal knows of"
+            found.append(_Found(-1, OfflinePartition(listing.folder.topic, key, reason), listing, ()))
+    if METADATA_PARTITION not in seen and METADATA_PARTITION not in listings and listings:
+        missing = OfflinePartition(METADATA_TOPIC, METADATA_PARTITION, "its folder is missing")
+        found.append(_Found(-1, missing, None, ()))
+    return sorted(found, key=lambda one: one.label)
+
+
+async def _offline(
+    disk: RingDisk, data: Path, cores: list[CoreId], *, all_are_sound: bool
+) -> list[OfflineReport]:
+    """What the journals that are not sound know of is not known: then no folder is called unknown."""
+    reports = []
+    for one in await _find(disk, data, cores):
+        if one.core < 0 and not all_are_sound:
+            continue
+        state, path = one.offline.checkpoint, one.listing.path if one.listing else data / "topics" / one.label
+        salvaged = await list_salvage(disk, data, one.offline.key, path)
+        files = tuple((str(salvage.path), salvage.first_offset, salvage.end_offset) for salvage in salvaged)
         ends = (state.log_start_offset, state.log_end_offset) if state else (-1, -1)
-        found.append(OfflineReport(label, core, reason, *ends, tuple(salvaged)))
-    return sorted(found, key=lambda one: one.partition)
+        reports.append(OfflineReport(one.label, one.core, one.offline.reason, *ends, files))
+    return reports
 
 
 def _describe(offline: list[OfflineReport], journals: list[DamagedJournal]) -> Iterable[str]:
@@ -152,27 +225,106 @@ def _describe(offline: list[OfflineReport], journals: list[DamagedJournal]) -> I
         yield f"{one.partition} is offline{where}: {one.reason}"
         for path, first, end in one.salvaged:
             yield f"  salvaged from the journal: records [{first}, {end}) in {path}"
-        yield f"  to bring back what can be read: --partition {one.partition} --accept-loss"
+        if one.partition == partition_folder_name(METADATA_TOPIC, 0):
+            yield "  to rebuild the cluster's metadata from what is left and the topics' folders: --rebuild-metadata"
+        else:
+            yield f"  to see what can be brought back: --partition {one.partition}"
+    if len(offline) > 1:
+        yield "to see what can be brought back of all of them: --all"
+
+
+# -- the metadata ------------------------------------------------------------------------------------------------------
+
+
+async def _rebuild(
+    disk: RingDisk, data: Path, directory: DataDirectory, cores: list[CoreId], request: RepairRequest
+) -> str:
+    count, now_ms = directory.cores or max(len(cores), 1), time.time_ns() // 1_000_000
+    if not request.apply:
+        remains = await find_remains(disk, data, cores)
+        rebuilt = rebuild_image(remains, directory.cluster_id, count, now_ms)
+        return _show_rebuilt(rebuilt, remains, request, None)
+    recovered = await recover_all(disk, data, lambda: uuid4().bytes)
+    if METADATA_CORE not in recovered:
+        recovered[METADATA_CORE] = await recover_core(disk, data, METADATA_CORE, new_journal_id=uuid4().bytes)
+    try:
+        remains = await find_remains(disk, data, sorted(recovered))
+        rebuilt = rebuild_image(remains, directory.cluster_id, count, now_ms)
+        await _mark_handover(disk, data)  # the next start gives each partition to its core
+        aside = await rebuild_metadata(recovered[METADATA_CORE], data, rebuilt, remains)
+    except StorageFailedError as error:
+        raise StartError(f"{error}; the metadata were not rebuilt") from error
+    finally:
+        for one in recovered.values():
+            await one.close()
+    return _show_rebuilt(rebuilt, remains, request, aside)
+
+
+async def _mark_handover(disk: RingDisk, data: Path) -> None:
+    await disk.close(await disk.open(data / "journals" / HANDOVER_FILE, os.O_RDWR | os.O_CREAT))
+    await disk.fsync_directory(data / "journals")
+
+
+def _show_rebuilt(rebuilt: Rebuilt, remains: Remains, request: RepairRequest, aside: Path | None) -> str:
+    image = rebuilt.image
+    topics: list[dict[str, Any]] = [
+        {
+            "topic": topic.name, "topic_id": str(topic.topic_id), "partitions": topic.partitions_count,
+            "from_folders": topic.topic_id in rebuilt.from_folders, "grown": topic.topic_id in rebuilt.grown,
+            "settings": dict(topic.configs),
+        }
+        for topic in sorted(image.topics.values(), key=lambda topic: topic.name)
+    ]  # fmt: skip
+    returning = [str(one.path) for one in rebuilt.returning]
+    if request.as_json:
+        found = {
+            "applied": request.apply, "topics": topics, "returning": returning, "left_out": rebuilt.left_out,
+            "unreadable_records": remains.unreadable_count, "put_aside": str(aside) if aside else None,
+        }  # fmt: skip
+        return json.dumps(found)
+    does, lines = ("has", []) if request.apply else ("will have", [])
+    lines.append(f"the cluster's metadata {does} {len(topics)} topics, from {len(remains.records)} readable records:")
+    for one in topics:
+        notes = ["made from its folders: settings are the defaults, but for those below"] * bool(one["from_folders"])
+        notes += ["more partitions than the records know of"] * bool(one["grown"])
+        lines.append(f"  {one['topic']}: {one['partitions']} partitions" + "".join(f"; {note}" for note in notes))
+        lines += [f"    {name}={value}" for name, value in one["settings"].items()]
+    if remains.unreadable_count:
+        lines.append(f"  {remains.unreadable_count} records cannot be read and are left out")
+    lines += [f"  comes back from lost+found: {path}" for path in returning]
+    lines += [f"  left out, its name is another topic's: {one}" for one in rebuilt.left_out]
+    if request.apply:
+        lines += [f"the old metadata log was put aside in {aside}"] * (aside is not None)
+    else:
+        lines.append("nothing was changed; to do it: tpc-broker repair --rebuild-metadata --apply")
+    return "\n".join(lines)
 
 
 # -- repairs -----------------------------------------------------------------------------------------------------------
 
 
 async def _accept_journal(
-    disk: RingDisk, data: Path, core: CoreId, cores: list[CoreId], *, as_json: bool
+    disk: RingDisk, data: Path, core: CoreId, cores: list[CoreId], request: RepairRequest
 ) -> str:
     if core not in cores:
-        raise StartError(f"{data} has no journal of core {core}; there are {', '.join(map(str, cores)) or 'none'}")
+        there = ", ".join(map(str, cores)) or "none"
+        raise StartError(f"{data} has no journal or checkpoint of core {core}; there are {there}")
     problem = await _journal_problem(disk, data, core)
     if problem is None:
         raise StartError(f"the journal of core {core} is sound; nothing was changed")
+    if not request.apply:
+        return (
+            f"the journal of core {core} will be replayed as far as it is there, and a new one begun: {problem}\n"
+            "partitions whose segments may hold more are offline then, and come back by --partition\n"
+            f"nothing was changed; to do it: --core {core} --accept-journal-damage"
+        )
     recovered = await recover_core(disk, data, core, new_journal_id=uuid4().bytes, accept_damage=True)
     try:
         offline = sorted(partition_folder_name(one.topic, one.key.partition) for one in recovered.offline.values())
         report = recovered.report
     finally:
         await recovered.close()
-    if as_json:
+    if request.as_json:
         found = {"core": core, "accepted": problem, "replayed_bytes": report.replayed_bytes, "offline": offline}
         return json.dumps(found)
     lines = [
@@ -182,36 +334,121 @@ async def _accept_journal(
     return "\n".join(lines + [f"{label} is offline now; see: tpc-broker repair" for label in offline])
 
 
-async def _bring_back(disk: RingDisk, data: Path, partition: str, *, as_json: bool) -> str:
+async def _bring_back(disk: RingDisk, data: Path, cores: list[CoreId], request: RepairRequest) -> str:
+    for core in cores:
+        problem = await _journal_problem(disk, data, core)
+        if problem is not None:
+            hint = f"nothing was changed; see: --core {core}"
+            raise StartError(f"the journal of core {core} comes first: {problem}; {hint}")
+    found = await _asked_for(disk, data, cores, request.partition)
+    plans = [await survey(disk, data, one.offline, one.listing, one.journalled) for one in found]
+    if not request.apply:
+        return _show_plans(plans, request)
+    left = [plan for plan in plans if plan.lost and not request.accept_loss]
+    if left and not request.every_partition:
+        (plan,) = left
+        raise StartError(f"{plan.label}: {_ranges(plan.lost)} would be lost; nothing was changed; see: --accept-loss")
+    labels_left = {plan.label for plan in left}
+    reports = await _repair_all(disk, data, [one for one in found if one.label not in labels_left])
+    return _show_reports(reports, left, request)
+
+
+async def _asked_for(disk: RingDisk, data: Path, cores: list[CoreId], partition: str | None) -> list[_Found]:
+    """All that are offline, but for the metadata log, or the one that is named."""
+    found = await _find(disk, data, cores)
+    if partition is None:
+        return [one for one in found if one.offline.key != METADATA_PARTITION]
+    named = [one for one in found if one.label == partition]
+    if not named:
+        listings = await list_partitions(disk, data / "topics")
+        if partition in {listing.path.name for listing in listings.values()}:
+            raise StartError(f"{partition} is not offline; nothing was changed")
+        raise StartError(f"there is no partition {partition}; names are as TOPIC-NUMBER")
+    if named[0].offline.key == METADATA_PARTITION:
+        raise StartError(f"{partition} is the cluster's metadata; see --rebuild-metadata; nothing was changed")
+    return named[:1]
+
+
+async def _repair_all(disk: RingDisk, data: Path, found: list[_Found]) -> list[RepairReport]:
+    if not found:
+        return []
+    reports = []
     recovered = await recover_all(disk, data, lambda: uuid4().bytes)
     try:
-        core, offline = _find_offline(recovered, partition)
-        listings = await list_partitions(disk, data / "topics")
-        report = await repair_partition(recovered[core], offline, data, listings.get(offline.key))
-        if offline.checkpoint is None:  # no core's so far: the next start finds out whose it is
-            await disk.close(await disk.open(data / "journals" / HANDOVER_FILE, os.O_RDWR | os.O_CREAT))
-            await disk.fsync_directory(data / "journals")
+        states = [state for _core, state in (await checkpoints_of(disk, data, sorted(recovered))).values()]
+        listings = await list_partitions(disk, data / "topics", states)
+        for one in found:
+            core, offline = _offline_of(recovered, one)
+            reports.append(await repair_partition(recovered[core], offline, data, listings.get(offline.key)))
+            if offline.checkpoint is None:  # no core's so far: the next start finds out whose it is
+                await _mark_handover(disk, data)
     finally:
-        for one in recovered.values():
-            await one.close()
-    return json.dumps(asdict(report)) if as_json else "\n".join(_describe_repair(report))
+        for core_recovered in recovered.values():
+            await core_recovered.close()
+    return reports
 
 
-def _find_offline(recovered: dict[CoreId, RecoveredCore], partition: str) -> tuple[CoreId, OfflinePartition]:
+def _show_plans(plans: list[RepairPlan], request: RepairRequest) -> str:
+    if request.as_json:
+        shown = [_plan_json(plan) for plan in plans]
+        return json.dumps({"partitions": shown} if request.every_partition else shown[0])
+    lines = [line for plan in plans for line in _describe_plan(plan)]
+    if not request.every_partition:
+        does = "accept-loss" if plans[0].lost else "apply"
+        return "\n".join([*lines, f"nothing was changed; to do it: --partition {plans[0].label} --{does}"])
+    if not plans:
+        return "nothing is offline that could be brought back"
+    does = "--apply"
+    if any(plan.lost for plan in plans):
+        does += " for those of which nothing is lost, --all --accept-loss for every one"
+    return "\n".join([*lines, f"nothing was changed; to do it: --all {does}"])
+
+
+def _show_reports(reports: list[RepairReport], left: list[RepairPlan], request: RepairRequest) -> str:
+    if request.as_json:
+        shown = [asdict(report) for report in reports]
+        stay = [_plan_json(plan) for plan in left]
+        return json.dumps({"partitions": shown, "left": stay} if request.every_partition else shown[0])
+    lines = [line for report in reports for line in _describe_repair(report)]
+    lines += [f"{plan.label} stays offline: {_ranges(plan.lost)} would be lost; see: --accept-loss" for plan in left]
+    return "\n".join(lines) or "nothing is offline that could be brought back"
+
+
+def _offline_of(recovered: dict[CoreId, RecoveredCore], found: _Found) -> tuple[CoreId, OfflinePartition]:
+    """The partition as recovery has set it aside; one that no core knows of goes to the first."""
     for core, one in recovered.items():
-        for offline in one.offline.values():
-            if partition_folder_name(offline.topic, offline.key.partition) == partition:
-                return core, offline
-    if partition in {storage.folder.path.name for one in recovered.values() for storage in one.storages.values()}:
-        raise StartError(f"{partition} is not offline; nothing was changed")
-    raise StartError(f"there is no partition {partition}; names are as TOPIC-NUMBER")
+        if found.offline.key in one.offline:
+            return core, one.offline[found.offline.key]
+    return min(recovered), found.offline
+
+
+def _plan_json(plan: RepairPlan) -> dict[str, Any]:
+    return {
+        "label": plan.label, "log_start_offset": plan.log_start_offset, "log_end_offset": plan.log_end_offset,
+        "salvaged_count": plan.salvaged_count, "lost": plan.lost, "replaced": plan.replaced, "applied": False,
+    }  # fmt: skip
+
+
+def _ranges(ranges: Iterable[tuple[int, int]]) -> str:
+    return ", ".join(f"offsets [{first}, {end})" for first, end in ranges)
+
+
+def _describe_plan(plan: RepairPlan) -> Iterable[str]:
+    yield f"{plan.label} will be back with records [{plan.log_start_offset}, {plan.log_end_offset})"
+    if plan.salvaged_count:
+        yield f"  {plan.salvaged_count} of these offsets come from the journal"
+    for segment in plan.segments:
+        does = "stays as it is" if segment.parts is None else f"is written from {len(segment.parts)} sound stretches"
+        yield f"  segment {segment.base_offset}: {does}"
+    if plan.replaced:
+        yield f"  kept in lost+found as they are now: {', '.join(plan.replaced)}"
+    yield f"  lost: {_ranges(plan.lost)}" if plan.lost else "  nothing is lost"
 
 
 def _describe_repair(report: RepairReport) -> Iterable[str]:
     yield f"{report.label} is back with records [{report.log_start_offset}, {report.log_end_offset})"
     if report.salvaged_count:
         yield f"  {report.salvaged_count} of these offsets came from the journal's salvage"
-    for first, end in report.lost:
-        yield f"  lost: offsets [{first}, {end})"
-    if not report.lost:
-        yield "  nothing is lost"
+    if report.kept is not None:
+        yield f"  the files that were replaced are in {report.kept}"
+    yield f"  lost: {_ranges(report.lost)}" if report.lost else "  nothing is lost"

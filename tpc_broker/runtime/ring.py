@@ -19,6 +19,8 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import threading
+from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -28,11 +30,12 @@ import outcome
 import trio
 
 from tpc_broker._ring import ffi, lib
+from tpc_broker.native_bytes import pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from tpc_broker.broker.ports import Buffer
+    from tpc_broker.storage.ports import Buffer
 
 RING_ABI: Final = 1
 ENTRIES_DEFAULT: Final = 1024
@@ -236,6 +239,8 @@ class Ring:
         """`tpc_ring *`, for the Python faces of the other C parts; valid until the ring is closed."""
         self.features = frozenset(feature for feature in Feature if lib.tpc_ring_features(self.pointer) >> feature & 1)
         self.closed = False
+        self._thread = threading.get_ident()
+        self._left_behind: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._events = ffi.new("tpc_event[]", events_max)
         self._events_max = events_max
         self._events_view = memoryview(ffi.buffer(self._events))
@@ -254,6 +259,8 @@ class Ring:
 
         `timeout_ns` < 0 waits without end.
         """
+        if self._left_behind:
+            self._do_left_behind()
         count: int = lib.tpc_ring_wait(self.pointer, timeout_ns, work_max, self._events, self._events_max)
         if count < 0 and count not in {-errno.ETIME, -errno.EINTR}:
             raise OSError(-count, f"io_uring_enter: {os.strerror(-count)}")
@@ -278,6 +285,10 @@ class Ring:
         """
         lib.tpc_ring_serve(self.pointer, after_ns)
 
+    def beat_on(self, fd: int, interval_ns: int) -> None:
+        """From now on, add 1 to this eventfd at waits and serves, at most once per interval, for who watches."""
+        lib.tpc_ring_beat_on(self.pointer, fd, interval_ns)
+
     def on_event(self, kind: int, callback: Callable[[int, int, int, int], None] | None) -> None:
         """Have events of a kind (`lib.TPC_EVENT_…`) call `callback(token, a, b, pointer)`; `None`: they are dropped.
 
@@ -286,6 +297,20 @@ class Ring:
         if kind == lib.TPC_EVENT_OPERATION:
             raise ValueError("operations are the ring's own events")
         self._callbacks[kind] = callback
+
+    def in_own_thread(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function of C now, or before the next turn when this is not the ring's thread, where C may be at work
+        meanwhile. For finalizers: the collector runs in whatever thread makes objects.
+        """
+        if threading.get_ident() == self._thread:
+            function(*arguments)
+        else:
+            self._left_behind.append((function, arguments))
+
+    def _do_left_behind(self) -> None:
+        while self._left_behind:
+            function, arguments = self._left_behind.popleft()
+            function(*arguments)
 
     def wake(self) -> None:
         """End the current or the next wait. Any thread and a signal handler may call this, until :meth:`close` is
@@ -308,6 +333,7 @@ class Ring:
         """
         if self.closed:
             return
+        self._do_left_behind()
         self.closed = True
         error = lib.tpc_ring_close(self.pointer, int(timeout_s * 1e9))
         if error < 0:
@@ -359,17 +385,18 @@ class Ring:
         submit: Callable[..., int],
         *arguments: Any,
         callback: Callable[[int, int, int], None],
-        pinned: object = None,
+        held: object = None,
     ) -> int:
         """Submit one operation of C (`lib.tpc_operation_…`, called with ring, token and `arguments`).
 
-        The buffers in `pinned` are held until the last completion. Returns the operation's id for :meth:`cancel`.
+        What has to stay while C uses its memory is `held` until the last completion. Returns the operation's id for
+        :meth:`cancel`.
         """
         self._token = token = self._token + 1
         operation: int = submit(self.pointer, token, *arguments)
         if operation < 0:
             raise OSError(-operation, os.strerror(-operation))
-        self._pending[token] = (callback, pinned)
+        self._pending[token] = (callback, held)
         return operation
 
     def cancel(self, operation: int) -> None:
@@ -378,20 +405,20 @@ class Ring:
         """
         lib.tpc_operation_cancel(self.pointer, operation)
 
-    async def perform(self, submit: Callable[..., int], *arguments: Any, pinned: object = None) -> tuple[int, int]:
+    async def perform(self, submit: Callable[..., int], *arguments: Any, held: object = None) -> tuple[int, int]:
         """Submit one operation and await it: its result (>= 0 or -errno) and flags. A checkpoint, cancellable."""
         await trio.lowlevel.checkpoint_if_cancelled()
         waiter = _Waiter(self, 0)
-        waiter.operation = self.start(submit, *arguments, callback=waiter.complete, pinned=pinned)
+        waiter.operation = self.start(submit, *arguments, callback=waiter.complete, held=held)
         result: int = await trio.lowlevel.wait_task_rescheduled(waiter.abort)
         if waiter.cancelled is not None and result in {-errno.ECANCELED, -errno.EINTR}:
             waiter.cancelled()
         return result, waiter.flags
 
     async def _checked(
-        self, submit: Callable[..., int], *arguments: Any, pinned: object = None, path: str | None = None
+        self, submit: Callable[..., int], *arguments: Any, held: object = None, path: str | None = None
     ) -> int:
-        result, _ = await self.perform(submit, *arguments, pinned=pinned)
+        result, _ = await self.perform(submit, *arguments, held=held)
         if result < 0:
             raise OSError(-result, os.strerror(-result), path)
         return result
@@ -404,48 +431,48 @@ class Ring:
 
     async def read(self, fd: int, into: Buffer, position: int = CURRENT_POSITION) -> int:
         """Read at most `len(into)` bytes; the number read, 0 at the end of the file."""
-        buffer = ffi.from_buffer(into, require_writable=True)
-        return await self._checked(lib.tpc_operation_read, fd, buffer, len(buffer), _position(position), pinned=buffer)
+        pointer, size, held = pinned(into, writable=True)
+        return await self._checked(lib.tpc_operation_read, fd, pointer, size, _position(position), held=held)
 
     async def write(self, fd: int, data: Buffer, position: int = CURRENT_POSITION, *, durable: bool = False) -> int:
         """Write; the number of bytes written, which may be fewer. `durable`: they are on the disk then (RWF_DSYNC)."""
-        buffer = ffi.from_buffer(data)
+        pointer, size, held = pinned(data)
         flags = os.RWF_DSYNC if durable else 0
         return await self._checked(
-            lib.tpc_operation_write, fd, buffer, len(buffer), _position(position), flags, pinned=buffer
+            lib.tpc_operation_write, fd, pointer, size, _position(position), flags, held=held
         )
 
     async def write_in_parts(self, fd: int, data: Buffer, position: int, part_bytes: int) -> int:
         """Write part by part, so that other writes to the disk get through between them; the bytes written."""
-        buffer = ffi.from_buffer(data)
+        pointer, size, held = pinned(data)
         return await self._checked(
-            lib.tpc_operation_write_in_parts, fd, buffer, len(buffer), position, part_bytes, pinned=buffer
+            lib.tpc_operation_write_in_parts, fd, pointer, size, position, part_bytes, held=held
         )
 
     async def readv(self, fd: int, into: Sequence[Buffer], position: int = CURRENT_POSITION) -> int:
         """Read into several buffers, at most 1024, in order."""
-        parts, lengths, pinned = _vector(into, writable=True)
+        parts, lengths, held = _vector(into, writable=True)
         return await self._checked(
-            lib.tpc_operation_readv, fd, parts, lengths, len(into), _position(position), pinned=pinned
+            lib.tpc_operation_readv, fd, parts, lengths, len(into), _position(position), held=held
         )
 
     async def writev(
         self, fd: int, data: Sequence[Buffer], position: int = CURRENT_POSITION, *, durable: bool = False
     ) -> int:
         """Write several buffers, at most 1024, in order; the number of bytes written, which may be fewer."""
-        parts, lengths, pinned = _vector(data, writable=False)
+        parts, lengths, held = _vector(data, writable=False)
         flags = os.RWF_DSYNC if durable else 0
         return await self._checked(
-            lib.tpc_operation_writev, fd, parts, lengths, len(data), _position(position), flags, pinned=pinned
+            lib.tpc_operation_writev, fd, parts, lengths, len(data), _position(position), flags, held=held
         )
 
     async def write_fdatasync(self, fd: int, data: Buffer, position: int) -> int:
         """Write and fdatasync as two linked entries. A short write is returned, and is not durable."""
-        buffer = ffi.from_buffer(data)
+        pointer, size, held = pinned(data)
         written, synced = await self.perform(
-            lib.tpc_operation_write_fdatasync, fd, buffer, len(buffer), _position(position), pinned=buffer
+            lib.tpc_operation_write_fdatasync, fd, pointer, size, _position(position), held=held
         )
-        error = written if written < 0 else synced if written == len(buffer) else 0
+        error = written if written < 0 else synced if written == size else 0
         if error < 0:
             raise OSError(-error, os.strerror(-error))
         return written
@@ -489,32 +516,32 @@ class Ring:
 
     async def receive(self, fd: int, into: Buffer, flags: int = 0) -> int:
         """Take what the socket has into a buffer; 0 at the end of the stream."""
-        buffer = ffi.from_buffer(into, require_writable=True)
-        return await self._checked(lib.tpc_operation_receive, fd, buffer, len(buffer), flags, pinned=buffer)
+        pointer, size, held = pinned(into, writable=True)
+        return await self._checked(lib.tpc_operation_receive, fd, pointer, size, flags, held=held)
 
     async def send(self, fd: int, data: Buffer, flags: int = 0) -> int:
         """Give bytes to the socket; the number of bytes the socket took. Copied when small, without a copy in the
         kernel when large.
         """
-        buffer = ffi.from_buffer(data)
+        pointer, size, held = pinned(data)
         submit = lib.tpc_operation_send
-        if len(buffer) < PINNED_BYTES_MIN:
+        if size < PINNED_BYTES_MIN:
             submit = lib.tpc_operation_send_copied
-        elif len(buffer) >= ZERO_COPY_BYTES_MIN and Feature.SEND_ZC in self.features:
+        elif size >= ZERO_COPY_BYTES_MIN and Feature.SEND_ZC in self.features:
             result, _ = await self.perform(
-                lib.tpc_operation_send_zero_copy, fd, buffer, len(buffer), flags, pinned=buffer
+                lib.tpc_operation_send_zero_copy, fd, pointer, size, flags, held=held
             )
             if result >= 0:
                 return result
             if result != -errno.EOPNOTSUPP:  # Unix sockets have no zero-copy
                 raise OSError(-result, os.strerror(-result))
-        return await self._checked(submit, fd, buffer, len(buffer), flags, pinned=buffer)
+        return await self._checked(submit, fd, pointer, size, flags, held=held)
 
     async def sendmsg(self, fd: int, data: Sequence[Buffer], flags: int = 0, *, rights_fd: int = -1) -> int:
         """Send several buffers, at most 1024, in order, and along with them a descriptor (Unix sockets)."""
-        parts, lengths, pinned = _vector(data, writable=False)
+        parts, lengths, held = _vector(data, writable=False)
         return await self._checked(
-            lib.tpc_operation_sendmsg, fd, parts, lengths, len(data), flags, rights_fd, pinned=pinned
+            lib.tpc_operation_sendmsg, fd, parts, lengths, len(data), flags, rights_fd, held=held
         )
 
     async def shutdown(self, fd: int, how: int) -> None:
@@ -560,7 +587,7 @@ def _position(position: int) -> int:
 
 
 def _vector(buffers: Sequence[Buffer], *, writable: bool) -> tuple[Any, Any, object]:
-    views = [ffi.from_buffer(buffer, require_writable=writable) for buffer in buffers]
-    parts = ffi.new("void *[]", views)
-    lengths = ffi.new("size_t[]", [len(view) for view in views])
-    return parts, lengths, views
+    all_pinned = [pinned(buffer, writable=writable) for buffer in buffers]
+    parts = ffi.new("void *[]", [pointer for pointer, _size, _held in all_pinned])
+    lengths = ffi.new("size_t[]", [size for _pointer, size, _held in all_pinned])
+    return parts, lengths, all_pinned

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import trio
 
@@ -20,7 +20,7 @@ from tpc_broker import limits
 from tpc_broker.runtime.options import StartError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from tpc_broker.runtime.counters import CoreCounters, CoreStatus
@@ -38,6 +38,8 @@ class BrokerStatus(TypedDict):
     pid: int
     """Of the supervisor."""
     cores: list[CoreStatus]
+    listeners: list[dict[str, Any]]
+    """See `ListeningSockets.report`."""
 
 
 # -- the supervisor's side ---------------------------------------------------------------------------------------------
@@ -71,7 +73,9 @@ def bind_status(data: Path) -> socket.socket | None:
     return listener
 
 
-async def serve_status(data: Path, look: Callable[[], Awaitable[list[CoreStatus]]]) -> None:
+async def serve_status(
+    data: Path, look: Callable[[], Awaitable[list[CoreStatus]]], listeners: Callable[[], list[dict[str, Any]]] = list
+) -> None:
     """Answer one after the other, until cancelled."""
     listener = bind_status(data)
     if listener is None:
@@ -85,7 +89,7 @@ async def serve_status(data: Path, look: Callable[[], Awaitable[list[CoreStatus]
                     await trio.sleep(_RETRY_S)
                     continue
                 with peer, trio.move_on_after(_PATIENCE_S):
-                    status = BrokerStatus(pid=os.getpid(), cores=await look())
+                    status = BrokerStatus(pid=os.getpid(), cores=await look(), listeners=listeners())
                     await _send_all(peer, json.dumps(status).encode())
     finally:
         (data / SOCKET_NAME).unlink(missing_ok=True)
@@ -123,6 +127,34 @@ def status_report(status: BrokerStatus, *, as_json: bool) -> str:
     return "\n".join(line for core in status["cores"] for line in _core_lines(core))
 
 
+def steering_report(status: BrokerStatus, *, as_json: bool) -> str:
+    partitions = [core["counters"]["plane"]["partitions"] if "counters" in core else None for core in status["cores"]]
+    if as_json:
+        return json.dumps({"listeners": status["listeners"], "partitions": partitions})
+    lines = [f"partitions by core: {_by_core(partitions)}"]
+    for listener in status["listeners"]:
+        addresses = list(dict.fromkeys(listener["addresses"]))
+        lines.append(f"{listener['name']}: {listener['mode']} on {', '.join(addresses)}")
+        steered = listener["steering"]
+        if steered is None:
+            continue
+        down = [str(core) for core, alive in enumerate(steered["alive"]) if not alive]
+        lines += [
+            f"  placed by {steered['placement']}, loaded by {steered['loader']}"
+            + (f"; down: core {', '.join(down)}" if down else ""),
+            f"  connections placed, by core: {_by_core(steered['selected'])}",
+            f"  fallbacks: {steered['fallback_down']:,} to the next core, {steered['fallback_kernel']:,} to the kernel",
+        ]
+        if steered["runs_measured"]:
+            mean_ns = steered["runs_measured_ns"] / steered["runs_measured"]
+            lines.append(f"  {mean_ns:,.0f} ns a decision, of {steered['runs_measured']:,} that were measured")
+    return "\n".join(lines)
+
+
+def _by_core(numbers: Sequence[int | None]) -> str:
+    return " ".join("?" if number is None else f"{number:,}" for number in numbers)
+
+
 def _core_lines(core: CoreStatus) -> list[str]:
     head = f"core {core['core']}: "
     if core["pid"] is None:
@@ -141,15 +173,17 @@ def _sections(counters: CoreCounters) -> list[tuple[str, str]]:
 
 def _of_requests(counters: CoreCounters) -> list[tuple[str, str]]:
     connections, plane, fetches = counters["connections"], counters["plane"], counters["fetches"]
-    left = {reason: count for reason, count in counters["fetches_left"].items() if count}
+    broker = counters["broker"]
+    left = {reason: count for reason, count in counters["fetch_fallbacks"].items() if count}
     reasons = f" ({', '.join(f'{reason} {count:,}' for reason, count in sorted(left.items()))})" if left else ""
     clients = (
         f"{_counted(connections['connections'], 'connection')}, {connections['refused']:,} refused; "
         f"{_bytes(connections['received_bytes'])} in, {_bytes(connections['sent_bytes'])} out; "
-        f"{connections['requests_unanswered']:,} requests unanswered now"
+        f"{connections['requests_unanswered']:,} requests unanswered now; "
+        f"{broker['asked_of_wrong_core']:,} asked of the wrong core, {broker['requests_forwarded']:,} forwarded"
     )
     produce = (
-        f"{plane['produces_taken']:,} answered in C, {plane['produces_left']:,} left to Python; "
+        f"{plane['produces_taken']:,} answered in C, {plane['produce_fallbacks']:,} left to Python; "
         f"{plane['partition_errors']:,} refused, {plane['duplicates']:,} duplicates, "
         f"{plane['produces_timed_out']:,} timed out; {plane['produces_pending']:,} waiting now"
     )
@@ -161,7 +195,21 @@ def _of_requests(counters: CoreCounters) -> list[tuple[str, str]]:
         f"{fetches['sessions']:,} of {_counted(fetches['session_partitions'], 'partition')}, "
         f"{fetches['sessions_evicted']:,} evicted"
     )
-    return [("clients", clients), ("produce", produce), ("fetch", fetch), ("sessions", sessions)]
+    sections = [("clients", clients), *_of_links(counters)]
+    return [*sections, ("produce", produce), ("fetch", fetch), ("sessions", sessions)]
+
+
+def _of_links(counters: CoreCounters) -> list[tuple[str, str]]:
+    links, forwards = counters["links"], counters["forwards"]
+    if not links["links_up"]:
+        return []
+    text = (
+        f"{forwards['produces']:,} Produce and {forwards['fetches']:,} Fetch sent to other cores in "
+        f"{forwards['parts']:,} parts, {forwards['under_way']:,} under way now, {forwards['not_available']:,} "
+        f"partitions without an answer; {links['served']:,} answered for other cores, "
+        f"{_bytes(links['held_bytes'])} of them unanswered now"
+    )
+    return [("links", text)]
 
 
 def _of_storage(counters: CoreCounters) -> list[tuple[str, str]]:

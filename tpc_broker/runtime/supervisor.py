@@ -6,11 +6,12 @@ Duties, in order:
 2. recover all journals when the number of cores is not yesterday's, in a process of its own;
 3. start one process a core with exec, hand it its listener, its mailbox and a control channel;
 4. say "ready" once, when all cores are;
-5. restart a core that dies, with back-off and never before the old one is reaped; kill one whose heartbeat stopped;
+5. restart a core that dies, with back-off and never before the old one is reaped; kill one that hangs (`core_watch`);
 6. while a core is down for over a second, accept and close on its port, so that clients ask for metadata instead of
    hanging in the backlog; tell the other cores which cores are up;
-7. tell who asks what the cores count (`status.py`);
-8. on SIGTERM or SIGINT pass "drain" to the cores and wait until the deadline; a second signal hurries.
+7. tell who asks what the cores count (`status.py`, `admin.py`);
+8. on SIGTERM or SIGINT pass "drain" to the cores and wait until the deadline; a second signal hurries. A core that is
+   not up yet is killed.
 
 Cores ignore SIGINT and SIGTERM (a terminal sends them to the whole group), from their first instruction on: they are
 started with both blocked. They die with the supervisor: parent-death signal, and end of file on the control channel.
@@ -18,7 +19,7 @@ started with both blocked. They die with the supervisor: parent-death signal, an
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import logging
 import os
 import signal
@@ -27,57 +28,33 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
 from tpc_broker import limits
+from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId
 from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
+from tpc_broker.runtime.core_watch import CoreWatch, Judgement, activity_of
 from tpc_broker.runtime.data_directory import DataDirectory
+from tpc_broker.runtime.listening import ListeningSockets, drop_capabilities
 from tpc_broker.runtime.mailbox import make_mailbox_listeners
 from tpc_broker.runtime.notify import notify_service_manager
 from tpc_broker.runtime.options import CoreOptions, ServeOptions, StartError
 from tpc_broker.runtime.status import serve_status
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+    from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.runtime.counters import CoreCounters, CoreStatus
 
 log = logging.getLogger(__name__)
 
 EXIT_OK, EXIT_FAILED, EXIT_CANNOT_RUN = 0, 1, 2
 CORE_COMMAND = (sys.executable, "-m", "tpc_broker.runtime.core_start")
-
-
-def bind_listeners(host: str, first_port: int, cores: int) -> list[socket.socket]:
-    """One listening socket a core, on consecutive ports. A failure names the port."""
-    listeners: list[socket.socket] = []
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for core in range(cores):
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        port = first_port + core
-        try:
-            listener.bind((host, port))
-            listener.listen(4096)
-        except (OSError, OverflowError) as error:
-            listener.close()
-            for bound in listeners:
-                bound.close()
-            raise StartError(_bind_message(error, host, port, first_port, cores)) from error
-        listeners.append(listener)
-    return listeners
-
-
-def _bind_message(error: Exception, host: str, port: int, first_port: int, cores: int) -> str:
-    range_text = f"core {port - first_port} of {cores} answers on port {port}"
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use ({range_text}); free it or choose another --listen"
-    if isinstance(error, OverflowError):
-        return f"port {port} is over 65535 ({range_text}); choose a lower --listen port or fewer --cores"
-    return f"cannot listen on {host}:{port}: {error} ({range_text})"
 
 
 @dataclass(slots=True)
@@ -87,7 +64,9 @@ class CoreProcess:
     process: subprocess.Popen[bytes]
     control: ControlChannel
     ready: trio.Event
-    last_heartbeat_s: float
+    watch: CoreWatch
+    beats_fd: int
+    """The counter that the core adds to while its loop turns."""
     ready_at_s: float = 0.0
     cannot_run: str | None = None
     counters: CoreCounters | None = None
@@ -111,7 +90,7 @@ class Supervisor:
     def __init__(self, options: ServeOptions, say: Callable[[str], None]) -> None:
         self._options = options
         self._say = say
-        self._listeners: list[socket.socket] = []
+        self._listening: ListeningSockets
         self._mailbox_names: list[str] = []
         self._mailbox_listeners: list[socket.socket] = []
         self._cores: dict[CoreId, CoreProcess] = {}
@@ -119,16 +98,22 @@ class Supervisor:
         self._draining = False
         self._hurried = trio.Event()
         self._exit_code = EXIT_OK
+        self._given_up = ""
         self._all_ready = trio.Event()
         self._ever_ready: set[CoreId] = set()
         self._restarts: Counter[CoreId] = Counter()
+        self._looking = trio.Lock()
         self._stop: trio.CancelScope
 
     async def run(self) -> int:
         """Until drained. Returns the exit code; raises StartError where it cannot start."""
         options = self._options
         with DataDirectory.open(options.data) as data:
-            self._listeners = bind_listeners(options.host, options.port, options.cores)
+            self._listening = ListeningSockets(
+                options.listeners, loader=self._settings().ebpf_loader, cpus=options.cpus
+            )
+            admin = self._bind_admin()
+            drop_capabilities()
             self._mailbox_names, self._mailbox_listeners = make_mailbox_listeners(options.cores)
             await self._recover_if_cores_changed(data)
             data.write_cores(options.cores)
@@ -140,8 +125,24 @@ class Supervisor:
                 nursery.start_soon(self._announce_ready)
                 nursery.start_soon(self._watch_heartbeats)
                 nursery.start_soon(self._feed_service_watchdog)
-                nursery.start_soon(serve_status, options.data, self._look)
+                nursery.start_soon(serve_status, options.data, self._look, self._listening.report)
+                nursery.start_soon(admin)
+        if self._given_up:  # behind the last words of all cores: what there is to do is the last line
+            log.critical("%s", self._given_up)
         return self._exit_code
+
+    def _settings(self) -> Settings:
+        return load_settings(self._options.settings_text, self._options.overrides).settings
+
+    def _bind_admin(self) -> Callable[[], Awaitable[None]]:
+        """What serves the admin endpoint. A broker without one is spared HTTP and metrics."""
+        if self._options.admin is None:
+            return trio.lowlevel.checkpoint
+        from tpc_broker.runtime.admin import AdminServer, bind_admin  # noqa: PLC0415
+
+        listening = bind_admin(self._options.admin)
+        server = AdminServer(self._options.data, self._look, lambda: self._draining)
+        return partial(server.serve, listening)
 
     # -- start ----------------------------------------------------------------------------------------------------
 
@@ -156,17 +157,18 @@ class Supervisor:
         if code != 0:
             raise StartError(f"recovery of yesterday's journals failed (exit code {code}); the log says why")
 
-    def _core_options(self, core: CoreId, *, control_fd: int, recover_only: bool = False) -> CoreOptions:
+    def _core_options(
+        self, core: CoreId, *, control_fd: int, beats_fd: int = -1, recover_only: bool = False
+    ) -> CoreOptions:
         return CoreOptions(
             core=core,
             cores=self._options.cores,
             data=str(self._options.data),
-            listen_fd=self._listeners[core].fileno() if core < len(self._listeners) else -1,
+            listeners=self._options.listeners,
+            listen_fds=tuple(each.fileno() for each in self._listening.of_core(core)),
             mailbox_fd=self._mailbox_listeners[core].fileno() if core < len(self._mailbox_listeners) else -1,
             control_fd=control_fd,
             mailbox_names=tuple(self._mailbox_names),
-            advertised_host=self._options.advertised_host,
-            advertised_port=self._options.advertised_port,
             cpu=self._options.cpus[core] if self._options.cpus and core < self._options.cores else None,
             settings=self._options.settings_text,
             overrides=self._options.overrides,
@@ -174,16 +176,20 @@ class Supervisor:
             log_level=self._options.log_level,
             supervisor_pid=os.getpid(),
             recover_only=recover_only,
+            beats_fd=beats_fd,
+            loads_fd=self._listening.loads_fd,
         )
 
     def _spawn(self, core: CoreId) -> CoreProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        options = self._core_options(core, control_fd=theirs.fileno())
-        descriptors = (options.listen_fd, options.mailbox_fd, options.control_fd)
+        beats_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        options = self._core_options(core, control_fd=theirs.fileno(), beats_fd=beats_fd)
+        descriptors = [*options.listen_fds, options.mailbox_fd, options.control_fd, beats_fd]
+        descriptors += [options.loads_fd] if options.loads_fd >= 0 else []
         process = _start_core_process(options.to_arguments(), descriptors)
         theirs.close()
         control = ControlChannel(trio.socket.from_stdlib_socket(ours))
-        return CoreProcess(process, control, trio.Event(), trio.current_time())
+        return CoreProcess(process, control, trio.Event(), CoreWatch(_now_ms()), beats_fd)
 
     # -- the life of one core -------------------------------------------------------------------------------------
 
@@ -219,6 +225,7 @@ class Supervisor:
                 code = await _wait_for(life.process)
                 nursery.cancel_scope.cancel()
         finally:
+            self._listening.set_alive(core, alive=False)
             if life.process.poll() is None:
                 life.process.kill()
                 with trio.CancelScope(shield=True):
@@ -227,6 +234,7 @@ class Supervisor:
             if self._draining:  # nobody takes this socket over; who calls the core is to be refused, not to wait
                 self._mailbox_listeners[core].close()
             await self._set_up(core, up=False)
+            os.close(life.beats_fd)
             with trio.CancelScope(shield=True):
                 await life.control.close()
         ready_ms = (trio.current_time() - life.ready_at_s) * 1000 if life.ready.is_set() else 0.0
@@ -235,14 +243,13 @@ class Supervisor:
     async def _listen_to(self, core: CoreId, life: CoreProcess) -> None:
         async for message in life.control.receive():
             match message["kind"]:
-                case "heartbeat":
-                    life.last_heartbeat_s = trio.current_time()
                 case "opened":
-                    life.last_heartbeat_s = trio.current_time()
                     await self._set_up(core, up=True)
                 case "ready":
-                    life.last_heartbeat_s = life.ready_at_s = trio.current_time()
+                    life.ready_at_s = trio.current_time()
+                    life.watch = CoreWatch(_now_ms())
                     life.ready.set()
+                    self._listening.set_alive(core, alive=True)
                     self._ever_ready.add(core)
                     if len(self._ever_ready) == self._options.cores:
                         self._all_ready.set()
@@ -279,42 +286,53 @@ class Supervisor:
             nursery.cancel_scope.cancel()
 
     async def _accept_and_close(self, core: CoreId) -> None:
-        listener = self._listeners[core]
-        while True:
-            await trio.lowlevel.wait_readable(listener.fileno())
-            try:
-                listener.setblocking(False)  # noqa: FBT003  (the name of the method says it)
-                connection, _address = listener.accept()
-            except OSError:
-                await trio.sleep(0.05)
-                continue
-            connection.close()
+        """On the core's sockets of all listeners, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for each in self._listening.of_core(core):
+                nursery.start_soon(_accept_and_close, each)
 
     # -- ready, heartbeats, signals -------------------------------------------------------------------------------
 
     async def _announce_ready(self) -> None:
         await self._all_ready.wait()
         options = self._options
-        last_port = options.advertised_port + options.cores - 1
-        ports = str(options.advertised_port) if options.cores == 1 else f"{options.advertised_port}-{last_port}"
+        places = " and ".join(listener.summary() for listener in options.listeners)
         self._say(
-            f"tpc-broker is ready: {options.cores} core{'s' if options.cores > 1 else ''} on "
-            f"{options.advertised_host}:{ports}, data in {options.data}"
+            f"tpc-broker is ready: {options.cores} core{'s' if options.cores > 1 else ''} on {places}, "
+            f"data in {options.data}"
         )
         notify_service_manager("READY=1")
 
     async def _watch_heartbeats(self) -> None:
         while True:
             await trio.sleep(limits.CORE_HEARTBEAT_MS / 1000)
-            for core, life in list(self._cores.items()):
-                silent_ms = (trio.current_time() - life.last_heartbeat_s) * 1000
-                if life.ready.is_set() and silent_ms > limits.CORE_HEARTBEAT_MISSED_MS:
-                    log.error("core %d gave no sign of life for %d ms; killing it", core, silent_ms)
-                    life.process.kill()
+            for core, life in self._cores.items():
+                if life.ready.is_set():
+                    self._look_after(core, life)
+
+    def _look_after(self, core: CoreId, life: CoreProcess) -> None:
+        watch = life.watch
+        match _judge(life):
+            case Judgement.STARVED:
+                log.warning(
+                    "core %d is starved: no sign of life for %d ms, in which it got %d ms of CPU time; the machine has "
+                    "more work than CPUs, or waits for its disk or for memory; the core is left alone",
+                    core, watch.silent_ms, watch.cpu_ms,
+                )  # fmt: skip
+            case Judgement.RECOVERED:
+                log.warning("core %d is starved no longer: it was silent for %d ms", core, watch.silent_ms)
+            case Judgement.HANGS:
+                log.error(
+                    "core %d gave no sign of life for %d ms and hangs (it used %d ms of CPU time); killing it",
+                    core, watch.silent_ms, watch.cpu_ms,
+                )  # fmt: skip
+                life.process.kill()
+            case Judgement.FINE:
+                pass
 
     async def _look(self) -> list[CoreStatus]:
-        """All cores with what they count now; called by one task, one after the other."""
-        async with trio.open_nursery() as nursery:
+        """All cores with what they count now; whoever asks meanwhile waits."""
+        async with self._looking, trio.open_nursery() as nursery:
             for life in self._cores.values():
                 nursery.start_soon(_ask_for_counters, life)
         return [self._status_of(CoreId(core)) for core in range(self._options.cores)]
@@ -341,7 +359,7 @@ class Supervisor:
     async def _watch_signals(
         self, nursery: trio.Nursery, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        with trio.open_signal_receiver(*TERMINAL_SIGNALS) as signals:
+        with trio.open_signal_receiver(*TERMINAL_SIGNALS) as signals, _blocked_at_the_end():
             task_status.started()
             async for number in signals:
                 if self._draining:
@@ -354,9 +372,14 @@ class Supervisor:
                 nursery.start_soon(self._drain)
 
     async def _drain(self) -> None:
-        for life in list(self._cores.values()):
-            await life.control.send("drain", deadline_ms=limits.DRAIN_DEADLINE_MS)
-        await self._wait_until_gone(limits.DRAIN_DEADLINE_MS / 1000, self._hurried.wait)
+        deadline_ms = self._settings().drain_deadline_ms
+        for core, life in list(self._cores.items()):
+            if core in self._up:
+                await life.control.send("drain", deadline_ms=deadline_ms)
+            else:  # it answers nobody before it is told that it is up, and may be deaf for seconds while it loads
+                log.info("core %d was not up yet; ending its start", core)
+                life.process.kill()
+        await self._wait_until_gone(deadline_ms / 1000, self._hurried.wait)
         if self._cores:
             for life in list(self._cores.values()):
                 await life.control.send("drain", deadline_ms=limits.DRAIN_HURRIED_MS)
@@ -380,10 +403,22 @@ class Supervisor:
                 nursery.cancel_scope.cancel()
 
     def _give_up(self, code: int, reason: str) -> None:
-        log.critical("%s", reason)
-        self._exit_code = code
+        self._given_up = self._given_up or reason
+        self._exit_code = self._exit_code or code
         self._draining = True
         self._stop.cancel()
+
+
+def _now_ms() -> float:
+    return trio.current_time() * 1000
+
+
+def _judge(life: CoreProcess) -> Judgement:
+    try:
+        os.eventfd_read(life.beats_fd)
+    except BlockingIOError:
+        return life.watch.silent(_now_ms(), activity_of(life.process.pid))
+    return life.watch.heard(_now_ms())
 
 
 async def _ask_for_counters(life: CoreProcess) -> None:
@@ -395,6 +430,15 @@ async def _ask_for_counters(life: CoreProcess) -> None:
         await life.counters_told.wait()
 
 
+@contextlib.contextmanager
+def _blocked_at_the_end() -> Iterator[None]:
+    """From the end of the block to that of the process: a second signal that comes late changes no exit code."""
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
+
+
 def _start_core_process(arguments: list[str], descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
     """With the terminal's signals blocked, which the process unblocks when it has learnt to ignore them."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
@@ -402,6 +446,18 @@ def _start_core_process(arguments: list[str], descriptors: Sequence[int] = ()) -
         return subprocess.Popen([*CORE_COMMAND, *arguments], pass_fds=descriptors, stdin=subprocess.DEVNULL)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+async def _accept_and_close(listening: socket.socket) -> None:
+    listening.setblocking(False)  # noqa: FBT003  (the name of the method says it)
+    while True:
+        await trio.lowlevel.wait_readable(listening.fileno())
+        try:
+            connection, _address = listening.accept()
+        except OSError:
+            await trio.sleep(0.05)
+            continue
+        connection.close()
 
 
 async def _wait_for(process: subprocess.Popen[bytes]) -> int:

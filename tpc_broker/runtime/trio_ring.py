@@ -12,8 +12,9 @@ their ring.
 
 Between the steps of a turn, and in the midst of long ones, C answers what it answers alone (`Ring.serve`).
 
-When Python takes longer than `stall_ms` is counted (`RingStatistics.stalls`), and a thread that otherwise
-sleeps in C logs where the core was at that moment, at most once per second.
+When Python takes longer than `stall_ms` is counted (`RingStatistics.stalls`): routine, at a start and under load. When
+it takes `stall_log_ms`, which clients notice, a thread that otherwise sleeps in C logs where the core was at that
+moment, at most once per second.
 """
 
 from __future__ import annotations
@@ -72,14 +73,15 @@ _POLL_WRITE: Final = select.POLLOUT
 
 @dataclass(frozen=True, slots=True)
 class RingOptions:
-    """How to make the ring of a run. `hidden`: `None` reads TPC_HIDE_FEATURES. `stall_ms` 0 switches the stall
-    detector off.
+    """How to make the ring of a run. `hidden`: `None` reads TPC_HIDE_FEATURES. Python's parts of turns that take
+    longer than `stall_ms` are counted, those of `stall_log_ms` are logged; `stall_ms` 0 switches both off.
     """
 
     entries: int = ENTRIES_DEFAULT
     hidden: frozenset[Feature] | None = None
     work_max: int = HOT_WORK_MAX
     stall_ms: int = limits.STALL_MS
+    stall_log_ms: int = limits.STALL_LOG_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,9 @@ class RingIOStatistics:
 class _StallLog:
     """The thread that says where a stalled turn was. It touches nothing of the ring but the two calls made for it."""
 
-    def __init__(self, ring: Ring) -> None:
+    def __init__(self, ring: Ring, after_ms: int) -> None:
         self._ring = ring
+        self._after_ms = after_ms
         self._core_thread = threading.get_ident()
         self._quiet_until_s = 0.0
         self._unlogged = 0
@@ -103,17 +106,24 @@ class _StallLog:
         self._thread.start()
 
     def _watch(self) -> None:
-        while lib.tpc_ring_wait_stalled(self._ring.pointer) == 1:
-            frame = sys._current_frames().get(self._core_thread)  # noqa: SLF001 (the documented way to see another thread)
+        while lib.tpc_ring_wait_stalled(self._ring.pointer, self._after_ms * 1_000_000) == 1:
             now_s = time.monotonic()
-            if frame is None or now_s < self._quiet_until_s:
+            text = self._where() if now_s >= self._quiet_until_s else ""
+            if not text:
                 self._unlogged += 1
                 continue
-            where = traceback.extract_stack(frame)[-STALL_FRAMES_MAX:]
-            text = " < ".join(f"{entry.name} ({Path(entry.filename).name}:{entry.lineno})" for entry in reversed(where))
-            _logger.warning("the core's loop is stalled at: %s; %d more since the last such line", text, self._unlogged)
+            _logger.warning(
+                "Python has held up the core's loop for %d ms, at: %s; %d more since the last such line",
+                self._after_ms, text, self._unlogged,
+            )  # fmt: skip
             self._unlogged = 0
             self._quiet_until_s = now_s + STALL_LOG_INTERVAL_S
+
+    def _where(self) -> str:
+        """Where the core is; "": nowhere. Its frames, with all that they refer to, are kept for no longer than this."""
+        frame = sys._current_frames().get(self._core_thread)  # noqa: SLF001 (the documented way to see another thread)
+        where = traceback.extract_stack(frame)[-STALL_FRAMES_MAX:] if frame is not None else []
+        return " < ".join(f"{entry.name} ({Path(entry.filename).name}:{entry.lineno})" for entry in reversed(where))
 
     def stop(self) -> None:
         lib.tpc_ring_stall_stop(self._ring.pointer)
@@ -157,7 +167,7 @@ class RingIOManager:
         self._stall_log: _StallLog | None = None
         if options.stall_ms:
             lib.tpc_ring_stall_threshold(ring.pointer, options.stall_ms * 1_000_000)
-            self._stall_log = _StallLog(ring)
+            self._stall_log = _StallLog(ring, options.stall_log_ms)
 
     def statistics(self) -> RingIOStatistics:
         readers = sum(1 for _, events in self._waiting if events == _POLL_READ)

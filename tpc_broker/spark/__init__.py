@@ -15,7 +15,8 @@ Options for reading (names as in Spark's own Kafka source, where it has them)
     `startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`  JSON {"topic": {"0": 1700000000000}}
     `startingOffsetsByTimestampStrategy`        `error` (default) or `latest`, when no record is so late
     `maxOffsetsPerTrigger`                      streaming: rows of one micro-batch
-    `minPartitions`, `maxRecordsPerPartition`   how ranges are split into tasks
+    `minOffsetsPerTrigger`, `maxTriggerDelay`   streaming: rows to wait for, and for how long
+    `minPartitions`, `maxRecordsPerPartition`, `maxBytesPerPartition`, `bytesTogether`  how ranges become tasks
     `failOnDataLoss`                            `true` (default): offsets that are gone are an error
     `includeHeaders`, `columns`                 which columns; `columns` is a comma-separated list
     `isolation.level`                           `read_uncommitted` (default) or `read_committed`
@@ -29,11 +30,12 @@ Options for writing: `bootstrap`, `topic` (or a column `topic`), `compression`, 
 `allowRepeatedEpochs` (write also where Spark does not say which epoch it is; see `sink`).
 
 Modules: `options` (what the options say), `given` and `security_options` (options as given, and those of security),
-`ranges` (which offsets a read covers and how they become tasks), `source` (what Spark calls), `task_rows` (what a task
-reads), `segments` and `folder_log` (files without a broker), `rows` and `values` (what becomes of values and of what is
-malformed), `ddl` (schemas in words), `value_json`, `value_avro`, `value_protobuf` (the formats), `sink` (writers),
-`epochs` (which epochs of streaming writes are done), `tasks` (connections inside Spark's Python workers), `session`
-(sessions for own jobs), `pipelines` (whole programs, as `tpc pipeline` starts them), `demo` (all of it on real input).
+`ranges` (which offsets a read covers), `task_sizes` (how they become tasks), `source` (what Spark calls), `task_rows`
+(what a task reads), `segments`, `folder_log` and `log_starts` (files without a broker), `lag` (of a stream), `rows`
+and `values` (what becomes of values and of what is malformed), `ddl` (schemas in words), `value_json`, `value_avro`,
+`value_protobuf` (the formats), `sink` (writers), `epochs` (which epochs of streaming writes are done), `tasks`
+(connections inside Spark's Python workers), `session` (sessions for own jobs), `pipelines` (whole programs, as `tpc
+pipeline` starts them), `demo` (all of it on real input).
 
 Invariants: a task reads its range whole or fails; control records are never rows, nor are aborted ones where committed
 records are asked for; no step in Python per row, save for values in Avro and Protobuf, and malformed JSON.
@@ -49,9 +51,10 @@ PYSPARK_OLDEST: Final = (4, 2)
 if tuple(int(number) for number in pyspark.__version__.split(".")[:2]) < PYSPARK_OLDEST:
     raise ImportError(f"tpc_broker.spark needs PySpark 4.2 or newer; this is {pyspark.__version__}")
 
-from tpc_broker.spark.source import TpcDataSource  # noqa: E402 - it would fail at something else before
+from tpc_broker.spark.lag import offsets_behind_latest  # noqa: E402 - an older one would fail at something else before
+from tpc_broker.spark.source import TpcDataSource  # noqa: E402
 
-__all__ = ["TpcDataSource", "register"]
+__all__ = ["TpcDataSource", "offsets_behind_latest", "register"]
 
 
 def register(spark: Any) -> None:

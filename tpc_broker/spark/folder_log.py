@@ -8,6 +8,7 @@ the broker's alone.
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,8 @@ from tpc_broker.log.files import (
     decode_partition_metadata,
     partition_folder_name,
 )
-from tpc_broker.model import TopicId
+from tpc_broker.model import Offset, TopicId
+from tpc_broker.spark.log_starts import read_log_starts
 from tpc_broker.spark.options import OptionError, ReadOptions
 from tpc_broker.spark.ranges import OffsetRange
 from tpc_broker.spark.segments import PartitionFolder, SegmentPiece, read_checkpoints
@@ -34,12 +36,18 @@ logger = logging.getLogger("tpc.spark")
 class FolderLog:
     """The partitions of a data folder. `OptionError` when it is none."""
 
-    def __init__(self, data_folder: str) -> None:
+    def __init__(self, data_folder: str, *, is_alone: bool = False) -> None:
+        """``is_alone``: no broker says where logs begin now, so the journals have to (`log_starts`)."""
         self._path = Path(data_folder)
         try:
-            self._checkpoints = read_checkpoints(self._path)
+            starts = read_log_starts(self._path) if is_alone else {}
+            checkpoints = read_checkpoints(self._path)  # behind the journals: what these lost by then is in here
         except OSError as error:
             raise OptionError(f"path: {error}") from None
+        self._checkpoints = {}
+        for where, one in checkpoints.items():
+            start = max(one.log_start_offset, starts.get((one.topic_id, one.partition), 0))
+            self._checkpoints[where] = replace(one, log_start_offset=Offset(min(start, one.committed_end_offset)))
         self._folders: dict[TopicPartition, PartitionFolder] = {}
 
     def forget_topics(self) -> None:
@@ -126,5 +134,7 @@ def _in_files(wanted: OffsetRange, folder: PartitionFolder, isolation: Isolation
     begin = min(max(wanted.first_offset, folder.start_offset), max(end, wanted.first_offset))
     if begin >= end:
         return [wanted]
-    before = OffsetRange(where, wanted.first_offset, begin)
-    return [before, *folder.pieces(begin, end, isolation), OffsetRange(where, end, wanted.end_offset)]
+    outside = [OffsetRange(where, *bounds) for bounds in ((wanted.first_offset, begin), (end, wanted.end_offset))]
+    if wanted.size_bytes >= 0:
+        outside = [replace(part, size_bytes=wanted.size_bytes * part.size // wanted.size) for part in outside]
+    return [outside[0], *folder.pieces(begin, end, isolation), outside[1]]

@@ -1,8 +1,13 @@
 """Options as a user gave them: names in any case, values as text, and what is wrong with them said by name."""
 
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Final
+
+_DURATION: Final = re.compile(r"(\d+)\s*([a-z]*)")
+_SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class OptionError(ValueError):
@@ -12,12 +17,16 @@ class OptionError(ValueError):
 class Given:
     """The options as the user gave them, names in any case."""
 
-    def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
+    def __init__(self, options: Mapping[str, str], known: Iterable[str], ignored: Iterable[str] = ()) -> None:
+        """``ignored`` may be given and say nothing."""
         names = {name.lower(): name for name in known}
-        unknown = sorted(name for name in options if name.lower() not in names)
+        passed_over = {name.lower() for name in ignored}
+        unknown = sorted(name for name in options if name.lower() not in names and name.lower() not in passed_over)
         if unknown:
             raise OptionError(f"unknown option {', '.join(unknown)}; {_known_like(unknown[0], names)}")
-        self._values = {names[name.lower()]: str(value) for name, value in options.items()}
+        self._values = {
+            names[name.lower()]: str(value) for name, value in options.items() if name.lower() in names
+        }  # fmt: skip
 
     def text(self, name: str, default: str = "") -> str:
         return self._values.get(name, default).strip()
@@ -52,6 +61,14 @@ class Given:
         if text and value < minimum:
             raise OptionError(f"{name} is {value}; it has to be at least {minimum}")
         return value
+
+    def seconds(self, name: str, default: str) -> float:
+        """A time as Spark writes it: `15m`, `30s`, `500ms`; a number alone is milliseconds."""
+        text = self.text(name, default).lower()
+        parsed = _DURATION.fullmatch(text)
+        if parsed is None or (parsed[2] or "ms") not in _SECONDS:
+            raise OptionError(f"{name} is {text!r}, not a time; allowed are a number and one of {', '.join(_SECONDS)}")
+        return int(parsed[1]) * _SECONDS[parsed[2] or "ms"]
 
     def flag(self, name: str, *, default: bool) -> bool:
         text = self.text(name).lower()

@@ -33,6 +33,11 @@ __all__ = [
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 RECORDS_PER_TASK_MAX: Final = 2_000_000
+BYTES_PER_TASK_MAX: Final = 128 * 1024 * 1024
+"""As Spark's own file sources have it (spark.sql.files.maxPartitionBytes)."""
+BYTES_TOGETHER: Final = 32 * 1024 * 1024
+"""A tenth of a second of reading, several times what a task costs whatever it reads."""
+TRIGGER_DELAY_MAX: Final = "15m"
 BATCH_BYTES: Final = 900_000
 
 _COMMON: Final = {
@@ -42,7 +47,8 @@ _COMMON: Final = {
 _READ: Final = _COMMON | {
     "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
-    "maxOffsetsPerTrigger", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "columns",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition",
+    "maxBytesPerPartition", "bytesTogether", "failOnDataLoss", "includeHeaders", "columns",
     "isolation.level", "kafka.isolation.level", "mode", "columnNameOfCorruptRecord", "valueFormat", "valueSchema",
     "avroSchema", "protobufDescriptor", "messageName",
 }  # fmt: skip
@@ -50,6 +56,23 @@ _WRITE: Final = _COMMON | {
     "topic", "compression", "kafka.compression.type", "batchBytes", "allowRepeatedEpochs",
     "checkpointLocation", "queryName",   # Spark hands a stream's own options on
 }  # fmt: skip
+IGNORED: Final = (
+    "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    *(f"kafka.{name}" for name in (
+        "acks", "allow.auto.create.topics", "batch.size", "buffer.memory", "check.crcs", "client.dns.lookup",
+        "client.rack", "connections.max.idle.ms", "default.api.timeout.ms", "delivery.timeout.ms", "enable.idempotence",
+        "enable.metrics.push", "fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes", "group.id",
+        "heartbeat.interval.ms", "linger.ms", "max.block.ms", "max.in.flight.requests.per.connection",
+        "max.partition.fetch.bytes", "max.poll.interval.ms", "max.poll.records", "max.request.size",
+        "metadata.max.age.ms", "metadata.max.idle.ms", "metric.reporters", "metrics.num.samples",
+        "metrics.recording.level", "metrics.sample.window.ms", "partition.assignment.strategy", "receive.buffer.bytes",
+        "reconnect.backoff.max.ms", "reconnect.backoff.ms", "retries", "retry.backoff.max.ms", "retry.backoff.ms",
+        "send.buffer.bytes", "session.timeout.ms", "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+    )),
+)  # fmt: skip
+"""Options of Spark's own Kafka source and sink, and of the Kafka clients in them, that change no row: what they tune
+is done otherwise here, or never less safely (`acks` is all, and writing is idempotent)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +106,26 @@ class ReadOptions:
     end: Position
     late_is_latest: bool
     max_offsets_per_trigger: int | None
-    min_partitions: int
-    max_records_per_partition: int
+    min_offsets_per_trigger: int
+    trigger_delay_max_seconds: float
+    tasks: "TaskShape"
     fails_on_data_loss: bool
     columns: tuple[str, ...]
     isolation: Isolation
     shape: "RowShape"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskShape:
+    """``tasks_min`` tasks at least, about, where it is not 0; no task above the other two bounds.
+
+    Ranges whose bytes are known come together up to ``bytes_together``, where ``tasks_min`` leaves room for that.
+    """
+
+    tasks_min: int
+    records_max: int
+    bytes_max: int
+    bytes_together: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +156,14 @@ class TableOptions:
 
 
 def table_options(options: Mapping[str, str]) -> TableOptions:
-    given = Given(options, _READ | _WRITE)
+    given = Given(options, _READ | _WRITE, IGNORED)
     named = bool(given.text("columns"))
     return TableOptions(_columns(given), _shape(given), named)
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """`OptionError` when they do not fit together."""
-    given = Given(options, _READ)
+    given = Given(options, _READ, IGNORED)
     has_broker = bool(_bootstrap(given))
     if streaming and given.text("path") and not has_broker:
         raise OptionError("a stream needs a broker beside its path: set kafka.bootstrap.servers")
@@ -135,6 +172,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     isolation = given.either("isolation.level", "kafka.isolation.level", "read_uncommitted")
     if isolation not in ("read_committed", "read_uncommitted"):
         raise OptionError(f"isolation.level is {isolation!r}; allowed are read_committed, read_uncommitted")
+    most, least = given.number("maxOffsetsPerTrigger", 0), given.number("minOffsetsPerTrigger", 0)
+    if most and least > most:
+        raise OptionError(f"minOffsetsPerTrigger is {least}; allowed is at most maxOffsetsPerTrigger = {most}")
     return ReadOptions(
         cluster=_cluster(given) if has_broker or not given.text("path") else None,
         path=given.text("path"),
@@ -142,9 +182,15 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         start=_position(given, "starting", LATEST if streaming else EARLIEST, forbidden=None if streaming else LATEST),
         end=_position(given, "ending", LATEST, forbidden=EARLIEST),
         late_is_latest=given.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error") == "latest",
-        max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", 0) or None,
-        min_partitions=given.number("minPartitions", 0),
-        max_records_per_partition=given.number("maxRecordsPerPartition", RECORDS_PER_TASK_MAX),
+        max_offsets_per_trigger=most or None,
+        min_offsets_per_trigger=least,
+        trigger_delay_max_seconds=given.seconds("maxTriggerDelay", TRIGGER_DELAY_MAX),
+        tasks=TaskShape(
+            given.number("minPartitions", 0),
+            given.number("maxRecordsPerPartition", RECORDS_PER_TASK_MAX),
+            given.number("maxBytesPerPartition", BYTES_PER_TASK_MAX),
+            given.number("bytesTogether", BYTES_TOGETHER, 0),
+        ),
         fails_on_data_loss=given.flag("failOnDataLoss", default=True),
         columns=_columns(given),
         isolation=Isolation[isolation.upper()],
@@ -153,7 +199,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    given = Given(options, _WRITE)
+    given = Given(options, _WRITE, IGNORED)
     codec = given.either("compression", "kafka.compression.type", "none")
     if codec.upper() not in Compression.__members__:
         raise OptionError(f"compression is {codec!r}; allowed are {', '.join(Compression.__members__).lower()}")

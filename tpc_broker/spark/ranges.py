@@ -1,4 +1,4 @@
-"""Which offsets a read covers, and how they become tasks.
+"""Which offsets a read covers.
 
 `Planner` asks the cluster; the functions beside it are pure. All ranges are half-open.
 """
@@ -6,9 +6,8 @@
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from tpc_broker.client.errors import OffsetsMissingError, UnknownTopicError
 from tpc_broker.client.isolation import Isolation
@@ -28,6 +27,8 @@ class OffsetRange:
     where: TopicPartition
     first_offset: int
     end_offset: int
+    size_bytes: int = field(default=-1, compare=False)
+    """About; -1: nobody knows."""
 
     @property
     def size(self) -> int:
@@ -65,34 +66,6 @@ def limit_offsets(start: Offsets, latest: Offsets, rows_max: int) -> Offsets:
     for where in by_remainder[:left]:
         shares[where] += 1
     return {where: (start[where] + shares[where]) if sizes[where] else end for where, end in latest.items()}
-
-
-class Piece(Protocol):
-    """A range, whoever reads it."""
-
-    @property
-    def first_offset(self) -> int: ...
-    @property
-    def end_offset(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-
-
-AnyPiece = TypeVar("AnyPiece", bound=Piece)
-
-
-def split_ranges(ranges: Iterable[AnyPiece], tasks_min: int, records_max: int) -> list[AnyPiece]:
-    """Cut long ranges into about equal pieces: none above ``records_max``, and about ``tasks_min`` altogether."""
-    whole = [piece for piece in ranges if piece.size > 0]
-    total = sum(piece.size for piece in whole)
-    pieces = []
-    for piece in whole:
-        wanted = max(1, round(tasks_min * piece.size / total)) if tasks_min > len(whole) else 1
-        count = min(piece.size, max(wanted, -(-piece.size // records_max)))
-        bounds = [piece.first_offset + piece.size * number // count for number in range(count + 1)]
-        for begin, end in pairwise(bounds):
-            pieces.append(replace(piece, first_offset=begin, end_offset=end))  # type: ignore[type-var]
-    return pieces
 
 
 def select(selection: Selection, known: list[TopicPartition]) -> list[TopicPartition]:

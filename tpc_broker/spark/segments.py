@@ -17,7 +17,7 @@ ones, where a transaction's end may lie.
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,6 +70,8 @@ class SegmentPiece:
     inode: int = -1
     end_position: int = -1
     aborted: tuple[AbortedTransaction, ...] = ()
+    size_bytes: int = field(default=-1, compare=False)
+    """About; -1: nobody knows."""
 
     @property
     def size(self) -> int:
@@ -111,19 +113,20 @@ class PartitionFolder:
         bases = [base for base in bases if base <= self.checkpoint.segment_base]
         if not bases or bases[-1] != self.checkpoint.segment_base:
             return []
-        ends = [*bases[1:], int(self.checkpoint.log_end_offset)]
-        return [_Segment(base, end) for base, end in zip(bases, ends, strict=True)]
+        committed = int(self.checkpoint.committed_end_offset)
+        ends = [min(end, committed) for end in (*bases[1:], committed)]
+        return [_Segment(base, end) for base, end in zip(bases, ends, strict=True) if base <= end]
 
     @property
     def start_offset(self) -> int:
-        """The first offset that the files still hold; the log's end when they hold nothing."""
+        """The first offset that the files still hold; the committed end when they hold nothing."""
         if not self.segments:
-            return int(self.checkpoint.log_end_offset)
+            return int(self.checkpoint.committed_end_offset)
         return max(int(self.checkpoint.log_start_offset), self.segments[0].base_offset)
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Where what the files hold ends: the checkpoint's end, or the first transaction that was open then."""
-        end = int(self.checkpoint.log_end_offset)
+        """Where what the files hold ends for readers: what was committed, or the first transaction open then."""
+        end = int(self.checkpoint.committed_end_offset)
         return self.checkpoint.producers.last_stable_offset(end) if isolation == Isolation.READ_COMMITTED else end
 
     def pieces(self, first_offset: int, end_offset: int, isolation: Isolation) -> Iterator[SegmentPiece]:
@@ -134,7 +137,15 @@ class PartitionFolder:
                 continue
             aborted = self._aborted_between(first, end) if isolation == Isolation.READ_COMMITTED else ()
             piece = SegmentPiece(self.where, str(self._folder), segment.base_offset, first, end, aborted=aborted)
-            yield self._bounded(piece)
+            yield self._measured(self._bounded(piece), segment)
+
+    def _measured(self, piece: SegmentPiece, segment: _Segment) -> SegmentPiece:
+        """With its share of the file's bytes."""
+        try:
+            size_bytes = piece.path.stat().st_size if piece.end_position < 0 else piece.end_position
+        except FileNotFoundError:
+            return piece
+        return replace(piece, size_bytes=size_bytes * piece.size // (segment.end_offset - segment.base_offset))
 
     def _bounded(self, piece: SegmentPiece) -> SegmentPiece:
         """With the checkpointed position, when it is the segment that was being written."""
@@ -144,10 +155,7 @@ class PartitionFolder:
             inode = piece.path.stat().st_ino
         except FileNotFoundError:
             return piece
-        return SegmentPiece(
-            piece.where, piece.folder, piece.base_offset, piece.first_offset, piece.end_offset, inode,
-            self.checkpoint.segment_position, piece.aborted,
-        )  # fmt: skip
+        return replace(piece, inode=inode, end_position=self.checkpoint.segment_position)
 
     def offset_at(self, time_ms: int) -> int:
         """The first offset whose record is at or after a time; -1 when none is. Found with the time indexes.

@@ -7,7 +7,10 @@ partitions gives one task with `InputPartition(None)`, which must read nothing; 
 schema exactly; offsets are compared as JSON text.
 """
 
+import math
+import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -30,11 +33,11 @@ from tpc_broker.spark.ranges import (
     Planner,
     from_json,
     limit_offsets,
-    split_ranges,
     to_json,
 )
 from tpc_broker.spark.rows import Mode, RowPlan, RowsError
 from tpc_broker.spark.task_rows import task_rows
+from tpc_broker.spark.task_sizes import RecordSizes, into_tasks
 from tpc_broker.spark.tasks import cluster_of
 from tpc_broker.spark.values import FormatName
 
@@ -102,18 +105,23 @@ class TpcDataSource(DataSource):
         return TpcStreamWriter(write_options(self.options), schema)
 
 
-def _tasks(options: ReadOptions, ranges: list[OffsetRange], log: FolderLog | None) -> list[InputPartition]:
-    """Ranges as Spark's partitions: one for each segment or partition, long ones split."""
-    placed: list[Task] = list(ranges)
+def _tasks(
+    options: ReadOptions, ranges: list[OffsetRange], log: FolderLog | None, sizes: RecordSizes
+) -> list[InputPartition]:
+    """Ranges as Spark's partitions: one for each segment or partition, long ones split, short ones together."""
+    placed: list[Task] = [piece for piece in ranges if piece.size > 0]
+    cluster = None if options.cluster is None else cluster_of(options.cluster)
+    if cluster is not None and placed:
+        known = sizes.of(cluster, [piece.where for piece in placed])
+        ranges = [replace(piece, size_bytes=int(piece.size * known.get(piece.where, -1))) for piece in ranges]
+        placed = list(ranges)
     if log is not None:
-        cluster = None if options.cluster is None else cluster_of(options.cluster)
         placed = place(ranges, options, log, cluster)
-    pieces = split_ranges(placed, options.min_partitions, options.max_records_per_partition)
-    return [InputPartition(piece) for piece in pieces]
+    return [InputPartition(task) for task in into_tasks(placed, options.tasks)]
 
 
 def _folder_log(options: ReadOptions) -> FolderLog | None:
-    return FolderLog(options.path) if options.path else None
+    return FolderLog(options.path, is_alone=options.cluster is None) if options.path else None
 
 
 class TpcReader(DataSourceReader):
@@ -127,7 +135,7 @@ class TpcReader(DataSourceReader):
         log = _folder_log(self._options)
         source = log if self._options.cluster is None else cluster_of(self._options.cluster)
         assert source is not None, self._options
-        return _tasks(self._options, Planner(source, self._options).batch(), log)
+        return _tasks(self._options, Planner(source, self._options).batch(), log, RecordSizes())
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return task_rows(self._options, self._plan, partition.value)
@@ -140,6 +148,8 @@ class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._plan = plan
         self._target: Offsets | None = None
+        self._sizes = RecordSizes()
+        self._last_trigger = -math.inf
 
     def initialOffset(self) -> OffsetsJson:  # noqa: N802 - Spark's name
         return to_json(self._planner().start())
@@ -152,11 +162,27 @@ class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, planner = from_json(start), self._planner()
         latest = planner.latest() if self._target is None else self._target
         latest = planner.not_before(begin, latest)
+        new = [where for where in latest if where not in begin]
+        first, _end = planner.bounds(new) if new else ({}, {})
+        begin = {**first, **begin}
+        if self._is_too_early(begin, latest):
+            return start
         if isinstance(limit, ReadMaxRows):
-            new = [where for where in latest if where not in begin]
-            first, _end = planner.bounds(new) if new else ({}, {})
-            latest = limit_offsets({**first, **begin}, latest, limit.max_rows)
+            latest = limit_offsets(begin, latest, limit.max_rows)
         return to_json(latest)
+
+    def _is_too_early(self, begin: Offsets, latest: Offsets) -> bool:
+        """Whether to wait for ``minOffsetsPerTrigger``: not before the first micro-batch of a run, nor for longer than
+        ``maxTriggerDelay``, nor where nothing more is to come (`Trigger.AvailableNow`).
+        """
+        waiting = sum(end - begin[where] for where, end in latest.items())
+        now = time.monotonic()
+        may_wait = self._target is None and waiting < self._options.min_offsets_per_trigger
+        if may_wait and now < self._last_trigger + self._options.trigger_delay_max_seconds:
+            return True
+        if waiting:
+            self._last_trigger = now
+        return False
 
     def reportLatestOffset(self) -> OffsetsJson:  # noqa: N802 - Spark's name
         return to_json(self._planner().latest())
@@ -166,7 +192,7 @@ class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         ranges = self._planner().stream(from_json(dict(start)), from_json(dict(end)))
-        return _tasks(self._options, ranges, _folder_log(self._options))
+        return _tasks(self._options, ranges, _folder_log(self._options), self._sizes)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return task_rows(self._options, self._plan, partition.value)

@@ -17,15 +17,19 @@ from tpc_broker.spark.options import ReadOptions
 from tpc_broker.spark.ranges import OffsetRange
 from tpc_broker.spark.rows import RowMaker, RowPlan
 from tpc_broker.spark.segments import SegmentPiece, read_chunks
+from tpc_broker.spark.task_sizes import TaskGroup
 from tpc_broker.spark.tasks import cluster_of
 
 REPLANS_MAX: Final = 5
 logger = logging.getLogger("tpc.spark")
 
 
-def task_rows(options: ReadOptions, plan: RowPlan, task: Task | None) -> Iterator[Any]:
-    """Arrow batches of a task's range; none for the task that Spark makes when there is nothing to read."""
-    if isinstance(task, SegmentPiece):
+def task_rows(options: ReadOptions, plan: RowPlan, task: Task | TaskGroup | None) -> Iterator[Any]:
+    """Arrow batches of a task's ranges; none for the task that Spark makes when there is nothing to read."""
+    if isinstance(task, TaskGroup):
+        for piece in task.pieces:
+            yield from task_rows(options, plan, piece)
+    elif isinstance(task, SegmentPiece):
         yield from _segment_rows(options, plan, task, REPLANS_MAX)
     elif task is not None:
         yield from _broker_rows(options, plan, task)
@@ -67,7 +71,7 @@ def _without_file(options: ReadOptions, plan: RowPlan, piece: SegmentPiece, repl
     pieces: list[SegmentPiece] = []
     if replans_left:
         try:
-            folder = FolderLog(options.path).folder(piece.where)
+            folder = FolderLog(options.path, is_alone=True).folder(piece.where)
             pieces = list(folder.pieces(wanted.first_offset, wanted.end_offset, options.isolation))
         except UnknownTopicError:
             pieces = []

@@ -13,10 +13,10 @@ typedef struct {
     const uint8_t *client_id;
     int32_t client_id_bytes;
     int32_t correlation_id;
-    int32_t body_position;            /* where the request itself begins within the frame */
+    int32_t body_position; /* where the request itself begins within the frame */
     int16_t api_key;
     int16_t api_version;
-    uint8_t flexible;                 /* compact strings and tagged fields in the body */
+    uint8_t flexible; /* compact strings and tagged fields in the body */
 } tpc_request_header;
 
 /*
@@ -40,13 +40,13 @@ typedef struct {
 
 /* One partition of a Produce request. Partitions of a topic are neighbours, in the order of the request. */
 typedef struct {
-    const uint8_t *topic_name;        /* NULL from version 13 on */
+    const uint8_t *topic_name; /* NULL from version 13 on */
     const uint8_t *records;
     int32_t topic_name_bytes;
-    int32_t topic_index;              /* among the request's topics */
+    int32_t topic_index; /* among the request's topics */
     int32_t partition;
     int32_t records_bytes;
-    uint8_t topic_id[16];             /* zeros before version 13 */
+    uint8_t topic_id[16]; /* zeros before version 13 */
 } tpc_produce_part;
 
 /*
@@ -65,10 +65,10 @@ int tpc_produce_decode(const uint8_t *body, size_t body_bytes, int16_t version, 
 typedef struct {
     const uint8_t *cluster_id;
     const uint8_t *rack_id;
-    int64_t replica_epoch;            /* -1 unless a follower says so (version 15) */
+    int64_t replica_epoch; /* -1 unless a follower says so (version 15) */
     int32_t cluster_id_bytes;
-    int32_t rack_id_bytes;            /* 0 before version 11 */
-    int32_t replica_id;               /* -1: a consumer */
+    int32_t rack_id_bytes; /* 0 before version 11 */
+    int32_t replica_id;    /* -1: a consumer */
     int32_t wait_ms_max;
     int32_t response_bytes_min;
     int32_t response_bytes_max;
@@ -77,19 +77,19 @@ typedef struct {
     int32_t topics_count;
     int32_t parts_count;
     int32_t forgotten_count;
-    int8_t isolation_level;           /* 0 read uncommitted, 1 read committed */
+    int8_t isolation_level; /* 0 read uncommitted, 1 read committed */
 } tpc_fetch_request;
 
 typedef struct {
-    const uint8_t *topic_name;        /* NULL from version 13 on */
+    const uint8_t *topic_name; /* NULL from version 13 on */
     int64_t fetch_offset;
-    int64_t log_start_offset;         /* of a follower; -1 */
-    int64_t high_watermark;           /* of a follower; INT64_MAX: not given */
+    int64_t log_start_offset; /* of a follower; -1 */
+    int64_t high_watermark;   /* of a follower; INT64_MAX: not given */
     int32_t topic_name_bytes;
     int32_t topic_index;
     int32_t partition;
-    int32_t current_leader_epoch;     /* -1: not given */
-    int32_t last_fetched_epoch;       /* -1: not given */
+    int32_t current_leader_epoch; /* -1: not given */
+    int32_t last_fetched_epoch;   /* -1: not given */
     int32_t partition_bytes_max;
     uint8_t topic_id[16];
     uint8_t replica_directory_id[16];

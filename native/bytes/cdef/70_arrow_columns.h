@@ -7,7 +7,7 @@
 /* A binary column to be filled. `data` NULL: the column is not wanted. */
 typedef struct {
     uint8_t *data;
-    int32_t *offsets;                 /* one more than the rows or items there is room for */
+    int32_t *offsets; /* one more than the rows or items there is room for */
     uint8_t *valid;
     int64_t data_capacity;
     int64_t nulls_count;
@@ -18,10 +18,10 @@ typedef struct {
     int64_t rows_count;
     int64_t headers_capacity;
     int64_t headers_count;
-    int64_t *offsets;                 /* Kafka's, absolute */
+    int64_t *offsets; /* Kafka's, absolute */
     int64_t *timestamps_us;
-    int32_t *timestamp_types;         /* 0 create time, 1 append time */
-    int32_t *header_offsets;          /* of the list of headers; NULL: not wanted */
+    int32_t *timestamp_types; /* 0 create time, 1 append time */
+    int32_t *header_offsets;  /* of the list of headers; NULL: not wanted */
     tpc_binary_builder key;
     tpc_binary_builder value;
     tpc_binary_builder header_name;
@@ -30,19 +30,19 @@ typedef struct {
 
 /* Why tpc_columns_append_batches() stopped. */
 enum tpc_columns_stop {
-    TPC_COLUMNS_END = 0,              /* no whole batch is left, or the next one begins at end_offset or behind it */
-    TPC_COLUMNS_FULL = 1,             /* the batch at the position does not fit in what room is left */
-    TPC_COLUMNS_NEEDS_CALLER = 2,     /* the batch at the position is compressed, transactional or a control batch */
-    TPC_COLUMNS_BAD_BATCH = 3,        /* no batch of magic 2, or its records are malformed */
+    TPC_COLUMNS_END = 0,          /* no whole batch is left, or the next one begins at end_offset or behind it */
+    TPC_COLUMNS_FULL = 1,         /* the batch at the position does not fit in what room is left */
+    TPC_COLUMNS_NEEDS_CALLER = 2, /* the batch at the position is compressed, transactional or a control batch */
+    TPC_COLUMNS_BAD_BATCH = 3,    /* no batch of magic 2, or its records are malformed */
     TPC_COLUMNS_BAD_CRC = 4
 };
 
 typedef struct {
-    int64_t position;                 /* in and out: where the next batch begins */
-    int64_t first_offset;             /* rows of [first_offset, end_offset) are taken */
+    int64_t position;     /* in and out: where the next batch begins */
+    int64_t first_offset; /* rows of [first_offset, end_offset) are taken */
     int64_t end_offset;
-    int64_t next_offset;              /* out: behind the last batch that was consumed */
-    int32_t stop;                     /* enum tpc_columns_stop */
+    int64_t next_offset; /* out: behind the last batch that was consumed */
+    int32_t stop;        /* enum tpc_columns_stop */
 } tpc_columns_walk;
 
 /*
@@ -59,7 +59,7 @@ void tpc_columns_append_batches(tpc_columns *columns, const uint8_t *bytes, size
 typedef struct {
     const uint8_t *data;
     const int32_t *offsets;
-    const uint8_t *valid;             /* NULL: no row is null */
+    const uint8_t *valid; /* NULL: no row is null */
     int64_t valid_bit_offset;
 } tpc_binary_input;
 
@@ -67,13 +67,13 @@ typedef struct {
     tpc_binary_input key;
     tpc_binary_input value;
     const int64_t *timestamps_ms;
-    const int32_t *header_offsets;    /* NULL: no headers */
+    const int32_t *header_offsets; /* NULL: no headers */
     tpc_binary_input header_name;
     tpc_binary_input header_value;
 } tpc_records_input;
 
 typedef struct {
-    int64_t base_timestamp;           /* of the first record */
+    int64_t base_timestamp; /* of the first record */
     int64_t max_timestamp;
     int32_t records_count;
 } tpc_records_output;

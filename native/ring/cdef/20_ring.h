@@ -2,38 +2,39 @@ typedef struct tpc_ring tpc_ring;
 
 /* What differs between kernel 5.8 and today. The mask `hidden` of tpc_ring_new() hides any of them, for tests. */
 enum tpc_feature {
-    TPC_FEATURE_SINGLE_ISSUER = 0,       /* 6.0 */
-    TPC_FEATURE_DEFER_TASKRUN = 1,       /* 6.1 */
-    TPC_FEATURE_COOP_TASKRUN = 2,        /* 5.19 */
-    TPC_FEATURE_EXT_ARG = 3,             /* 5.11: wait with a time-out argument */
-    TPC_FEATURE_MULTISHOT_ACCEPT = 4,    /* 5.19 */
-    TPC_FEATURE_MULTISHOT_RECEIVE = 5,   /* 6.0 */
-    TPC_FEATURE_BUFFER_RING = 6,         /* 5.19 */
-    TPC_FEATURE_SEND_ZC = 7,             /* 6.0 */
-    TPC_FEATURE_UNLINKAT = 8,            /* 5.11 */
-    TPC_FEATURE_FTRUNCATE = 9,           /* 6.9 */
-    TPC_FEATURE_SHUTDOWN = 10,           /* 5.11 */
-    TPC_FEATURE_SENDMSG_ZC = 11,         /* 6.1 */
-    TPC_FEATURE_CANCEL_ANY = 12,         /* 5.19: cancel everything with one entry */
-    TPC_FEATURE_MULTISHOT_POLL = 13,     /* 5.13 */
-    TPC_FEATURE_CACHESTAT = 14,          /* 6.5: what of a file is in the page cache */
+    TPC_FEATURE_SINGLE_ISSUER = 0,     /* 6.0 */
+    TPC_FEATURE_DEFER_TASKRUN = 1,     /* 6.1 */
+    TPC_FEATURE_COOP_TASKRUN = 2,      /* 5.19 */
+    TPC_FEATURE_EXT_ARG = 3,           /* 5.11: wait with a time-out argument */
+    TPC_FEATURE_MULTISHOT_ACCEPT = 4,  /* 5.19 */
+    TPC_FEATURE_MULTISHOT_RECEIVE = 5, /* 6.0 */
+    TPC_FEATURE_BUFFER_RING = 6,       /* 5.19 */
+    TPC_FEATURE_SEND_ZC = 7,           /* 6.0 */
+    TPC_FEATURE_UNLINKAT = 8,          /* 5.11 */
+    TPC_FEATURE_FTRUNCATE = 9,         /* 6.9 */
+    TPC_FEATURE_SHUTDOWN = 10,         /* 5.11 */
+    TPC_FEATURE_SENDMSG_ZC = 11,       /* 6.1 */
+    TPC_FEATURE_CANCEL_ANY = 12,       /* 5.19: cancel everything with one entry */
+    TPC_FEATURE_MULTISHOT_POLL = 13,   /* 5.13 */
+    TPC_FEATURE_CACHESTAT = 14,        /* 6.5: what of a file is in the page cache */
     TPC_FEATURES_COUNT = 15
 };
 
 /* What tpc_ring_wait() reports to Python, in the order it happened. */
 enum tpc_event_kind {
-    TPC_EVENT_OPERATION = 1,        /* token: as given at submission; a: result (>= 0 or -errno); b: cqe flags */
-    TPC_EVENT_REQUEST = 2,          /* token: connection id; a: request sequence; b: frame length; pointer: tpc_request */
-    TPC_EVENT_OPENED = 3,           /* token: connection id; a: descriptor */
-    TPC_EVENT_CLOSED = 4,           /* token: connection id; a: reason (enum tpc_close_reason); b: errno */
-    TPC_EVENT_JOURNAL_DURABLE = 5,  /* a: durable sequence (contiguous) */
-    TPC_EVENT_JOURNAL_FAILED = 6,   /* a: first failed sequence; b: errno */
+    TPC_EVENT_OPERATION = 1, /* token: as given at submission; a: result (>= 0 or -errno); b: cqe flags */
+    TPC_EVENT_REQUEST = 2,   /* token: connection id; a: request sequence; b: frame length; pointer: tpc_request */
+    TPC_EVENT_OPENED = 3,    /* token: connection id; a: descriptor */
+    TPC_EVENT_CLOSED = 4,    /* token: connection id; a: reason (enum tpc_close_reason); b: errno */
+    TPC_EVENT_JOURNAL_DURABLE = 5,    /* a: durable sequence (contiguous) */
+    TPC_EVENT_JOURNAL_FAILED = 6,     /* a: first failed sequence; b: errno */
     TPC_EVENT_PARTITION_ADVANCED = 7, /* token: partition handle; a: high watermark; b: last stable offset */
-    TPC_EVENT_JOURNAL_SPACE = 8,    /* a: blocks in use; b: blocks in all: write behind and checkpoint, please */
-    TPC_EVENT_ACCEPT_FAILED = 9,    /* token: listener; b: errno */
+    TPC_EVENT_JOURNAL_SPACE = 8,      /* a: blocks in use; b: blocks in all: write behind and checkpoint, please */
+    TPC_EVENT_ACCEPT_FAILED = 9,      /* token: listener; b: errno */
     TPC_EVENT_WAKE = 10,
     TPC_EVENT_WRITE_BEHIND_DUE = 11, /* token: partition handle; see tpc_plane_watch_due() */
-    TPC_EVENT_ROOM_LOW = 12         /* token: partition handle; a: bytes_admitted, less than half of what they were */
+    TPC_EVENT_LINK = 13,             /* token: the other core; a: 1 up, 0 gone; b: 1 when this core dialled */
+    TPC_EVENT_ROOM_LOW = 12          /* token: partition handle; a: bytes_admitted, less than half of what they were */
 };
 
 typedef struct {
@@ -48,24 +49,24 @@ typedef struct {
 enum { TPC_SPANS = 16 }; /* counters of times, by powers of two of 1 us; see tpc_span_of() */
 
 typedef struct {
-    uint64_t turns;              /* calls of tpc_ring_wait() */
-    uint64_t enters;             /* io_uring_enter() system calls */
-    uint64_t submissions;        /* entries handed to the kernel */
+    uint64_t turns;       /* calls of tpc_ring_wait() */
+    uint64_t enters;      /* io_uring_enter() system calls */
+    uint64_t submissions; /* entries handed to the kernel */
     uint64_t completions;
-    uint64_t events;             /* handed to Python */
-    uint64_t wakes;              /* tpc_ring_wake() seen */
-    uint64_t timeouts;           /* waits that ended with nothing but their time-out */
-    uint64_t hot_limits;         /* waits that ended because hot work had its share */
-    uint64_t outstanding;        /* entries taken whose last completion is still to come */
-    uint64_t operations;         /* operations of Python under way */
-    uint64_t overflows;          /* completions that the kernel had to keep outside the ring */
-    int64_t wait_ns;             /* time inside the kernel, waiting and submitting */
-    int64_t work_ns;             /* time in completion handlers and turn hooks */
-    int64_t python_ns;           /* time outside of waits and serves */
-    uint64_t stalls;             /* turns in which Python took longer than the stall threshold */
-    int64_t stall_ns_max;        /* the longest of them */
-    uint64_t turns_with_events;  /* waits that ended because there was something for Python */
-    uint64_t serves;             /* calls of tpc_ring_serve() that found it was time */
+    uint64_t events;                  /* handed to Python */
+    uint64_t wakes;                   /* tpc_ring_wake() seen */
+    uint64_t timeouts;                /* waits that ended with nothing but their time-out */
+    uint64_t hot_limits;              /* waits that ended because hot work had its share */
+    uint64_t outstanding;             /* entries taken whose last completion is still to come */
+    uint64_t operations;              /* operations of Python under way */
+    uint64_t overflows;               /* completions that the kernel had to keep outside the ring */
+    int64_t wait_ns;                  /* time inside the kernel, waiting and submitting */
+    int64_t work_ns;                  /* time in completion handlers and turn hooks */
+    int64_t python_ns;                /* time outside of waits and serves */
+    uint64_t stalls;                  /* turns in which Python took longer than the stall threshold */
+    int64_t stall_ns_max;             /* the longest of them */
+    uint64_t turns_with_events;       /* waits that ended because there was something for Python */
+    uint64_t serves;                  /* calls of tpc_ring_serve() that found it was time */
     uint64_t python_spans[TPC_SPANS]; /* times that Python took between two visits of C: [i] of less than 2^i us */
 } tpc_ring_statistics;
 
@@ -99,7 +100,7 @@ void tpc_ring_wake(tpc_ring *ring);
 /* Submits what is queued without waiting: 0 or -errno. */
 int tpc_ring_submit(tpc_ring *ring);
 
-uint32_t tpc_ring_features(const tpc_ring *ring);   /* usable: 1 << enum tpc_feature */
+uint32_t tpc_ring_features(const tpc_ring *ring); /* usable: 1 << enum tpc_feature */
 uint32_t tpc_ring_hidden(const tpc_ring *ring);
 uint32_t tpc_ring_setup_flags(const tpc_ring *ring);
 uint32_t tpc_ring_entries(const tpc_ring *ring);

@@ -12,20 +12,21 @@ enum { TPC_MORE = 2 /* IORING_CQE_F_MORE in b: more events of this operation wil
 int64_t tpc_operation_nop(tpc_ring *ring, uint64_t token);
 int64_t tpc_operation_read(tpc_ring *ring, uint64_t token, int fd, void *data, uint32_t length, uint64_t position);
 /* `write_flags`: RWF_DSYNC for a durable write. */
-int64_t tpc_operation_write(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, uint64_t position,
-                            int write_flags);
+int64_t tpc_operation_write(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length,
+                            uint64_t position, int write_flags);
 /* The same in parts of at most `part_bytes`, each submitted when the one before it has ended, so that other writes to the disk
  * wait for one part and not for all. a: how much was written, or -errno when nothing was. */
 int64_t tpc_operation_write_in_parts(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length,
                                      uint64_t position, uint32_t part_bytes);
 /* Up to 1024 parts: pointers and lengths in two arrays. */
-int64_t tpc_operation_readv(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths, unsigned count,
-                            uint64_t position);
-int64_t tpc_operation_writev(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths, unsigned count,
-                             uint64_t position, int write_flags);
+int64_t tpc_operation_readv(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths,
+                            unsigned count, uint64_t position);
+int64_t tpc_operation_writev(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths,
+                             unsigned count, uint64_t position, int write_flags);
 /* Write and, when it was whole, fdatasync. a: what the write gave; b: what fdatasync gave (0 or -errno; -ECANCELED after a
  * short or failed write). */
-int64_t tpc_operation_write_fdatasync(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, uint64_t position);
+int64_t tpc_operation_write_fdatasync(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length,
+                                      uint64_t position);
 int64_t tpc_operation_fsync(tpc_ring *ring, uint64_t token, int fd, bool data_only);
 int64_t tpc_operation_openat(tpc_ring *ring, uint64_t token, int folder_fd, const char *path, int flags, unsigned mode);
 int64_t tpc_operation_close(tpc_ring *ring, uint64_t token, int fd);
@@ -41,14 +42,16 @@ int64_t tpc_operation_send(tpc_ring *ring, uint64_t token, int fd, const void *d
 /* Like send, of bytes that are copied: for small messages, whose pinning would cost more than the copy. */
 int64_t tpc_operation_send_copied(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags);
 /* Like send_copied, without an event when all bytes were sent: see tpc_operation_settled(). */
-int64_t tpc_operation_send_quietly(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags);
+int64_t tpc_operation_send_quietly(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length,
+                                   int flags);
 /* Whether a quiet send is over without an event: 1; else 0, and its event will come. */
 int tpc_operation_settled(tpc_ring *ring, int64_t operation);
 /* Like send, without the kernel's copy. The event comes when the kernel has let go of the buffer. -EOPNOTSUPP before 6.0. */
-int64_t tpc_operation_send_zero_copy(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags);
+int64_t tpc_operation_send_zero_copy(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length,
+                                     int flags);
 /* Gathers parts; `rights_fd` >= 0 goes along as SCM_RIGHTS (Unix sockets). */
-int64_t tpc_operation_sendmsg(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths, unsigned count,
-                              int flags, int rights_fd);
+int64_t tpc_operation_sendmsg(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths,
+                              unsigned count, int flags, int rights_fd);
 int64_t tpc_operation_shutdown(tpc_ring *ring, uint64_t token, int fd, int how);
 /* a: the poll(2) events that are there. Multishot: -EOPNOTSUPP before 5.13. */
 int64_t tpc_operation_poll(tpc_ring *ring, uint64_t token, int fd, unsigned poll_events, bool multishot);

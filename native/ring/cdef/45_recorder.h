@@ -7,27 +7,28 @@
  */
 enum tpc_disk_record_kind {
     TPC_DISK_RECORD_WRITE = 1,
-    TPC_DISK_RECORD_FLUSH = 2,       /* fsync, fdatasync */
-    TPC_DISK_RECORD_TRUNCATE = 3,    /* offset: the new length */
-    TPC_DISK_RECORD_ALLOCATE = 4,    /* offset, length */
+    TPC_DISK_RECORD_FLUSH = 2,    /* fsync, fdatasync */
+    TPC_DISK_RECORD_TRUNCATE = 3, /* offset: the new length */
+    TPC_DISK_RECORD_ALLOCATE = 4, /* offset, length */
     TPC_DISK_RECORD_RENAME = 5,
     TPC_DISK_RECORD_UNLINK = 6,
-    TPC_DISK_RECORD_CREATE = 7,      /* a file or directory that may be new */
-    TPC_DISK_RECORD_COMPLETED = 8    /* result */
+    TPC_DISK_RECORD_CREATE = 7,   /* a file or directory that may be new */
+    TPC_DISK_RECORD_COMPLETED = 8 /* result */
 };
 
 enum tpc_disk_record_flags {
-    TPC_DISK_RECORD_DSYNC = 1,       /* the write is durable when it completes */
-    TPC_DISK_RECORD_DIRECT = 2,
-    TPC_DISK_RECORD_DATA_ONLY = 4    /* fdatasync */
+    TPC_DISK_RECORD_DSYNC = 1,     /* the write is durable when it completes */
+    TPC_DISK_RECORD_DIRECT = 2,    /* the descriptor's; whoever records need not say it */
+    TPC_DISK_RECORD_DATA_ONLY = 4, /* fdatasync */
+    TPC_DISK_RECORD_LINKED = 8     /* a flush that begins when the write recorded in front of it is over */
 };
 
 typedef struct {
-    uint32_t magic;             /* TPC_DISK_RECORD_MAGIC */
+    uint32_t magic; /* TPC_DISK_RECORD_MAGIC */
     uint16_t kind;
     uint16_t flags;
-    uint64_t order;             /* 0, 1, 2, … over all records of the file */
-    uint64_t token;             /* joins a submission and its completion; 0: completed when recorded */
+    uint64_t order; /* 0, 1, 2, … over all records of the file */
+    uint64_t token; /* joins a submission and its completion; 0: completed when recorded */
     uint64_t device;
     uint64_t inode;
     int64_t offset;

@@ -6,38 +6,43 @@
  */
 typedef struct tpc_plane tpc_plane;
 
+/* What this core does with a partition that it has registered. */
+enum tpc_partition_role {
+    TPC_ROLE_NONE = 0, /* Produce is answered NOT_LEADER_OR_FOLLOWER, Fetch is left to Python */
+    TPC_ROLE_LEADER = 1
+};
+
 enum tpc_partition_flag {
-    TPC_PARTITION_LEADER = 1,            /* otherwise produce answers NOT_LEADER_OR_FOLLOWER */
-    TPC_PARTITION_INTERNAL = 2,          /* refuses batches of clients: only tpc_plane_append() */
-    TPC_PARTITION_RELAXED = 4,           /* answered at once; readers still see only what is durable */
+    TPC_PARTITION_INTERNAL = 2, /* refuses batches of clients: only tpc_plane_append() */
+    TPC_PARTITION_RELAXED = 4,  /* answered at once; readers still see only what is durable */
     TPC_PARTITION_LOG_APPEND_TIME = 8,
     TPC_PARTITION_PYTHON_VALIDATES = 16, /* tpc_plane_produce() leaves it to Python, which calls ..._with() */
     TPC_PARTITION_COMPACTED = 32         /* records need keys */
 };
 
 typedef struct {
-    int64_t tail_bytes_max;          /* memory for batches that are written behind already */
-    int64_t tail_bytes_first;        /* what of it is used at first; doubled whenever a reader comes too late. 0: all of it */
-    int64_t producer_expiry_ms;      /* producer.id.expiration.ms; 0: never by itself */
-    int32_t produce_partitions_max;  /* of one request; more are left to Python. 0: 10,000 */
+    int64_t tail_bytes_max;     /* the cache: memory for batches that are in segments already, and for finding them */
+    int64_t producer_expiry_ms; /* producer.id.expiration.ms; 0: never by itself */
+    int32_t produce_partitions_max; /* of one request; more are left to Python. 0: 10,000 */
     uint32_t reserved;
 } tpc_plane_params;
 
 typedef struct {
-    const uint8_t *topic_name;       /* copied */
+    const uint8_t *topic_name; /* copied */
     uint32_t topic_name_bytes;
     int32_t partition;
     uint8_t topic_id[16];
     int64_t log_start_offset;
-    int64_t log_end_offset;          /* recovered, so all of it is durable and in segments: the high watermark too */
+    int64_t log_end_offset;          /* recovered, so all of it is durable and in segments */
+    int64_t high_watermark;          /* of that, what is committed: with one voter all of it */
     int64_t last_stable_offset;      /* -1: follows the high watermark */
     int64_t timestamp_before_ms_max; /* INT64_MAX: none */
     int64_t timestamp_after_ms_max;
-    int64_t bytes_admitted;          /* segment space reserved for appends; INT64_MAX: not limited */
+    int64_t bytes_admitted; /* segment space reserved for appends; INT64_MAX: not limited */
     int32_t leader_epoch;
-    int32_t batch_bytes_max;         /* max.message.bytes */
-    int32_t segment_bytes_max;       /* 0: not checked */
-    uint32_t flags;                  /* enum tpc_partition_flag */
+    int32_t batch_bytes_max;   /* max.message.bytes */
+    int32_t segment_bytes_max; /* 0: not checked */
+    uint32_t flags;            /* enum tpc_partition_flag */
 } tpc_partition_params;
 
 typedef struct {
@@ -46,16 +51,19 @@ typedef struct {
     int64_t last_stable_offset;
     int64_t high_watermark;
     int64_t log_end_offset;
-    int64_t tail_offset;             /* first in memory; log_end_offset when nothing is */
-    int64_t written_offset;          /* everything below is in segments (not necessarily flushed) */
-    int64_t tail_bytes;              /* in memory */
-    int64_t dirty_bytes;             /* of those, durable in the journal and not yet written behind */
+    int64_t tail_offset;     /* first in memory; log_end_offset when nothing is */
+    int64_t written_offset;  /* everything below is in segments (not necessarily flushed) */
+    int64_t tail_bytes;      /* in memory */
+    int64_t unwritten_bytes; /* of those, not yet written behind */
+    int64_t dirty_bytes;     /* of those, durable in the journal */
     int64_t bytes_admitted;
+    int64_t in_place_end_offset; /* behind the last one of the unwritten that was written in place; -1: there is none */
     int32_t partition;
     int32_t leader_epoch;
     uint32_t flags;
     uint32_t producers_count;
     uint32_t appends_undurable;
+    int32_t role; /* enum tpc_partition_role */
     uint32_t watched;
 } tpc_partition_state;
 
@@ -64,9 +72,9 @@ typedef struct {
     tpc_slice slice;
     int64_t base_offset;
     int64_t next_offset;
-    uint64_t sequence;               /* the journal's commit that carries it */
-    uint32_t straight_block;         /* of its segment's file: these are in the file already; blocks of 4 KiB */
-    uint32_t straight_blocks;
+    uint64_t sequence;       /* the journal's commit that carries it */
+    uint32_t in_place_block; /* of its segment's file: these are in the file already; blocks of 4 KiB */
+    uint32_t in_place_blocks;
 } tpc_tail_batch;
 
 enum { TPC_PRODUCER_BATCHES_MAX = 5 };
@@ -74,7 +82,7 @@ enum { TPC_PRODUCER_BATCHES_MAX = 5 };
 typedef struct {
     int64_t base_offset;
     int64_t last_offset;
-    int64_t timestamp_ms;            /* the batch's max_timestamp */
+    int64_t timestamp_ms; /* the batch's max_timestamp */
     int32_t base_sequence;
     int32_t last_sequence;
 } tpc_producer_batch;
@@ -82,53 +90,55 @@ typedef struct {
 /* What a partition knows of one producer; batches from the oldest to the newest. */
 typedef struct {
     int64_t producer_id;
-    int64_t last_append_ms;          /* wall clock, for expiry */
+    int64_t last_append_ms; /* wall clock, for expiry */
     int16_t producer_epoch;
     uint8_t batches_count;
-    uint8_t sequence_lost;           /* after a loss: the next sequence is taken whatever it is, once */
+    uint8_t sequence_lost; /* after a loss: the next sequence is taken whatever it is, once */
     uint32_t reserved;
     tpc_producer_batch batches[5];
 } tpc_producer_state;
 
-/* An entry that the reopened journal has to begin with: the partition is cut at this offset. */
+/* An entry that the reopened journal has to begin with: the partition is cut at this offset, behind the beginning of
+ * this leader epoch. */
 typedef struct {
     uint8_t topic_id[16];
     int64_t offset;
     int32_t partition;
-    int32_t reserved;
+    int32_t last_epoch_kept;
 } tpc_partition_cut;
 
 typedef struct {
     int64_t base_offset;
     int64_t next_offset;
-    int64_t append_ms;               /* LogAppendTime that was stamped, -1 with CreateTime */
-    uint64_t sequence;               /* durable when the journal's durable sequence is at least this */
-    int32_t error_code;              /* Kafka's, 0: appended */
-    int32_t reason;                  /* enum tpc_batch_reason when validation refused */
-    int32_t duplicate;               /* 1: these records were appended before, at these offsets */
-    int32_t relaxed;                 /* 1: nobody has to wait for the sequence */
+    int64_t append_ms;  /* LogAppendTime that was stamped, -1 with CreateTime */
+    uint64_t sequence;  /* durable when the journal's durable sequence is at least this */
+    int32_t error_code; /* Kafka's, 0: appended */
+    int32_t reason;     /* enum tpc_batch_reason when validation refused */
+    int32_t duplicate;  /* 1: these records were appended before, at these offsets */
+    int32_t relaxed;    /* 1: nobody has to wait for the sequence */
 } tpc_append_result;
 
 typedef struct {
     uint64_t partitions;
-    uint64_t appends;                /* batches, of clients and of Python */
+    uint64_t appends; /* batches, of clients and of Python */
     uint64_t append_bytes;
     uint64_t produces_taken;
-    uint64_t produces_left;          /* to Python */
+    uint64_t produce_fallbacks; /* to Python */
     uint64_t produces_timed_out;
-    uint64_t produces_pending;       /* now */
-    uint64_t partition_errors;       /* partitions of Produce answered with an error */
+    uint64_t produces_pending; /* now */
+    uint64_t partition_errors; /* partitions of Produce answered with an error */
     uint64_t duplicates;
-    uint64_t appends_undurable;      /* now */
+    uint64_t appends_undurable; /* now */
     uint64_t appends_rolled_back;
-    uint64_t tail_runs;              /* now: of batches that share an entry of the tail */
-    int64_t tail_bytes;              /* now */
-    int64_t tail_clean_bytes;        /* now, written behind: what the budget bounds */
-    int64_t tail_bytes_kept;         /* now: that budget */
+    uint64_t tail_runs;       /* now: of batches that share an entry of the tail */
+    int64_t tail_bytes;       /* now */
+    int64_t tail_clean_bytes; /* now, written behind: the cache */
+    int64_t tail_bytes_max;   /* now: its bound */
     uint64_t tail_evictions;
     uint64_t reads;
     uint64_t reads_below_tail;
     uint64_t cuts_pending;
+    uint64_t prepared_answers; /* given out: 57_prepared.h */
 } tpc_plane_statistics;
 
 int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connections, tpc_budget *budget,
@@ -139,6 +149,11 @@ void tpc_plane_free(tpc_plane *plane);
 
 void tpc_plane_get_statistics(const tpc_plane *plane, tpc_plane_statistics *statistics);
 void tpc_plane_set_tail_bytes_max(tpc_plane *plane, int64_t bytes_max);
+/* Gives up so many bytes of the cache that are above its bound, the oldest first. 1: there are more. Writing behind does it,
+ * too. */
+int tpc_plane_evict(tpc_plane *plane, int64_t bytes);
+/* Memory that was given back to malloc goes back to the kernel. */
+void tpc_plane_trim_memory(void);
 
 /* Wall clock for stamping and validation, in place of the system's; -1: the system's again. For tests. */
 void tpc_plane_set_clock(tpc_plane *plane, int64_t wall_ms);
@@ -149,11 +164,19 @@ int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params,
 /* Everything of params but names, ids, offsets and bytes_admitted; last_stable_offset as given. */
 int tpc_partition_update(tpc_plane *plane, uint64_t handle, const tpc_partition_params *params);
 int tpc_partition_set_log_start(tpc_plane *plane, uint64_t handle, int64_t log_start_offset);
-/* TPC_EVENT_ROOM_LOW, once, when appends have used up half of what is admitted then. */
+/* TPC_EVENT_ROOM_LOW, once, when appends have used up half of what is admitted then. -EINVAL: fewer than nothing. */
 int tpc_partition_admit(tpc_plane *plane, uint64_t handle, int64_t bytes_more);
 
 /* TPC_EVENT_PARTITION_ADVANCED at the next move of the high watermark, once. */
 int tpc_partition_watch(tpc_plane *plane, uint64_t handle);
+
+/*
+ * From now on the partition has this role in this term, which is its leader epoch: a step of its own, after registering it.
+ * -EINVAL: the term is below its leader epoch, or there is no such role.
+ */
+int tpc_partition_arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t term);
+/* It has no role; offsets, tail and producers stay. Produces that wait for it are answered NOT_LEADER_OR_FOLLOWER. */
+int tpc_partition_disarm(tpc_plane *plane, uint64_t handle);
 
 /*
  * The handle dies at once; produces that wait for this partition are answered NOT_LEADER_OR_FOLLOWER for it. Memory that
@@ -176,6 +199,8 @@ void tpc_slices_release(tpc_slice *slices, uint32_t count);
 
 /* Partitions with durable batches to write behind, each once; how many were filled in. */
 uint32_t tpc_plane_dirty(const tpc_plane *plane, uint64_t *handles, uint32_t handles_max);
+/* Whether a batch of a commit below the sequence is not written behind. */
+int tpc_plane_is_unwritten_below(const tpc_plane *plane, uint64_t sequence);
 /* Those of them for which it is time: with bytes_min to write or more, or dirty for age_ns_min, and the longest dirty ones
  * as long as the others together have more than bytes_max. */
 uint32_t tpc_plane_dirty_due(const tpc_plane *plane, int64_t bytes_min, int64_t age_ns_min, int64_t bytes_max,
@@ -185,55 +210,57 @@ uint32_t tpc_plane_dirty_due(const tpc_plane *plane, int64_t bytes_min, int64_t 
 void tpc_plane_watch_due(tpc_plane *plane, int64_t bytes_min, int64_t bytes_max);
 
 /*
- * The oldest durable batches not yet written behind, at most bytes_max (of those written straight some more) but at least
+ * The oldest durable batches not yet written behind, at most bytes_max (of those written in place some more) but at least
  * one. References are the caller's (tpc_tail_batches_release). They stay readable; ..._done() says up to where the segment
  * has them, which makes them cache that may be evicted. One taker per partition at a time.
  */
 int tpc_partition_write_behind_take(tpc_plane *plane, uint64_t handle, int64_t bytes_max, tpc_tail_batch *batches,
                                     uint32_t batches_max);
 
-/* Where large batches may be written straight to their segment (native/ring/straight.h). */
+/* Where large batches may be written in place into their segment (native/ring/in_place.h). */
 typedef struct {
     int64_t segment_base_offset;
-    int64_t written_offset;          /* behind the last batch that Python has counted as written */
-    int64_t written_position;        /* where that ends in the file */
-    int64_t segment_bytes_max;       /* the batch that would go beyond it is for the next segment */
-    int64_t reserved_position;       /* space in the file is reserved up to here */
-    int32_t descriptor;              /* opened with O_DIRECT; duplicated */
-    int32_t batch_bytes_min;         /* smaller batches go through the journal; two blocks at least */
-} tpc_placement_params;
+    int64_t written_offset;    /* behind the last batch that Python has counted as written */
+    int64_t written_position;  /* where that ends in the file */
+    int64_t segment_bytes_max; /* the batch that would go beyond it is for the next segment */
+    int64_t reserved_position; /* space in the file is reserved up to here */
+    int32_t descriptor;        /* opened with O_DIRECT; duplicated */
+    int32_t batch_bytes_min;   /* smaller batches go through the journal; two blocks at least */
+} tpc_in_place_window_params;
 
 /*
- * Opens a placement, in place of one that is there. -ENOENT; -EINVAL: impossible params; -EAGAIN: not now (the journal
+ * Opens an in-place window, in place of one that is there. -ENOENT; -EINVAL: impossible params; -EAGAIN: not now (the journal
  * failed, or cuts are not durable yet, or written_offset is not where memory begins to be unwritten).
  */
-int tpc_partition_open_placement(tpc_plane *plane, uint64_t handle, const tpc_placement_params *params);
-/* Nothing more is written straight; what is under way goes on. */
-void tpc_partition_close_placement(tpc_plane *plane, uint64_t handle);
-/* More space was reserved. 1: there is a placement, 0: there is none. */
-int tpc_partition_set_placement_space(tpc_plane *plane, uint64_t handle, int64_t reserved_position);
-/* Behind the last batch that was written straight, of those not written behind (durable or not); -1: there is none. */
-int64_t tpc_partition_straight_end(const tpc_plane *plane, uint64_t handle);
-int tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64_t upto_offset);
+int tpc_partition_open_in_place_window(tpc_plane *plane, uint64_t handle, const tpc_in_place_window_params *params);
+/* Nothing more is written in place; what is under way goes on. */
+void tpc_partition_close_in_place_window(tpc_plane *plane, uint64_t handle);
+/* More space was reserved. 1: there is an in-place window, 0: there is none. */
+int tpc_partition_set_in_place_space(tpc_plane *plane, uint64_t handle, int64_t reserved_position);
+/* How many bytes that were; the others stay as they were. -EINVAL: the offset is none that could have been taken. */
+int64_t tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64_t upto_offset);
 void tpc_tail_batches_release(tpc_tail_batch *batches, uint32_t count);
 /* How many bytes taken batches have, and all of them in a row in `out`, which has room for so many; in between the ring
  * serves when it is time (tpc_ring_serve). */
 uint64_t tpc_tail_batches_bytes(const tpc_tail_batch *batches, uint32_t count);
 void tpc_tail_batches_copy(tpc_plane *plane, const tpc_tail_batch *batches, uint32_t count, uint8_t *out);
-/* The first one at or behind a place that was written straight; `count` when there is none. */
-uint32_t tpc_tail_batches_next_straight(const tpc_tail_batch *batches, uint32_t count, uint32_t from);
+/* The first one at or behind a place that was written in place; `count` when there is none. */
+uint32_t tpc_tail_batches_next_in_place(const tpc_tail_batch *batches, uint32_t count, uint32_t from);
 /* Bytes of the leading batches that lie wholly in the first `bytes` of them. */
 uint64_t tpc_tail_batches_within(const tpc_tail_batch *batches, uint32_t count, uint64_t bytes);
 
 /*
  * Append of the broker's own (internal topics): one or more whole batches, copied, stamped, journalled; sequences of
- * producers are not looked at. Asks for TPC_EVENT_JOURNAL_DURABLE. -ENOENT; -EAGAIN: the journal is full; -ENOSPC: not
- * admitted; -EIO: the journal failed. 0 with result->error_code for what the bytes themselves are guilty of.
+ * producers are not looked at. Asks for TPC_EVENT_JOURNAL_DURABLE. -ENOENT; -EPERM: not armed as leader; -EAGAIN: the
+ * journal is full; -ENOSPC: not admitted; -EIO: the journal failed. 0 with result->error_code for what the bytes themselves
+ * are guilty of.
  */
-int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, uint32_t bytes, tpc_append_result *result);
+int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, uint32_t bytes,
+                     tpc_append_result *result);
 
 /* Producers, as snapshots keep them. dump: their state without batches at or above upto_offset, durable ones only. */
-int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const tpc_producer_state *producers, uint32_t count);
+int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const tpc_producer_state *producers,
+                                 uint32_t count);
 int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_t upto_offset,
                                  tpc_producer_state *producers, uint32_t producers_max);
 /* Forgets producers that were silent for producer_expiry_ms; how many. An append does it too before the table grows. */
@@ -245,46 +272,46 @@ int tpc_plane_reopen_journal(tpc_plane *plane, int32_t descriptor, int32_t mode,
 /* ---- Produce ---- */
 
 /* Why tpc_plane_produce() left a request to Python. */
-enum tpc_produce_left {
-    TPC_LEFT_NONE = 0,
-    TPC_LEFT_MALFORMED = 1,          /* the body does not decode: close the connection */
-    TPC_LEFT_VERSION = 2,            /* a version that is not served */
-    TPC_LEFT_TOO_MANY = 3,           /* partitions, see produce_partitions_max */
-    TPC_LEFT_UNKNOWN = 4,            /* a partition that is not in the table, or not led: only metadata knows the answer */
-    TPC_LEFT_PYTHON_VALIDATES = 5,
-    TPC_LEFT_JOURNAL_FULL = 6,       /* park it, try again after recycling */
-    TPC_LEFT_NOT_ADMITTED = 7,       /* reserve segment space, tpc_partition_admit(), try again */
-    TPC_LEFT_NO_MEMORY = 8,
-    TPC_LEFT_REASONS_COUNT = 9
+enum tpc_produce_fallback {
+    TPC_FALLBACK_NONE = 0,
+    TPC_FALLBACK_MALFORMED = 1, /* the body does not decode: close the connection */
+    TPC_FALLBACK_VERSION = 2,   /* a version that is not served */
+    TPC_FALLBACK_TOO_MANY = 3,  /* partitions, see produce_partitions_max */
+    TPC_FALLBACK_UNKNOWN = 4,   /* a partition that is not in the table, or not led: only metadata knows the answer */
+    TPC_FALLBACK_PYTHON_VALIDATES = 5,
+    TPC_FALLBACK_JOURNAL_FULL = 6, /* park it, try again after recycling */
+    TPC_FALLBACK_NOT_ADMITTED = 7, /* reserve segment space, tpc_partition_admit(), try again */
+    TPC_FALLBACK_NO_MEMORY = 8,
+    TPC_FALLBACK_REASONS_COUNT = 9
 };
 
 /* What Python says of one partition of a request, in the order of the request. */
 typedef struct {
-    const uint8_t *error_message;    /* copied */
-    int32_t error_message_bytes;     /* -1: none */
-    int32_t leader_id;               /* for NOT_LEADER_OR_FOLLOWER from version 10 on; -1: not said */
+    const uint8_t *error_message; /* copied */
+    int32_t error_message_bytes;  /* -1: none */
+    int32_t leader_id;            /* for NOT_LEADER_OR_FOLLOWER from version 10 on; -1: not said */
     int32_t leader_epoch;
-    int16_t error_code;              /* 0: go on, and do not ask again */
+    int16_t error_code; /* 0: go on, and do not ask again */
     int16_t reserved;
-    const int32_t *keyless;          /* places in the batch of the records that a compacted topic refuses; copied */
-    int32_t keyless_count;           /* 0: the error is not about single records */
+    const int32_t *keyless; /* places in the batch of the records that a compacted topic refuses; copied */
+    int32_t keyless_count;  /* 0: the error is not about single records */
 } tpc_produce_verdict;
 
 typedef struct {
-    const uint8_t *host;             /* copied */
+    const uint8_t *host; /* copied */
     const uint8_t *rack;
     int32_t host_bytes;
-    int32_t rack_bytes;              /* -1: none */
+    int32_t rack_bytes; /* -1: none */
     int32_t node_id;
     int32_t port;
 } tpc_plane_endpoint;
 
 /*
  * A whole Produce request. 1: taken, answered from here when it is durable (relaxed partitions do not wait, acks=0 has
- * no answer), the request belongs to the plane. 0: left, nothing changed; tpc_plane_left_reason() says why.
+ * no answer), the request belongs to the plane. 0: left, nothing changed; tpc_plane_fallback_reason() says why.
  */
 int tpc_plane_produce(tpc_plane *plane, tpc_request *request);
-int tpc_plane_left_reason(const tpc_plane *plane);
+int tpc_plane_fallback_reason(const tpc_plane *plane);
 
 /*
  * The same with Python's verdicts, one per partition of the request. A partition that is still unknown is answered
@@ -301,5 +328,6 @@ int tpc_plane_produce_with(tpc_plane *plane, tpc_request *request, const tpc_pro
 int tpc_plane_produce_records(tpc_plane *plane, uint64_t handle, const uint8_t *records, uint32_t bytes,
                               int16_t produce_version, tpc_append_result *result);
 
-/* Makes tpc_plane_produce() and tpc_plane_fetch() the hot handler: they are tried inside the wait, before Python. */
+/* Makes tpc_plane_produce(), tpc_plane_fetch() and the prepared answers the hot handler: they are tried inside the wait, before
+ * Python. */
 void tpc_plane_set_hot(tpc_plane *plane, int on);

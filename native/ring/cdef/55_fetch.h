@@ -5,20 +5,20 @@
  */
 
 /* Why a Fetch was left to Python. */
-enum tpc_fetch_left {
-    TPC_FETCH_LEFT_NONE = 0,
-    TPC_FETCH_LEFT_MALFORMED = 1,     /* the body does not decode: close the connection */
-    TPC_FETCH_LEFT_VERSION = 2,       /* a version that is not served */
-    TPC_FETCH_LEFT_NO_MEMORY = 3,
-    TPC_FETCH_LEFT_FOLLOWER = 4,      /* a replica asks */
-    TPC_FETCH_LEFT_UNKNOWN = 5,       /* a partition that is not in the table, or not led: the metadata know why */
-    TPC_FETCH_LEFT_INTERNAL = 6,      /* a topic of the broker's own */
-    TPC_FETCH_LEFT_LEADER_EPOCH = 7,  /* not the epoch that the client believes */
-    TPC_FETCH_LEFT_LAST_EPOCH = 8,    /* the client asks whether its log diverges */
-    TPC_FETCH_LEFT_TRANSACTIONS = 9,  /* committed records are wanted where there may be aborted ones */
-    TPC_FETCH_LEFT_SEGMENT = 10,      /* below what memory holds, and no window is open there */
-    TPC_FETCH_LEFT_COLD = 11,         /* a window is open, but the page cache lacks the batches' headers */
-    TPC_FETCH_LEFT_REASONS_COUNT = 12
+enum tpc_fetch_fallback {
+    TPC_FETCH_FALLBACK_NONE = 0,
+    TPC_FETCH_FALLBACK_MALFORMED = 1, /* the body does not decode: close the connection */
+    TPC_FETCH_FALLBACK_VERSION = 2,   /* a version that is not served */
+    TPC_FETCH_FALLBACK_NO_MEMORY = 3,
+    TPC_FETCH_FALLBACK_FOLLOWER = 4,     /* a replica asks */
+    TPC_FETCH_FALLBACK_UNKNOWN = 5,      /* a partition that is not in the table, or not led: the metadata know why */
+    TPC_FETCH_FALLBACK_INTERNAL = 6,     /* a topic of the broker's own */
+    TPC_FETCH_FALLBACK_LEADER_EPOCH = 7, /* not the epoch that the client believes */
+    TPC_FETCH_FALLBACK_LAST_EPOCH = 8,   /* the client asks whether its log diverges */
+    TPC_FETCH_FALLBACK_TRANSACTIONS = 9, /* committed records are wanted where there may be aborted ones */
+    TPC_FETCH_FALLBACK_SEGMENT = 10,     /* below what memory holds, and no window is open there */
+    TPC_FETCH_FALLBACK_COLD = 11,        /* a window is open, but the page cache lacks the batches' headers */
+    TPC_FETCH_FALLBACK_REASONS_COUNT = 12
 };
 
 /* The largest number of batches that one partition gives to one answer from memory. */
@@ -26,13 +26,13 @@ enum { TPC_READ_BATCHES_MAX = 1024 };
 
 /* What is asked of one partition. Belongs to the request, or to the session, where later requests may change it. */
 typedef struct tpc_fetch_asked {
-    const uint8_t *topic_name;        /* NULL: named by id */
+    const uint8_t *topic_name; /* NULL: named by id */
     int64_t fetch_offset;
-    int32_t topic_name_bytes;         /* -1: named by id */
+    int32_t topic_name_bytes; /* -1: named by id */
     int32_t partition;
     int32_t bytes_max;
-    int32_t current_leader_epoch;     /* -1: not given */
-    int32_t last_fetched_epoch;       /* -1: not given */
+    int32_t current_leader_epoch; /* -1: not given */
+    int32_t last_fetched_epoch;   /* -1: not given */
     uint8_t topic_id[16];
 } tpc_fetch_asked;
 
@@ -40,17 +40,17 @@ typedef struct tpc_fetch_asked {
 typedef struct tpc_fetch {
     uint64_t connection;
     int64_t sequence;
-    int64_t deadline_ns;              /* monotonic: answered by then with what there is */
-    struct tpc_request *request;      /* NULL while it is with Python */
-    tpc_frame *frame;                 /* names point into it */
+    int64_t deadline_ns;               /* monotonic: answered by then with what there is */
+    struct tpc_request *request;       /* NULL while it is with Python */
+    tpc_frame *frame;                  /* names point into it */
     struct tpc_fetch_session *session; /* NULL: none */
     tpc_fetch_asked **parts;
-    struct tpc_fetch_wait *waits;     /* of a parked one, one per part */
+    struct tpc_fetch_wait *waits;      /* of a parked one, one per part */
     struct tpc_fetch *next, *previous; /* in a slot of the timer wheel, or among those left to Python */
     struct tpc_fetch *woken_next;
     int32_t parts_count;
-    int32_t error_code;               /* Kafka's, of the session; there are no parts then */
-    int32_t session_id;               /* for the answer */
+    int32_t error_code; /* Kafka's, of the session; there are no parts then */
+    int32_t session_id; /* for the answer */
     int32_t correlation_id;
     int32_t response_bytes_min;
     int32_t response_bytes_max;
@@ -58,10 +58,11 @@ typedef struct tpc_fetch {
     int8_t isolation_level;
     uint8_t incremental;
     uint8_t is_follower;
-    uint8_t state;                    /* private */
+    uint8_t state; /* private */
     uint8_t woken;
     uint8_t retried;
-    uint8_t with_names;               /* parts of its own, not the session's */
+    uint8_t with_names;     /* parts of its own, not the session's */
+    int64_t reserved_bytes; /* for its answer, see tpc_fetch_reserve() */
 } tpc_fetch;
 
 /* What became of one partition, as far as sessions care. */
@@ -73,23 +74,24 @@ typedef struct {
 } tpc_fetch_outcome;
 
 typedef struct {
-    uint64_t taken;                   /* answered from here, or parked to be */
-    uint64_t parked;                  /* of those, had to wait */
-    uint64_t handed_over;             /* of those, left to Python after all */
-    uint64_t timed_out;               /* of those parked, answered because their time was over */
+    uint64_t taken;       /* answered from here, or parked to be */
+    uint64_t parked;      /* of those, had to wait */
+    uint64_t handed_over; /* of those, left to Python after all */
+    uint64_t timed_out;   /* of those parked, answered because their time was over */
     uint64_t parked_now;
-    uint64_t sessions;                /* now */
-    uint64_t session_partitions;      /* now, in all sessions */
+    uint64_t sessions;           /* now */
+    uint64_t session_partitions; /* now, in all sessions */
     uint64_t sessions_evicted;
-    uint64_t record_bytes;            /* in answers from here */
-    uint64_t segment_bytes;           /* of those, from segments */
-    uint64_t windows;                 /* now */
-    uint64_t left[12];                /* by enum tpc_fetch_left */
+    uint64_t record_bytes;  /* in answers from here */
+    uint64_t segment_bytes; /* of those, from segments */
+    uint64_t windows;       /* now */
+    uint64_t left[12];      /* by enum tpc_fetch_fallback */
 } tpc_fetch_statistics;
 
 /* Bounds that the settings say: the largest answer, and the number of sessions, whose slots are taken from sessions that
  * were not used for eviction_ms when all are. */
-int tpc_plane_set_fetch_limits(tpc_plane *plane, int32_t response_bytes_max, uint32_t sessions_max, int64_t eviction_ms);
+int tpc_plane_set_fetch_limits(tpc_plane *plane, int32_t response_bytes_max, uint32_t sessions_max,
+                               int64_t eviction_ms);
 
 /* Where session ids come from, in place of chance. For tests. */
 void tpc_plane_set_fetch_seed(tpc_plane *plane, uint64_t seed);
@@ -105,6 +107,14 @@ int tpc_plane_fetch(tpc_plane *plane, tpc_request *request);
  * tpc_fetch_end(). -EBADMSG: malformed; -EPROTONOSUPPORT; -ENOMEM.
  */
 int tpc_fetch_begin(tpc_plane *plane, tpc_request *request, tpc_fetch **fetch);
+
+/*
+ * Room for what is read for its answer, charged before it is read. 0, and how many bytes the answer may have (at most its
+ * response_bytes_max); -ENOBUFS: answers that nobody reads hold all there is, so wait. Given back by tpc_fetch_unreserve(),
+ * and at the end.
+ */
+int tpc_fetch_reserve(tpc_plane *plane, tpc_fetch *fetch, int64_t *bytes_max);
+void tpc_fetch_unreserve(tpc_plane *plane, tpc_fetch *fetch);
 
 /* Which partitions go into the answer, given what became of each, in order; the session remembers. */
 void tpc_fetch_select(tpc_fetch *fetch, const tpc_fetch_outcome *outcomes, uint8_t *chosen);
@@ -124,16 +134,16 @@ int tpc_fetch_session_describe(const tpc_plane *plane, int32_t session_id, int32
 
 /* A stretch of a segment that C may find batches in and send from. */
 typedef struct {
-    const uint8_t *entries;           /* of the offset index, as in its file: relative last offset, position; big-endian */
+    const uint8_t *entries; /* of the offset index, as in its file: relative last offset, position; big-endian */
     int64_t segment_base_offset;
-    int64_t from_offset;              /* the first offset that is certainly in here ... */
-    int64_t upto_offset;              /* ... and the first that is not */
-    int64_t from_position;            /* where a batch begins */
-    int64_t end_position;             /* where one ends */
-    uint32_t entries_count;           /* those whose batches begin in here */
-    int32_t descriptor;               /* duplicated */
-    int32_t to_segment_end;           /* 1: the segment ends at end_position ... */
-    int32_t is_sealed;                /* ... for good */
+    int64_t from_offset;    /* the first offset that is certainly in here ... */
+    int64_t upto_offset;    /* ... and the first that is not */
+    int64_t from_position;  /* where a batch begins */
+    int64_t end_position;   /* where one ends */
+    uint32_t entries_count; /* those whose batches begin in here */
+    int32_t descriptor;     /* duplicated */
+    int32_t to_segment_end; /* 1: the segment ends at end_position ... */
+    int32_t is_sealed;      /* ... for good */
 } tpc_window_params;
 
 int tpc_partition_open_window(tpc_plane *plane, uint64_t handle, const tpc_window_params *params);

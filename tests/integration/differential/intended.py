@@ -193,6 +193,12 @@ INTENDED: list[Intended] = [
         ours="-1",
     ),
     Intended(
+        "no-compression-by-the-broker",
+        "Batches stay as their producers sent them, so a topic's compression.type that would change them is refused.",
+        api="CreateTopics",
+        scenario="create-topics-that-the-broker-would-compress",
+    ),
+    Intended(
         "compressed-batches-are-not-walked",
         "Records inside a compression are the producer's business; Kafka decompresses every batch.",
         api="(Produce|ListOffsets)",

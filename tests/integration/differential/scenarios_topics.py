@@ -163,6 +163,14 @@ def create_topics_with_configs(d: Dialogue) -> None:
         _create(d, 7, configured("fine", (key, value)), validate_only=True)
 
 
+@scenario
+def create_topics_that_the_broker_would_compress(d: Dialogue) -> None:
+    for value in ("zstd", "uncompressed"):
+        configs = [{"Name": "compression.type", "Value": value}]
+        asked = {"Name": f"{d.prefix}-{value}", "NumPartitions": 1, "ReplicationFactor": 1, "Configs": configs}
+        _create(d, 7, asked, validate_only=True)
+
+
 WRONG_CONFIGS = [
     ("retention.ms", "-2"), ("retention.bytes", "x"), ("segment.bytes", "13"), ("segment.bytes", "0"),
     ("segment.bytes", "9999999999"), ("cleanup.policy", "shred"), ("cleanup.policy", "compact,shred"),
@@ -177,7 +185,7 @@ WRONG_CONFIGS = [
 ]  # fmt: skip
 RIGHT_CONFIGS = [
     ("retention.ms", "-1"), ("retention.ms", "0"), ("retention.bytes", "-1"), ("cleanup.policy", "compact,delete"),
-    ("cleanup.policy", "delete,compact"), ("compression.type", "zstd"), ("compression.type", "uncompressed"),
+    ("cleanup.policy", "delete,compact"), ("compression.type", "producer"),
     ("min.insync.replicas", "2"), ("max.message.bytes", "0"), ("message.timestamp.type", "LogAppendTime"),
     ("unclean.leader.election.enable", "true"), ("unclean.leader.election.enable", "TRUE"),
     ("min.cleanable.dirty.ratio", "0"), ("min.cleanable.dirty.ratio", "1"), ("segment.ms", "1"),

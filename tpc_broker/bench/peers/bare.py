@@ -15,12 +15,12 @@ _SERVER_CPU = 0
 
 class BarePeer(Peer):
     """`durable` writes its journal; `twice` writes every byte once more behind, `direct` the same past the page cache;
-    `straight` writes large commits once, where they stay, and a journal block after each; `echo` answers at once.
+    `in_place` writes large commits once, where they stay, and a journal block after each; `echo` answers at once.
     """
 
     name: ClassVar[str] = "bare"
     modes: ClassVar[dict[str, bool]] = {
-        "durable": True, "twice": True, "direct": True, "straight": True, "echo": False,
+        "durable": True, "twice": True, "direct": True, "in_place": True, "echo": False,
     }  # fmt: skip
     _port: int = 0
 

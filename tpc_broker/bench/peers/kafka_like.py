@@ -112,7 +112,8 @@ class KafkaLikePeer(Peer):
             partition = index % partitions
             request = fetch_requests(topic, partition, bytes_max=bytes_max, wait_ms=FETCH_WAIT_MS)
             one = FetchConnection(
-                *leaders[partition], (request.whole, request.unchanged), request.offset_place, request.session_place,
+                *leaders[partition], (request.whole, request.unchanged),
+                request.offset_position, request.session_position,
                 offset_end=ends[partition] if ends else OFFSET_LAST, pair=partition if is_paired else None,
             )  # fmt: skip
             made.append(one)

@@ -27,7 +27,7 @@ class TpcPeer(KafkaLikePeer):
         _compile_once()
         self.port = self.port or free_ports(self.cores_count)
         command = [sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(self.folder / "data")]
-        place = ["--listen", self.bootstrap, "--cores", str(self.cores_count)]
+        place = ["--listen", self.bootstrap, "--cores", str(self.cores_count), "--oversubscribe"]
         self.server = Server([*command, *place], self.folder / "tpc.log")
         self.server.start(range(self.port, self.port + self.cores_count))
 

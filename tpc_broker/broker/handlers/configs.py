@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 UNSUPPORTED_RESOURCE_TYPES = frozenset({8, 16, 32})  # broker loggers, client metrics, groups
 
 
-def handle_describe_configs(core: Core, _request: Request, message: Any) -> Any:
-    return messages.DescribeConfigsResponse(results=[_resource(core, message, asked) for asked in message.resources])
+def handle_describe_configs(core: Core, request: Request, message: Any) -> Any:
+    return messages.DescribeConfigsResponse(
+        results=[_resource(core, request.listener, message, asked) for asked in message.resources]
+    )
 
 
-def _resource(core: Core, message: Any, asked: Any) -> Any:
+def _resource(core: Core, listener: int, message: Any, asked: Any) -> Any:
     result = messages.DescribeConfigsResponse.DescribeConfigsResult(
         resource_type=asked.resource_type, resource_name=asked.resource_name
     )
@@ -31,7 +33,7 @@ def _resource(core: Core, message: Any, asked: Any) -> Any:
         case ResourceType.TOPIC:
             entries = _topic(core, asked.resource_name, names, result)
         case ResourceType.BROKER:
-            entries = _broker(core, asked.resource_name, names, result)
+            entries = _broker(core, listener, asked.resource_name, names, result)
         case _:
             result.error_code = int(ErrorCode.INVALID_REQUEST)
             result.error_message = f"Unsupported resource type: {asked.resource_type}"
@@ -52,11 +54,12 @@ def _topic(core: Core, name: str, names: set[str] | None, result: Any) -> list[C
     return describe_topic(topic.configs, core.configuration, names, is_internal=topic.is_internal)
 
 
-def _broker(core: Core, name: str, names: set[str] | None, result: Any) -> list[ConfigEntry]:
-    if name and name != str(core.broker_id):
+def _broker(core: Core, listener: int, name: str, names: set[str] | None, result: Any) -> list[ConfigEntry]:
+    here = core.view.endpoint(listener, core.core_id).broker_id
+    if name and name != str(here):
         result.error_code = int(ErrorCode.INVALID_REQUEST)
         result.error_message = (
-            f"Unexpected broker id, expected {core.broker_id} or empty string, but received {name}"
+            f"Unexpected broker id, expected {here} or empty string, but received {name}"
             if name.lstrip("-").isdigit()
             else f"Broker id must be an integer, but it is: {name}"
         )

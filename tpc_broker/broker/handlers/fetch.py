@@ -6,6 +6,7 @@ up and moved on.
 
 from __future__ import annotations
 
+import functools
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ class Reading:
     """What one partition gave."""
 
     asked: FetchPart
+    listener: int
     partition: Partition | None = None
     error_code: int = 0
     high_watermark: int = -1
@@ -62,11 +64,19 @@ async def _read_enough(core: Core, request: Request, message: Any, fetch: Fetch)
     is_follower = _is_follower(request.api_version, message)
     deadline_ms = fetch.deadline_ms
     while True:
-        readings = await _read_all(core, fetch, message.isolation_level, is_follower=is_follower)
+        bytes_max = fetch.reserve()
+        if bytes_max is None:
+            is_open = functools.partial(core.dispatcher.is_open, request.connection)
+            bytes_max = await core.purgatory.wait_reserved(fetch.reserve, is_open)
+            if bytes_max is None:
+                return None
+        readings = await _read_all(core, fetch, message.isolation_level, bytes_max, is_follower=is_follower)
         remaining_ms = deadline_ms - core.clock.monotonic_ms()
-        if _is_enough(readings, message.min_bytes) or remaining_ms <= 0:
+        is_shortened = bytes_max < fetch.bytes_max and any(reading.size for reading in readings)
+        if is_shortened or _is_enough(readings, message.min_bytes) or remaining_ms <= 0:
             return readings
         _release(readings)
+        fetch.unreserve()
         if not await _wait(core, readings, message.isolation_level, remaining_ms):
             deadline_ms = 0
         if not core.dispatcher.is_open(request.connection):
@@ -79,12 +89,14 @@ def _is_follower(version: int, message: Any) -> bool:
     return replica_id >= 0
 
 
-async def _read_all(core: Core, fetch: Fetch, isolation_level: int, *, is_follower: bool) -> list[Reading]:
+async def _read_all(
+    core: Core, fetch: Fetch, isolation_level: int, bytes_max: int, *, is_follower: bool
+) -> list[Reading]:
     readings = []
-    left = fetch.bytes_max
+    left = bytes_max
     for asked in fetch.parts:
-        reading = Reading(asked)
-        may_exceed = left == fetch.bytes_max
+        reading = Reading(asked, fetch.listener)
+        may_exceed = left == bytes_max
         await _read_one(core, reading, isolation_level, left, may_exceed=may_exceed, is_follower=is_follower)
         left = max(0, left - reading.size)
         readings.append(reading)
@@ -131,7 +143,7 @@ def _readable(core: Core, reading: Reading, *, is_follower: bool) -> Partition |
     if not isinstance(found, Partition):
         reading.error_code = found
         if found == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            reading.leader = core.view.leader_of(asked.topic, asked.partition)
+            reading.leader = core.view.leader_of(reading.listener, asked.topic, asked.partition)
         else:
             reading.aborted = []  # null is for partitions that were read
         return None
@@ -142,7 +154,7 @@ def _readable(core: Core, reading: Reading, *, is_follower: bool) -> Partition |
     if reading.error_code:
         reading.partition = found
         if reading.error_code == ErrorCode.FENCED_LEADER_EPOCH:
-            reading.leader = (core.broker_id, found.leader_epoch)
+            reading.leader = (core.view.endpoint(reading.listener, core.core_id).broker_id, found.leader_epoch)
         return None
     return found
 
@@ -203,7 +215,7 @@ def _response(core: Core, request: Request, fetch: Fetch, readings: list[Reading
     if hints:
         response.node_endpoints = [
             messages.FetchResponse.NodeEndpoint(node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack)
-            for node in core.view.endpoints()
+            for node in core.view.endpoints(request.listener)
             if node.broker_id in hints
         ]
     return response

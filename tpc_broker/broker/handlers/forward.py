@@ -7,6 +7,7 @@ when a Kafka controller fails.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,9 @@ class ForwardedRequest:
     api_version: int
     client_id: str | None
     body: memoryview
+    listener: int
+    peer: str
+    """The client's address, as its own core knows it."""
     connection: int = -1
     correlation_id: int = -1
 
@@ -51,20 +55,38 @@ def on_core(target: CoreId, handler: Handler) -> Handler:
     async def handle(core: Core, request: Request, message: Any) -> Any:
         if core.core_id == target:
             return await handler(core, request, message)
-        payload = {"api_key": request.api_key, "api_version": request.api_version, "client_id": request.client_id}
         body = bytes(request.body)
+        core.note_forwarded()
         deadline_s = trio.current_time() + FORWARD_TIMEOUT_MS / 1000
         while True:
             try:
-                _payload, blobs = await core.mailboxes.call(target, "api", payload, [body])
+                return await carry(core, request, target, body)
             except NotDeliveredError:
                 if trio.current_time() > deadline_s:
                     raise
                 await trio.sleep(FORWARD_RETRY_S)
-                continue
-            return EncodedResponse(blobs[0])
 
     return handle
+
+
+async def carry(
+    core: Core, request: Request, target: CoreId, body: bytes, *, timeout_ms: int | None = None
+) -> EncodedResponse:
+    """A body of the request's API and version to another core, once, and its answer back. Raises MailboxError."""
+    payload = {
+        "api_key": request.api_key,
+        "api_version": request.api_version,
+        "client_id": request.client_id,
+        "listener": request.listener,
+        "peer": peer_of(core, request),
+    }
+    _payload, blobs = await core.mailboxes.call(target, "api", payload, [body], timeout_ms=timeout_ms)
+    return EncodedResponse(blobs[0])
+
+
+def peer_of(core: Core, request: Request) -> str:
+    """Who asks, wherever the request came to."""
+    return request.peer if isinstance(request, ForwardedRequest) else core.dispatcher.peer_of(request.connection)
 
 
 def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
@@ -72,11 +94,18 @@ def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
 
     async def serve(_caller: CoreId, payload: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
         request = ForwardedRequest(
-            payload["api_key"], payload["api_version"], payload["client_id"], memoryview(blobs[0])
+            payload["api_key"],
+            payload["api_version"],
+            payload["client_id"],
+            memoryview(blobs[0]),
+            payload["listener"],
+            payload["peer"],
         )
         facts = api(request.api_key)
         message = codec(facts.request_name, request.api_version).decode(request.body)
-        response = await handlers[request.api_key](core, request, message)
+        response = handlers[request.api_key](core, request, message)
+        if inspect.isawaitable(response):
+            response = await response
         body = b"".join(codec(facts.response_name, request.api_version).encode_parts(response))
         return {}, [body]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_GROUP
 from tpc_broker.broker.group_service import LoadedCoordinator
+from tpc_broker.broker.handlers.forward import peer_of
 from tpc_broker.coordinator.messages import (
     HeartbeatRequest,
     JoinRequest,
@@ -85,7 +86,7 @@ def _join_error(error: ErrorCode, member_id: str, version: int) -> Any:
 
 
 def _host(core: Core, request: Request) -> str:
-    return "/" + core.dispatcher.peer_of(request.connection).rpartition(":")[0].strip("[]")
+    return "/" + peer_of(core, request).rpartition(":")[0].strip("[]")
 
 
 def _coordinator(core: Core, group_id: str) -> LoadedCoordinator | ErrorCode:

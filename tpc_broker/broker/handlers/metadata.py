@@ -7,9 +7,12 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
+from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey, advertised_versions, api
+from tpc_broker.kafka.codec import codec
+from tpc_broker.kafka.protocol import encode_response_header
 from tpc_broker.model import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -26,9 +29,12 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.image import TopicImage
 
 SOFTWARE_TEXT = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-GROUP_KEY = 0
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+NO_TRANSACTIONS = "This broker has no transactions yet: produce without a transactional.id"
 BROKER_ENDPOINTS = 1
+CORRELATION_ID_BYTES = 4
 TOPIC_IDS_VERSION = 12
+CREATION_ASKED_VERSION = 4
 
 
 def handle_api_versions(core: Core, request: Request, message: Any) -> Any:
@@ -37,15 +43,20 @@ def handle_api_versions(core: Core, request: Request, message: Any) -> Any:
         response = messages.ApiVersionsResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
         response.api_keys.append(_api_version(ApiKey.API_VERSIONS))
         return response
-    if request.api_version >= 3:
-        if not SOFTWARE_TEXT.fullmatch(message.client_software_name) or not SOFTWARE_TEXT.fullmatch(
-            message.client_software_version
-        ):
-            return messages.ApiVersionsResponse(error_code=int(ErrorCode.INVALID_REQUEST))
-        core.dispatcher.note_client_software(
-            request.connection, f"{message.client_software_name} {message.client_software_version}"
-        )
-    return messages.ApiVersionsResponse(api_keys=[_api_version(key) for key in core.offered_apis])
+    if request.api_version >= 3 and not all(
+        SOFTWARE_TEXT.fullmatch(text) for text in (message.client_software_name, message.client_software_version)
+    ):
+        return messages.ApiVersionsResponse(error_code=int(ErrorCode.INVALID_REQUEST))
+    response = messages.ApiVersionsResponse(api_keys=[_api_version(key) for key in core.offered_apis])
+    return _for_everybody(core, request, response)
+
+
+def _for_everybody(core: Core, request: Request, response: Any) -> EncodedResponse:
+    """Encoded once: whoever asks the same listener the same is answered in C, as long as it holds."""
+    body = b"".join(codec(api(request.api_key).response_name, request.api_version).encode_parts(response))
+    header = encode_response_header(request.api_key, request.api_version, request.correlation_id)
+    core.plane.prepare_answer(request, header[CORRELATION_ID_BYTES:] + body)
+    return EncodedResponse(body)
 
 
 def _api_version(key: ApiKey) -> Any:
@@ -53,32 +64,60 @@ def _api_version(key: ApiKey) -> Any:
     return messages.ApiVersionsResponse.ApiVersion(api_key=int(key), min_version=first, max_version=last)
 
 
-async def handle_metadata(core: Core, request: Request, message: Any) -> Any:
+def handle_metadata(core: Core, request: Request, message: Any) -> Any:
+    """The answer, or where a topic is to be made first, the wait for it."""
     if request.api_version < TOPIC_IDS_VERSION and any(
         topic.name is None or uuid.UUID(bytes=bytes(topic.topic_id)) != NO_TOPIC_ID for topic in message.topics or ()
     ):
         return _ids_too_early(message.topics)
-    response = messages.MetadataResponse(
+    if message.topics is None or (request.api_version == 0 and not message.topics):
+        image = core.view.image
+        response = _begin_metadata(core, request)
+        in_order = [image.topics[topic_id] for _name, topic_id in sorted(image.ids.items())]
+        response.topics = [_topic_metadata(core, request, topic) for topic in in_order]
+        return _for_everybody(core, request, _with_operations(response, message))
+    asked = _unique(message.topics)
+    may_create = core.settings.auto_create_topics_enable and (
+        message.allow_auto_topic_creation or request.api_version < CREATION_ASKED_VERSION
+    )
+    if may_create and any(_is_to_be_made(core, topic) for topic in asked):
+        return _make_and_tell(core, request, message, asked)
+    return _told(core, request, message, asked, {})
+
+
+def _begin_metadata(core: Core, request: Request) -> Any:
+    return messages.MetadataResponse(
         cluster_id=core.view.image.cluster_id,
-        controller_id=core.view.controller_id,
+        controller_id=core.view.controller_id(request.listener),
         brokers=[
             messages.MetadataResponse.MetadataResponseBroker(
                 node_id=endpoint.broker_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
             )
-            for endpoint in core.view.endpoints()
+            for endpoint in core.view.endpoints(request.listener)
         ],
     )
-    wants_all = message.topics is None or (request.api_version == 0 and not message.topics)
-    if wants_all:
-        image = core.view.image
-        in_order = [image.topics[topic_id] for _name, topic_id in sorted(image.ids.items())]
-        response.topics = [_topic_metadata(core, topic) for topic in in_order]
-        return _with_operations(response, message)
-    may_create = message.allow_auto_topic_creation or request.api_version < 4
-    for asked in _unique(message.topics):
-        topic = await _asked_topic(core, request, asked, may_create=may_create)
-        if topic.error_code or all(topic.topic_id != other.topic_id for other in response.topics):
+
+
+def _is_to_be_made(core: Core, asked: Any) -> bool:
+    return uuid.UUID(bytes=bytes(asked.topic_id)) == NO_TOPIC_ID and core.view.topic(asked.name) is None
+
+
+async def _make_and_tell(core: Core, request: Request, message: Any, asked: list[Any]) -> Any:
+    errors = {
+        topic.name: await core.create_topic_on_first_use(topic.name) for topic in asked if _is_to_be_made(core, topic)
+    }
+    return _told(core, request, message, asked, errors)
+
+
+def _told(core: Core, request: Request, message: Any, asked: list[Any], errors: dict[str, ErrorCode]) -> Any:
+    """`errors`: of those that were to be made."""
+    response = _begin_metadata(core, request)
+    seen = set()
+    for one in asked:
+        topic = _asked_topic(core, request, one, errors.get(one.name))
+        if topic.error_code or topic.topic_id not in seen:
             response.topics.append(topic)  # once, also when it is named by its name and by its id
+            seen.add(topic.topic_id)
     return _with_operations(response, message)
 
 
@@ -108,24 +147,21 @@ def _unique(topics: list[Any]) -> list[Any]:
     return list({(topic.name, bytes(topic.topic_id)): topic for topic in topics}.values())
 
 
-async def _asked_topic(core: Core, request: Request, asked: Any, *, may_create: bool) -> Any:
+def _asked_topic(core: Core, request: Request, asked: Any, making: ErrorCode | None) -> Any:
+    """`making`: what came of it when the topic was to be made."""
     topic_id = uuid.UUID(bytes=bytes(asked.topic_id))
     if topic_id != NO_TOPIC_ID:
         topic = core.view.topic(topic_id)
         if topic is not None:
-            return _topic_metadata(core, topic)
+            return _topic_metadata(core, request, topic)
         return _topic_error(ErrorCode.UNKNOWN_TOPIC_ID, None if request.api_version >= 12 else "", topic_id)
     topic = core.view.topic(asked.name)
-    if topic is not None:
-        return _topic_metadata(core, topic)
-    if not may_create or not core.settings.auto_create_topics_enable:
+    if topic is not None and not making:
+        return _topic_metadata(core, request, topic)
+    if making is None:
         error = core.check_topic_name(asked.name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return _topic_error(error, asked.name, NO_TOPIC_ID)
-    error = await core.create_topic_on_first_use(asked.name)
-    topic = core.view.topic(asked.name)
-    if topic is not None and not error:
-        return _topic_metadata(core, topic)
-    return _topic_error(error or ErrorCode.LEADER_NOT_AVAILABLE, asked.name, NO_TOPIC_ID)
+    return _topic_error(making or ErrorCode.LEADER_NOT_AVAILABLE, asked.name, NO_TOPIC_ID)
 
 
 def _topic_error(error: ErrorCode, name: str | None, topic_id: uuid.UUID) -> Any:
@@ -138,15 +174,15 @@ def _topic_error(error: ErrorCode, name: str | None, topic_id: uuid.UUID) -> Any
     )
 
 
-def _topic_metadata(core: Core, topic: TopicImage) -> Any:
+def _topic_metadata(core: Core, request: Request, topic: TopicImage) -> Any:
     result = messages.MetadataResponse.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id.bytes,
         is_internal=topic.is_internal,
         topic_authorized_operations=NOT_ASKED_FOR,
     )
-    for index, owner in enumerate(topic.placement.owners):
-        broker_id = core.view.endpoint(owner).broker_id
+    for index, owner in enumerate(topic.assignment.owners):
+        broker_id = core.view.endpoint(request.listener, owner).broker_id
         epoch = core.view.leader_epoch(TopicPartition(topic.topic_id, PartitionIndex(index)))
         available = epoch is not None and core.is_available(owner)
         result.partitions.append(
@@ -177,7 +213,7 @@ def handle_describe_cluster(core: Core, request: Request, message: Any) -> Any:
     return messages.DescribeClusterResponse(
         endpoint_type=BROKER_ENDPOINTS,
         cluster_id=core.view.image.cluster_id,
-        controller_id=core.view.controller_id,
+        controller_id=core.view.controller_id(request.listener),
         cluster_authorized_operations=(
             ON_CLUSTER if message.include_cluster_authorized_operations else NOT_ASKED_FOR
         ),
@@ -185,7 +221,7 @@ def handle_describe_cluster(core: Core, request: Request, message: Any) -> Any:
             messages.DescribeClusterResponse.DescribeClusterBroker(
                 broker_id=endpoint.broker_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
             )
-            for endpoint in core.view.endpoints()
+            for endpoint in core.view.endpoints(request.listener)
         ],
     )
 
@@ -193,9 +229,9 @@ def handle_describe_cluster(core: Core, request: Request, message: Any) -> Any:
 async def handle_find_coordinator(core: Core, request: Request, message: Any) -> Any:
     if request.api_version >= 4:
         return messages.FindCoordinatorResponse(
-            coordinators=[await _coordinator(core, message.key_type, key) for key in message.coordinator_keys]
+            coordinators=[await _coordinator(core, request, message.key_type, key) for key in message.coordinator_keys]
         )
-    found = await _coordinator(core, message.key_type, message.key)
+    found = await _coordinator(core, request, message.key_type, message.key)
     return messages.FindCoordinatorResponse(
         error_code=found.error_code,
         error_message=found.error_message or ErrorCode.NONE.name,
@@ -205,22 +241,25 @@ async def handle_find_coordinator(core: Core, request: Request, message: Any) ->
     )
 
 
-async def _coordinator(core: Core, key_type: int, key: str) -> Any:
-    error = ErrorCode.NONE
-    if key_type != GROUP_KEY:
-        # Transactions are not offered yet; a share group's key (2) needs what is not offered either.
-        error = ErrorCode.INVALID_REQUEST if key_type not in (1, 2) else ErrorCode.COORDINATOR_NOT_AVAILABLE
+async def _coordinator(core: Core, request: Request, key_type: int, key: str) -> Any:
+    error, why = ErrorCode.NONE, ""
+    if key_type == TRANSACTION_KEY:
+        # The one code for which every client gives up: others are asked again for as long as it has patience.
+        error, why = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
+    elif key_type != GROUP_KEY:
+        error = ErrorCode.INVALID_REQUEST
     elif core.view.topic(CONSUMER_OFFSETS_TOPIC) is None:
         error = await core.create_offsets_topic()
     topic = core.view.topic(CONSUMER_OFFSETS_TOPIC)
     if not error and topic is not None:
-        owner = topic.placement.owners[coordinator_partition(key, topic.partitions_count)]
-        if core.is_available(owner):
-            endpoint = core.view.endpoint(owner)
+        index = PartitionIndex(coordinator_partition(key, topic.partitions_count))
+        owner, epoch = topic.assignment.owners[index], core.view.leader_epoch(TopicPartition(topic.topic_id, index))
+        if epoch is not None and core.is_available(owner):
+            endpoint = core.view.endpoint(request.listener, owner)
             return messages.FindCoordinatorResponse.Coordinator(
                 key=key, node_id=endpoint.broker_id, host=endpoint.host, port=endpoint.port
             )
     error = error or ErrorCode.COORDINATOR_NOT_AVAILABLE
     return messages.FindCoordinatorResponse.Coordinator(
-        key=key, node_id=-1, host="", port=-1, error_code=int(error), error_message=error.name
+        key=key, node_id=-1, host="", port=-1, error_code=int(error), error_message=why or error.name
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tpc_broker.broker.partition import Partition
-from tpc_broker.broker.ports import ProduceLeft, Verdict
+from tpc_broker.broker.ports import ProduceFallback, Verdict
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka.errors import DecodeError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TOPIC_IDS_VERSION = 13
 ROOM_RETRY_S = 0.002
 ROOM_WAIT_MS_MAX = 30_000
+REFUSAL_WAIT_MS_MAX = 1_000
 
 
 async def handle_produce(core: Core, request: Request, message: Any) -> None:
@@ -40,20 +41,23 @@ async def handle_produce(core: Core, request: Request, message: Any) -> None:
         sizes[key, partition.index] += len(partition.records or b"")
     deadline_ms = core.clock.monotonic_ms() + min(max(message.timeout_ms, 1000), ROOM_WAIT_MS_MAX)
     verdicts: list[Verdict | None] = [None] * len(parts)
+    is_refused = False
     while True:
         for number, (key, partition) in enumerate(parts):
             verdict = verdicts[number]
             if verdict is None or not verdict.is_final:
-                verdicts[number] = await _judge(core, key, partition, sizes[key, partition.index])
-        left = core.plane.produce_with(request, verdicts, core.view.endpoints())
-        if left is ProduceLeft.NONE:
+                verdicts[number] = await _judge(core, request.listener, key, partition, sizes[key, partition.index])
+        left = core.plane.produce_with(request, verdicts, core.view.endpoints(request.listener))
+        if left is ProduceFallback.NONE:
             return
-        if left not in (ProduceLeft.JOURNAL_FULL, ProduceLeft.NOT_ADMITTED, ProduceLeft.NO_MEMORY):
+        if left not in (ProduceFallback.JOURNAL_FULL, ProduceFallback.NOT_ADMITTED, ProduceFallback.NO_MEMORY):
             raise DecodeError(f"left to Python for {left.name}", "ProduceRequest", request.api_version)
         if core.clock.monotonic_ms() > deadline_ms:
-            verdicts = [_storage_error() for _ in parts]
-            continue
-        if left is ProduceLeft.JOURNAL_FULL:
+            if is_refused:  # not even a refusal can be encoded; the connection ends, which its client understands
+                raise MemoryError("there is no memory to refuse a Produce")
+            verdicts, is_refused = [_storage_error() for _ in parts], True
+            deadline_ms += REFUSAL_WAIT_MS_MAX
+        elif left is ProduceFallback.JOURNAL_FULL:
             await core.partitions.wait_journal_room()
         else:
             await trio.sleep(ROOM_RETRY_S)
@@ -63,12 +67,12 @@ def _topic_key(topic: Any, version: int) -> str | uuid.UUID:
     return uuid.UUID(bytes=bytes(topic.topic_id)) if version >= TOPIC_IDS_VERSION else topic.name
 
 
-async def _judge(core: Core, key: str | uuid.UUID, asked: Any, size: int) -> Verdict:
+async def _judge(core: Core, listener: int, key: str | uuid.UUID, asked: Any, size: int) -> Verdict:
     """What Python knows of one partition: an error, or room for so many bytes."""
     found = core.partitions.find(key, asked.index)
     if not isinstance(found, Partition):
         if found is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            leader = core.view.leader_of(key, asked.index)
+            leader = core.view.leader_of(listener, key, asked.index)
             if leader is not None:
                 return Verdict(found, leader_id=leader[0], leader_epoch=leader[1])
         return Verdict(found)
@@ -88,7 +92,7 @@ def _storage_error() -> Verdict:
 
 
 def _keyless_records(records: Any) -> tuple[int, ...]:
-    """Places of the records without a key; what cannot be read is the data plane's to refuse."""
+    """Positions of the records without a key; what cannot be read is the data plane's to refuse."""
     try:
         batches = list(read_batches(records or b""))
         return tuple(place for batch in batches for place, one in enumerate(batch.records()) if one.key is None)

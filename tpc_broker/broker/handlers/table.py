@@ -17,13 +17,14 @@ from tpc_broker.broker.handlers import (
     topics,
 )
 from tpc_broker.broker.handlers.forward import on_core
+from tpc_broker.broker.handlers.shared import for_shared
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from tpc_broker.broker.dispatch import Handler
 
-HANDLERS: dict[ApiKey, Handler] = {
+_ON_THIS_CORE: dict[ApiKey, Handler] = {
     ApiKey.PRODUCE: produce.handle_produce,
     ApiKey.FETCH: fetch.handle_fetch,
     ApiKey.LIST_OFFSETS: offsets.handle_list_offsets,
@@ -52,5 +53,7 @@ HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.OFFSET_DELETE: group_offsets.handle_offset_delete,
     ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
 }
+
+HANDLERS: dict[ApiKey, Handler] = {key: for_shared(key, handler) for key, handler in _ON_THIS_CORE.items()}
 
 OFFERED_APIS: tuple[ApiKey, ...] = tuple(sorted(HANDLERS))

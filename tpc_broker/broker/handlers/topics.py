@@ -9,7 +9,13 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from tpc_broker.kafka import messages
-from tpc_broker.metadata.config_control import AlterableConfig, AlterableResource, AlteredResource, ConfigController
+from tpc_broker.metadata.config_control import (
+    AlterableConfig,
+    AlterableResource,
+    AlteredResource,
+    ConfigController,
+    ResourceType,
+)
 from tpc_broker.metadata.controller import (
     Controller,
     CreatableTopic,
@@ -17,24 +23,30 @@ from tpc_broker.metadata.controller import (
     DeletableTopic,
     GrowableTopic,
 )
-from tpc_broker.model import NO_TOPIC_ID, TopicId
+from tpc_broker.model import NO_TOPIC_ID, TopicId, broker_id_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.records import MetadataRecord
 
+NO_BROKER = -1
 NAMES_ONLY_VERSION = 5  # DeleteTopics up to here has names only
 
 
-async def handle_create_topics(core: Core, _request: Request, message: Any) -> Any:
+async def handle_create_topics(core: Core, request: Request, message: Any) -> Any:
     topics = [
         CreatableTopic(
             name=topic.name,
             num_partitions=topic.num_partitions,
             replication_factor=topic.replication_factor,
-            assignments=tuple((item.partition_index, tuple(item.broker_ids)) for item in topic.assignments),
+            assignments=tuple(
+                (item.partition_index, _assigned(core, request, item.partition_index, item.broker_ids))
+                for item in topic.assignments
+            ),
             configs=tuple((config.name, config.value) for config in topic.configs),
         )
         for topic in message.topics
@@ -52,6 +64,14 @@ async def handle_create_topics(core: Core, _request: Request, message: Any) -> A
     return messages.CreateTopicsResponse(
         topics=[_created(result, validate_only=message.validate_only) for result in ordered]
     )
+
+
+def _assigned(core: Core, request: Request, partition: int, brokers: Sequence[int]) -> tuple[int, ...]:
+    """Brokers that a client names for a partition. Where one stands for all cores, they take turns."""
+    if not core.view.is_shared(request.listener):
+        return tuple(brokers)
+    cores = [core.view.cores_of_broker(request.listener, broker) for broker in brokers]
+    return tuple(broker_id_of(core.view.node, each[partition % len(each)]) if each else NO_BROKER for each in cores)
 
 
 def _created(result: CreatedTopic, *, validate_only: bool) -> Any:
@@ -101,14 +121,17 @@ async def handle_delete_topics(core: Core, request: Request, message: Any) -> An
     )
 
 
-async def handle_create_partitions(core: Core, _request: Request, message: Any) -> Any:
+async def handle_create_partitions(core: Core, request: Request, message: Any) -> Any:
     topics = [
         GrowableTopic(
             name=topic.name,
             count=topic.count,
             assignments=None
             if topic.assignments is None
-            else tuple(tuple(assignment.broker_ids) for assignment in topic.assignments),
+            else tuple(
+                _assigned(core, request, place, assignment.broker_ids)
+                for place, assignment in enumerate(topic.assignments)
+            ),
         )
         for topic in message.topics
     ]
@@ -127,53 +150,70 @@ async def handle_create_partitions(core: Core, _request: Request, message: Any) 
     )
 
 
-async def handle_alter_configs(core: Core, _request: Request, message: Any) -> Any:
+async def handle_alter_configs(core: Core, request: Request, message: Any) -> Any:
     resources = [
         AlterableResource(
             resource.resource_type,
-            resource.resource_name,
+            name,
             tuple(AlterableConfig(config.name, config.value) for config in resource.configs),
         )
         for resource in message.resources
+        for name in _names(core, request, resource)
     ]
     results = await core.metadata.change(
         lambda image: ConfigController(image, core.configuration).alter_configs(
             resources, validate_only=message.validate_only
         )
     )
-    return messages.AlterConfigsResponse(
-        responses=[
-            messages.AlterConfigsResponse.AlterConfigsResourceResponse(**_altered(result)) for result in results
-        ]
-    )
+    answer = messages.AlterConfigsResponse.AlterConfigsResourceResponse
+    return messages.AlterConfigsResponse(responses=[answer(**each) for each in _altered(core, request, results)])
 
 
-async def handle_incremental_alter_configs(core: Core, _request: Request, message: Any) -> Any:
+async def handle_incremental_alter_configs(core: Core, request: Request, message: Any) -> Any:
     resources = [
         AlterableResource(
             resource.resource_type,
-            resource.resource_name,
+            name,
             tuple(AlterableConfig(config.name, config.value, config.config_operation) for config in resource.configs),
         )
         for resource in message.resources
+        for name in _names(core, request, resource)
     ]
     results = await core.metadata.change(
         lambda image: ConfigController(image, core.configuration).incremental_alter_configs(
             resources, validate_only=message.validate_only
         )
     )
-    return messages.IncrementalAlterConfigsResponse(
-        responses=[
-            messages.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(**_altered(result))
-            for result in results
-        ]
-    )
+    answer = messages.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    altered = _altered(core, request, results)
+    return messages.IncrementalAlterConfigsResponse(responses=[answer(**each) for each in altered])
 
 
-def _altered(result: AlteredResource) -> dict[str, Any]:
-    return {
-        "error_code": int(result.error_code),
-        "error_message": result.error_message,
-        "resource_type": result.resource_type,
-        "resource_name": result.resource_name,
-    }
+def _names(core: Core, request: Request, resource: Any) -> list[str]:
+    """A broker that stands for all cores is altered on each."""
+    name: str = resource.resource_name
+    if resource.resource_type != ResourceType.BROKER or not core.view.is_shared(request.listener):
+        return [name]
+    if not name.isascii() or not name.isdecimal():
+        return [name]
+    cores = core.view.cores_of_broker(request.listener, int(name))
+    return [str(broker_id_of(core.view.node, each)) for each in cores] or [str(NO_BROKER)]
+
+
+def _altered(core: Core, request: Request, results: Sequence[AlteredResource]) -> list[dict[str, Any]]:
+    """Fields of the answers; of a broker that stands for all cores one, with the first error if there is any."""
+    is_shared = core.view.is_shared(request.listener)
+    answers: dict[tuple[int, str], dict[str, Any]] = {}
+    for place, result in enumerate(results):
+        name = result.resource_name
+        is_one_of_all = is_shared and result.resource_type == ResourceType.BROKER and name != ""
+        name = str(core.view.endpoints(request.listener)[0].broker_id) if is_one_of_all else name
+        key = (result.resource_type, name if is_one_of_all else f"{place}")
+        if key not in answers or (result.error_code and not answers[key]["error_code"]):
+            answers[key] = {
+                "error_code": int(result.error_code),
+                "error_message": result.error_message,
+                "resource_type": result.resource_type,
+                "resource_name": name,
+            }
+    return list(answers.values())

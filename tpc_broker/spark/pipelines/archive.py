@@ -12,6 +12,7 @@ commit too, and the files it replaced stay for `ArchiveJob.keep_replaced_seconds
 """
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,8 +23,9 @@ from tpc_broker.spark.pipelines.dated_files import LOG_COLUMNS, is_local
 from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.pipelines.file_list import STAGING, FileList, Listing
 from tpc_broker.spark.pipelines.folder import Folder
+from tpc_broker.spark.pipelines.leftovers import only_what_is_listed
 from tpc_broker.spark.pipelines.merging import merge_groups
-from tpc_broker.spark.pipelines.progress import OnProgress, follow, unwatched
+from tpc_broker.spark.pipelines.progress import OnProgress, Progress, follow, unwatched
 from tpc_broker.spark.pipelines.topics import Broker, broker_at
 
 ROWS_PER_EPOCH: Final = 8_000_000
@@ -94,13 +96,14 @@ def archive(spark: Any, job: ArchiveJob, on_progress: OnProgress = unwatched) ->
 
     Raises what the query raises, and `PipelineError` when ``out`` cannot be used.
     """
-    files = FileList(Folder(spark, job.out))
+    folder = Folder(spark, job.out)
+    files = FileList(folder)
     _check_same(files.read(), Folder(spark, job.checkpoint), job)
     files.take_over(job.keep_replaced_seconds)
-    through_spark = job.through_spark or not is_local(files.folder.url)
+    through_spark = job.through_spark or not is_local(folder.url)
     writer = (EpochWriter if through_spark else ListedFilesWriter)(spark, files, job)
     query_writer = (
-        (_rows if through_spark else _files)(spark, job, files.folder)
+        (_rows if through_spark else _files)(spark, job, folder)
         .writeStream.foreachBatch(writer.write)
         .queryName(f"archive {job.topics}")
         .option("checkpointLocation", job.checkpoint)
@@ -111,7 +114,12 @@ def archive(spark: Any, job: ArchiveJob, on_progress: OnProgress = unwatched) ->
         with _settings(spark, _SETTINGS):
             return query_writer.trigger(**trigger).start()
 
-    said = follow(start, on_progress, follows=job.keeps_running, counted=writer.rows_by_epoch)
+    def watched(progress: Progress) -> None:
+        writer.forget_replaced()
+        on_progress(progress)
+
+    with only_what_is_listed(files):
+        said = follow(start, watched, follows=job.keeps_running, counted=writer.rows_by_epoch)
     listing = files.listing
     return ArchiveResult(
         said.rows_count, said.epochs_count, writer.merges_count, listing.rows_count, len(listing.files),
@@ -187,12 +195,25 @@ class EpochWriter:
         self._files = files
         self._job = job
         self._query_id: str | None = None
+        self._lock = threading.Lock()
         self.merges_count = 0
         self.rows_by_epoch: dict[int, int] = {}
         """Rows of the epochs that this job has added."""
 
     def write(self, frame: Any, epoch: int) -> None:
         """All rows of the epoch, unless they are in the archive already; then merges, if any are due."""
+        with self._lock:
+            self._write(frame, epoch)
+
+    def forget_replaced(self) -> None:
+        """What was replaced long enough ago goes, also when no epoch comes; one that is under way does it itself."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._files.forget_replaced(self._job.keep_replaced_seconds)
+            finally:
+                self._lock.release()
+
+    def _write(self, frame: Any, epoch: int) -> None:
         query, listing = self._query(), self._files.listing
         if epoch > listing.epochs.get(query, -1):
             staged = self._files.stage(STAGED)

@@ -20,6 +20,7 @@ from tpc_broker.spark.pipelines.archive import KEEP_REPLACED_SECONDS, TARGET_BYT
 from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.pipelines.file_list import FileList
 from tpc_broker.spark.pipelines.folder import Folder
+from tpc_broker.spark.pipelines.leftovers import only_what_is_listed
 from tpc_broker.spark.pipelines.origins import ParquetOrigin
 from tpc_broker.spark.pipelines.progress import OnProgress, Progress, unwatched
 from tpc_broker.spark.pipelines.steps import Step, between
@@ -65,10 +66,11 @@ def compact(spark: Any, job: CompactJob, on_progress: OnProgress = unwatched) ->
     total = sum(piece.size for piece in between({**start, **_position(files)}, end))
     done = keyless = 0
     on_progress(Progress(0, total))
-    while step := _next_step(files, start, end, job.rows_per_step):
-        keyless += _fold(spark, files, origin, step, job)
-        done += step.offsets_count
-        on_progress(Progress(done, total))
+    with only_what_is_listed(files):
+        while step := _next_step(files, start, end, job.rows_per_step):
+            keyless += _fold(spark, files, origin, step, job)
+            done += step.offsets_count
+            on_progress(Progress(done, total))
     return CompactResult(done, keyless, files.listing.rows_count, len(files.listing.files))
 
 

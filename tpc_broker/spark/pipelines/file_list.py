@@ -11,7 +11,8 @@ Theory of operation
     A file that is not listed does not exist: it is the remainder of a job that was killed before its commit, and the
     next job deletes it. Whoever is about to delete such files first commits a list of its own (`take_over`), so that a
     job that is still alive and has moved files into place cannot commit them any more. Files that a merge replaced are
-    kept for a while, for readers that began with the older list.
+    kept for a while, for readers that began with the older list, and no longer than the job lasts (`finish`): readers
+    that know no list count every file, and theirs would be the wrong number until the next run.
 
     The list names whole paths, as Spark's does. A folder that was moved is repaired by `take_over`.
 """
@@ -20,14 +21,16 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
+from uuid import uuid4
 
 from tpc_broker.spark.pipelines.errors import PipelineError
-from tpc_broker.spark.pipelines.folder import Folder
+from tpc_broker.spark.pipelines.folder import Entry
 
 LIST_FOLDER: Final = "_spark_metadata"
 STAGING: Final = "_staging"
 _LISTS_KEPT: Final = 8
+_TAKE_OVERS_MAX: Final = 5
 _BLOCK_BYTES: Final = 32 * 1024 * 1024
 
 
@@ -50,7 +53,8 @@ class Listing:
     """One state of the archive.
 
     ``epochs``: by query, the last epoch that is in the files. ``replaced``: files that merges replaced, with the time
-    (ms). ``state``: what a job keeps beside its rows, committed with them; plain JSON.
+    (ms). ``state``: what a job keeps beside its rows, committed with them; plain JSON. ``owner``: the run that
+    wrote it; a list without files names none.
     """
 
     number: int = -1
@@ -58,6 +62,7 @@ class Listing:
     epochs: Mapping[str, int] = field(default_factory=dict)
     replaced: Mapping[str, int] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
+    owner: str = ""
 
     @property
     def rows_count(self) -> int:
@@ -71,7 +76,10 @@ class Listing:
 def to_text(listing: Listing, url: str) -> str:
     """The list as Spark reads it, for an archive at ``url``."""
     lines = ["v1"]
-    ours = {"epochs": dict(listing.epochs), "replaced": dict(listing.replaced), "state": dict(listing.state)}
+    ours = {
+        "epochs": dict(listing.epochs), "replaced": dict(listing.replaced), "state": dict(listing.state),
+        "owner": listing.owner,
+    }  # fmt: skip
     for file in listing.files:
         line: dict[str, Any] = {
             "path": f"{url}/{file.name}", "size": file.size_bytes, "isDir": False, "modificationTime": file.modified_ms,
@@ -97,15 +105,39 @@ def from_text(number: int, text: str) -> Listing:
             raise ValueError("written by another program than tpc pipeline")
         files.append(DataFile(row["tpcName"], row["size"], row["tpcRows"], row["modificationTime"]))
         ours = row.get("tpc", ours)
-    return Listing(number, tuple(files), ours.get("epochs", {}), ours.get("replaced", {}), ours.get("state", {}))
+    epochs, replaced, state = (ours.get(name, {}) for name in ("epochs", "replaced", "state"))
+    return Listing(number, tuple(files), epochs, replaced, state, ours.get("owner", ""))
+
+
+class ListFolder(Protocol):
+    """What a list needs of the folder it is in: `folder.Folder`, or `local_folder.LocalFolder`."""
+
+    path: str
+    url: str
+
+    def inside(self, name: str) -> str: ...
+    def entries(self, name: str = "") -> list[Entry]: ...
+    def make(self, name: str = "") -> None: ...
+    def read_text(self, name: str) -> str: ...
+    def write_new(self, name: str, text: str) -> bool: ...
+    def move(self, old: str, new: str) -> None: ...
+    def delete(self, name: str) -> None: ...
+    def rows_in_parquet(self, name: str) -> int: ...
+
+
+class AnotherJobError(PipelineError):
+    """Another job has taken the archive over."""
 
 
 class FileList:
     """The list of one archive, for one job (`take_over`) or for readers (`read`)."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: ListFolder, owner: str = "") -> None:
+        """``owner``: of the run that this is part of; a new one, where none is given."""
         self.folder = folder
+        self.owner = owner or uuid4().hex
         self.listing = Listing()
+        self._has_ended = False
 
     def read(self) -> Listing:
         """The newest list; an empty one with number -1 where there is none."""
@@ -123,24 +155,48 @@ class FileList:
 
         `PipelineError`: the folder holds something else.
         """
-        self.listing = self.read()
-        if self.listing.number < 0:
-            strange = [entry.name for entry in self.folder.entries() if not entry.name.startswith(("_", "."))]
-            if strange:
-                raise PipelineError(f"{self.folder.path} holds {strange[0]} and is no archive; take an empty folder")
-            self.folder.make(LIST_FOLDER)
-        self.commit(self.listing)
+        self._become_owner()
         self.folder.delete(STAGING)
-        self._delete_unlisted()
+        for name in self._unlisted(self.listing.replaced):
+            self.folder.delete(name)
         self.forget_replaced(keep_replaced_seconds)
         return self.listing
 
+    def _become_owner(self) -> None:
+        """Whatever the one before commits meanwhile: what clears up behind a job that was killed does so once."""
+        for attempt in range(_TAKE_OVERS_MAX):
+            self.listing = self.read()
+            if self.listing.number < 0:
+                strange = [entry.name for entry in self.folder.entries() if not entry.name.startswith(("_", "."))]
+                if strange:
+                    raise PipelineError(
+                        f"{self.folder.path} holds {strange[0]} and is no archive; take an empty folder"
+                    )
+                self.folder.make(LIST_FOLDER)
+            try:
+                return self.commit(self.listing)
+            except AnotherJobError:
+                if attempt + 1 == _TAKE_OVERS_MAX:
+                    raise
+        return None
+
+    def finish(self) -> None:
+        """Only what is listed stays, and nothing is committed any more. `AnotherJobError`: the files are another's."""
+        unlisted = self._unlisted(())  # before the commit: a job that takes over behind it has others
+        self.commit(replace(self.listing, replaced={}))
+        self._has_ended = True
+        for name in unlisted:
+            self.folder.delete(name)
+        self.folder.delete(STAGING)
+
     def commit(self, listing: Listing) -> None:
         """``listing`` is what readers see from now on."""
+        if self._has_ended:
+            raise PipelineError(f"{self.folder.path}: the job has ended")
         number = self.listing.number + 1
-        changed = replace(listing, number=number)
+        changed = replace(listing, number=number, owner=self.owner)
         if not self.folder.write_new(_list_name(number), to_text(changed, self.folder.url)):
-            raise PipelineError(f"{self.folder.path} is being written by another job; only one may")
+            raise AnotherJobError(f"{self.folder.path} is being written by another job; only one may")
         self.listing = changed
         for old in self._numbers():
             if old <= number - _LISTS_KEPT:
@@ -200,11 +256,10 @@ class FileList:
             kept = {name: at for name, at in self.listing.replaced.items() if name not in old}
             self.commit(replace(self.listing, replaced=kept))
 
-    def _delete_unlisted(self) -> None:
-        known = {file.name for file in self.listing.files} | self.listing.replaced.keys()
-        for name in list(self._files_below("")):
-            if name.endswith(".parquet") and name not in known:
-                self.folder.delete(name)
+    def _unlisted(self, kept: Iterable[str]) -> list[str]:
+        """Files of rows that are there and not in the list, but for those that are kept all the same."""
+        known = {file.name for file in self.listing.files}.union(kept)
+        return [name for name in self._files_below("") if name.endswith(".parquet") and name not in known]
 
     def _files_below(self, folder: str) -> Iterable[str]:
         for entry in self.folder.entries(folder):

@@ -1,6 +1,5 @@
 """How far a pipeline is, for whoever watches it."""
 
-import json
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -8,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
+
+from tpc_broker.spark.lag import offsets_behind
 
 POLL_SECONDS: Final = 0.25
 STARTS_MAX: Final = 3
@@ -60,7 +61,7 @@ class StreamProgress:
         for epoch in query.recentProgress:
             rows_count = epoch.numInputRows if self._counted is None else self._counted.get(epoch.batchId, 0)
             self._rows_by_epoch[epoch.batchId] = rows_count
-            self._lag_rows = sum(_lag_rows(source) for source in epoch.sources)
+            self._lag_rows = sum(sum(offsets_behind(source).values()) for source in epoch.sources)
 
     def now(self, *, follows: bool) -> Progress:
         total = None if follows or self._lag_rows is None else self.rows_count + self._lag_rows
@@ -107,18 +108,3 @@ def _watch(query: Any, progress: StreamProgress, on_progress: OnProgress, *, fol
         ended = query.awaitTermination(POLL_SECONDS)
         progress.take(query)
         on_progress(progress.now(follows=follows))
-
-
-def _lag_rows(source: Any) -> int:
-    """Offsets between what an epoch reached and what the source had then."""
-    reached, latest = _offsets(source.endOffset), _offsets(source.latestOffset)
-    return sum(max(0, end - reached.get(where, 0)) for where, end in latest.items())
-
-
-def _offsets(text: str | None) -> dict[tuple[str, str], int]:
-    """{"topic": {"partition": offset}} made flat; nothing where the source says nothing of that form."""
-    try:
-        value = json.loads(text or "{}")
-        return {(topic, number): int(end) for topic, ends in value.items() for number, end in ends.items()}
-    except (AttributeError, TypeError, ValueError):
-        return {}

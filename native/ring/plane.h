@@ -1,0 +1,117 @@
+/*
+ * The plane: everything that one core knows of its partitions, with its life, and with who is told what becomes of appends.
+ *
+ * append.c publishes that records are durable, or that they failed; the partition table publishes that a partition is
+ * withdrawn. Answers, fetches and the tail observe that, in the order in which tpc_plane_new() registers them; none of them is
+ * called by its name.
+ */
+#ifndef TPC_PLANE_H
+#define TPC_PLANE_H
+
+#include "connection.h"
+#include "partition.h"
+#include "pool.h"
+#include "prepared.h"
+
+/* Members may be NULL. None of them may append. */
+typedef struct tpc_plane_observer {
+    /* High watermark and durable_offset of a partition have moved, by so many bytes of records. */
+    void (*partition_durable)(tpc_plane *plane, tpc_partition *partition, int64_t bytes);
+    /* The commits [first, last] are durable, and all their partitions were told of. May be empty: last < first. */
+    void (*commits_durable)(tpc_plane *plane, uint64_t first_sequence, uint64_t last_sequence);
+    /* All commits from this one on are void; what was undone is undone. */
+    void (*commits_failed)(tpc_plane *plane, uint64_t first_failed_sequence);
+    /* The partition has no role any more. */
+    void (*disarmed)(tpc_plane *plane, tpc_partition *partition);
+    /* The partition is in the table no more, and about to be freed. It was disarmed before. */
+    void (*withdrawn)(tpc_plane *plane, tpc_partition *partition);
+} tpc_plane_observer;
+
+enum { TPC_PLANE_OBSERVERS_MAX = 4 };
+
+typedef struct {
+    tpc_partition *partition; /* NULL: free */
+    uint32_t generation;
+    uint32_t free_next;
+} tpc_partition_slot;
+
+enum { TPC_PENDING_LISTS = 64, TPC_POOLED_MAX = 4096, TPC_SPARE_CHUNKS_MAX = 64 };
+
+/* One request's partitions, while it is worked on. */
+typedef struct {
+    int32_t capacity;
+    tpc_produce_part *parts;
+    tpc_partition **partitions; /* NULL: not in the table */
+    uint32_t *lengths;          /* of what is to be appended */
+    tpc_produce_result *results;
+    uint32_t *places;
+} tpc_produce_scratch;
+
+void tpc_produce_scratch_free(tpc_produce_scratch *scratch);
+
+struct tpc_plane {
+    tpc_ring *ring;
+    tpc_journal *journal;
+    tpc_connections *connections; /* NULL: no produce requests, appends only */
+    tpc_budget *budget;
+    tpc_plane_params params;
+    int64_t clock_ms; /* -1: the system's */
+
+    tpc_partition_slot *slots;
+    uint32_t slots_count, slots_capacity, slot_free; /* slot_free: UINT32_MAX: none */
+    tpc_partition **by_name, **by_id;
+    tpc_partition *named_last; /* the last one found by its name: requests of a connection mostly name one many times */
+    uint32_t buckets;          /* of each table, a power of two */
+
+    tpc_partition *dirty_first, *dirty_last; /* by dirty_since_ns */
+    uint32_t dirty_count;
+    int64_t dirty_bytes;
+    int64_t due_bytes_min, due_bytes_max; /* INT64_MAX: nobody is to be told */
+
+    tpc_frame *spare_chunks[TPC_SPARE_CHUNKS_MAX]; /* for small batches, of full size; nobody else has a reference */
+    uint32_t spare_chunks_count;
+
+    /* One token (a handle) per batch written behind, in that order: who is evicted next. Circular. */
+    uint64_t *clean;
+    uint64_t clean_head, clean_tail;
+    uint32_t clean_capacity;
+
+    tpc_undo_record *undo_first, *undo_last;
+    uint64_t undo_count;
+
+    tpc_partition_cut *cuts;
+    uint32_t cuts_count, cuts_capacity;
+    uint64_t cuts_sequence; /* the commit that carries them, 0: not journalled yet */
+
+    tpc_produce_scratch scratch;
+    uint64_t surveys;                                 /* of Produce requests; also the number of the latest */
+    int32_t fallback_reason;                          /* enum tpc_produce_fallback */
+    tpc_pool undo_records, producer_states, pendings; /* pendings: those of one partition */
+    int64_t now_ms, now_of_ns;                        /* the wall clock as of that time of the ring */
+
+    tpc_prepared prepared[TPC_PREPARED_MAX];
+    uint64_t prepared_count; /* ever */
+
+    struct tpc_forwarding *forwarding; /* forward.h; NULL: nothing is sent to other cores */
+
+    struct tpc_fetches *fetches; /* sessions, parked fetches: fetch.h */
+
+    struct tpc_pending *pending[TPC_PENDING_LISTS]; /* by the sequence waited for, modulo */
+    int64_t pending_deadline_ns;                    /* no pending produce times out before it */
+    tpc_plane_statistics statistics;
+
+    const tpc_plane_observer *observers[TPC_PLANE_OBSERVERS_MAX];
+    uint32_t observers_count;
+};
+
+int64_t tpc_plane_now_ms(tpc_plane *plane);
+
+/* The observer must outlive the plane. */
+void tpc_plane_observe(tpc_plane *plane, const tpc_plane_observer *observer);
+void tpc_plane_publish_partition_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes);
+void tpc_plane_publish_commits_durable(tpc_plane *plane, uint64_t first_sequence, uint64_t last_sequence);
+void tpc_plane_publish_commits_failed(tpc_plane *plane, uint64_t first_failed_sequence);
+void tpc_plane_publish_disarmed(tpc_plane *plane, tpc_partition *partition);
+void tpc_plane_publish_withdrawn(tpc_plane *plane, tpc_partition *partition);
+
+#endif

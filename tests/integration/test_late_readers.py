@@ -1,0 +1,62 @@
+"""Who reads from the beginning what was written a moment ago: from memory, within the bound that is set for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.broker_process import TpcBroker, run_command
+from tests.support.raw_client import RawConnection
+from tests.support.record_batches import Record, batch
+
+BATCHES = 120
+RECORD_BYTES, RECORDS = 10_000, 80
+MIB = 1 << 20
+
+
+def counters_of(broker: TpcBroker) -> dict[str, Any]:
+    told = run_command("status", "--data", str(broker.data_folder), "--json").stdout
+    counters: dict[str, Any] = json.loads(told)["cores"][0]["counters"]
+    return counters
+
+
+def write(connection: RawConnection) -> None:
+    topic = {"Name": "t", "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
+    connection.ask("CreateTopics", 5, {"Topics": [topic], "timeoutMs": 10_000, "validateOnly": False})
+    data = {"Index": 0, "Records": batch([Record(bytes(RECORD_BYTES)) for _ in range(RECORDS)])}
+    topics = [{"Name": "t", "PartitionData": [data]}]
+    for _ in range(BATCHES):
+        (answer,) = connection.ask("Produce", 9, {"Acks": -1, "TimeoutMs": 20_000, "TopicData": topics})["Responses"]
+        assert answer["PartitionResponses"][0]["ErrorCode"] == 0
+
+
+def read_all(connection: RawConnection) -> int:
+    offset = size = 0
+    while offset < BATCHES * RECORDS:
+        part = {"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": MIB}
+        asked = {"MaxWaitMs": 1000, "MinBytes": 1, "MaxBytes": MIB, "SessionId": 0, "SessionEpoch": -1}
+        answer = connection.ask("Fetch", 12, {**asked, "Topics": [{"Topic": "t", "Partitions": [part]}]})
+        (told,) = answer["Responses"][0]["Partitions"]
+        assert told["ErrorCode"] == 0
+        offset += RECORDS * (len(told["Records"]) // (RECORDS * RECORD_BYTES))
+        size += len(told["Records"])
+    return size
+
+
+@pytest.mark.parametrize(("bound", "from_segments"), [(-1, False), (24 * MIB, True)])
+def test_what_was_just_written_is_read_from_memory(tmp_path, bound, from_segments) -> None:
+    broker = TpcBroker(tmp_path, cores_count=1, overrides={"log.cache.max.bytes": str(bound)})
+    broker.start()
+    try:
+        with RawConnection(broker.host, broker.ports[0]) as connection:
+            write(connection)
+            assert read_all(connection) > BATCHES * RECORDS * RECORD_BYTES
+        counters = counters_of(broker)
+    finally:
+        broker.kill()
+    left = sum(counters["fetch_fallbacks"].values())
+    assert bool(left or counters["fetches"]["segment_bytes"]) is from_segments
+    if bound >= 0:
+        assert counters["plane"]["tail_clean_bytes"] <= bound

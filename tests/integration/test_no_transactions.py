@@ -1,0 +1,81 @@
+"""As long as there are no transactions, a transactional producer of every client fails at once, and for good."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import confluent_kafka
+import kafka
+import kafka.errors
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError as AioKafkaError
+
+from tests.support.kafka_peer import run_tool
+from tests.support.raw_client import RawConnection
+
+ID = "mover"
+AT_ONCE_S = 15.0
+"""Of a time-out of 60: a loaded machine needs some time to get there."""
+REFUSED = 53
+
+
+def test_the_answer_says_why(broker):
+    with RawConnection(broker.host, broker.ports[0]) as connection:
+        for version in (1, 2, 3):
+            found = connection.ask("FindCoordinator", version, {"Key": ID, "KeyType": 1})
+            assert found["ErrorCode"] == REFUSED
+            assert "no transactions" in found["ErrorMessage"]
+        [found] = connection.ask("FindCoordinator", 4, {"KeyType": 1, "CoordinatorKeys": [ID]})["Coordinators"]
+        assert found["ErrorCode"] == REFUSED
+        assert "no transactions" in found["ErrorMessage"]
+
+
+def test_librdkafka(broker):
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": ID})
+    begun = time.monotonic()
+    with pytest.raises(confluent_kafka.KafkaException) as raised:
+        producer.init_transactions(60)
+    assert time.monotonic() - begun < AT_ONCE_S
+    error = raised.value.args[0]
+    assert error.fatal()
+    assert error.code() == REFUSED
+
+
+def test_kafka_python(broker):
+    producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=ID, max_block_ms=60_000)
+    begun = time.monotonic()
+    try:
+        with pytest.raises(kafka.errors.TransactionalIdAuthorizationFailedError):
+            producer.init_transactions()
+        assert time.monotonic() - begun < AT_ONCE_S
+    finally:
+        producer.close(timeout=1)
+
+
+def test_aiokafka(broker):
+    async def main():
+        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=ID)
+        try:
+            async with asyncio.timeout(AT_ONCE_S):
+                with pytest.raises(AioKafkaError) as raised:
+                    await producer.start()
+            assert "TransactionalIdAuthorizationFailed" in type(raised.value).__name__
+        finally:
+            await producer.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_tools")
+def test_java(broker, topic):
+    begun = time.monotonic()
+    done = run_tool(
+        "producer-perf-test", "--topic", topic, "--num-records", "10", "--record-size", "10", "--throughput", "-1",
+        "--transactional-id", ID, "--bootstrap-server", broker.bootstrap,
+        "--command-property", "max.block.ms=60000",
+    )  # fmt: skip
+    assert "TransactionalIdAuthorizationException" in done.stdout + done.stderr, done
+    assert time.monotonic() - begun < 2 * AT_ONCE_S

@@ -1,0 +1,366 @@
+"""A listener that all cores share: one broker to its clients, connections placed by the kernel's program.
+
+Beside it one with a port a core, over which a test reaches the core that it wants.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+
+from tests.integration.matrix import DEADLINE_SECONDS, eventually
+from tests.integration.test_listeners import CLIENTS, values
+from tests.support.broker_process import TpcBroker, run_command
+from tests.support.raw_client import RawConnection
+from tests.support.server_process import ServerFailed
+from tpc_broker.ebpf.loaders import LoaderUnavailableError
+from tpc_broker.ebpf.steering import Select, Steering
+from tpc_broker.runtime.status import read_status
+
+CORES, PARTITIONS, RECORDS, CONNECTIONS = 3, 7, 70, 64
+NODE = 5
+INVALID_REQUEST = 42
+
+pytestmark = pytest.mark.usefixtures("kafka_tools")  # Kafka's definitions of its messages come with them
+
+
+class SharedBroker(TpcBroker):
+    def __init__(self, folder) -> None:
+        super().__init__(folder, cores_count=CORES, overrides={"node.id": str(NODE), "ebpf.loader": "libbpf"})
+        self.cores_count_max = CORES + 1
+
+    @property
+    def shared(self) -> tuple[str, int]:
+        return self.host, self.ports[-1] + 1
+
+    @property
+    def shared_bootstrap(self) -> str:
+        return f"{self.host}:{self.shared[1]}"
+
+    def command(self) -> list[str]:
+        return [
+            *super().command(), f"--listen=ONE://{self.shared_bootstrap}", "--override=listener.ONE.mode=shared",
+        ]  # fmt: skip
+
+    def endpoints(self, _listener: str) -> list[tuple[str, int]]:
+        """For the clients of `test_listeners`, which look whom they speak to: the shared port counts."""
+        return [self.shared]
+
+    def steering(self) -> dict:
+        (of_one,) = [one for one in read_status(self.data_folder)["listeners"] if one["name"] == "ONE"]
+        return of_one["steering"]
+
+    def selected(self) -> list[int]:
+        return self.steering()["selected"]
+
+
+@pytest.fixture(scope="module")
+def broker(module_tmp_path) -> Iterator[SharedBroker]:
+    try:
+        Steering("libbpf", 1, Select.LOAD).close()
+    except LoaderUnavailableError as reason:
+        pytest.skip(str(reason))
+    broker = SharedBroker(module_tmp_path / "broker")
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def filled_topic(broker, topic) -> str:
+    """Over all cores, the same number of records in each partition, written over the listener with a port a core."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(DEADLINE_SECONDS)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(RECORDS):
+        producer.produce(topic, f"value {number}", partition=number % PARTITIONS)
+    assert producer.flush(DEADLINE_SECONDS) == 0
+    return topic
+
+
+def test_clients_see_one_broker_with_the_nodes_id(broker, filled_topic):
+    with RawConnection(*broker.shared) as client:
+        told = client.ask("Metadata", 12, {"Topics": None})
+        assert [(one["NodeId"], one["Host"], one["Port"]) for one in told["Brokers"]] == [(NODE, *broker.shared)]
+        assert told["ControllerId"] == NODE
+        (described,) = [one for one in told["Topics"] if one["Name"] == filled_topic]
+        assert {one["LeaderId"] for one in described["Partitions"]} == {NODE}
+        assert all(one["ReplicaNodes"] == [NODE] for one in described["Partitions"])
+        groups = [f"group {number}" for number in range(12)]
+        found = client.ask("FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": groups})["Coordinators"]
+        assert {(one["NodeId"], one["Host"], one["Port"]) for one in found} == {(NODE, *broker.shared)}
+    with RawConnection(broker.host, broker.ports[1]) as client:
+        told = client.ask("Metadata", 12, {"Topics": None})
+        assert sorted(one["NodeId"] for one in told["Brokers"]) == [NODE * 1024 + core for core in range(CORES)]
+
+
+def test_connections_are_spread_over_the_cores(broker):
+    before = broker.selected()
+    with ExitStack() as open_now:
+        for _each in range(CONNECTIONS):
+            open_now.enter_context(socket.create_connection(broker.shared))
+        reached = [now - then for now, then in zip(broker.selected(), before, strict=True)]
+    assert sum(reached) == CONNECTIONS
+    assert max(reached) <= 1.3 * min(reached)
+
+
+def test_connections_that_are_open_count(broker):
+    """What one core has over its own port keeps new ones away from it."""
+
+    def connections(core: int) -> int:
+        return read_status(broker.data_folder)["cores"][core]["counters"]["connections"]["connections"]
+
+    with ExitStack() as open_now:
+        for _each in range(CONNECTIONS):
+            open_now.enter_context(socket.create_connection((broker.host, broker.ports[0])))
+        eventually(lambda: connections(0) >= CONNECTIONS, "they are accepted")
+        before = broker.selected()
+        for _each in range(CORES * 5):
+            open_now.enter_context(socket.create_connection(broker.shared))
+        reached = [now - then for now, then in zip(broker.selected(), before, strict=True)]
+    assert reached[0] < min(reached[1:]), reached
+
+
+@pytest.fixture
+def clients(broker) -> Iterator[list[RawConnection]]:
+    """On every core at least one."""
+    with ExitStack() as open_now:
+        clients = []
+        before = broker.selected()
+        while not all(now > then for now, then in zip(broker.selected(), before, strict=True)):
+            assert len(clients) < 50
+            clients.append(open_now.enter_context(RawConnection(*broker.shared)))
+        yield clients
+
+
+def test_any_core_tells_the_offsets_of_all(broker, filled_topic, clients):
+    partitions = [{"PartitionIndex": index, "CurrentLeaderEpoch": -1, "Timestamp": -1} for index in range(PARTITIONS)]
+    asked = {"ReplicaId": -1, "IsolationLevel": 0, "Topics": [{"Name": filled_topic, "Partitions": partitions}]}
+    for client in clients:
+        (told,) = client.ask("ListOffsets", 7, asked)["Topics"]
+        offsets = {one["PartitionIndex"]: (one["ErrorCode"], one["Offset"]) for one in told["Partitions"]}
+        assert offsets == dict.fromkeys(range(PARTITIONS), (0, RECORDS // PARTITIONS))
+
+
+def test_groups_work_from_any_core(broker, filled_topic, clients):
+    """Members join over the shared listener, whichever core coordinates the group."""
+    for number, client in enumerate(clients):
+        group = f"{filled_topic} {number}"
+        protocols = [{"Name": "range", "Metadata": b""}]
+        join = {
+            "GroupId": group, "SessionTimeoutMs": 10_000, "RebalanceTimeoutMs": 10_000, "MemberId": "",
+            "ProtocolType": "consumer", "Protocols": protocols,
+        }  # fmt: skip
+        client.ask("FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": [group]})
+        joined = client.ask("JoinGroup", 3, join)
+        assert joined["ErrorCode"] == 0
+        member = {"GroupId": group, "GenerationId": joined["GenerationId"], "MemberId": joined["MemberId"]}
+        assert client.ask("SyncGroup", 3, {**member, "Assignments": []})["ErrorCode"] == 0
+        assert client.ask("Heartbeat", 3, member)["ErrorCode"] == 0
+        told = client.ask("DescribeGroups", 5, {"Groups": [group, "none"]})["Groups"]
+        assert {one["GroupId"]: len(one["Members"]) for one in told} == {group: 1, "none": 0}
+        (described,) = [one for one in told if one["GroupId"] == group]
+        assert described["Members"][0]["ClientHost"] == "/127.0.0.1"
+    wanted = {f"{filled_topic} {number}" for number in range(len(clients))}
+    for client in clients:
+        listed = [one["GroupId"] for one in client.ask("ListGroups", 4)["Groups"]]
+        assert wanted <= set(listed)
+        assert len(listed) == len(set(listed))
+
+
+def test_offsets_are_committed_and_read_by_librdkafka(broker, filled_topic):
+    settings = {"group.id": filled_topic, "enable.auto.commit": False, "bootstrap.servers": broker.shared_bootstrap}
+    committed = [TopicPartition(filled_topic, index, index + 1) for index in range(PARTITIONS)]
+    consumer = Consumer(settings)
+    consumer.commit(offsets=committed, asynchronous=False)
+    read = consumer.committed([TopicPartition(filled_topic, index) for index in range(PARTITIONS)], DEADLINE_SECONDS)
+    assert [one.offset for one in read] == [one.offset for one in committed]
+    consumer.close()
+
+
+def test_the_one_broker_is_described_and_altered_on_every_core(broker, clients):
+    admin = AdminClient({"bootstrap.servers": broker.shared_bootstrap})
+    resource = ConfigResource(
+        ConfigResource.Type.BROKER, str(NODE),
+        incremental_configs=[ConfigEntry("max.connections", "4321", incremental_operation=AlterConfigOpType.SET)],
+    )  # fmt: skip
+    admin.incremental_alter_configs([resource])[resource].result(DEADLINE_SECONDS)
+    for client in clients:
+        asked = {"ResourceType": 4, "ResourceName": str(NODE), "ConfigurationKeys": ["max.connections"]}
+        (told,) = client.ask("DescribeConfigs", 4, {"Resources": [asked]})["Results"]
+        assert (told["ErrorCode"], [one["Value"] for one in told["Configs"]]) == (0, ["4321"])
+    change = {"Name": "max.connections", "ConfigOperation": 0, "Value": "1"}
+    asked = {"Resources": [{"ResourceType": 4, "ResourceName": str(NODE * 1024), "Configs": [change]}]}
+    (told,) = clients[0].ask("IncrementalAlterConfigs", 1, asked)["Responses"]
+    assert told["ErrorCode"] == INVALID_REQUEST, "that is core 0, to clients of the other listener"
+
+
+def test_directories_show_the_partitions_of_all_cores(broker, filled_topic, clients):
+    for client in clients:
+        (told,) = client.ask("DescribeLogDirs", 4, {"Topics": None})["Results"]
+        (of_topic,) = [one for one in told["Topics"] if one["Name"] == filled_topic]
+        assert sorted(one["PartitionIndex"] for one in of_topic["Partitions"]) == list(range(PARTITIONS))
+
+
+def test_a_core_that_dies_gets_no_connection_until_it_is_back(broker):
+    old = broker.core_process(1)
+    old.kill()
+
+    def is_down() -> bool:
+        return not broker.steering()["alive"][1]
+
+    def is_replaced() -> bool:
+        with suppress(ServerFailed):
+            return broker.core_process(1).pid != old.pid
+        return False
+
+    eventually(is_replaced, "it is started again", pause_seconds=0.01)
+    new = broker.core_process(1)
+    new.suspend()  # it stays down for as long as this looks at it
+    eventually(is_down, "it is seen to be down")
+    before = broker.selected()
+    with ExitStack() as open_now:
+        for _each in range(10):
+            client = open_now.enter_context(RawConnection(*broker.shared))
+            assert client.ask("ApiVersions", 0)["ErrorCode"] == 0
+    assert sum(broker.selected()) >= sum(before) + 10
+    new.resume()
+    broker.wait_core_replaced(1, old.pid)
+    eventually(lambda: not is_down(), "it is placed on again")
+
+
+def test_the_command_says_who_gets_what(broker):
+    done = run_command("steering", "--data", str(broker.data_folder), timeout_seconds=60)
+    assert done.returncode == 0, done.stderr
+    assert f"ONE: shared on {broker.shared_bootstrap}" in done.stdout
+    assert "placed by load, loaded by libbpf" in done.stdout
+    assert "PLAINTEXT: per-core-port on " in done.stdout
+    done = run_command("steering", "--data", str(broker.data_folder), "--json", timeout_seconds=60)
+    assert len(json.loads(done.stdout)["partitions"]) == CORES
+
+
+def test_a_port_that_another_broker_shares_is_refused(broker, tmp_path):
+    """SO_REUSEPORT alone would let it in, and clients would reach one or the other."""
+    done = run_command(
+        "serve", "--data", str(tmp_path / "data"), "--listen", broker.shared_bootstrap, "--cores", "1",
+        "--override", "listener.PLAINTEXT.mode=shared", "--override", "ebpf.loader=libbpf",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert f"port {broker.shared[1]} on 127.0.0.1 is in use" in done.stderr
+
+
+def counted(broker, section: str, name: str) -> int:
+    """Over all cores that answer."""
+    cores = [core["counters"] for core in read_status(broker.data_folder)["cores"] if "counters" in core]
+    return sum(counters[section][name] for counters in cores)
+
+
+def produce_over(bootstrap: str, topic: str, numbers: Iterable[int], **settings) -> None:
+    """Each acknowledged, or the test fails."""
+    failed = []
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, **settings})
+    for number in numbers:
+        producer.produce(
+            topic, b"%d" % number, partition=number % PARTITIONS,
+            on_delivery=lambda error, _message: failed.append(error) if error else None,
+        )  # fmt: skip
+        producer.poll(0)
+    assert producer.flush(DEADLINE_SECONDS) == 0
+    assert failed == []
+
+
+def consume_over(bootstrap: str, topic: str, count: int) -> list[list[int]]:
+    """So many records by partition, in their order; and no more than these."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+    found: list[list[int]] = [[] for _ in range(PARTITIONS)]
+    ends: set[int] = set()
+    until = time.monotonic() + DEADLINE_SECONDS
+    while (sum(map(len, found)) < count or len(ends) < PARTITIONS) and time.monotonic() < until:
+        for message in consumer.consume(500, 0.5):
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                ends.add(message.partition())
+            else:
+                found[message.partition()].append(int(message.value()))
+    consumer.close()
+    return found
+
+
+def in_partitions(numbers: Iterable[int]) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in range(PARTITIONS)]
+    for number in numbers:
+        found[number % PARTITIONS].append(number)
+    return found
+
+
+@pytest.fixture
+def empty_topic(broker, topic) -> str:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(DEADLINE_SECONDS)
+    return topic
+
+
+def test_librdkafka_writes_and_reads_what_other_cores_own(broker, empty_topic):
+    """From C to C: no core is asked for what is another's, which is what Python would see."""
+    asked = counted(broker, "broker", "asked_of_wrong_core")
+    before = {name: counted(broker, "forwards", name) for name in ("produces", "fetches")}
+    numbers = range(20 * PARTITIONS)
+    produce_over(broker.shared_bootstrap, empty_topic, numbers, **{"enable.idempotence": True})
+    assert consume_over(broker.shared_bootstrap, empty_topic, len(numbers)) == in_partitions(numbers)
+    assert counted(broker, "forwards", "produces") > before["produces"]
+    assert counted(broker, "forwards", "fetches") > before["fetches"]
+    assert counted(broker, "broker", "asked_of_wrong_core") == asked
+    done = run_command("status", "--data", str(broker.data_folder), timeout_seconds=60)
+    assert "sent to other cores" in done.stdout
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_stock_clients_write_and_read_what_all_cores_own(broker, empty_topic, client):
+    """A record for each partition in turn, and a group; most is another core's, whichever takes the connection."""
+    before = counted(broker, "forwards", "fetches")
+    read, _peers = client(broker, broker.shared_bootstrap, empty_topic)
+    assert sorted(read) == sorted(values())
+    assert counted(broker, "forwards", "fetches") > before, "one connection reads what all cores own"
+
+
+def test_a_client_that_follows_metadata_causes_no_forward(broker, empty_topic):
+    before = counted(broker, "forwards", "parts")
+    numbers = range(10 * PARTITIONS)
+    produce_over(broker.bootstrap, empty_topic, numbers)
+    assert consume_over(broker.bootstrap, empty_topic, len(numbers)) == in_partitions(numbers)
+    assert counted(broker, "forwards", "parts") == before
+
+
+def test_one_request_for_the_partitions_of_all_cores(broker, filled_topic, clients):
+    """A raw client sends what no owner has alone, to each core."""
+    for number, client in enumerate(clients):
+        topics = [{"Topic": filled_topic, "Partitions": [
+            {"Partition": index, "CurrentLeaderEpoch": -1, "FetchOffset": 0, "LastFetchedEpoch": -1,
+             "LogStartOffset": -1, "PartitionMaxBytes": 1 << 20} for index in range(PARTITIONS)]}]  # fmt: skip
+        asked = {"ReplicaId": -1, "MaxWaitMs": 100, "MinBytes": 1, "MaxBytes": 1 << 20, "IsolationLevel": 1,
+                 "SessionId": 0, "SessionEpoch": -1, "Topics": topics, "ForgottenTopicsData": [],
+                 "RackId": ""}  # fmt: skip
+        (told,) = client.ask("Fetch", 12, asked)["Responses"]
+        assert [one["PartitionIndex"] for one in told["Partitions"]] == list(range(PARTITIONS)), number
+        assert [one["ErrorCode"] for one in told["Partitions"]] == [0] * PARTITIONS
+        assert all(one["HighWatermark"] == RECORDS // PARTITIONS and one["Records"] for one in told["Partitions"])
+
+
+def test_an_owner_that_dies_loses_nothing_and_doubles_nothing(broker, empty_topic):
+    """Its producers and consumers are at other cores, which tell them to try again."""
+    halves = range(30 * PARTITIONS), range(30 * PARTITIONS, 60 * PARTITIONS)
+    produce_over(broker.shared_bootstrap, empty_topic, halves[0], **{"enable.idempotence": True})
+    old = broker.core_process(1)
+    old.kill()
+    produce_over(broker.shared_bootstrap, empty_topic, halves[1], **{"enable.idempotence": True})
+    broker.wait_core_replaced(1, old.pid)
+    numbers = [*halves[0], *halves[1]]
+    assert consume_over(broker.shared_bootstrap, empty_topic, len(numbers)) == in_partitions(numbers)

@@ -1,0 +1,215 @@
+"""The admin endpoint of a running broker: metrics by the official parsers, health that tells the truth, counters."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from tests.support.broker_process import TpcBroker, run_command
+from tests.support.ports import free_port_range
+from tpc_broker.kafka.api_keys import ApiKey, api
+from tpc_broker.runtime.counters import CoreStatus
+from tpc_broker.runtime.health import health_of
+from tpc_broker.runtime.metrics import COUNTED
+from tpc_broker.runtime.options import LOOPBACK, AdminAddress, StartError, parse_admin
+
+RECORDS = 30
+OPENMETRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
+API_NAMES = {api(key).name for key in ApiKey}
+
+
+class Watched:
+    """A broker with an admin endpoint, to which some records were written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.broker = TpcBroker(folder, cores_count=2)
+        self.port = free_port_range(1)
+        self.broker.more_options = ["--admin", str(self.port)]
+
+    def get(self, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> tuple[int, str, str]:
+        """Status, content type and body."""
+        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=30)
+        try:
+            connection.request(method, path, headers=headers or {})
+            answer = connection.getresponse()
+            return answer.status, answer.getheader("Content-Type", ""), answer.read().decode()
+        finally:
+            connection.close()
+
+    def metrics(self) -> dict[str, Metric]:
+        _status, _type, text = self.get("/metrics", headers=OPENMETRICS)
+        return {family.name: family for family in parse_openmetrics(text)}
+
+
+@pytest.fixture(scope="module")
+def watched(module_tmp_path: Path) -> Iterator[Watched]:
+    found = Watched(module_tmp_path)
+    found.broker.start()
+    admin = AdminClient({"bootstrap.servers": found.broker.bootstrap})
+    admin.create_topics([NewTopic("t", 2, 1)])["t"].result()
+    producer = Producer({"bootstrap.servers": found.broker.bootstrap, "linger.ms": 0, "acks": "all"})
+    for number in range(RECORDS):
+        producer.produce("t", b"value", partition=number % 2)
+        assert producer.flush(30) == 0
+    yield found
+    found.broker.kill()
+
+
+def samples(family: Metric, name: str, **labels: str) -> list[float]:
+    return [
+        sample.value for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    ]  # fmt: skip
+
+
+def test_every_metric_is_there_in_both_formats(watched: Watched) -> None:
+    status, kind, text = watched.get("/metrics", headers=OPENMETRICS)
+    assert (status, kind.partition(";")[0]) == (200, "application/openmetrics-text")
+    assert text.endswith("# EOF\n")
+    families = {family.name: family for family in parse_openmetrics(text)}
+    assert {row.name.removesuffix("_total") for row in COUNTED} <= families.keys()
+    assert all(name.startswith("tpc_") and family.documentation for name, family in families.items())
+    status, kind, text = watched.get("/metrics")
+    assert (status, kind.partition(";")[0]) == (200, "text/plain")
+    # The older format names a counter with its `_total`, and knows no info.
+    assert {family.name for family in parse_text(text)} >= families.keys() - {"tpc_build"}
+
+
+def test_nothing_that_clients_choose_is_a_label(watched: Watched) -> None:
+    labels: dict[str, set[str]] = {}
+    for family in watched.metrics().values():
+        for sample in family.samples:
+            for name, value in sample.labels.items():
+                labels.setdefault(name, set()).add(value)
+    assert labels.keys() == {"core", "api", "reason", "version", "le"}
+    assert labels["core"] == {"0", "1"}
+    assert labels["api"] <= API_NAMES
+
+
+def test_latencies_count_every_request(watched: Watched) -> None:
+    family = watched.metrics()["tpc_request_seconds"]
+    assert family.type == "histogram"
+    assert sum(samples(family, "tpc_request_seconds_count", api="Produce")) == RECORDS
+    total_s = sum(samples(family, "tpc_request_seconds_sum", api="Produce"))
+    assert 0 < total_s < 60
+    # A produce that is durable waits for the disk: none is answered in the batch of completions that brought it.
+    assert sum(samples(family, "tpc_request_seconds_bucket", api="Produce", le="1e-06")) == 0
+    assert sum(samples(family, "tpc_request_seconds_bucket", api="Produce", le="+Inf")) == RECORDS
+
+
+def test_counters_are_those_of_what_was_done(watched: Watched) -> None:
+    found = watched.metrics()
+    assert sum(samples(found["tpc_batches_appended"], "tpc_batches_appended_total")) >= RECORDS
+    assert samples(found["tpc_core_up"], "tpc_core_up") == [1, 1]
+    assert samples(found["tpc_disk_free_bytes"], "tpc_disk_free_bytes")[0] > 0
+    used, size = (samples(found[name], name) for name in ("tpc_journal_used_bytes", "tpc_journal_bytes"))
+    assert all(0 < one <= bound for one, bound in zip(used, size, strict=True))
+    commits = samples(found["tpc_journal_commits"], "tpc_journal_commits_total", core="0")
+    spans = samples(found["tpc_journal_commit_seconds"], "tpc_journal_commit_seconds_bucket", core="0", le="+Inf")
+    assert spans[0] >= commits[0] > 0
+
+
+def test_debug_tells_all_counters_and_the_slowest_requests(watched: Watched) -> None:
+    status, kind, text = watched.get("/debug")
+    assert (status, kind.partition(";")[0]) == (200, "application/json")
+    slowest = [one for core in json.loads(text)["cores"] for one in core["counters"]["slowest"]]
+    assert 0 < len(slowest) <= 2 * 16 * 2
+    produces = [one for one in slowest if one["api"] == "Produce"]
+    assert produces
+    assert all(one["took_ms"] > 0 and one["request_bytes"] > 50 and one["ago_s"] >= 0 for one in produces)
+    assert not [one for one in slowest if one["api"] == "Fetch"]
+
+
+def test_what_is_not_there_is_said(watched: Watched) -> None:
+    assert watched.get("/ready", "HEAD")[::2] == (200, "")
+    assert watched.get("/live") == (200, "text/plain; charset=utf-8", "live\n")
+    status, _type, text = watched.get("/metric")
+    assert (status, text) == (404, "there is no /metric; there are /metrics, /live, /ready, /debug\n")
+    assert watched.get("/metrics", "POST")[0] == 405
+    with socket.create_connection((LOOPBACK, watched.port), timeout=30) as client:
+        client.sendall(b"\x00\x00nonsense\r\n\r\n")
+        assert client.recv(1000).startswith(b"HTTP/1.1 400 ")
+    with socket.create_connection((LOOPBACK, watched.port), timeout=30) as client:
+        client.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\n" + b"X: " + b"y" * 100_000)
+        assert client.recv(1000).startswith(b"HTTP/1.1 431 ")
+
+
+def test_ready_tells_the_truth(watched: Watched) -> None:
+    """Last in the module: it stops a core for a moment."""
+    status, _type, text = watched.get("/ready")
+    assert (status, json.loads(text)["reasons"]) == (200, [])
+    core = watched.broker.core_process(1)
+    core.suspend()
+    try:
+        status, _type, text = watched.get("/ready")
+    finally:
+        core.resume()
+    told = json.loads(text)
+    assert (status, told["ready"]) == (503, False)
+    assert [reason.startswith("core 1 ") for reason in told["reasons"]] == [True]
+    deadline = time.monotonic() + 60
+    while watched.get("/ready")[0] != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def core_status(**changed: Any) -> CoreStatus:
+    counters = {"broker": {"partitions_offline": 0}, "journal": {"error": 0}}
+    fine = {"core": 0, "pid": 1, "ready": True, "restarts": 0, "up_ms": 5, "counters": counters}
+    return CoreStatus(**{**fine, **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_draining", "reasons"),
+    [
+        ({}, False, []),
+        ({}, True, ["the broker is draining"]),
+        ({"pid": None, "ready": False}, False, ["core 0 is down"]),
+        ({"ready": False}, False, ["core 0 is starting: it recovers its journal"]),
+        (
+            {"counters": {"broker": {"partitions_offline": 0}, "journal": {"error": 28}}}, False,
+            ["core 0 cannot write its journal: No space left on device"],
+        ),
+    ],
+)  # fmt: skip
+def test_reasons_not_to_be_ready(changed: dict[str, Any], is_draining: bool, reasons: list[str]) -> None:
+    assert health_of([core_status(**changed)], is_draining=is_draining).reasons == reasons
+
+
+def test_partitions_without_a_leader_are_told() -> None:
+    counters = {"broker": {"partitions_offline": 3}, "journal": {"error": 0}}
+    health = health_of([core_status(counters=counters, restarts=2)], is_draining=False)
+    assert (health.is_ready, len(health.warnings)) == (True, 2)
+    assert health.warnings[0].startswith("core 0: 3 partitions have no leader")
+
+
+def test_where_it_listens() -> None:
+    assert parse_admin("9644") == AdminAddress("127.0.0.1", 9644)
+    assert parse_admin(":9644") == AdminAddress("127.0.0.1", 9644)
+    assert parse_admin("[::1]:9644") == AdminAddress("::1", 9644)
+    for text in ("", "localhost", "h:0", "h:65536", "h:x"):
+        with pytest.raises(StartError, match="expected HOST:PORT, or PORT"):
+            parse_admin(text)
+
+
+def test_a_port_that_is_taken_is_refused_by_name(tmp_path: Path, watched: Watched) -> None:
+    taken = f"{LOOPBACK}:{watched.port}"
+    listen = ("--listen", f"{LOOPBACK}:{free_port_range(1)}", "--cores", "1")
+    done = run_command("serve", "--data", str(tmp_path / "data"), *listen, "--admin", taken)
+    assert (done.returncode, done.stderr) == (
+        2, f"tpc-broker: --admin {taken}: cannot listen there: Address already in use\n",
+    )  # fmt: skip
+    done = run_command("serve", "--data", str(tmp_path / "data"), *listen, "--admin", "no")
+    assert (done.returncode, done.stderr.startswith("tpc-broker: --admin no: expected HOST:PORT")) == (2, True)

@@ -1,0 +1,178 @@
+"""The cache of what was written: a strict bound that follows the memory that is there; what is above it goes back."""
+
+import psutil
+import pytest
+import trio
+
+from tests.support.fetch_bench import FetchBench
+from tests.support.plane_bench import records_of
+from tests.support.plane_values import Verdict
+from tpc_broker import limits
+from tpc_broker._ring import ffi, lib
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.runtime import cache_bound
+from tpc_broker.runtime.cache_bound import CacheBound
+from tpc_broker.runtime.connections import ConnectionLimits
+
+MIB = 1 << 20
+GIB = 1 << 30
+RUN_BYTES = ffi.sizeof("tpc_tail_batch") + 8
+
+
+class Cache:
+    """What a plane does with its bound, in slices of what is asked for."""
+
+    def __init__(self, cached=0):
+        self.cached, self.bytes_max, self.slices, self.trims = cached, None, [], 0
+
+    def cached_bytes(self):
+        return self.cached
+
+    def set_cache_bytes_max(self, bytes_max):
+        self.bytes_max = bytes_max
+
+    def evict(self, bytes_max):
+        gone = max(0, min(bytes_max, self.cached - self.bytes_max))
+        self.cached -= gone
+        self.slices.append(gone)
+        return self.cached > self.bytes_max
+
+    def trim_memory(self):
+        self.trims += 1
+
+
+@pytest.mark.parametrize(
+    ("configured", "cores", "available", "bound"),
+    [
+        (-1, 1, 8 * GIB, 4 * GIB),
+        (-1, 4, 8 * GIB, GIB),
+        (GIB, 1, 8 * GIB, GIB),
+        (GIB, 4, 8 * GIB, GIB // 4),
+        (6 * GIB, 1, 8 * GIB, 4 * GIB),
+        (-1, 2, 0, limits.CACHE_BYTES_SURE),
+        (MIB, 1, 8 * GIB, MIB),
+        (0, 1, 8 * GIB, 0),
+    ],
+)
+def test_the_bound_is_what_is_set_and_half_of_what_there_is(configured, cores, available, bound):
+    cache = Cache()
+    CacheBound(cache, configured, cores, lambda: available)
+    assert cache.bytes_max == bound
+
+
+def test_what_others_need_is_given_back_in_slices():
+    available = [8 * GIB]
+    cache = Cache()
+    bound = CacheBound(cache, -1, 1, lambda: available[0])
+    cache.cached, available[0] = 3 * GIB, 5 * GIB
+    trio.run(bound.look)
+    assert (cache.cached, cache.bytes_max, cache.trims) == (3 * GIB, 4 * GIB, 0), "what we have counts as there"
+    available[0] = GIB
+    trio.run(bound.look)
+    assert (cache.cached, cache.trims) == (2 * GIB, 1)
+    assert max(cache.slices) == cache_bound.SLICE_BYTES
+    available[0] = 9 * GIB
+    trio.run(bound.look)
+    assert cache.bytes_max == 11 * GIB // 2, "and may be taken again"
+
+
+def test_a_core_at_rest_does_not_look():
+    looks = []
+    cache = Cache()
+    bound = CacheBound(cache, -1, 1, lambda: looks.append(1) or GIB)
+    for cache.cached in (0, limits.CACHE_BYTES_SURE):
+        trio.run(bound.look)
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "limit", "left"), [(2, "1000000", 700_000), (1, "1000000", 700_000), (2, "max", None)]
+)
+def test_a_control_group_that_has_a_limit_counts(monkeypatch, tmp_path, version, limit, left):
+    mount, own = tmp_path / "cgroup", tmp_path / "own"
+    group = mount / ("memory" if version == 1 else "") / "system.slice/broker"
+    group.mkdir(parents=True)
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if version == 1 else ("memory.max", "memory.current")
+    for name, text in zip(names, (limit, "500000"), strict=True):
+        (group / name).write_text(text + "\n")
+    (group / "memory.stat").write_text("anon 7\ninactive_file 200000\n")
+    own.write_text("4:memory:/system.slice/broker\n" if version == 1 else "0::/system.slice/broker\n")
+    monkeypatch.setattr(cache_bound, "CONTROL_GROUPS", mount)
+    monkeypatch.setattr(cache_bound, "OWN_CONTROL_GROUPS", own)
+    monkeypatch.setattr(cache_bound, "_available_on_machine", lambda: 10**9)
+    assert cache_bound.available_bytes() == (left or 10**9)
+
+
+# -- in C --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bench(tmp_path):
+    bench = FetchBench(tmp_path / "journal", in_c=True, region_blocks=8192)
+    yield bench
+    bench.shut()
+
+
+def write(bench, client, count, value):
+    """So many batches, in a segment as far as the plane knows."""
+    handle = bench.partitions["t", 0].handle
+    bench.fill(client, "t", 0, [1] * count, value)
+    bench.plane.write_behind_done(handle, bench.plane.state(handle).high_watermark)
+    bench.plane.recycle(bench.plane.durable_cursor())
+
+
+@pytest.mark.parametrize("value_bytes", [100, 5_000, 200_000])
+def test_the_bound_is_kept_and_counts_what_finds_the_records(bench, value_bytes):
+    bench.plane.set_tail_bytes_max(MIB)
+    bench.make("t")
+    client = bench.connect()
+    for _ in range(30):
+        write(bench, client, 20, bytes(value_bytes))
+        now = bench.plane.statistics()
+        assert now["tail_clean_bytes"] + now["tail_runs"] * RUN_BYTES <= MIB
+    assert now["tail_clean_bytes"] > MIB / 2 or value_bytes == 100
+
+
+def test_the_cache_is_on_top_of_the_budget_and_keeps_nobody_out(bench):
+    bench.connections.set_limits(ConnectionLimits(budget_bytes=16 * MIB, request_bytes_max=4 * MIB))
+    bench.plane.set_tail_bytes_max(48 * MIB)
+    bench.make("t")
+    client = bench.connect()
+    for _ in range(10):
+        write(bench, client, 5, bytes(900_000))
+    assert bench.plane.statistics()["tail_clean_bytes"] > 40 * MIB
+    assert bench.connections.statistics().budget_bytes_used < 64 * MIB
+    assert bench.connections.statistics().starvations == 0
+
+
+def test_small_batches_that_keep_large_requests_go_when_memory_is_short(bench):
+    """A batch of 6 KB is kept where it arrived, with the whole request of 0.9 MB around it."""
+    bench.connections.set_limits(ConnectionLimits(budget_bytes=16 * MIB, request_bytes_max=4 * MIB))
+    bench.plane.set_tail_bytes_max(48 * MIB)
+    bench.make("t")
+    kept = bench.partitions["t", 0].handle
+    client = bench.connect()
+    refused = ("nowhere", 0, records_of(1, value=bytes(900_000)))
+    for _ in range(60):
+        bench.send(client, [("t", 0, records_of(1, value=bytes(6_000))), refused])
+        bench.until(lambda: bench.left)
+        _reason, request = bench.left.pop()
+        bench.plane.produce_with(request, [Verdict(), Verdict(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)])
+        assert [error for error, _offset in bench.answer(client)] == [0, 3]
+        bench.plane.write_behind_done(kept, bench.plane.state(kept).high_watermark)
+        bench.plane.recycle(bench.plane.durable_cursor())
+    assert not bench.closed
+    assert bench.connections.statistics().starvations == 0
+
+
+def test_what_is_given_up_goes_back_to_the_kernel(bench):
+    bench.plane.set_tail_bytes_max(512 * MIB)
+    bench.make("t")
+    client = bench.connect()
+    process = psutil.Process()
+    for _ in range(20):
+        write(bench, client, 10, bytes(900_000))
+    full = process.memory_info().rss
+    bench.plane.set_tail_bytes_max(16 * MIB)
+    lib.tpc_plane_trim_memory()
+    assert full - process.memory_info().rss > 130 * MIB

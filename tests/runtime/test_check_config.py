@@ -1,0 +1,48 @@
+"""`tpc-broker check-config`: a configuration is judged without starting anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tpc_broker.runtime.main import main
+
+
+def check(*arguments: str, code: int = 0) -> str:
+    done = CliRunner().invoke(main, ["check-config", *arguments], catch_exceptions=False)
+    assert done.exit_code == code, (done.stdout, done.stderr)
+    return done.stdout if code == 0 else done.stderr
+
+
+def test_what_is_given_is_listed(tmp_path: Path) -> None:
+    file = tmp_path / "broker.properties"
+    file.write_text("# a comment\nnum.partitions=3\nnum.io.threads=8\n")
+    arguments = ("--config", str(file), "--override", "retention.check=1", "--cores", "2")
+    assert "Unknown broker config name: retention.check" in check(*arguments, code=2)
+    place = ("--cores", "2", "--listen", "127.0.0.1:9192")
+    arguments = ("--config", str(file), "--override", "log.retention.ms=1000", *place)
+    told = json.loads(check(*arguments, "--json"))
+    assert told["settings"] == {"log.retention.ms": "1000", "num.io.threads": "8", "num.partitions": "3"}
+    assert (told["cores"], told["without_effect"]) == (2, ["num.io.threads"])
+    lines = check(*arguments).splitlines()
+    assert lines[0].startswith("The configuration is good: 2 cores on 127.0.0.1:9192")
+    assert "  num.io.threads=8  (without effect here)" in lines
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--config", "/no/such/file"], "--config /no/such/file: No such file or directory"),
+        (["--override", "num.partitions=x"], "Invalid value x for configuration num.partitions"),
+        (["--override", "message.max.bytes=2000000000"], "must not be above socket.request.max.bytes"),
+        (["--listen", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments: list[str], said: str) -> None:
+    line = check(*arguments, code=2)
+    assert line.startswith("tpc-broker: ")
+    assert said in line
+    assert len(line.splitlines()) == 1

@@ -1,0 +1,58 @@
+"""What a broker at rest does: next to nothing, so that it costs its neighbours nothing. Counted, not timed."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from tests.support.broker_process import TpcBroker, run_command
+from tpc_broker.runtime import trio_ring
+from tpc_broker.runtime.trio_ring import RingOptions
+
+PATIENCE_S = 60
+REST_S = 5
+TURNS_MAX = 26
+"""Of a core in that time: 12 or 13 for the supervisor, which counts its turns, one a second for the rest."""
+
+
+def ring_of(broker: TpcBroker) -> dict[str, Any]:
+    told = run_command("status", "--data", str(broker.data_folder), "--json").stdout
+    ring: dict[str, Any] = json.loads(told)["cores"][0]["counters"]["ring"]
+    return ring
+
+
+def test_a_core_at_rest_hardly_turns(tmp_path) -> None:
+    broker = TpcBroker(tmp_path, cores_count=1)
+    broker.start()
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:  # the first moments have work of their own
+            before = ring_of(broker)["turns"]
+            time.sleep(REST_S)
+            turns = ring_of(broker)["turns"] - before
+            if turns <= TURNS_MAX or time.monotonic() > deadline:
+                break
+    finally:
+        broker.kill()
+    assert turns <= TURNS_MAX
+
+
+def switches_of(thread: threading.Thread) -> int:
+    text = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+    return int(text.rpartition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+def test_the_thread_that_looks_for_stalls_sleeps_while_python_does() -> None:
+    async def main() -> int:
+        (watcher,) = (thread for thread in threading.enumerate() if thread.name == "stall-log")
+        await trio.sleep(2)
+        before = switches_of(watcher)
+        await trio.sleep(3)
+        return switches_of(watcher) - before
+
+    assert trio_ring.run(main, options=RingOptions(stall_ms=10)) <= 6

@@ -1,0 +1,168 @@
+"""Damage to batches written in place, and to the journal that names them: noticed, kept to its partition, repaired as
+far as it goes.
+
+The repairs are those of ``tpc-broker repair``, on what a crash left of a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.durability.test_repair import read_journal
+from tests.runtime.in_place_core import KEY, held, on_core
+from tpc_broker.log.batch import BATCH_HEADER_BYTES
+from tpc_broker.log.in_place import decode_extent
+from tpc_broker.log.journal import EntryKind
+from tpc_broker.model import CoreId
+from tpc_broker.native_bytes import crc32c
+from tpc_broker.runtime.disk import RingDisk
+from tpc_broker.runtime.repair import RepairRequest, repair
+from tpc_broker.runtime.trio_ring import current_ring
+from tpc_broker.runtime.trio_ring import run as run_on_ring
+from tpc_broker.storage import in_place_replay
+from tpc_broker.storage.recovery import JournalDamagedError, recover_core
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PARTITION = "topic-0"
+JOURNAL = "journals/0000.journal"
+FAULTS = ["first byte", "last byte", "zeros"]
+
+
+def recover(data: Path):
+    return recover_core(RingDisk(current_ring()), data, CoreId(0), new_journal_id=bytes(16))
+
+
+def recovered(data: Path) -> dict[int, bytes]:
+    """What the partition holds after another start."""
+
+    async def body():
+        core = await recover(data)
+        try:
+            assert not core.offline
+            return await held(core.storages[KEY])
+        finally:
+            await core.close()
+
+    return run_on_ring(body)
+
+
+def set_aside(data: Path) -> str:
+    """Start on a crashed folder in which the partition is damaged; the reason why it is offline."""
+
+    async def body():
+        core = await recover(data)
+        try:
+            return core.offline[KEY].reason
+        finally:
+            await core.close()
+
+    return run_on_ring(body)
+
+
+def in_place_entries(data: Path):
+    return [one for one in read_journal((data / JOURNAL).read_bytes()).entries if one.kind == EntryKind.IN_PLACE]
+
+
+def harm_batch(data: Path, offset: int, fault: str) -> None:
+    """A batch that the journal says was written in place is not as it was written."""
+    place = next(decode_extent(one.payload) for one in in_place_entries(data) if one.offset == offset)
+    (path,) = (data / "topics" / PARTITION).glob(f"{place.segment_base_offset:020d}.log")
+    log, (begin, end) = bytearray(path.read_bytes()), place.in_place
+    if fault == "zeros":
+        log[begin:end] = bytes(end - begin)
+    else:
+        log[begin if fault == "first byte" else end - 1] ^= 1
+    path.write_bytes(log)
+
+
+def offline_in(data: Path) -> dict | None:
+    """What `tpc-broker repair` lists of the partition; there is no metadata log beside it, which it lists too."""
+    listed = json.loads(repair(data, RepairRequest(as_json=True)))["offline"]
+    return next((one for one in listed if one["partition"] == PARTITION), None)
+
+
+def below(acknowledged: dict[int, bytes], offset: int) -> dict[int, bytes]:
+    return {base: records for base, records in acknowledged.items() if base < offset}
+
+
+@pytest.fixture
+def crashed(tmp_path):
+    """The folder of a core that died with eight batches written in place behind its checkpoint and small ones in
+    between, each in a commit of its own; and what was acknowledged.
+    """
+    told = {}
+
+    async def body(bench):
+        await bench.begin_in_place()
+        for _ in range(8):
+            await bench.append(150_000)
+            await bench.append(70)
+        told.update(bench.acknowledged)
+        shutil.copytree(bench.files.folder.path.parents[1], tmp_path / "crashed")
+
+    on_core(tmp_path, body)
+    return tmp_path / "crashed", told
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_partition_with_a_damaged_batch_is_repaired_up_to_it(crashed, fault):
+    data, acknowledged = crashed
+    entries = in_place_entries(data)
+    assert len(entries) == 8
+    lost_from, end_offset = entries[4].offset, max(acknowledged) + 1
+    harm_batch(data, lost_from, fault)
+    assert f"offset {lost_from}" in set_aside(data)
+    listed = offline_in(data)
+    ((_path, salvage_first, salvage_end),) = listed["salvaged"]
+    assert (salvage_first, salvage_end) == (entries[0].offset, end_offset), "what is whole was not kept"
+    repair(data, RepairRequest(partition=PARTITION, accept_loss=True, apply=True))
+    assert offline_in(data) is None
+    assert recovered(data) == {base: records for base, records in acknowledged.items() if base != lost_from}
+
+
+def test_the_journal_is_damaged_in_front_of_batches_written_once(crashed):
+    """Accepting it loses them: nothing of them comes back by itself, though the segment holds them whole."""
+    data, acknowledged = crashed
+    entries = in_place_entries(data)
+    journal = bytearray((data / JOURNAL).read_bytes())
+    journal[entries[3].payload_position] ^= 1
+    (data / JOURNAL).write_bytes(journal)
+    with pytest.raises(JournalDamagedError):
+        run_on_ring(partial(recover, data))
+    (listed,) = json.loads(repair(data, RepairRequest(as_json=True)))["journals"]
+    assert listed["core"] == 0
+    done = json.loads(repair(data, RepairRequest(core=0, apply=True, as_json=True)))
+    assert done["offline"] == [PARTITION]
+    repair(data, RepairRequest(partition=PARTITION, accept_loss=True, apply=True))
+    assert recovered(data) == below(acknowledged, entries[3].offset)
+    assert recovered(data) == below(acknowledged, entries[3].offset)
+
+
+def believe_everything(_entry, _place, _batch) -> None:
+    """In place of `check_batch`: as if an entry in the chain were proof enough."""
+
+
+def believe_records(_entry, place, batch) -> None:
+    """In place of `check_batch`: as if records were right when their header is."""
+    assert crc32c(batch[:BATCH_HEADER_BYTES]) == place.header_crc
+
+
+@pytest.mark.parametrize("mutant", [believe_everything, believe_records])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_recovery_that_believes_an_entry_is_caught(crashed, monkeypatch, mutant, fault):
+    """It takes damage in; so the tests above, and the check, see what nothing else would."""
+    data, acknowledged = crashed
+    monkeypatch.setattr(in_place_replay, "check_batch", mutant)
+    assert recovered(shutil.copytree(data, data.with_name("sound"))) == acknowledged
+    lost_from = in_place_entries(data)[4].offset
+    harm_batch(data, lost_from, fault)
+    found = recovered(data)
+    assert found.keys() == acknowledged.keys(), "something else than the check has noticed"
+    assert found[lost_from] != acknowledged[lost_from]

@@ -1,0 +1,73 @@
+"""A core whose state contradicts itself ends at once and says what was broken. Here others change its memory."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import ctypes, sys
+from pathlib import Path
+from tests.support.plane_bench import PlaneBench, records_of
+from tpc_broker import _ring
+from tpc_broker._ring import ffi
+
+folder, field, value = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+bench = PlaneBench(folder / "journal")
+handle = bench.lead("t", log_end_offset=9)
+client = bench.connect()
+assert bench.produce(client, ("t", 0, records_of(1))) == [(0, 9)]
+find = ctypes.CDLL(_ring.__file__).tpc_partition_of
+find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_uint64]
+partition = find(int(ffi.cast("uintptr_t", bench.plane.pointer)), handle)
+poke = ctypes.CDLL(str(folder / "poke.so")).poke
+poke.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64]
+assert poke(partition, field.encode(), value) == 0
+bench.produce(client, ("t", 0, records_of(1)))
+print("survived")
+"""
+POKE = """
+#include <string.h>
+#include "partition.h"
+int poke(tpc_partition *partition, const char *field, int64_t value) {
+#define FIELD(name) if (!strcmp(field, #name)) return partition->name = value, 0
+    FIELD(log_start_offset);
+    FIELD(high_watermark);
+    FIELD(durable_offset);
+    FIELD(written_offset);
+    FIELD(dirty_bytes);
+    if (!strcmp(field, "nothing")) return 0;
+    return -1;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("nothing", 0, "survived"),
+        ("log_start_offset", 11, "partition->log_start_offset <= last_stable_offset; t-0 in leader epoch 0: log_start"),
+        ("high_watermark", 12, "partition->high_watermark <= partition->commit_offset; t-0 in leader epoch 0"),
+        ("durable_offset", 11, "durable_offset 11, log_end_offset 11"),
+        ("written_offset", 12, "partition->written_offset <= partition->durable_offset"),
+        ("dirty_bytes", 1 << 40, "of these durable 10995116277"),
+    ],
+)
+def test_what_is_broken_is_told_and_ends_the_core(tmp_path, field, value, told):
+    source = tmp_path / "poke.c"
+    source.write_text(POKE)
+    include = [f"-I{ROOT / 'native' / part}" for part in ("ring", "bytes")]
+    subprocess.run(["cc", "-shared", "-fPIC", *include, str(source), "-o", str(tmp_path / "poke.so")], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path), field, str(value)],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    if told == "survived":
+        assert done.stdout == "survived\n", done.stderr
+        return
+    assert done.returncode == -signal.SIGABRT, done
+    assert "broken invariant: " in done.stderr
+    assert told in done.stderr

@@ -1,0 +1,85 @@
+"""A deleted partition whose folder cannot be renamed: tried again, and known to the next start while it is there."""
+
+import errno
+
+import pytest
+import trio
+
+from tests.storage.storage_world import DATA, World
+from tpc_broker.storage.core_partitions import CorePartitions
+from tpc_broker.storage.deletion import RETRY_MS, Deletions
+from tpc_broker.storage.folders import list_partitions
+from tpc_broker.storage.maintenance_requests import MaintenanceRequests
+from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.refusals import Failures
+
+
+class Clock:
+    now_ms = 0
+
+    def wall_ms(self):
+        return self.now_ms
+
+
+class Plane:
+    """A journal that takes everything."""
+
+    def journal_append(self, *_entry):
+        return 1
+
+    async def wait_durable(self, _sequence):
+        await trio.lowlevel.checkpoint()
+
+
+def deletions_of(world, clock):
+    return Deletions(
+        Plane(), world.disk, DATA, clock,
+        partitions=CorePartitions(world.storages, {}, world.checkpointer.kept),
+        checkpointer=world.checkpointer, requests=MaintenanceRequests(), failures=Failures(),
+    )  # fmt: skip
+
+
+async def refuse(_source, _target):
+    raise OSError(errno.EIO, "no rename now")
+
+
+async def left_behind():
+    """A world whose first partition was deleted while its folder could not be renamed."""
+    world, clock = World(seed=1), Clock()
+    await world.open()
+    for partition in world.partitions:
+        await world.storages[partition.key].append([])
+    await world.append()
+    await world.checkpoint()
+    key = world.partitions[0].key
+    rename, world.disk.rename = world.disk.rename, refuse
+    deletions = deletions_of(world, clock)
+    await deletions.delete_files(world.storages[key], trio.Lock())
+    world.disk.rename = rename
+    assert key not in world.storages
+    return world, clock, deletions, key
+
+
+async def is_there(world, key):
+    return key in await list_partitions(world.disk, DATA / "topics")
+
+
+async def test_it_is_tried_again():
+    world, clock, deletions, key = await left_behind()
+    assert await is_there(world, key)
+    clock.now_ms += RETRY_MS
+    await deletions.free(clock.now_ms)
+    assert not await is_there(world, key)
+    assert key not in world.checkpointer.kept
+
+
+@pytest.mark.parametrize("checkpoints", [0, 1])
+async def test_the_next_start_still_knows_of_it(checkpoints):
+    """Nothing else would ever remove the folder, and it blocks the topic's name."""
+    world, _clock, _deletions, key = await left_behind()
+    for _number in range(checkpoints):
+        await world.checkpoint()
+    world.disk.kill()
+    core = await recover_core(world.disk, DATA, 0, new_journal_id=bytes(16))
+    assert key in core.storages
+    assert await is_there(world, key)

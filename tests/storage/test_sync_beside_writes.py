@@ -1,0 +1,95 @@
+"""A sync that begins while a write is on its way to the file covers nothing of it: the next one has to."""
+
+import pytest
+import trio
+
+from tests.log.log_batches import batch
+from tests.storage.direct_writes import DirectDisk, append_past_the_page_cache
+from tests.storage.test_partition_storage import make
+from tests.storage.test_short_runs import in_two_steps
+from tpc_broker.log.segment import LogSettings
+from tpc_broker.storage import partition_storage as storage_module
+from tpc_broker.storage.files import DIRECT_BLOCK_BYTES
+
+SETTINGS = LogSettings(segment_bytes=1_000_000, index_interval_bytes=100_000, retention_ms=-1)
+
+FIRST_BLOCK = next(data for size in range(4000, 4096) if len(data := batch(0, [bytes(size)])) == DIRECT_BLOCK_BYTES)
+
+
+class SlowDisk(DirectDisk):
+    """Changes of one file, when it is named, wait for `may_go`."""
+
+    def __init__(self):
+        super().__init__()
+        self.slow = None
+        self.waiting, self.may_go = trio.Event(), trio.Event()
+
+    async def _wait(self, fd):
+        if self.descriptors[fd] is self.slow:
+            self.waiting.set()
+            await self.may_go.wait()
+
+    async def write_at(self, fd, data, position):
+        await self._wait(fd)
+        await super().write_at(fd, data, position)
+
+    async def writev(self, fd, buffers, position):
+        await self._wait(fd)
+        await super().writev(fd, buffers, position)
+
+    async def truncate(self, fd, length):
+        await self._wait(fd)
+        await super().truncate(fd, length)
+
+
+async def append(storage, data):
+    await storage.append([data])
+
+
+async def append_in_parts(storage, data):
+    """The middle of it was written in place, so two writes are made by one job."""
+    end = storage.active.size_bytes
+    await storage.append([data], [(end + 100, end + 200)])
+
+
+async def append_in_two_steps(storage, data):
+    assert await in_two_steps(storage, data)
+
+
+async def append_direct(storage, data):
+    assert await append_past_the_page_cache(storage, [data, batch(2, [b"b" * 9000])])
+
+
+async def cut(storage, _data):
+    await storage.truncate(0)
+
+
+async def sync_each(storage):
+    await storage.sync()
+
+
+async def sync_all(storage):
+    storage.folder.begin_sync()
+    await storage.folder.disk.syncfs(0)
+
+
+@pytest.mark.parametrize("sync", [sync_each, sync_all])
+@pytest.mark.parametrize("change", [append, append_in_parts, append_in_two_steps, append_direct, cut])
+async def test_the_next_checkpoint_syncs_what_the_last_one_came_too_early_for(change, sync, monkeypatch):
+    monkeypatch.setattr(storage_module, "DIRECT_BYTES_MIN", 4096)
+    disk = SlowDisk()
+    storage = await make(SETTINGS, disk)
+    await storage.append([FIRST_BLOCK])
+    await storage.capture()
+    file = disk.slow = disk.names[storage.folder.path / storage.active.log_name]
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(change, storage, batch(1, [b"a" * 9000]))
+            await disk.waiting.wait()
+            await sync(storage)
+            disk.may_go.set()
+    state = await storage.capture()
+    await sync_each(storage)
+    assert file.durable == file.content
+    assert len(file.durable) >= state.segment_position
+    assert state.log_end_offset == (0 if change is cut else 2)

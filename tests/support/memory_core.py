@@ -1,0 +1,252 @@
+"""A core without disk, ring or network: its ports in memory, for unit tests of what stands on them.
+
+`MemoryPlane` and `MemoryStorage` keep the ports' promises (offsets, durability, refusals), one partition's log as a
+list of batches; `MemoryCore` is the part of `Core` that partitions and handlers look at, with the real view,
+configuration and `Partitions`. What they were asked for is in `MemoryStorage.asked`, in its order.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from types import SimpleNamespace
+
+import trio
+
+from tpc_broker.broker.partitions import Partitions
+from tpc_broker.broker.ports import AppendResult
+from tpc_broker.broker.view import ClusterView
+from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.log.batch import decode_header
+from tpc_broker.log.epochs import LeaderEpochs
+from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
+from tpc_broker.metadata.records import TopicCreated
+from tpc_broker.metadata.settings import load_settings
+from tpc_broker.model import CoreId, LeaderEpoch, MetadataVersion, Offset, TopicId
+from tpc_broker.storage.ports import Bounds, PartitionState
+
+CORES = 2
+_ADDRESSES = tuple(Address("here", 9092 + core) for core in range(CORES))
+_BASE_OFFSET = struct.Struct(">q")
+
+
+class MemoryFiles:
+    """What `PartitionStorage` is to a partition; all of the log is in memory, nothing is in segments."""
+
+    def __init__(self, key, topic):
+        self.key, self.topic = key, topic
+        self.leader_epoch, self.epochs = 0, LeaderEpochs()
+        self.written_end_offset = self.size_bytes = 0
+        self.failed = None
+
+    async def read(self, _offset, _bytes_max, _upto):
+        return b""
+
+    async def offset_for_timestamp(self, _timestamp, _start_offset):
+        return None
+
+    async def largest_timestamp(self):
+        return None
+
+
+class _Log:
+    def __init__(self):
+        self.batches = []
+        self.log_start_offset = self.high_watermark = self.log_end_offset = 0
+
+
+class MemoryPlane:
+    """Appends are durable at once, or with `make_durable` while `holds` is set."""
+
+    def __init__(self):
+        self.logs = {}
+        self.holds = False
+        self._handles = self._sequence = 0
+        self._durable = trio.Event()
+
+    def register(self):
+        self._handles += 1
+        self.logs[self._handles] = _Log()
+        return self._handles
+
+    def withdraw(self, handle):
+        self.logs.pop(handle, None)
+
+    def _log(self, handle):
+        if handle not in self.logs:
+            raise PartitionOfflineError("the partition was withdrawn")
+        return self.logs[handle]
+
+    def bounds(self, handle):
+        log = self._log(handle)
+        return Bounds(log.log_start_offset, log.high_watermark, log.high_watermark, log.log_end_offset)
+
+    def state(self, handle):
+        log = self._log(handle)
+        size = sum(map(len, log.batches))
+        return PartitionState(log.high_watermark, 0, size, size, 1 << 30, -1)
+
+    def append(self, handle, data):
+        log, header = self._log(handle), decode_header(data)
+        base_offset = log.log_end_offset
+        log.batches.append(_BASE_OFFSET.pack(base_offset) + data[_BASE_OFFSET.size :])
+        log.log_end_offset += header.last_offset_delta + 1
+        self._sequence += 1
+        if not self.holds:
+            self.make_durable()
+        return AppendResult(base_offset, self._sequence, 0)
+
+    def make_durable(self):
+        """All that was appended."""
+        for log in self.logs.values():
+            log.high_watermark = log.log_end_offset
+        self._durable.set()
+        self._durable = trio.Event()
+
+    async def wait_durable(self, _sequence):
+        await trio.lowlevel.checkpoint()
+        while any(log.high_watermark < log.log_end_offset for log in self.logs.values()):
+            await self._durable.wait()
+
+    def read(self, handle, offset, upto, bytes_max, at_least_one):
+        found, size = [], 0
+        for data in self._log(handle).batches:
+            header = decode_header(data)
+            if header.next_offset <= offset:
+                continue
+            if header.base_offset >= upto or (size + len(data) > bytes_max and not (at_least_one and not found)):
+                break
+            found.append(data)
+            size += len(data)
+        return found, size
+
+    def wants_window(self, _handle, _offset, _bytes_max):
+        return False
+
+
+class MemoryStorage:
+    """`CoreStorage`. `refuses[key]` is raised by the next `open` of a partition, once if it is in `once`."""
+
+    def __init__(self, plane):
+        self.plane = plane
+        self.asked, self.files, self.refuses, self.once = [], {}, {}, set()
+        self.handles = {}
+        self.has_space = True
+        self._tell_given_up = None
+
+    async def prepare(self, wanted):
+        self.asked.append(("prepare", [key for key, _topic in wanted]))
+
+    async def open(self, key, topic, _config):
+        await trio.lowlevel.checkpoint()
+        self.asked.append(("open", key))
+        error = self.refuses.pop(key, None) if key in self.once else self.refuses.get(key)
+        if error is not None:
+            raise error
+        return self.files.setdefault(key, MemoryFiles(key, topic))
+
+    async def begin_epoch(self, files):
+        await trio.lowlevel.checkpoint()
+        files.leader_epoch += 1
+        files.epochs.assign(LeaderEpoch(files.leader_epoch), Offset(files.written_end_offset))
+
+    def register(self, files, _config, *, is_internal):
+        self.asked.append(("register", files.key, is_internal))
+        handle = self.plane.register()
+        self.handles[handle] = files
+        return handle
+
+    def alter(self, files, _handle, config, *, is_internal):
+        self.asked.append(("alter", files.key, config.retention_ms, is_internal))
+
+    async def delete(self, files, handle):
+        self.plane.withdraw(handle)
+        await trio.lowlevel.checkpoint()
+        self.asked.append(("delete", files.key))
+        del self.files[files.key], self.handles[handle]
+
+    async def delete_offline(self, key):
+        await trio.lowlevel.checkpoint()
+        self.asked.append(("delete_offline", key))
+
+    async def set_log_start(self, handle, offset):
+        await trio.lowlevel.checkpoint()
+        log = self.plane.logs[handle]
+        log.log_start_offset = max(log.log_start_offset, offset)
+
+    async def forget_unclaimed(self, _image):
+        self.asked.append(("forget_unclaimed",))
+
+    async def make_room(self, _files, _handle, _size):
+        await trio.lowlevel.checkpoint()
+        if not self.has_space:
+            raise OSError("no space, for a test")
+
+    async def wait_journal_room(self):
+        await trio.lowlevel.checkpoint()
+
+    async def retain(self, files, _handle, now_ms):
+        self.asked.append(("retain", files.key, now_ms))
+        return 1
+
+    async def purge_folders(self):
+        self.asked.append(("purge_folders",))
+
+    async def checkpoint(self):
+        return True
+
+    async def drain(self):
+        return True
+
+    def on_given_up(self, callback):
+        self._tell_given_up = callback
+
+    def give_up(self, key, reason):
+        """As mending does, after the handle was withdrawn."""
+        for handle in [handle for handle, files in self.handles.items() if files.key == key]:
+            self.plane.withdraw(handle)
+        self._tell_given_up(key, reason)
+
+
+class MemoryCore:
+    """Core 0 of two."""
+
+    def __init__(self):
+        self.core_id = CoreId(0)
+        self.plane = MemoryPlane()
+        self.storage = MemoryStorage(self.plane)
+        listener = Listener("PLAINTEXT", ListenerMode.PER_CORE_PORT, _ADDRESSES, _ADDRESSES)
+        self.view = ClusterView(0, CORES, (listener,), None)
+        self.configuration = load_settings()
+        self.clock = SimpleNamespace(wall_ms=lambda: 1000, monotonic_ms=lambda: 1000)
+        self.advanced, self.without_leader, self.owners_asked = [], [], []
+        self.purgatory = SimpleNamespace(advanced=self.advanced.append)
+        self.partitions = Partitions(self, self.storage)
+        self._records = 0
+
+    def note_asked(self, owner):
+        self.owners_asked.append(owner)
+
+    def has_no_leader(self, key):
+        self.without_leader.append(key)
+
+    async def follow(self, *records):
+        """The metadata's next records, as `Core` takes them; what was opened, with its epochs."""
+        before = self.view.image
+        self._records += len(records)
+        after = before.apply(records, MetadataVersion(self._records))
+        self.view.image = after
+        opened = await self.partitions.follow(before, after)
+        self.view.note_leaders(opened)
+        return opened
+
+
+def topic_id_of(number):
+    """None of the ids that the broker gives by itself."""
+    return TopicId(uuid.UUID(int=100 + number))
+
+
+def created(number, name, owners=(0,), **configs):
+    """A topic's record, with an id made from its number."""
+    texts = {key.replace("_", "."): value for key, value in configs.items()}
+    return TopicCreated(name, topic_id_of(number), tuple(map(CoreId, owners)), 0, (), texts)

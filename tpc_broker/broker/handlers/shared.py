@@ -1,0 +1,233 @@
+"""Requests that came to a listener whose clients see one broker in place of all cores, to the cores that decide.
+
+To such a client every core is the leader and the coordinator of everything. Produce and Fetch go from C to C
+(`native/ring/forward.h`); the others, which are few, are taken apart here by owner, carried by the mailboxes and put
+together again. A core that cannot be asked is answered for by this one, which refuses what is not its own in a way that
+every client tries again. Each waiting request holds a credit of the mailbox between two cores: of more than
+`MAILBOX_CALLS_MAX` members that wait for one coordinator's rebalance, some are told to look for it again.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from tpc_broker.broker.handlers.forward import EncodedResponse, ForwardedRequest, carry
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import MailboxError
+from tpc_broker.kafka import messages
+from tpc_broker.kafka.api_keys import ApiKey, api
+from tpc_broker.kafka.codec import codec
+from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, CoreId, coordinator_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.dispatch import Handler
+    from tpc_broker.broker.ports import Request
+
+    Split = Callable[[Core, Any], dict[CoreId, Any]]
+    Merge = Callable[[Sequence[Any]], Any]
+
+WAIT_MS_MAX: Final = 60 * 60 * 1000
+"""For an answer: a member may wait for a rebalance. A core that hangs or ends is noticed otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    split: Split
+    """The cores that answer, with the part of the message that each gets."""
+    merge: Merge
+    """Answers, to that of the whole; only where there are several."""
+    of_missing: Callable[[], Any] | None = None
+    """The part of a core that cannot be asked; None: this core refuses it, as what is not its own."""
+
+
+def for_shared(key: ApiKey, handler: Handler) -> Handler:
+    """The handler, which on listeners that share one address asks the owners."""
+    sharing = _SHARED.get(key)
+    if sharing is None:
+        return handler
+
+    def handle(core: Core, request: Request, message: Any) -> Any:
+        if not core.view.is_shared(request.listener) or isinstance(request, ForwardedRequest):
+            return handler(core, request, message)
+        parts = sharing.split(core, message)
+        if set(parts) <= {core.core_id}:
+            return handler(core, request, message)
+        return _ask_owners(core, request, parts, sharing, handler)
+
+    return handle
+
+
+async def _ask_owners(
+    core: Core, request: Request, parts: dict[CoreId, Any], sharing: Sharing, handler: Handler
+) -> Any:
+    core.note_forwarded()
+    answers: dict[CoreId, Any] = {}
+
+    async def ask(owner: CoreId, message: Any) -> None:
+        if owner != core.core_id:
+            try:
+                answers[owner] = await _carried(core, request, owner, message)
+            except MailboxError:
+                if sharing.of_missing is not None:
+                    answers[owner] = sharing.of_missing()
+        if owner not in answers:  # another's is refused, as by any core
+            answer = handler(core, request, message)
+            answers[owner] = await answer if inspect.isawaitable(answer) else answer
+
+    async with trio.open_nursery() as nursery:
+        for owner, message in parts.items():
+            nursery.start_soon(ask, owner, message)
+    if len(parts) == 1:
+        return next(iter(answers.values()))
+    return sharing.merge([_decoded(request, answers[owner]) for owner in parts])
+
+
+async def _carried(core: Core, request: Request, owner: CoreId, message: Any) -> EncodedResponse:
+    encoded = codec(api(request.api_key).request_name, request.api_version).encode_parts(message)
+    return await carry(core, request, owner, b"".join(encoded), timeout_ms=WAIT_MS_MAX)
+
+
+def _decoded(request: Request, answer: Any) -> Any:
+    if not isinstance(answer, EncodedResponse):
+        return answer
+    return codec(api(request.api_key).response_name, request.api_version).decode(memoryview(answer.body))
+
+
+# -- by group ----------------------------------------------------------------------------------------------------------
+
+
+def _coordinator(core: Core, group_id: str) -> CoreId:
+    topic = core.view.topic(CONSUMER_OFFSETS_TOPIC)
+    if topic is None:
+        return core.core_id
+    return topic.assignment.owners[coordinator_partition(group_id, topic.partitions_count)]
+
+
+def _one_group(core: Core, message: Any) -> dict[CoreId, Any]:
+    return {_coordinator(core, message.group_id): message}
+
+
+def _several_groups(field: str, id_of: Callable[[Any], str], core: Core, message: Any) -> dict[CoreId, Any]:
+    by_core: dict[CoreId, list[Any]] = defaultdict(list)
+    for group in getattr(message, field):
+        by_core[_coordinator(core, id_of(group))].append(group)
+    return {owner: _with(message, field, groups) for owner, groups in by_core.items()}
+
+
+def _offset_fetch(core: Core, message: Any) -> dict[CoreId, Any]:
+    if message.groups:
+        return _several_groups("groups", lambda group: group.group_id, core, message)
+    return _one_group(core, message)
+
+
+# -- by partition ------------------------------------------------------------------------------------------------------
+
+
+def _partitions(name_of: str, index_of: str, core: Core, message: Any) -> dict[CoreId, Any]:
+    """What nobody owns is this core's to refuse."""
+    by_core: dict[CoreId, list[Any]] = defaultdict(list)
+    for topic in message.topics:
+        image = core.view.topic(getattr(topic, name_of))
+        of_topic: dict[CoreId, list[Any]] = defaultdict(list)
+        for asked in topic.partitions:
+            index = getattr(asked, index_of)
+            known = image is not None and 0 <= index < image.partitions_count
+            of_topic[image.assignment.owners[index] if known and image else core.core_id].append(asked)
+        for owner, partitions in of_topic.items():
+            by_core[owner].append(_with(topic, "partitions", partitions))
+    return {owner: _with(message, "topics", topics) for owner, topics in by_core.items()}
+
+
+def _merge_topics(name_of: str, answers: Sequence[Any]) -> Any:
+    """Each topic once, with all its partitions."""
+    topics: dict[str, Any] = {}
+    for answer in answers:
+        for topic in answer.topics:
+            if getattr(topic, name_of) in topics:
+                topics[getattr(topic, name_of)].partitions.extend(topic.partitions)
+            else:
+                topics[getattr(topic, name_of)] = topic
+    return _with(answers[0], "topics", list(topics.values()))
+
+
+# -- by core -----------------------------------------------------------------------------------------------------------
+
+
+def _every_core(core: Core, message: Any) -> dict[CoreId, Any]:
+    return {CoreId(each): message for each in range(core.view.cores)}
+
+
+def _merge_lists(field: str, answers: Sequence[Any]) -> Any:
+    """The first error counts for all."""
+    first = next((answer for answer in answers if getattr(answer, "error_code", 0)), answers[0])
+    return _with(first, field, [item for answer in answers for item in getattr(answer, field)])
+
+
+def _groups_missing() -> Any:
+    """Clients ask again."""
+    return messages.ListGroupsResponse(error_code=int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+
+
+def _log_dir_missing() -> Any:
+    result = messages.DescribeLogDirsResponse.DescribeLogDirsResult(error_code=int(ErrorCode.KAFKA_STORAGE_ERROR))
+    return messages.DescribeLogDirsResponse(results=[result])
+
+
+def _merge_log_dirs(answers: Sequence[Any]) -> Any:
+    """All cores have the one directory. An error says that it is not all of it."""
+    results = [result for answer in answers for result in answer.results]
+    whole = next((result for result in results if not result.error_code), results[0])
+    error = next((result.error_code for result in results if result.error_code), 0)
+    merged = _with(_with(whole, "topics", _topics_of(results)), "error_code", error)
+    return _with(answers[0], "results", [merged])
+
+
+def _topics_of(results: Sequence[Any]) -> list[Any]:
+    merged: list[Any] = _merge_topics("name", results).topics
+    return merged
+
+
+def _with(message: Any, field: str, value: Any) -> Any:
+    changed = copy.copy(message)
+    setattr(changed, field, value)
+    return changed
+
+
+_GROUP: Final = Sharing(_one_group, partial(_merge_lists, "topics"))
+_SHARED: Final = {
+    **dict.fromkeys(
+        (
+            ApiKey.JOIN_GROUP,
+            ApiKey.SYNC_GROUP,
+            ApiKey.HEARTBEAT,
+            ApiKey.LEAVE_GROUP,
+            ApiKey.OFFSET_COMMIT,
+            ApiKey.OFFSET_DELETE,
+        ),
+        _GROUP,
+    ),
+    ApiKey.OFFSET_FETCH: Sharing(_offset_fetch, partial(_merge_lists, "groups")),
+    ApiKey.DESCRIBE_GROUPS: Sharing(
+        partial(_several_groups, "groups", lambda group: group), partial(_merge_lists, "groups")
+    ),
+    ApiKey.DELETE_GROUPS: Sharing(
+        partial(_several_groups, "groups_names", lambda group: group), partial(_merge_lists, "results")
+    ),
+    ApiKey.LIST_GROUPS: Sharing(_every_core, partial(_merge_lists, "groups"), _groups_missing),
+    ApiKey.DESCRIBE_LOG_DIRS: Sharing(_every_core, _merge_log_dirs, _log_dir_missing),
+    ApiKey.LIST_OFFSETS: Sharing(partial(_partitions, "name", "partition_index"), partial(_merge_topics, "name")),
+    ApiKey.DELETE_RECORDS: Sharing(partial(_partitions, "name", "partition_index"), partial(_merge_topics, "name")),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Sharing(
+        partial(_partitions, "topic", "partition"), partial(_merge_topics, "topic")
+    ),
+}

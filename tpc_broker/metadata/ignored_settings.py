@@ -1,0 +1,85 @@
+"""Settings of Kafka's that tune what this broker does in another way or not at all: accepted, shown, without effect.
+
+Files and tools set them on every broker, and refusing them would stop a start for nothing: none of them promises
+anything about the data. Names, types, defaults and ranges are Kafka's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tpc_broker.metadata.config_types import LONG_MAX, ConfigStatus, ConfigType, ConfigValue, setting
+
+_ONE_PROCESS = "One process per core does everything (--cores)."
+_NO_CLEANER = "There is no log cleaner."
+_NO_FOLLOWERS = "A partition has one replica on a node."
+_NO_TRANSACTIONS = "There are no transactions yet."
+_DOUBLE_MAX = 1.7976931348623157e308
+
+
+def _ignored(name: str, kind: ConfigType, default: ConfigValue, why: str, **details: Any) -> Any:
+    return setting(name, kind, default, why, status=ConfigStatus.STORED_ONLY, **details)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IgnoredSettings:
+    """Values that nobody reads."""
+
+    background_threads: int = _ignored(
+        "background.threads", ConfigType.INT, 10, _ONE_PROCESS, minimum=1, dynamic=True
+    )
+    num_io_threads: int = _ignored("num.io.threads", ConfigType.INT, 8, _ONE_PROCESS, minimum=1, dynamic=True)
+    num_network_threads: int = _ignored("num.network.threads", ConfigType.INT, 3, _ONE_PROCESS, minimum=1, dynamic=True)
+    num_recovery_threads_per_data_dir: int = _ignored(
+        "num.recovery.threads.per.data.dir",
+        ConfigType.INT,
+        2,
+        "Recovery replays a journal and scans no segments.",
+        minimum=1,
+        dynamic=True,
+    )
+    num_replica_fetchers: int = _ignored("num.replica.fetchers", ConfigType.INT, 1, _NO_FOLLOWERS, dynamic=True)
+    queued_max_requests: int = _ignored(
+        "queued.max.requests", ConfigType.INT, 500, "Requests wait in their connections.", minimum=1
+    )
+
+    log_cleaner_backoff_ms: int = _ignored(
+        "log.cleaner.backoff.ms", ConfigType.LONG, 15_000, _NO_CLEANER, minimum=0, dynamic=True
+    )
+    log_cleaner_dedupe_buffer_size: int = _ignored(
+        "log.cleaner.dedupe.buffer.size", ConfigType.LONG, 128 << 20, _NO_CLEANER, dynamic=True
+    )
+    log_cleaner_enable: bool = _ignored("log.cleaner.enable", ConfigType.BOOLEAN, default=True, why=_NO_CLEANER)
+    log_cleaner_io_buffer_load_factor: float = _ignored(
+        "log.cleaner.io.buffer.load.factor", ConfigType.DOUBLE, 0.9, _NO_CLEANER, dynamic=True
+    )
+    log_cleaner_io_buffer_size: int = _ignored(
+        "log.cleaner.io.buffer.size", ConfigType.INT, 512 << 10, _NO_CLEANER, minimum=0, dynamic=True
+    )
+    log_cleaner_io_max_bytes_per_second: float = _ignored(
+        "log.cleaner.io.max.bytes.per.second", ConfigType.DOUBLE, _DOUBLE_MAX, _NO_CLEANER, dynamic=True
+    )
+    log_cleaner_threads: int = _ignored(
+        "log.cleaner.threads", ConfigType.INT, 1, _NO_CLEANER, minimum=0, dynamic=True
+    )
+    log_flush_scheduler_interval_ms: int = _ignored(
+        "log.flush.scheduler.interval.ms", ConfigType.LONG, LONG_MAX, "The journal makes records durable at once."
+    )
+    log_flush_offset_checkpoint_interval_ms: int = _ignored(
+        "log.flush.offset.checkpoint.interval.ms", ConfigType.INT, 60_000, "Checkpoints follow the journal.", minimum=0
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = _ignored(
+        "log.flush.start.offset.checkpoint.interval.ms", ConfigType.INT, 60_000, "It is journalled.", minimum=0
+    )
+
+    replica_fetch_max_bytes: int = _ignored("replica.fetch.max.bytes", ConfigType.INT, 1 << 20, _NO_FOLLOWERS)
+    replica_lag_time_max_ms: int = _ignored("replica.lag.time.max.ms", ConfigType.LONG, 30_000, _NO_FOLLOWERS)
+    replica_socket_timeout_ms: int = _ignored("replica.socket.timeout.ms", ConfigType.INT, 30_000, _NO_FOLLOWERS)
+
+    transaction_state_log_num_partitions: int = _ignored(
+        "transaction.state.log.num.partitions", ConfigType.INT, 50, _NO_TRANSACTIONS, minimum=1
+    )
+    transaction_state_log_segment_bytes: int = _ignored(
+        "transaction.state.log.segment.bytes", ConfigType.INT, 100 << 20, _NO_TRANSACTIONS, minimum=1
+    )

@@ -1,0 +1,116 @@
+"""How much of what was written a core keeps in memory for those who read it soon after.
+
+Records lie in memory anyway, where they were received, until they are in a segment; what is written past the page
+cache is nowhere else then. So they stay, the oldest going first, within a bound that is looked at with every beat of
+the core: `log.cache.max.bytes` of the node, and half of the memory that it could have, whoever uses the rest
+(`MemAvailable`, and what the control group leaves). What is above it goes back to the kernel in slices.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import trio
+
+from tpc_broker import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MEMINFO: Final = Path("/proc/meminfo")
+OWN_CONTROL_GROUPS: Final = Path("/proc/self/cgroup")
+CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
+SHARE: Final = 2
+"""One part in so many of what the node could have."""
+SLICE_BYTES: Final = 64 << 20
+"""Given back at once; some 10 ms of the core."""
+
+
+class Cache(Protocol):
+    """What a data plane keeps (`RingDataPlane`)."""
+
+    def cached_bytes(self) -> int: ...
+
+    def set_cache_bytes_max(self, bytes_max: int) -> None: ...
+
+    def evict(self, bytes_max: int) -> bool:
+        """Give up so much of what is above the bound; whether there is more."""
+        ...
+
+    def trim_memory(self) -> None: ...
+
+
+def available_bytes() -> int:
+    """What this process could still have without anybody being pushed out, page cache aside."""
+    return min(_available_on_machine(), *_left_by_control_groups())
+
+
+def _available_on_machine() -> int:
+    for line in MEMINFO.read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _left_by_control_groups() -> Iterator[int]:
+    """Of each level above this process that has a limit: that less what is used, except for clean files (v2 and v1)."""
+    yield limits.BYTES_WITHOUT_BOUND
+    for line in OWN_CONTROL_GROUPS.read_text().splitlines():
+        _number, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        root = CONTROL_GROUPS / controllers
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if root not in (folder, *folder.parents):
+                break
+            try:
+                limit = (folder / names[0]).read_text().strip()
+                if limit == "max" or int(limit) >= limits.BYTES_WITHOUT_BOUND:
+                    continue
+                used = int((folder / names[1]).read_text())
+                yield max(0, int(limit) - used + _inactive_file_bytes(folder))
+            except (OSError, ValueError):  # not there, or not for us to see
+                continue
+
+
+def _inactive_file_bytes(folder: Path) -> int:
+    for line in (folder / "memory.stat").read_text().splitlines():
+        name, _space, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file"):
+            return int(value)
+    return 0
+
+
+class CacheBound:
+    """The bound of one core's cache, one of `cores` on the node."""
+
+    def __init__(
+        self, cache: Cache, node_bytes_max: int, cores: int, available: Callable[[], int] = available_bytes
+    ) -> None:
+        """`node_bytes_max` -1: no other bound than the memory that is there. Sets the first bound."""
+        self._cache = cache
+        self._cores = cores
+        self._configured = limits.BYTES_WITHOUT_BOUND if node_bytes_max < 0 else node_bytes_max // cores
+        self._available = available
+        cache.set_cache_bytes_max(self._bound(cache.cached_bytes()))
+
+    def _bound(self, cached_bytes: int) -> int:
+        """All cores' caches count as memory that there is; the others are taken to have as much as this one."""
+        there = self._available() // self._cores + cached_bytes
+        return min(self._configured, max(there // SHARE, limits.CACHE_BYTES_SURE))
+
+    async def look(self) -> None:
+        """Move the bound with the memory that is there. A small cache is left alone: a core at rest reads nothing."""
+        cached_bytes = self._cache.cached_bytes()
+        if cached_bytes <= limits.CACHE_BYTES_SURE:
+            return
+        bound = self._bound(cached_bytes)
+        self._cache.set_cache_bytes_max(bound)
+        given_back = cached_bytes - bound >= SLICE_BYTES
+        while self._cache.evict(SLICE_BYTES):
+            await trio.lowlevel.checkpoint()
+        if given_back:
+            self._cache.trim_memory()

@@ -1,0 +1,44 @@
+"""What the broker tells C of the cores that own partitions, so that it forwards requests (`native/ring/forward.h`)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any
+
+from tpc_broker._ring import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpc_broker.model import CoreId, TopicId
+
+
+class ForwardingPlane:
+    """A part of `RingDataPlane`."""
+
+    _plane: Any
+    _forwards = False
+
+    def open_forwarding(self, core: CoreId, listeners: Sequence[int]) -> None:
+        """Requests that came to these listeners are sent to the cores that own their partitions. Links are open."""
+        result = lib.tpc_forward_open(self._plane, core, sum(1 << number for number in listeners))
+        if result < 0:
+            raise OSError(-result, f"forwarding: {os.strerror(-result)}")
+        self._forwards = True
+
+    def set_owners(self, topic: str, topic_id: TopicId, owners: Sequence[CoreId]) -> None:
+        """The owner of each partition of a topic; none: the topic is gone."""
+        if not self._forwards:
+            return
+        name = topic.encode()
+        cores = ffi.new("uint16_t[]", owners)
+        result = lib.tpc_forward_set_route(self._plane, name, len(name), topic_id.bytes, cores, len(owners))
+        if result == -errno.ENOMEM:
+            raise MemoryError
+
+    def forward_statistics(self) -> dict[str, int]:
+        """The fields of `tpc_forward_statistics`."""
+        out = ffi.new("tpc_forward_statistics *")
+        lib.tpc_forward_get_statistics(self._plane, out)
+        return {name: getattr(out, name) for name, _ in ffi.typeof("tpc_forward_statistics").fields}

@@ -1,0 +1,144 @@
+"""The supervisor's listening sockets, one a core and listener, and who steers connections among those of a shared one.
+
+Where each core has an address of its own nothing is steered. Where all share one (SO_REUSEPORT), a program in the
+kernel chooses (`tpc_broker.ebpf`); it needs to be told which cores are up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from tpc_broker.ebpf.loaders import LoaderUnavailableError
+from tpc_broker.ebpf.steering import LOAD, Select, Steering, make_loads
+from tpc_broker.metadata.listeners import ListenerMode, Placement
+from tpc_broker.runtime.options import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpc_broker.metadata.listeners import Listener
+
+BACKLOG: Final = 4096
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_SELECT: Final = {
+    Placement.LOAD: Select.LOAD,
+    Placement.CPU: Select.CPU,
+    Placement.SOURCE_PORT: Select.SOURCE_PORT,
+}
+
+
+class ListeningSockets:
+    def __init__(self, listeners: Sequence[Listener], *, loader: str, cpus: Sequence[int] | None = None) -> None:
+        """Bind all. `loader`: see `ebpf.loader`. `cpus`: those the cores are pinned to. StartError names the port, or
+        what is missing and the command that mends it.
+        """
+        self.loads_fd = -1
+        """For cores that show their load; -1: nobody looks at it."""
+        self._listeners = listeners
+        self._steered: dict[int, Steering] = {}
+        with ExitStack() as undo:
+            self._sockets = [_bind_all(listener, undo) for listener in listeners]
+            for number, listener in enumerate(listeners):
+                if listener.mode is ListenerMode.SHARED:
+                    self._steered[number] = self._steer(number, loader, cpus, undo)
+            undo.pop_all()
+
+    def _steer(self, number: int, loader: str, cpus: Sequence[int] | None, undo: ExitStack) -> Steering:
+        listener = self._listeners[number]
+        try:
+            if self.loads_fd < 0:
+                self.loads_fd = make_loads(len(listener.addresses))
+                undo.callback(os.close, self.loads_fd)
+            select = _SELECT[listener.placement]
+            steering = Steering(loader, len(listener.addresses), select, cpus=cpus, loads_fd=self.loads_fd)
+        except LoaderUnavailableError as error:
+            raise StartError(f"listener {listener.name} has mode shared, which needs eBPF: {error}") from error
+        undo.callback(steering.close)
+        steering.attach(self._sockets[number])
+        return steering
+
+    def of_core(self, core: int) -> list[socket.socket]:
+        """In the order of the listeners."""
+        return [sockets[core] for sockets in self._sockets]
+
+    def set_alive(self, core: int, *, alive: bool) -> None:
+        """Whether new connections to shared listeners may be placed on a core."""
+        for steering in self._steered.values():
+            if steering.is_alive(core) != alive:
+                steering.set_alive(core, alive=alive)
+
+    def report(self) -> list[dict[str, Any]]:
+        """What `tpc-broker steering` tells, by listener."""
+        return [
+            {
+                "name": listener.name,
+                "mode": str(listener.mode),
+                "addresses": [str(address) for address in listener.addresses],
+                "steering": _steering_report(listener, self._steered.get(number)),
+            }
+            for number, listener in enumerate(self._listeners)
+        ]
+
+
+def _steering_report(listener: Listener, steering: Steering | None) -> dict[str, Any] | None:
+    if steering is None:
+        return None
+    counts, runs = steering.counts(), steering.runs()
+    return {
+        "loader": steering.loader,
+        "placement": str(listener.placement),
+        "alive": [steering.is_alive(core) for core in range(steering.cores)],
+        "selected": list(counts.selected),
+        "fallback_down": counts.fallback_down,
+        "fallback_kernel": counts.fallback_kernel,
+        "runs_measured": runs.runs,
+        "runs_measured_ns": runs.time_ns,
+    }
+
+
+def drop_capabilities() -> None:
+    """Those that an unprivileged user was lent for the program: whatever is started from here on has none of them."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+
+
+def map_load(loads_fd: int, core: int) -> memoryview:
+    """A core's own place in the map of loads, in memory."""
+    mapped = mmap.mmap(loads_fd, -(-(core + 1) * LOAD.size // mmap.PAGESIZE) * mmap.PAGESIZE)
+    return memoryview(mapped)[core * LOAD.size : (core + 1) * LOAD.size]
+
+
+def _bind_all(listener: Listener, undo: ExitStack) -> list[socket.socket]:
+    is_shared = listener.mode is ListenerMode.SHARED
+    if is_shared:  # sockets that share a port share it with any process of this user: nobody else may have it yet
+        _bind(listener, 0, is_shared=False).close()
+    cores = range(len(listener.addresses))
+    return [undo.enter_context(_bind(listener, core, is_shared=is_shared)) for core in cores]
+
+
+def _bind(listener: Listener, core: int, *, is_shared: bool) -> socket.socket:
+    address = listener.addresses[core]
+    bound = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if is_shared:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        bound.bind(address)
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise StartError(_bind_message(error, listener, core)) from error
+    return bound
+
+
+def _bind_message(error: OSError, listener: Listener, core: int) -> str:
+    host, port = listener.addresses[core]
+    range_text = f"core {core} of {len(listener.addresses)} answers on port {port}"
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is in use ({range_text}); free it or choose another --listen"
+    return f"cannot listen on {host}:{port}: {error} ({range_text})"

@@ -1,0 +1,173 @@
+"""What the cores count, as Prometheus metrics.
+
+The names, kinds and labels are a table (`COUNTED`), so that nothing gets a label whose values clients choose: a series
+is named by core, and where there is one, by API or reason, which are lists of ours. Counters begin with a core's
+process, as Prometheus expects of a process that was started again.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+
+from tpc_broker import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from prometheus_client.core import Metric
+
+    from tpc_broker.runtime.counters import CoreStatus
+
+NS_PER_S: Final = 1e9
+NS: Final = 1 / NS_PER_S
+
+
+class Counted(NamedTuple):
+    """One number of each core. `name` ends in `_total` where it only grows; `scale` converts to seconds or bytes."""
+
+    name: str
+    part: str
+    field: str
+    explanation: str
+    scale: float = 1.0
+
+
+COUNTED: Final = (
+    Counted("tpc_connections", "connections", "connections", "Connections that are open."),
+    Counted("tpc_connections_opened_total", "connections", "opened", "Connections that were accepted."),
+    Counted("tpc_connections_refused_total", "connections", "refused", "Connections refused above max.connections."),
+    Counted("tpc_accept_failures_total", "connections", "accept_failures", "Connections that could not be accepted."),
+    Counted("tpc_requests_total", "connections", "requests", "Requests that arrived."),
+    Counted("tpc_requests_in_c_total", "connections", "requests_hot", "Requests that C took without Python."),
+    Counted("tpc_requests_unanswered", "connections", "requests_unanswered", "Requests that are not answered yet."),
+    Counted("tpc_received_bytes_total", "connections", "received_bytes", "Bytes received from clients."),
+    Counted("tpc_sent_bytes_total", "connections", "sent_bytes", "Bytes sent to clients."),
+    Counted("tpc_answers_unsent_bytes", "connections", "answer_bytes_unsent", "Bytes of answers that wait to be sent."),
+    Counted("tpc_budget_used_bytes", "connections", "budget_bytes_used", "Memory that requests and answers hold."),
+    Counted("tpc_budget_refusals_total", "connections", "budget_refusals", "Times that memory was short."),
+    Counted("tpc_budget_waits_total", "connections", "starvations", "Receives that waited for memory."),
+    Counted("tpc_partitions", "plane", "partitions", "Partitions that are open on this core."),
+    Counted("tpc_partitions_offline", "broker", "partitions_offline", "Partitions without a leader: damaged files."),
+    Counted("tpc_batches_appended_total", "plane", "appends", "Record batches appended."),
+    Counted("tpc_appended_bytes_total", "plane", "append_bytes", "Bytes of record batches appended."),
+    Counted("tpc_produce_in_c_total", "plane", "produces_taken", "Produce requests answered in C."),
+    Counted("tpc_produce_in_python_total", "plane", "produce_fallbacks", "Produce requests left to Python."),
+    Counted("tpc_produce_timeouts_total", "plane", "produces_timed_out", "Produce requests that timed out."),
+    Counted("tpc_produce_errors_total", "plane", "partition_errors", "Partitions of Produce answered with an error."),
+    Counted("tpc_produce_waiting", "plane", "produces_pending", "Produce requests that wait for the disk."),
+    Counted("tpc_tail_bytes", "plane", "tail_bytes", "Bytes of records in memory."),
+    Counted("tpc_tail_unwritten_batches", "plane", "appends_undurable", "Batches that are not on the disk yet."),
+    Counted("tpc_fetch_in_c_total", "fetches", "taken", "Fetch requests answered in C."),
+    Counted("tpc_fetch_waiting", "fetches", "parked_now", "Fetch requests that wait for records."),
+    Counted("tpc_fetch_sessions", "fetches", "sessions", "Fetch sessions."),
+    Counted("tpc_fetch_sessions_evicted_total", "fetches", "sessions_evicted", "Fetch sessions that made room."),
+    Counted("tpc_fetched_bytes_total", "fetches", "record_bytes", "Bytes of records that C put into answers."),
+    Counted("tpc_fetched_from_segments_bytes_total", "fetches", "segment_bytes", "Of them, from segments."),
+    Counted("tpc_journal_commits_total", "journal", "commits_durable", "Commits of the journal."),
+    Counted("tpc_journal_commits_failed_total", "journal", "commits_failed", "Commits that failed."),
+    Counted("tpc_journal_written_bytes_total", "journal", "bytes_written", "Bytes written to the journal."),
+    Counted("tpc_journal_in_place_bytes_total", "journal", "in_place_bytes_written", "Bytes written in place."),
+    Counted("tpc_journal_used_bytes", "journal", "blocks_used", "Bytes of the journal in use.", 4096),
+    Counted("tpc_journal_bytes", "journal", "region_blocks", "Bytes of the journal.", 4096),
+    Counted("tpc_journal_full_total", "journal", "refused_full", "Appends that found the journal full."),
+    Counted("tpc_journal_error", "journal", "error", "errno that stopped the journal; 0: it works."),
+    Counted("tpc_wrong_core_total", "broker", "asked_of_wrong_core", "Requests for what another core owns."),
+    Counted("tpc_forwarded_total", "broker", "requests_forwarded", "Requests forwarded to another core."),
+    Counted("tpc_loop_kernel_seconds_total", "ring", "wait_ns", "Time of the core in the kernel, waiting.", NS),
+    Counted("tpc_loop_c_seconds_total", "ring", "work_ns", "Time of the core in C.", NS),
+    Counted("tpc_loop_python_seconds_total", "ring", "python_ns", "Time of the core in Python.", NS),
+    Counted("tpc_loop_stalls_total", "ring", "stalls", "Turns in which Python held the core up."),
+    Counted("tpc_ring_overflows_total", "ring", "overflows", "Completions that did not fit into the ring."),
+)
+REASONS: Final = (
+    ("tpc_connections_closed_total", "closed", "Connections closed, by reason."),
+    ("tpc_fetch_in_python_total", "fetch_fallbacks", "Fetch requests left to Python, by reason."),
+)
+SPANS: Final = (
+    ("tpc_journal_commit_seconds", "commit_spans", "Commits of the journal, until they were on the disk."),
+    ("tpc_python_turn_seconds", "python_spans", "How long Python had a core between two visits of C."),
+)
+
+
+class CoreMetrics:
+    """One look at the cores, as a collector: to be registered and rendered once."""
+
+    def __init__(self, cores: list[CoreStatus], data: Path) -> None:
+        self._cores = cores
+        self._told = [(str(core["core"]), core["counters"]) for core in cores if "counters" in core]
+        self._data = data
+
+    def collect(self) -> Iterator[Metric]:
+        yield InfoMetricFamily("tpc_build", "Which release this is.", {"version": __version__})
+        yield from self._of_cores()
+        yield from self._of_disk()
+        for row in COUNTED:
+            family = _family(row.name, row.explanation, ["core"])
+            for core, counters in self._told:
+                numbers: dict[str, int] = counters[row.part]  # type: ignore[literal-required]
+                family.add_metric([core], numbers[row.field] * row.scale)
+            yield family
+        for name, part, explanation in REASONS:
+            family = _family(name, explanation, ["core", "reason"])
+            for core, counters in self._told:
+                for reason, count in counters[part].items():  # type: ignore[literal-required]
+                    family.add_metric([core, reason], count)
+            yield family
+        yield from self._spans()
+        yield self._latencies()
+
+    def _of_cores(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily("tpc_core_up", "1: the core's process answers clients.", labels=["core"])
+        seconds = GaugeMetricFamily("tpc_core_up_seconds", "For how long it does.", labels=["core"], unit="seconds")
+        restarts = CounterMetricFamily("tpc_core_restarts", "Times that a core had to be restarted.", labels=["core"])
+        for core in self._cores:
+            label = [str(core["core"])]
+            up.add_metric(label, int(core["ready"] and "counters" in core))
+            seconds.add_metric(label, core["up_ms"] / 1000)
+            restarts.add_metric(label, core["restarts"])
+        yield from (up, seconds, restarts)
+
+    def _of_disk(self) -> Iterator[Metric]:
+        found = os.statvfs(self._data)
+        free = GaugeMetricFamily("tpc_disk_free_bytes", "Of the data directory's file system, for the broker.")
+        free.add_metric([], found.f_bavail * found.f_frsize)
+        size = GaugeMetricFamily("tpc_disk_bytes", "Size of the data directory's file system.")
+        size.add_metric([], found.f_blocks * found.f_frsize)
+        yield from (free, size)
+
+    def _spans(self) -> Iterator[Metric]:
+        for name, part, explanation in SPANS:
+            family = HistogramMetricFamily(name, explanation, labels=["core"])
+            for core, counters in self._told:
+                family.add_metric([core], _buckets(counters[part]), None)  # type: ignore[literal-required]
+            yield family
+
+    def _latencies(self) -> Metric:
+        family = HistogramMetricFamily(
+            "tpc_request_seconds",
+            "From the arrival of a whole request until its answer was ready to be sent. A Fetch may wait for records.",
+            labels=["core", "api"],
+        )
+        for core, counters in self._told:
+            for api, latency in counters["latencies"].items():
+                family.add_metric([core, api], _buckets(latency["spans"]), latency["sum_ns"] / NS_PER_S)
+        return family
+
+
+def _family(name: str, explanation: str, labels: list[str]) -> Any:
+    if name.endswith("_total"):
+        return CounterMetricFamily(name.removesuffix("_total"), explanation, labels=labels)
+    return GaugeMetricFamily(name, explanation, labels=labels)
+
+
+def _buckets(spans: list[int]) -> list[tuple[str, float]]:
+    """Cumulative, by upper bound in seconds: spans[i] are times of less than 2^i us, the last one all longer ones."""
+    found, seen = [], 0
+    for place, count in enumerate(spans[:-1]):
+        seen += count
+        found.append((repr(2**place / 1e6), float(seen)))
+    return [*found, ("+Inf", float(seen + spans[-1]))]

@@ -1,0 +1,422 @@
+"""Journal file, checkpoints and ballast of one core: what makes the journal's space usable again.
+
+The order of a checkpoint, each step durable before the next begins (the architecture's rule 7):
+
+1. take the journal's durable place: replay will begin there;
+2. write behind everything that was durable then;
+3. capture each changed partition, then sync its files and their names (or the whole file system when many changed);
+4. write the checkpoint file beside the old one, sync it, rename it over, sync the folder;
+5. write the superblock that names the place, over the older of the two;
+6. give the journal blocks in front of the place back.
+
+A partition whose write or sync failed holds everything back: its journal entries are the only copy.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from tpc_broker.errors import StorageFailedError
+from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint, encode_checkpoint
+from tpc_broker.log.files import TEMPORARY_SUFFIX, checkpoint_file_name, journal_file_name
+from tpc_broker.log.journal import (
+    BLOCK_BYTES,
+    REGION_BLOCK_FIRST,
+    JournalMode,
+    JournalScan,
+    Superblock,
+    WantedRun,
+    choose_superblock,
+    journal_region_blocks,
+    scan_journal,
+)
+from tpc_broker.storage.files import aligned_buffer, replace_file
+from tpc_broker.storage.partition_storage import PartitionStorage
+from tpc_broker.storage.side_by_side import for_each
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from tpc_broker.model import CoreId, TopicPartition
+    from tpc_broker.storage.ports import Disk, Journal, JournalCursor
+
+JOURNAL_BYTES_MAX_DEFAULT: Final = 256 * 1024 * 1024
+INITIAL_BLOCKS: Final = 8 * 1024 * 1024 // BLOCK_BYTES
+EXTEND_BLOCKS: Final = 4 * 1024 * 1024 // BLOCK_BYTES
+ZEROS_BLOCKS: Final = 1024 * 1024 // BLOCK_BYTES
+SYNCFS_PARTITIONS: Final = 64
+"""From so many changed partitions on, one syncfs instead of their single syncs."""
+EPOCH_FILES_TOGETHER: Final = 128
+BALLAST_FILE: Final = "ballast"
+BALLAST_BYTES: Final = 8 * 1024 * 1024
+
+
+class JournalFile:
+    """One core's journal as a file: superblocks and size. The commits are written by the data plane."""
+
+    def __init__(self, disk: Disk, folder: Path, core: CoreId, fd: int, superblock: Superblock) -> None:
+        self.disk = disk
+        self.folder = folder
+        self.path = folder / journal_file_name(core)
+        self.core = core
+        self.fd = fd
+        self.superblock = superblock
+        self._lock = trio.Lock()
+
+    @classmethod
+    async def create(
+        cls,
+        disk: Disk,
+        folder: Path,
+        core: CoreId,
+        *,
+        journal_id: bytes,
+        bytes_max: int = JOURNAL_BYTES_MAX_DEFAULT,
+        journals_count: int = 1,
+        checkpoint_generation: int = 0,
+    ) -> JournalFile:
+        """Make a journal, ready for use with the first part of its region; `extend` brings the rest. `journals_count`:
+        so many share the file system.
+        """
+        region = journal_region_blocks(bytes_max, (await disk.statvfs(folder)).total_bytes, journals_count)
+        superblock = Superblock(
+            journal_id, 1, region, min(region, INITIAL_BLOCKS), REGION_BLOCK_FIRST, 1, 0, checkpoint_generation
+        )
+        path = folder / journal_file_name(core)
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        fd = await disk.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            await _allocate(disk, fd, 0, superblock.end_block)
+        except OSError:
+            await disk.close(fd)
+            raise
+        zeros = bytes(EXTEND_BLOCKS * BLOCK_BYTES)
+        for block in range(0, superblock.end_block, EXTEND_BLOCKS):
+            await disk.write_at(fd, zeros[: (superblock.end_block - block) * BLOCK_BYTES], block * BLOCK_BYTES)
+        await disk.write_at(fd, superblock.encode(), superblock.slot * BLOCK_BYTES)
+        await disk.fdatasync(fd)
+        await disk.rename(temporary, path)
+        await disk.fsync_directory(folder)
+        return cls(disk, folder, core, fd, superblock)
+
+    @classmethod
+    async def open(
+        cls, disk: Disk, folder: Path, core: CoreId, *, lock: Callable[[int], Awaitable[None]] | None = None
+    ) -> JournalFile:
+        """Open a journal that is there; `lock` gets its descriptor first. JournalUnreadableError; FileNotFoundError."""
+        fd = await disk.open(folder / journal_file_name(core), os.O_RDWR)
+        try:
+            if lock is not None:
+                await lock(fd)
+            superblock = choose_superblock(await disk.read(fd, REGION_BLOCK_FIRST * BLOCK_BYTES, 0))
+        except BaseException:
+            await disk.close(fd)
+            raise
+        return cls(disk, folder, core, fd, superblock)
+
+    async def scan(self) -> JournalScan:
+        """What it holds behind the replay position."""
+        machine, buffer = scan_journal(self.superblock), bytearray()
+        data: memoryview | None = None
+        while True:
+            try:
+                request = next(machine) if data is None else machine.send(data)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            if len(buffer) < request.length:
+                buffer = bytearray(request.length)
+            data = memoryview(buffer)[: request.length]
+            done = await self.disk.read_into(self.fd, data, request.position)
+            data[done:] = bytes(request.length - done)
+
+    async def payloads(
+        self, scan: JournalScan, wanted: Mapping[int, WantedRun], targets_count: int
+    ) -> AsyncGenerator[list[tuple[int, memoryview]], None]:
+        """The wanted bytes of each target, window by window in the journal's order; each valid until the next one."""
+        reader, buffer = scan.payloads.reader(wanted, targets_count), bytearray()
+        while reader.request is not None:
+            position, length = reader.request
+            if len(buffer) < length:
+                buffer = bytearray(length)
+            done = await self.disk.read_into(self.fd, memoryview(buffer)[:length], position)
+            yield reader.take(memoryview(buffer)[:done])
+
+    async def update_superblock(self, **changes: object) -> None:
+        """Write a superblock with some fields changed, durably. One at a time: growth and checkpoints may coincide."""
+        async with self._lock:
+            is_upgrade = self.superblock.is_of_version_1
+            await self._write_superblock(self.superblock.next(**changes))
+            if is_upgrade:  # the earlier release must not find its own superblock in the other place, and believe it
+                await self._write_superblock(self.superblock.next())
+
+    async def _write_superblock(self, superblock: Superblock) -> None:
+        await self.disk.durable_write(self.fd, superblock.encode(), superblock.slot * BLOCK_BYTES)
+        self.superblock = superblock
+
+    async def extend(self, journal: Journal | None = None, *, blocks: int = EXTEND_BLOCKS) -> bool:
+        """Write some more blocks of the region for the first time; False when all are written. To be called now and
+        then while the broker is idle enough. The writer learns of them when the superblock says so.
+        """
+        superblock = self.superblock
+        more = min(blocks, superblock.region_blocks - superblock.initialised_blocks)
+        if more <= 0:
+            return False
+        await _allocate(self.disk, self.fd, superblock.end_block, more)
+        await self._write_zeros(superblock.end_block, more)
+        await self.disk.fdatasync(self.fd)
+        await self.update_superblock(initialised_blocks=superblock.initialised_blocks + more)
+        if journal is not None:
+            journal.extend(self.superblock.initialised_blocks)
+        return True
+
+    async def _write_zeros(self, block: int, count: int) -> None:
+        """Past the page cache where that can be: 256 MiB of pages would cost more than the disk's part of it."""
+        zeros = aligned_buffer(min(count, ZEROS_BLOCKS) * BLOCK_BYTES, self.disk.poll_ring)
+        try:
+            direct_fd = await self.disk.open(self.path, os.O_WRONLY | os.O_DIRECT)
+        except OSError:
+            return await self._write_parts(self.fd, zeros, block, count)
+        try:
+            await self._write_parts(direct_fd, zeros, block, count)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            await self._write_parts(self.fd, zeros, block, count)
+        finally:
+            await self.disk.close(direct_fd)
+
+    async def _write_parts(self, fd: int, zeros: memoryview, block: int, count: int) -> None:
+        for done in range(0, count, ZEROS_BLOCKS):
+            part = zeros[: min(count - done, ZEROS_BLOCKS) * BLOCK_BYTES]
+            await self.disk.write_at(fd, part, (block + done) * BLOCK_BYTES)
+
+    async def set_mode(self, mode: JournalMode) -> None:
+        """Record what the probe found."""
+        if mode != self.superblock.mode:
+            await self.update_superblock(mode=mode)
+
+    async def close(self) -> None:
+        await self.disk.close(self.fd)
+
+
+async def _allocate(disk: Disk, fd: int, block: int, count: int) -> None:
+    """Space for blocks of a journal, where the file system can say that it has it. OSError: ENOSPC."""
+    try:
+        await disk.fallocate(fd, block * BLOCK_BYTES, count * BLOCK_BYTES, keep_size=False)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+
+
+async def read_checkpoint(
+    disk: Disk, folder: Path, core: CoreId
+) -> tuple[int, dict[TopicPartition, PartitionCheckpoint]]:
+    """Generation and partitions of a core's checkpoint; (0, nothing) when there is none. CheckpointError:
+    unreadable.
+    """
+    path = folder / checkpoint_file_name(core)
+    try:
+        status = await disk.stat(path)
+    except FileNotFoundError:
+        return 0, {}
+    fd = await disk.open(path, os.O_RDONLY)
+    try:
+        data = await disk.read(fd, status.size_bytes, 0)
+    finally:
+        await disk.close(fd)
+    try:
+        return decode_checkpoint(data)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+async def write_checkpoint(
+    disk: Disk, folder: Path, core: CoreId, generation: int, partitions: Iterable[PartitionCheckpoint]
+) -> None:
+    """Write a core's checkpoint durably; until it returns the old one counts."""
+    await replace_file(disk, folder / checkpoint_file_name(core), encode_checkpoint(generation, partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStatistics:
+    """Of a checkpointer since it was made."""
+
+    checkpoints_count: int
+    partitions_synced_count: int
+    held_back_by: str | None
+    """Why the last attempt did not recycle anything."""
+
+
+class Checkpointer:
+    """Takes checkpoints of one core. `run` is called by one task: on a timer, when the journal asks for space, at the
+    end.
+
+    `kept` are checkpoint entries of partitions that are not open here and must not be forgotten (offline ones).
+    """
+
+    def __init__(
+        self,
+        journal_file: JournalFile,
+        journal: Journal,
+        storages: Mapping[TopicPartition, PartitionStorage],
+        kept: Mapping[TopicPartition, PartitionCheckpoint] | None = None,
+    ) -> None:
+        self.file = journal_file
+        self.journal = journal
+        self.storages = storages
+        self.kept = dict(kept or {})
+        self._checkpoints = self._synced = 0
+        self._held_back_by: str | None = None
+
+    def statistics(self) -> CheckpointStatistics:
+        return CheckpointStatistics(self._checkpoints, self._synced, self._held_back_by)
+
+    async def run(
+        self, write_behind: Callable[[JournalCursor], Awaitable[str | None]], *, pace_seconds: float = 0
+    ) -> bool:
+        """One checkpoint; False when a failed partition holds it back (see `statistics`).
+
+        `write_behind` brings everything in front of a place of the journal into the segments, or says why it could not.
+        The superblock is marked clean when the journal says, together with the place, that nothing ever follows it.
+        `pace_seconds` is left between the syncs of two partitions, so that clients' writes get through. OSError: the
+        checkpoint failed, everything is as it was before.
+        """
+        place = self.journal.durable_cursor()
+        left_behind = await write_behind(place)
+        storages = list(self.storages.values())
+        failed = [storage for storage in storages if storage.failed is not None]
+        if failed:
+            self._held_back_by = f"{failed[0].topic}-{failed[0].key.partition}: {failed[0].failed}"
+            return False
+        if left_behind is not None:
+            self._held_back_by = left_behind
+            return False
+        try:
+            states = await self._capture_and_sync(storages, pace_seconds)
+        except StorageFailedError as error:
+            self._held_back_by = str(error)
+            return False
+        generation = self.file.superblock.checkpoint_generation + 1
+        await write_checkpoint(
+            self.file.disk, self.file.folder, self.file.core, generation, [*states.values(), *self.kept.values()]
+        )
+        await self.file.update_superblock(
+            replay_block=place.block,
+            replay_sequence=place.sequence,
+            replay_previous_crc=place.previous_crc,
+            checkpoint_generation=generation,
+            clean=place.is_end,
+        )
+        for storage in storages:
+            if states[storage.key] is not storage.checkpointed:
+                storage.mark_checkpointed(states[storage.key])
+        self.journal.recycle(place.position)
+        self._checkpoints += 1
+        self._held_back_by = None
+        return True
+
+    async def _capture_and_sync(
+        self, storages: list[PartitionStorage], pace_seconds: float
+    ) -> dict[TopicPartition, PartitionCheckpoint]:
+        """States of all partitions that are durable when this returns."""
+        states = {storage.key: storage.checkpointed for storage in storages}
+        changed = [storage for storage in storages if storage.changed]
+        self._synced += len(changed)
+        states.update(await capture_and_sync(self.file, changed, pace_seconds))
+        return states
+
+
+async def capture_and_sync(
+    file: JournalFile, storages: list[PartitionStorage], pace_seconds: float = 0, *, with_epoch_files: bool = True
+) -> dict[TopicPartition, PartitionCheckpoint]:
+    """What each partition has written, made durable: by a sync each, or by one syncfs when they are many, and then
+    perhaps without `leader-epoch-checkpoint`, which is for other programs: the checkpoint has what it says.
+
+    StorageFailedError: at least one partition has failed by it.
+    """
+    states = {}
+    if len(storages) < SYNCFS_PARTITIONS:
+        for storage in storages:
+            states[storage.key] = await storage.capture()
+        await _sync_each(storages, pace_seconds)
+        return states
+
+    async def capture(storage: PartitionStorage) -> None:
+        states[storage.key] = await storage.capture()
+
+    await for_each(storages, capture)
+    if with_epoch_files:
+        await _write_epochs(file.disk, storages)
+    begun = []
+    for storage in storages:
+        begun.append((storage, storage.folder.begin_sync()))
+        file.disk.poll_ring()
+    try:
+        await file.disk.syncfs(file.fd)
+    except BaseException as error:
+        for storage, names in begun:
+            storage.folder.undo_sync(names)
+            if isinstance(error, OSError):
+                storage.fail(f"syncfs: {error}")
+        if isinstance(error, OSError):
+            raise StorageFailedError(f"syncfs: {error}") from error
+        raise
+    return states
+
+
+async def _write_epochs(disk: Disk, storages: list[PartitionStorage]) -> None:
+    """By few jobs of a helper thread: a file's way through the ring costs several times what the kernel needs."""
+    for first in range(0, len(storages), EPOCH_FILES_TOGETHER):
+        wanted = []
+        for storage in storages[first : first + EPOCH_FILES_TOGETHER]:
+            to_write = storage.folder.epochs_to_write(storage.epochs.entries)
+            if to_write is not None:
+                wanted.append((storage.folder, to_write))
+        if not wanted:
+            continue
+        await disk.replace_many([to_write for _folder, to_write in wanted])
+        for folder, (_path, data) in wanted:
+            folder.epochs_written(data)
+
+
+async def _sync_each(storages: list[PartitionStorage], pace_seconds: float) -> None:
+    """Several at the same time, so that the file system's own journal commits once for them; paced: one by one."""
+    if not pace_seconds:
+        await for_each(storages, PartitionStorage.sync, few=1)
+        return
+    for storage in storages:
+        await storage.sync()
+        await trio.sleep(pace_seconds)
+
+
+async def ensure_ballast(disk: Disk, data: Path, length: int = BALLAST_BYTES) -> bool:
+    """Have a file that can be given up on a full disk, so that deletions and checkpoints find room; False: no room."""
+    path = data / BALLAST_FILE
+    fd = await disk.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        await disk.fallocate(fd, 0, length, keep_size=False)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS):
+            return True
+        if error.errno != errno.ENOSPC:
+            raise
+        await release_ballast(disk, data)
+        return False
+    finally:
+        await disk.close(fd)
+    return True
+
+
+async def release_ballast(disk: Disk, data: Path) -> bool:
+    """Give the ballast up; False when it was not there."""
+    try:
+        await disk.unlink(data / BALLAST_FILE)
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,112 @@
+"""When a core's checkpoints are made: when the journal fills up, now and then, when somebody asks, and at the end.
+
+A checkpoint covers what is in the segments, so write-behind comes first, and log starts that ran ahead of the records
+written behind. What a failed partition holds back is tried again when that was mended (`mending` asks for it).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.storage.checkpoint import release_ballast
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tpc_broker.storage.checkpoint import Checkpointer
+    from tpc_broker.storage.core_partitions import CorePartitions
+    from tpc_broker.storage.in_place_windows import InPlaceWindows
+    from tpc_broker.storage.journal_room import JournalRoom
+    from tpc_broker.storage.maintenance_requests import MaintenanceRequests
+    from tpc_broker.storage.ports import JournalCursor, StoragePlane
+    from tpc_broker.storage.refusals import Failures
+    from tpc_broker.storage.retention import Retention
+    from tpc_broker.storage.write_behind import WriteBehindWriter
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 60.0
+RETRY_S = 0.5
+"""After one that failed."""
+
+
+class CheckpointSchedule:
+    """Of one core."""
+
+    def __init__(
+        self,
+        plane: StoragePlane,
+        data: Path,
+        partitions: CorePartitions,
+        checkpointer: Checkpointer,
+        *,
+        write_behind: WriteBehindWriter,
+        retention: Retention,
+        in_place_windows: InPlaceWindows,
+        room: JournalRoom,
+        requests: MaintenanceRequests,
+        failures: Failures,
+    ) -> None:
+        self._plane = plane
+        self._data = data
+        self._partitions = partitions
+        self._checkpointer = checkpointer
+        self._write_behind = write_behind
+        self._retention = retention
+        self._in_place_windows = in_place_windows
+        self._room = room
+        self._requests = requests
+        self._failures = failures
+
+    async def run(self) -> None:
+        """Whenever it is time, until cancelled."""
+        while True:
+            with trio.move_on_after(INTERVAL_S):
+                await self._requests.checkpoint.wait()
+            await self.take()
+
+    async def take(self) -> bool:
+        """One checkpoint; False when it was held back (the log says why)."""
+        file = self._checkpointer.file
+        async with self._partitions.checkpointing:
+            begun = self._in_place_windows.checkpoint_begins()
+            try:
+                done = await self._checkpointer.run(self._bring_to_files)
+            except OSError as error:
+                self._failures.failed("checkpoint failed", error)
+                if error.errno == errno.ENOSPC:
+                    await release_ballast(file.disk, self._data)
+                await trio.sleep(RETRY_S)
+                self._requests.checkpoint.ask()
+                return False
+        self._failures.over("checkpoint failed", "checkpoints are written again")
+        self._plane.extend(file.superblock.initialised_blocks)
+        self._room.made()
+        if done:
+            self._in_place_windows.checkpoint_done(begun)
+            self._failures.over("checkpoint held back", "checkpoints are held back no longer")
+        else:
+            held_back_by = self._checkpointer.statistics().held_back_by
+            self._failures.failed("checkpoint held back", held_back_by, logging.WARNING)
+        return done
+
+    async def _bring_to_files(self, place: JournalCursor) -> str | None:
+        """Everything in front of a place: records, and log starts that ran ahead of the records written behind."""
+        await self._write_behind.write(all_of_it=True)
+        led_here = self._partitions.led
+        for led in list(led_here.values()):
+            if led.files.failed is not None or led.handle not in led_here:
+                continue  # a failed one holds the checkpoint back by itself
+            log_start_offset = self._plane.bounds(led.handle).log_start_offset
+            if log_start_offset > led.files.log_start_offset:
+                try:
+                    await self._retention.advance(led, log_start_offset)
+                except PartitionOfflineError as error:
+                    log.error("%s-%d: %s", led.files.topic, led.files.key.partition, error)
+        is_left = self._plane.is_unwritten_below(place.sequence)
+        return "records that were durable when it began are not in their segments" if is_left else None

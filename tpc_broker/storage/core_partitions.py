@@ -1,0 +1,193 @@
+"""The partitions that one core has files of: the state of each, and the tables that the parts of its storage share.
+
+```
+ABSENT ──► MAKING ──► OPEN ──► LED ──► GIVEN_UP ──► OFFLINE ──► ABSENT (put aside)
+   └► PREPARED ─┘    ▲ │        │          │            │
+                     │ ▼        ▼          ▼            ▼
+          (a start) RECOVERED ──────────► DELETING ──► ABSENT
+```
+
+*Recovered* partitions wait for the broker to open them; one whose leader epoch the journal does not take goes back
+there. A *led* one is in the data plane, by its handle. One that can be mended no more is *given up* (taken out of the
+data plane), and *offline* when what the journal has of it lies beside its files; recovery makes such ones too. What is
+*being deleted* is forgotten durably first, and absent when its folder has another name.
+
+Everybody may look into the tables; only the methods here change them, and each asserts that its step is one of
+`TRANSITIONS`. A deletion takes a partition out of `led` at any moment, so that is to be looked at again after every
+await. `checkpointing` is held while a checkpoint runs, and by whoever changes what the next one has to name or what of
+the journal it may give back (`storages`, `kept`), or acts on what was given up.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from tpc_broker.log.checkpoint import PartitionCheckpoint
+    from tpc_broker.model import TopicPartition
+    from tpc_broker.storage.leader_partition import LeaderPartition
+    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.recovery import OfflinePartition
+
+
+class PartitionState(Enum):
+    """See the module."""
+
+    ABSENT = "absent"
+    PREPARED = "its folder is new and durable"
+    MAKING = "being made"
+    RECOVERED = "recovered"
+    OPEN = "open"
+    LED = "led"
+    GIVEN_UP = "given up"
+    OFFLINE = "offline"
+    DELETING = "being deleted"
+
+
+_S = PartitionState
+TRANSITIONS: Final[Mapping[PartitionState, frozenset[PartitionState]]] = {
+    _S.ABSENT: frozenset({_S.PREPARED, _S.MAKING}),
+    _S.PREPARED: frozenset({_S.MAKING}),
+    _S.MAKING: frozenset({_S.OPEN, _S.ABSENT}),
+    _S.RECOVERED: frozenset({_S.OPEN, _S.DELETING, _S.ABSENT}),
+    _S.OPEN: frozenset({_S.LED, _S.RECOVERED}),
+    _S.LED: frozenset({_S.GIVEN_UP, _S.DELETING}),
+    _S.GIVEN_UP: frozenset({_S.OFFLINE, _S.DELETING}),
+    _S.OFFLINE: frozenset({_S.DELETING, _S.ABSENT}),
+    _S.DELETING: frozenset({_S.ABSENT}),
+}
+
+
+class CorePartitions:
+    """Of one core. `storages` and `offline` are what was recovered; `kept` what every checkpoint has to say besides."""
+
+    def __init__(
+        self,
+        storages: dict[TopicPartition, PartitionStorage],
+        offline: dict[TopicPartition, OfflinePartition],
+        kept: dict[TopicPartition, PartitionCheckpoint],
+    ) -> None:
+        self.storages = storages
+        """Checkpoints capture these."""
+        self.offline = offline
+        self.kept = kept
+        """Checkpoints say of these what the last one said."""
+        self.unclaimed = dict(storages)
+        """Recovered."""
+        self.led: dict[int, LeaderPartition] = {}
+        """By their handles in the data plane."""
+        self.given_up: dict[TopicPartition, OfflinePartition] = {}
+        self.checkpointing = trio.Lock()
+        self._states = dict.fromkeys(storages, _S.RECOVERED) | dict.fromkeys(offline, _S.OFFLINE)
+
+    def state(self, key: TopicPartition) -> PartitionState:
+        """Now."""
+        return self._states.get(key, _S.ABSENT)
+
+    def _become(
+        self, key: TopicPartition, state: PartitionState, *, of: PartitionState | None = None
+    ) -> PartitionState:
+        """What it was before: `of`, where several states lead there by different steps."""
+        before = self.state(key)
+        assert state in TRANSITIONS[before], (key, before, state)
+        assert of in (None, before), (key, before, state)
+        if state is _S.ABSENT:
+            del self._states[key]
+        else:
+            self._states[key] = state
+        return before
+
+    # -- opening -----------------------------------------------------------------------------------------------------
+
+    def prepared(self, keys: Collection[TopicPartition]) -> None:
+        """Their folders are new and durable."""
+        for key in keys:
+            self._become(key, _S.PREPARED)
+
+    def claim(self, key: TopicPartition) -> PartitionStorage | None:
+        """The files of a recovered partition, which is open now; None: they have to be made."""
+        if self.state(key) is not _S.RECOVERED:
+            return None
+        self._become(key, _S.OPEN)
+        return self.unclaimed.pop(key)
+
+    def make(self, key: TopicPartition) -> bool:
+        """Its files are about to be made; whether its folder is there, new and durable."""
+        return self._become(key, _S.MAKING) is _S.PREPARED
+
+    def made(self, files: PartitionStorage) -> None:
+        """It is open."""
+        self._become(files.key, _S.OPEN, of=_S.MAKING)
+        self.storages[files.key] = files
+
+    def not_made(self, key: TopicPartition) -> None:
+        """It could not be."""
+        self._become(key, _S.ABSENT, of=_S.MAKING)
+
+    def give_back(self, files: PartitionStorage) -> None:
+        """It was opened, and is to be opened again."""
+        self._become(files.key, _S.RECOVERED)
+        self.unclaimed[files.key] = files
+
+    def lead(self, led: LeaderPartition) -> None:
+        """The data plane has it."""
+        self._become(led.files.key, _S.LED)
+        self.led[led.handle] = led
+
+    # -- trouble -----------------------------------------------------------------------------------------------------
+
+    def give_up(self, led: LeaderPartition, offline: OfflinePartition) -> None:
+        """The data plane has it no more; its files hold checkpoints back until it is `set_aside`."""
+        self._become(offline.key, _S.GIVEN_UP)
+        del self.led[led.handle]
+        self.given_up[offline.key] = offline
+
+    def set_aside(self, offline: OfflinePartition) -> PartitionStorage:
+        """What the journal has of it is beside its files, which are returned; with `checkpointing`."""
+        assert offline.checkpoint is not None
+        self._become(offline.key, _S.OFFLINE)
+        del self.given_up[offline.key]
+        self.offline[offline.key] = offline
+        self.kept[offline.key] = offline.checkpoint
+        return self.storages.pop(offline.key)
+
+    def put_aside(self, key: TopicPartition) -> None:
+        """The metadata do not know it, and it has left the folder of topics; with `checkpointing`."""
+        assert self.state(key) in (_S.RECOVERED, _S.OFFLINE), (key, self.state(key))
+        self._become(key, _S.ABSENT)
+        for table in (self.unclaimed, self.kept, self.storages, self.offline):
+            table.pop(key, None)
+
+    # -- deletion ----------------------------------------------------------------------------------------------------
+
+    def begin_deletion(self, key: TopicPartition, handle: int | None = None) -> None:
+        """It is opened, mended and set aside no more. Checkpoints capture it until `forget`; again: nothing changes."""
+        if self.state(key) is _S.DELETING:
+            return
+        self._become(key, _S.DELETING)
+        if handle is not None:
+            self.led.pop(handle, None)
+        for table in (self.unclaimed, self.given_up, self.offline):
+            table.pop(key, None)
+
+    def forget(self, files: PartitionStorage) -> None:
+        """Checkpoints say of it what the last one said, until its folder is gone; with `checkpointing`."""
+        assert self.state(files.key) is _S.DELETING, (files.key, self.state(files.key))
+        if self.storages.pop(files.key, None) is not None:
+            self.kept[files.key] = files.checkpointed
+
+    def keep(self, files: PartitionStorage) -> None:
+        """Its folder cannot be moved now: the next start has to find it."""
+        assert self.state(files.key) is _S.DELETING, (files.key, self.state(files.key))
+        self.kept[files.key] = files.checkpointed
+
+    def deleted(self, key: TopicPartition) -> None:
+        """Its folder is out of the way."""
+        assert key not in self.storages, key
+        self._become(key, _S.ABSENT, of=_S.DELETING)
+        self.kept.pop(key, None)

@@ -1,0 +1,238 @@
+"""The end of partitions and of files: forgotten durably first, renamed, and freed when their delay is over.
+
+A deletion is carried out here after the metadata said so, durably; so nothing of the partition has to be kept, and a
+deletion that the journal does not take now never holds anything else up: checkpoints name what the last one said of
+it, and it is tried again when the journal works.
+
+Space comes back ``file.delete.delay.ms`` after the deletion, and at once when the disk is full: who still reads has the
+files open.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import math
+import os
+from typing import TYPE_CHECKING
+
+import trio
+
+from tpc_broker.errors import JournalStoppedError, PartitionOfflineError
+from tpc_broker.log.journal import EntryKind
+from tpc_broker.storage.folders import delete_folder, delete_offline_files, remove_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from tpc_broker.model import TopicPartition
+    from tpc_broker.storage.checkpoint import Checkpointer
+    from tpc_broker.storage.core_partitions import CorePartitions
+    from tpc_broker.storage.maintenance_requests import MaintenanceRequests
+    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.ports import Clock, Disk, StoragePlane
+    from tpc_broker.storage.recovery import OfflinePartition
+    from tpc_broker.storage.refusals import Failures
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 60.0
+"""At most between two looks at what is due: the wall clock may be set."""
+RETRY_MS = 10_000
+"""For files that cannot be removed now."""
+JOURNAL_FULL_RETRY_S = 0.002
+FOR_EVER_MS = 1 << 62
+
+
+class Deletions:
+    """Of one core."""
+
+    def __init__(
+        self,
+        plane: StoragePlane,
+        disk: Disk,
+        data: Path,
+        clock: Clock,
+        *,
+        partitions: CorePartitions,
+        checkpointer: Checkpointer,
+        requests: MaintenanceRequests,
+        failures: Failures,
+    ) -> None:
+        self._plane = plane
+        self._disk = disk
+        self._data = data
+        self._clock = clock
+        self._partitions = partitions
+        self._checkpointer = checkpointer
+        self._requests = requests
+        self._failures = failures
+        self._left: list[tuple[PartitionStorage, trio.Lock]] = []
+        self._doomed: list[tuple[int, int, Callable[[int], Awaitable[None]]]] = []
+        self._numbers = itertools.count()
+        self._more = trio.Event()
+
+    # -- partitions --------------------------------------------------------------------------------------------------
+
+    async def delete(self, files: PartitionStorage, handle: int) -> None:
+        """Forget a partition, durably, and free its files after ``file.delete.delay.ms``."""
+        led = self._partitions.led.get(handle)
+        self._plane.withdraw(handle)
+        for state in ("still fails", "cannot be set aside"):
+            self._failures.over(f"{files.topic}-{files.key.partition} {state}")
+        if led is None:
+            await self.delete_offline(files.key)
+            return
+        self._partitions.begin_deletion(files.key, handle)
+        await self.delete_files(files, led.lock)
+
+    async def delete_offline(self, key: TopicPartition) -> None:
+        """The same for a partition that could not be opened: its files, and what was kept of the journal for it."""
+        files = self._partitions.unclaimed.get(key)
+        if files is None:
+            async with self._partitions.checkpointing:  # not in the midst of setting it aside
+                if key in self._partitions.given_up:
+                    files = self._partitions.storages[key]
+                    self._partitions.begin_deletion(key)
+        if files is not None:  # it was given up, or never opened
+            await self.delete_files(files, trio.Lock())
+        offline = self._partitions.offline.get(key)
+        if offline is None:
+            return
+        log.info("%s-%d was offline and belongs to a deleted topic; removing its files", offline.topic, key.partition)
+        while True:
+            async with self._partitions.checkpointing:
+                sequence = self._plane.journal_append(EntryKind.PARTITION_DELETED, key, 0, 0)
+                if sequence is not None:
+                    await self._plane.wait_durable(sequence)
+                    self._partitions.begin_deletion(key)
+                    await self._remove_offline_files(offline)
+                    return
+            await self._wait_journal_room()
+
+    async def delete_files(self, files: PartitionStorage, lock: trio.Lock) -> None:
+        """Forget a partition that the data plane does not know any more; later, when the journal does not work now.
+
+        `lock` is its writers'.
+        """
+        # Its records in memory went with the handle: a checkpoint that is under way must not capture it any more.
+        self._partitions.begin_deletion(files.key)
+        files.begin_deletion()
+        try:
+            await self._delete(files, lock)
+        except JournalStoppedError:
+            log.info("%s-%d is removed at the next start", files.topic, files.key.partition)
+        except PartitionOfflineError as error:
+            log.warning("%s-%d is deleted when the journal works again: %s", files.topic, files.key.partition, error)
+            self._left.append((files, lock))
+            self._requests.mend.ask()
+
+    async def delete_what_is_left(self) -> None:
+        """The journal works again."""
+        left, self._left = self._left, []
+        for files, lock in left:
+            await self.delete_files(files, lock)
+
+    async def _delete(self, files: PartitionStorage, lock: trio.Lock) -> None:
+        async with self._partitions.checkpointing:
+            self._partitions.forget(files)
+        while True:
+            # No checkpoint between the entry and the folder's new name: it would give the entry's place back, and
+            # either name a partition without a folder or leave a folder that nothing names.
+            async with self._partitions.checkpointing, lock:
+                sequence = self._plane.journal_append(EntryKind.PARTITION_DELETED, files.key, 0, 0)
+                if sequence is not None:
+                    await self._plane.wait_durable(sequence)
+                    await self.remove_files(files)
+                    break
+            await self._wait_journal_room()
+        if self._checkpointer.statistics().held_back_by is not None:
+            self._requests.checkpoint.ask()
+
+    async def _wait_journal_room(self) -> None:
+        self._requests.checkpoint.ask()
+        await trio.sleep(JOURNAL_FULL_RETRY_S)  # a checkpoint makes room meanwhile
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    async def remove_files(self, files: PartitionStorage) -> None:
+        """Rename a partition's folder, and free it after the delay; as often as it takes, since it blocks its name.
+
+        Until then checkpoints name the partition: the next start finds it, and that it was deleted.
+        """
+        files.begin_deletion()
+        try:
+            await files.close()
+            folder = await delete_folder(self._disk, files.folder.path, os.urandom(8).hex())
+        except FileNotFoundError:
+            self._partitions.deleted(files.key)
+            return
+        except OSError as error:
+            log.error("files of %s-%d cannot be removed now: %s", files.topic, files.key.partition, error)
+            self._partitions.keep(files)
+            self._doom(RETRY_MS, lambda _now_ms: self.remove_files(files))
+            return
+        self._partitions.deleted(files.key)
+        self._doom(files.settings.file_delete_delay_ms, lambda _now_ms: self._free_folder(folder))
+
+    async def _remove_offline_files(self, offline: OfflinePartition) -> None:
+        try:
+            folder = await delete_offline_files(self._disk, self._data, offline.topic, offline.key, os.urandom(8).hex())
+        except OSError as error:
+            log.error("files of %s-%d cannot be removed: %s", offline.topic, offline.key.partition, error)
+            self._doom(RETRY_MS, lambda _now_ms: self._remove_offline_files(offline))
+            return
+        self._partitions.deleted(offline.key)
+        if folder is not None:
+            self._doom(0, lambda _now_ms: self._free_folder(folder))
+
+    async def _free_folder(self, folder: Path) -> None:
+        try:
+            await remove_folder(self._disk, folder)
+        except OSError as error:
+            log.warning("%s cannot be removed now: %s", folder, error)
+            self._doom(RETRY_MS, lambda _now_ms: self._free_folder(folder))
+
+    def segments_doomed(self, files: PartitionStorage) -> None:
+        """Segments of a partition were renamed just now."""
+        self._doom(files.settings.file_delete_delay_ms, lambda now_ms: self._free_segments(files, now_ms))
+
+    async def _free_segments(self, files: PartitionStorage, now_ms: int) -> None:
+        if files.failed is not None and files.key not in self._partitions.storages:
+            return  # it is deleted, and another one may be there under its name
+        try:
+            await files.purge(now_ms)
+        except OSError as error:
+            log.warning("segments of %s-%d cannot be removed: %s", files.topic, files.key.partition, error)
+
+    def _doom(self, delay_ms: int, free: Callable[[int], Awaitable[None]]) -> None:
+        heapq.heappush(self._doomed, (self._clock.wall_ms() + delay_ms, next(self._numbers), free))
+        self._more.set()
+
+    async def run(self) -> None:
+        """Free what is due, until cancelled."""
+        while True:
+            self._more = trio.Event()
+            await self.free(self._clock.wall_ms())
+            with trio.move_on_after(self._seconds_to_next()):
+                await self._more.wait()
+
+    def _seconds_to_next(self) -> float:
+        if not self._doomed:
+            return math.inf
+        return min(max(self._doomed[0][0] - self._clock.wall_ms(), 0) / 1000, LOOK_S)
+
+    async def free_at_once(self) -> bool:
+        """Whatever its delay: the disk is full. Whether there was anything."""
+        return await self.free(FOR_EVER_MS)
+
+    async def free(self, now_ms: int) -> bool:
+        """What is due by then. Whether there was anything."""
+        due = []
+        while self._doomed and self._doomed[0][0] <= now_ms:
+            due.append(heapq.heappop(self._doomed)[2])
+        for free in due:
+            await free(now_ms)
+        return bool(due)

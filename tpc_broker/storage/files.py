@@ -1,0 +1,229 @@
+"""Open files of one core's partitions: shared between readers and the writer, bounded in number, closed when idle.
+
+A file is opened when it is first wanted and stays open as long as there is room. Least recently used ones are closed
+first, except those in use and those that are *dirty*: a file with writes that no sync has covered is never closed,
+because an error of the kernel's own write-back would be reported to nobody.
+
+A file may have a second descriptor for writes past the page cache (O_DIRECT). Both see the same bytes: the kernel
+writes back and drops the pages that a direct write covers.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import mmap
+import os
+from collections import OrderedDict
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker import limits
+from tpc_broker.log.files import TEMPORARY_SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from tpc_broker.storage.ports import Disk
+
+log = logging.getLogger(__name__)
+
+OPEN_FILES_MAX: Final = 2048
+FEW_TO_CLOSE: Final = 8
+"""So many cost less through the ring than by a helper thread."""
+DIRECT_BLOCK_BYTES: Final = limits.BLOCK_BYTES
+"""Address, length and position of a direct write are multiples of it: enough for every disk with blocks up to this."""
+_CLEARED_AT_ONCE_BYTES: Final = 256 * 1024
+
+
+def aligned_buffer(length: int, poll_ring: Callable[[], None]) -> memoryview:
+    """Memory that direct writes can start from, at the beginning of a page. All of it is there: the first write into it
+    would wait half a millisecond for the kernel to clear it, and does so here, with others let through in between.
+    """
+    memory = mmap.mmap(-1, length)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    view = memoryview(memory)
+    for first in range(0, length, _CLEARED_AT_ONCE_BYTES):
+        pages = view[first : first + _CLEARED_AT_ONCE_BYTES : mmap.PAGESIZE]
+        pages[:] = bytes(len(pages))
+        poll_ring()
+    return view
+
+
+async def replace_file(disk: Disk, path: Path, data: bytes) -> None:
+    """Give a file a new content, durably; until this returns the old one counts."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    fd = await disk.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    try:
+        await disk.write_at(fd, data, 0)
+        await disk.fdatasync(fd)
+    finally:
+        await disk.close(fd)
+    await disk.rename(temporary, path)
+    await disk.fsync_directory(path.parent)
+
+
+class OpenFile:
+    """One open file. `dirty`: a write to it has ended since its last sync began."""
+
+    __slots__ = ("direct_fd", "dirty", "fd", "forgotten", "path", "users")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+        self.direct_fd = -1
+        self.users = 0
+        self.dirty = False
+        self.forgotten = False
+
+
+class FileCache:
+    """The open files of one core, by path."""
+
+    def __init__(self, disk: Disk, open_files_max: int = OPEN_FILES_MAX) -> None:
+        self.disk = disk
+        self._max = open_files_max
+        self._look_above = open_files_max
+        self._files: OrderedDict[Path, OpenFile] = OrderedDict()
+        self._in_folder: dict[Path, set[Path]] = {}
+        self.direct_refused = False
+        self.direct_proven = False
+        """Whether the file system has taken a direct write."""
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def paths_in(self, folder: Path) -> list[Path]:
+        return sorted(self._in_folder.get(folder, ()))
+
+    @asynccontextmanager
+    async def use(self, path: Path, *, create: bool = False) -> AsyncIterator[OpenFile]:
+        """The file, open for reading and writing while in the block; `create` makes it when it is not there."""
+        file = self._files.get(path)
+        if file is None:
+            fd = await self.disk.open(path, os.O_RDWR | (os.O_CREAT if create else 0))
+            file = self._files.get(path)
+            if file is None:
+                file = self._files[path] = OpenFile(path, fd)
+                self._in_folder.setdefault(path.parent, set()).add(path)
+            else:  # another task opened it meanwhile
+                await self.disk.close(fd)
+        self._files.move_to_end(path)
+        file.users += 1
+        try:
+            yield file
+        finally:
+            file.users -= 1
+            if file.forgotten and file.users == 0:
+                await self._close(file)
+        if len(self._files) > self._look_above:
+            await self._close_idle()
+
+    def begin_use_nowait(self, path: Path) -> OpenFile | None:
+        """The file if it is open, kept so until `end_use_nowait`. Nobody may forget it meanwhile."""
+        file = self._files.get(path)
+        if file is not None:
+            self._files.move_to_end(path)
+            file.users += 1
+        return file
+
+    def end_use_nowait(self, file: OpenFile) -> None:
+        assert not file.forgotten, file.path
+        file.users -= 1
+
+    async def direct_descriptor(self, file: OpenFile) -> int | None:
+        """Of a file in use, for direct writes; None where the file system refuses them."""
+        if file.direct_fd < 0 and not self.direct_refused:
+            try:
+                file.direct_fd = await self.disk.open(file.path, os.O_WRONLY | os.O_DIRECT)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self.refuse_direct(file.path)
+        return None if self.direct_refused else file.direct_fd
+
+    def refuse_direct(self, path: Path) -> None:
+        """The file system does not take direct writes: everything goes through the page cache from now on."""
+        if not self.direct_refused:
+            log.warning("%s: the file system refuses direct writes; segments are written through the page cache", path)
+        self.direct_refused = True
+
+    async def sync(self, path: Path) -> None:
+        """Make what was written to a file durable. OSError: its pages may be marked clean all the same; never retry."""
+        file = self._files.get(path)
+        if file is None or not file.dirty:
+            return
+        file.users += 1
+        file.dirty = False
+        try:
+            await self.disk.fdatasync(file.fd)
+        except BaseException:
+            file.dirty = True
+            raise
+        finally:
+            file.users -= 1
+            if file.forgotten and file.users == 0:
+                await self._close(file)
+
+    def mark_synced(self, path: Path) -> None:
+        """A sync of the whole file system covers what was written to the file up to now."""
+        file = self._files.get(path)
+        if file is not None:
+            file.dirty = False
+            self._look_above = self._max
+
+    def mark_dirty(self, path: Path) -> None:
+        """That sync failed."""
+        file = self._files.get(path)
+        if file is not None:
+            file.dirty = True
+
+    async def forget(self, path: Path) -> None:
+        """The file is going away under this name: closed when its last user is done."""
+        file = self._files.get(path)
+        if file is None:
+            return
+        self._drop(file)
+        if file.users == 0:
+            await self._close(file)
+
+    def _drop(self, file: OpenFile) -> None:
+        del self._files[file.path]
+        of_folder = self._in_folder[file.path.parent]
+        of_folder.discard(file.path)
+        if not of_folder:
+            del self._in_folder[file.path.parent]
+        file.forgotten = True
+
+    async def _close(self, file: OpenFile) -> None:
+        await self.disk.close(file.fd)
+        if file.direct_fd >= 0:
+            await self.disk.close(file.direct_fd)
+
+    async def close(self) -> None:
+        """Close everything. Whoever wants durability has synced before."""
+        files = list(self._files.values())
+        self._files.clear()
+        self._in_folder.clear()
+        for file in files:
+            file.forgotten = True
+        idle = [file for file in files if file.users == 0]
+        await self.disk.close_many([fd for file in idle for fd in (file.fd, file.direct_fd) if fd >= 0])
+
+    async def _close_idle(self) -> None:
+        """Close what has been idle longest, down to the limit.
+
+        Dirty files stay open, and there may be thousands of them: the next look is made when an eighth of the limit has
+        been opened since, not at each use, which would go through all of them each time.
+        """
+        idle = [file for file in self._files.values() if file.users == 0 and not file.dirty]
+        going = idle[: max(len(self._files) - self._max, 0)]
+        for file in going:
+            self._drop(file)
+        self._look_above = max(self._max, len(self._files)) + self._max // 8
+        if len(going) < FEW_TO_CLOSE:
+            for file in going:
+                await self._close(file)
+        else:  # after a syncfs, thousands
+            await self.disk.close_many([fd for file in going for fd in (file.fd, file.direct_fd) if fd >= 0])

@@ -1,0 +1,237 @@
+"""Partition folders as they lie in the data folder: found, made, deleted.
+
+A folder belongs to the topic id in its `partition.metadata`, whatever its name says: a topic that was deleted and made
+again under the same name never gets the old one's records.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker.errors import StorageFailedError
+from tpc_broker.log.checkpoint import PartitionCheckpoint
+from tpc_broker.log.files import (
+    DELETED_FOLDER_SUFFIX,
+    LOG_SUFFIX,
+    PARTITION_METADATA_FILE,
+    TextFileError,
+    decode_partition_metadata,
+    deleted_folder_name,
+    encode_partition_metadata,
+    parse_partition_folder_name,
+    parse_segment_file_name,
+    partition_folder_name,
+)
+from tpc_broker.log.recovery import PartitionFolder, SegmentFile
+from tpc_broker.log.segment import LogSettings, SegmentIndexes
+from tpc_broker.model import TopicId, TopicPartition
+from tpc_broker.storage.partition_storage import PartitionStorage
+from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from tpc_broker.metadata.topic_config import TopicConfig
+    from tpc_broker.storage.files import FileCache
+    from tpc_broker.storage.ports import Disk, FolderContents
+
+OFFLINE_FILE: Final = "offline"
+"""In a partition's folder: it was set aside for the reason in the file. Removing the file is the operator's
+decision.
+"""
+SMALL_FILES: Final = (PARTITION_METADATA_FILE, OFFLINE_FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionListing:
+    """A partition folder with a topic id."""
+
+    path: Path
+    folder: PartitionFolder
+    names: frozenset[str]
+    offline: str | None
+
+    @property
+    def segments(self) -> tuple[SegmentFile, ...]:
+        return self.folder.segments
+
+    @property
+    def holds_records(self) -> bool:
+        return any(segment.size_bytes for segment in self.folder.segments)
+
+    @classmethod
+    async def read(cls, disk: Disk, path: Path) -> PartitionListing | None:
+        """None: no partition's folder, or one whose making was cut short (no metadata and nothing in it)."""
+        [contents] = await disk.read_folders([path], SMALL_FILES)
+        return None if contents is None else cls.of(path, contents)
+
+    @classmethod
+    def of(
+        cls, path: Path, contents: FolderContents, label: str | None = None, named: TopicPartition | None = None
+    ) -> PartitionListing | None:
+        """The same of a folder that was read. `label`: TOPIC-NUMBER where that is not its name; `named`: whose it is by
+        its name, should its `partition.metadata` not say so.
+        """
+        parsed, problem = parse_partition_folder_name(label or path.name), None
+        if parsed is None:
+            return None
+        try:
+            topic_id = decode_partition_metadata(contents.small_files.get(PARTITION_METADATA_FILE, b""))
+        except TextFileError as error:
+            if named is None:
+                return None
+            topic_id, problem = named.topic_id, f"its partition.metadata cannot be read ({error})"
+        segments = []
+        for name, size_bytes in contents.sizes_bytes.items():
+            segment = parse_segment_file_name(name)
+            if segment is not None and segment[1] == LOG_SUFFIX:
+                segments.append(SegmentFile(segment[0], size_bytes))
+        offline = contents.small_files.get(OFFLINE_FILE)
+        key = TopicPartition(topic_id, parsed[1])
+        folder = PartitionFolder(parsed[0], key, tuple(sorted(segments)), problem)
+        return cls(path, folder, frozenset(contents.sizes_bytes), None if offline is None else offline.decode())
+
+
+async def list_partitions(
+    disk: Disk, topics: Path, known: Iterable[PartitionCheckpoint] = ()
+) -> dict[TopicPartition, PartitionListing]:
+    """Every partition folder that has a topic id. A core that starts alone looks at folders of cores that live, which
+    delete segments, and folders, meanwhile.
+
+    A folder with records whose `partition.metadata` cannot be read counts, with its `problem`, as the partition of that
+    name among those `known`.
+    """
+    paths = [topics / name for name in sorted(await disk.listdir(topics)) if parse_partition_folder_name(name)]
+    by_name = {partition_folder_name(one.topic, one.partition): one.key for one in known}
+    found: dict[TopicPartition, PartitionListing] = {}
+    unsure = []
+    for path, contents in zip(paths, await disk.read_folders(paths, SMALL_FILES), strict=True):
+        listing = None if contents is None else PartitionListing.of(path, contents, named=by_name.get(path.name))
+        if listing is None:
+            continue
+        if listing.folder.problem is None:
+            found[listing.folder.partition] = listing
+        elif listing.holds_records:
+            unsure.append(listing)
+    return {one.folder.partition: one for one in unsure} | found
+
+
+def log_settings(config: TopicConfig) -> LogSettings:
+    """What of a topic's settings the segments act on."""
+    return LogSettings(
+        segment_bytes=config.segment_bytes,
+        segment_ms=config.segment_ms,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        segment_age_ms=config.segment_age_ms,
+        cleanup_delete="delete" in config.cleanup_policy,
+        file_delete_delay_ms=config.file_delete_delay_ms,
+    )
+
+
+async def create_partition(
+    files: FileCache, topics: Path, topic: str, key: TopicPartition, settings: LogSettings
+) -> PartitionStorage:
+    """Make a partition's folder, durably, before anything of it may enter the journal.
+
+    A folder that is there with the same topic id and without records is taken. StorageFailedError: it holds records
+    that recovery did not know of, belongs to another topic id or nobody knows to which, or was set aside.
+    """
+    disk, path = files.disk, topics / partition_folder_name(topic, key.partition)
+    await make_folder(disk, path)
+    [contents] = await disk.read_folders([path], SMALL_FILES)
+    listing = None if contents is None else PartitionListing.of(path, contents, named=key)
+    if listing is not None:
+        if listing.offline is not None:
+            raise StorageFailedError(f"{path.name} was set aside: {listing.offline}")
+        if listing.folder.partition != key:
+            raise StorageFailedError(f"{path} belongs to topic id {listing.folder.partition.topic_id}")
+        if listing.holds_records and listing.folder.problem is not None:
+            raise StorageFailedError(f"{path} holds records, and {listing.folder.problem}")
+        if listing.holds_records:
+            raise StorageFailedError(f"{path} holds records that neither a checkpoint nor a journal knows of")
+    storage = new_partition(files, topics, topic, key, settings)
+    await storage.folder.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(key.topic_id))
+    await files.sync(path / PARTITION_METADATA_FILE)
+    storage.folder.begin_sync()
+    await disk.fsync_directory(path)
+    await disk.fsync_directory(topics)
+    return storage
+
+
+async def prepare_folders(
+    files: FileCache, topics: Path, wanted: Sequence[tuple[TopicPartition, str]], file_system_fd: int
+) -> set[TopicPartition]:
+    """Make the folders of many new partitions durable with one syncfs; which are ready for `new_partition`.
+
+    Folders that were there are not among them: `create_partition` looks into them. OSError: none is ready.
+    """
+    ready: set[TopicPartition] = set()
+    by_topic: dict[TopicId, list[tuple[TopicPartition, str]]] = {}
+    for key, topic in wanted:
+        by_topic.setdefault(key.topic_id, []).append((key, topic))
+    for topic_id, group in by_topic.items():
+        paths = [topics / partition_folder_name(topic, key.partition) for key, topic in group]
+        made = await files.disk.make_folders(paths, PARTITION_METADATA_FILE, encode_partition_metadata(topic_id))
+        ready.update(key for (key, _topic), is_made in zip(group, made, strict=True) if is_made)
+    if ready:
+        await files.disk.syncfs(file_system_fd)
+    return ready
+
+
+def new_partition(
+    files: FileCache, topics: Path, topic: str, key: TopicPartition, settings: LogSettings
+) -> PartitionStorage:
+    """A partition whose folder is durable and holds nothing but its metadata."""
+    folder = SegmentFolder(files, topics / partition_folder_name(topic, key.partition))
+    segment = Segment(0, indexes=SegmentIndexes(0, settings.index_interval_bytes))
+    return PartitionStorage(folder, PartitionCheckpoint(key.topic_id, key.partition, topic), [segment], settings)
+
+
+def lost_folder_name(key: TopicPartition) -> str:
+    """Beside the journals: what a journal had for an offline partition that has no folder."""
+    return f"lost-{key.topic_id}-{key.partition}"
+
+
+async def delete_folder(disk: Disk, path: Path, unique: str) -> Path:
+    """Take a deleted partition's folder out of the way, durably; `remove_folder` frees its space later."""
+    parsed = parse_partition_folder_name(path.name)
+    assert parsed is not None, path
+    target = path.with_name(deleted_folder_name(*parsed, unique))
+    await disk.rename(path, target)
+    await disk.fsync_directory(path.parent)
+    return target
+
+
+async def delete_offline_files(
+    disk: Disk, data: Path, topic: str, key: TopicPartition, unique: str
+) -> Path | None:
+    """The same for a partition that recovery set aside, which may have no folder; what the journal had for it goes."""
+    path, folder = data / "topics" / partition_folder_name(topic, key.partition), None
+    listing = await PartitionListing.read(disk, path)
+    if listing is not None and listing.folder.partition == key:
+        folder = await delete_folder(disk, path, unique)
+    await remove_folder(disk, data / "journals" / lost_folder_name(key))
+    return folder
+
+
+async def remove_folder(disk: Disk, path: Path) -> None:
+    """Unlink a folder with its files, or what is left of it: cores that start together all find the same ones."""
+    with suppress(FileNotFoundError):
+        for name in await disk.listdir(path):
+            with suppress(FileNotFoundError):
+                await disk.unlink(path / name)
+        await disk.rmdir(path)
+
+
+async def remove_deleted_folders(disk: Disk, topics: Path) -> int:
+    """At a start: free what earlier deletions left; how many folders."""
+    names = [name for name in await disk.listdir(topics) if name.endswith(DELETED_FOLDER_SUFFIX)]
+    for name in names:
+        await remove_folder(disk, topics / name)
+    return len(names)

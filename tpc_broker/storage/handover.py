@@ -1,0 +1,133 @@
+"""Moving partitions between the checkpoints of cores, while no core runs: after the number of cores changed.
+
+A partition belongs to the journal and checkpoint of one core. When ownership changes, everything is first recovered
+(all journals are empty then), and the partitions' checkpoint entries move:
+
+1. the marker file `handover` is made;
+2. every new owner's checkpoint is written with what it has and what it gets;
+3. every old owner's checkpoint is written without what it gave; journals of cores that are no more are removed;
+4. the marker goes.
+
+Between 2 and 3 a partition stands in two checkpoints with equal entries. Nothing is appended before 4 is done, so a
+hand-over that was cut short is done again from what is there: `handover_needed` sees the marker.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from tpc_broker.log.files import (
+    HANDOVER_FILE,
+    checkpoint_file_name,
+    parse_checkpoint_file_name,
+    parse_journal_file_name,
+)
+from tpc_broker.model import CoreId
+from tpc_broker.storage.checkpoint import JOURNAL_BYTES_MAX_DEFAULT, JournalFile, write_checkpoint
+from tpc_broker.storage.recovery import recover_core
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from tpc_broker.log.checkpoint import PartitionCheckpoint
+    from tpc_broker.model import TopicPartition
+    from tpc_broker.storage.ports import Disk
+    from tpc_broker.storage.recovery import RecoveredCore
+
+async def journal_cores(disk: Disk, data: Path) -> list[CoreId]:
+    """Cores whose journals are there."""
+    try:
+        names = await disk.listdir(data / "journals")
+    except FileNotFoundError:
+        return []
+    return sorted(core for core in map(parse_journal_file_name, names) if core is not None)
+
+
+async def stored_cores(disk: Disk, data: Path) -> list[CoreId]:
+    """Cores whose journals or checkpoints are there; the latter alone when a journal was lost."""
+    names = await disk.listdir(data / "journals")
+    found = {*map(parse_journal_file_name, names), *map(parse_checkpoint_file_name, names)}
+    return sorted(core for core in found if core is not None)
+
+
+async def handover_needed(disk: Disk, data: Path, cores_count: int) -> bool:
+    """Whether a full start has to recover all journals at once and hand partitions over, before cores start."""
+    cores = await journal_cores(disk, data)
+    if not cores:
+        return False
+    return cores != list(range(cores_count)) or HANDOVER_FILE in await disk.listdir(data / "journals")
+
+
+async def recover_all(
+    disk: Disk,
+    data: Path,
+    new_journal_id: Callable[[], bytes],
+    *,
+    lock: Callable[[int], Awaitable[None]] | None = None,
+) -> dict[CoreId, RecoveredCore]:
+    """Recover every journal that is there, one after the other. Errors as of `recover_core`."""
+    recovered = {}
+    for core in await stored_cores(disk, data) if await journal_cores(disk, data) else []:
+        recovered[core] = await recover_core(disk, data, core, new_journal_id=new_journal_id(), lock=lock)
+    return recovered
+
+
+async def hand_over(
+    disk: Disk,
+    data: Path,
+    recovered: dict[CoreId, RecoveredCore],
+    owner_of: Callable[[TopicPartition, str], CoreId],
+    *,
+    cores_count: int,
+    new_journal_id: Callable[[], bytes],
+    journal_bytes_max: int = JOURNAL_BYTES_MAX_DEFAULT,
+) -> int:
+    """Give each partition's checkpoint entry to its owner; how many moved. Closes what `recover_all` opened."""
+    journals = data / "journals"
+    before = {core: _entries(one) for core, one in recovered.items()}
+    after: dict[CoreId, dict[TopicPartition, PartitionCheckpoint]] = {CoreId(core): {} for core in range(cores_count)}
+    for entries in before.values():
+        for key, entry in entries.items():
+            after[owner_of(key, entry.topic)][key] = entry
+    files = {core: one.journal_file for core, one in recovered.items()}
+    await disk.close(await disk.open(journals / HANDOVER_FILE, os.O_RDWR | os.O_CREAT))
+    await disk.fsync_directory(journals)
+    for core, entries in after.items():
+        if core not in files:
+            files[core] = await JournalFile.create(
+                disk, journals, core, journal_id=new_journal_id(), bytes_max=journal_bytes_max,
+                journals_count=cores_count,
+            )  # fmt: skip
+        await _write(files[core], {**before.get(core, {}), **entries})
+    for core in sorted(before):
+        await _write(files[core], after.get(core, {}))
+        if core >= cores_count:
+            await _remove(files[core])
+    await disk.unlink(journals / HANDOVER_FILE)
+    await disk.fsync_directory(journals)
+    for one in recovered.values():
+        await one.files.close()
+    for file in files.values():
+        await file.close()
+    return sum(key not in before.get(core, {}) for core, entries in after.items() for key in entries)
+
+
+def _entries(core: RecoveredCore) -> dict[TopicPartition, PartitionCheckpoint]:
+    return {**{key: storage.checkpointed for key, storage in core.storages.items()}, **core.kept}
+
+
+async def _write(file: JournalFile, entries: dict[TopicPartition, PartitionCheckpoint]) -> None:
+    generation = file.superblock.checkpoint_generation + 1
+    await write_checkpoint(file.disk, file.folder, file.core, generation, entries.values())
+    await file.update_superblock(checkpoint_generation=generation)
+
+
+async def _remove(file: JournalFile) -> None:
+    """A journal and its checkpoint, both empty. In this order any part of it alone is an empty core as well."""
+    await file.update_superblock(checkpoint_generation=0)
+    await file.disk.unlink(file.folder / checkpoint_file_name(file.core))
+    await file.disk.fsync_directory(file.folder)
+    await file.disk.unlink(file.path)
+    await file.disk.fsync_directory(file.folder)

@@ -1,0 +1,82 @@
+"""A core's journal growing with its use: an idle broker keeps a short one.
+
+It doubles when three eighths of it are in use, which is when a checkpoint is made as well, and as far as an entry needs
+that is too large for it; up to its bound, and only while the disk has much more left than that. Its blocks are filled
+with zeros, a few at a time, because clients' commits want the disk too.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from tpc_broker.log.journal import BLOCK_BYTES
+from tpc_broker.storage.checkpoint import EXTEND_BLOCKS
+
+if TYPE_CHECKING:
+    from tpc_broker.storage.checkpoint import JournalFile
+    from tpc_broker.storage.journal_room import JournalRoom
+    from tpc_broker.storage.ports import StoragePlane
+    from tpc_broker.storage.segment_space import SegmentSpace
+
+log = logging.getLogger(__name__)
+
+PAUSE_S: Final = 0.01
+RETRY_S: Final = 5.0
+SPACE_FACTOR: Final = 4
+"""The disk has so many times as much left as the journal takes."""
+
+
+class JournalGrowth:
+    """Of one core. `room` is told when there are more blocks."""
+
+    def __init__(
+        self,
+        journal_file: JournalFile,
+        plane: StoragePlane,
+        checkpointing: trio.Lock,
+        space: SegmentSpace,
+        room: JournalRoom,
+    ) -> None:
+        self._file = journal_file
+        self._plane = plane
+        self._checkpointing = checkpointing
+        self._space = space
+        self._room = room
+        self._wanted = trio.Event()
+        self._refused = False
+
+    def wanted(self) -> None:
+        """The journal says that it is filling up, or that something is too large for it."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Grow whenever it is wanted, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            use = self._plane.journal_use()
+            blocks = use.region_blocks if 4 * use.blocks_used >= use.region_blocks else 0
+            await self._grow(max(blocks, use.blocks_wanted - use.region_blocks))
+            if self._refused and self._plane.journal_use().blocks_wanted:
+                await trio.sleep(RETRY_S)
+                self._wanted.set()
+
+    async def _grow(self, blocks: int) -> None:
+        try:
+            if blocks > 0 and await self._space.bytes_left() < SPACE_FACTOR * blocks * BLOCK_BYTES:
+                raise OSError("the disk has little space left")
+            for first in range(0, blocks, EXTEND_BLOCKS):
+                async with self._checkpointing:
+                    if not await self._file.extend(self._plane, blocks=min(EXTEND_BLOCKS, blocks - first)):
+                        return
+                self._room.made()
+                await trio.sleep(PAUSE_S)
+        except OSError as error:
+            if not self._refused:
+                log.warning("the journal cannot grow now: %s", error)
+            self._refused = True
+        else:
+            self._refused = False

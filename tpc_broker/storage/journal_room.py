@@ -1,0 +1,37 @@
+"""Room in a core's journal: waited for by requests that found none, made by checkpoints and by the journal's growth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from tpc_broker.storage.refusals import Refusals
+
+if TYPE_CHECKING:
+    from tpc_broker.storage.checkpoint import Checkpointer
+
+WAIT_S = 0.1
+PATIENCE_S = 2.0
+
+
+class JournalRoom:
+    """Of one core."""
+
+    def __init__(self, checkpointer: Checkpointer) -> None:
+        self._checkpointer = checkpointer
+        self._made = trio.Event()
+        self._full = Refusals("the journal is full", patience_s=PATIENCE_S)
+
+    async def wait(self) -> None:
+        """Until there is more, or for a short while (there are other reasons to wait)."""
+        with trio.move_on_after(WAIT_S) as waiting:
+            await self._made.wait()
+        if waiting.cancelled_caught:
+            self._full.refused(self._checkpointer.statistics().held_back_by or "the checkpoint takes long")
+
+    def made(self) -> None:
+        """There is more."""
+        self._made.set()
+        self._made = trio.Event()
+        self._full.succeeded()

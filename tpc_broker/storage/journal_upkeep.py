@@ -1,0 +1,101 @@
+"""A core's journal kept going: its control entries, its growth, and opening it again after a failure.
+
+A failed journal takes nothing (appends are refused) until it was opened again: a new run begins with the cuts of what
+was not durable, and when these are durable appends are taken. The file is opened anew each time, because the kernel
+tells an error to the descriptor that was open then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import trio
+
+from tpc_broker.errors import PartitionOfflineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpc_broker.log.journal import EntryKind
+    from tpc_broker.model import TopicPartition
+    from tpc_broker.storage.in_place_windows import InPlaceWindows
+    from tpc_broker.storage.journal_growth import JournalGrowth
+    from tpc_broker.storage.maintenance_requests import MaintenanceRequests
+    from tpc_broker.storage.ports import StoragePlane
+    from tpc_broker.storage.refusals import Failures
+
+log = logging.getLogger(__name__)
+
+FULL_RETRY_S = 0.002
+FAILED = "a journal write failed; appends are refused until the journal works again"
+STILL_FAILS = "the journal still fails"
+
+
+class JournalUpkeep:
+    """Of one core."""
+
+    def __init__(
+        self,
+        plane: StoragePlane,
+        growth: JournalGrowth,
+        in_place_windows: InPlaceWindows,
+        requests: MaintenanceRequests,
+        failures: Failures,
+        *,
+        new_run_id: Callable[[], int],
+        reopen_file: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._plane = plane
+        self._growth = growth
+        self._in_place_windows = in_place_windows
+        self._requests = requests
+        self._failures = failures
+        self._new_run_id = new_run_id
+        self._reopen_file = reopen_file
+        self._errors_before = 0
+        plane.on_journal_space(self._needs_space)
+        plane.on_journal_failed(self._failed)
+
+    async def append_entry(
+        self, kind: EntryKind, key: TopicPartition, offset: int, argument: int, then: Callable[[], None] = lambda: None
+    ) -> None:
+        """One control entry, durable when this returns. PartitionOfflineError when the journal failed.
+
+        `then` takes over what the entry says, before a checkpoint can cover it.
+        """
+        while True:
+            sequence = self._plane.journal_append(kind, key, offset, argument)
+            if sequence is not None:
+                break
+            await trio.sleep(FULL_RETRY_S)
+        await self._plane.wait_durable(sequence, then)
+
+    def _needs_space(self) -> None:
+        self._requests.checkpoint.ask()
+        self._growth.wanted()
+
+    def _failed(self, error: int) -> None:
+        self._in_place_windows.journal_failed()
+        if self._failures.failed(FAILED, os.strerror(error)):
+            self._errors_before = self._plane.partition_errors()
+        self._requests.mend.ask()
+
+    async def mend(self) -> bool:
+        """Open it again if it has failed; whether it works."""
+        if not self._plane.journal_error():
+            return True
+        try:
+            descriptor, mode = self._reopen_file()
+            sequence = self._plane.reopen_journal(descriptor, mode, self._new_run_id())
+            await self._plane.wait_durable(sequence)
+        except (OSError, PartitionOfflineError) as error:
+            self._failures.failed(STILL_FAILS, error)
+            return False
+        self._failures.over(STILL_FAILS)
+        self._failures.over(FAILED)
+        self._in_place_windows.journal_mended()
+        refused = self._plane.partition_errors() - self._errors_before
+        log.warning("the journal works again; %d produces to partitions were answered with an error", refused)
+        return True

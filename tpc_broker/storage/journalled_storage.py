@@ -1,0 +1,272 @@
+"""The files and the journal of one core behind its partitions: the face that the broker uses.
+
+Theory of operation
+-------------------
+The data plane (C) takes appends into the journal and memory. This brings them further, each part in a module of its
+own, which calls those above it in this list and asks the others for work (`maintenance_requests`):
+
+* *deletion*: partitions forgotten, files freed when their delay is over (`deletion`);
+* *room*: segment space is reserved before a batch is admitted to the journal (`segment_space`);
+* *journal*: waiting for room in it, its growth, its own entries, opening it again after a failure (`journal_room`,
+  `journal_growth`, `journal_upkeep`);
+* *log starts*: moved durably, and segments dropped below them (`retention`);
+* *write-behind*: durable batches go from memory to the segments, so that memory and journal can be given back
+  (`write_behind`);
+* *checkpoints*: when three eighths of the journal are used, now and then, and at the end (`checkpoint_schedule`);
+* *mending*: a journal that failed is opened again, a partition whose segment failed is written anew from the journal,
+  both again and again until the disk is well (`mending`).
+
+Here partitions are opened and given to the data plane. The tables that the parts share are in `core_partitions`.
+
+A full disk fails neither: the journal has its space, and so has everything that was admitted.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from tpc_broker.errors import JournalStoppedError, PartitionNotMadeError, PartitionOfflineError, StorageFailedError
+from tpc_broker.log.journal import EntryKind
+from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
+from tpc_broker.storage.checkpoint import Checkpointer
+from tpc_broker.storage.checkpoint_schedule import CheckpointSchedule
+from tpc_broker.storage.core_partitions import CorePartitions, PartitionState
+from tpc_broker.storage.deletion import Deletions
+from tpc_broker.storage.drain import drain
+from tpc_broker.storage.folders import (
+    create_partition,
+    log_settings,
+    new_partition,
+    prepare_folders,
+    remove_deleted_folders,
+)
+from tpc_broker.storage.in_place_windows import InPlaceWindows, PlaneWindow
+from tpc_broker.storage.journal_growth import JournalGrowth
+from tpc_broker.storage.journal_room import JournalRoom
+from tpc_broker.storage.journal_upkeep import JournalUpkeep
+from tpc_broker.storage.leader_partition import LeaderPartition, partition_params
+from tpc_broker.storage.lost_and_found import put_unknown_aside
+from tpc_broker.storage.maintenance_requests import MaintenanceRequests
+from tpc_broker.storage.mending import Mending
+from tpc_broker.storage.refusals import Failures
+from tpc_broker.storage.retention import Retention
+from tpc_broker.storage.segment_space import SegmentSpace
+from tpc_broker.storage.write_behind import WriteBehindWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tpc_broker.log.segment import LogSettings
+    from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.topic_config import TopicConfig
+    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.ports import Clock, Disk, StoragePlane
+    from tpc_broker.storage.recovery import RecoveredCore
+
+log = logging.getLogger(__name__)
+
+NEW_FOLDERS_FEW = 16
+
+
+class JournalledStorage:
+    """See the module's theory. ``CoreStorage`` of the ports."""
+
+    def __init__(
+        self,
+        recovered: RecoveredCore,
+        plane: StoragePlane,
+        disk: Disk,
+        data: Path,
+        clock: Clock,
+        *,
+        new_run_id: Callable[[], int],
+        reopen_journal_file: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._recovered = recovered
+        self._plane = plane
+        self._disk = disk
+        self._data = data
+        self._clock = clock
+        self._reopen_journal_file = reopen_journal_file
+        self._maintenance = trio.CancelScope()
+        journal_file = recovered.journal_file
+        self._requests = requests = MaintenanceRequests()
+        self._failures = failures = Failures()
+        self._checkpointer = Checkpointer(journal_file, plane, recovered.storages, recovered.kept)
+        self._partitions = partitions = CorePartitions(recovered.storages, recovered.offline, self._checkpointer.kept)
+        self._deletions = Deletions(
+            plane, disk, data, clock, partitions=partitions, checkpointer=self._checkpointer, requests=requests,
+            failures=failures,
+        )  # fmt: skip
+        self._space = SegmentSpace(plane, disk, data, partitions.led, self._deletions)
+        self._room = JournalRoom(self._checkpointer)
+        self._growth = JournalGrowth(journal_file, plane, partitions.checkpointing, self._space, self._room)
+        self._in_place_windows = windows = InPlaceWindows(plane, partitions.led, requests)
+        self._journal = JournalUpkeep(
+            plane, self._growth, windows, requests, failures, new_run_id=new_run_id, reopen_file=reopen_journal_file
+        )
+        self._retention = Retention(plane, clock, partitions, journal=self._journal, deletions=self._deletions)
+        self._write_behind = WriteBehindWriter(
+            plane, disk, data, partitions.led, space=self._space, in_place_windows=windows, requests=requests
+        )
+        self._checkpoints = CheckpointSchedule(
+            plane, data, partitions, self._checkpointer, write_behind=self._write_behind, retention=self._retention,
+            in_place_windows=windows, room=self._room, requests=requests, failures=failures,
+        )  # fmt: skip
+        self._mending = Mending(
+            plane, data, recovered, partitions, journal=self._journal, deletions=self._deletions, space=self._space,
+            in_place_windows=windows, requests=requests, failures=failures,
+        )  # fmt: skip
+
+    # -- opening ---------------------------------------------------------------------------------------------------
+
+    async def prepare(self, wanted: Sequence[tuple[TopicPartition, str]]) -> None:
+        """Folders of many partitions that are new, made and synced at once; `open` makes a few by itself."""
+        partitions = self._partitions
+        new = [(key, topic) for key, topic in wanted if partitions.state(key) is PartitionState.ABSENT]
+        if len(new) <= NEW_FOLDERS_FEW:
+            return
+        recovered = self._recovered
+        try:
+            ready = await prepare_folders(recovered.files, self._data / "topics", new, recovered.journal_file.fd)
+        except OSError as error:
+            log.warning("folders of %d new partitions are made one by one: %s", len(new), error)
+        else:
+            partitions.prepared(ready)
+
+    async def open(self, key: TopicPartition, topic: str, config: TopicConfig) -> PartitionStorage:
+        """Recovered, or made. PartitionOfflineError when damaged, PartitionNotMadeError when it cannot be made now."""
+        partitions = self._partitions
+        offline = partitions.offline.get(key) or partitions.given_up.get(key)
+        if offline is not None:
+            raise PartitionOfflineError(offline.reason)
+        files = partitions.claim(key) or await self._make(key, topic, log_settings(config))
+        files.settings = log_settings(config)
+        return files
+
+    async def _make(self, key: TopicPartition, topic: str, settings: LogSettings) -> PartitionStorage:
+        topics, made = self._data / "topics", None
+        is_ready = self._partitions.make(key)
+        try:
+            if is_ready:
+                made = new_partition(self._recovered.files, topics, topic, key, settings)
+            else:
+                made = await create_partition(self._recovered.files, topics, topic, key, settings)
+        except (OSError, StorageFailedError) as error:
+            raise PartitionNotMadeError(str(error)) from error
+        finally:
+            if made is None:
+                self._partitions.not_made(key)
+        self._partitions.made(made)
+        return made
+
+    async def begin_epoch(self, files: PartitionStorage) -> None:
+        """A leader epoch above every earlier one, durable when this returns. PartitionNotMadeError: the journal fails,
+        and the partition is to be opened again; JournalStoppedError: at the next start.
+        """
+        epoch = LeaderEpoch(files.leader_epoch + 1)
+        end_offset = files.written_end_offset
+        files.leader_epoch = epoch  # before the wait: a checkpoint that covers the entry must say it too
+        files.epochs.forget_empty()
+        files.epochs.assign(epoch, Offset(end_offset))
+        files.mark_changed()
+        try:
+            await self._journal.append_entry(EntryKind.EPOCH, files.key, end_offset, epoch)
+        except PartitionOfflineError as error:
+            self._partitions.give_back(files)
+            if isinstance(error, JournalStoppedError):
+                raise
+            raise PartitionNotMadeError(str(error)) from error
+
+    def register(self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> int:
+        params = partition_params(files, config, is_internal=is_internal)
+        handle = self._plane.register(params, list(files.producers))
+        self._partitions.lead(LeaderPartition(files, handle, trio.Lock(), is_internal))
+        files.rolls.follow(PlaneWindow(self._plane, handle))
+        return handle
+
+    def alter(self, files: PartitionStorage, handle: int, config: TopicConfig, *, is_internal: bool) -> None:
+        files.settings = log_settings(config)
+        self._plane.update(handle, partition_params(files, config, is_internal=is_internal))
+
+    async def forget_unclaimed(self, image: ClusterImage) -> None:
+        """After the first image: what was recovered of a deleted topic goes, what is unknown is put aside."""
+        partitions = self._partitions
+        for key, files in list(partitions.unclaimed.items()):
+            if image.is_deleted(key.topic_id):
+                log.info("%s-%d belongs to a deleted topic; removing its files", files.topic, key.partition)
+                await self.delete_offline(key)
+        for key in [key for key in partitions.offline if image.is_deleted(key.topic_id)]:
+            await self.delete_offline(key)
+        async with partitions.checkpointing:
+            if await put_unknown_aside(self._disk, self._data, partitions, image):
+                self._requests.checkpoint.ask()
+        await remove_deleted_folders(self._disk, self._data / "topics")
+
+    # -- the parts' work ---------------------------------------------------------------------------------------------
+
+    async def wait_journal_room(self) -> None:
+        """Until a checkpoint has given journal space back, or for a short while (there are other reasons to wait)."""
+        await self._room.wait()
+
+    async def make_room(self, files: PartitionStorage, handle: int, size: int) -> None:
+        """Segment space for so many more bytes; OSError (ENOSPC) when there is none, PartitionOfflineError."""
+        await self._space.make_for_request(files, handle, size)
+
+    async def write_behind(self, *, all_of_it: bool = True) -> int:
+        """`WriteBehindWriter.write`."""
+        return await self._write_behind.write(all_of_it=all_of_it)
+
+    async def checkpoint(self) -> bool:
+        """One checkpoint; False when it was held back (the log says why)."""
+        return await self._checkpoints.take()
+
+    async def mend_once(self) -> bool:
+        """Whether all is well."""
+        return await self._mending.mend_once()
+
+    def on_given_up(self, callback: Callable[[TopicPartition, str], None]) -> None:
+        """`Mending.on_given_up`."""
+        self._mending.on_given_up(callback)
+
+    async def set_log_start(self, handle: int, offset: int) -> None:
+        """The log starts here from now on, durably; whole segments below it go."""
+        await self._retention.set_log_start(handle, offset)
+
+    async def retain(self, files: PartitionStorage, handle: int, now_ms: int) -> int:
+        """One round of retention by age and size; how many segments went."""
+        return await self._retention.retain(files, handle, now_ms)
+
+    async def delete(self, files: PartitionStorage, handle: int) -> None:
+        """Forget a partition, durably, and free its files after ``file.delete.delay.ms``."""
+        await self._deletions.delete(files, handle)
+
+    async def delete_offline(self, key: TopicPartition) -> None:
+        """The same for a partition that recovery set aside: its files, and what was kept of the journal for it."""
+        await self._deletions.delete_offline(key)
+
+    async def purge_folders(self) -> None:
+        """Free what was deleted long enough ago."""
+        await self._deletions.free(self._clock.wall_ms())
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def run_maintenance(self) -> None:
+        """Until cancelled: write behind, checkpoint, grow the journal, mend what failed."""
+        with self._maintenance:
+            async with trio.open_nursery() as nursery:
+                for part in (
+                    self._write_behind.run, self._space.make_when_low, self._checkpoints.run, self._growth.run,
+                    self._mending.run, self._space.keep_ballast, self._deletions.run,
+                ):  # fmt: skip
+                    nursery.start_soon(part)
+
+    async def drain(self) -> bool:
+        """`drain.drain`."""
+        self._in_place_windows.end()
+        storages = self._partitions.storages.values
+        return await drain(self._plane, self._disk, self.checkpoint, self._maintenance, storages)

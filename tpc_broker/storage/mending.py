@@ -1,0 +1,167 @@
+"""What has failed is mended, again and again until the disk is well: the journal first, then partitions.
+
+A partition whose segment failed is written anew from the journal, which gives nothing of it back before
+(`recovery.rewrite_partition`). Where that cannot be and the journal needs the space, the partition is *given up*: it is
+taken out of the data plane, what the journal has of it is put beside its files, and then it is offline and holds no
+checkpoint back any more. What is refused meanwhile is KAFKA_STORAGE_ERROR.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import trio
+
+from tpc_broker.errors import StorageFailedError
+from tpc_broker.log.batch import BatchDamageError
+from tpc_broker.storage.lost_and_found import METADATA_PARTITION
+from tpc_broker.storage.recovery import OfflinePartition, rewrite_partition, set_aside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tpc_broker.model import TopicPartition
+    from tpc_broker.storage.core_partitions import CorePartitions
+    from tpc_broker.storage.deletion import Deletions
+    from tpc_broker.storage.in_place_windows import InPlaceWindows
+    from tpc_broker.storage.journal_upkeep import JournalUpkeep
+    from tpc_broker.storage.leader_partition import LeaderPartition
+    from tpc_broker.storage.maintenance_requests import MaintenanceRequests
+    from tpc_broker.storage.ports import StoragePlane
+    from tpc_broker.storage.recovery import RecoveredCore
+    from tpc_broker.storage.refusals import Failures
+    from tpc_broker.storage.segment_space import SegmentSpace
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+ATTEMPTS_MIN = 10
+"""Before a partition is taken offline, and then only when the journal needs the space."""
+
+
+class Mending:
+    """Of one core."""
+
+    def __init__(
+        self,
+        plane: StoragePlane,
+        data: Path,
+        recovered: RecoveredCore,
+        partitions: CorePartitions,
+        *,
+        journal: JournalUpkeep,
+        deletions: Deletions,
+        space: SegmentSpace,
+        in_place_windows: InPlaceWindows,
+        requests: MaintenanceRequests,
+        failures: Failures,
+    ) -> None:
+        self._plane = plane
+        self._data = data
+        self._recovered = recovered
+        self._partitions = partitions
+        self._journal = journal
+        self._deletions = deletions
+        self._space = space
+        self._in_place_windows = in_place_windows
+        self._requests = requests
+        self._failures = failures
+        self._attempts: Counter[int] = Counter()
+        self._tell_given_up: Callable[[TopicPartition, str], None] = lambda _key, _reason: None
+
+    def on_given_up(self, callback: Callable[[TopicPartition, str], None]) -> None:
+        """Called with each partition that is given up, and why."""
+        self._tell_given_up = callback
+
+    async def run(self) -> None:
+        """Open a failed journal again, write failed partitions anew, until both succeed; until cancelled."""
+        while True:
+            await self._requests.mend.wait()
+            await trio.sleep(RETRY_S)
+            if not await self.mend_once():
+                self._requests.mend.ask()
+
+    async def mend_once(self) -> bool:
+        """Whether all is well."""
+        if not await self._journal.mend():
+            return False
+        await self._deletions.delete_what_is_left()
+        is_well = await self.mend_partitions()
+        self._requests.checkpoint.ask()  # one may have been held back
+        return is_well
+
+    async def mend_partitions(self) -> bool:
+        """Whether none is left that has failed."""
+        well, partitions = True, self._partitions
+        for led in list(partitions.led.values()):
+            if led.files.failed is None:
+                continue
+            async with partitions.checkpointing, led.lock:
+                if led.handle not in partitions.led or led.files.failed is None:
+                    continue  # deleted, or mended, while this waited
+                try:
+                    self._plane.close_windows(led.handle)
+                    await self._in_place_windows.wait_closed(led)
+                    written_offset = self._plane.state(led.handle).written_offset
+                    await rewrite_partition(led.files, self._recovered.journal_file, written_offset)
+                except (OSError, StorageFailedError, BatchDamageError) as error:
+                    if led.handle not in partitions.led:  # deleted meanwhile
+                        continue
+                    self._failures.failed(f"{led.files.topic}-{led.files.key.partition} still fails", error)
+                    well = False
+                    if self._is_given_up(led, error):
+                        self._give_up(led, str(error))
+                    continue
+                self._attempts.pop(led.handle, None)
+                await self._space.reserve_anew(led)
+                self._failures.over(f"{led.files.topic}-{led.files.key.partition} still fails")
+                log.warning("%s-%d works again", led.files.topic, led.files.key.partition)
+        for offline in list(partitions.given_up.values()):
+            well &= await self._set_aside(offline)
+        return well
+
+    def _is_given_up(self, led: LeaderPartition, error: Exception) -> bool:
+        """Whether a partition that could not be mended, often enough, takes space of the journal that others need.
+        Not on a full disk, which is mended from outside; nor the metadata log, without which there is no broker.
+        """
+        self._attempts[led.handle] += 1
+        cause = error if isinstance(error, OSError) else error.__cause__
+        is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        if is_full or led.files.key == METADATA_PARTITION or self._attempts[led.handle] < ATTEMPTS_MIN:
+            return False
+        use = self._plane.journal_use()
+        return 2 * use.blocks_used >= use.region_blocks
+
+    def _give_up(self, led: LeaderPartition, reason: str) -> None:
+        """It takes nothing more from here on: what was acknowledged is what the journal and its files have now."""
+        files = led.files
+        self._failures.over(f"{files.topic}-{files.key.partition} still fails")
+        reason = f"its segments could not be written anew: {reason}"
+        self._partitions.give_up(led, OfflinePartition(files.topic, files.key, reason, files.checkpointed))
+        del self._attempts[led.handle]
+        self._plane.withdraw(led.handle)
+        self._tell_given_up(files.key, reason)
+
+    async def _set_aside(self, offline: OfflinePartition) -> bool:
+        """Put what the journal has of such a partition beside its files, so that it holds no checkpoint back."""
+        key, partitions = offline.key, self._partitions
+        async with partitions.checkpointing:
+            if partitions.given_up.get(key) is not offline:  # deleted while this waited
+                return True
+            try:
+                await set_aside(self._recovered, self._data, offline)
+            except (OSError, StorageFailedError) as error:
+                self._failures.failed(f"{offline.topic}-{key.partition} cannot be set aside", error)
+                return False
+            self._failures.over(f"{offline.topic}-{key.partition} cannot be set aside")
+            files = partitions.set_aside(offline)
+        log.error("%s-%d is offline: %s", offline.topic, key.partition, offline.reason)
+        try:
+            await files.close()
+        except OSError as error:
+            log.warning("%s-%d: %s", offline.topic, key.partition, error)
+        return True

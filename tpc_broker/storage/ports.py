@@ -1,0 +1,449 @@
+"""The small interfaces through which a core's storage sees the world: disk, clock, journal, data plane.
+
+A port is a Protocol, one for each use; `tpc_broker.runtime` has the real ones, tests and the simulator have theirs.
+Errors of the environment come as OSError with the kernel's number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tpc_broker.log.producer_state import Producer
+    from tpc_broker.model import TopicPartition
+
+    Buffer = bytes | bytearray | memoryview
+
+
+class FileStatus(NamedTuple):
+    """What `Disk.stat` tells of a file or folder."""
+
+    size_bytes: int
+    modified_ms: int
+    is_directory: bool
+
+
+class FolderContents(NamedTuple):
+    """What `Disk.read_folders` tells of a folder."""
+
+    sizes_bytes: dict[str, int]
+    """Of everything in it, by name."""
+    small_files: dict[str, bytes]
+    """Contents of those that were asked for and are there."""
+
+
+class FileSystemStatus(NamedTuple):
+    """Size of the file system that holds a path, and what is left of it for this process."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+class FileWrite(NamedTuple):
+    """Bytes for a place in an open file."""
+
+    fd: int
+    data: Buffer
+    position: int
+
+
+class Disk(Protocol):
+    """Asynchronous file operations. A write is whole or raises; a short one is finished or becomes an OSError.
+
+    A cancelled operation may still have happened: its task ends only when the kernel is done with the buffers.
+    """
+
+    async def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
+        """A descriptor; `flags` as for `os.open` (O_CLOEXEC is added)."""
+        ...
+
+    def poll_ring(self) -> None:
+        """In the midst of long work without an await: what cannot wait is done.
+
+        No other task runs, but the data plane moves on: records are appended and become durable. So what was read from
+        it before is old after this, as after an await.
+        """
+        ...
+
+    async def close(self, fd: int) -> None: ...
+
+    async def read(self, fd: int, length: int, position: int) -> bytes:
+        """Bytes from a position on: fewer than asked for only at the end of the file."""
+        ...
+
+    async def read_view(self, fd: int, length: int, position: int) -> Buffer:
+        """As `read`, perhaps without a copy."""
+        ...
+
+    async def read_into(self, fd: int, data: bytearray | memoryview, position: int) -> int:
+        """As `read`, into a buffer; how many bytes."""
+        ...
+
+    async def write_at(self, fd: int, data: Buffer, position: int) -> None: ...
+
+    async def writev(self, fd: int, buffers: Sequence[Buffer], position: int) -> None: ...
+
+    async def write_many(self, writes: Sequence[FileWrite]) -> list[OSError | None]:
+        """Write to many files, in any order; what came of each. One that fails does not keep the others."""
+        ...
+
+    async def durable_write(self, fd: int, data: Buffer, position: int) -> None:
+        """Written and on the disk (RWF_DSYNC, or write and fdatasync)."""
+        ...
+
+    async def fdatasync(self, fd: int) -> None: ...
+
+    async def fallocate(self, fd: int, position: int, length: int, *, keep_size: bool) -> None:
+        """Take disk space for a range. ENOSPC when there is none; EOPNOTSUPP where files cannot."""
+        ...
+
+    async def truncate(self, fd: int, length: int) -> None: ...
+
+    async def truncate_many(self, ends: Sequence[tuple[Path, int]]) -> list[OSError | None]:
+        """Cut many files, by name, at their lengths; what came of each."""
+        ...
+
+    async def replace_many(self, files: Sequence[tuple[Path, bytes]]) -> None:
+        """Give many small files a new content: written beside and renamed over each. Not durable. OSError: not all."""
+        ...
+
+    async def close_many(self, descriptors: Sequence[int]) -> None: ...
+
+    async def unlink(self, path: Path) -> None: ...
+
+    async def rename(self, source: Path, target: Path) -> None: ...
+
+    async def mkdir(self, path: Path) -> None: ...
+
+    async def make_folders(self, paths: Sequence[Path], name: str, content: bytes) -> list[bool]:
+        """Make many folders with one small file in each, in one go; False for a folder that was there: it is left as it
+        is. Nothing is synced. OSError: some may have been made.
+        """
+        ...
+
+    async def rmdir(self, path: Path) -> None: ...
+
+    async def fsync_directory(self, path: Path) -> None:
+        """Names that were created, renamed or removed in a folder are on the disk."""
+        ...
+
+    async def listdir(self, path: Path) -> list[str]: ...
+
+    async def read_folders(self, paths: Sequence[Path], small_names: Sequence[str]) -> list[FolderContents | None]:
+        """Names, sizes and some small files of many folders, in one go; None for a folder that is gone.
+
+        Files may come and go meanwhile: what is told of a folder was there at one moment. FileNotFoundError: a name
+        that stays without a file.
+        """
+        ...
+
+    async def stat(self, path: Path) -> FileStatus: ...
+
+    async def statvfs(self, path: Path) -> FileSystemStatus: ...
+
+    async def syncfs(self, fd: int) -> None:
+        """Everything on the file system of an open file is on the disk; errors since it was opened are raised."""
+        ...
+
+
+class Clock(Protocol):
+    """Milliseconds since the epoch, and of a clock that never goes back."""
+
+    def wall_ms(self) -> int: ...
+
+    def monotonic_ms(self) -> int: ...
+
+
+class JournalCursor(NamedTuple):
+    """A place in the chain of commits, `tpc_journal_cursor`."""
+
+    sequence: int
+    """The commit that is looked for here."""
+    block: int
+    """Block of the file to look at first, then the region's first."""
+    position: int
+    """The same as a count that never wraps; only for `recycle` in the same run."""
+    previous_crc: int
+    is_end: bool = False
+    """Nothing ever follows: the journal was stopped, and everything in it is durable."""
+
+
+class JournalUse(NamedTuple):
+    """How much the journal has to do, and how full it is."""
+
+    blocks_used: int
+    region_blocks: int
+    blocks_wanted: int
+    """The region's length that something waits for; 0: nothing does."""
+
+
+class Journal(Protocol):
+    """What a core's checkpointer needs of the journal writer."""
+
+    def durable_cursor(self) -> JournalCursor:
+        """The place behind the last durable commit."""
+        ...
+
+    def recycle(self, position: int) -> None:
+        """Blocks in front of a position may be overwritten."""
+        ...
+
+    def extend(self, region_blocks: int) -> None:
+        """The region has so many blocks from now on; the new ones were written once and the superblock says so."""
+        ...
+
+
+class JournalControl(Journal, Protocol):
+    """The journal's life: its own entries, how full it is, its failures and its end."""
+
+    def journal_append(self, kind: int, key: TopicPartition, offset: int, argument: int) -> int | None:
+        """A control entry; the sequence to wait for. None: the journal has no room now."""
+        ...
+
+    def journal_error(self) -> int:
+        """Errno of the failure that stopped the journal; 0: it works."""
+        ...
+
+    def journal_use(self) -> JournalUse: ...
+
+    def reopen_journal(self, descriptor: int, mode: int, run_id: int) -> int:
+        """Go on after a failure; the sequence of its first commits, with the cuts."""
+        ...
+
+    def on_journal_space(self, callback: Callable[[], None]) -> None: ...
+
+    def on_journal_failed(self, callback: Callable[[int], None]) -> None: ...
+
+    def stop_journal(self) -> None:
+        """It takes nothing more, for good: appends and entries are refused (PartitionOfflineError)."""
+        ...
+
+    def is_settled(self) -> bool:
+        """Whether everything that was ever appended is durable. StorageFailedError: the journal failed."""
+        ...
+
+    async def wait_durable(self, sequence: int, then: Callable[[], None] = ...) -> None:
+        """Raises PartitionOfflineError when the journal failed before.
+
+        `then` is called when it is durable, also when the waiting task was cancelled meanwhile, and before anybody gets
+        a `durable_cursor` that covers it: so a checkpoint says what the entries that it makes superfluous said.
+        """
+        ...
+
+
+class Bounds(NamedTuple):
+    """log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset."""
+
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A partition in the data plane at one moment; the next await or `poll_ring` makes it old."""
+
+    high_watermark: int
+    written_offset: int
+    """The segments have everything below, as far as `write_behind_done` has said so."""
+    unwritten_bytes: int
+    """Appended, durable or not, and not in the segments: their space has to be reserved."""
+    dirty_bytes: int
+    """Of these, durable."""
+    bytes_admitted: int
+    """How many more may be appended before Python has to reserve segment space."""
+    in_place_end_offset: int
+    """Behind the last batch written in place that is not reported by `write_behind_done`; -1: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionParams:
+    """What the data plane is told of a partition, `tpc_partition_params`."""
+
+    topic: str
+    key: TopicPartition
+    leader_epoch: int
+    log_start_offset: int
+    log_end_offset: int
+    last_stable_offset: int
+    """-1: no transaction is open."""
+    timestamp_before_ms_max: int
+    timestamp_after_ms_max: int
+    batch_bytes_max: int
+    segment_bytes: int
+    is_internal: bool
+    is_relaxed: bool
+    """Answered before it is durable."""
+    is_compacted: bool
+    """Each record needs a key, which Python checks."""
+    log_append_time: bool
+
+
+class PartitionTable(Protocol):
+    """The partitions led here: registered, limited and observed by their handles, which never come twice."""
+
+    def register(self, params: PartitionParams, producers: Sequence[Producer]) -> int:
+        """A partition whose files hold everything below `log_end_offset`, and its producers there; its handle."""
+        ...
+
+    def update(self, handle: int, params: PartitionParams) -> None:
+        """Its settings have changed; the data plane knows its offsets better."""
+        ...
+
+    def withdraw(self, handle: int) -> None: ...
+
+    def bounds(self, handle: int) -> Bounds: ...
+
+    def state(self, handle: int) -> PartitionState:
+        """Of one moment: what belongs together is read together."""
+        ...
+
+    def admit(self, handle: int, bytes_more: int) -> None:
+        """So many more bytes may be appended; less than 0: so many fewer."""
+        ...
+
+    def set_log_start(self, handle: int, offset: int) -> None:
+        """To be called when the journal's entry is durable."""
+        ...
+
+    def expire_producers(self, handle: int, now_ms: int) -> None:
+        """Forget producers that were silent for long."""
+        ...
+
+    def close_windows(self, handle: int) -> None:
+        """Before segments are cut or made anew."""
+        ...
+
+    def on_room_low(self, callback: Callable[[int], None]) -> None:
+        """Called with the handle of a partition that has used up half of what was admitted."""
+        ...
+
+    def partition_errors(self) -> int:
+        """Partitions of Produce requests that were answered with an error since the start."""
+        ...
+
+
+class Taken(Protocol):
+    """Batches on their way to the segments; a context that gives the references back."""
+
+    size: int
+    base_offset: int
+    end_offset: int
+
+    @property
+    def buffers(self) -> list[Any]:
+        """Where they lie, one after the other; valid inside the context."""
+        ...
+
+    @property
+    def in_place(self) -> list[tuple[int, int]]:
+        """Ranges of the segment's file that hold parts of them already, durably, as far as they are known."""
+        ...
+
+    def copy_to(self, target: memoryview) -> None:
+        """All of them in a row."""
+        ...
+
+    def whole_bytes(self, bytes_max: int) -> int:
+        """Of the leading batches that lie wholly in the first so many bytes."""
+        ...
+
+    def release(self) -> None:
+        """What the context does at its end, for those who keep them longer than a block."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+
+class WriteBehind(Protocol):
+    """Durable batches on their way from memory to the segments."""
+
+    def dirty(self) -> list[int]:
+        """Partitions with durable batches that are not in the segments yet."""
+        ...
+
+    def is_unwritten_below(self, sequence: int) -> bool:
+        """Whether anything that a commit in front of this one carries is not in the segments."""
+        ...
+
+    def dirty_due(self, bytes_min: int, age_s: float, bytes_max: int) -> list[int]:
+        """Those of them for which it is time: with `bytes_min` to write or more, or dirty for `age_s`, and the longest
+        dirty ones as long as the others together have more than `bytes_max`.
+        """
+        ...
+
+    def watch_due(self, bytes_min: int, bytes_max: int) -> None:
+        """Have `on_due`'s callback called, once: when something is added and a partition then has `bytes_min` or
+        more to write, or all together more than `bytes_max`.
+        """
+        ...
+
+    def on_due(self, callback: Callable[[], None]) -> None: ...
+
+    def write_behind_take(self, handle: int, bytes_max: int) -> Taken | None:
+        """The oldest durable batches not yet in the segments; None: there are none."""
+        ...
+
+    def write_behind_done(self, handle: int, end_offset: int) -> int:
+        """The segments have everything below an offset; how many bytes that were more than before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InPlaceWindowParams:
+    """An active segment into which large batches may be written, `tpc_in_place_window_params`."""
+
+    segment_base_offset: int
+    segment_bytes: int
+    """Its largest size."""
+    written_offset: int
+    written_position: int
+    """Where the batch at `written_offset` belongs."""
+    reserved_position: int
+    descriptor: int
+    """For direct writes."""
+    batch_bytes_min: int
+
+
+class InPlaceWrites(Protocol):
+    """Where large batches are written directly into their segment."""
+
+    def open_in_place_window(self, handle: int, window: InPlaceWindowParams) -> bool:
+        """From now on batches of so many bytes may be written in place into the active segment; False: not now.
+
+        Until `close_in_place_window`, and as long as `in_place_end_offset` is above an offset, the segment must take
+        everything below that: no roll.
+        """
+        ...
+
+    def close_in_place_window(self, handle: int) -> None: ...
+
+    def set_in_place_space(self, handle: int, reserved_position: int) -> bool:
+        """More space is reserved in the segment; whether there is an in-place window."""
+        ...
+
+
+class StoragePlane(JournalControl, PartitionTable, WriteBehind, InPlaceWrites, Protocol):
+    """All of the data plane that the storage of a core uses."""
+
+
+class SegmentWindow(NamedTuple):
+    """A stretch of a segment in which the data plane may find batches and send them by itself (`tpc_window_params`)."""
+
+    descriptor: int
+    segment_base_offset: int
+    from_offset: int
+    upto_offset: int
+    from_position: int
+    end_position: int
+    entries: bytes
+    """Of the offset index, those whose batches begin here."""
+    to_segment_end: bool
+    is_sealed: bool

@@ -1,0 +1,92 @@
+"""Where the logs of one core's partitions start: moved by DeleteRecords and by retention, durably, before segments go.
+
+The journal's entry comes first, then whole segments below the new start are renamed, as far as write-behind has come;
+what it has not reached yet follows with the next checkpoint. Their space comes back later (`deletion`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from tpc_broker.errors import PartitionOfflineError, StorageFailedError
+from tpc_broker.log.journal import EntryKind
+
+if TYPE_CHECKING:
+    from tpc_broker.storage.core_partitions import CorePartitions
+    from tpc_broker.storage.deletion import Deletions
+    from tpc_broker.storage.journal_upkeep import JournalUpkeep
+    from tpc_broker.storage.leader_partition import LeaderPartition
+    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.ports import Clock, StoragePlane
+
+log = logging.getLogger(__name__)
+
+
+class Retention:
+    """Of one core."""
+
+    def __init__(
+        self,
+        plane: StoragePlane,
+        clock: Clock,
+        partitions: CorePartitions,
+        *,
+        journal: JournalUpkeep,
+        deletions: Deletions,
+    ) -> None:
+        self._plane = plane
+        self._clock = clock
+        self._led = partitions.led
+        self._journal = journal
+        self._deletions = deletions
+
+    async def set_log_start(self, handle: int, offset: int) -> None:
+        """The log starts here from now on, durably; whole segments below it go."""
+        led = self._led.get(handle)
+        if led is None:
+            raise PartitionOfflineError("the partition is closed")
+
+        def begin_there() -> None:
+            led.files.log_start_offset = max(led.files.log_start_offset, offset)
+            led.files.mark_changed()
+            self._plane.set_log_start(handle, offset)
+
+        await self._journal.append_entry(EntryKind.LOG_START, led.files.key, offset, 0, begin_there)
+        if handle in self._led:
+            await self.advance(led, offset)
+
+    async def advance(self, led: LeaderPartition, offset: int) -> int:
+        """Drop segments wholly below an offset, as far as write-behind has come; how many."""
+        async with led.lock:
+            reached = min(offset, led.files.written_end_offset)
+            try:
+                gone = await led.files.advance_log_start(reached, self._clock.wall_ms())
+            except StorageFailedError as error:
+                raise PartitionOfflineError(str(error)) from error
+        if gone:
+            self._deletions.segments_doomed(led.files)
+        return gone
+
+    async def retain(self, files: PartitionStorage, handle: int, now_ms: int) -> int:
+        """One round of retention by age and size; how many segments went."""
+        led = self._led.get(handle)
+        if led is None or files.failed is not None:
+            return 0
+        self._plane.expire_producers(handle, now_ms)
+        files.producers.expire(now_ms, files.settings.producer_id_expiration_ms)
+        try:
+            plan, start = await files.plan_retention(now_ms, self._plane.bounds(handle).high_watermark)
+            if plan.roll:
+                await files.roll()
+            if start > files.log_start_offset:
+                log.info("%s-%d: the log starts at offset %d (%s)", files.topic, files.key.partition, start,
+                         ", ".join(sorted(set(plan.reasons))))  # fmt: skip
+                before = len(files.segments)
+                await self.set_log_start(handle, start)
+                gone = before - len(files.segments)
+            else:
+                gone = await self.advance(led, self._plane.bounds(handle).log_start_offset)
+        except (OSError, StorageFailedError) as error:
+            raise PartitionOfflineError(str(error)) from error
+        return gone

@@ -1,0 +1,163 @@
+"""Space on the file system for what one core's partitions were given and do not have in their segments yet.
+
+Segment space is reserved before a batch is admitted to the journal: the data plane holds a number of admitted bytes
+for each partition, and asks Python when they are used up. What is admitted and what is appended but not written behind
+together never exceed what is reserved; both are read in one call, because commits go on at every await.
+
+The ballast is given up when space is short, so that deletion and checkpoints find room, and taken back later.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import trio
+
+from tpc_broker import limits
+from tpc_broker.errors import PartitionOfflineError, StorageFailedError
+from tpc_broker.storage.checkpoint import BALLAST_BYTES, ensure_ballast
+from tpc_broker.storage.refusals import Refusals
+from tpc_broker.storage.uncontended_lock import UncontendedLock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tpc_broker.storage.deletion import Deletions
+    from tpc_broker.storage.leader_partition import LeaderPartition
+    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.ports import Disk, StoragePlane
+
+log = logging.getLogger(__name__)
+
+ROOM_STEP_BYTES_MAX = 64 * limits.MIB
+PLENTY_BYTES = 4 * 1024 * limits.MIB
+PLENTY_S = 1.0
+BALLAST_INTERVAL_S = 30.0
+
+
+class SegmentSpace:
+    """Of one core. See the module."""
+
+    def __init__(
+        self, plane: StoragePlane, disk: Disk, data: Path, led: Mapping[int, LeaderPartition], deletions: Deletions
+    ) -> None:
+        self._plane = plane
+        self._disk = disk
+        self._data = data
+        self._led = led
+        self._deletions = deletions
+        self._refusals = Refusals("the disk is full")
+        self._low: list[int] = []
+        self._wanted = trio.Event()
+        self._plenty_bytes, self._plenty_until_s = 0, 0.0
+        plane.on_room_low(self.is_low)
+
+    async def make_for_request(self, files: PartitionStorage, handle: int, size: int) -> None:
+        """As `make`, for records that a client waits for: what was deleted and waits for its time goes first."""
+        try:
+            try:
+                await self.make(files, handle, size)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or not await self._deletions.free_at_once():
+                    raise
+                await self.make(files, handle, size)
+        except OSError as error:
+            self._refusals.refused(error)
+            raise
+        self._refusals.succeeded()
+
+    async def make(self, files: PartitionStorage, handle: int, size: int) -> None:
+        """Segment space for so many more bytes; OSError (ENOSPC) when there is none, PartitionOfflineError."""
+        led = self._led.get(handle)
+        if led is None:
+            raise PartitionOfflineError(f"{files.topic}-{files.key.partition} is closed")
+        async with UncontendedLock(led.lock):
+            if self._plane.state(handle).bytes_admitted >= size:
+                return
+            if not led.is_internal and not await self._has_left(size):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            pending = self._plane.state(handle).unwritten_bytes
+            try:
+                await files.reserve(pending + size + min(led.step_bytes, files.settings.segment_bytes // 2))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                await files.reserve(pending + size)
+            except StorageFailedError as error:
+                raise PartitionOfflineError(str(error)) from error
+            self._plane.set_in_place_space(handle, files.active.reserved_end_position)
+            state = self._plane.state(handle)
+            more = files.reserved_bytes - state.unwritten_bytes - state.bytes_admitted
+            if more > 0:
+                self._plane.admit(handle, more)
+                led.admitted_bytes += more
+
+    async def _has_left(self, size: int) -> bool:
+        """Whether clients' records may take so much more of the file system. What was seen counts for a moment when it
+        was plenty: others write there too, but what is reserved is certain all the same.
+        """
+        if self._plenty_bytes < size or trio.current_time() > self._plenty_until_s:
+            left = await self.bytes_left()
+            self._plenty_bytes = left // 4 if left >= PLENTY_BYTES else 0
+            self._plenty_until_s = trio.current_time() + PLENTY_S
+            return left >= size
+        self._plenty_bytes -= size
+        return True
+
+    async def bytes_left(self) -> int:
+        """What clients' records may still take of the file system."""
+        status = await self._disk.statvfs(self._data)
+        return status.available_bytes - min(limits.DISK_HEADROOM_BYTES, status.total_bytes // 16)
+
+    async def make_ahead(self, led: LeaderPartition, written_bytes: int) -> None:
+        """So that a busy partition's appends need not come to Python for room: for several times what came last."""
+        ahead = min(max(led.step_bytes, 4 * written_bytes), ROOM_STEP_BYTES_MAX)
+        if led.handle in self._led and self._plane.state(led.handle).bytes_admitted < ahead // 2:
+            await self._make_if_there_is(led, ahead)
+
+    async def make_when_low(self) -> None:
+        """Before a partition's room is used up, since then its requests would come to Python for it."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            handles, self._low = self._low, []
+            for handle in handles:
+                led = self._led.get(handle)
+                if led is not None:
+                    await self._make_if_there_is(led, self._plane.state(handle).bytes_admitted + 1)
+
+    def is_low(self, handle: int) -> None:
+        self._low.append(handle)
+        self._wanted.set()
+
+    async def _make_if_there_is(self, led: LeaderPartition, size: int) -> None:
+        try:
+            await self.make(led.files, led.handle, size)
+        except (OSError, PartitionOfflineError) as error:
+            log.debug("%s-%d: no room ahead: %s", led.files.topic, led.files.key.partition, error)
+
+    async def reserve_anew(self, led: LeaderPartition) -> None:
+        """The new files have no space reserved: nothing is admitted any more, and what was appended comes first."""
+        if led.handle not in self._led:
+            return
+        state = self._plane.state(led.handle)
+        self._plane.admit(led.handle, -state.bytes_admitted)
+        try:
+            await led.files.reserve(state.unwritten_bytes)
+        except (OSError, StorageFailedError) as error:
+            log.warning("%s-%d: no space for what was admitted: %s", led.files.topic, led.files.key.partition, error)
+
+    async def keep_ballast(self) -> None:
+        """Take the ballast back when there is space for it, until cancelled."""
+        while True:
+            try:
+                if await self.bytes_left() >= BALLAST_BYTES:
+                    self._refusals.succeeded()
+                    await ensure_ballast(self._disk, self._data)
+            except OSError as error:
+                log.warning("ballast: %s", error)
+            await trio.sleep(BALLAST_INTERVAL_S)

@@ -1,0 +1,434 @@
+"""The files of one partition's folder, and the segments in it, below the level of offsets that readers ask for.
+
+`SegmentFolder` knows which of its files were written since the last sync and whether names changed, so that `sync`
+makes exactly those durable. It also makes indexes: loads them, checks them cheaply, and builds them again from the log.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchDamageError, BatchHeader, decode_header
+from tpc_broker.log.files import (
+    DELETED_SUFFIX,
+    EPOCHS_FILE,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TEMPORARY_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    encode_epochs,
+    segment_file_name,
+)
+from tpc_broker.log.indexes import OffsetIndex, TimeIndex, TransactionIndex
+from tpc_broker.log.producer_state import ProducerState, SnapshotError
+from tpc_broker.log.segment import SegmentIndexes
+from tpc_broker.storage.ports import FileWrite
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+    from pathlib import Path
+
+    from tpc_broker.log.batch import Buffer
+    from tpc_broker.log.files import EpochStart
+    from tpc_broker.storage.files import FileCache, OpenFile
+    from tpc_broker.storage.ports import Disk
+
+WALK_WINDOW_BYTES: Final = 256 * 1024
+INDEX_SAMPLES: Final = 32
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """One segment. `indexes` is None until they are wanted; the active segment always has them."""
+
+    base_offset: int
+    size_bytes: int = 0
+    indexes: SegmentIndexes | None = None
+    reserved_end_position: int = 0
+    """Disk space was taken up to here."""
+    written_end_position: int = 0
+    """Direct writes end with a whole block, so the beginning of the next batch may be in the file already."""
+    has_in_place_writes: bool = False
+    """Batches may have been written in place into it, which the journal only names."""
+    flushed_bytes: list[int] = field(default_factory=lambda: [0, 0, 0])
+    """How much of the three indexes is in their files."""
+
+    @property
+    def log_name(self) -> str:
+        return segment_file_name(self.base_offset, LOG_SUFFIX)
+
+    @property
+    def file_names(self) -> list[str]:
+        return [segment_file_name(self.base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
+
+
+class SegmentFolder:
+    """The files of one partition."""
+
+    def __init__(self, files: FileCache, path: Path) -> None:
+        self.files = files
+        self.path = path
+        self.names_changed = False
+        self._written: set[str] = set()
+        self._epochs_written: bytes | None = None
+
+    @property
+    def disk(self) -> Disk:
+        return self.files.disk
+
+    @asynccontextmanager
+    async def use(self, name: str, *, create: bool = False) -> AsyncIterator[OpenFile]:
+        """A file of the folder, open for reading and writing."""
+        async with self.files.use(self.path / name, create=create) as file:
+            yield file
+
+    @asynccontextmanager
+    async def _writing(self, name: str, position: int = -1) -> AsyncIterator[OpenFile]:
+        """A file that is written to, or cut, in the block; made when it is not there.
+
+        It is marked behind the block: a sync that begins in the midst takes marks off and may cover nothing of this.
+        """
+        async with self.files.use(self.path / name, create=True) as file:
+            try:
+                yield file
+            finally:
+                self._mark_written(file, position)
+
+    def _mark_written(self, file: OpenFile, position: int) -> None:
+        file.dirty = True
+        self._written.add(file.path.name)
+        self.names_changed |= position == 0
+
+    async def write(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
+        """Write to a file, made when it is not there; `sync` has to make it durable."""
+        async with self._writing(name, position) as file:
+            await self.disk.writev(file.fd, buffers, position)
+
+    def begin_write(self, name: str) -> OpenFile | None:
+        """A file that the caller writes to until `end_write`, if it is open (`FileCache.begin_use_nowait`)."""
+        return self.files.begin_use_nowait(self.path / name)
+
+    def end_write(self, file: OpenFile, position: int) -> None:
+        """The caller has written there, or tried to."""
+        self._mark_written(file, position)
+        self.files.end_use_nowait(file)
+
+    async def write_parts(self, name: str, parts: Sequence[tuple[Sequence[Buffer], int]]) -> None:
+        """As `write`, of parts with their positions; several, which are short, in one job: a turn of the ring for each
+        may cost more than the kernel needs for all.
+        """
+        if len(parts) <= 1:
+            for buffers, position in parts:
+                await self.write(name, buffers, position)
+            return
+        async with self._writing(name, parts[0][1]) as file:
+            writes = [FileWrite(file.fd, b"".join(buffers), position) for buffers, position in parts]
+            for error in await self.disk.write_many(writes):
+                if error is not None:
+                    raise error
+
+    async def write_direct(self, name: str, data: memoryview, position: int) -> None:
+        """The same past the page cache: address, length and position are multiples of DIRECT_BLOCK_BYTES.
+
+        Where the file system refuses it, through the page cache.
+        """
+        async with self._writing(name, position) as file:
+            descriptor = await self.files.direct_descriptor(file)
+            if descriptor is not None:
+                try:
+                    await self.disk.write_at(descriptor, data, position)
+                except OSError as error:
+                    if error.errno != errno.EINVAL:
+                        raise
+                    self.files.refuse_direct(self.path / name)
+                else:
+                    self.files.direct_proven = True
+                    return
+            await self.disk.write_at(file.fd, data, position)
+
+    async def shorten(self, segment: Segment) -> None:
+        """Cut what lies behind the last batch: reserved space, and what a direct write put there already."""
+        async with self._writing(segment.log_name) as file:
+            await self.disk.truncate(file.fd, segment.size_bytes)
+        segment.written_end_position = segment.reserved_end_position = segment.size_bytes
+
+    async def write_file(self, name: str, data: bytes) -> None:
+        """Give a small file a new content. Not atomic: readers of such files check them."""
+        async with self.use(name, create=True) as file:
+            await self.disk.truncate(file.fd, 0)
+        if data:
+            await self.write(name, [data], 0)
+
+    async def read_file(self, name: str) -> bytes | None:
+        """A whole small file, None when it is not there."""
+        try:
+            status = await self.disk.stat(self.path / name)
+            async with self.use(name) as file:
+                return await self.disk.read(file.fd, status.size_bytes, 0)
+        except FileNotFoundError:
+            return None
+
+    async def remove(self, name: str) -> None:
+        """Unlink a file; one that is not there is fine."""
+        await self.files.forget(self.path / name)
+        self._written.discard(name)
+        try:
+            await self.disk.unlink(self.path / name)
+        except FileNotFoundError:
+            return
+        self.names_changed = True
+
+    async def rename(self, source: str, target: str) -> None:
+        """Rename a file; it has to be opened again under its new name."""
+        await self.files.forget(self.path / source)
+        await self.disk.rename(self.path / source, self.path / target)
+        self.names_changed = True
+
+    async def doom(self, segment: Segment) -> list[str]:
+        """Rename a segment's files, to be removed later; their new names."""
+        names = []
+        for name in segment.file_names:
+            self._written.discard(name)
+            try:
+                await self.rename(name, name + DELETED_SUFFIX)
+            except FileNotFoundError:
+                continue
+            names.append(name + DELETED_SUFFIX)
+        return names
+
+    async def modified_ms(self, segment: Segment) -> int:
+        return (await self.disk.stat(self.path / segment.log_name)).modified_ms
+
+    async def read(self, segment: Segment, position: int, length: int) -> bytes:
+        async with self.use(segment.log_name) as file:
+            return await self.disk.read(file.fd, length, position)
+
+    async def control_data(self, segment: Segment, header: BatchHeader, place: int) -> bytes:
+        """What producer state needs of a batch besides its header: a control batch itself, nothing of others."""
+        return await self.read(segment, place, header.size_bytes) if header.is_control else b""
+
+    async def walk(self, segment: Segment, position: int) -> AsyncGenerator[tuple[BatchHeader, int], None]:
+        """Headers of a segment's batches from a position on, and their places. BatchDamageError when one is none.
+
+        To be closed (`aclosing`) by whoever may leave early.
+        """
+        if position >= segment.size_bytes:
+            return
+        async with self.use(segment.log_name) as file:
+            while position < segment.size_bytes:
+                data = await self.disk.read(file.fd, min(WALK_WINDOW_BYTES, segment.size_bytes - position), position)
+                if len(data) < BATCH_HEADER_BYTES:
+                    raise BatchDamageError(f"{len(data)} bytes at the end of segment {segment.base_offset}")
+                at = 0
+                while at + BATCH_HEADER_BYTES <= len(data):
+                    header = decode_header(data, at)
+                    yield header, position + at
+                    at += header.size_bytes
+                position += at
+
+    # -- indexes ---------------------------------------------------------------------------------------------------
+
+    async def flush_indexes(self, segment: Segment, *, sealed: bool) -> None:
+        """Write what was added to the indexes. A sealed segment gets its two main indexes even when they are empty."""
+        indexes = segment.indexes
+        assert indexes is not None, segment
+        contents = (indexes.offsets.data, indexes.times.data, indexes.transactions.encode())
+        suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+        either = sealed or any(contents[:2])
+        for number, (suffix, content) in enumerate(zip(suffixes, contents, strict=True)):
+            name, done = segment_file_name(segment.base_offset, suffix), segment.flushed_bytes[number]
+            if len(content) > done:
+                await self.write(name, [bytes(content[done:])], done)
+            elif not content and either and suffix != TRANSACTION_INDEX_SUFFIX:
+                await self.write(name, [], 0)
+            segment.flushed_bytes[number] = len(content)
+
+    async def load_indexes(self, segment: Segment, end_offset: int, interval_bytes: int) -> SegmentIndexes:
+        """A sealed segment's indexes: from their files when these stand a cheap check, else from the log."""
+        indexes = SegmentIndexes(segment.base_offset, interval_bytes)
+        stored = [
+            await self.read_file(segment_file_name(segment.base_offset, suffix)) or b""
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+        ]
+        indexes.offsets = OffsetIndex(segment.base_offset, stored[0])
+        indexes.times = TimeIndex(segment.base_offset, stored[1])
+        try:
+            indexes.transactions = TransactionIndex.decode(stored[2])
+            sound = await self._sound(segment, indexes, end_offset)
+        except ValueError:
+            sound = False
+        if not sound:
+            return await self.rebuild_indexes(segment, interval_bytes)
+        last = indexes.times.last
+        if last is not None:
+            indexes.resume(last.timestamp, last.offset, -1)
+        segment.flushed_bytes = [len(data) for data in stored]
+        return indexes
+
+    async def _sound(self, segment: Segment, indexes: SegmentIndexes, end_offset: int) -> bool:
+        """Whether indexes look like this log's: shape, samples in order, and the last entry against the log itself."""
+        if segment.size_bytes and not indexes.times.data and not indexes.offsets.data:
+            return False
+        for entries, size in ((indexes.offsets, 8), (indexes.times, 12)):
+            if len(entries.data) % size:
+                return False
+            step = max(len(entries) // INDEX_SAMPLES, 1)
+            samples = [
+                entries[number] for number in [*range(0, len(entries) - 1, step), len(entries) - 1] if number >= 0
+            ]
+            if any(later[0] <= earlier[0] or later[1] < earlier[1] for earlier, later in pairwise(samples)):
+                return False
+        if indexes.times.last is not None and indexes.times.last.offset >= end_offset:
+            return False
+        last = indexes.offsets.last
+        if last is None:
+            return True
+        if last.position == 0 or last.position + BATCH_HEADER_BYTES > segment.size_bytes:
+            return False
+        header = decode_header(await self.read(segment, last.position, BATCH_HEADER_BYTES))
+        return header.last_offset == last.offset
+
+    async def rebuild_indexes(self, segment: Segment, interval_bytes: int) -> SegmentIndexes:
+        """Indexes made from the log alone, sealed as if the segment ended here; the stored ones are replaced."""
+        producers = ProducerState()
+        snapshot = await self.read_file(segment_file_name(segment.base_offset, SNAPSHOT_SUFFIX))
+        if snapshot is not None:
+            try:
+                producers = ProducerState.decode_snapshot(snapshot)
+            except SnapshotError:
+                producers = ProducerState()
+        indexes = SegmentIndexes(segment.base_offset, interval_bytes)
+        async with aclosing(self.walk(segment, 0)) as batches:
+            async for header, place in batches:
+                indexes.add(header, place, producers.apply(header, await self.control_data(segment, header, place)))
+        indexes.seal()
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
+            await self.remove(segment_file_name(segment.base_offset, suffix))
+        segment.flushed_bytes = [0, 0, 0]
+        segment.indexes = indexes
+        await self.flush_indexes(segment, sealed=True)
+        return indexes
+
+    async def cut(
+        self,
+        segment: Segment,
+        position: int,
+        index_bytes: Sequence[int] | None = None,
+        surplus: Collection[str] | None = None,
+        kept_position: int = 0,
+    ) -> None:
+        """Cut the log file at a position, and the index files at their sizes (None: they are removed).
+
+        `kept_position`: what lies in front of it stays in the log file all the same.
+
+        `surplus`: those of the files without a size that are there, where that is known.
+        """
+        async with self._writing(segment.log_name, 0) as file:
+            await self.disk.truncate(file.fd, max(position, kept_position))
+        segment.size_bytes = segment.reserved_end_position = segment.written_end_position = position
+        suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+        for suffix, size in zip(suffixes, index_bytes or (0, 0, 0), strict=True):
+            name = segment_file_name(segment.base_offset, suffix)
+            if not size:
+                if surplus is None or name in surplus:
+                    await self.remove(name)
+                continue
+            async with self._writing(name) as file:
+                await self.disk.truncate(file.fd, size)
+        segment.flushed_bytes = list(index_bytes or (0, 0, 0))
+
+    async def resume(self, segment: Segment) -> None:
+        """Make a segment whose indexes are loaded and cut the active one: find its largest timestamp by the log."""
+        indexes = segment.indexes
+        assert indexes is not None, segment
+        largest = indexes.times.last
+        timestamp, offset = (largest.timestamp, largest.offset) if largest else (-1, -1)
+        position = indexes.offsets.lookup(offset).position if largest else 0
+        first_timestamp = -1
+        if segment.size_bytes:
+            first_timestamp = decode_header(await self.read(segment, 0, BATCH_HEADER_BYTES)).max_timestamp
+        async with aclosing(self.walk(segment, position)) as batches:
+            async for header, _place in batches:
+                if header.max_timestamp > timestamp:
+                    timestamp, offset = header.max_timestamp, header.last_offset
+        indexes.resume(timestamp, offset, first_timestamp)
+
+    # -- durability ------------------------------------------------------------------------------------------------
+
+    async def sync(self, epochs: Sequence[EpochStart]) -> None:
+        """Everything written before the call is durable after it, names included."""
+        await self.write_epochs(epochs)
+        names, self._written = self._written, set()
+        try:
+            for name in sorted(names):
+                await self.files.sync(self.path / name)
+            if self.names_changed:
+                self.names_changed = False
+                await self.disk.fsync_directory(self.path)
+        except BaseException:
+            self._written |= names
+            self.names_changed = True
+            raise
+
+    async def write_epochs(self, epochs: Sequence[EpochStart]) -> None:
+        """Bring `leader-epoch-checkpoint` up to date: written beside, renamed over."""
+        data = encode_epochs(epochs)
+        if data == self._epochs_written:
+            return
+        await self.write_file(EPOCHS_FILE + TEMPORARY_SUFFIX, data)
+        await self.files.sync(self.path / (EPOCHS_FILE + TEMPORARY_SUFFIX))
+        self._written.discard(EPOCHS_FILE + TEMPORARY_SUFFIX)
+        await self.rename(EPOCHS_FILE + TEMPORARY_SUFFIX, EPOCHS_FILE)
+        self._epochs_written = data
+
+    def epochs_to_write(self, epochs: Sequence[EpochStart]) -> tuple[Path, bytes] | None:
+        """For whoever replaces the files of many folders at once, then calls `epochs_written`; None: it is right."""
+        data = encode_epochs(epochs)
+        return None if data == self._epochs_written else (self.path / EPOCHS_FILE, data)
+
+    def epochs_written(self, data: bytes) -> None:
+        """Not durable: a sync of the file system follows."""
+        self._epochs_written, self.names_changed = data, True
+
+    def written_names(self) -> frozenset[str]:
+        """Files that a sync would have to cover now."""
+        return frozenset(self._written)
+
+    def begin_sync(self) -> frozenset[str]:
+        """The caller syncs the whole file system now: what was written up to here counts as durable (`undo_sync`: it
+        is not). What is written meanwhile waits for the next sync.
+        """
+        names, self._written, self.names_changed = frozenset(self._written), set(), False
+        for name in names:
+            self.files.mark_synced(self.path / name)
+        return names
+
+    def undo_sync(self, names: frozenset[str]) -> None:
+        """The sync of the file system that `begin_sync` announced has failed."""
+        self._written |= names
+        self.names_changed = True
+        for name in names:
+            self.files.mark_dirty(self.path / name)
+
+    async def close(self) -> None:
+        """Close the folder's files."""
+        for path in self.files.paths_in(self.path):
+            await self.files.forget(path)
+
+
+async def make_folder(disk: Disk, path: Path) -> bool:
+    """Make a folder whose parent is there; False when it is there already. The parent is not synced."""
+    try:
+        await disk.mkdir(path)
+    except OSError as error:
+        if error.errno != errno.EEXIST:
+            raise
+        return False
+    return True
