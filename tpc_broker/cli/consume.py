@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import datetime
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tpc_broker.cli.connection import REQUEST_TIMEOUT_S, client_configuration, common_options, explain, fail, print_json
+from tpc_broker.cli.connection import REQUEST_TIMEOUT_S, Exit, common_options, fail, fail_with, make_client, print_json
 from tpc_broker.cli.progress import count_progress
+from tpc_broker.cli.record_text import CODINGS, Pace, Shown, chosen_coding, parse_format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 POLL_RECORDS = 1000
 POLL_S = 0.2
@@ -30,6 +34,11 @@ POLL_S = 0.2
 @click.option("--count", type=click.IntRange(min=1), default=None, help="End after this many records.")
 @click.option("--group", default=None, help="Consume as a member of this group, and commit.")
 @click.option("--exit-at-end", is_flag=True, help="End when every partition has been read to its end.")
+@click.option("--partition", "chosen", type=click.IntRange(min=0), multiple=True, help="Only this one. Repeatable.")
+@click.option("--format", "template", metavar="TEXT", help="What is printed of each record; see below.")
+@click.option("--hex", "as_hex", is_flag=True, help="Keys and values in hexadecimal digits.")
+@click.option("--base64", "as_base64", is_flag=True, help="Keys and values in base64.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Records a second at most.")
 @common_options
 def consume(  # noqa: PLR0913
     topic: str,
@@ -37,30 +46,48 @@ def consume(  # noqa: PLR0913
     count: int | None,
     group: str | None,
     exit_at_end: bool,  # noqa: FBT001
+    chosen: tuple[int, ...],
+    template: str | None,
+    as_hex: bool,  # noqa: FBT001
+    as_base64: bool,  # noqa: FBT001
+    rate: float | None,
     bootstrap: str,
     as_json: bool,  # noqa: FBT001
 ) -> None:
-    """Print the records of TOPIC: values as lines, or with --json one object a line."""
+    """Print the records of TOPIC: values as lines, or with --json one object a line.
+
+    \b
+    In --format (kcat's -f): %s value, %k key, %h headers, %t topic, %p partition, %o offset,
+    %T timestamp in ms, %S and %K sizes (-1: null), %% a percent sign; \\n \\t \\r \\0 \\x41.
+
+    Examples:
+      tpc consume orders --from earliest --format '%p %o %k=%s\\n'
+      tpc consume orders --from 2026-11-21T08:00:00Z --partition 0 --hex --exit-at-end
+
+    """  # noqa: D301 (click's mark for text that keeps its lines)
     place = parse_start(start)
-    consumer = Consumer(
-        client_configuration(
-            bootstrap,
-            **{
-                "group.id": group or "tpc-consume",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest" if start == "earliest" else "latest",
-                "enable.partition.eof": True,
-                "allow.auto.create.topics": False,
-            },
-        )
+    coding = chosen_coding(as_hex=as_hex, as_base64=as_base64)
+    if template is not None and as_json:
+        fail("--format and --json are two ways to print; give one", Exit.USAGE)
+    if chosen and group is not None:
+        fail("--partition and --group exclude each other: a group's partitions are assigned to it", Exit.USAGE)
+    print_one = _printer(template, coding, as_json=as_json)
+    consumer = make_client(
+        Consumer,
+        bootstrap,
+        **{
+            "group.id": group or "tpc-consume",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest" if start == "earliest" else "latest",
+            "enable.partition.eof": True,
+            "allow.auto.create.topics": False,
+        },
     )
     try:
-        _subscribe(consumer, topic, place, group, bootstrap)
-        _print_records(consumer, count, commit=group is not None, exit_at_end=exit_at_end, as_json=as_json)
+        _subscribe(consumer, topic, place, chosen, group, bootstrap)
+        _print_records(consumer, count, print_one, Pace(rate), commit=group is not None, exit_at_end=exit_at_end)
     except KafkaException as error:
-        fail(explain(error, bootstrap))
-    except KeyboardInterrupt:
-        pass
+        fail_with(error, bootstrap)
     finally:
         consumer.close()
 
@@ -74,20 +101,46 @@ def parse_start(text: str) -> int | datetime.datetime:
     try:
         instant = datetime.datetime.fromisoformat(text)
     except ValueError:
-        fail(f"--from {text}: expected earliest, latest, an offset (a number) or an ISO 8601 timestamp", 2)
+        fail(f"--from {text}: expected earliest, latest, an offset (a number) or an ISO 8601 timestamp", Exit.USAGE)
     return instant.astimezone()
 
 
-def _subscribe(
-    consumer: Consumer, topic: str, place: int | datetime.datetime, group: str | None, bootstrap: str
+def _subscribe(  # noqa: PLR0913 - what was given
+    consumer: Consumer,
+    topic: str,
+    place: int | datetime.datetime,
+    chosen: tuple[int, ...],
+    group: str | None,
+    bootstrap: str,
 ) -> None:
     metadata = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
     if metadata.error is not None:
-        fail(explain(KafkaException(metadata.error), bootstrap))
+        fail_with(KafkaException(metadata.error), bootstrap, topic)
     if group is not None:
         consumer.subscribe([topic], on_assign=lambda c, partitions: _place_group(c, partitions, place))
         return
-    consumer.assign(_placed(consumer, [TopicPartition(topic, index) for index in metadata.partitions], place))
+    missing = sorted(set(chosen) - metadata.partitions.keys())
+    if missing:
+        fail(f"{topic} has no partition {missing[0]}; it has 0 to {len(metadata.partitions) - 1}", Exit.NOT_FOUND)
+    partitions = [TopicPartition(topic, index) for index in sorted(set(chosen)) or metadata.partitions]
+    if not isinstance(place, datetime.datetime) and place >= 0:
+        _check_offset(consumer, partitions, place)
+    consumer.assign(_placed(consumer, partitions, place))
+
+
+def _check_offset(consumer: Consumer, partitions: list[TopicPartition], offset: int) -> None:
+    """A partition that does not have the offset would be read from its end, without a word."""
+    bounds = [consumer.get_watermark_offsets(one, timeout=REQUEST_TIMEOUT_S) for one in partitions]
+    missing = [
+        f"{one.topic}-{one.partition} has [{low}, {high})"
+        for one, (low, high) in zip(partitions, bounds, strict=True)
+        if not low <= offset <= high
+    ]
+    if len(missing) == len(partitions):
+        fail(f"--from {offset}: no partition has this offset: {', '.join(missing)}")
+    if missing:
+        where = f"without that offset, and read from the end: {', '.join(missing)}"
+        click.echo(f"tpc: --from {offset}: {where}", err=True)
 
 
 def _place_group(consumer: Consumer, partitions: list[TopicPartition], place: int | datetime.datetime) -> None:
@@ -107,8 +160,14 @@ def _placed(
     return found
 
 
-def _print_records(
-    consumer: Consumer, count: int | None, *, commit: bool, exit_at_end: bool, as_json: bool
+def _print_records(  # noqa: PLR0913 - what was given
+    consumer: Consumer,
+    count: int | None,
+    print_one: Callable[[Message], None],
+    pace: Pace,
+    *,
+    commit: bool,
+    exit_at_end: bool,
 ) -> None:
     printed = 0
     ended: set[tuple[str, int]] = set()
@@ -125,7 +184,8 @@ def _print_records(
                     ended.add(partition)
                     continue
                 ended.discard(partition)
-                _print_one(message, as_json=as_json)
+                pace.wait()
+                print_one(message)
                 printed += 1
                 advance(printed, len(message))
             sys.stdout.flush()
@@ -135,22 +195,41 @@ def _print_records(
         consumer.commit(asynchronous=False)
 
 
-def _print_one(message: Message, *, as_json: bool) -> None:
-    if not as_json:
-        sys.stdout.buffer.write((message.value() or b"") + b"\n")
-        return
+def _printer(template: str | None, coding: str, *, as_json: bool) -> Callable[[Message], None]:
+    encode = CODINGS[coding].encode
+    if as_json:
+        return lambda message: print_json(_as_json(_shown(message), coding))
+    if template is None:
+        return lambda message: _write(encode(message.value() or b"") + b"\n")
+    written = parse_format(template)
+
+    def print_formatted(message: Message) -> None:
+        one = _shown(message)
+        key, value = (None if data is None else encode(data) for data in (one.key, one.value))
+        _write(written(one._replace(key=key, value=value)))
+
+    return print_formatted
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+
+
+def _shown(message: Message) -> Shown:
     _kind, timestamp_ms = message.timestamp()
-    print_json(
-        {
-            "topic": message.topic(),
-            "partition": message.partition(),
-            "offset": message.offset(),
-            "timestamp_ms": timestamp_ms,
-            "key": _text(message.key()),
-            "value": _text(message.value()),
-            "headers": [[name, _text(value)] for name, value in _headers(message)],
-        }
-    )
+    key, value = (None if data is None else bytes(data) for data in (message.key(), message.value()))
+    place = (message.topic() or "", message.partition() or 0, message.offset() or 0)
+    return Shown(*place, timestamp_ms, key, value, _headers(message))
+
+
+def _as_json(one: Shown, coding: str) -> dict[str, Any]:
+    encode = CODINGS[coding].encode
+
+    def told(data: bytes | None) -> Any:
+        return _text(data) if data is None or not coding else encode(data).decode()
+
+    headers = [[name, _text(value)] for name, value in one.headers]
+    return {**one._asdict(), "key": told(one.key), "value": told(one.value), "headers": headers}
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:

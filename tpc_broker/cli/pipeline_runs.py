@@ -80,7 +80,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="How to speak to the broker, as in Spark: kafka.security.protocol=SASL_SSL, …"),
         click.option("--master", default="local[*]", show_default=True,
                      help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…"),
-        click.option("--driver-memory", default="1g", show_default=True),
+        click.option("--driver-memory", default="1g", show_default=True, help="Memory of Spark's driver."),
         click.option("--conf", "configuration", multiple=True, metavar="KEY=VALUE",
                      help="More of Spark's configuration; may be given several times."),
         click.option("--json", "as_json", is_flag=True, help="One JSON value for programs, no progress."),
@@ -172,6 +172,7 @@ def _pair(option: str, prefix: str, entry: str) -> tuple[str, str]:
 def _spark(name: str, master: str, driver_memory: str, configuration: dict[str, str]) -> Iterator[Any]:
     session = program("session").make_session(name, master, driver_memory, configuration)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's asks the JVM while the JVM is being asked
+    signal.signal(signal.SIGTERM, _terminate)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     root = logging.getLogger()
     root.addFilter(_is_not_py4js)
@@ -180,6 +181,14 @@ def _spark(name: str, master: str, driver_memory: str, configuration: dict[str, 
     finally:
         session.stop()
         root.removeFilter(_is_not_py4js)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: what Ctrl-C does, with another exit code."""
+
+
+def _terminate(*_: object) -> None:
+    raise Terminated
 
 
 def _is_not_py4js(record: logging.LogRecord) -> bool:
@@ -192,17 +201,18 @@ def errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - whatever the query ended with
-        if _is_interruption(error):
-            fail("stopped; the next run goes on from here", 130)
+        if interruption := _interruption(error):
+            code = 143 if isinstance(interruption, Terminated) else 130
+            fail("stopped; the next run goes on from here", code)
         fail(_last_line(error))
 
 
-def _is_interruption(error: BaseException) -> bool:
-    """Ctrl-C, or something that failed because of it while all was put away."""
+def _interruption(error: BaseException) -> KeyboardInterrupt | None:
+    """Ctrl-C or SIGTERM, also where something failed because of it while all was put away."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, KeyboardInterrupt):
         cause = cause.__context__
-    return cause is not None
+    return cause
 
 
 def _last_line(error: BaseException) -> str:

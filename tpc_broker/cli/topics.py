@@ -2,62 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package re-exports them without saying so
-    AdminClient,
     ConfigResource,
     NewTopic,
     OffsetSpec,
 )
 
+from tpc_broker.cli.admin import admin_client, list_offsets, only_result
 from tpc_broker.cli.connection import (
     REQUEST_TIMEOUT_S,
-    client_configuration,
+    Exit,
     common_options,
-    explain,
     fail,
+    fail_with,
     print_json,
     print_table,
+    split_settings,
 )
+from tpc_broker.cli.topic_changes import alter, trim
+
+PARTITIONS_MAX = 100_000
+"""librdkafka's bound, and by default the broker's for all topics together."""
 
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe and delete topics."""
+    """Create, list, describe, alter, trim and delete topics."""
 
 
-def admin_client(bootstrap: str) -> AdminClient:
-    return AdminClient(client_configuration(bootstrap))
-
-
-def wait_for(futures: dict[Any, Any], bootstrap: str) -> Any:
-    """The result of the only future; a failure ends the command with one line."""
-    (future,) = futures.values()
-    try:
-        return future.result(timeout=REQUEST_TIMEOUT_S * 2)
-    except (KafkaException, TimeoutError) as error:
-        fail(explain(error, bootstrap))
+topic.add_command(alter)
+topic.add_command(trim)
 
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=int, default=-1, help="Number of partitions. Default: the broker's.")
-@click.option("--config", "configs", multiple=True, metavar="K=V", help="A topic setting. Repeatable.")
+@click.option(
+    "--partitions", type=click.IntRange(1, PARTITIONS_MAX), help="Number of partitions. Default: the broker's."
+)
+@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A topic setting. Repeatable.")
 @common_options
-def create(name: str, partitions: int, configs: tuple[str, ...], bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
+def create(name: str, partitions: int | None, configs: tuple[str, ...], bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     """Create a topic."""
-    settings = {}
-    for config in configs:
-        key, separator, value = config.partition("=")
-        if not separator or not key:
-            fail(f"--config {config}: expected K=V, for example retention.ms=86400000", 2)
-        settings[key] = value
-    new = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=settings)
+    settings = split_settings("--config", configs, "retention.ms=86400000")
+    new = NewTopic(name, num_partitions=partitions or -1, replication_factor=-1, config=settings)
     admin = admin_client(bootstrap)  # its requests end with it, so it is kept until they are answered
-    wait_for(admin.create_topics([new], request_timeout=REQUEST_TIMEOUT_S), bootstrap)
+    only_result(admin.create_topics([new], request_timeout=REQUEST_TIMEOUT_S), bootstrap)
     if as_json:
         print_json({"topic": name, "created": True})
     else:
@@ -72,7 +63,7 @@ def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:  # noqa:
     try:
         metadata = admin_client(bootstrap).list_topics(timeout=REQUEST_TIMEOUT_S)
     except KafkaException as error:
-        fail(explain(error, bootstrap))
+        fail_with(error, bootstrap)
     found = sorted((name, len(t.partitions)) for name, t in metadata.topics.items() if internal or name[:2] != "__")
     if as_json:
         print_json([{"topic": name, "partitions": count} for name, count in found])
@@ -89,22 +80,23 @@ def describe(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     try:
         metadata = admin.list_topics(timeout=REQUEST_TIMEOUT_S)
     except KafkaException as error:
-        fail(explain(error, bootstrap))
+        fail_with(error, bootstrap)
     found = metadata.topics.get(name)
     if found is None:
-        fail(f"there is no topic {name!r}; `tpc topic list` shows those that are")
+        fail(f"there is no topic {name!r}; `tpc topic list` shows those that are", Exit.NOT_FOUND)
     indexes = sorted(found.partitions)
-    earliest = _offsets(admin, name, indexes, OffsetSpec.earliest(), bootstrap)  # type: ignore[no-untyped-call]
-    latest = _offsets(admin, name, indexes, OffsetSpec.latest(), bootstrap)  # type: ignore[no-untyped-call]
+    places = [(name, index) for index in indexes]
+    earliest = list_offsets(admin, places, OffsetSpec.earliest(), bootstrap)  # type: ignore[no-untyped-call]
+    latest = list_offsets(admin, places, OffsetSpec.latest(), bootstrap)  # type: ignore[no-untyped-call]
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
-    entries = wait_for(admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S), bootstrap)
+    entries = only_result(admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S), bootstrap)
     own = {entry.name: entry.value for entry in entries.values() if entry.source == 1}
     partitions = [
         {
             "partition": index,
             "leader": found.partitions[index].leader,
-            "log_start_offset": earliest.get(index),
-            "high_watermark": latest.get(index),
+            "log_start_offset": earliest.get((name, index)),
+            "high_watermark": latest.get((name, index)),
         }
         for index in indexes
     ]
@@ -118,24 +110,13 @@ def describe(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
         print_table(("Setting", "Value"), sorted(own.items()))
 
 
-def _offsets(admin: AdminClient, name: str, indexes: list[int], spec: Any, bootstrap: str) -> dict[int, int]:
-    asked = {TopicPartition(name, index): spec for index in indexes}
-    offsets = {}
-    for partition, future in admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S).items():
-        try:
-            offsets[partition.partition] = future.result(timeout=REQUEST_TIMEOUT_S).offset
-        except (KafkaException, TimeoutError) as error:
-            fail(explain(error, bootstrap))
-    return offsets
-
-
 @topic.command()
 @click.argument("name")
 @common_options
 def delete(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     """Delete a topic and its records."""
     admin = admin_client(bootstrap)
-    wait_for(admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S), bootstrap)
+    only_result(admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S), bootstrap)
     if as_json:
         print_json({"topic": name, "deleted": True})
     else:

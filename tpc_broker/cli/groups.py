@@ -1,0 +1,188 @@
+"""``tpc group``: list, describe, delete, and (in `group_resets`) reset-offsets."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+from confluent_kafka import ConsumerGroupState, KafkaException
+from rich.console import Group as Stacked
+from rich.live import Live
+
+from tpc_broker.cli.admin import admin_client, result_of
+from tpc_broker.cli.connection import (
+    REQUEST_TIMEOUT_S,
+    Exit,
+    common_options,
+    exit_of,
+    explain,
+    fail,
+    print_json,
+    print_table,
+    rich_table,
+    writes_to_terminal,
+)
+from tpc_broker.cli.group_facts import Group, describe_group, state_name
+from tpc_broker.cli.group_resets import reset_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from confluent_kafka.admin import AdminClient
+
+STATES = {state_name(state).lower(): state for state in ConsumerGroupState if state is not ConsumerGroupState.UNKNOWN}
+PARTITION_COLUMNS = ("Topic", "Partition", "Committed", "Log end", "Lag", "Client", "Host", "Member")
+MEMBER_COLUMNS = ("Member", "Client", "Host", "Instance", "Partitions")
+
+
+@click.group()
+def group() -> None:
+    """Consumer groups: who reads what, and how far behind."""
+
+
+group.add_command(reset_offsets)
+
+
+@group.command("list")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(list(STATES), case_sensitive=False),
+    help="Only groups in this state. Repeatable.",
+)  # fmt: skip
+@common_options
+def list_groups(states: tuple[str, ...], bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
+    """List groups with their states."""
+    admin = admin_client(bootstrap)
+    found = _listed(admin, {STATES[name.lower()] for name in states}, bootstrap)
+    if as_json:
+        print_json([{"group": name, "state": state} for name, state in found])
+        return
+    print_table(("Group", "State"), found)
+
+
+def _listed(admin: AdminClient, states: set[ConsumerGroupState], bootstrap: str) -> list[tuple[str, str]]:
+    more: dict[str, Any] = {"states": states} if states else {}
+    answer = result_of(admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S, **more), bootstrap)
+    for failure in answer.errors or ():
+        fail(explain(failure, bootstrap), exit_of(failure))
+    return sorted((one.group_id, state_name(one.state)) for one in answer.valid or ())
+
+
+@group.command()
+@click.argument("names", metavar="GROUP...", nargs=-1)
+@click.option("--all", "every_group", is_flag=True, help="Every group.")
+@click.option("--members", "only_members", is_flag=True, help="Members and what they are assigned, without offsets.")
+@click.option("--watch", is_flag=True, help="Look again and again until Ctrl-C.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS", help="Of --watch."
+)
+@click.option("--count", type=click.IntRange(min=1), default=None, help="Of --watch: end after so many looks.")
+@common_options
+def describe(  # noqa: PLR0913 - one parameter per option
+    names: tuple[str, ...], every_group: bool, only_members: bool, watch: bool, interval: float,  # noqa: FBT001
+    count: int | None, bootstrap: str, as_json: bool,  # noqa: FBT001
+) -> None:  # fmt: skip
+    """Members, assignments, committed offsets and lag of groups.
+
+    With --json each group is one object a line.
+    """
+    if bool(names) == every_group:
+        fail("give one GROUP or more, or --all", Exit.USAGE)
+    admin = admin_client(bootstrap)
+
+    def look() -> list[Group]:
+        asked = [name for name, _state in _listed(admin, set(), bootstrap)] if every_group else list(names)
+        return [describe_group(admin, name, bootstrap) for name in asked]
+
+    if not watch:
+        _print(look(), only_members=only_members, as_json=as_json)
+        return
+    _watch(look, interval, count, only_members=only_members, as_json=as_json)
+
+
+def _watch(
+    look: Callable[[], list[Group]], interval: float, count: int | None, *, only_members: bool, as_json: bool
+) -> None:
+    looks = 0
+    shown: Live | None = Live(auto_refresh=False) if writes_to_terminal() and not as_json else None
+    if shown is not None:
+        shown.start()
+    try:
+        while True:
+            groups = look()
+            if shown is None:
+                _print(groups, only_members=only_members, as_json=as_json)
+                sys.stdout.flush()
+            else:
+                tables = [rich_table(*_table(one, only_members=only_members), title=_title(one)) for one in groups]
+                shown.update(Stacked(*tables), refresh=True)
+            looks += 1
+            if looks == count:
+                return
+            time.sleep(interval)
+    finally:
+        if shown is not None:
+            shown.stop()
+
+
+def _print(groups: list[Group], *, only_members: bool, as_json: bool) -> None:
+    for one in groups:
+        if as_json:
+            print_json(one.as_json())
+            continue
+        columns, rows = _table(one, only_members=only_members)
+        # In a pipe, where there are no titles, each line says whose it is.
+        print_table(columns, rows if writes_to_terminal() else [(one.group, *row) for row in rows], title=_title(one))
+
+
+def _table(one: Group, *, only_members: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    if only_members:
+        return MEMBER_COLUMNS, [
+            (member.member_id, member.client_id, member.host, member.instance_id, " ".join(member.partitions))
+            for member in one.members
+        ]
+    return PARTITION_COLUMNS, [
+        (row.topic, row.partition, row.committed_offset, row.log_end_offset, row.lag, row.client_id, row.host,
+         row.member_id)
+        for row in one.partitions
+    ]  # fmt: skip
+
+
+def _title(one: Group) -> str:
+    members = f"{len(one.members)} member{'' if len(one.members) == 1 else 's'}"
+    assignor = f", {one.assignor}" if one.assignor else ""
+    return f"{one.group}: {one.state}, {members}{assignor}, coordinator {one.coordinator}, lag {one.total_lag:,}"
+
+
+@group.command()
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@common_options
+def delete(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
+    """Delete groups that have no members, with their committed offsets."""
+    admin = admin_client(bootstrap)
+    wanted = list(dict.fromkeys(names))
+    failures: dict[str, BaseException] = {}
+    for name, future in admin.delete_consumer_groups(wanted, request_timeout=REQUEST_TIMEOUT_S).items():
+        try:
+            future.result(timeout=REQUEST_TIMEOUT_S * 2)
+        except (KafkaException, TimeoutError) as error:
+            failures[name] = error
+    if as_json:
+        print_json([{"group": name, "deleted": name not in failures} for name in wanted])
+    for name in wanted:
+        if name not in failures and not as_json:
+            click.echo(f"Deleted group {name}.")
+    if failures:
+        said = "; ".join(f"group {name}: {_reason(failure, bootstrap)}" for name, failure in failures.items())
+        fail(said, exit_of(next(iter(failures.values()))))
+
+
+def _reason(error: BaseException, bootstrap: str) -> str:
+    match exit_of(error):
+        case Exit.CONFLICT:
+            return "it has members; stop them first (`tpc group describe` shows who they are)"
+        case Exit.NOT_FOUND:
+            return "there is no such group"
+        case _:
+            return explain(error, bootstrap)

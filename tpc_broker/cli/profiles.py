@@ -1,0 +1,100 @@
+"""``tpc profile``: addresses and settings under names."""
+
+from __future__ import annotations
+
+import click
+
+from tpc_broker.cli.connection import Exit, fail, print_json, print_table, split_settings
+from tpc_broker.cli.profile_file import Profile, ProfileError, Profiles, load_profiles, profiles_path, save_profiles
+
+SECRETS = ("password", "secret", "jaas", "token")
+
+
+@click.group()
+def profile() -> None:
+    """Addresses and settings under names, for --profile and TPC_PROFILE.
+
+    \b
+    Examples:
+      tpc profile set prod --bootstrap broker.example:9092 -X security.protocol=ssl
+      tpc topic list --profile prod
+      tpc profile use prod                           from now on where none is named
+    """  # noqa: D301 (click's mark for text that keeps its lines)
+
+
+@profile.command("set")
+@click.argument("name")
+@click.option("--bootstrap", required=True, metavar="HOST:PORT", help="Any core of any node; several with commas.")
+@click.option("-X", "properties", multiple=True, metavar="NAME=VALUE", help="A setting of librdkafka. Repeatable.")
+def set_profile(name: str, bootstrap: str, properties: tuple[str, ...]) -> None:
+    """Make the profile NAME, or replace it. The file can be read by you alone; secrets in it are plain text."""
+    profiles = _load()
+    profiles.profiles[name] = Profile(bootstrap, split_settings("-X", properties, "security.protocol=ssl"))
+    save_profiles(profiles)
+    click.echo(f"Set profile {name} in {profiles_path()}.")
+
+
+@profile.command()
+@click.argument("name")
+def use(name: str) -> None:
+    """Mean NAME where no profile and no --bootstrap is given."""
+    profiles = _load()
+    _find(profiles, name)
+    profiles.current = name
+    save_profiles(profiles)
+    click.echo(f"Using profile {name}.")
+
+
+@profile.command()
+@click.argument("name")
+def remove(name: str) -> None:
+    """Remove the profile NAME."""
+    profiles = _load()
+    _find(profiles, name)
+    del profiles.profiles[name]
+    if profiles.current == name:
+        profiles.current = ""
+    save_profiles(profiles)
+    click.echo(f"Removed profile {name}.")
+
+
+@profile.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON value for programs.")
+def list_profiles(as_json: bool) -> None:  # noqa: FBT001
+    """List profiles, without their secrets."""
+    profiles = _load()
+    rows = [
+        {"profile": name, "current": name == profiles.current, "bootstrap": one.bootstrap, "properties": _shown(one)}
+        for name, one in sorted(profiles.profiles.items())
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ("Profile", "Current", "Bootstrap", "Settings"),
+        [
+            (name, "yes" if name == profiles.current else "", one.bootstrap,
+             " ".join(f"{key}={value}" for key, value in _shown(one).items()))
+            for name, one in sorted(profiles.profiles.items())
+        ],
+    )  # fmt: skip
+
+
+def _shown(one: Profile) -> dict[str, str]:
+    return {
+        key: "***" if any(word in key.lower() for word in SECRETS) else value for key, value in one.properties.items()
+    }
+
+
+def _load() -> Profiles:
+    try:
+        return load_profiles()
+    except ProfileError as error:
+        fail(str(error), Exit.USAGE)
+
+
+def _find(profiles: Profiles, name: str) -> None:
+    try:
+        profiles.find(name)
+    except ProfileError as error:
+        fail(str(error), Exit.NOT_FOUND)
