@@ -14,33 +14,6 @@ enum {
 
 /* ---- writing ---- */
 
-static void put_string(wire_writer *writer, bool flexible, const uint8_t *bytes, int32_t bytes_count) {
-    if (flexible)
-        wire_put_uvarint(writer, (uint32_t)(bytes_count + 1));
-    else
-        wire_put_i16(writer, (int16_t)bytes_count);
-    if (bytes_count > 0) wire_put(writer, bytes, (size_t)bytes_count);
-}
-
-static void put_count(wire_writer *writer, bool flexible, int32_t count) {
-    if (flexible)
-        wire_put_uvarint(writer, (uint32_t)count + 1);
-    else
-        wire_put_i32(writer, count);
-}
-
-static void put_no_tags(wire_writer *writer, bool flexible) {
-    if (flexible) wire_put_u8(writer, 0);
-}
-
-static void put_topic(wire_writer *writer, bool flexible, bool by_id, const uint8_t *name, int32_t name_bytes,
-                      const uint8_t id[16]) {
-    if (by_id)
-        wire_put(writer, id, 16);
-    else
-        put_string(writer, flexible, name, name_bytes);
-}
-
 /* The next part that is chosen, from `from` on. */
 static int32_t next_chosen(const uint8_t *chosen, int32_t parts_count, int32_t from) {
     while (from < parts_count && !chosen[from]) from++;
@@ -53,7 +26,7 @@ int64_t tpc_produce_request_encode(int16_t version, const tpc_produce_request *r
     const bool flexible = version >= PRODUCE_FLEXIBLE;
     wire_writer writer = {.out = out, .out_bytes = out_bytes};
     int32_t topics = 0, last_topic = -1;
-    put_string(&writer, flexible, request->transactional_id, request->transactional_id_bytes);
+    wire_put_string(&writer, flexible, request->transactional_id, request->transactional_id_bytes);
     wire_put_i16(&writer, request->acks);
     wire_put_i32(&writer, request->timeout_ms);
     for (int32_t i = next_chosen(chosen, parts_count, 0); i < parts_count;
@@ -61,24 +34,25 @@ int64_t tpc_produce_request_encode(int16_t version, const tpc_produce_request *r
         topics += parts[i].topic_index != last_topic;
         last_topic = parts[i].topic_index;
     }
-    put_count(&writer, flexible, topics);
+    wire_put_count(&writer, flexible, topics);
     for (int32_t i = next_chosen(chosen, parts_count, 0); i < parts_count;) {
         const tpc_produce_part *first = &parts[i];
         int32_t count = 0;
         for (int32_t j = i; j < parts_count && parts[j].topic_index == first->topic_index; j++) count += chosen[j] != 0;
-        put_topic(&writer, flexible, version >= WITH_TOPIC_IDS, first->topic_name, first->topic_name_bytes,
-                  first->topic_id);
-        put_count(&writer, flexible, count);
+        wire_put_topic(&writer, flexible, version >= WITH_TOPIC_IDS, first->topic_name, first->topic_name_bytes,
+                       first->topic_id);
+        wire_put_count(&writer, flexible, count);
         for (; i < parts_count && parts[i].topic_index == first->topic_index;
              i = next_chosen(chosen, parts_count, i + 1)) {
             wire_put_i32(&writer, parts[i].partition);
-            put_count(&writer, flexible, parts[i].records_bytes); /* bytes have their length as arrays their count */
+            wire_put_count(&writer, flexible,
+                           parts[i].records_bytes); /* bytes have their length as arrays their count */
             splits[i] = (uint32_t)writer.bytes;
-            put_no_tags(&writer, flexible);
+            wire_put_no_tags(&writer, flexible);
         }
-        put_no_tags(&writer, flexible);
+        wire_put_no_tags(&writer, flexible);
     }
-    put_no_tags(&writer, flexible);
+    wire_put_no_tags(&writer, flexible);
     return (int64_t)writer.bytes;
 }
 
@@ -95,7 +69,7 @@ static void put_fetch_part(wire_writer *writer, int16_t version, const tpc_fetch
     if (version >= 12) wire_put_i32(writer, part->last_fetched_epoch);
     if (version >= 5) wire_put_i64(writer, -1); /* log_start_offset: of followers */
     wire_put_i32(writer, part->partition_bytes_max);
-    put_no_tags(writer, version >= FETCH_FLEXIBLE);
+    wire_put_no_tags(writer, version >= FETCH_FLEXIBLE);
 }
 
 int64_t tpc_fetch_request_encode(int16_t version, const tpc_fetch_request *request, const tpc_fetch_part *parts,
@@ -113,18 +87,18 @@ int64_t tpc_fetch_request_encode(int16_t version, const tpc_fetch_request *reque
         wire_put_i32(&writer, SESSIONLESS_EPOCH);
     }
     for (int32_t i = 0; i < parts_count; i = fetch_topic_end(parts, parts_count, i)) topics++;
-    put_count(&writer, flexible, topics);
+    wire_put_count(&writer, flexible, topics);
     for (int32_t i = 0; i < parts_count;) {
         const int32_t end = fetch_topic_end(parts, parts_count, i);
-        put_topic(&writer, flexible, version >= WITH_TOPIC_IDS, parts[i].topic_name, parts[i].topic_name_bytes,
-                  parts[i].topic_id);
-        put_count(&writer, flexible, end - i);
+        wire_put_topic(&writer, flexible, version >= WITH_TOPIC_IDS, parts[i].topic_name, parts[i].topic_name_bytes,
+                       parts[i].topic_id);
+        wire_put_count(&writer, flexible, end - i);
         for (; i < end; i++) put_fetch_part(&writer, version, &parts[i]);
-        put_no_tags(&writer, flexible);
+        wire_put_no_tags(&writer, flexible);
     }
-    if (version >= 7) put_count(&writer, flexible, 0);
-    if (version >= RACK_FROM) put_string(&writer, flexible, (const uint8_t *)"", 0);
-    put_no_tags(&writer, flexible);
+    if (version >= 7) wire_put_count(&writer, flexible, 0);
+    if (version >= RACK_FROM) wire_put_string(&writer, flexible, (const uint8_t *)"", 0);
+    wire_put_no_tags(&writer, flexible);
     return (int64_t)writer.bytes;
 }
 
@@ -137,10 +111,10 @@ uint32_t tpc_produce_error_entry(int16_t version, int32_t partition, int16_t err
     wire_put_i64(&writer, -1);
     if (version >= 5) wire_put_i64(&writer, -1);
     if (version >= 8) {
-        put_count(&writer, flexible, 0);
-        put_string(&writer, flexible, NULL, -1);
+        wire_put_count(&writer, flexible, 0);
+        wire_put_string(&writer, flexible, NULL, -1);
     }
-    put_no_tags(&writer, flexible);
+    wire_put_no_tags(&writer, flexible);
     return (uint32_t)writer.bytes;
 }
 
@@ -152,10 +126,10 @@ uint32_t tpc_fetch_error_entry(int16_t version, int32_t partition, int16_t error
     wire_put_i64(&writer, -1);
     wire_put_i64(&writer, -1);
     if (version >= 5) wire_put_i64(&writer, -1);
-    put_count(&writer, flexible, -1); /* aborted transactions: not asked */
+    wire_put_count(&writer, flexible, -1); /* aborted transactions: not asked */
     if (version >= 11) wire_put_i32(&writer, -1);
-    put_count(&writer, flexible, 0);
-    put_no_tags(&writer, flexible);
+    wire_put_count(&writer, flexible, 0);
+    wire_put_no_tags(&writer, flexible);
     return (uint32_t)writer.bytes;
 }
 

@@ -20,54 +20,27 @@ enum {
 
 static bool string_fits(int32_t bytes_count) { return bytes_count >= -1 && bytes_count <= INT16_MAX; }
 
-static void put_string(wire_writer *writer, bool flexible, const uint8_t *bytes, int32_t bytes_count) {
-    if (flexible)
-        wire_put_uvarint(writer, (uint32_t)(bytes_count + 1));
-    else
-        wire_put_i16(writer, (int16_t)bytes_count);
-    if (bytes_count > 0) wire_put(writer, bytes, (size_t)bytes_count);
-}
-
-static void put_count(wire_writer *writer, bool flexible, int32_t count) {
-    if (flexible)
-        wire_put_uvarint(writer, (uint32_t)count + 1);
-    else
-        wire_put_i32(writer, count);
-}
-
-static void put_no_tags(wire_writer *writer, bool flexible) {
-    if (flexible) wire_put_u8(writer, 0);
-}
-
-static void put_topic(wire_writer *writer, bool flexible, bool by_id, const uint8_t *name, int32_t name_bytes,
-                      const uint8_t id[16]) {
-    if (by_id)
-        wire_put(writer, id, 16);
-    else
-        put_string(writer, flexible, name, name_bytes < 0 ? 0 : name_bytes);
-}
-
 static void put_header(wire_writer *writer, bool flexible, int32_t correlation_id) {
     wire_put_i32(writer, 0); /* the size, set at the end */
     wire_put_i32(writer, correlation_id);
-    put_no_tags(writer, flexible);
+    wire_put_no_tags(writer, flexible);
 }
 
 static void put_endpoint_list(wire_writer *writer, const tpc_node_endpoint *endpoints, int count) {
-    put_count(writer, true, count);
+    wire_put_count(writer, true, count);
     for (int i = 0; i < count; i++) {
         wire_put_i32(writer, endpoints[i].node_id);
-        put_string(writer, true, endpoints[i].host, endpoints[i].host_bytes);
+        wire_put_string(writer, true, endpoints[i].host, endpoints[i].host_bytes);
         wire_put_i32(writer, endpoints[i].port);
-        put_string(writer, true, endpoints[i].rack, endpoints[i].rack_bytes);
-        put_no_tags(writer, true);
+        wire_put_string(writer, true, endpoints[i].rack, endpoints[i].rack_bytes);
+        wire_put_no_tags(writer, true);
     }
 }
 
 /* The answer's own tagged fields: NodeEndpoints as tag 0, or none. */
 static void put_endpoints(wire_writer *writer, const tpc_node_endpoint *endpoints, int count) {
     if (count <= 0) {
-        put_no_tags(writer, true);
+        wire_put_no_tags(writer, true);
         return;
     }
     wire_writer counter = {0};
@@ -99,16 +72,16 @@ static void put_leader_tag(wire_writer *writer, uint32_t tag, int32_t leader_id,
     wire_put_uvarint(writer, 9);
     wire_put_i32(writer, leader_id);
     wire_put_i32(writer, leader_epoch);
-    put_no_tags(writer, true);
+    wire_put_no_tags(writer, true);
 }
 
 static void put_record_errors(wire_writer *writer, bool flexible, const tpc_produce_result *result) {
-    put_count(writer, flexible, result->record_errors_count);
+    wire_put_count(writer, flexible, result->record_errors_count);
     for (int32_t i = 0; i < result->record_errors_count; i++) {
         const tpc_record_error *error = &result->record_errors[i];
         wire_put_i32(writer, error->batch_index);
-        put_string(writer, flexible, error->message, error->message_bytes);
-        put_no_tags(writer, flexible);
+        wire_put_string(writer, flexible, error->message, error->message_bytes);
+        wire_put_no_tags(writer, flexible);
     }
 }
 
@@ -123,13 +96,13 @@ static size_t put_produce_result(wire_writer *writer, int16_t version, const tpc
     if (version >= 5) wire_put_i64(writer, result->log_start_offset);
     if (version >= 8) {
         put_record_errors(writer, flexible, result);
-        put_string(writer, flexible, result->error_message, result->error_message_bytes);
+        wire_put_string(writer, flexible, result->error_message, result->error_message_bytes);
     }
     if (version >= PRODUCE_LEADERS && (result->leader_id != -1 || result->leader_epoch != -1)) {
         wire_put_uvarint(writer, 1);
         put_leader_tag(writer, 0, result->leader_id, result->leader_epoch);
     } else {
-        put_no_tags(writer, flexible);
+        wire_put_no_tags(writer, flexible);
     }
     return place;
 }
@@ -210,25 +183,25 @@ int64_t tpc_produce_encode(int16_t version, int32_t correlation_id, int32_t thro
     const bool flexible = version >= PRODUCE_FLEXIBLE;
     wire_writer writer = {.out = out, .out_bytes = out_bytes};
     put_header(&writer, flexible, correlation_id);
-    put_count(&writer, flexible, produce_topics_count(results, results_count));
+    wire_put_count(&writer, flexible, produce_topics_count(results, results_count));
     for (int begin = 0; begin < results_count;) {
         const int end = produce_topic_end(results, results_count, begin);
         const tpc_produce_result *first = &results[begin];
-        put_topic(&writer, flexible, version >= PRODUCE_TOPIC_ID, first->topic_name, first->topic_name_bytes,
-                  first->topic_id);
-        put_count(&writer, flexible, end - begin);
+        wire_put_topic(&writer, flexible, version >= PRODUCE_TOPIC_ID, first->topic_name, first->topic_name_bytes,
+                       first->topic_id);
+        wire_put_count(&writer, flexible, end - begin);
         for (; begin < end; begin++) {
             if (!produce_result_fits(&results[begin])) return -EINVAL;
             size_t place = put_produce_result(&writer, version, &results[begin]);
             if (places) places[begin] = (uint32_t)place;
         }
-        put_no_tags(&writer, flexible);
+        wire_put_no_tags(&writer, flexible);
     }
     wire_put_i32(&writer, throttle_ms);
     if (version >= PRODUCE_LEADERS)
         put_endpoints(&writer, endpoints, endpoints_count);
     else
-        put_no_tags(&writer, flexible);
+        wire_put_no_tags(&writer, flexible);
     return finish(&writer, 0);
 }
 
@@ -247,7 +220,7 @@ static void put_offset_epoch_tag(wire_writer *writer, const tpc_fetch_result *re
         wire_put_i32(writer, result->diverging_epoch);
         wire_put_i64(writer, result->diverging_end_offset);
     }
-    put_no_tags(writer, true);
+    wire_put_no_tags(writer, true);
 }
 
 static void put_fetch_tags(wire_writer *writer, const tpc_fetch_result *result) {
@@ -261,11 +234,11 @@ static void put_fetch_tags(wire_writer *writer, const tpc_fetch_result *result) 
 }
 
 static void put_aborted(wire_writer *writer, bool flexible, const tpc_fetch_result *result) {
-    put_count(writer, flexible, result->aborted_count);
+    wire_put_count(writer, flexible, result->aborted_count);
     for (int32_t i = 0; i < result->aborted_count; i++) {
         wire_put_i64(writer, result->aborted[i].producer_id);
         wire_put_i64(writer, result->aborted[i].first_offset);
-        put_no_tags(writer, flexible);
+        wire_put_no_tags(writer, flexible);
     }
 }
 
@@ -279,7 +252,7 @@ static size_t put_fetch_result(wire_writer *writer, int16_t version, const tpc_f
     if (version >= 5) wire_put_i64(writer, result->log_start_offset);
     put_aborted(writer, flexible, result);
     if (version >= 11) wire_put_i32(writer, result->preferred_read_replica);
-    put_count(writer, flexible, result->records_bytes);
+    wire_put_count(writer, flexible, result->records_bytes);
     const size_t split = writer->bytes;
     if (flexible) put_fetch_tags(writer, result);
     return split;
@@ -320,13 +293,13 @@ int64_t tpc_fetch_encode(const tpc_fetch_answer *answer, const tpc_fetch_result 
     uint64_t records_bytes = 0;
     wire_writer writer = {.out = out, .out_bytes = out_bytes};
     put_fetch_answer(&writer, answer);
-    put_count(&writer, flexible, fetch_topics_count(results, results_count));
+    wire_put_count(&writer, flexible, fetch_topics_count(results, results_count));
     for (int begin = 0; begin < results_count;) {
         const int end = fetch_topic_end(results, results_count, begin);
         const tpc_fetch_result *first = &results[begin];
-        put_topic(&writer, flexible, version >= FETCH_TOPIC_ID, first->topic_name, first->topic_name_bytes,
-                  first->topic_id);
-        put_count(&writer, flexible, end - begin);
+        wire_put_topic(&writer, flexible, version >= FETCH_TOPIC_ID, first->topic_name, first->topic_name_bytes,
+                       first->topic_id);
+        wire_put_count(&writer, flexible, end - begin);
         for (; begin < end; begin++) {
             if (!fetch_result_fits(&results[begin])) return -EINVAL;
             size_t split = put_fetch_result(&writer, version, &results[begin]);
@@ -334,11 +307,11 @@ int64_t tpc_fetch_encode(const tpc_fetch_answer *answer, const tpc_fetch_result 
             if (splits) splits[begin] = (uint32_t)split;
             if (results[begin].records_bytes > 0) records_bytes += (uint64_t)results[begin].records_bytes;
         }
-        put_no_tags(&writer, flexible);
+        wire_put_no_tags(&writer, flexible);
     }
     if (version >= FETCH_ENDPOINTS)
         put_endpoints(&writer, endpoints, endpoints_count);
     else
-        put_no_tags(&writer, flexible);
+        wire_put_no_tags(&writer, flexible);
     return finish(&writer, records_bytes);
 }

@@ -157,4 +157,35 @@ static inline void wire_put_uvarint(wire_writer *writer, uint32_t value) {
     wire_put_u8(writer, (uint8_t)value);
 }
 
+/* ---- what most messages are made of; `flexible`: of a version with compact lengths and tagged fields ---- */
+
+static inline void wire_put_count(wire_writer *writer, bool flexible, int32_t count) {
+    if (flexible)
+        wire_put_uvarint(writer, (uint32_t)count + 1);
+    else
+        wire_put_i32(writer, count);
+}
+
+/* -1 bytes: null. */
+static inline void wire_put_string(wire_writer *writer, bool flexible, const uint8_t *bytes, int32_t bytes_count) {
+    if (flexible)
+        wire_put_uvarint(writer, (uint32_t)(bytes_count + 1));
+    else
+        wire_put_i16(writer, (int16_t)bytes_count);
+    if (bytes_count > 0) wire_put(writer, bytes, (size_t)bytes_count);
+}
+
+static inline void wire_put_no_tags(wire_writer *writer, bool flexible) {
+    if (flexible) wire_put_u8(writer, 0);
+}
+
+/* A name that is null in what was asked is empty here: no message has a topic without name and id. */
+static inline void wire_put_topic(wire_writer *writer, bool flexible, bool by_id, const uint8_t *name,
+                                  int32_t name_bytes, const uint8_t id[16]) {
+    if (by_id)
+        wire_put(writer, id, 16);
+    else
+        wire_put_string(writer, flexible, name, name_bytes < 0 ? 0 : name_bytes);
+}
+
 #endif

@@ -367,13 +367,6 @@ static void put_entry(wire_writer *writer, tpc_forwarded *it, int32_t i, int32_t
              tpc_produce_error_entry(it->request.api_version, partition, TPC_ERROR_NOT_LEADER_OR_FOLLOWER, error));
 }
 
-static void put_count(wire_writer *writer, bool flexible, int32_t count) {
-    if (flexible)
-        wire_put_uvarint(writer, (uint32_t)count + 1);
-    else
-        wire_put_i32(writer, count);
-}
-
 /* The whole answer: every partition with what its owner said, as the request names them. */
 static size_t put_answer(tpc_forwarded *it, const tpc_produce_request *asked, const tpc_produce_part *parts,
                          uint8_t *out, size_t out_bytes) {
@@ -382,28 +375,21 @@ static size_t put_answer(tpc_forwarded *it, const tpc_produce_request *asked, co
     for (uint32_t i = 0; i < it->parts_count; i++) it->parts[i].entries_at = 0;
     wire_put_i32(&writer, (int32_t)out_bytes - 4);
     wire_put_i32(&writer, it->request.correlation_id);
-    if (flexible) wire_put_u8(&writer, 0);
+    wire_put_no_tags(&writer, flexible);
     int32_t topics = 0;
     for (int32_t i = 0; i < asked->parts_count; i++) topics += !i || parts[i].topic_index != parts[i - 1].topic_index;
-    put_count(&writer, flexible, topics);
+    wire_put_count(&writer, flexible, topics);
     for (int32_t i = 0; i < asked->parts_count;) {
         int32_t end = i + 1;
         while (end < asked->parts_count && parts[end].topic_index == parts[i].topic_index) end++;
-        if (it->request.api_version >= TOPIC_IDS_FROM) {
-            wire_put(&writer, parts[i].topic_id, 16);
-        } else {
-            if (flexible)
-                wire_put_uvarint(&writer, (uint32_t)parts[i].topic_name_bytes + 1);
-            else
-                wire_put_i16(&writer, (int16_t)parts[i].topic_name_bytes);
-            wire_put(&writer, parts[i].topic_name, (size_t)parts[i].topic_name_bytes);
-        }
-        put_count(&writer, flexible, end - i);
+        wire_put_topic(&writer, flexible, it->request.api_version >= TOPIC_IDS_FROM, parts[i].topic_name,
+                       parts[i].topic_name_bytes, parts[i].topic_id);
+        wire_put_count(&writer, flexible, end - i);
         for (; i < end; i++) put_entry(&writer, it, i, parts[i].partition);
-        if (flexible) wire_put_u8(&writer, 0);
+        wire_put_no_tags(&writer, flexible);
     }
     wire_put_i32(&writer, 0); /* throttle time */
-    if (flexible) wire_put_u8(&writer, 0);
+    wire_put_no_tags(&writer, flexible);
     return writer.bytes;
 }
 

@@ -192,22 +192,15 @@ static void end_piece(composition *to) {
     to->bytes += bytes;
 }
 
-static void put_count(wire_writer *writer, bool flexible, int32_t count) {
-    if (flexible)
-        wire_put_uvarint(writer, (uint32_t)count + 1);
-    else
-        wire_put_i32(writer, count);
-}
-
 /* Everything of an entry but its records. */
 static void put_without_records(composition *to, const told *of, bool flexible) {
     const tpc_answer_entry *entry = of->entry;
     wire_writer length = {0};
-    put_count(&length, flexible, entry->records_bytes);
+    wire_put_count(&length, flexible, entry->records_bytes);
     uint32_t records_end = entry->records_begin + (uint32_t)entry->records_bytes;
     wire_put(&to->writer, of->part->answer.data + entry->begin,
              entry->records_begin - entry->begin - (uint32_t)length.bytes);
-    put_count(&to->writer, flexible, 0);
+    wire_put_count(&to->writer, flexible, 0);
     wire_put(&to->writer, of->part->answer.data + records_end, entry->end - records_end);
 }
 
@@ -244,18 +237,6 @@ static size_t written_bytes_max(const tpc_forwarded *it, const told *all) {
     return bytes;
 }
 
-static void put_topic(wire_writer *writer, int16_t version, const tpc_fetch_asked *asked) {
-    if (version >= TOPIC_IDS_FROM) {
-        wire_put(writer, asked->topic_id, 16);
-        return;
-    }
-    if (version >= FLEXIBLE_FROM)
-        wire_put_uvarint(writer, (uint32_t)asked->topic_name_bytes + 1);
-    else
-        wire_put_i16(writer, (int16_t)asked->topic_name_bytes);
-    wire_put(writer, asked->topic_name, (size_t)asked->topic_name_bytes);
-}
-
 /* How many of the topic that begins at this place of the order are in the answer; *end: where the next one begins. */
 static int32_t chosen_of_topic(const tpc_forwarded *it, const uint8_t *chosen, int32_t begin, int32_t *end) {
     int32_t count = 0;
@@ -272,26 +253,28 @@ static void compose(composition *to, const tpc_forwarded *it, const told *all, c
     int32_t topics = 0, end;
     wire_put_i32(&to->writer, 0); /* the length, when it is known */
     wire_put_i32(&to->writer, it->request.correlation_id);
-    if (flexible) wire_put_u8(&to->writer, 0);
+    wire_put_no_tags(&to->writer, flexible);
     wire_put_i32(&to->writer, 0); /* throttle time */
     if (version >= SESSIONS_FROM) {
         wire_put_i16(&to->writer, 0);
         wire_put_i32(&to->writer, it->fetch->session_id);
     }
     for (int32_t i = 0; i < it->asked_count; i = end) topics += chosen_of_topic(it, chosen, i, &end) > 0;
-    put_count(&to->writer, flexible, topics);
+    wire_put_count(&to->writer, flexible, topics);
     for (int32_t i = 0; i < it->asked_count; i = end) {
         int32_t count = chosen_of_topic(it, chosen, i, &end);
         if (count == 0) continue;
-        put_topic(&to->writer, version, it->fetch->parts[it->order[i]]);
-        put_count(&to->writer, flexible, count);
+        const tpc_fetch_asked *topic = it->fetch->parts[it->order[i]];
+        wire_put_topic(&to->writer, flexible, version >= TOPIC_IDS_FROM, topic->topic_name, topic->topic_name_bytes,
+                       topic->topic_id);
+        wire_put_count(&to->writer, flexible, count);
         for (int32_t at = i; at < end; at++) {
             int32_t place = it->order[at];
             if (chosen[place]) put_entry(to, it, &all[place], it->fetch->parts[place]->partition);
         }
-        if (flexible) wire_put_u8(&to->writer, 0);
+        wire_put_no_tags(&to->writer, flexible);
     }
-    if (flexible) wire_put_u8(&to->writer, 0);
+    wire_put_no_tags(&to->writer, flexible);
     end_piece(to);
     wire_set_u32(to->frame->data, (uint32_t)to->bytes - 4);
 }
