@@ -20,7 +20,7 @@ from tpc_broker.raft.journal import (
     released_by,
     replay,
 )
-from tpc_broker.raft.messages import Ack, AppendEntries, Frame, Reason, RequestVote, Resign, Vote
+from tpc_broker.raft.messages import Ack, AppendEntries, Frame, Reason, Reject, RequestVote, Resign, Vote
 from tpc_broker.raft.output import Refusal, Role
 
 TARGET = CoreId(1)
@@ -271,6 +271,33 @@ def test_the_others_follow_the_replica_to_its_new_core() -> None:
     to_node_0 = {frame.target for frame in frames for message in frame.messages if getattr(message, "items", ())}
     assert Address(NodeId(0), TARGET) in to_node_0
     assert Address(NodeId(0), CoreId(0)) not in to_node_0
+
+
+def test_a_replica_that_is_not_known_at_the_moment_is_followed_to_its_new_core_too() -> None:
+    """A learner lost all that it had of the log, so nobody is named in it any more; then the leader came back to it
+    from another core. What was remembered of the leader's place before led every answer, and later every record, to a
+    core that had not got it: the replica there was never written to again.
+    """
+    cluster = Cluster(2, groups=0)
+    cluster.create(GROUP, voters=[0], learners=[1])
+    leader, learner = cluster.elect(), cluster.nodes[1]
+    learner.core.add_link(Address(NodeId(0), TARGET), cluster.now_ms)
+    learner.persists = False
+    leader.core.set_learners(GROUP, [Voter(NodeId(1), 0)], cluster.now_ms)
+    cluster.run(20)
+    assert learner.group().leader == Voter(NodeId(0), 0)
+    learner.fail_journal()
+    assert learner.group().known() == []
+    learner.core.replica_moved(GROUP, NodeId(0), TARGET, cluster.now_ms)
+    learner.reopen_journal()
+    machine = leader.group()
+    append = AppendEntries(GROUP, machine.me, learner.group().me, machine.term, machine.log.last, (), machine.commit)
+    learner.core.receive(Frame(Address(NodeId(0), TARGET), learner.address, 77, 0, (append,)), cluster.now_ms)
+    answers = [
+        frame.target for frame in learner.core.ready(cluster.now_ms).frames
+        for message in frame.messages if isinstance(message, Reject)
+    ]  # fmt: skip
+    assert answers == [Address(NodeId(0), TARGET)]
 
 
 def test_an_adoption_that_is_written_again_knows_who_else_has_moved_since() -> None:

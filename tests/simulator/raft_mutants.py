@@ -351,6 +351,9 @@ MUTANTS: tuple[Mutant, ...] = (
         ((CoreMoves, "checkpoints", _checkpoints_without_releases),), CORES),
     _M("checkpoint forgets how often it has moved", "5", ((Group, "checkpoint", _checkpoint_without_moves),), CORES,
         killed_by="test_core_moves.test_a_lost_adoption_is_written_again_and_is_in_no_checkpoint_before"),
+    _M("only who is known now is followed to another core", "5",
+        ((Group, "_ever_reached", lambda self: self.known()),), CORES,
+        killed_by="test_core_moves.test_a_replica_that_is_not_known_at_the_moment_is_followed_to_its_new_core_too"),
     _M("contains by offset alone", "0",
         ((Followers, "_contains", lambda self, position: position.offset <= self.log.end_offset),)),
 )

@@ -277,12 +277,8 @@ class RaftCore:
         self._now_ms = now_ms
         self.moves.replica_moved(group, node, core)
         machine = self.groups.get(group)
-        if machine is None:
-            return
-        machine.cores[node] = core
-        for voter in machine.known():
-            if voter.node == node:
-                machine.replica_moved(voter, core, now_ms)
+        if machine is not None:
+            machine.replica_moved(node, core, now_ms)
 
     def group(self, group: GroupId) -> Group:
         return self.groups[group]

@@ -11,7 +11,7 @@ from tpc_broker.raft.messages import Ack, AppendEntries, Install, Reject, Reques
 from tpc_broker.raft.output import CANDIDATE, FOLLOWER, LEADER
 
 if TYPE_CHECKING:
-    from tpc_broker.model import CoreId
+    from tpc_broker.model import CoreId, NodeId
     from tpc_broker.raft.items import Position, Voter
     from tpc_broker.raft.messages import GroupMessage
 
@@ -147,17 +147,28 @@ class Group(Membership):
         self._queued(sequence)
         self.binding_floor = self.hard_sequence = sequence
 
-    def replica_moved(self, voter: Voter, core: CoreId, now_ms: int) -> None:
-        """Another replica lives on another core of its node now: what was under way to it is lost."""
+    def replica_moved(self, node: NodeId, core: CoreId, now_ms: int) -> None:
+        """Another node's replica lives on another core of it now: what was under way to it is lost."""
+        self.cores[node] = core
+        for voter in self._ever_reached():
+            if voter.node == node:
+                self._forget_place(voter)
+        self.host.members_changed(self.group)
+        if self.deadline_ms is None and not self._leader_is_fresh(now_ms):
+            self.schedule_campaign(now_ms)
+
+    def _ever_reached(self) -> list[Voter]:
+        """Whoever was written to from here: also one that this replica does not know of now, because its own log has
+        lost the configuration that names it. It may be a voter again.
+        """
+        return list(self.addresses)
+
+    def _forget_place(self, voter: Voter) -> None:
         self.reset_peer(voter)
-        self.cores[voter.node] = core
         self.addresses.pop(voter, None)
         self.links.pop(voter, None)
         if voter in self.peers:
             self.peers[voter].link = None
-        self.host.members_changed(self.group)
-        if self.deadline_ms is None and not self._leader_is_fresh(now_ms):
-            self.schedule_campaign(now_ms)
 
     def hears_quorum(self, now_ms: int) -> bool:
         """Whether a quorum of its configuration was heard lately; False for one that has none."""
