@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tests.raft.cluster import GROUP, Cluster, Node
 from tpc_broker.model import NodeId
 from tpc_broker.raft.core import RaftCore
-from tpc_broker.raft.items import START, Config, Position, Voter, simple
+from tpc_broker.raft.items import START, Config, Marker, Position, Voter, simple
 from tpc_broker.raft.journal import VoteEntry
 from tpc_broker.raft.messages import AppendEntries, Frame, Reason, RequestVote, Resign, Vote
 from tpc_broker.raft.output import Refusal, Role, RoleChanged
@@ -485,6 +485,23 @@ def test_a_pre_vote_of_the_leader_itself_wakes_who_followed_it() -> None:
     asks = request(0, 1, leader.group().term + 1, last, Reason.TIMEOUT)._replace(pre_vote=True)
     follower.core.receive(frame_of(cluster, asks), cluster.now_ms)
     assert follower.group().deadline_ms is not None
+
+
+def test_a_late_message_that_makes_a_voter_of_a_replica_makes_it_stand_too() -> None:
+    """The leader's core has started anew since it was sent, so it is nobody's leader. The replica could not stand when
+    it heard of that, for it was no voter; the marker in the message makes it one, and nothing else would wake it.
+    """
+    cluster = Cluster(3, groups=0)
+    cluster.create(GROUP, voters=[0, 1], learners=[2])
+    leader, late = cluster.hand_to(0).group(), cluster.nodes[2]
+    cluster.run(500)
+    assert late.group().config is None
+    marker = Marker(leader.term, 0, simple([voter(0), voter(1), voter(2)]))
+    append = AppendEntries(GROUP, leader.me, late.group().me, leader.term, START, (marker,), START)
+    earlier = leader.host.boot_id - 1
+    late.core.receive(Frame(cluster.addresses[0], late.address, earlier, 0, (append,)), cluster.now_ms)
+    assert late.group().is_voter
+    assert late.group().deadline_ms is not None
 
 
 def test_a_leader_whose_own_next_term_fails_says_so_and_holds_nothing() -> None:

@@ -243,6 +243,11 @@ def _rows_with(holds: Callable[..., bool]) -> dict[Any, Any]:
     return index
 
 
+def _rest_if_fresh(self: Any, now_ms: int) -> None:
+    if self._leader_is_fresh(now_ms):
+        self.deadline_ms = None
+
+
 def _hand_over_without_vote(self: Any) -> Any:
     return _handed_over(self)._replace(term=self.log.last.epoch, voted_for=None)
 
@@ -287,6 +292,9 @@ MUTANTS: tuple[Mutant, ...] = (
     _M("leads on after its journal failed (trap 9)", "4", ((Group, "undo", _undo_but_lead),
         (Group, "reopen", _reopen_and_lead_on)), FAILING),
     _M("no cut when the journal reopens", "4", ((Group, "reopen", _reopen_without_cut),)),
+    _M("a late message leaves a new voter asleep", "3.5", ((Followers, "_rests_or_stands", _rest_if_fresh),),
+        SWAPPING,
+        killed_by="test_elections.test_a_late_message_that_makes_a_voter_of_a_replica_makes_it_stand_too"),
     _M("boot id ignored (trap 3)", "3.5", ((Elections, "_same_boot", _always),),
         ELECTING,
         killed_by="test_elections.test_difference_a_core_that_restarts_within_the_timeout_has_lost_its_leaderships"),

@@ -78,7 +78,16 @@ class Followers(Elections):
         self._take(message)
         self._arm_follower(message.commit)
         self.host.flush_later(self.group)
-        self.deadline_ms = None if self._leader_is_fresh(now_ms) else self.deadline_ms
+        self._rests_or_stands(now_ms)
+
+    def _rests_or_stands(self, now_ms: int) -> None:
+        """A fresh leader ends all waiting. A late message of an earlier start of its core brings none, but it may have
+        made a voter of a replica that could not stand before: nobody else comes to wake it.
+        """
+        if self._leader_is_fresh(now_ms):
+            self.deadline_ms = None
+        elif self.deadline_ms is None:
+            self.schedule_campaign(now_ms)
 
     def _follows(self, term: int, message: AppendEntries | Install) -> bool:
         """The term of a leader's message: an older one is told that it is over, a newer one is followed."""
@@ -256,7 +265,7 @@ class Followers(Elections):
             self.ack_due = True
         self._arm_follower(START)
         self.host.flush_later(self.group)
-        self.deadline_ms = None if self._leader_is_fresh(now_ms) else self.deadline_ms
+        self._rests_or_stands(now_ms)
 
     def _may_adopt(self, position: Position) -> bool:
         """Not what the log contains already, and not below what is committed here. One at a time: until an adoption is
