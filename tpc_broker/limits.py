@@ -32,6 +32,8 @@ MAILBOX_CALL_TIMEOUT_MS = 30_000
 CONTROL_LINE_BYTES_MAX = 1 * MIB
 STATUS_ANSWER_MS = 1_000  # what a core has for telling its counters; one that is busy for longer is shown without
 STATUS_BACKLOG = 16
+SCRUB_DAMAGES_TOLD_MAX = 1_000  # stretches named in a report; all are counted
+SCRUB_REPORT_BYTES_MAX = 4 * 1024 * 1024
 ADMIN_CONNECTIONS_MAX = 16
 
 # Connections of one core.

@@ -46,6 +46,17 @@ def test_the_unit_starts_the_command_as_it_is(service: configparser.SectionProxy
     assert not context.params["listen"]  # it would be stronger than the file
 
 
+def test_the_timer_s_unit_scrubs_the_broker_s_directory(service: configparser.SectionProxy) -> None:
+    parser = LastWins(strict=False)
+    parser.read(PACKAGING / "systemd" / "tpc-broker-scrub.service")
+    words = shlex.split(parser["Service"]["ExecStart"])
+    assert words[0] == shlex.split(service["ExecStart"])[0]
+    command = main.main.commands[words[1]]
+    assert command.make_context(words[1], words[2:]).params["data"] == "/var/lib/" + service["StateDirectory"]
+    assert parser["Service"]["User"] == service["User"]
+    assert (PACKAGING / "systemd" / "tpc-broker-scrub.timer").exists()
+
+
 def test_systemd_waits_as_long_as_a_drain_takes(service: configparser.SectionProxy) -> None:
     drain_ms = limits.DRAIN_DEADLINE_MS + limits.DRAIN_HURRIED_MS + 10_000
     assert int(service["TimeoutStopSec"]) * 1000 > drain_ms

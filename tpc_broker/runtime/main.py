@@ -7,7 +7,6 @@ import logging
 import resource
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import click
 import trio
@@ -16,6 +15,7 @@ from tpc_broker import __version__
 from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.metadata.listener_settings import DEFAULT_LISTEN, plan_listeners
 from tpc_broker.metadata.settings import listener_settings, load_settings, without_comments, without_effect
+from tpc_broker.runtime.data_commands import COMMANDS, refuse
 from tpc_broker.runtime.logs import set_up_logging
 from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, parse_admin
 from tpc_broker.runtime.ring import Ring, RingUnavailable
@@ -69,7 +69,7 @@ def serve(**arguments: object) -> None:
     try:
         sys.exit(_serve(arguments))
     except StartError as error:
-        _refuse(str(error))
+        refuse(str(error))
 
 
 @main.command("check-config")
@@ -88,7 +88,7 @@ def check_config(as_json: bool, **arguments: object) -> None:  # noqa: FBT001
     try:
         options = _serve_options({**arguments, **unused})
     except StartError as error:
-        _refuse(str(error))
+        refuse(str(error))
     given = load_settings(options.settings_text, options.overrides).given
     places = [listener.summary() for listener in options.listeners]
     settings = dict(sorted(given.items()))
@@ -133,7 +133,7 @@ def status(data: str, as_json: bool, watch: bool, interval: float | None, count:
 
     for option, given in (("--interval", interval), ("--count", count)):
         if given is not None and not watch:
-            _refuse(f"{option} goes with --watch")
+            refuse(f"{option} goes with --watch")
     folder = Path(data).expanduser().resolve()
     try:
         if watch:
@@ -141,7 +141,7 @@ def status(data: str, as_json: bool, watch: bool, interval: float | None, count:
             return
         found = read_status(folder)
     except StartError as error:
-        _refuse(str(error))
+        refuse(str(error))
     click.echo(status_report(found, as_json=as_json))
 
 
@@ -158,7 +158,7 @@ def steering(data: str, as_json: bool) -> None:  # noqa: FBT001
     try:
         found = read_status(Path(data).expanduser().resolve())
     except StartError as error:
-        _refuse(str(error))
+        refuse(str(error))
     click.echo(steering_report(found, as_json=as_json))
 
 
@@ -195,26 +195,25 @@ def repair(  # noqa: PLR0913 (click hands each option over by name)
     from tpc_broker.runtime.repair import repair as run_repair  # noqa: PLC0415
 
     if accept_loss and partition is None and not every_partition:
-        _refuse("--accept-loss goes with --partition or --all: the records that cannot be read are lost")
+        refuse("--accept-loss goes with --partition or --all: the records that cannot be read are lost")
     if accept_journal_damage and core is None:
-        _refuse("--accept-journal-damage goes with --core: what lies behind the damage is lost")
+        refuse("--accept-journal-damage goes with --core: what lies behind the damage is lost")
     if core is not None and apply_it and not accept_journal_damage:
-        _refuse("--core needs --accept-journal-damage: what lies behind the damage is lost")
+        refuse("--core needs --accept-journal-damage: what lies behind the damage is lost")
     if dry_run and (apply_it or accept_loss or accept_journal_damage):
-        _refuse("--dry-run only says what would be done; leave it out, or --apply and --accept-…")
+        refuse("--dry-run only says what would be done; leave it out, or --apply and --accept-…")
     if (partition is not None) + every_partition + (core is not None) + rebuild_metadata > 1:
-        _refuse("one repair at a time: --partition, --all, --core or --rebuild-metadata")
+        refuse("one repair at a time: --partition, --all, --core or --rebuild-metadata")
     does = apply_it or accept_loss or accept_journal_damage
     request = RepairRequest(partition, every_partition, core, rebuild_metadata, does, accept_loss, as_json)
     try:
         click.echo(run_repair(Path(data).expanduser().resolve(), request))
     except (StartError, RingUnavailable) as error:
-        _refuse(str(error))
+        refuse(str(error))
 
 
-def _refuse(reason: str) -> NoReturn:
-    click.echo(f"tpc-broker: {reason}", err=True)
-    sys.exit(EXIT_CANNOT_RUN)
+for command in COMMANDS:
+    main.add_command(command)
 
 
 def _serve(arguments: dict[str, object]) -> int:

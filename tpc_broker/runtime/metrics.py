@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 
 from tpc_broker import __version__
+from tpc_broker.runtime.scrub_report import FINISHED, read_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,6 +106,7 @@ class CoreMetrics:
         yield InfoMetricFamily("tpc_build", "Which release this is.", {"version": __version__})
         yield from self._of_cores()
         yield from self._of_disk()
+        yield from self._of_scrub()
         for row in COUNTED:
             family = _family(row.name, row.explanation, ["core"])
             for core, counters in self._told:
@@ -138,6 +140,21 @@ class CoreMetrics:
         size = GaugeMetricFamily("tpc_disk_bytes", "Size of the data directory's file system.")
         size.add_metric([], found.f_blocks * found.f_frsize)
         yield from (free, size)
+
+    def _of_scrub(self) -> Iterator[Metric]:
+        """Without samples before the first scrub."""
+        damaged = GaugeMetricFamily("tpc_scrub_damaged", "Stretches of stored files that a scrub found damaged.")
+        ended = GaugeMetricFamily("tpc_scrub_finished_timestamp_seconds", "When the last scrub came to its end.")
+        checked = GaugeMetricFamily("tpc_scrub_checked_bytes", "What it checked, or has checked so far.")
+        total = GaugeMetricFamily("tpc_scrub_bytes", "What there is to check for it.")
+        report = read_report(self._data)
+        if report is not None:
+            damaged.add_metric([], report.damaged_count)
+            checked.add_metric([], report.checked_bytes)
+            total.add_metric([], report.total_bytes)
+            if report.state == FINISHED:
+                ended.add_metric([], report.ended_ms / 1000)
+        yield from (damaged, ended, checked, total)
 
     def _spans(self) -> Iterator[Metric]:
         for name, part, explanation in SPANS:

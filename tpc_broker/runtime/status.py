@@ -18,6 +18,7 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.runtime.options import StartError
+from tpc_broker.runtime.scrub_report import read_report, report_lines, report_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -40,6 +41,8 @@ class BrokerStatus(TypedDict):
     cores: list[CoreStatus]
     listeners: list[dict[str, Any]]
     """See `ListeningSockets.report`."""
+    scrub: dict[str, Any] | None
+    """Of the last scrub, or of the one that is under way: fields of `ScrubReport`."""
 
 
 # -- the supervisor's side ---------------------------------------------------------------------------------------------
@@ -89,7 +92,11 @@ async def serve_status(
                     await trio.sleep(_RETRY_S)
                     continue
                 with peer, trio.move_on_after(_PATIENCE_S):
-                    status = BrokerStatus(pid=os.getpid(), cores=await look(), listeners=listeners())
+                    scrubbed = read_report(data)
+                    status = BrokerStatus(
+                        pid=os.getpid(), cores=await look(), listeners=listeners(),
+                        scrub=None if scrubbed is None else scrubbed.as_json(),
+                    )  # fmt: skip
                     await _send_all(peer, json.dumps(status).encode())
     finally:
         (data / SOCKET_NAME).unlink(missing_ok=True)
@@ -124,7 +131,12 @@ def read_status(data: Path) -> BrokerStatus:
 def status_report(status: BrokerStatus, *, as_json: bool) -> str:
     if as_json:
         return json.dumps(status)
-    return "\n".join(line for core in status["cores"] for line in _core_lines(core))
+    lines = [line for core in status["cores"] for line in _core_lines(core)]
+    scrubbed = status.get("scrub")  # an earlier release's broker does not tell
+    if scrubbed is not None:
+        first, *rest = report_lines(report_of(scrubbed))
+        lines += [f"scrub: {first}", *rest]
+    return "\n".join(lines)
 
 
 def steering_report(status: BrokerStatus, *, as_json: bool) -> str:

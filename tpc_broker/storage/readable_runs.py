@@ -34,7 +34,7 @@ class Run(NamedTuple):
     end_offset: int
 
 
-class _Bounds(NamedTuple):
+class Bounds(NamedTuple):
     """Offsets that a batch may begin at, [lowest, limit), and whether it has to."""
 
     lowest: int
@@ -51,15 +51,15 @@ async def readable_runs(disk: Disk, path: Path, base_offset: int | None = None) 
     To be closed (`aclosing`) by whoever may leave early. The bytes are valid until the next one is asked for.
     """
     size = (await disk.stat(path)).size_bytes
-    bounds = _Bounds(0, 2**63, ordered=False)
+    bounds = Bounds(0, 2**63, ordered=False)
     if base_offset is not None:
-        bounds = _Bounds(base_offset, base_offset + OFFSETS_PER_SEGMENT, ordered=True)
+        bounds = Bounds(base_offset, base_offset + OFFSETS_PER_SEGMENT, ordered=True)
     fd = await disk.open(path, 0)
     try:
         position, length = 0, READ_BYTES
         while position < size:
             data = memoryview(await disk.read(fd, min(length, size - position), position))
-            skipped = _next_sound(data, bounds, size - position)
+            skipped = next_sound(data, bounds, size - position)
             if skipped is None:  # more of the file is needed to tell
                 length *= 4
                 continue
@@ -84,7 +84,7 @@ def _contiguous(data: memoryview, first_offset: int) -> tuple[int, int]:
     return int(state.position), int(state.next_offset)
 
 
-def _next_sound(data: memoryview, bounds: _Bounds, left_bytes: int) -> int | None:
+def next_sound(data: memoryview, bounds: Bounds, left_bytes: int) -> int | None:
     """How far it is to the next batch to be taken: 0, it begins the data; all of the data when there is none.
 
     `left_bytes`: of the file from the data's beginning on. None: the data end too early to tell.
@@ -108,7 +108,7 @@ def _next_sound(data: memoryview, bounds: _Bounds, left_bytes: int) -> int | Non
     return _search(data, bounds, left_bytes)
 
 
-def _search(data: memoryview, bounds: _Bounds, left_bytes: int) -> int:
+def _search(data: memoryview, bounds: Bounds, left_bytes: int) -> int:
     """The next place, behind the first byte, where a batch begins, or could if more were known."""
     content, place = bytes(data), _MAGIC_POSITION
     while (place := content.find(MAGIC, place + 1)) >= 0:

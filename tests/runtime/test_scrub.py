@@ -1,0 +1,248 @@
+"""`tpc-broker scrub`: damage is found and named, beside a broker and without one, and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.broker_process import TpcBroker, run_command
+from tests.support.ports import free_port_range
+from tpc_broker.log.batch import decode_header
+from tpc_broker.runtime.scrub import Scrub, SegmentFile
+from tpc_broker.runtime.scrub_report import FINISHED, INTERRUPTED, Damage, read_report
+
+SEGMENT_BYTES = 1024 * 1024
+RECORDS = 120
+VALUE = bytes(range(256)) * 160
+
+
+@pytest.fixture(scope="module")
+def broker(module_tmp_path: Path) -> Iterator[TpcBroker]:
+    broker = TpcBroker(module_tmp_path, cores_count=2)
+    broker.more_options = ["--admin", str(free_port_range(1))]
+    try:
+        broker.start()
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("t", 2, 1, config={"segment.bytes": str(SEGMENT_BYTES)})])["t"].result()
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "acks": "all"})
+        for number in range(RECORDS):
+            producer.produce("t", VALUE, partition=number % 2)
+            assert producer.flush(30) == 0
+        broker.restart()  # everything is in the segments, and in a checkpoint that says so
+        yield broker
+    finally:
+        broker.kill()
+
+
+@pytest.fixture
+def stopped(broker: TpcBroker) -> Iterator[Path]:
+    broker.stop()
+    yield broker.data_folder
+    broker.start()
+
+
+def scrub(data: Path, *more: str, code: int = 0) -> dict[str, Any]:
+    done = run_command("scrub", "--data", str(data), "--rate", "1G", "--json", *more)
+    assert done.returncode == code, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def segments(data: Path, partition: int = 0) -> list[Path]:
+    return sorted((data / "topics" / f"t-{partition}").glob("*.log"))
+
+
+class Flipped:
+    """A file with some bytes changed, as long as the block lasts."""
+
+    def __init__(self, path: Path, position: int, new: bytes) -> None:
+        self._path, self._position, self._new = path, position, new
+
+    def __enter__(self) -> None:
+        with self._path.open("r+b") as file:
+            file.seek(self._position)
+            self._old = file.read(len(self._new))
+            self._write(self._new)
+
+    def __exit__(self, *_error: object) -> None:
+        self._write(self._old)
+
+    def _write(self, data: bytes) -> None:
+        with self._path.open("r+b") as file:
+            file.seek(self._position)
+            file.write(data)
+
+
+def batch_at(path: Path, number: int) -> tuple[int, int, int]:
+    """Position, size and base offset of a batch."""
+    data, position = path.read_bytes(), 0
+    for _each in range(number):
+        position += decode_header(data, position).size_bytes
+    header = decode_header(data, position)
+    return position, header.size_bytes, header.base_offset
+
+
+def metric(broker: TpcBroker, name: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.more_options[-1]}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return float(next(line.split()[-1] for line in lines if line.startswith(name + " ")))
+
+
+def test_sound_files_of_a_running_broker_are_all_read(broker: TpcBroker) -> None:
+    found = scrub(broker.data_folder)
+    stored = sum(path.stat().st_size for path in broker.data_folder.glob("topics/t-*/*.log"))
+    assert (found["state"], found["damaged_count"], found["notes"]) == (FINISHED, 0, [])
+    assert found["checked_bytes"] == found["total_bytes"] >= RECORDS * len(VALUE)
+    assert found["checked_bytes"] >= stored - SEGMENT_BYTES * 2  # the ends of active ones may be space that is reserved
+    text = run_command("scrub", "--data", str(broker.data_folder)).stdout
+    assert text.endswith("segments checked; no damage found\n")
+
+
+def test_damage_is_named_counted_and_told_until_it_is_gone(broker: TpcBroker) -> None:
+    first = segments(broker.data_folder)[0]
+    position, size, offset = batch_at(first, 5)
+    before = {path: path.read_bytes() for path in segments(broker.data_folder)}
+    with Flipped(first, position + 100, b"\0\xff\0"):
+        damaged = {path: path.read_bytes() for path in segments(broker.data_folder)}
+        done = run_command("scrub", "--data", str(broker.data_folder))
+        assert done.returncode == 1
+        name = f"topics/t-0/{first.name}"
+        told = f"t-0 [{offset}, {offset + 1}): {name} at {position:,}: a batch whose checksum does not fit"
+        assert f"  {told}\n" in done.stdout
+        [one] = scrub(broker.data_folder, code=1)["damaged"]
+        assert (one["position"], one["damaged_bytes"]) == (position, size)
+        assert told in run_command("status", "--data", str(broker.data_folder)).stdout
+        assert metric(broker, "tpc_scrub_damaged") == 1
+        assert {path: path.read_bytes() for path in segments(broker.data_folder)} == damaged
+    assert scrub(broker.data_folder)["damaged_count"] == 0
+    assert metric(broker, "tpc_scrub_damaged") == 0
+    assert metric(broker, "tpc_scrub_finished_timestamp_seconds") > time.time() - 600
+    assert {path: path.read_bytes() for path in segments(broker.data_folder)} == before
+
+
+def test_each_damaged_stretch_of_a_file_is_told(broker: TpcBroker) -> None:
+    first = segments(broker.data_folder, 1)[0]
+    places = [batch_at(first, number) for number in (2, 3, 9)]
+    with Flipped(first, places[0][0], bytes(places[0][1] + places[1][1])), Flipped(first, places[2][0] + 70, b"\0\0"):
+        found = scrub(broker.data_folder, code=1)["damaged"]
+    assert [(one["position"], one["damaged_bytes"], one["offset"], one["end_offset"]) for one in found] == [
+        (places[0][0], places[0][1] + places[1][1], places[0][2], places[0][2] + 2),
+        (places[2][0], places[2][1], places[2][2], places[2][2] + 1),
+    ]
+    assert found[0]["reason"] == "zeros where a batch should be"
+
+
+def test_a_batch_with_an_offset_of_another_place(broker: TpcBroker) -> None:
+    first = segments(broker.data_folder)[0]
+    position, _size, offset = batch_at(first, 4)
+    with Flipped(first, position, (offset - 2).to_bytes(8, "big")):  # offsets are not under the checksum
+        [one] = scrub(broker.data_folder, code=1)["damaged"]
+    assert one["reason"] == f"a batch with offset {offset - 2}, expected {offset}"
+
+
+def test_a_stopped_broker_s_files_and_journals(stopped: Path) -> None:
+    assert scrub(stopped)["damaged_count"] == 0
+    active = segments(stopped)[-1]
+    kept = active.read_bytes()
+    active.write_bytes(kept[:-10])
+    [one] = scrub(stopped, code=1)["damaged"]
+    assert (one["reason"], one["end_offset"]) == ("the file ends 10 bytes too early", RECORDS // 2)
+    active.unlink()
+    [one] = scrub(stopped, code=1)["damaged"]
+    assert (one["file"], one["reason"]) == (f"topics/t-0/{active.name}", "the file is missing")
+    active.write_bytes(kept)
+    journal = stopped / "journals" / "0001.journal"
+    with Flipped(journal, 0, bytes(8192)):
+        [one] = scrub(stopped, code=1)["damaged"]
+    assert (one["file"], one["partition"]) == ("journals/0001.journal", "-")
+    checkpoint = stopped / "journals" / "0001.checkpoint"
+    with Flipped(checkpoint, 30, b"\xff\xff"):
+        [one] = scrub(stopped, code=1)["damaged"]
+    assert one["reason"] == "the CRC does not fit; nothing of its partitions was checked"
+    assert scrub(stopped)["damaged_count"] == 0
+
+
+def test_what_retention_removes_meanwhile_is_no_damage(stopped: Path) -> None:
+    first, second = segments(stopped)[:2]
+    kept = {path: path.read_bytes() for path in (first, second)}
+
+    class Removing(Scrub):
+        """The first file goes while it is read, the second before."""
+
+        def _spent(self, count: int) -> None:
+            super()._spent(count)
+            first.unlink(missing_ok=True)
+            second.unlink(missing_ok=True)
+
+    with first.open("r+b") as file:  # damage, so that it is looked at again
+        file.seek(batch_at(first, 3)[0] + 80)
+        file.write(b"\0\0\0")
+    try:
+        report = Removing(stopped, 2**30, lambda _done, _total: None).run()
+        assert (report.state, report.damaged) == (FINISHED, [])
+    finally:
+        for path, data in kept.items():
+            path.write_bytes(data)
+
+
+def test_an_interrupted_scrub_says_so_and_keeps_what_was_known(broker: TpcBroker) -> None:
+    last = segments(broker.data_folder, 1)[-2]
+    with Flipped(last, batch_at(last, 1)[0] + 90, b"\1\2\3"):
+        [known] = scrub(broker.data_folder, code=1)["damaged"]
+    command = [sys.executable, "-m", "tpc_broker.runtime.main", "scrub", "--data", str(broker.data_folder)]
+    child = subprocess.Popen([*command, "--rate", "1K"], stderr=subprocess.PIPE, text=True)
+    deadline_s = time.monotonic() + 60
+    while (report := read_report(broker.data_folder)) is None or report.pid != child.pid:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    status = run_command("status", "--data", str(broker.data_folder)).stdout
+    assert "scrub: under way, 0% checked; 1 DAMAGED\n" in status
+    refused = run_command("scrub", "--data", str(broker.data_folder))
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "another scrub" in refused.stderr
+    child.send_signal(signal.SIGINT)
+    assert child.wait(60) == 130
+    assert "interrupted" in child.communicate()[1]
+    report = read_report(broker.data_folder)
+    assert report is not None
+    assert (report.state, report.damaged) == (INTERRUPTED, [Damage(**known)])
+    assert scrub(broker.data_folder)["damaged"] == []
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "fast", "10T", "1e6", "", "0.0001"])
+def test_a_wrong_rate_is_named(rate: str, tmp_path: Path) -> None:
+    done = run_command("scrub", "--data", str(tmp_path), "--rate", rate)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"tpc-broker: --rate {rate}: expected bytes a second, such as 800000, 50M or 1.5G\n"
+
+
+def test_a_folder_that_is_none_of_a_broker(tmp_path: Path) -> None:
+    done = run_command("scrub", "--data", str(tmp_path))
+    assert (done.returncode, done.stderr) == (2, f"tpc-broker: {tmp_path} is no data directory of a broker\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_any_stretch_of_a_file_is_read_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(number * 7 % 251 for number in range(10_001)))
+    file = SegmentFile(path)
+    for position, length in ((0, 10), (1, 4096), (4095, 2), (8192, 5000), (10_000, 1), (10_001, 5), (20_000, 5)):
+        assert bytes(file.read(position, length)) == path.read_bytes()[position : position + length]
+    file.close()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"state": 1}', "\xff"])
+def test_a_report_that_cannot_be_read_is_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "scrub.json").write_text(text, encoding="latin-1")
+    assert read_report(tmp_path) is None

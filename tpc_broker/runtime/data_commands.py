@@ -1,0 +1,80 @@
+"""Commands of ``tpc-broker`` that look after a data directory beside the broker: what they take and print."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import click
+
+from tpc_broker.runtime.options import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+EXIT_DAMAGED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
+RATE_DEFAULT: Final = "32M"
+_UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def refuse(reason: str) -> NoReturn:
+    click.echo(f"tpc-broker: {reason}", err=True)
+    sys.exit(EXIT_REFUSED)
+
+
+def parse_rate(text: str) -> int:
+    """Bytes a second of `50M`, `1.5G`, `800000`; StartError."""
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,3})?)([KMG]?)", text, re.ASCII)
+    rate = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if rate <= 0:
+        raise StartError(f"--rate {text}: expected bytes a second, such as 800000, 50M or 1.5G")
+    return rate
+
+
+@contextmanager
+def progress(title: str, *, shown: bool) -> Iterator[Callable[[int, int], None]]:
+    """What takes done and all bytes, and shows a bar on a terminal."""
+    if not (shown and sys.stderr.isatty()):
+        yield lambda _done, _total: None
+        return
+    from rich.console import Console  # noqa: PLC0415 (only who sees it waits for it)
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = (TextColumn(title), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=max(total, 1))
+
+
+@click.command()
+@click.option("--data", default="./data", show_default=True, help="Directory of the log.")
+@click.option(
+    "--rate", default=RATE_DEFAULT, show_default=True, metavar="BYTES", help="To read each second at most: 800000, 50M."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for programs.")
+def scrub(data: str, rate: str, as_json: bool) -> None:  # noqa: FBT001
+    """Read every stored batch and say which are damaged, beside a running broker or on a stopped one's directory.
+
+    Nothing is repaired. What is found stays in `tpc-broker status` and in the metrics until a later scrub finds it
+    sound. Of a stopped broker the journals are checked too. Exit code 1 when something is damaged, 2 when refused.
+    """
+    from tpc_broker.runtime.scrub import Scrub  # noqa: PLC0415 (a start need not wait for it)
+    from tpc_broker.runtime.scrub_report import report_lines  # noqa: PLC0415
+
+    try:
+        with progress("scrub", shown=not as_json) as on_progress:
+            report = Scrub(Path(data).expanduser().resolve(), parse_rate(rate), on_progress).run()
+    except StartError as error:
+        refuse(str(error))
+    except KeyboardInterrupt:
+        click.echo("tpc-broker: interrupted; `tpc-broker status` shows what was found until then", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    click.echo(json.dumps(report.as_json()) if as_json else "\n".join(report_lines(report)))
+    sys.exit(EXIT_DAMAGED if report.damaged_count else 0)
+
+
+COMMANDS: Final = (scrub,)

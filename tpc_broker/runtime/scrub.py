@@ -1,0 +1,447 @@
+"""``tpc-broker scrub``: whether every stored batch can still be read, at a bounded pace, beside a broker or without.
+
+It is a process of its own that only reads: cores lose nothing to it but the disk's time, which `rate` bounds. Files are
+read past the page cache where that can be, so that it is the disk that is asked and no memory of ours is pushed out.
+
+What a core's checkpoint names is certainly in the segments: all of those in front of the active one, and the first
+bytes of that. Only so much is checked; what came later is still in the journal, and is checked the next time. A running
+broker removes segments meanwhile, and a cut takes bytes back, so whatever looks damaged is looked at again with the
+checkpoint as it is then, before it counts. Nothing is ever repaired here.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tpc_broker import limits
+from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchDamageError, decode_header
+from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint
+from tpc_broker.log.files import (
+    LOG_SUFFIX,
+    checkpoint_file_name,
+    journal_file_name,
+    parse_checkpoint_file_name,
+    parse_segment_file_name,
+    partition_folder_name,
+    segment_file_name,
+)
+from tpc_broker.log.journal import (
+    BLOCK_BYTES,
+    REGION_BLOCK_FIRST,
+    JournalUnreadableError,
+    choose_superblock,
+    scan_journal,
+)
+from tpc_broker.native_bytes import find_batches_end
+from tpc_broker.runtime.options import StartError
+from tpc_broker.runtime.scrub_report import (
+    FINISHED,
+    INTERRUPTED,
+    RUNNING,
+    Damage,
+    ScrubReport,
+    read_report,
+    write_report,
+)
+from tpc_broker.storage.readable_runs import OFFSETS_PER_SEGMENT, Bounds, next_sound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tpc_broker.model import CoreId
+
+READ_BYTES: Final = 1024 * 1024
+BATCH_BYTES_MAX: Final = 2**31
+TELL_S: Final = 1.0
+LOCK_FILE: Final = ".scrub.lock"
+PROGRESS_STEP_S: Final = 0.2
+
+
+class _Segment(NamedTuple):
+    """What is to be checked of one file."""
+
+    core: CoreId
+    state: PartitionCheckpoint
+    base_offset: int
+    end_position: int
+    """-1: all of the file, which is sealed."""
+
+    @property
+    def partition(self) -> str:
+        return partition_folder_name(self.state.topic, self.state.partition)
+
+    @property
+    def name(self) -> str:
+        return f"topics/{self.partition}/{segment_file_name(self.base_offset, LOG_SUFFIX)}"
+
+
+@dataclass(slots=True)
+class Pace:
+    """Bytes a second on the average; what was slow for other reasons is not made up for."""
+
+    bytes_per_s: float
+    _free_at_s: float = 0.0
+
+    def spend(self, count: int) -> None:
+        now_s = time.monotonic()
+        self._free_at_s = max(self._free_at_s, now_s) + count / self.bytes_per_s
+        if self._free_at_s > now_s + PROGRESS_STEP_S / 2:
+            time.sleep(self._free_at_s - now_s)
+
+
+class SegmentFile:
+    """A file that is read in whole blocks past the page cache, or through it where the file system has no other way."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._memory = mmap.mmap(-1, READ_BYTES + 2 * BLOCK_BYTES)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def read(self, position: int, length: int) -> memoryview:
+        """As much of it as there is; the bytes are valid until the next call. OSError: the disk cannot."""
+        first = position // BLOCK_BYTES * BLOCK_BYTES
+        wanted = -(-(position + length - first) // BLOCK_BYTES) * BLOCK_BYTES
+        if len(self._memory) < wanted:
+            self._memory = mmap.mmap(-1, wanted)
+        done = 0
+        while done < wanted:
+            got = self._read_into(memoryview(self._memory)[done:wanted], first + done)
+            done += got
+            if got == 0 or done % BLOCK_BYTES:
+                break
+        return memoryview(self._memory)[position - first : max(min(done, position + length - first), position - first)]
+
+    def _read_into(self, view: memoryview, position: int) -> int:
+        try:
+            return os.preadv(self._fd, [view], position)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
+            fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+            return os.preadv(self._fd, [view], position)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Scrub:
+    """One pass over a data directory. `on_progress` is told checked and all bytes now and then."""
+
+    def __init__(self, data: Path, bytes_per_s: float, on_progress: Callable[[int, int], None]) -> None:
+        self._data = data
+        self._pace = Pace(bytes_per_s)
+        self._on_progress = on_progress
+        self._earlier = read_report(data) or ScrubReport()
+        self._left = list(self._earlier.damaged)
+        self._found: list[Damage] = []
+        self._found_count = 0
+        self._told_s = 0.0
+        self.report = ScrubReport(state=RUNNING, pid=os.getpid(), started_ms=time.time_ns() // 1_000_000)
+
+    def run(self) -> ScrubReport:
+        """StartError: what is not to be read as a data directory. KeyboardInterrupt: after the report says so."""
+        with _one_at_a_time(self._data):
+            try:
+                self._check_journals()
+                segments = list(self._segments())
+                self.report.total_bytes = sum(self._length(one) for one in segments)
+                self._tell(force=True)
+                for segment in segments:
+                    self._check(segment)
+                self._left = []
+                self.report.state = FINISHED
+            except BaseException:
+                self.report.state = INTERRUPTED
+                raise
+            finally:
+                self.report.ended_ms = time.time_ns() // 1_000_000
+                self._tell(force=True)
+        return self.report
+
+    # -- what there is ---------------------------------------------------------------------------------------------
+
+    def _cores(self) -> list[CoreId]:
+        names = [path.name for path in (self._data / "journals").iterdir()]
+        return sorted(core for core in map(parse_checkpoint_file_name, names) if core is not None)
+
+    def _checkpoint(self, core: CoreId) -> list[PartitionCheckpoint]:
+        """It is replaced whole, so it is never seen half written. CheckpointError."""
+        path = self._data / "journals" / checkpoint_file_name(core)
+        _generation, partitions = decode_checkpoint(path.read_bytes())
+        return list(partitions.values())
+
+    def _segments(self) -> Iterator[_Segment]:
+        for core in self._cores():
+            name = f"journals/{checkpoint_file_name(core)}"
+            self._left = [one for one in self._left if one.file != name]
+            try:
+                states = self._checkpoint(core)
+            except CheckpointError as error:
+                self._add(Damage("-", name, 0, 0, -1, -1, f"{error}; nothing of its partitions was checked"))
+                continue
+            for state in states:
+                yield from self._segments_of(core, state)
+
+    def _segments_of(self, core: CoreId, state: PartitionCheckpoint) -> Iterator[_Segment]:
+        folder = self._data / "topics" / partition_folder_name(state.topic, state.partition)
+        names: list[str] = []
+        with suppress(FileNotFoundError):
+            names = [path.name for path in folder.iterdir()]
+        parsed = (parse_segment_file_name(name) for name in names)
+        bases = sorted(one[0] for one in parsed if one is not None and one[1] == LOG_SUFFIX)
+        for base in bases:
+            if base < state.segment_base:
+                yield _Segment(core, state, base, -1)
+        if state.segment_position:
+            yield _Segment(core, state, state.segment_base, state.segment_position)
+
+    def _length(self, segment: _Segment) -> int:
+        if segment.end_position >= 0:
+            return segment.end_position
+        try:
+            return (self._data / segment.name).stat().st_size
+        except OSError:
+            return 0
+
+    # -- one segment -------------------------------------------------------------------------------------------------
+
+    def _check(self, segment: _Segment) -> None:
+        self._left = [one for one in self._left if one.file != segment.name]
+        for damage in self._damages(segment, paced=True):
+            if self._is_still_so(segment, damage):
+                self._add(damage)
+        self.report.checked_files += 1
+        self._tell()
+
+    def _add(self, damage: Damage) -> None:
+        self._found_count += 1
+        if len(self._found) < limits.SCRUB_DAMAGES_TOLD_MAX:
+            self._found.append(damage)
+
+    def _is_still_so(self, segment: _Segment, damage: Damage) -> bool:
+        """Looked at again, by what the checkpoint and the folder say now."""
+        try:
+            states = [one for one in self._checkpoint(segment.core) if one.key == segment.state.key]
+        except CheckpointError:
+            return True
+        if not states or states[0].segment_base < segment.base_offset:
+            return False
+        state = states[0]
+        end = state.segment_position if state.segment_base == segment.base_offset else -1
+        now = segment._replace(state=state, end_position=end)
+        is_there = (self._data / now.name).exists()
+        if not is_there and (end < 0 or state.log_start_offset >= state.log_end_offset):
+            return False  # retention has taken it
+        return any(one.position == damage.position for one in self._damages(now, paced=False))
+
+    def _damages(self, segment: _Segment, *, paced: bool) -> Iterator[Damage]:
+        """What looks damaged. Paced: each read is waited for and counted."""
+
+        def damage(position: int, length: int, offset: int, end_offset: int, reason: str) -> Damage:
+            return Damage(segment.partition, segment.name, position, length, offset, end_offset, reason)
+
+        base = segment.base_offset
+        try:
+            file = SegmentFile(self._data / segment.name)
+        except FileNotFoundError:
+            if segment.end_position >= 0:
+                yield damage(0, segment.end_position, base, -1, "the file is missing")
+            return
+        except OSError as error:
+            yield damage(0, 0, base, -1, f"cannot be opened: {error.strerror}")
+            return
+        try:
+            size = file.size()
+            end = size if segment.end_position < 0 else segment.end_position
+            walk = _Walk(file, base, min(end, size), self._spent if paced else _nothing)
+            good_end = size
+            for position, length, offset, end_offset, reason in walk.damages():
+                if size < end and position + length >= size:
+                    good_end = position  # half a batch: it and what is missing are one
+                else:
+                    yield damage(position, length, offset, end_offset, reason)
+            if size < end:
+                reason = f"the file ends {end - size:,} bytes too early"
+                yield damage(good_end, end - good_end, walk.next_offset, segment.state.log_end_offset, reason)
+        finally:
+            file.close()
+
+    def _spent(self, count: int) -> None:
+        self._pace.spend(count)
+        self.report.checked_bytes += count
+        self._tell()
+
+    # -- journals ----------------------------------------------------------------------------------------------------
+
+    def _check_journals(self) -> None:
+        """Whether every commit that was durable can be read: only while no broker writes them."""
+        with _stopped(self._data) as is_stopped:
+            if not is_stopped:
+                return
+            for core in self._cores():
+                path = self._data / "journals" / journal_file_name(core)
+                reason = _journal_damage(path)
+                if reason is not None:
+                    self._add(Damage("-", f"journals/{path.name}", 0, 0, -1, -1, reason))
+            self._left = [one for one in self._left if not one.file.endswith(".journal")]
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def _tell(self, *, force: bool = False) -> None:
+        now_s = time.monotonic()
+        if not force and now_s < self._told_s + TELL_S:
+            return
+        self._told_s = now_s
+        report = self.report
+        report.damaged_count = self._found_count + len(self._left)
+        report.damaged = [*self._found, *self._left][: limits.SCRUB_DAMAGES_TOLD_MAX]
+        try:
+            write_report(self._data, report)
+        except OSError as error:
+            note = f"the report could not be written beside the data: {error.strerror}"
+            report.notes = [note]
+        self._on_progress(report.checked_bytes, report.total_bytes)
+
+
+class _Walk:
+    """From batch to batch through a file's first bytes."""
+
+    def __init__(self, file: SegmentFile, base_offset: int, end: int, spend: Callable[[int], None]) -> None:
+        self._file = file
+        self._bounds = Bounds(base_offset, base_offset + OFFSETS_PER_SEGMENT, ordered=True)
+        self._end = end
+        self._spend = spend
+        self.next_offset = base_offset
+
+    def damages(self) -> Iterator[tuple[int, int, int, int, str]]:
+        """Position, bytes, first offset that cannot be read, next one that can, reason."""
+        position, length = 0, READ_BYTES
+        damaged_from, reason = -1, ""
+        while position < self._end:
+            try:
+                data = self._file.read(position, min(length, self._end - position))
+            except OSError as error:
+                yield (position, self._end - position, self.next_offset, -1, f"cannot be read: {error.strerror}")
+                return
+            if len(data) == 0:  # it became shorter meanwhile; the second look tells why
+                yield (position, self._end - position, self.next_offset, -1, "the file ends too early")
+                return
+            done, next_offset = find_batches_end(data, self.next_offset)
+            if done:
+                if damaged_from >= 0:
+                    first = decode_header(data).base_offset
+                    yield (damaged_from, position - damaged_from, self.next_offset, first, reason)
+                    damaged_from = -1
+                position, self.next_offset, length = position + done, next_offset, READ_BYTES
+                self._bounds = self._bounds._replace(lowest=next_offset)
+                self._spend(done)
+                continue
+            needed = _batch_bytes(data)
+            if len(data) < needed <= self._end - position:
+                length = needed
+                continue
+            skip = next_sound(data, self._bounds, self._end - position)
+            if skip is None and length < self._end - position:
+                length *= 4
+                continue
+            if damaged_from < 0:
+                damaged_from, reason = position, _why(data, self._end - position, self.next_offset)
+            step = max(skip or len(data), 1)
+            self._spend(step)
+            position, length = position + step, READ_BYTES
+        if damaged_from >= 0:
+            yield (damaged_from, self._end - damaged_from, self.next_offset, -1, reason)
+
+
+def _batch_bytes(data: memoryview) -> int:
+    """Of the batch that begins the data, as far as its header can be believed; else 0."""
+    try:
+        return decode_header(data).size_bytes if len(data) >= BATCH_HEADER_BYTES else BATCH_HEADER_BYTES
+    except BatchDamageError:
+        return 0
+
+
+def _why(data: memoryview, left_bytes: int, next_offset: int) -> str:
+    if not any(data[:BATCH_HEADER_BYTES]):
+        return "zeros where a batch should be"
+    if len(data) < BATCH_HEADER_BYTES:
+        return "half a batch"
+    try:
+        header = decode_header(data)
+    except BatchDamageError as error:
+        return str(error)
+    if header.size_bytes > left_bytes:
+        return "half a batch"
+    if header.base_offset < next_offset:
+        return f"a batch with offset {header.base_offset}, expected {next_offset}"
+    return "a batch whose checksum does not fit"
+
+
+def _journal_damage(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            superblock = choose_superblock(file.read(REGION_BLOCK_FIRST * BLOCK_BYTES))
+            machine = scan_journal(superblock)
+            request = next(machine)
+            while True:
+                file.seek(request.position)
+                request = machine.send(file.read(request.length).ljust(request.length, b"\0"))
+    except StopIteration as end:
+        return end.value.damage  # type: ignore[no-any-return]
+    except JournalUnreadableError as error:
+        return str(error)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
+@contextmanager
+def _stopped(data: Path) -> Iterator[bool]:
+    """Whether no broker has this directory; none begins until the end of the block when so."""
+    lock = os.open(data / ".lock", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def _one_at_a_time(data: Path) -> Iterator[None]:
+    if not (data / "journals").is_dir() or not (data / ".lock").exists():
+        raise StartError(f"{data} is no data directory of a broker")
+    try:
+        lock = os.open(data / LOCK_FILE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StartError(f"{data / LOCK_FILE}: {error.strerror}; scrub as the user whose broker it is") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StartError(f"another scrub of {data} is under way; see: tpc-broker status --data {data}") from error
+        yield
+    finally:
+        os.close(lock)
+
+
+def _nothing(_count: int) -> None:
+    return

@@ -1,0 +1,104 @@
+"""What a scrub found, as a file in the data directory: for `tpc-broker status`, the metrics, and the next scrub.
+
+``scrub.json`` is replaced whole while a scrub goes on. The broker only reads it, when somebody asks; it is a report and
+no part of the data, so it is not synced, and one that cannot be read counts as none.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from tpc_broker import limits
+from tpc_broker.log.files import TEMPORARY_SUFFIX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REPORT_FILE: Final = "scrub.json"
+RUNNING, FINISHED, INTERRUPTED = "running", "finished", "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A stretch of a file that holds no sound batch where one should be, or a file that is missing."""
+
+    partition: str
+    """TOPIC-N."""
+    file: str
+    """Below the data directory."""
+    position: int
+    """In the file, in bytes; 0 for one that is missing."""
+    damaged_bytes: int
+    offset: int
+    """The first record's that cannot be read."""
+    end_offset: int
+    """The next one's that can; -1: not known."""
+    reason: str
+
+    def __str__(self) -> str:
+        if self.offset < 0:
+            return f"{self.file}: {self.reason}"
+        records = f"from offset {self.offset}" if self.end_offset < 0 else f"[{self.offset}, {self.end_offset})"
+        return f"{self.partition} {records}: {self.file} at {self.position:,}: {self.reason}"
+
+
+@dataclass(slots=True)
+class ScrubReport:
+    """Of the last scrub, or of the one that is under way."""
+
+    state: str = RUNNING
+    pid: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    total_bytes: int = 0
+    checked_bytes: int = 0
+    checked_files: int = 0
+    damaged_count: int = 0
+    """Stretches; those that an earlier scrub found and that this one has not come to yet are among them."""
+    damaged: list[Damage] = field(default_factory=list)
+    """The first `limits.SCRUB_DAMAGES_TOLD_MAX` of them."""
+    notes: list[str] = field(default_factory=list)
+    """What is not damage and should be known."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_report(data: Path) -> ScrubReport | None:
+    """None: there is none, or none that can be read."""
+    try:
+        with (data / REPORT_FILE).open("rb") as file:
+            text = file.read(limits.SCRUB_REPORT_BYTES_MAX + 1)
+        if len(text) > limits.SCRUB_REPORT_BYTES_MAX:
+            return None
+        return report_of(json.loads(text))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def report_of(fields: dict[str, Any]) -> ScrubReport:
+    """Of what `as_json` gave. TypeError, KeyError: of something else."""
+    return ScrubReport(**{**fields, "damaged": [Damage(**one) for one in fields["damaged"]]})
+
+
+def write_report(data: Path, report: ScrubReport) -> None:
+    """OSError: a full disk, say; the scrub itself writes nothing else."""
+    temporary = data / (REPORT_FILE + TEMPORARY_SUFFIX)
+    temporary.write_text(json.dumps(report.as_json()))
+    temporary.replace(data / REPORT_FILE)
+
+
+def report_lines(report: ScrubReport) -> list[str]:
+    """For people: one line about the scrub, then one for each damage."""
+    checked = f"{report.checked_bytes / 2**20:,.1f} MiB in {report.checked_files:,} segments checked"
+    if report.state == RUNNING:
+        checked = f"under way, {report.checked_bytes / max(1, report.total_bytes):.0%} checked"
+    elif report.state == INTERRUPTED:
+        checked += f" of {report.total_bytes / 2**20:,.1f} MiB, then interrupted"
+    found = "no damage found" if not report.damaged_count else f"{report.damaged_count:,} DAMAGED"
+    lines = [f"{checked}; {found}", *(f"  {one}" for one in report.damaged)]
+    if report.damaged_count > len(report.damaged):
+        lines.append(f"  … and {report.damaged_count - len(report.damaged):,} more")
+    return [*lines, *(f"  note: {note}" for note in report.notes)]
