@@ -31,6 +31,10 @@ class PartitionOfflineError(Exception):
     """A partition whose files are damaged or cannot be read or written now: KAFKA_STORAGE_ERROR to clients."""
 
 
+class LeadershipLostError(PartitionOfflineError):
+    """The leader epoch ended while something waited to be committed: it may be or not, NOT_LEADER_OR_FOLLOWER."""
+
+
 class PartitionNotMadeError(PartitionOfflineError):
     """Its files could not be made now (no space, or the deleted topic's folder is still there); it is tried again."""
 

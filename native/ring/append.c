@@ -2,7 +2,7 @@
  * Appends: from a validated batch to the journal and the tail, and what becomes of them.
  *
  * An append moves log_end_offset and the producer's state at once, so that the next one in the same turn follows it. It
- * leaves a tpc_undo_record behind. When the journal says durable, high watermarks move and the records go, oldest first.
+ * leaves a tpc_undo_record behind. When the journal says durable, partitions move (commit.c) and the records go, oldest first.
  * When the journal fails, they are undone, newest first, which brings every end and every producer back to the durable
  * watermark; what was undone is remembered as a cut per partition, because its bytes may be on the disk all the same.
  */
@@ -152,7 +152,8 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
     *result = (tpc_append_result){.base_offset = kept.base_offset,
                                   .next_offset = kept.next_offset,
                                   .append_ms = batch->stamp_time ? batch->now_ms : -1,
-                                  .sequence = kept.sequence};
+                                  .sequence = kept.sequence,
+                                  .leader_epoch = partition->leader_epoch};
     return 0;
 }
 
@@ -214,10 +215,7 @@ int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, 
         position += batch.bytes;
     }
     tpc_frame_release(frame);
-    if (error == 0) {
-        result->base_offset = base_offset;
-        tpc_journal_watch(plane->journal, result->sequence);
-    }
+    if (error == 0) result->base_offset = base_offset;
     return error;
 }
 
@@ -237,7 +235,6 @@ static void partition_forgets(tpc_partition *partition, const tpc_undo_record *u
 
 void tpc_append_durable(void *context, uint64_t sequence) {
     tpc_plane *plane = context;
-    uint64_t first = plane->undo_first ? plane->undo_first->sequence : sequence + 1;
     while (plane->undo_first && plane->undo_first->sequence <= sequence) {
         tpc_undo_record *oldest = plane->undo_first;
         tpc_partition *partition = tpc_partition_of(plane, oldest->handle);
@@ -249,7 +246,7 @@ void tpc_append_durable(void *context, uint64_t sequence) {
         undo_unlink(plane, oldest);
     }
     if (plane->cuts_sequence && plane->cuts_sequence <= sequence) plane->cuts_count = 0, plane->cuts_sequence = 0;
-    tpc_plane_publish_commits_durable(plane, first, sequence);
+    tpc_plane_publish_advanced(plane);
 }
 
 static void remember_cut(tpc_plane *plane, const tpc_undo_record *undone) {
@@ -291,10 +288,11 @@ static void undo(tpc_plane *plane, const tpc_undo_record *undone) {
     else if (undone->producer_id >= 0)
         tpc_producers_remove(&partition->producers, undone->producer_id);
     tpc_partition_verify(partition);
+    tpc_commit_waits_fail(plane, partition, undone->base_offset, TPC_ERROR_KAFKA_STORAGE_ERROR);
 }
 
 void tpc_append_failed(void *context, uint64_t first_failed_sequence, int error) {
-    (void)error;
+    (void)first_failed_sequence, (void)error;
     tpc_plane *plane = context;
     tpc_in_place_windows_close_all(plane);
     while (plane->undo_last) {
@@ -302,7 +300,6 @@ void tpc_append_failed(void *context, uint64_t first_failed_sequence, int error)
         undo_unlink(plane, plane->undo_last);
     }
     plane->cuts_sequence = 0;
-    tpc_plane_publish_commits_failed(plane, first_failed_sequence);
 }
 
 int tpc_plane_reopen_journal(tpc_plane *plane, int32_t descriptor, int32_t mode, uint64_t run_id, uint64_t *sequence) {

@@ -169,14 +169,11 @@ static void attempt_woken(tpc_plane *plane) {
     }
 }
 
-static void partition_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes) {
-    (void)bytes;
-    wake_watching(plane, partition);
-}
+static void partition_committed(tpc_plane *plane, tpc_partition *partition) { wake_watching(plane, partition); }
 
-/* Once for all partitions of the commits. */
-static void commits_durable(tpc_plane *plane, uint64_t first_sequence, uint64_t last_sequence) {
-    (void)first_sequence, (void)last_sequence;
+/* Whoever reads it is told by Python where it is led. */
+static void disarmed(tpc_plane *plane, tpc_partition *partition) {
+    wake_watching(plane, partition);
     attempt_woken(plane);
 }
 
@@ -194,8 +191,10 @@ void tpc_fetch_release(tpc_plane *plane, uint64_t connection) {
     if (fetch && fetch->connection == connection) attempt_again(plane, fetch, true);
 }
 
-const tpc_plane_observer tpc_fetch_observer = {
-    .partition_durable = partition_durable, .commits_durable = commits_durable, .withdrawn = withdrawn};
+const tpc_plane_observer tpc_fetch_observer = {.partition_committed = partition_committed,
+                                               .advanced = attempt_woken,
+                                               .disarmed = disarmed,
+                                               .withdrawn = withdrawn};
 
 void tpc_plane_release_fetches(tpc_plane *plane) {
     tpc_fetches *fetches = plane->fetches;

@@ -103,29 +103,6 @@ void tpc_partition_broken(const tpc_partition *partition, const char *condition,
         (long long)partition->tail_bytes, (long long)partition->unwritten_bytes, (long long)partition->dirty_bytes);
 }
 
-/* Python, when it has asked for it. */
-static void tell_advanced(tpc_plane *plane, tpc_partition *partition) {
-    if (!partition->watched) return;
-    partition->watched = false;
-    tpc_ring_push_event(plane->ring, TPC_EVENT_PARTITION_ADVANCED, partition->handle, partition->high_watermark,
-                        tpc_partition_last_stable_offset(partition), NULL);
-}
-
-static void advance(tpc_partition *partition, int64_t high_watermark) {
-    TPC_PARTITION_INVARIANT(partition, high_watermark >= partition->high_watermark);
-    partition->high_watermark = high_watermark;
-}
-
-void tpc_partition_durable(tpc_plane *plane, tpc_partition *partition, int64_t durable_offset, int64_t bytes) {
-    TPC_PARTITION_INVARIANT(partition, durable_offset >= partition->durable_offset);
-    partition->durable_offset = durable_offset;
-    partition->commit_offset = durable_offset;
-    advance(partition, partition->commit_offset);
-    tpc_partition_verify(partition);
-    tpc_plane_publish_partition_durable(plane, partition, bytes);
-    tell_advanced(plane, partition);
-}
-
 int tpc_partition_set_log_start(tpc_plane *plane, uint64_t handle, int64_t log_start_offset) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
@@ -345,6 +322,7 @@ int tpc_partition_disarm(tpc_plane *plane, uint64_t handle) {
     if (!partition) return -ENOENT;
     partition->role = TPC_ROLE_NONE;
     tpc_in_place_window_close(partition);
+    tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
     tpc_plane_publish_disarmed(plane, partition);
     return 0;
 }
@@ -360,7 +338,7 @@ int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
     plane->slots[slot].free_next = plane->slot_free;
     plane->slot_free = slot;
     plane->statistics.partitions--;
-    tpc_plane_publish_disarmed(plane, partition);
+    tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
     tpc_plane_publish_withdrawn(plane, partition);
     partition_free(partition);
     return 0;

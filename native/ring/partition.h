@@ -1,6 +1,7 @@
 /*
  * A partition, and what the modules do with one: partition.c (table, offsets), tail.c (batches in memory), append.c
- * (journalled appends and their fate), produce.c and pending.c (requests). The core's state is in plane.h.
+ * (journalled appends and their fate), commit.c (durable, committed, visible, and who waits for that), produce.c and pending.c
+ * (requests). The core's state is in plane.h.
  */
 #ifndef TPC_PARTITION_H
 #define TPC_PARTITION_H
@@ -10,6 +11,27 @@
 #include "journal.h"
 #include "producer.h"
 #include "ring.h"
+
+/* What somebody waits for: that a partition's log is durable here (acks=1), or committed (acks=all), up to an offset. */
+enum tpc_wait_level {
+    TPC_WAIT_DURABLE = TPC_LEVEL_DURABLE,
+    TPC_WAIT_COMMITTED = TPC_LEVEL_COMMITTED,
+    TPC_WAIT_LEVELS = 2
+};
+
+/* Stands in its partition's list of its level, by end_offset; part of a structure of whoever waits. */
+typedef struct tpc_commit_wait {
+    struct tpc_commit_wait *previous, *next;
+    struct tpc_partition *partition; /* NULL: it is over, or never began */
+    int64_t end_offset;
+    uint32_t level;
+    /* Once, when it is over and in no list any more: Kafka's error code, 0 when the offset is reached. */
+    void (*over)(tpc_plane *plane, struct tpc_commit_wait *wait, int16_t error_code);
+} tpc_commit_wait;
+
+typedef struct {
+    tpc_commit_wait *first, *last;
+} tpc_commit_waits;
 
 typedef struct tpc_partition {
     uint64_t handle;
@@ -61,6 +83,7 @@ typedef struct tpc_partition {
     tpc_producers producers;
     uint32_t appends_undurable;
     struct tpc_undo_record *undo_newest; /* NULL: it has none */
+    tpc_commit_waits waits[TPC_WAIT_LEVELS];
 
     int64_t committed_from_offset;               /* no transaction reaches into what lies at or behind it */
     struct tpc_fetch_wait *fetch_waits;          /* parked fetches that watch it */
@@ -95,11 +118,25 @@ void tpc_partition_verify(const tpc_partition *partition);
 _Noreturn void tpc_partition_broken(const tpc_partition *partition, const char *condition, const char *file, int line);
 #define TPC_PARTITION_INVARIANT(partition, condition) \
     (__builtin_expect(!(condition), 0) ? tpc_partition_broken((partition), #condition, __FILE__, __LINE__) : (void)0)
-/* This core's journal has everything below the offset; with one voter it is committed, and readers see it. */
-void tpc_partition_durable(tpc_plane *plane, tpc_partition *partition, int64_t durable_offset, int64_t bytes);
 /* The table. */
 int tpc_partitions_init(tpc_plane *plane);
 void tpc_partitions_free(tpc_plane *plane);
+
+/* commit.c */
+/* This core's journal has everything below the offset, by so many bytes of records more; with one voter it is committed. */
+void tpc_partition_durable(tpc_plane *plane, tpc_partition *partition, int64_t durable_offset, int64_t bytes);
+/* Up to where a level has come. */
+int64_t tpc_partition_reached(const tpc_partition *partition, enum tpc_wait_level level);
+/* `over` is called later, not before this returns. The offset is not reached yet. */
+void tpc_commit_wait_begin(tpc_partition *partition, tpc_commit_wait *wait, enum tpc_wait_level level,
+                           int64_t end_offset,
+                           void (*over)(tpc_plane *plane, tpc_commit_wait *wait, int16_t error_code));
+/* It waits no more, and nobody is told. */
+void tpc_commit_wait_end(tpc_commit_wait *wait);
+/* All waits for anything at or above the offset are over, with an error. */
+void tpc_commit_waits_fail(tpc_plane *plane, tpc_partition *partition, int64_t offset, int16_t error_code);
+/* Those of Python: tpc_partition_wait(). */
+void tpc_python_waits_forget(tpc_plane *plane);
 
 /* tail.c. Reserve comes before, and makes add infallible. */
 int tpc_tail_reserve(tpc_plane *plane, tpc_partition *partition, uint32_t bytes);
@@ -159,20 +196,22 @@ int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce
 
 /* pending.c: the answers of requests, and the fate of those that wait. */
 typedef struct {
-    uint64_t handle;
-    uint64_t sequence; /* 0: nothing to wait for */
-    uint32_t place;    /* of the error code in the answer */
+    tpc_commit_wait wait;
+    struct tpc_pending *pending;
+    tpc_partition *partition; /* until it begins: what it is going to wait for, NULL: for nothing */
+    int64_t end_offset;
+    uint32_t place; /* of the error code in the answer */
 } tpc_pending_wait;
 
 typedef struct tpc_pending {
-    struct tpc_pending *next;
+    struct tpc_pending *previous, *next; /* of all that wait, in the order in which they came */
     uint64_t connection;
     int64_t request_sequence;
-    uint64_t wait_sequence; /* highest of waits not durable yet; 0: none */
     int64_t deadline_ns;
     tpc_slice answer; /* as it will be when all goes well */
     int32_t errors_count;
     int32_t parts_count;
+    int32_t waits_left; /* not over */
     int16_t api_version;
     tpc_pending_wait waits[];
 } tpc_pending;
@@ -180,10 +219,9 @@ typedef struct tpc_pending {
 /* Its waits are those of no partition. */
 tpc_pending *tpc_pending_new(tpc_plane *plane, const tpc_request *request, int32_t parts_count);
 void tpc_pending_free(tpc_plane *plane, tpc_pending *pending);
-/* Encodes the answer, and gives it now or when the waits are over. Takes the pending. */
-void tpc_pending_begin(tpc_plane *plane, tpc_pending *pending, const tpc_request *request,
+/* Encodes the answer, and gives it now or when the waits, at this level, are over. Takes the pending. */
+void tpc_pending_begin(tpc_plane *plane, tpc_pending *pending, const tpc_request *request, enum tpc_wait_level level,
                        const tpc_node_endpoint *endpoints, int32_t endpoints_count);
-extern const struct tpc_plane_observer tpc_pending_observer;
 int64_t tpc_pending_turn(void *plane, int64_t now_ns);
 void tpc_pending_forget(tpc_plane *plane);
 

@@ -32,23 +32,25 @@ void tpc_plane_observe(tpc_plane *plane, const tpc_plane_observer *observer) {
 
 #define PUBLISH(plane, member, ...)                         \
     for (uint32_t i = 0; i < (plane)->observers_count; i++) \
-        if ((plane)->observers[i]->member) (plane)->observers[i]->member((plane), __VA_ARGS__)
+        if ((plane)->observers[i]->member) (plane)->observers[i]->member(__VA_ARGS__)
 
 void tpc_plane_publish_partition_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes) {
-    PUBLISH(plane, partition_durable, partition, bytes);
+    PUBLISH(plane, partition_durable, plane, partition, bytes);
 }
 
-void tpc_plane_publish_commits_durable(tpc_plane *plane, uint64_t first_sequence, uint64_t last_sequence) {
-    PUBLISH(plane, commits_durable, first_sequence, last_sequence);
+void tpc_plane_publish_partition_committed(tpc_plane *plane, tpc_partition *partition) {
+    PUBLISH(plane, partition_committed, plane, partition);
 }
 
-void tpc_plane_publish_commits_failed(tpc_plane *plane, uint64_t first_failed_sequence) {
-    PUBLISH(plane, commits_failed, first_failed_sequence);
+void tpc_plane_publish_advanced(tpc_plane *plane) { PUBLISH(plane, advanced, plane); }
+
+void tpc_plane_publish_disarmed(tpc_plane *plane, tpc_partition *partition) {
+    PUBLISH(plane, disarmed, plane, partition);
 }
 
-void tpc_plane_publish_disarmed(tpc_plane *plane, tpc_partition *partition) { PUBLISH(plane, disarmed, partition); }
-
-void tpc_plane_publish_withdrawn(tpc_plane *plane, tpc_partition *partition) { PUBLISH(plane, withdrawn, partition); }
+void tpc_plane_publish_withdrawn(tpc_plane *plane, tpc_partition *partition) {
+    PUBLISH(plane, withdrawn, plane, partition);
+}
 
 /* ---- life ---- */
 
@@ -82,7 +84,6 @@ int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connect
         free(plane);
         return result;
     }
-    tpc_plane_observe(plane, &tpc_pending_observer);
     tpc_plane_observe(plane, &tpc_fetch_observer);
     tpc_plane_observe(plane, &tpc_tail_observer); /* a fetch may still look at what a withdrawn partition had */
     tpc_journal_listen(journal, (tpc_journal_listener){plane, tpc_append_durable, tpc_append_failed});
@@ -100,6 +101,7 @@ void tpc_plane_free(tpc_plane *plane) {
     tpc_journal_listen(plane->journal, (tpc_journal_listener){0});
     tpc_forward_free(plane);
     tpc_pending_forget(plane);
+    tpc_python_waits_forget(plane);
     tpc_fetch_forget_parked(plane); /* they stand in lists of their partitions */
     tpc_partitions_free(plane);
     tpc_prepared_free(plane);

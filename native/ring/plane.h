@@ -1,9 +1,9 @@
 /*
  * The plane: everything that one core knows of its partitions, with its life, and with who is told what becomes of appends.
  *
- * append.c publishes that records are durable, or that they failed; the partition table publishes that a partition is
- * withdrawn. Answers, fetches and the tail observe that, in the order in which tpc_plane_new() registers them; none of them is
- * called by its name.
+ * commit.c publishes that records are durable, and that they are committed; the partition table publishes that a partition has
+ * no role any more, or is withdrawn. Fetches and the tail observe that, in the order in which tpc_plane_new() registers them;
+ * none of them is called by its name. Who waits for a single offset of a partition stands in its list instead.
  */
 #ifndef TPC_PLANE_H
 #define TPC_PLANE_H
@@ -15,12 +15,12 @@
 
 /* Members may be NULL. None of them may append. */
 typedef struct tpc_plane_observer {
-    /* High watermark and durable_offset of a partition have moved, by so many bytes of records. */
+    /* durable_offset of a partition has moved, by so many bytes of records. */
     void (*partition_durable)(tpc_plane *plane, tpc_partition *partition, int64_t bytes);
-    /* The commits [first, last] are durable, and all their partitions were told of. May be empty: last < first. */
-    void (*commits_durable)(tpc_plane *plane, uint64_t first_sequence, uint64_t last_sequence);
-    /* All commits from this one on are void; what was undone is undone. */
-    void (*commits_failed)(tpc_plane *plane, uint64_t first_failed_sequence);
+    /* Its high watermark may have moved. */
+    void (*partition_committed)(tpc_plane *plane, tpc_partition *partition);
+    /* Everything that moves together has moved: whoever looks at several partitions looks now. */
+    void (*advanced)(tpc_plane *plane);
     /* The partition has no role any more. */
     void (*disarmed)(tpc_plane *plane, tpc_partition *partition);
     /* The partition is in the table no more, and about to be freed. It was disarmed before. */
@@ -35,7 +35,7 @@ typedef struct {
     uint32_t free_next;
 } tpc_partition_slot;
 
-enum { TPC_PENDING_LISTS = 64, TPC_POOLED_MAX = 4096, TPC_SPARE_CHUNKS_MAX = 64 };
+enum { TPC_POOLED_MAX = 4096, TPC_SPARE_CHUNKS_MAX = 64 };
 
 /* One request's partitions, while it is worked on. */
 typedef struct {
@@ -96,8 +96,9 @@ struct tpc_plane {
 
     struct tpc_fetches *fetches; /* sessions, parked fetches: fetch.h */
 
-    struct tpc_pending *pending[TPC_PENDING_LISTS]; /* by the sequence waited for, modulo */
-    int64_t pending_deadline_ns;                    /* no pending produce times out before it */
+    struct tpc_pending *pending_first, *pending_last; /* as they came */
+    int64_t pending_deadline_ns;                      /* no pending produce times out before it */
+    struct tpc_python_wait *python_waits;             /* commit.c */
     tpc_plane_statistics statistics;
 
     const tpc_plane_observer *observers[TPC_PLANE_OBSERVERS_MAX];
@@ -109,8 +110,8 @@ int64_t tpc_plane_now_ms(tpc_plane *plane);
 /* The observer must outlive the plane. */
 void tpc_plane_observe(tpc_plane *plane, const tpc_plane_observer *observer);
 void tpc_plane_publish_partition_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes);
-void tpc_plane_publish_commits_durable(tpc_plane *plane, uint64_t first_sequence, uint64_t last_sequence);
-void tpc_plane_publish_commits_failed(tpc_plane *plane, uint64_t first_failed_sequence);
+void tpc_plane_publish_partition_committed(tpc_plane *plane, tpc_partition *partition);
+void tpc_plane_publish_advanced(tpc_plane *plane);
 void tpc_plane_publish_disarmed(tpc_plane *plane, tpc_partition *partition);
 void tpc_plane_publish_withdrawn(tpc_plane *plane, tpc_partition *partition);
 

@@ -50,7 +50,7 @@ static int judge_producer(tpc_plane *plane, const tpc_partition *partition, cons
                                   .next_offset = earlier.last_offset + 1,
                                   .append_ms = earlier.timestamp_ms,
                                   .duplicate = 1};
-    if (earlier.base_offset >= partition->high_watermark) /* the first one is not durable yet: its fate is shared */
+    if (earlier.base_offset >= partition->durable_offset)
         result->sequence = tpc_tail_find(partition, earlier.base_offset)->sequence;
     plane->statistics.duplicates++;
     return 1;
@@ -124,7 +124,6 @@ int tpc_plane_produce_records(tpc_plane *plane, uint64_t handle, const uint8_t *
     tpc_batch_report report;
     int error = tpc_produce_to(plane, partition, &copy, &report, result);
     tpc_frame_release(frame);
-    if (error == 0 && result->sequence) tpc_journal_watch(plane->journal, result->sequence);
     return error;
 }
 
@@ -285,8 +284,9 @@ static void produce_part(tpc_plane *plane, const tpc_request *request, tpc_pendi
     }
     result->base_offset = appended.base_offset;
     result->log_append_time_ms = appended.append_ms;
-    if (!appended.relaxed)
-        pending->waits[i] = (tpc_pending_wait){.handle = partition->handle, .sequence = appended.sequence};
+    if (appended.relaxed) return;
+    pending->waits[i].partition = partition; /* a duplicate, too: it shares the fate of the first one */
+    pending->waits[i].end_offset = appended.next_offset;
 }
 
 static void begin_result(tpc_produce_result *result, const tpc_produce_part *part) {
@@ -373,7 +373,8 @@ static void answer(tpc_plane *plane, const tpc_request *request, tpc_pending *pe
     }
     int64_t timeout_ns = (int64_t)about->request.timeout_ms * 1000000;
     pending->deadline_ns = tpc_ring_now_ns(plane->ring) + (timeout_ns > TIMEOUT_NS_MIN ? timeout_ns : TIMEOUT_NS_MIN);
-    tpc_pending_begin(plane, pending, request, endpoints, endpoints_count);
+    enum tpc_wait_level level = about->request.acks == 1 ? TPC_WAIT_DURABLE : TPC_WAIT_COMMITTED;
+    tpc_pending_begin(plane, pending, request, level, endpoints, endpoints_count);
 }
 
 /* Carries a request out, or leaves it; it stays the caller's. */

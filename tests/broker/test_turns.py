@@ -40,7 +40,7 @@ def test_writing_behind_takes_a_bounded_number_of_steps_for_each_mebibyte(tmp_pa
                 while (result := assembly.plane.append(partition.handle, batch)) is None:
                     await assembly.storage.make_room(partition.files, partition.handle, len(batch))
                 appended = result
-            await assembly.plane.wait_durable(appended.sequence)
+            await assembly.plane.wait_committed(partition.handle, appended.end_offset, appended.leader_epoch)
 
     async def main():
         async with open_assembly(storage_shapes._options(tmp_path)) as assembly:

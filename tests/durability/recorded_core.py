@@ -161,7 +161,7 @@ class Life:
                 assert result.error_code == 0, result
                 what = name, result.base_offset, result.base_offset + len(values), zlib.crc32(data[21:])
                 mark("asked", *what)
-                await self.core.plane.wait_durable(result.sequence)
+                await self.core.plane.wait_committed(handle, result.end_offset, result.leader_epoch)
                 mark("acknowledged", *what)
             except PartitionOfflineError:
                 assert name not in self.open

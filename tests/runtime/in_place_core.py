@@ -70,7 +70,7 @@ class Bench:
             assert result.error_code == 0, result
             pending.append((result, data))
         for result, data in pending:
-            await self.plane.wait_durable(result.sequence)
+            await self.plane.wait_committed(self.handle, result.end_offset, result.leader_epoch)
             self.acknowledged[result.base_offset] = data[21:]
 
     async def begin_in_place(self) -> None:

@@ -34,10 +34,19 @@ def durable_sequence(bench: Bench) -> int:
 
 def serve_until_durable(bench: Bench, sequence: int) -> None:
     """Without a turn of any task."""
+    _serve_until(bench, lambda: durable_sequence(bench) >= sequence)
+
+
+def serve_until_committed(bench: Bench, handle: int, end_offset: int) -> None:
+    """The same for an offset."""
+    _serve_until(bench, lambda: bench.plane.bounds(handle).high_watermark >= end_offset)
+
+
+def _serve_until(bench: Bench, is_so: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + COMMIT_TIMEOUT_S
-    while durable_sequence(bench) < sequence:
+    while not is_so():
         assert not bench.plane.journal_error(), "the journal failed"
-        assert time.monotonic() < deadline_s, f"commit {sequence} is not durable"
+        assert time.monotonic() < deadline_s, "it is not durable"
         lib.tpc_ring_serve(bench.core.disk._ring.pointer, 0)
 
 
@@ -47,7 +56,7 @@ def append_now(bench: Bench, value_bytes: int = 100) -> bool:
     result = bench.plane.append(bench.handle, data)
     if result is None:
         return False
-    serve_until_durable(bench, result.sequence)
+    serve_until_committed(bench, bench.handle, result.end_offset)
     bench.acknowledged[result.base_offset] = data[21:]
     return True
 

@@ -23,6 +23,7 @@ from tpc_broker.storage.recovery import recover_core
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from tpc_broker.broker.ports import AppendResult
     from tpc_broker.storage.partition_storage import PartitionStorage
 
 REFUSALS: Final = (PartitionOfflineError, StorageFailedError, OSError)
@@ -71,8 +72,8 @@ class Actors(Bench):
         one.handle = self.storage.register(files, self.config, is_internal=False)
         one.files = files
 
-    def append_nowait(self, one: Promised, value_bytes: int) -> tuple[int, int, bytes] | None:
-        """Base offset, sequence, bytes; None: there is no room, or the journal does not work."""
+    def append_nowait(self, one: Promised, value_bytes: int) -> tuple[AppendResult, bytes] | None:
+        """With its bytes; None: there is no room, or the journal does not work."""
         data = batch(0, [self.chooser.randbytes(value_bytes)], epoch=one.files.leader_epoch)
         try:
             result = self.plane.append(one.handle, data)
@@ -81,7 +82,7 @@ class Actors(Bench):
         if result is None:
             return None
         one.asked.setdefault(result.base_offset, []).append(data[21:])
-        return result.base_offset, result.sequence, data[21:]
+        return result, data[21:]
 
     async def append_to(self, one: Promised, value_bytes: int, count: int = 1) -> None:
         for _ in range(count):
@@ -89,8 +90,9 @@ class Actors(Bench):
             appended = self.append_nowait(one, value_bytes)
             if appended is None:
                 raise PartitionOfflineError("not taken")
-            await self.plane.wait_durable(appended[1])
-            one.acknowledged[appended[0]] = appended[2]
+            result, data = appended
+            await self.plane.wait_committed(one.handle, result.end_offset, result.leader_epoch)
+            one.acknowledged[result.base_offset] = data
 
     async def trim(self, one: Promised, offset: int) -> None:
         one.log_start_asked = max(one.log_start_asked, offset)

@@ -29,10 +29,10 @@ async def written_partitions(bench):
         handle = bench.storage.register(files, config, is_internal=False)
         data = batch(0, [str(key).encode()], epoch=files.leader_epoch)
         await bench.storage.make_room(files, handle, len(data))
-        results.append(bench.plane.append(handle, data))
+        results.append((handle, bench.plane.append(handle, data)))
         wanted[key] = {0: data[21:]}
-    for result in results:
-        await bench.plane.wait_durable(result.sequence)
+    for handle, result in results:
+        await bench.plane.wait_committed(handle, result.end_offset, result.leader_epoch)
     return wanted
 
 

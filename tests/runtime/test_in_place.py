@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
+import trio
 
 from tests.log.log_batches import batch
 from tests.runtime.in_place_core import KEY, SEGMENT_BYTES, assert_kept, held, on_core, recovered_copy
-from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.model import CoreId
 from tpc_broker.storage.in_place_windows import in_place_window
 from tpc_broker.storage.recovery import recover_core, rewrite_partition
@@ -122,7 +123,10 @@ def test_a_deleted_partition_takes_its_writes_along(tmp_path):
         await bench.storage.make_room(bench.files, bench.handle, len(data))
         result = bench.plane.append(bench.handle, data)
         await bench.storage.delete(bench.files, bench.handle)
-        await bench.plane.wait_durable(result.sequence)
+        with pytest.raises(LeadershipLostError):
+            await bench.plane.wait_committed(bench.handle, result.end_offset, result.leader_epoch)
+        while not bench.plane.is_settled():
+            await trio.sleep(0.001)
         recovered = await recovered_copy(bench, tmp_path / "crashed")
         assert not recovered.offline
         assert KEY not in recovered.storages
@@ -175,7 +179,7 @@ def test_a_commit_under_way_when_a_drain_begins_is_kept(tmp_path):
             pending.append((bench.plane.append(bench.handle, data), data))
         await bench.storage.drain()
         for result, data in pending:
-            await bench.plane.wait_durable(result.sequence)
+            await bench.plane.wait_committed(bench.handle, result.end_offset, result.leader_epoch)
             bench.acknowledged[result.base_offset] = data[21:]
         await assert_kept(bench, tmp_path / "drained")
 

@@ -52,7 +52,7 @@ def test_a_batch_larger_than_a_fresh_journal_is_taken_when_that_has_grown(tmp_pa
         with trio.fail_after(60):
             while (result := bench.plane.append(bench.handle, data)) is None:
                 await bench.storage.wait_journal_room()
-        await bench.plane.wait_durable(result.sequence)
+        await bench.plane.wait_committed(bench.handle, result.end_offset, result.leader_epoch)
         recovered = await recovered_copy(bench, tmp_path / "crashed")
         assert await held(recovered.storages[KEY]) == {result.base_offset: data[21:]}
         await recovered.close()
@@ -77,7 +77,7 @@ def test_batches_find_room_wherever_a_young_journal_stands(tmp_path, sizes):
             while (result := bench.plane.append(bench.handle, data)) is None:
                 await bench.storage.wait_journal_room()
         assert result.error_code == 0
-        await bench.plane.wait_durable(result.sequence)
+        await bench.plane.wait_committed(bench.handle, result.end_offset, result.leader_epoch)
         recovered = await recovered_copy(bench, tmp_path / "crashed")
         assert len(await held(recovered.storages[KEY])) == len(bench.acknowledged) + len(sizes)
         await recovered.close()
@@ -113,7 +113,7 @@ def test_a_checkpoint_that_is_held_back_is_not_asked_for_again_by_a_journal_that
         for _ in range(3):
             assert not await bench.storage.checkpoint()
             result = bench.plane.append(bench.handle, data)
-            await bench.plane.wait_durable(result.sequence)
+            await bench.plane.wait_committed(bench.handle, result.end_offset, result.leader_epoch)
         assert len(asked) == 1
 
     on_core(tmp_path, body)

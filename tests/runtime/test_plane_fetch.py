@@ -107,6 +107,15 @@ def test_a_parked_fetch_is_answered_by_the_commit_it_waits_for(bench):
     assert (counts.parked, counts.parked_now, counts.timed_out, bench.handled) == (3, 0, 0, 0)
 
 
+def test_a_parked_fetch_is_not_kept_by_a_partition_that_is_led_no_more(bench):
+    handle = bench.make("t")
+    bench.send_fetch(bench.connect(), 12, asks(("t", 0, 0), wait_ms=LONG_MS))
+    wait_parked(bench)
+    bench.plane.disarm(handle)
+    bench.until(lambda: bench.handled)
+    assert bench.fetch_counts().parked_now == 0
+
+
 def test_not_enough_goes_on_waiting(bench):
     bench.make("t")
     producer, consumer = bench.connect(), bench.connect()

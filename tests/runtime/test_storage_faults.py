@@ -14,7 +14,7 @@ import trio
 
 from tests.runtime.faults import failing
 from tests.runtime.in_place_core import on_core
-from tests.runtime.interference import interfering, serve_until_durable
+from tests.runtime.interference import interfering, serve_until_committed
 from tests.runtime.storage_actors import OPERATIONS, REFUSALS, Actors
 from tpc_broker.storage import checkpoint_schedule, mending
 
@@ -112,8 +112,9 @@ def test_a_commit_may_complete_at_every_point_of_it(tmp_path, name, beside, poin
             for one in (actors.main, actors.other):
                 appended = None if one.is_deleted else actors.append_nowait(one, 200)
                 if appended is not None:
-                    serve_until_durable(actors, appended[1])
-                    one.acknowledged[appended[0]] = appended[2]
+                    result, data = appended
+                    serve_until_committed(actors, one.handle, result.end_offset)
+                    one.acknowledged[result.base_offset] = data
 
         def disturb(at):
             return interfering(actors, commit, at)

@@ -272,7 +272,7 @@ def test_a_partition_that_cannot_be_mended_goes_offline_before_the_journal_is_fu
             await bench.storage.make_room(files, handle, len(data))
             while (result := bench.plane.append(handle, data)) is None:
                 await bench.storage.wait_journal_room()
-            await bench.plane.wait_durable(result.sequence)
+            await bench.plane.wait_committed(handle, result.end_offset, result.leader_epoch)
             return result.base_offset, data
 
         await append(files, handle, 1000)

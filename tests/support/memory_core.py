@@ -61,7 +61,7 @@ class MemoryPlane:
     def __init__(self):
         self.logs = {}
         self.holds = False
-        self._handles = self._sequence = 0
+        self._handles = 0
         self._durable = trio.Event()
 
     def register(self):
@@ -91,10 +91,9 @@ class MemoryPlane:
         base_offset = log.log_end_offset
         log.batches.append(_BASE_OFFSET.pack(base_offset) + data[_BASE_OFFSET.size :])
         log.log_end_offset += header.last_offset_delta + 1
-        self._sequence += 1
         if not self.holds:
             self.make_durable()
-        return AppendResult(base_offset, self._sequence, 0)
+        return AppendResult(base_offset, log.log_end_offset, 0, 0)
 
     def make_durable(self):
         """All that was appended."""
@@ -103,9 +102,9 @@ class MemoryPlane:
         self._durable.set()
         self._durable = trio.Event()
 
-    async def wait_durable(self, _sequence):
+    async def wait_committed(self, handle, end_offset, _leader_epoch):
         await trio.lowlevel.checkpoint()
-        while any(log.high_watermark < log.log_end_offset for log in self.logs.values()):
+        while self._log(handle).high_watermark < end_offset:
             await self._durable.wait()
 
     def read(self, handle, offset, upto, bytes_max, at_least_one):

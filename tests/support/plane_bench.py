@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -162,8 +163,15 @@ class StalledBench(PlaneBench):
         os.close(writing)
 
     def let_go(self):
-        os.read(self.reading, 1 << 20)
-        self.settle()
+        """The write that waits, and those that follow it."""
+        os.set_blocking(self.reading, False)
+
+        def is_settled():
+            with contextlib.suppress(BlockingIOError):
+                os.read(self.reading, 1 << 20)
+            return self.plane.idle
+
+        self.until(is_settled)
 
     def shut(self):
         super().shut()

@@ -133,6 +133,8 @@ class Plane:
         """`(handle)`: what `watch_due` asked for."""
         self.on_advanced: Callable[[int, int, int], None] = _ignore
         """`(handle, high_watermark, last_stable_offset)` of a partition that is watched, once."""
+        self.on_wait_over: Callable[[int, int], None] = _ignore
+        """`(token, error code)` of a :meth:`wait`."""
         self._commits: dict[int, Commit] = {}
         self._slices = ffi.new("tpc_slice[]", _SLICES_AT_ONCE)
         self.journal = self._open_journal(ring, journal)
@@ -149,6 +151,7 @@ class Plane:
         ring.on_event(lib.TPC_EVENT_JOURNAL_DURABLE, self._durable)
         ring.on_event(lib.TPC_EVENT_JOURNAL_FAILED, self._failed)
         ring.on_event(lib.TPC_EVENT_JOURNAL_SPACE, self._space)
+        ring.on_event(lib.TPC_EVENT_WAIT_OVER, lambda token, error, _b, _pointer: self.on_wait_over(token, error))
         ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, self._advanced)
         ring.on_event(lib.TPC_EVENT_ROOM_LOW, lambda handle, _left, _b, _pointer: self.on_room_low(handle))
         ring.on_event(lib.TPC_EVENT_WRITE_BEHIND_DUE, lambda handle, _bytes, _all, _pointer: self.on_due(handle))
@@ -189,6 +192,7 @@ class Plane:
             if sequence <= self.journal_statistics()["durable_sequence"]:
                 commit.settle()
             else:
+                lib.tpc_journal_watch(self.journal, sequence)
                 self._commits[sequence] = commit
         return commit
 
@@ -306,6 +310,11 @@ class Plane:
     def watch(self, handle: int) -> None:
         """Call `on_advanced` at the next move of the high watermark, once."""
         _checked(lib.tpc_partition_watch(self.pointer, handle), "watch")
+
+    def wait(self, handle: int, level: int, end_offset: int, leader_epoch: int, token: int) -> bool:
+        """Whether the level has been reached; else `on_wait_over` is called. `OSError` ESTALE: the epoch is over."""
+        result = lib.tpc_partition_wait(self.pointer, handle, level, end_offset, leader_epoch, token)
+        return _checked(result, "wait") > 0
 
     def find(self, topic: str, partition: int) -> int | None:
         """The handle of a partition led here."""

@@ -79,15 +79,15 @@ async def _open_partition(assembly: CoreAssembly, topic: str) -> Partition:
 async def _append(assembly: CoreAssembly, partition: Partition, batch: bytes, batches: int) -> float:
     """Seconds until all are durable."""
     began = time.perf_counter()
-    sequence = 0
+    result = None
     for _ in range(batches):
         while (result := assembly.plane.append(partition.handle, batch)) is None:
             await assembly.storage.make_room(partition.files, partition.handle, len(batch))
             await trio.lowlevel.checkpoint()
         assert result.error_code == 0
-        sequence = result.sequence
         await trio.lowlevel.checkpoint()  # a turn of the core, as after a request: the journal writes what there is
-    await assembly.plane.wait_durable(sequence)
+    assert result is not None
+    await assembly.plane.wait_committed(partition.handle, result.end_offset, result.leader_epoch)
     return time.perf_counter() - began
 
 

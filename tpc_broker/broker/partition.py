@@ -188,9 +188,10 @@ class Partition:
     # -- writing of the broker's own ----------------------------------------------------------------------------------
 
     async def append_durably(self, batch: bytes) -> int:
-        """Append whole batches of the broker's own and wait until they are durable; the base offset.
+        """Append whole batches of the broker's own and wait until they are committed; the base offset.
 
-        Raises PartitionOfflineError when the journal or disk refuses.
+        Raises PartitionOfflineError when the journal or disk refuses, LeadershipLostError when the leadership ends
+        before: then they may be committed or not.
         """
         while True:
             if not self.is_open:
@@ -205,7 +206,7 @@ class Partition:
             await trio.sleep(JOURNAL_RETRY_S)
         if result.error_code:
             raise PartitionOfflineError(f"{self.label}: append refused with {ErrorCode(result.error_code).name}")
-        await self._plane.wait_durable(result.sequence)
+        await self._plane.wait_committed(self.handle, result.end_offset, result.leader_epoch)
         return result.base_offset
 
     async def move_log_start(self, offset: int) -> int:

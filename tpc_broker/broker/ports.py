@@ -108,10 +108,11 @@ class Mailboxes(Protocol):
 
 
 class AppendResult(NamedTuple):
-    """An append of the broker's own: durable when the journal's durable sequence has reached ``sequence``."""
+    """An append of the broker's own: [base_offset, end_offset) of the log, in a leader epoch."""
 
     base_offset: int
-    sequence: int
+    end_offset: int
+    leader_epoch: int
     error_code: int
 
 
@@ -159,11 +160,12 @@ class ProducePort(Protocol):
         """None: the journal has no room now."""
         ...
 
-    async def wait_durable(self, sequence: int, then: Callable[[], None] = ...) -> None:
-        """Raises PartitionOfflineError when the journal failed before.
+    async def wait_committed(self, handle: int, end_offset: int, leader_epoch: int) -> None:
+        """Until what was appended in a leader epoch, and ends at an offset, is committed: readers see it, and no
+        failover loses it.
 
-        `then` is called when it is durable, also when the waiting task was cancelled meanwhile, and before anybody gets
-        a `durable_cursor` that covers it: so a checkpoint says what the entries that it makes superfluous said.
+        Raises PartitionOfflineError when the journal failed before, LeadershipLostError when the epoch ended: then
+        nobody here knows what became of it.
         """
         ...
 

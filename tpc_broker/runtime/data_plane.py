@@ -3,21 +3,17 @@
 Purpose: offsets, memory and journal of the partitions led here. Python registers, inspects and withdraws; appends,
 group commit, producer sequences and answers to Produce happen in C (`native/ring/partition.c` and its neighbours).
 
-Invariants: a handle is never used twice; nothing of a sequence that is not durable is told to anybody; a wait for a
-sequence ends with success or with PartitionOfflineError, never silently.
+Invariants: a handle is never used twice; nothing that is not committed is told to anybody; a wait ends with success or
+with PartitionOfflineError, never silently.
 """
 
 from __future__ import annotations
 
 import errno
-import heapq
-import itertools
 import os
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
-
-import trio
+from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
@@ -30,6 +26,8 @@ from tpc_broker.native_bytes import pinned
 from tpc_broker.runtime.connections import Frame, FrameSlice
 from tpc_broker.runtime.fetches import BegunFetch, FetchStatistics, fetch_statistics
 from tpc_broker.runtime.forwarding import ForwardingPlane
+from tpc_broker.runtime.plane_waits import PlaneWaits
+from tpc_broker.runtime.taken_batches import TakenBatches
 from tpc_broker.storage.ports import Bounds, JournalCursor, JournalUse, PartitionState
 from tpc_broker.storage.short_runs import SHORT_RUN_BYTES_MAX
 
@@ -69,13 +67,7 @@ class JournalStart:
     previous_crc: int
 
 
-COPIED_BATCH_BYTES_MAX = 32 * 1024
-"""On average; larger batches are written from where they lie."""
 _new_uncleared = ffi.new_allocator(should_clear_after_alloc=False)
-
-
-def _nothing() -> None:
-    pass
 
 
 class TailSlice(FrameSlice, Opaque):
@@ -88,71 +80,6 @@ class TailSlice(FrameSlice, Opaque):
 
     def __bytes__(self) -> bytes:
         return bytes(ffi.buffer(self.frame.pointer.data + self.position, self.length))
-
-
-class TakenBatches:
-    """Durable batches on their way to the segments. A context: it gives the references back."""
-
-    def __init__(self, plane: Any, arrays: list[Any], batches: Any, count: int) -> None:
-        self._plane = plane
-        self._arrays = arrays
-        self._batches = batches
-        self._count = count
-        self.size = int(lib.tpc_tail_batches_bytes(batches, count))
-        self.base_offset: int = batches[0].base_offset
-        self.end_offset: int = batches[count - 1].next_offset
-
-    @property
-    def buffers(self) -> list[Any]:
-        """Where the batches lie. Small ones are copied into one buffer: a buffer for each would cost Python and the
-        kernel more than the copy.
-        """
-        batches, count = self._batches, self._count
-        if count > 1 and self.size < count * COPIED_BATCH_BYTES_MAX:
-            buffer = _new_uncleared("uint8_t[]", self.size)
-            lib.tpc_tail_batches_copy(self._plane, batches, count, buffer)
-            return [ffi.buffer(buffer)]
-        return [ffi.buffer(batches[n].slice.data, batches[n].slice.length) for n in range(count)]
-
-    @property
-    def in_place(self) -> list[tuple[int, int]]:
-        """Of the segment's file: what was written in place of these batches, as ranges that do not touch."""
-        ranges: list[tuple[int, int]] = []
-        number = self._next_in_place(0)
-        while number < self._count:
-            batch = self._batches[number]
-            begin = batch.in_place_block * limits.BLOCK_BYTES
-            end = begin + batch.in_place_blocks * limits.BLOCK_BYTES
-            if ranges and ranges[-1][1] == begin:
-                ranges[-1] = (ranges[-1][0], end)
-            else:
-                ranges.append((begin, end))
-            number = self._next_in_place(number + 1)
-        return ranges
-
-    def _next_in_place(self, number: int) -> int:
-        """Small batches, of which there are many, never are: C looks over them."""
-        return int(lib.tpc_tail_batches_next_in_place(self._batches, self._count, number))
-
-    def copy_to(self, target: memoryview) -> None:
-        """All of them in a row."""
-        assert len(target) >= self.size, (len(target), self.size)
-        lib.tpc_tail_batches_copy(self._plane, self._batches, self._count, ffi.from_buffer("uint8_t[]", target))
-
-    def whole_bytes(self, bytes_max: int) -> int:
-        """Of the leading batches that lie wholly in the first so many bytes."""
-        return int(lib.tpc_tail_batches_within(self._batches, self._count, bytes_max))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Give the references back: what the context does at its end."""
-        lib.tpc_tail_batches_release(self._batches, self._count)
-        self._arrays.append(self._batches)
 
 
 class RingDataPlane(ForwardingPlane):
@@ -168,9 +95,7 @@ class RingDataPlane(ForwardingPlane):
         )
         _check(result, "data plane")
         self._plane = out[0]
-        self._waiting: list[tuple[int, int, trio.Event, Callable[[], None]]] = []
-        self._failed: set[trio.Event] = set()
-        self._numbers = itertools.count()
+        self._waits = PlaneWaits(ring, self._plane, self._journal)
         self._on_advanced: Callable[[int], None] = lambda _handle: None
         self._on_due: Callable[[], None] = lambda: None
         self._on_room_low: Callable[[int], None] = lambda _handle: None
@@ -183,7 +108,6 @@ class RingDataPlane(ForwardingPlane):
         self._dirty = ffi.new("uint64_t[]", DIRTY_FIRST)
         self._batch_arrays: list[Any] = []
         self._closed = False
-        ring.on_event(lib.TPC_EVENT_JOURNAL_DURABLE, self._durable)
         ring.on_event(lib.TPC_EVENT_JOURNAL_FAILED, self._journal_failed)
         ring.on_event(lib.TPC_EVENT_WRITE_BEHIND_DUE, lambda _token, _bytes, _all, _pointer: self._on_due())
         ring.on_event(lib.TPC_EVENT_ROOM_LOW, lambda handle, _left, _b, _pointer: self._on_room_low(handle))
@@ -208,40 +132,17 @@ class RingDataPlane(ForwardingPlane):
     def on_journal_failed(self, callback: Callable[[int], None]) -> None:
         self._on_failed = callback
 
-    def _durable(self, _token: int, sequence: int, _b: int, _pointer: int) -> None:
-        while self._waiting and self._waiting[0][0] <= sequence:
-            _wanted, _number, event, then = heapq.heappop(self._waiting)
-            then()
-            event.set()
-
     def _journal_failed(self, _token: int, first_failed: int, error: int, _pointer: int) -> None:
-        self._durable(0, first_failed - 1, 0, 0)
-        for _wanted, _number, event, _then in self._waiting:
-            self._failed.add(event)
-            event.set()
-        self._waiting.clear()
+        self._waits.journal_failed(first_failed)
         self._on_failed(error)
 
-    async def wait_durable(self, sequence: int, then: Callable[[], None] = _nothing) -> None:
-        """Until a commit is durable; PartitionOfflineError when the journal failed before it was.
+    async def wait_durable(self, sequence: int, then: Callable[[], None] = lambda: None) -> None:
+        """`JournalControl.wait_durable`."""
+        await self._waits.wait_durable(sequence, then)
 
-        `then` is called when it is durable, also when the waiting task was cancelled meanwhile, and before anybody gets
-        a `durable_cursor` that covers it: so a checkpoint says what the entries that it makes superfluous said.
-        """
-        statistics = ffi.new("tpc_journal_statistics *")
-        lib.tpc_journal_get_statistics(self._journal, statistics)
-        if statistics.durable_sequence >= sequence:
-            then()
-            return
-        if statistics.error:
-            raise PartitionOfflineError(f"the journal failed: {os.strerror(statistics.error)}")
-        event = trio.Event()
-        heapq.heappush(self._waiting, (sequence, next(self._numbers), event, then))
-        lib.tpc_journal_watch(self._journal, sequence)
-        await event.wait()
-        if event in self._failed:
-            self._failed.discard(event)
-            raise PartitionOfflineError("the journal failed")
+    async def wait_committed(self, handle: int, end_offset: int, leader_epoch: int) -> None:
+        """`ProducePort.wait_committed`."""
+        await self._waits.wait_level(handle, lib.TPC_LEVEL_COMMITTED, end_offset, leader_epoch)
 
     def set_hot(self, *, on: bool) -> None:
         """Whether Produce and Fetch are tried inside the ring's wait, before Python sees the request."""
@@ -457,7 +358,7 @@ class RingDataPlane(ForwardingPlane):
         if result < 0:
             raise _refused(result, "append refused")
         found = self._result
-        return AppendResult(found.base_offset, found.sequence, found.error_code)
+        return AppendResult(found.base_offset, found.next_offset, found.leader_epoch, found.error_code)
 
     def journal_append(self, kind: int, key: TopicPartition, offset: int, argument: int) -> int | None:
         """A control entry; the sequence to wait for, None when the journal has no room now."""
@@ -551,7 +452,7 @@ class RingDataPlane(ForwardingPlane):
     def durable_cursor(self) -> JournalCursor:
         place = ffi.new("tpc_journal_cursor *")
         lib.tpc_journal_durable_cursor(self._journal, place)
-        self._durable(0, place.sequence - 1, 0, 0)
+        self._waits.is_durable(place.sequence - 1)
         return JournalCursor(place.sequence, place.block, place.position, place.previous_crc, bool(place.is_end))
 
     def stop_journal(self) -> None:

@@ -111,11 +111,13 @@ typedef struct {
     int64_t base_offset;
     int64_t next_offset;
     int64_t append_ms;  /* LogAppendTime that was stamped, -1 with CreateTime */
-    uint64_t sequence;  /* durable when the journal's durable sequence is at least this */
+    uint64_t sequence;  /* of the commit that carries them; 0: durable, as a duplicate may be */
     int32_t error_code; /* Kafka's, 0: appended */
     int32_t reason;     /* enum tpc_batch_reason when validation refused */
     int32_t duplicate;  /* 1: these records were appended before, at these offsets */
-    int32_t relaxed;    /* 1: nobody has to wait for the sequence */
+    int32_t relaxed;    /* 1: nobody has to wait */
+    int32_t leader_epoch;
+    uint32_t reserved;
 } tpc_append_result;
 
 typedef struct {
@@ -166,6 +168,17 @@ int tpc_partition_update(tpc_plane *plane, uint64_t handle, const tpc_partition_
 int tpc_partition_set_log_start(tpc_plane *plane, uint64_t handle, int64_t log_start_offset);
 /* TPC_EVENT_ROOM_LOW, once, when appends have used up half of what is admitted then. -EINVAL: fewer than nothing. */
 int tpc_partition_admit(tpc_plane *plane, uint64_t handle, int64_t bytes_more);
+
+/* Up to where a log has to come before somebody is answered. */
+enum { TPC_LEVEL_DURABLE = 0, TPC_LEVEL_COMMITTED = 1 };
+
+/*
+ * Until what was appended in this leader epoch, and ends at end_offset, is durable here or committed. 1: it is; 0:
+ * TPC_EVENT_WAIT_OVER comes, whatever happens to it: KAFKA_STORAGE_ERROR when the journal has failed, NOT_LEADER_OR_FOLLOWER
+ * when the role ended or the partition was withdrawn. -ESTALE: it is not known any more what became of it.
+ */
+int tpc_partition_wait(tpc_plane *plane, uint64_t handle, int32_t level, int64_t end_offset, int32_t leader_epoch,
+                       uint64_t token);
 
 /* TPC_EVENT_PARTITION_ADVANCED at the next move of the high watermark, once. */
 int tpc_partition_watch(tpc_plane *plane, uint64_t handle);
@@ -251,7 +264,7 @@ uint64_t tpc_tail_batches_within(const tpc_tail_batch *batches, uint32_t count, 
 
 /*
  * Append of the broker's own (internal topics): one or more whole batches, copied, stamped, journalled; sequences of
- * producers are not looked at. Asks for TPC_EVENT_JOURNAL_DURABLE. -ENOENT; -EPERM: not armed as leader; -EAGAIN: the
+ * producers are not looked at. -ENOENT; -EPERM: not armed as leader; -EAGAIN: the
  * journal is full; -ENOSPC: not admitted; -EIO: the journal failed. 0 with result->error_code for what the bytes themselves
  * are guilty of.
  */
@@ -322,7 +335,7 @@ int tpc_plane_produce_with(tpc_plane *plane, tpc_request *request, const tpc_pro
 
 /*
  * One partition's records of a Produce request that came by another way (from another core): checked and appended as
- * tpc_plane_produce() does, the answer is the caller's. 0 with *result (error_code, or wait for its sequence unless the
+ * tpc_plane_produce() does, the answer is the caller's. 0 with *result (error_code, or wait for next_offset unless the
  * partition is relaxed); -ENOENT; -EAGAIN, -ENOSPC: as tpc_plane_append().
  */
 int tpc_plane_produce_records(tpc_plane *plane, uint64_t handle, const uint8_t *records, uint32_t bytes,
