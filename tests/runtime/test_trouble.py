@@ -223,6 +223,8 @@ def test_a_partition_that_cannot_be_mended_nor_set_aside_is_told_once_of_each(tm
         bench.storage._requests.mend.ask()
         await wait_until(lambda: len(attempts) >= 5)
         assert len(lines_with(caplog, "topic-0 still fails")) == 1
+        for _ in range(3):
+            assert not await bench.storage.checkpoint()
         assert len(lines_with(caplog, "checkpoint held back")) == 1
         storage = bench.storage
         storage._mending._give_up(storage._partitions.led[bench.handle], "for a test")
@@ -232,6 +234,43 @@ def test_a_partition_that_cannot_be_mended_nor_set_aside_is_told_once_of_each(tm
         away.rename(folder)
         await wait_until(lambda: lines_with(caplog, "topic-0 is offline"))
         await wait_until(lambda: lines_with(caplog, "checkpoints are held back no longer"))
+
+    with_maintenance(tmp_path, body)
+
+
+def test_what_cannot_be_mended_is_tried_more_and_more_seldom_and_takes_no_checkpoints_time(tmp_path, monkeypatch):
+    """Each attempt reads the whole journal, and checkpoints wait for it; one is asked for when something was mended."""
+    monkeypatch.setattr(mending, "RETRY_S", 0.01)
+    attempts, rounds = [], []
+
+    async def rewrite_partition(*args):
+        attempts.append(args)
+        raise OSError(errno.EIO, "for a test")
+
+    async def body(bench):
+        await bench.append(1000, 3)
+        await checkpoint_at_last(bench)
+        await bench.append(1000, 3)
+        mend_partitions = bench.storage._mending.mend_partitions
+
+        async def counted(**options):
+            rounds.append(None)
+            return await mend_partitions(**options)
+
+        bench.storage._mending.mend_partitions = counted
+        with monkeypatch.context() as patched:
+            patched.setattr(mending, "rewrite_partition", rewrite_partition)
+            bench.files.fail("a sync that failed")
+            bench.storage._requests.mend.ask()
+            await wait_until(lambda: len(rounds) >= 80)
+            assert 1 <= len(attempts) <= 20
+            assert bench.storage._failures._attempts["checkpoint held back"] <= 1
+            patched.setattr(mending, "ATTEMPTS_MIN", 1 << 30)
+            patched.setattr(bench.plane, "journal_use", lambda: JournalUse(1, 1, 0))
+            seen = len(attempts)
+            await wait_until(lambda: len(attempts) >= seen + 30)  # others need what it takes of the journal
+        await wait_until(lambda: bench.files.failed is None)
+        await wait_until(lambda: not bench.plane.dirty())
 
     with_maintenance(tmp_path, body)
 

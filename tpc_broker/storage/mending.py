@@ -1,5 +1,9 @@
 """What has failed is mended, again and again until the disk is well: the journal first, then partitions.
 
+Each is tried at longer and longer distances (`retry_delays`), up to ten seconds, on its own: one that cannot be mended
+keeps neither the others nor checkpoints waiting. Where it takes space of the journal that others need, there is no such
+patience: then it is tried at every turn, and soon given up.
+
 A partition whose segment failed is written anew from the journal, which gives nothing of it back before
 (`recovery.rewrite_partition`). Where that cannot be and the journal needs the space, the partition is *given up*: it is
 taken out of the data plane, what the journal has of it is put beside its files, and then it is offline and holds no
@@ -19,9 +23,10 @@ from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.storage.lost_and_found import METADATA_PARTITION
 from tpc_broker.storage.recovery import OfflinePartition, rewrite_partition, set_aside
+from tpc_broker.storage.retry_delays import RetryDelays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from pathlib import Path
 
     from tpc_broker.model import TopicPartition
@@ -39,6 +44,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
+"""Between two looks at what is due, and after the first attempt at each."""
+RETRY_S_MAX = 10.0
+JOURNAL = "journal"
 ATTEMPTS_MIN = 10
 """Before a partition is taken offline, and then only when the journal needs the space."""
 
@@ -71,6 +79,7 @@ class Mending:
         self._requests = requests
         self._failures = failures
         self._attempts: Counter[int] = Counter()
+        self._delays = RetryDelays(RETRY_S_MAX)
         self._tell_given_up: Callable[[TopicPartition, str], None] = lambda _key, _reason: None
 
     def on_given_up(self, callback: Callable[[TopicPartition, str], None]) -> None:
@@ -82,47 +91,66 @@ class Mending:
         while True:
             await self._requests.mend.wait()
             await trio.sleep(RETRY_S)
-            if not await self.mend_once():
+            if not await self.mend_once(due_only=True):
                 self._requests.mend.ask()
 
-    async def mend_once(self) -> bool:
-        """Whether all is well."""
-        if not await self._journal.mend():
-            return False
+    async def mend_once(self, *, due_only: bool = False) -> bool:
+        """Whether all is well. `due_only`: what was tried lately is left for another time."""
+        if self._plane.journal_error():
+            if due_only and not self._delays.is_due(JOURNAL):
+                return False
+            self._delays.tried(JOURNAL, RETRY_S)
+            if not await self._journal.mend():
+                return False
+            self._requests.checkpoint.ask()
         await self._deletions.delete_what_is_left()
-        is_well = await self.mend_partitions()
-        self._requests.checkpoint.ask()  # one may have been held back
-        return is_well
+        return await self.mend_partitions(due_only=due_only)
 
-    async def mend_partitions(self) -> bool:
+    async def mend_partitions(self, *, due_only: bool = False) -> bool:
         """Whether none is left that has failed."""
         well, partitions = True, self._partitions
         for led in list(partitions.led.values()):
-            if led.files.failed is None:
-                continue
-            async with partitions.checkpointing, led.lock:
-                if led.handle not in partitions.led or led.files.failed is None:
-                    continue  # deleted, or mended, while this waited
-                try:
-                    self._plane.close_windows(led.handle)
-                    await self._in_place_windows.wait_closed(led)
-                    written_offset = self._plane.state(led.handle).written_offset
-                    await rewrite_partition(led.files, self._recovered.journal_file, written_offset)
-                except (OSError, StorageFailedError, BatchDamageError) as error:
-                    if led.handle not in partitions.led:  # deleted meanwhile
-                        continue
-                    self._failures.failed(f"{led.files.topic}-{led.files.key.partition} still fails", error)
-                    well = False
-                    if self._is_given_up(led, error):
-                        self._give_up(led, str(error))
-                    continue
-                self._attempts.pop(led.handle, None)
-                await self._space.reserve_anew(led)
-                self._failures.over(f"{led.files.topic}-{led.files.key.partition} still fails")
-                log.warning("%s-%d works again", led.files.topic, led.files.key.partition)
+            if led.files.failed is not None:
+                well &= await self._mend_partition(led, due_only=due_only)
         for offline in list(partitions.given_up.values()):
-            well &= await self._set_aside(offline)
+            well &= await self._set_aside(offline, due_only=due_only)
         return well
+
+    async def _mend_partition(self, led: LeaderPartition, *, due_only: bool) -> bool:
+        """Whether a partition that had failed is well, or is no longer led."""
+        label, partitions = f"{led.files.topic}-{led.files.key.partition}", self._partitions
+        if due_only and not self._is_due(led.handle):
+            return False
+        async with partitions.checkpointing, led.lock:
+            if led.handle not in partitions.led or led.files.failed is None:
+                return True  # deleted, or mended, while this waited
+            self._delays.tried(led.handle, RETRY_S)
+            try:
+                self._plane.close_windows(led.handle)
+                await self._in_place_windows.wait_closed(led)
+                written_offset = self._plane.state(led.handle).written_offset
+                await rewrite_partition(led.files, self._recovered.journal_file, written_offset)
+            except (OSError, StorageFailedError, BatchDamageError) as error:
+                if led.handle not in partitions.led:  # deleted meanwhile
+                    return True
+                self._failures.failed(f"{label} still fails", error)
+                if self._is_given_up(led, error):
+                    self._give_up(led, str(error))
+                return False
+            self._attempts.pop(led.handle, None)
+            await self._space.reserve_anew(led)
+            self._failures.over(f"{label} still fails")
+            log.warning("%s works again", label)
+            self._requests.checkpoint.ask()  # one may have been held back
+            return True
+
+    def _is_due(self, what: Hashable) -> bool:
+        return self._is_pressed() or self._delays.is_due(what)
+
+    def _is_pressed(self) -> bool:
+        """Whether what fails takes space of the journal that others need soon."""
+        use = self._plane.journal_use()
+        return 2 * use.blocks_used >= use.region_blocks
 
     def _is_given_up(self, led: LeaderPartition, error: Exception) -> bool:
         """Whether a partition that could not be mended, often enough, takes space of the journal that others need.
@@ -133,8 +161,7 @@ class Mending:
         is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
         if is_full or led.files.key == METADATA_PARTITION or self._attempts[led.handle] < ATTEMPTS_MIN:
             return False
-        use = self._plane.journal_use()
-        return 2 * use.blocks_used >= use.region_blocks
+        return self._is_pressed()
 
     def _give_up(self, led: LeaderPartition, reason: str) -> None:
         """It takes nothing more from here on: what was acknowledged is what the journal and its files have now."""
@@ -146,12 +173,15 @@ class Mending:
         self._plane.withdraw(led.handle)
         self._tell_given_up(files.key, reason)
 
-    async def _set_aside(self, offline: OfflinePartition) -> bool:
+    async def _set_aside(self, offline: OfflinePartition, *, due_only: bool) -> bool:
         """Put what the journal has of such a partition beside its files, so that it holds no checkpoint back."""
         key, partitions = offline.key, self._partitions
+        if due_only and not self._is_due(key):
+            return False
         async with partitions.checkpointing:
             if partitions.given_up.get(key) is not offline:  # deleted while this waited
                 return True
+            self._delays.tried(key, RETRY_S)
             try:
                 await set_aside(self._recovered, self._data, offline)
             except (OSError, StorageFailedError) as error:
@@ -159,6 +189,7 @@ class Mending:
                 return False
             self._failures.over(f"{offline.topic}-{key.partition} cannot be set aside")
             files = partitions.set_aside(offline)
+        self._requests.checkpoint.ask()
         log.error("%s-%d is offline: %s", offline.topic, key.partition, offline.reason)
         try:
             await files.close()
