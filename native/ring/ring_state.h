@@ -72,7 +72,9 @@ struct tpc_ring {
     struct tpc_operations *operations;
     struct tpc_receive_buffers *receive_buffers;
     tpc_stall_watch stall;
-    int beat_fd; /* -1: none */
+    int64_t python_ns_before_turn; /* of the statistics, when the last wait began */
+    int64_t longest_turn_ns;       /* of Python, since it was asked for */
+    int beat_fd;                   /* -1: none */
     int64_t beat_interval_ns;
     int64_t beat_next_ns;
     tpc_ring_statistics statistics;

@@ -287,6 +287,8 @@ void tpc_ring_get_statistics(const tpc_ring *ring, tpc_ring_statistics *statisti
     statistics->overflows = *ring->uring.cq.koverflow;
 }
 
+const tpc_ring_statistics *tpc_ring_live_statistics(const tpc_ring *ring) { return &ring->statistics; }
+
 /* ------------------------------------------------------------------------------------------------ shut-down */
 
 static void cancel_everything(tpc_ring *ring) {

@@ -146,9 +146,18 @@ int tpc_ring_wait(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_eve
     ring->now_ns = tpc_monotonic_ns();
     tpc_beat(ring, ring->now_ns);
     tpc_stall_enter(ring, ring->now_ns);
+    int64_t took_ns = ring->statistics.python_ns - ring->python_ns_before_turn;
+    if (took_ns > ring->longest_turn_ns) ring->longest_turn_ns = took_ns;
+    ring->python_ns_before_turn = ring->statistics.python_ns;
     int result = turn(ring, timeout_ns, work_max, events, events_max);
     tpc_stall_leave(ring);
     return result;
+}
+
+int64_t tpc_ring_take_longest_turn(tpc_ring *ring) {
+    int64_t longest_ns = ring->longest_turn_ns;
+    ring->longest_turn_ns = 0;
+    return longest_ns;
 }
 
 int tpc_ring_serve(tpc_ring *ring, int64_t after_ns) {

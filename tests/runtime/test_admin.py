@@ -93,7 +93,7 @@ def test_nothing_that_clients_choose_is_a_label(watched: Watched) -> None:
         for sample in family.samples:
             for name, value in sample.labels.items():
                 labels.setdefault(name, set()).add(value)
-    assert labels.keys() == {"core", "api", "reason", "version", "le"}
+    assert labels.keys() == {"core", "api", "reason", "queue", "version", "le"}
     assert labels["core"] == {"0", "1"}
     assert labels["api"] <= API_NAMES
 

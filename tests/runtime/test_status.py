@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from tests.support.broker_process import TpcBroker, run_command
 from tpc_broker.runtime.counters import CoreStatus
@@ -109,6 +109,34 @@ def test_the_text_has_the_same_figures(used: TpcBroker) -> None:
     assert text.count("core ") == 2
     assert all(f"{count:,} answered in C" in text for count in taken)
     assert all(word in text for word in ("% within", "produce", "fetch", "sessions", "journal", "loop"))
+
+
+def test_shares_of_queues_are_shown_and_change_while_it_runs(used: TpcBroker) -> None:
+    for core in status_of(used)["cores"]:
+        queues = core["counters"]["queues"]
+        assert list(queues) == ["clients", "replication", "coordinators", "maintenance", "background"]
+        assert [queue["shares"] for queue in queues.values()] == [1000, 1000, 1000, 500, 50]
+        for name in ("clients", "coordinators", "maintenance"):
+            if name != "coordinators" or core["core"] in coordinating(used):
+                assert queues[name]["runtime_ns"] > 0
+                assert queues[name]["selections"] > 0
+                assert 0 < queues[name]["slice_ns_max"] <= queues[name]["runtime_ns"] or name == "clients"
+    admin = AdminClient({"bootstrap.servers": used.bootstrap})
+    for core in (0, 1):
+        entry = ConfigEntry("cpu.shares.background", "7", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.BROKER, str(core), incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result()
+    give_up_at = time.monotonic() + 30
+    while any(core["counters"]["queues"]["background"]["shares"] != 7 for core in status_of(used)["cores"]):
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)
+    assert "background, 7 shares: " in run_command("status", "--data", str(used.data_folder)).stdout
+
+
+def coordinating(broker: TpcBroker) -> set[int]:
+    """Cores that have had work for groups."""
+    cores = status_of(broker)["cores"]
+    return {core["core"] for core in cores if core["counters"]["queues"]["coordinators"]["selections"]}
 
 
 def test_a_core_that_was_started_again_counts_from_0(broker: TpcBroker) -> None:

@@ -37,8 +37,10 @@ from tpc_broker.metadata.image import changed_topics
 from tpc_broker.metadata.records import MetadataDamagedError
 from tpc_broker.metadata.topic_names import topic_name_fault
 from tpc_broker.model import NO_LEADER_EPOCH, BrokerId, CoreId, NodeId, TopicId, TopicPartition, broker_id_of
+from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tpc_broker.broker.ports import Clock, Connections, CoreStorage, DataPlane, Mailboxes, Request
@@ -94,6 +96,7 @@ class Core:
         mailboxes: Mailboxes,
         clock: Clock,
         nursery: trio.Nursery,
+        set_cpu_shares: Callable[[dict[TaskQueue, int]], None] = lambda _shares: None,
     ) -> None:
         self.core_id = place.core_id
         self.data_path = place.data_path
@@ -112,7 +115,8 @@ class Core:
         self.view.on_changed = partial(plane.forget_answers, int(ApiKey.METADATA))
         self.purgatory = Purgatory(plane.watch)
         plane.on_advanced(self.purgatory.advanced)
-        self._set_fetch_limits()
+        self._set_cpu_shares = set_cpu_shares
+        self._apply_settings()
         self.partitions = Partitions(self, storage)
         self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image)
         self.producer_ids = ProducerIds(self)
@@ -130,8 +134,10 @@ class Core:
         """The effective broker settings, dynamic ones included."""
         return self.configuration.settings
 
-    def _set_fetch_limits(self) -> None:
+    def _apply_settings(self) -> None:
+        """Those that others act by: what reads `settings` each time needs no telling."""
         settings = self.settings
+        self._set_cpu_shares({queue: getattr(settings, f"cpu_shares_{queue.name.lower()}") for queue in TaskQueue})
         self.plane.set_fetch_limits(
             min(settings.fetch_max_bytes, limits.FETCH_RESPONSE_BYTES_MAX),
             settings.max_incremental_fetch_session_cache_slots,
@@ -147,7 +153,8 @@ class Core:
         else:
             await self._subscribe_until_ready()
         self._nursery.start_soon(self._keep_subscribed)
-        self._nursery.start_soon(self._retain_now_and_then)
+        with in_queue(TaskQueue.BACKGROUND):
+            self._nursery.start_soon(self._retain_now_and_then)
         self._nursery.start_soon(self._make_missing_partitions)
 
     async def _start_metadata(self) -> None:
@@ -225,7 +232,7 @@ class Core:
         here = after.configs_of_broker(self.broker_id)
         if before.broker_configs != after.broker_configs or not before.version:
             self.configuration = self._started_with.altered(after.configs_of_broker(None), here)
-            self._set_fetch_limits()
+            self._apply_settings()
         self.view.image = after
         self._tell_owners(before, after)
         opened = await self.partitions.follow(before, after)

@@ -36,6 +36,7 @@ from tpc_broker.kafka.api_keys import ApiKey, api, apis
 from tpc_broker.kafka.codec import codec
 from tpc_broker.kafka.errors import DecodeError
 from tpc_broker.kafka.protocol import encode_response_header
+from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
@@ -225,7 +226,11 @@ class Dispatcher:
             self._go_on(state)
             return
         self._starts_left -= 1
-        self._nursery.start_soon(self._finish, state, request, result)
+        if request.api_key in PROMPT_APIS:
+            with in_queue(TaskQueue.COORDINATORS):
+                self._nursery.start_soon(self._finish, state, request, result)
+        else:
+            self._nursery.start_soon(self._finish, state, request, result)
 
     async def _finish(self, state: ConnectionState, request: Request, result: Awaitable[Any]) -> None:
         try:

@@ -19,6 +19,7 @@ from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka.records import Record, build_batch, read_records
 from tpc_broker.metadata.image import ClusterImage, changed_topics
 from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, PartitionIndex, TopicPartition, coordinator_partition
+from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -256,7 +257,8 @@ class GroupService:
         coordinator = LoadedCoordinator(self._core, partition, limits)
         scope = trio.CancelScope()
         self._coordinators[key] = (coordinator, scope)
-        self._nursery.start_soon(self._run, key, coordinator, scope)
+        with in_queue(TaskQueue.COORDINATORS):
+            self._nursery.start_soon(self._run, key, coordinator, scope)
 
     async def _run(self, key: TopicPartition, coordinator: LoadedCoordinator, scope: trio.CancelScope) -> None:
         with scope:

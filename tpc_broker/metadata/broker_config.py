@@ -32,6 +32,7 @@ from tpc_broker.metadata.topic_config import (
     TopicConfig,
 )
 from tpc_broker.model import NODE_ID_MAX
+from tpc_broker.task_queue import SHARES_DEFAULT, SHARES_MAX, SHARES_MIN, TaskQueue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,6 +77,51 @@ class Settings(IgnoredSettings):
         "auto",
         "Ours. What loads the kernel's programs: `bcc`, `libbpf`, `auto` (the first that works), or `off`.",
         valid=("auto", "bcc", "libbpf", "off"),
+    )
+    cpu_shares_clients: int = setting(
+        "cpu.shares.clients",
+        ConfigType.INT,
+        SHARES_DEFAULT[TaskQueue.CLIENTS],
+        "Ours. Of a core's CPU time while others want it too: requests and all that C does.",
+        minimum=SHARES_MIN,
+        maximum=SHARES_MAX,
+        dynamic=True,
+    )
+    cpu_shares_replication: int = setting(
+        "cpu.shares.replication",
+        ConfigType.INT,
+        SHARES_DEFAULT[TaskQueue.REPLICATION],
+        "Ours. Of a core's CPU time while others want it too: replication.",
+        minimum=SHARES_MIN,
+        maximum=SHARES_MAX,
+        dynamic=True,
+    )
+    cpu_shares_coordinators: int = setting(
+        "cpu.shares.coordinators",
+        ConfigType.INT,
+        SHARES_DEFAULT[TaskQueue.COORDINATORS],
+        "Ours. Of a core's CPU time while others want it too: groups.",
+        minimum=SHARES_MIN,
+        maximum=SHARES_MAX,
+        dynamic=True,
+    )
+    cpu_shares_maintenance: int = setting(
+        "cpu.shares.maintenance",
+        ConfigType.INT,
+        SHARES_DEFAULT[TaskQueue.MAINTENANCE],
+        "Ours. Of a core's CPU time while others want it too: write-behind, checkpoints and disk space.",
+        minimum=SHARES_MIN,
+        maximum=SHARES_MAX,
+        dynamic=True,
+    )
+    cpu_shares_background: int = setting(
+        "cpu.shares.background",
+        ConfigType.INT,
+        SHARES_DEFAULT[TaskQueue.BACKGROUND],
+        "Ours. Of a core's CPU time while others want it too: retention and other work that nobody waits for.",
+        minimum=SHARES_MIN,
+        maximum=SHARES_MAX,
+        dynamic=True,
     )
     max_connections: int = setting(
         "max.connections", ConfigType.INT, INT_MAX, "Connections a core holds at most.", minimum=0, dynamic=True

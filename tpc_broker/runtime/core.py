@@ -39,8 +39,9 @@ from tpc_broker.runtime.logs import set_up_logging
 from tpc_broker.runtime.mailbox import Mailboxes
 from tpc_broker.runtime.options import CoreOptions
 from tpc_broker.runtime.ring import RingUnavailable
-from tpc_broker.runtime.trio_ring import current_ring
+from tpc_broker.runtime.trio_ring import current_ring, current_task_queues
 from tpc_broker.runtime.trio_ring import run as run_on_ring
+from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,6 +163,7 @@ class CoreProcessMain:
                 mailboxes=mailboxes,
                 clock=assembly.clock,
                 nursery=nursery,
+                set_cpu_shares=current_task_queues().set_shares,
             )
             core.serve_metadata_calls()
             self._links = _open_links(options, assembly, mailboxes)
@@ -175,7 +177,8 @@ class CoreProcessMain:
                 await self._control.send("cannot_run", reason=self._refused)
                 nursery.cancel_scope.cancel()
                 return
-            nursery.start_soon(assembly.storage.run_maintenance)
+            with in_queue(TaskQueue.MAINTENANCE):
+                nursery.start_soon(assembly.storage.run_maintenance)
             await self._join_the_others(core)
             if options.loads_fd >= 0:
                 assembly.connections.show_open(map_load(options.loads_fd, options.core))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.runtime.links import link_statistics
+from tpc_broker.runtime.trio_ring import current_task_queues
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import BrokerStatistics
@@ -24,15 +25,17 @@ Numbers = dict[str, int]
 
 
 class CoreCounters(TypedDict):
-    """`broker`: of `BrokerStatistics`. `links`, `forwards`: fields of the C structures `tpc_link_statistics` and
-    `tpc_forward_statistics`. `plane`, `journal`, `ring`: fields of the C structures `tpc_plane_statistics`,
-    `tpc_journal_statistics`, `tpc_ring_statistics`. `fetches`: of `FetchStatistics`; `fetch_fallbacks`: to Python, by
-    reason. `connections`: of `ConnectionStatistics`; `closed`: by reason. `python_spans`: how often Python took how
-    long between two visits of C, [i] less than 2^i us, the last one all longer times too; `commit_spans`: the same of
-    the journal's commits. `latencies`: of requests, by API; `slowest`: requests of the last two minutes.
+    """`broker`: of `BrokerStatistics`. `queues`: of `TaskQueueStatistics`, by queue. `links`, `forwards`: fields of the
+    C structures `tpc_link_statistics` and `tpc_forward_statistics`. `plane`, `journal`, `ring`: fields of the C
+    structures `tpc_plane_statistics`, `tpc_journal_statistics`, `tpc_ring_statistics`. `fetches`: of `FetchStatistics`;
+    `fetch_fallbacks`: to Python, by reason. `connections`: of `ConnectionStatistics`; `closed`: by reason.
+    `python_spans`: how often Python took how long between two visits of C, [i] less than 2^i us, the last one all
+    longer times too; `commit_spans`: the same of the journal's commits. `latencies`: of requests, by API; `slowest`:
+    requests of the last two minutes.
     """
 
     broker: Numbers
+    queues: dict[str, Numbers]
     links: Numbers
     forwards: Numbers
     plane: Numbers
@@ -70,6 +73,7 @@ def core_counters(
     python_spans = list(looped.pop("python_spans"))
     return CoreCounters(
         broker=asdict(broker),
+        queues={queue.name.lower(): asdict(found) for queue, found in current_task_queues().statistics().items()},
         links=link_statistics(connections),
         forwards=plane.forward_statistics(),
         plane=plane.plane_statistics(),

@@ -88,6 +88,12 @@ REASONS: Final = (
     ("tpc_connections_closed_total", "closed", "Connections closed, by reason."),
     ("tpc_fetch_in_python_total", "fetch_fallbacks", "Fetch requests left to Python, by reason."),
 )
+QUEUES: Final = (
+    ("tpc_queue_cpu_seconds_total", "runtime_ns", NS, "CPU time that was charged to a queue of tasks."),
+    ("tpc_queue_selections_total", "selections", 1, "Turns of the loop that ran a queue's tasks."),
+    ("tpc_queue_longest_slice_seconds", "slice_ns_max", NS, "The longest that a queue's tasks had the core."),
+    ("tpc_queue_waiting", "waiting_now", 1, "Tasks that could run and wait for their queue's turn."),
+)
 SPANS: Final = (
     ("tpc_journal_commit_seconds", "commit_spans", "Commits of the journal, until they were on the disk."),
     ("tpc_python_turn_seconds", "python_spans", "How long Python had a core between two visits of C."),
@@ -119,6 +125,7 @@ class CoreMetrics:
                 for reason, count in counters[part].items():  # type: ignore[literal-required]
                     family.add_metric([core, reason], count)
             yield family
+        yield from self._queues()
         yield from self._spans()
         yield self._latencies()
 
@@ -155,6 +162,14 @@ class CoreMetrics:
             if report.state == FINISHED:
                 ended.add_metric([], report.ended_ms / 1000)
         yield from (damaged, ended, checked, total)
+
+    def _queues(self) -> Iterator[Metric]:
+        for name, field, scale, explanation in QUEUES:
+            family = _family(name, explanation, ["core", "queue"])
+            for core, counters in self._told:
+                for queue, numbers in counters["queues"].items():
+                    family.add_metric([core, queue], numbers[field] * scale)
+            yield family
 
     def _spans(self) -> Iterator[Metric]:
         for name, part, explanation in SPANS:

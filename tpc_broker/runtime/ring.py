@@ -325,6 +325,14 @@ class Ring:
         found = {name: getattr(values, name) for name in RingStatistics.__slots__}
         return RingStatistics(**{**found, "python_spans": tuple(values.python_spans)})
 
+    def live_statistics(self) -> Any:
+        """`const tpc_ring_statistics *`, read field by field as it counts; until the ring is closed."""
+        return lib.tpc_ring_live_statistics(self.pointer)
+
+    def take_longest_turn_ns(self) -> int:
+        """The longest that Python had the core between two waits since this was called before."""
+        return int(lib.tpc_ring_take_longest_turn(self.pointer))
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Cancel what is under way, wait until the kernel holds nothing any more, free the ring. Twice is allowed.
 

@@ -180,7 +180,7 @@ def _core_lines(core: CoreStatus) -> list[str]:
 
 
 def _sections(counters: CoreCounters) -> list[tuple[str, str]]:
-    return [*_of_requests(counters), *_of_storage(counters), ("loop", _of_loop(counters))]
+    return [*_of_requests(counters), *_of_storage(counters), ("loop", _of_loop(counters)), *_of_queues(counters)]
 
 
 def _of_requests(counters: CoreCounters) -> list[tuple[str, str]]:
@@ -251,6 +251,17 @@ def _of_loop(counters: CoreCounters) -> str:
         f"{ring['python_ns'] / whole_ns:.0%} in Python; {_counted(ring['stalls'], 'stall')}, the longest turn of "
         f"Python {ring['stall_ns_max'] / 1e6:.0f} ms"
     )
+
+
+def _of_queues(counters: CoreCounters) -> list[tuple[str, str]]:
+    """A line each; the first one has the section's name."""
+    lines = [
+        f"{name}, {_counted(queue['shares'], 'share')}: {queue['runtime_ns'] / 1e9:,.3f} s in "
+        f"{_counted(queue['selections'], 'selection')}, longest slice {queue['slice_ns_max'] / 1e6:,.1f} ms, "
+        f"{queue['waiting_now']:,} waiting now"
+        for name, queue in counters["queues"].items()
+    ]
+    return [("" if number else "queues", line) for number, line in enumerate(lines)]
 
 
 def _within(spans: list[int]) -> str:

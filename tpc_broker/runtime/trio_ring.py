@@ -39,6 +39,7 @@ import trio
 from tpc_broker import limits
 from tpc_broker._ring import lib
 from tpc_broker.runtime.ring import ENTRIES_DEFAULT, HOT_WORK_MAX, SERVE_AFTER_NS, Ring
+from tpc_broker.runtime.task_queues import CWork, TaskQueues
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -143,14 +144,19 @@ class _PollWait:
         self.operation = 0
 
 
-class _BetweenSteps(trio.abc.Instrument):
-    """Serves between the steps of a turn: who is answered in C waits for one step at most, not for all that are due.
+class _Instrument(trio.abc.Instrument):
+    """Puts the task queues in place, and serves between the steps of a turn: who is answered in C waits for one step at
+    most, not for all that are due.
 
     What C changes there it might have changed in a wait as well: a task relies on nothing across an await.
     """
 
     def __init__(self, ring: Ring) -> None:
         self._pointer = ring.pointer
+
+    def before_run(self) -> None:
+        runner = trio_run.GLOBAL_RUN_CONTEXT.runner
+        runner.runq = runner.io_manager.task_queues
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002 (trio's signature)
         lib.tpc_ring_serve(self._pointer, SERVE_AFTER_NS)
@@ -161,6 +167,7 @@ class RingIOManager:
 
     def __init__(self, ring: Ring, options: RingOptions) -> None:
         self.ring = ring
+        self.task_queues = TaskQueues(CWork(ring), ring.take_longest_turn_ns)
         self._work_max = options.work_max
         self._thread = threading.get_ident()
         self._waiting: dict[tuple[int, int], _PollWait] = {}
@@ -187,6 +194,8 @@ class RingIOManager:
         """
         if threading.get_ident() != self._thread:
             raise RuntimeError("trio's guest mode waits in another thread and cannot run on a ring")
+        if self.task_queues.competing and self.task_queues.turn_ends():
+            timeout = 0
         count = self.ring.wait(min(int(timeout * 1e9), TIMEOUT_NS_MAX), self._work_max)
         if count > 0:
             return count
@@ -246,10 +255,12 @@ def check_trio() -> None:
     """Whether this trio has what :func:`run` relies on; `RuntimeError` that says what is missing."""
     manager = getattr(trio_run, "TheIOManager", None)
     missing = [name for name in sorted(IO_MANAGER_METHODS) if not hasattr(manager, name)]
+    runner = getattr(trio_run, "Runner", None)
+    missing += [name for name in ("io_manager", "runq") if name not in getattr(runner, "__annotations__", ())]
     if manager is None or missing or not hasattr(trio_run, "GLOBAL_RUN_CONTEXT"):
         version = importlib.metadata.version("trio")
         raise RuntimeError(
-            f"trio {version} keeps its IOManager elsewhere (missing: {', '.join(missing) or 'GLOBAL_RUN_CONTEXT'}): "
+            f"trio {version} keeps its parts elsewhere (missing: {', '.join(missing) or 'GLOBAL_RUN_CONTEXT'}): "
             "install a trio of the range in pyproject.toml"
         )
 
@@ -288,7 +299,7 @@ def run(  # noqa: PLR0913 (trio.run's own parameters)
             async_fn,
             *args,
             clock=clock,
-            instruments=[*instruments, _BetweenSteps(ring)],
+            instruments=[*instruments, _Instrument(ring)],
             restrict_keyboard_interrupt_to_checkpoints=restrict_keyboard_interrupt_to_checkpoints,
             strict_exception_groups=True,
         )
@@ -299,10 +310,19 @@ def run(  # noqa: PLR0913 (trio.run's own parameters)
 
 def current_ring() -> Ring:
     """The ring under the running trio. `RuntimeError` outside of :func:`run`."""
+    return _current_manager().ring
+
+
+def current_task_queues() -> TaskQueues:
+    """The queues whose tasks the running trio runs. `RuntimeError` outside of :func:`run`."""
+    return _current_manager().task_queues
+
+
+def _current_manager() -> RingIOManager:
     try:
         manager = trio_run.GLOBAL_RUN_CONTEXT.runner.io_manager
     except AttributeError:
         raise RuntimeError("must be called from a task") from None
     if not isinstance(manager, RingIOManager):
         raise RuntimeError("this trio does not run on a ring: start it with tpc_broker.runtime.trio_ring.run")  # noqa: TRY004
-    return manager.ring
+    return manager

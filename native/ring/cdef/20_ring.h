@@ -108,6 +108,12 @@ uint32_t tpc_ring_entries(const tpc_ring *ring);
 int tpc_ring_fd(const tpc_ring *ring);
 void tpc_ring_get_statistics(const tpc_ring *ring, tpc_ring_statistics *statistics);
 
+/* The same as they are counted, but for `overflows`: for who looks at each turn. Until the ring is closed. */
+const tpc_ring_statistics *tpc_ring_live_statistics(const tpc_ring *ring);
+
+/* The longest that Python had the core between two waits since the last call of this, in ns, without what C took in between. */
+int64_t tpc_ring_take_longest_turn(tpc_ring *ring);
+
 /*
  * The ring keeps this open file open until it is torn down for good, which for the ring of a process that was killed is a
  * little after its death: a lock on it outlasts the last write. One file per ring; -EBUSY when there is one already.
