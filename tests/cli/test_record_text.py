@@ -57,17 +57,25 @@ def test_a_rate_holds_producing_back(command: Tpc) -> None:
 
 
 def test_a_pace_is_kept_on_average() -> None:
+    now_s = 50.0
     waits: list[float] = []
-    pace = Pace(1e6)
+    pace = Pace(1e6, lambda: now_s)
     for _ in range(1000):
         pace.wait(waits.append)
     assert waits == []  # 1,000 records are due within a millisecond
-    Pace(None).wait(waits.append)
-    pace = Pace(0.001)
+    Pace(None, lambda: now_s).wait(waits.append)
+    pace = Pace(0.001, lambda: now_s)
     pace.wait(waits.append)
     assert waits == []
+    now_s += 5
     pace.wait(waits.append)
-    assert waits == [pytest.approx(1000, abs=5)]
+    assert waits == [pytest.approx(995)]
+    now_s += 3000  # what was not used is not lost
+    pace.wait(waits.append)
+    pace.wait(waits.append)
+    assert waits == [pytest.approx(995)]
+    pace.wait(waits.append)
+    assert waits[1:] == [pytest.approx(995)]
 
 
 def test_every_token_of_a_format() -> None:

@@ -106,9 +106,10 @@ def parse_headers(given: tuple[str, ...]) -> list[tuple[str, str | bytes | None]
 class Pace:
     """So many records a second, and no more; None: as fast as it goes."""
 
-    def __init__(self, rate: float | None) -> None:
+    def __init__(self, rate: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
-        self._began_s = time.monotonic()
+        self._clock = clock
+        self._began_s = clock()
         self._count = 0
 
     def wait(self, meanwhile: Callable[[float], Any] = time.sleep) -> None:
@@ -117,6 +118,6 @@ class Pace:
             return
         due_s = self._began_s + self._count / self._rate
         self._count += 1
-        ahead_s = due_s - time.monotonic()
-        if ahead_s > min(PACE_BURST_S, 1 / self._rate):
+        ahead_s = due_s - self._clock()
+        if ahead_s > PACE_BURST_S:
             meanwhile(ahead_s)
