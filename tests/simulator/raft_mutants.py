@@ -185,7 +185,8 @@ def _checkpoint_to_commit(self: Any, taken: Any, mirrors: Any, place: Any, relea
         if image.start <= commit:
             cut = image._replace(items=items, markers=markers, end_offset=min(image.end_offset, commit.offset))
             taken[group] = checkpoint._replace(log=cut)
-            mirrors[group].items = mirrors[group].upto(commit) if commit != START else []
+            mirror = mirrors[group][1]
+            mirror.items = mirror.upto(commit) if commit != START else []
     _checkpointed(self, taken, mirrors, place, release)
 
 

@@ -458,23 +458,28 @@ class CoreDriver:
         self._checkpointing_life = self.journal.life
         life, sequence = self.journal.life, self.journal.durable_sequence
         taken = self.core.checkpoints()
-        mirrors = {group: Mirror(self.replicas[group].durable) for group in taken if group in self.replicas}
+        mirrors = {
+            group: (replica.me, Mirror(replica.durable))
+            for group in taken if (replica := self._of_here(group)) is not None
+        }  # fmt: skip
         delay_us = int(self._random.random() * 200 * MS)
         self.process.call_at(
             self._ports.world.now_us + delay_us, lambda: self._checkpointed(taken, mirrors, (life, sequence), release)
         )
 
+    def _of_here(self, group: GroupId) -> Replica | None:
+        return self.replicas.get(group) or self.released.get(group)
+
     def _checkpointed(self, taken, mirrors, place, release) -> None:
         self._checkpointing_life = -1
-        here = self.replicas.keys() | self.released.keys()
-        self.journal.checkpoint({group: taken[group] for group in taken if group in here}, *place)
-        for group, mirror in mirrors.items():
-            replica = self.replicas.get(group) or self.released.get(group)
-            if replica is None:
-                continue
+        found = {group: self._of_here(group) for group in mirrors}
+        here = [group for group, replica in found.items() if replica is not None and replica.me == mirrors[group][0]]
+        self.journal.checkpoint({group: taken[group] for group in here}, *place)
+        for group in here:
+            replica, mirror = found[group], mirrors[group][1]
             replica.checkpointed = mirror
             if release and group in self.core.groups and not self.core.moves.is_adopting(group):
-                upto = min(replica.commit, mirrors[group].last)
+                upto = min(replica.commit, mirror.last)
                 if replica.written.contains(upto):
                     self.core.release(group, upto)
                     self._compare(group)

@@ -78,7 +78,8 @@ The driver's duties, in each turn:
     finds a release is not created either: `core.moves.restore` keeps it until the core that it names has adopted it
     (`is_adopted`), and then `core.moves.forget` drops it.
  8. A checkpoint (`checkpoints`) may take the place of all entries up to the durable sequence at which it was taken,
-    once files hold everything of it. Segments hold uncommitted batches then: readers of files use `commit_hint`.
+    once files hold everything of it. Segments hold uncommitted batches then: readers of files use `commit_hint`. It
+    names no replica that was removed meanwhile, also where another incarnation is by now.
  9. Reads: a record below the high watermark is shown to anybody; whatever *decides* asks `read_index` first.
 10. Delete the files of a removed replica only after `ConfigCommitted` has named it. It comes back only as another
     incarnation, also while the configuration that leaves it out is not committed: who is not a voter is made a
