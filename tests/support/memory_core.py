@@ -129,12 +129,22 @@ class MemoryStorage:
     def __init__(self, plane):
         self.plane = plane
         self.asked, self.files, self.refuses, self.once = [], {}, {}, set()
-        self.handles = {}
+        self.handles, self.left_over = {}, set()
         self.has_space = True
         self._tell_given_up = None
 
     async def prepare(self, wanted):
         self.asked.append(("prepare", [key for key, _topic in wanted]))
+
+    def has(self, key):
+        return key in self.files
+
+    def unclaimed(self):
+        return [key for key in self.files if key not in {files.key for files in self.handles.values()}]
+
+    async def is_left_over(self, key, _topic):
+        await trio.lowlevel.checkpoint()
+        return key in self.left_over and not self.has(key)
 
     async def open(self, key, topic, _config):
         await trio.lowlevel.checkpoint()

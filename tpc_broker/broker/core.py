@@ -24,6 +24,7 @@ from tpc_broker.broker.dispatch import Dispatcher
 from tpc_broker.broker.group_service import GroupService
 from tpc_broker.broker.handlers.forward import serve_forwarded
 from tpc_broker.broker.handlers.table import HANDLERS, OFFERED_APIS
+from tpc_broker.broker.holders import Holders
 from tpc_broker.broker.metadata_service import METADATA_CORE, NOT_MADE_RETRY_S, RESUBSCRIBE_S, MetadataService
 from tpc_broker.broker.partitions import Partitions
 from tpc_broker.broker.producer_ids import ProducerIds
@@ -117,6 +118,7 @@ class Core:
         plane.on_advanced(self.purgatory.advanced)
         self._set_cpu_shares = set_cpu_shares
         self._apply_settings()
+        self.holders = Holders(self, storage, place.cores)
         self.partitions = Partitions(self, storage)
         self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image)
         self.producer_ids = ProducerIds(self)
@@ -238,6 +240,8 @@ class Core:
         opened = await self.partitions.follow(before, after)
         await self.groups.follow(before, after)
         await self.metadata.announce_leaders(opened)
+        if not before.version:
+            self._nursery.start_soon(self.holders.report_misplaced)
 
     def _tell_owners(self, before: ClusterImage, after: ClusterImage) -> None:
         """First what goes: a topic may have been made again under its name."""

@@ -121,6 +121,7 @@ class Partitions:
             for _old, new in changed:
                 if new is None:
                     continue
+                self._forget_others(new)
                 for key in self._owned(new):
                     if key in self._open:
                         self._alter(self._open[key], new)
@@ -154,6 +155,12 @@ class Partitions:
             if owner == self._core.core_id
         ]
 
+    def _forget_others(self, topic: TopicImage) -> None:
+        """What another core has now is not offline here."""
+        for index, owner in enumerate(topic.assignment.owners):
+            if owner != self._core.core_id:
+                self._offline.pop(TopicPartition(topic.topic_id, PartitionIndex(index)), None)
+
     async def _open_into(
         self,
         topic: TopicImage,
@@ -180,6 +187,8 @@ class Partitions:
         opened.append((key, partition.leader_epoch))
 
     async def _open_one(self, topic: TopicImage, key: TopicPartition) -> Partition:
+        if await self._storage.is_left_over(key, topic.name):
+            await self._core.holders.ask_others(key)
         return await self._lead(topic, key, await self._storage.open(key, topic.name, self._config_of(topic)))
 
     async def _lead(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage) -> Partition:

@@ -294,6 +294,20 @@ class CoreStorage(Protocol):
         """
         ...
 
+    def has(self, key: TopicPartition) -> bool:
+        """Whether this core's journal or checkpoint knows the partition, whatever became of it."""
+        ...
+
+    def unclaimed(self) -> list[TopicPartition]:
+        """What was recovered, is sound, and was not opened."""
+        ...
+
+    async def is_left_over(self, key: TopicPartition, topic: str) -> bool:
+        """Whether the partition's folder is there although `has` says no: its making was cut short, or another core
+        has it.
+        """
+        ...
+
     async def open(self, key: TopicPartition, topic: str, config: TopicConfig) -> PartitionStorage:
         """Recovered, or made. PartitionOfflineError when damaged."""
         ...

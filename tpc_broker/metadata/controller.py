@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.metadata.settings import BrokerConfiguration
+    from tpc_broker.model import TopicPartition
 
 _Item = TypeVar("_Item")
 
@@ -254,6 +255,20 @@ class Controller:
             records.append(_assigned(found.topic_id, assignment))
             results.append(GrownTopic(name=topic.name))
         return ([] if validate_only else records), results
+
+    def follow_holder(self, core: CoreId, keys: Sequence[TopicPartition]) -> list[MetadataRecord]:
+        """These partitions are in the journal of `core`: they are its own, as if they had been assigned by hand."""
+        records: list[MetadataRecord] = []
+        for topic_id in dict.fromkeys(key.topic_id for key in keys):
+            topic = self._image.topic_by_id(topic_id)
+            if topic is None:
+                continue
+            held = {key.partition for key in keys if key.topic_id == topic_id}
+            before = topic.assignment
+            owners = tuple(core if index in held else owner for index, owner in enumerate(before.owners))
+            if owners != before.owners:
+                records.append(_assigned(topic_id, Assignment(owners, before.manual | held)))
+        return records
 
     def reserve_producer_ids(self, core: CoreId) -> tuple[list[MetadataRecord], ProducerIdsReserved]:
         """The next block of producer ids for a core; to be used only once the record is durable."""

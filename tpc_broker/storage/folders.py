@@ -134,6 +134,15 @@ def log_settings(config: TopicConfig) -> LogSettings:
     )
 
 
+async def is_folder_of(disk: Disk, topics: Path, topic: str, key: TopicPartition) -> bool:
+    """Whether a partition's folder is there, or one that may be its own."""
+    [contents] = await disk.read_folders([topics / partition_folder_name(topic, key.partition)], SMALL_FILES)
+    if contents is None:
+        return False
+    listing = PartitionListing.of(topics / partition_folder_name(topic, key.partition), contents, named=key)
+    return listing is None or listing.folder.partition == key
+
+
 async def create_partition(
     files: FileCache, topics: Path, topic: str, key: TopicPartition, settings: LogSettings
 ) -> PartitionStorage:

@@ -38,6 +38,7 @@ from tpc_broker.storage.deletion import Deletions
 from tpc_broker.storage.drain import drain
 from tpc_broker.storage.folders import (
     create_partition,
+    is_folder_of,
     log_settings,
     new_partition,
     prepare_folders,
@@ -137,6 +138,16 @@ class JournalledStorage:
             log.warning("folders of %d new partitions are made one by one: %s", len(new), error)
         else:
             partitions.prepared(ready)
+
+    def has(self, key: TopicPartition) -> bool:
+        """Also while it is made, and until it is deleted."""
+        return self._partitions.state(key) is not PartitionState.ABSENT
+
+    def unclaimed(self) -> list[TopicPartition]:
+        return list(self._partitions.unclaimed)
+
+    async def is_left_over(self, key: TopicPartition, topic: str) -> bool:
+        return not self.has(key) and await is_folder_of(self._disk, self._data / "topics", topic, key)
 
     async def open(self, key: TopicPartition, topic: str, config: TopicConfig) -> PartitionStorage:
         """Recovered, or made. PartitionOfflineError when damaged, PartitionNotMadeError when it cannot be made now."""

@@ -1,0 +1,116 @@
+"""Which core has a partition, where the cluster's metadata may be older than the partitions' places.
+
+A partition belongs to the journal and the checkpoint of one core, and the metadata say which. Metadata that were
+restored from a copy may say another. Two cores that write into one folder destroy it, so a folder that is there and
+that this core's journal knows nothing of is taken only when every other core has said that it is not its own. A core
+that has what the metadata give to another tells core 0, and the metadata follow: what was acknowledged is where it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from tpc_broker.broker.metadata_service import METADATA_CORE
+from tpc_broker.errors import MailboxError, PartitionNotMadeError
+from tpc_broker.metadata.controller import Controller
+from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.ports import CoreStorage
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 0.25
+ASK_TIMEOUT_MS: Final = 5_000
+
+
+class Holders:
+    """Of one core."""
+
+    def __init__(self, core: Core, storage: CoreStorage, cores_count: int) -> None:
+        self._core = core
+        self._storage = storage
+        self._others = [CoreId(number) for number in range(cores_count) if number != core.core_id]
+        self._in_two: set[TopicPartition] = set()
+        core.mailboxes.serve("partitions.has", self._serve_has)
+        core.mailboxes.serve("partitions.follow", self._serve_follow)
+
+    async def ask_others(self, key: TopicPartition) -> None:
+        """PartitionNotMadeError: another core has the partition, or has not said yet that it has not."""
+        for other in self._others:
+            try:
+                has = await self._has(other, key)
+            except MailboxError as error:
+                reason = f"its folder is there, and core {other} does not say whether it has the partition ({error})"
+                raise PartitionNotMadeError(reason) from error
+            if has:
+                raise PartitionNotMadeError(f"core {other} has the partition that the cluster's metadata give to this")
+
+    async def report_misplaced(self) -> None:
+        """Until the metadata give this core what it has; ends at once where they do, as always but after a restore."""
+        while True:
+            try:
+                keys = await self._nobody_else_has(self._misplaced())
+                if keys:
+                    await self._core.mailboxes.call(METADATA_CORE, "partitions.follow", {"partitions": _to_json(keys)})
+            except MailboxError as error:
+                log.debug("misplaced partitions: %s", error)
+            if not set(self._misplaced()) - self._in_two:
+                return
+            await trio.sleep(RETRY_S)
+
+    def _misplaced(self) -> list[TopicPartition]:
+        owner_of = self._core.view.image.owner_of
+        return [key for key in self._storage.unclaimed() if owner_of(key) not in (None, self._core.core_id)]
+
+    async def _nobody_else_has(self, keys: list[TopicPartition]) -> list[TopicPartition]:
+        """Those that their owners by the metadata do not have. MailboxError: one of them does not answer."""
+        found = []
+        for key in keys:
+            owner = self._core.view.image.owner_of(key)
+            if owner is None or key in self._in_two:
+                continue
+            if await self._has(owner, key):
+                self._in_two.add(key)
+                log.error(
+                    "partition %d of topic id %s is in the journals of the cores %d and %d; the second serves it, "
+                    "as the metadata say", key.partition, key.topic_id, self._core.core_id, owner,
+                )  # fmt: skip
+            else:
+                found.append(key)
+        return found
+
+    async def _has(self, other: CoreId, key: TopicPartition) -> bool:
+        answer, _blobs = await self._core.mailboxes.call(
+            other, "partitions.has", {"partitions": _to_json([key])}, timeout_ms=ASK_TIMEOUT_MS
+        )
+        return bool(answer["has"])
+
+    async def _serve_has(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        return {"has": any(self._storage.has(key) for key in _from_json(payload["partitions"]))}, []
+
+    async def _serve_follow(self, caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        """Core 0: these belong to the caller from now on."""
+        keys = _from_json(payload["partitions"])
+        await self._core.metadata.change(
+            lambda image: (Controller(image, self._core.configuration).follow_holder(caller, keys), None)
+        )
+        for key in keys:
+            topic = self._core.view.image.topic_by_id(key.topic_id)
+            if topic is not None:
+                log.warning("%s-%d: the cluster's metadata gave it to another core than core %d, which has it: "
+                            "they follow it", topic.name, key.partition, caller)  # fmt: skip
+        return {}, []
+
+
+def _to_json(keys: list[TopicPartition]) -> list[list[Any]]:
+    return [[key.topic_id.hex, key.partition] for key in keys]
+
+
+def _from_json(rows: list[list[Any]]) -> list[TopicPartition]:
+    return [TopicPartition(TopicId(uuid.UUID(hex=topic)), PartitionIndex(number)) for topic, number in rows]
