@@ -34,6 +34,9 @@ STATUS_ANSWER_MS = 1_000  # what a core has for telling its counters; one that i
 STATUS_BACKLOG = 16
 SCRUB_DAMAGES_TOLD_MAX = 1_000  # stretches named in a report; all are counted
 SCRUB_REPORT_BYTES_MAX = 4 * 1024 * 1024
+BACKUP_FREEZE_MS = 300  # so long a core stands still at most, while a backup fixes one moment for all of them
+BACKUP_HOLD_MS = 20_000  # so long it makes no checkpoint for a backup, while its journal is copied
+CONTROL_REQUEST_BYTES_MAX = 4_096
 ADMIN_CONNECTIONS_MAX = 16
 
 # Connections of one core.
@@ -83,6 +86,7 @@ LOG_LINES_PERIOD_S = 1.0
 LOG_KEYS_MAX = 10_000
 
 assert CORE_HEARTBEAT_MISSED_MS > 10 * CORE_HEARTBEAT_MS, "a busy core must not be taken for a dead one"
+assert BACKUP_FREEZE_MS < CORE_BEAT_MS, "a core that a backup has stopped is not taken for one that hangs"
 assert CORE_BEAT_MS < CORE_HEARTBEAT_MS, "a core that is well is never silent at a look that is on time"
 assert STALL_MS < STALL_LOG_MS < CORE_HEARTBEAT_MS, "routine is not logged, and what is goes before the watcher"
 assert CORE_RESTART_DELAY_MS_MIN < CORE_RESTART_DELAY_MS_MAX, "back-off grows"

@@ -31,6 +31,7 @@ from tpc_broker.runtime.assembly import (
     rebuild_hint,
     recover_all,
 )
+from tpc_broker.runtime.backup_hold import hold_for_backup
 from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
 from tpc_broker.runtime.data_directory import read_properties
 from tpc_broker.runtime.links import Links
@@ -119,6 +120,8 @@ class CoreProcessMain:
         self._drain_asked = trio.Event()
         self._drain = trio.CancelScope()
         self._start = trio.CancelScope()
+        self._backup: trio.CancelScope | None = None
+        self._nursery: trio.Nursery
         self._is_ready = False
         self._refused: str | None = None
         self._counters: Callable[[], CoreCounters] | None = None
@@ -145,6 +148,7 @@ class CoreProcessMain:
             options.settings, options.overrides, shown=shown_listeners(options.listeners, options.core)
         )
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             place = CoreIdentity(
                 options.core,
                 options.cores,
@@ -229,15 +233,26 @@ class CoreProcessMain:
                     self._up_changed.set()
                 case "status" if self._counters is not None:
                     await self._control.send("status", counters=self._counters())
+                case "backup" if self._assembly is not None and self._backup is None and not self._drain_asked.is_set():
+                    self._backup = trio.CancelScope()
+                    self._nursery.start_soon(self._hold_for_backup, message["token"], self._assembly, self._backup)
                 case "drain":
                     deadline_s = trio.current_time() + message["deadline_ms"] / 1000
                     self._drain.deadline = min(self._drain.deadline, deadline_s)
+                    if self._backup is not None:
+                        self._backup.cancel()
                     self._drain_asked.set()
                     if not self._is_ready:
                         log.info("told to drain before it was ready: ending the start")
                         self._start.cancel()
         log.error("the supervisor is gone; ending")
         os._exit(EXIT_FAILED)  # no draining without a supervisor: the journal has everything acknowledged
+
+    async def _hold_for_backup(self, token: str, assembly: CoreAssembly, scope: trio.CancelScope) -> None:
+        """Until a drain begins, which waits for no backup."""
+        with scope:
+            await hold_for_backup(self._options.core, token, assembly.storage, assembly.plane)
+        self._backup = None
 
     async def _follow_cores(self, core: Core) -> None:
         """Tell the broker which cores are up. Its calls to a core that hangs take long; the supervisor's word to drain

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -77,4 +79,64 @@ def scrub(data: str, rate: str, as_json: bool) -> None:  # noqa: FBT001
     sys.exit(EXIT_DAMAGED if report.damaged_count else 0)
 
 
-COMMANDS: Final = (scrub,)
+@click.command()
+@click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--data", default="./data", show_default=True, help="Directory of the log.")
+@click.option("--copy", "with_copies", is_flag=True, help="Copy everything, also what could be shared with the log.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for programs.")
+def backup(target: Path, data: str, with_copies: bool, as_json: bool) -> None:  # noqa: FBT001
+    """Make a copy of a node's data as of one moment in DIR, while its broker runs, or of a stopped one.
+
+    Every record that was acknowledged before the command is in it. DIR is missing or empty. On the same file system,
+    segments that are written no more are hard links and take no space; with --copy, copies. Exit code 2 when it is
+    refused or fails; DIR then says that it is not whole.
+    """
+    from tpc_broker.runtime.backup import backup as run_backup  # noqa: PLC0415 (a start need not wait for it)
+
+    try:
+        with progress("backup", shown=not as_json) as on_progress:
+            folders = (Path(data).expanduser().resolve(), target.expanduser().absolute())
+            report = run_backup(*folders, on_progress, with_links=not with_copies)
+    except StartError as error:
+        refuse(str(error))
+    except KeyboardInterrupt:
+        click.echo(f"tpc-broker: interrupted; {target} is not whole, remove it", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    if as_json:
+        click.echo(json.dumps(asdict(report)))
+        return
+    moment = f"; the cores stood still for {report.stood_still_ms:.1f} ms" if report.is_running else ""
+    click.echo(
+        f"{len(report.files):,} files in {target}: {report.copied_bytes / 2**20:,.1f} MiB copied, "
+        f"{report.linked_bytes / 2**20:,.1f} MiB shared with the log{moment}"
+    )
+
+
+@click.command()
+@click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path))
+@click.option("--data", required=True, metavar="DIR", help="Directory to make; missing or empty.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for programs.")
+def restore(source: Path, data: str, as_json: bool) -> None:  # noqa: FBT001
+    """Make a data directory of a backup. A broker that is started with it has what was there at the backup's moment.
+
+    The backup stays as it is. Exit code 2 when it is refused or fails; DIR then says that it is not whole.
+    """
+    from tpc_broker.runtime.backup import restore as run_restore  # noqa: PLC0415 (a start need not wait for it)
+
+    folder = Path(data).expanduser().absolute()
+    try:
+        with progress("restore", shown=not as_json) as on_progress:
+            manifest = run_restore(source.expanduser().absolute(), folder, on_progress)
+    except StartError as error:
+        refuse(str(error))
+    except KeyboardInterrupt:
+        click.echo(f"tpc-broker: interrupted; {folder} is not whole, remove it", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    files: dict[str, int] = manifest.pop("files")
+    told = {**manifest, "files_count": len(files), "bytes": sum(files.values())}
+    taken = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(manifest["taken_ms"] / 1000))
+    text = f"{len(files):,} files of {taken} restored; start it: tpc-broker serve --data {folder}"
+    click.echo(json.dumps(told) if as_json else text)
+
+
+COMMANDS: Final = (scrub, backup, restore)

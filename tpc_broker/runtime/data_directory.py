@@ -23,6 +23,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT_VERSION = "1"
+MANIFEST_FILE = "backup.json"
+"""In a backup that is whole: what it is, and each file with its size."""
+UNFINISHED_BACKUP_FILE = "backup-unfinished"
+UNFINISHED_RESTORE_FILE = "restore-unfinished"
+
+
+def mark_of(folder: Path) -> str | None:
+    """Why a broker must not be started in this directory; None: nothing speaks against it."""
+    if (folder / UNFINISHED_RESTORE_FILE).exists():
+        return f"{folder} holds a restore that was not finished; remove it and restore again"
+    if (folder / UNFINISHED_BACKUP_FILE).exists():
+        return f"{folder} holds a backup that was not finished; remove it"
+    if (folder / MANIFEST_FILE).exists():
+        return f"{folder} is a backup; see: tpc-broker restore {folder} --data DIR"
+    return None
 
 
 class DataDirectory:
@@ -34,6 +49,9 @@ class DataDirectory:
     @contextmanager
     def open(cls, path: Path) -> Iterator[DataDirectory]:
         """Make it where it is missing, lock it until the end of the ``with``."""
+        mark = mark_of(path)
+        if mark is not None:
+            raise StartError(mark)
         folders = (path, path / "topics", path / "journals")
         try:
             is_new = not all(one.exists() for one in (*folders, path / "meta.properties"))

@@ -269,7 +269,7 @@ class Scrub:
         try:
             size = file.size()
             end = size if segment.end_position < 0 else segment.end_position
-            walk = _Walk(file, base, min(end, size), self._spent if paced else _nothing)
+            walk = _Walk(file, base, min(end, size), self._spent if paced else spend_nothing)
             good_end = size
             for position, length, offset, end_offset, reason in walk.damages():
                 if size < end and position + length >= size:
@@ -291,7 +291,7 @@ class Scrub:
 
     def _check_journals(self) -> None:
         """Whether every commit that was durable can be read: only while no broker writes them."""
-        with _stopped(self._data) as is_stopped:
+        with stopped(self._data) as is_stopped:
             if not is_stopped:
                 return
             for core in self._cores():
@@ -411,7 +411,7 @@ def _journal_damage(path: Path) -> str | None:
 
 
 @contextmanager
-def _stopped(data: Path) -> Iterator[bool]:
+def stopped(data: Path) -> Iterator[bool]:
     """Whether no broker has this directory; none begins until the end of the block when so."""
     lock = os.open(data / ".lock", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -443,5 +443,5 @@ def _one_at_a_time(data: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _nothing(_count: int) -> None:
+def spend_nothing(_count: int) -> None:
     return

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import trio
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SOCKET_NAME: Final = "status.sock"
+CONTROL_NAME: Final = "control.sock"
 _PATIENCE_S: Final = 5.0
 _RETRY_S: Final = 0.1
 
@@ -49,29 +50,29 @@ class BrokerStatus(TypedDict):
 
 
 @contextmanager
-def socket_address(data: Path) -> Iterator[str]:
+def socket_address(data: Path, name: str = SOCKET_NAME) -> Iterator[str]:
     """A path to the socket that is short enough for sockaddr_un, however long the directory's is."""
     folder = os.open(data, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield f"/proc/self/fd/{folder}/{SOCKET_NAME}"
+        yield f"/proc/self/fd/{folder}/{name}"
     finally:
         os.close(folder)
 
 
-def bind_status(data: Path) -> socket.socket | None:
+def bind_status(data: Path, name: str = SOCKET_NAME) -> socket.socket | None:
     """The listening socket, in a data directory that is locked by us; None, and a line in the log, where its file
     system has no sockets. One that a killed broker left behind is replaced.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        (data / SOCKET_NAME).unlink(missing_ok=True)
-        with socket_address(data) as address:
+        (data / name).unlink(missing_ok=True)
+        with socket_address(data, name) as address:
             listener.bind(address)
-        (data / SOCKET_NAME).chmod(0o600)
+        (data / name).chmod(0o600)
         listener.listen(limits.STATUS_BACKLOG)
     except OSError as error:
         listener.close()
-        log.warning("no %s in %s (%s): `tpc-broker status` will not find this broker", SOCKET_NAME, data, error)
+        log.warning("no %s in %s (%s): commands beside the broker will not find it", name, data, error)
         return None
     return listener
 
@@ -80,7 +81,53 @@ async def serve_status(
     data: Path, look: Callable[[], Awaitable[list[CoreStatus]]], listeners: Callable[[], list[dict[str, Any]]] = list
 ) -> None:
     """Answer one after the other, until cancelled."""
-    listener = bind_status(data)
+
+    async def answer(_peer: trio.SocketStream) -> bytes:
+        scrubbed = read_report(data)
+        status = BrokerStatus(
+            pid=os.getpid(), cores=await look(), listeners=listeners(),
+            scrub=None if scrubbed is None else scrubbed.as_json(),
+        )  # fmt: skip
+        return json.dumps(status).encode()
+
+    await _serve_on(data, SOCKET_NAME, answer)
+
+
+async def serve_control(data: Path, control: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> None:
+    """Who connects to `control.sock` sends one JSON object in one line, and gets one. `control` answers it; ValueError
+    from it becomes `{"error": …}`.
+    """
+
+    async def answer(peer: trio.SocketStream) -> bytes:
+        try:
+            told = await control(_object_of(await _request_line(peer)))
+        except (ValueError, RecursionError) as error:
+            told = {"error": str(error)}
+        return json.dumps(told).encode()
+
+    await _serve_on(data, CONTROL_NAME, answer)
+
+
+def _object_of(line: bytes) -> dict[str, Any]:
+    found = json.loads(line)
+    if isinstance(found, dict):
+        return found
+    raise ValueError("expected a JSON object")
+
+
+async def _request_line(peer: trio.SocketStream) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        part = await peer.receive_some(limits.CONTROL_REQUEST_BYTES_MAX)
+        line += part
+        if not part or len(line) > limits.CONTROL_REQUEST_BYTES_MAX:
+            raise ValueError(f"expected one line of at most {limits.CONTROL_REQUEST_BYTES_MAX} bytes")
+    return line
+
+
+async def _serve_on(data: Path, name: str, answer: Callable[[trio.SocketStream], Awaitable[bytes]]) -> None:
+    """One after the other, until cancelled. Who does not wait for the answer gets none."""
+    listener = bind_status(data, name)
     if listener is None:
         return
     try:
@@ -91,23 +138,11 @@ async def serve_status(
                 except OSError:  # out of descriptors, say: the broker goes on, and so does this
                     await trio.sleep(_RETRY_S)
                     continue
-                with peer, trio.move_on_after(_PATIENCE_S):
-                    scrubbed = read_report(data)
-                    status = BrokerStatus(
-                        pid=os.getpid(), cores=await look(), listeners=listeners(),
-                        scrub=None if scrubbed is None else scrubbed.as_json(),
-                    )  # fmt: skip
-                    await _send_all(peer, json.dumps(status).encode())
+                with peer, trio.move_on_after(_PATIENCE_S), suppress(trio.BrokenResourceError):
+                    stream = trio.SocketStream(peer)
+                    await stream.send_all(await answer(stream))
     finally:
-        (data / SOCKET_NAME).unlink(missing_ok=True)
-
-
-async def _send_all(peer: trio.socket.SocketType, answer: bytes) -> None:
-    """Who does not wait for the answer gets none."""
-    try:
-        await trio.SocketStream(peer).send_all(answer)
-    except trio.BrokenResourceError:
-        return
+        (data / name).unlink(missing_ok=True)
 
 
 # -- the command's side ------------------------------------------------------------------------------------------------
@@ -115,17 +150,31 @@ async def _send_all(peer: trio.socket.SocketType, answer: bytes) -> None:
 
 def read_status(data: Path) -> BrokerStatus:
     """StartError: one line, when no broker answers for this directory."""
+    found: BrokerStatus = _ask(data, SOCKET_NAME, b"")
+    return found
+
+
+def ask_control(data: Path, request: dict[str, Any]) -> dict[str, Any]:
+    """What the supervisor answers on `control.sock`. StartError: one line, when it does not, or refuses."""
+    told: dict[str, Any] = _ask(data, CONTROL_NAME, json.dumps(request).encode() + b"\n")
+    if "error" in told:
+        raise StartError(str(told["error"]))
+    return told
+
+
+def _ask(data: Path, name: str, request: bytes) -> Any:
     answer = bytearray()
     try:
-        with socket_address(data) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        with socket_address(data, name) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(2 * _PATIENCE_S)
             connection.connect(address)
+            if request:
+                connection.sendall(request)
             while part := connection.recv(65536):
                 answer += part
-        found: BrokerStatus = json.loads(answer)
+        return json.loads(answer)
     except (OSError, ValueError) as error:
         raise StartError(f"no broker answers for the data directory {data}: {error}") from error
-    return found
 
 
 def status_report(status: BrokerStatus, *, as_json: bool) -> str:

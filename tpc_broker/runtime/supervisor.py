@@ -29,7 +29,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -43,7 +43,7 @@ from tpc_broker.runtime.listening import ListeningSockets, drop_capabilities
 from tpc_broker.runtime.mailbox import make_mailbox_listeners
 from tpc_broker.runtime.notify import notify_service_manager
 from tpc_broker.runtime.options import CoreOptions, ServeOptions, StartError
-from tpc_broker.runtime.status import serve_status
+from tpc_broker.runtime.status import serve_control, serve_status
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -126,6 +126,7 @@ class Supervisor:
                 nursery.start_soon(self._watch_heartbeats)
                 nursery.start_soon(self._feed_service_watchdog)
                 nursery.start_soon(serve_status, options.data, self._look, self._listening.report)
+                nursery.start_soon(serve_control, options.data, self._control)
                 nursery.start_soon(admin)
         if self._given_up:  # behind the last words of all cores: what there is to do is the last line
             log.critical("%s", self._given_up)
@@ -329,6 +330,18 @@ class Supervisor:
                 life.process.kill()
             case Judgement.FINE:
                 pass
+
+    async def _control(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What `control.sock` is asked for. ValueError: refused."""
+        if request.get("command") != "backup" or not isinstance(request.get("token"), str):
+            raise ValueError("this broker knows the command backup, with a token")
+        lives = dict(self._cores)
+        away = sorted(set(range(self._options.cores)) - {core for core, life in lives.items() if life.ready.is_set()})
+        if away or self._draining:
+            raise ValueError("the broker is draining" if self._draining else f"core {away[0]} is not ready")
+        for life in lives.values():
+            await life.control.send("backup", token=request["token"])
+        return {"cores": {str(core): life.process.pid for core, life in lives.items()}}
 
     async def _look(self) -> list[CoreStatus]:
         """All cores with what they count now; whoever asks meanwhile waits."""

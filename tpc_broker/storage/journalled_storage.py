@@ -24,6 +24,7 @@ A full disk fails neither: the journal has its space, and so has everything that
 from __future__ import annotations
 
 import logging
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import trio
@@ -58,7 +59,7 @@ from tpc_broker.storage.segment_space import SegmentSpace
 from tpc_broker.storage.write_behind import WriteBehindWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from tpc_broker.log.segment import LogSettings
@@ -235,6 +236,16 @@ class JournalledStorage:
     async def checkpoint(self) -> bool:
         """One checkpoint; False when it was held back (the log says why)."""
         return await self._checkpoints.take()
+
+    @asynccontextmanager
+    async def hold_checkpoints(self) -> AsyncIterator[None]:
+        """One checkpoint now if that can be, and then none until the end of the block: what is on the disk is what a
+        crash would leave, and the journal keeps everything behind the checkpoint. It fills meanwhile, and does not
+        grow: not for long.
+        """
+        await self.checkpoint()
+        async with self._partitions.checkpointing:
+            yield
 
     async def mend_once(self) -> bool:
         """Whether all is well."""

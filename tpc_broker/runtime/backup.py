@@ -1,0 +1,482 @@
+"""``tpc-broker backup`` and ``restore``: what a crash at one moment would have left, of a broker that goes on serving.
+
+Theory of operation
+-------------------
+A data directory as a crash leaves it is opened without loss: a checkpoint names what is certainly in the segments, and
+the journal has everything since. So a backup makes such a state, of one moment for all cores, and recovery does the
+rest when the copy is opened. What is acknowledged is in the journal; what was acknowledged before the moment is in the
+copy, and nothing of what came after it.
+
+1. *Links.* Every file of every partition gets a second name in `backup-staging` in the data directory. Segments that
+   retention removes from here on are still there under that name.
+2. *Hold* (`backup_hold`). Each core makes a checkpoint and then none: superblock and checkpoint file stay as they are,
+   and no block of the journal behind them is used again. Links once more: what is new, or another file by now. So of
+   everything that is removed behind the moment there is a link; what was removed in front of it is said by the journal.
+3. *The moment.* All cores stand still at once for some milliseconds, and tell how far their journals are durable. No
+   answer leaves any of them meanwhile, so that what happened on one core because of what was acknowledged by another
+   is never in the copy without its cause (a group's offset without the record).
+4. *Journals* up to the moment, then links once more: segments that were begun between 2 and 3. Then the cores are let
+   go. They were held for as long as it takes to copy what the journals hold since the checkpoint.
+5. *Copies.* A segment in front of the one that the checkpoint calls active never changes: its link is the backup's file
+   where both are on one file system. Everything else is copied, the active segments with whatever was written to them
+   meanwhile: recovery cuts them at the checkpoint's position and takes the rest from the journal. Batches that were
+   written in place are in them since before the journal named them.
+
+A core that is restarted between 2 and 5 cuts and writes its active segments anew, so then the backup is refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import socket
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tpc_broker import __version__, limits
+from tpc_broker.log.checkpoint import CheckpointError, decode_checkpoint
+from tpc_broker.log.files import (
+    DELETED_FOLDER_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SPARE_FILE,
+    TEMPORARY_SUFFIX,
+    checkpoint_file_name,
+    journal_file_name,
+    parse_partition_folder_name,
+    parse_segment_file_name,
+    partition_folder_name,
+)
+from tpc_broker.log.journal import (
+    BLOCK_BYTES,
+    REGION_BLOCK_FIRST,
+    JournalUnreadableError,
+    Superblock,
+    choose_superblock,
+)
+from tpc_broker.model import CoreId
+from tpc_broker.runtime.backup_files import (
+    STAGING_FOLDER,
+    check_space,
+    check_target,
+    copy,
+    copy_sparse,
+    copy_written_to,
+    link_or_copy,
+    unfinished,
+    write_json,
+)
+from tpc_broker.runtime.backup_hold import PACKET_BYTES, abstract_name, peer_is_trusted
+from tpc_broker.runtime.data_directory import (
+    MANIFEST_FILE,
+    UNFINISHED_BACKUP_FILE,
+    UNFINISHED_RESTORE_FILE,
+    mark_of,
+    read_properties,
+)
+from tpc_broker.runtime.options import StartError
+from tpc_broker.runtime.scrub import SegmentFile, spend_nothing, stopped
+from tpc_broker.runtime.status import ask_control, read_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+FORMAT: Final = 1
+MOMENT_ATTEMPTS: Final = 20
+MOMENT_RETRY_S: Final = 0.1
+HOLD_PATIENCE_S: Final = 60.0
+"""For the cores to make their checkpoints."""
+FOLDER_ATTEMPTS: Final = 5
+PROPERTIES_FILE: Final = "meta.properties"
+_COPIES: Final = {LOG_SUFFIX: copy_written_to, ".journal": copy_sparse}
+
+
+class JournalEnd(NamedTuple):
+    """Where a core's journal was durable at the moment: the commit with this number, at this block, is not in it."""
+
+    block: int
+    sequence: int
+
+
+@dataclass(slots=True)
+class BackupReport:
+    """What was copied."""
+
+    files: dict[str, int] = field(default_factory=dict)
+    """Names below the directory, with sizes in bytes."""
+    cores: int = 0
+    linked_bytes: int = 0
+    copied_bytes: int = 0
+    is_running: bool = False
+    stood_still_ms: float = 0.0
+    """How long no core answered."""
+    held_ms: float = 0.0
+    """How long no core made a checkpoint."""
+
+
+def backup(data: Path, target: Path, on_progress: Callable[[int, int], None], *, with_links: bool) -> BackupReport:
+    """A copy of the data directory in `target`, which is missing or empty. StartError: one line; `target` then says
+    that it is not whole, if it was begun.
+    """
+    if not (data / "journals").is_dir() or not (data / ".lock").exists():
+        raise StartError(mark_of(data) or f"{data} is no data directory of a broker")
+    check_target(target, "the backup's directory")
+    if target.resolve().is_relative_to(data):
+        raise StartError(f"the backup's directory {target} lies in the data directory; give one elsewhere")
+    with _staging(data) as staging:
+        return _Backup(data, staging, target, on_progress, with_links=with_links).run()
+
+
+class _Backup:
+    """One backup, in the order of the module's theory."""
+
+    def __init__(
+        self, data: Path, staging: Path, target: Path, on_progress: Callable[[int, int], None], *, with_links: bool
+    ) -> None:
+        self._data = data
+        self._staging = staging
+        self._target = target
+        self._on_progress = on_progress
+        self._with_links = with_links
+        self._report = BackupReport()
+        self._total_bytes = self._done_bytes = 0
+
+    def run(self) -> BackupReport:
+        with stopped(self._data) as is_stopped:
+            pids = {} if is_stopped else self._take_moment()
+            if is_stopped:
+                self._link_partitions()
+                for core in self._journal_cores():
+                    self._copy_journal(core, None)
+            properties = read_properties(self._data / PROPERTIES_FILE)
+            copy(self._data / PROPERTIES_FILE, self._staging / PROPERTIES_FILE, spend_nothing)
+            self._write_target(properties, pids)
+        return self._report
+
+    # -- the moment --------------------------------------------------------------------------------------------------
+
+    def _take_moment(self) -> dict[str, int]:
+        """Links and journals of one moment, in the staging folder; the cores' processes."""
+        self._link_partitions()
+        token = secrets.token_hex(16)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as listening:
+            listening.bind(abstract_name(token))
+            listening.listen(limits.STATUS_BACKLOG)
+            pids: dict[str, int] = ask_control(self._data, {"command": "backup", "token": token})["cores"]
+            cores = _HeldCores(listening, len(pids))
+            try:
+                cores.wait_held()
+                held_s = time.monotonic()
+                self._link_partitions()
+                ends = cores.fix_moment()
+                for core, end in ends.items():
+                    self._copy_journal(core, end)
+                self._link_partitions()
+                cores.check_still_held()
+            except (OSError, ValueError, KeyError) as error:
+                raise StartError(f"the cores' part of the backup failed: {error}; see the broker's log") from error
+            finally:
+                cores.release()
+        self._report.is_running = True
+        self._report.stood_still_ms = cores.stood_still_ms
+        self._report.held_ms = (time.monotonic() - held_s) * 1000
+        return pids
+
+    def _journal_cores(self) -> list[CoreId]:
+        return sorted(CoreId(int(path.stem)) for path in (self._data / "journals").glob("[0-9]*.journal"))
+
+    def _copy_journal(self, core: CoreId, end: JournalEnd | None) -> None:
+        """The journal behind its checkpoint, up to an end or whole, and the checkpoint that it names."""
+        folder = self._staging / "journals"
+        folder.mkdir(exist_ok=True)
+        checkpoint = self._data / "journals" / checkpoint_file_name(core)
+        if checkpoint.exists():
+            copy(checkpoint, folder / checkpoint.name, spend_nothing)
+        source = self._data / "journals" / journal_file_name(core)
+        file = SegmentFile(source)
+        try:
+            superblock = choose_superblock(bytes(file.read(0, REGION_BLOCK_FIRST * BLOCK_BYTES)))
+            with (folder / source.name).open("xb", buffering=0) as copied:
+                copied.truncate(superblock.end_block * BLOCK_BYTES)
+                os.pwrite(copied.fileno(), superblock.encode(), superblock.slot * BLOCK_BYTES)
+                for first, last in stretches(superblock, end):
+                    _copy_blocks(file, copied.fileno(), first, last)
+        except JournalUnreadableError as error:
+            raise StartError(f"{source}: {error}; see: tpc-broker repair --data {self._data}") from error
+        finally:
+            file.close()
+
+    # -- links -------------------------------------------------------------------------------------------------------
+
+    def _link_partitions(self) -> None:
+        """Every file that is there now has its link; those of earlier calls stay, unless their name is another file."""
+        topics = self._staging / "topics"
+        topics.mkdir(exist_ok=True)
+        for entry in os.scandir(self._data / "topics"):
+            if parse_partition_folder_name(entry.name) is None or entry.name.endswith(DELETED_FOLDER_SUFFIX):
+                continue
+            for _attempt in range(FOLDER_ATTEMPTS):
+                try:
+                    _link_folder(entry.path, topics / entry.name)
+                    break
+                except FileNotFoundError:  # retention, or a deletion, has been there meanwhile
+                    continue
+
+    # -- copies ------------------------------------------------------------------------------------------------------
+
+    def _write_target(self, properties: dict[str, str], pids: dict[str, int]) -> None:
+        sealed_below = self._sealed_below()
+        names = sorted(path.relative_to(self._staging) for path in self._staging.rglob("*") if path.is_file())
+        to_link = {name for name in names if self._with_links and _is_sealed(name, sealed_below)}
+        links_work = self._target.parent.stat().st_dev == self._staging.stat().st_dev
+        sizes = {name: (self._staging / name).stat() for name in names}
+        self._total_bytes = sum(status.st_size for status in sizes.values())
+        check_space(
+            self._target.parent,
+            sum(min(status.st_size, status.st_blocks * 512) for name, status in sizes.items()
+                if not (links_work and name in to_link)),
+        )  # fmt: skip
+        with unfinished(self._target, UNFINISHED_BACKUP_FILE):
+            for folder in sorted(path.relative_to(self._staging) for path in self._staging.rglob("*") if path.is_dir()):
+                (self._target / folder).mkdir()
+            for name in names:
+                source, copied = self._staging / name, self._target / name
+                take = link_or_copy if name in to_link else _COPIES.get(name.suffix, copy)
+                self._report.files[str(name)] = take(source, copied, self._spend)
+                if copied.stat().st_nlink > 1 and name in to_link:
+                    self._report.linked_bytes += self._report.files[str(name)]
+            self._check_not_restarted(pids)
+            self._report.copied_bytes = sum(self._report.files.values()) - self._report.linked_bytes
+            self._report.cores = int(properties.get("cores", "0"))
+            manifest = {
+                "format": FORMAT, "release": __version__, "taken_ms": time.time_ns() // 1_000_000,
+                "cluster_id": properties.get("cluster.id"), "cores": self._report.cores, "files": self._report.files,
+            }  # fmt: skip
+            write_json(self._target / MANIFEST_FILE, manifest)
+
+    def _sealed_below(self) -> dict[str, int]:
+        """By partition folder: segments that begin below this offset are written no more."""
+        found = {}
+        for path in (self._staging / "journals").glob("[0-9]*.checkpoint"):
+            try:
+                _generation, partitions = decode_checkpoint(path.read_bytes())
+            except CheckpointError as error:
+                raise StartError(f"{self._data / 'journals' / path.name}: {error}") from error
+            for one in partitions.values():
+                found[partition_folder_name(one.topic, one.partition)] = int(one.segment_base)
+        return found
+
+    def _check_not_restarted(self, pids: dict[str, int]) -> None:
+        if not pids:
+            return
+        now = {str(core["core"]): core["pid"] for core in read_status(self._data)["cores"]}
+        if now != pids:
+            raise StartError("a core was restarted meanwhile, so the copies may be of two lives; begin again")
+
+    def _spend(self, count: int) -> None:
+        self._done_bytes += count
+        self._on_progress(self._done_bytes, self._total_bytes)
+
+
+class _HeldCores:
+    """The backup's ends of the connections to the cores (`backup_hold`)."""
+
+    def __init__(self, listening: socket.socket, count: int) -> None:
+        self._listening = listening
+        self._count = count
+        self._connections: list[socket.socket] = []
+        self._cores: dict[socket.socket, CoreId] = {}
+        self.stood_still_ms = 0.0
+
+    def wait_held(self) -> None:
+        self._listening.settimeout(HOLD_PATIENCE_S)
+        for _core in range(self._count):
+            connection, _address = self._listening.accept()
+            self._connections.append(connection)
+            if not peer_is_trusted(connection):
+                raise ValueError("another user's process answered instead of a core")
+            connection.settimeout(HOLD_PATIENCE_S)
+        for connection in self._connections:
+            self._cores[connection] = CoreId(int(_receive(connection, "held")["core"]))
+
+    def fix_moment(self) -> dict[CoreId, JournalEnd]:
+        """How far each journal was durable while all cores stood still. TimeoutError: they never did all at once."""
+        for connection in self._connections:
+            connection.settimeout(2 * limits.BACKUP_FREEZE_MS / 1000)
+        for _attempt in range(MOMENT_ATTEMPTS):
+            ends = self._try_moment()
+            if ends is not None:
+                return ends
+            time.sleep(MOMENT_RETRY_S)
+        raise TimeoutError(f"the machine is too busy: {MOMENT_ATTEMPTS} times the cores did not stand still at once")
+
+    def _try_moment(self) -> dict[CoreId, JournalEnd] | None:
+        began_s = time.monotonic()
+        for connection in self._connections:
+            _send(connection, "freeze")
+        ends, late = {}, []
+        for connection in self._connections:
+            try:
+                told = _receive(connection, "frozen")
+                ends[self._cores[connection]] = JournalEnd(int(told["block"]), int(told["sequence"]))
+            except TimeoutError:
+                late.append(connection)
+        for connection in self._connections:
+            _send(connection, "abort" if late else "go")
+        for connection in late:  # it comes to it in the end, finds "abort", and says both
+            connection.settimeout(HOLD_PATIENCE_S)
+            _receive(connection, "frozen")
+            connection.settimeout(2 * limits.BACKUP_FREEZE_MS / 1000)
+        in_time = [bool(_receive(connection, "went")["in_time"]) for connection in self._connections]
+        self.stood_still_ms = (time.monotonic() - began_s) * 1000
+        return ends if all(in_time) else None
+
+    def check_still_held(self) -> None:
+        """ValueError: a core has let go already, so that its journal may be another by now."""
+        for connection in self._connections:
+            connection.setblocking(False)  # noqa: FBT003
+            try:
+                connection.recv(PACKET_BYTES)
+            except BlockingIOError:
+                continue
+            raise ValueError(f"core {self._cores[connection]} waited for over {limits.BACKUP_HOLD_MS} ms and went on")
+
+    def release(self) -> None:
+        for connection in self._connections:
+            connection.close()
+
+
+def _send(connection: socket.socket, kind: str) -> None:
+    connection.send(json.dumps({"kind": kind}).encode())
+
+
+def _receive(connection: socket.socket, kind: str) -> dict[str, Any]:
+    packet = connection.recv(PACKET_BYTES)
+    if not packet:
+        raise ValueError("a core went away")
+    told: dict[str, Any] = json.loads(packet)
+    if told["kind"] != kind:
+        raise ValueError(f"a core said {told['kind']!r} instead of {kind!r}")
+    return told
+
+
+def stretches(superblock: Superblock, end: JournalEnd | None) -> list[tuple[int, int]]:
+    """Blocks [first, end) of the file that hold the commits from the replay position to an end; None: all blocks."""
+    first, last = REGION_BLOCK_FIRST, superblock.end_block
+    if end is None:
+        return [] if superblock.clean else [(first, last)]
+    if end.sequence == superblock.replay_sequence:
+        return []
+    if superblock.replay_block < end.block:
+        return [(superblock.replay_block, end.block)]
+    return [(superblock.replay_block, last), (first, end.block)]
+
+
+def _copy_blocks(file: SegmentFile, target_fd: int, first: int, last: int) -> None:
+    position, end = first * BLOCK_BYTES, last * BLOCK_BYTES
+    while position < end:
+        data = file.read(position, min(2**20, end - position))
+        if not len(data):
+            return
+        position += os.pwrite(target_fd, data, position)
+
+
+def _link_folder(source: str, target: Path) -> None:
+    """FileNotFoundError: something went meanwhile, so what was there together has to be looked at again."""
+    target.mkdir(exist_ok=True)
+    linked = {entry.name: entry.inode() for entry in os.scandir(target)}
+    for entry in os.scandir(source):
+        name = entry.name
+        if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX)) or name == SPARE_FILE:
+            continue
+        if linked.get(name) == entry.inode():
+            continue
+        if name in linked:
+            (target / name).unlink()
+        os.link(entry.path, target / name)
+
+
+def _is_sealed(name: Path, sealed_below: dict[str, int]) -> bool:
+    parsed = parse_segment_file_name(name.name)
+    return parsed is not None and parsed[1] == LOG_SUFFIX and parsed[0] < sealed_below.get(name.parent.name, 0)
+
+
+@contextmanager
+def _staging(data: Path) -> Iterator[Path]:
+    """An empty folder in the data directory that is gone afterwards. StartError: another backup has it."""
+    lock_path = data / ".backup.lock"
+    try:
+        lock = os.open(lock_path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StartError(f"{lock_path}: {error.strerror}; back up as the user whose broker it is") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StartError(f"another backup of {data} is under way") from error
+        staging = data / STAGING_FOLDER
+        try:
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(mode=0o700)
+            yield staging
+        except OSError as error:
+            raise StartError(f"{error.filename or staging}: {error.strerror or error}") from error
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+# -- restoring ---------------------------------------------------------------------------------------------------------
+
+
+def restore(source: Path, data: Path, on_progress: Callable[[int, int], None]) -> dict[str, Any]:
+    """Make a data directory of a backup; its manifest. StartError: one line."""
+    manifest = _manifest(source)
+    check_target(data, "the data directory")
+    files: dict[str, int] = manifest["files"]
+    total_bytes, done_bytes = sum(files.values()), 0
+    check_space(data if data.exists() else data.parent, total_bytes)
+
+    def spend(count: int) -> None:
+        nonlocal done_bytes
+        done_bytes += count
+        on_progress(done_bytes, total_bytes)
+
+    with unfinished(data, UNFINISHED_RESTORE_FILE):
+        for name in ("topics", "journals"):
+            (data / name).mkdir()
+        for folder in sorted({(data / name).parent for name in files} - {data, data / "topics", data / "journals"}):
+            folder.mkdir()
+        for name in files:
+            copy(source / name, data / name, spend, is_sparse=not name.endswith(".journal"))
+    return manifest
+
+
+def _manifest(source: Path) -> dict[str, Any]:
+    """Of a backup all of whose files are there, as long as they were."""
+    try:
+        manifest: dict[str, Any] = json.loads((source / MANIFEST_FILE).read_text())
+        files = {str(name): int(size) for name, size in manifest["files"].items()}
+    except FileNotFoundError as error:
+        raise StartError(mark_of(source) or f"{source} is no backup: it has no {MANIFEST_FILE}") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StartError(f"{source / MANIFEST_FILE} cannot be read: {error}") from error
+    if manifest.get("format") != FORMAT:
+        raise StartError(f"{source}: a backup of format {manifest.get('format')}; known is {FORMAT}")
+    for name, size in files.items():
+        if name.startswith("/") or ".." in name.split("/"):
+            raise StartError(f"{source / MANIFEST_FILE}: {name!r} lies outside of a data directory")
+        try:
+            found = (source / name).stat().st_size
+        except OSError as error:
+            raise StartError(f"{source / name}: {error.strerror}; the backup is not whole") from error
+        if found != size:
+            raise StartError(f"{source / name} has {found:,} bytes, and {size:,} when it was made; it was changed")
+    return {**manifest, "files": files}
