@@ -12,6 +12,7 @@ import itertools
 from collections import deque
 from typing import Any, NamedTuple
 
+from tpc_broker.raft.followers import Adoption
 from tpc_broker.raft.group import Group
 from tpc_broker.raft.items import START, Config, Item, Marker, Position, Voter
 from tpc_broker.raft.journal import (
@@ -143,14 +144,18 @@ class Explored(Group):
         super().receive(message, boot_id, now_ms)
         self.shipped_items = ()
 
-    def _adopt(self, message: Install) -> None:
+    def begin_adoption(self, adoption: Adoption, term: int, vote: Voter | None) -> None:
         self.below_before, self.below = self.below, self.shipped_items
-        super()._adopt(message)
+        super().begin_adoption(adoption, term, vote)
 
     def undo(self) -> None:
         if self.adopting is not None:
-            self.below = self.below_before
+            self.shipped_items, self.below = self.below, self.below_before
         super().undo()
+
+    def reopen(self) -> None:
+        super().reopen()
+        self.shipped_items = ()
 
     @property
     def all_items(self) -> tuple[Item, ...]:
@@ -271,12 +276,18 @@ def take_checkpoint(group: Explored) -> None:
 
 
 def fail_journal(group: Explored) -> None:
-    """Nothing that is queued becomes durable; the journal is open again at once."""
+    """Nothing that is queued becomes durable; the journal is open again at once.
+
+    Between, the log is what is durable, but for a cut, which has happened in memory.
+    """
     host = group.host
+    is_cut = any(isinstance(entry, CutEntry) for _, entry in host.pending)
     host.pending = []
     host.waiting = [(after, message) for after, message in host.waiting if after <= host.durable_sequence]
     host.journal_open = False
     group.undo()
+    found, on_disk = group.all_items, (*host.disk_below, *host.disk.log.items)
+    assert found == (on_disk[: len(found)] if is_cut else on_disk), (found, host.disk)
     host.journal_open = True
     group.reopen()
 

@@ -23,7 +23,7 @@ SLOW = pytest.mark.slow
         (Bounds(terms=1, batches=1, crashes=1), 3_884),
         (Bounds(terms=1, batches=1, crashes=1, failures=1), 29_628),
         (Bounds(terms=1, batches=1, crashes=1, checkpoints=1, snapshots=1), 16_606),
-        (Bounds(terms=1, batches=1, crashes=0, failures=1, snapshots=1), 8_411),
+        (Bounds(terms=1, batches=1, crashes=0, failures=1, snapshots=1), 8_513),
         (MOVE._replace(snapshots=1), 2_590),
         pytest.param(MOVE._replace(crashes=1), 29_370, marks=SLOW),
         pytest.param(Bounds(terms=2, batches=1, crashes=1), 291_853, marks=SLOW),

@@ -12,7 +12,15 @@ from tests.raft.cluster import GROUP, Cluster, Node
 from tpc_broker.model import NodeId
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import START, Batch, Marker, Position, Voter, simple
-from tpc_broker.raft.journal import AppendEntry, CutEntry, MarkerEntry, VoteEntry, replay
+from tpc_broker.raft.journal import (
+    EMPTY_CHECKPOINT,
+    AdoptEntry,
+    AppendEntry,
+    CutEntry,
+    MarkerEntry,
+    VoteEntry,
+    replay,
+)
 from tpc_broker.raft.messages import Ack, AppendEntries, Frame, GroupMessage, Install, Reject, Resign
 from tpc_broker.raft.output import Adopted, Committed, LeaderReady, LogCut, ReadItems, Refusal, ShipSegments
 from tpc_broker.raft.settings import Settings
@@ -453,6 +461,31 @@ def test_an_adoption_that_the_journal_lost_has_not_happened() -> None:
     node.fail_journal()
     assert node.group().log.last == (1, 4), "what was acknowledged is there"
     assert node.group().durable == (1, 4)
+
+
+def test_an_adoption_that_the_journal_lost_is_made_again_for_it_may_be_on_the_disk() -> None:
+    """A cut would not bring back the log that it has replaced, and a restart would know neither."""
+    node = follower_of([(1, 4)], term=3)
+    node.persists = False
+    give(node, append(3, (1, 4), marker(3, 4), batch(3, 4)))
+    give(node, install(3, (3, 9), marker(1, 0), marker(3, 6)))
+    node.turn()
+    durable = [entry for number, entry in node.journal if number <= node.durable]
+    ghosts = [entry for number, entry in node.journal if number > node.durable]
+    assert isinstance(ghosts[-1], AdoptEntry)
+    node.fail_journal()
+    node.reopen_journal()
+    node.turn()
+    again = [entry for number, entry in node.journal if number > node.durable]
+    found = [
+        replay(EMPTY_CHECKPOINT, [*durable, *ghosts[:count], *again], ABC)._replace(voted_for=None)
+        for count in range(len(ghosts) + 1)
+    ]
+    assert found == [found[0]] * len(found)
+    assert (found[0].log.end_offset, found[0].commit_hint) == (9, (3, 9))
+    assert node.group().commit == START
+    node.persist()
+    assert (node.group().commit, node.group().log.last) == ((3, 9), (3, 9))
 
 
 def test_a_second_shipped_log_waits_until_the_first_is_durable() -> None:

@@ -71,7 +71,8 @@ The driver's duties, in each turn:
  6. When a write of the journal fails: drop all frames and entries that wait for more than what is durable, call
     `journal_failed` with the durable sequence, once the journal is open again `journal_reopened`; the first entries
     after it undo what may be on the disk all the same. A sequence is never given twice, so those of failed entries
-    are left out. A core that cannot reopen ends.
+    are left out. What was shipped is kept until its AdoptEntry is durable: one that was lost is written again, because
+    no cut would undo it. A core that cannot reopen ends.
  7. After a crash: `journal.replay` of checkpoint and durable entries, then `create_group` with it and a new
     `boot_id`. A replica of which anything durable is missing is *not* created again: it has left, and comes back as
     a new incarnation, a learner; what the journal has of earlier ones is not its own. A group of which `released_by`

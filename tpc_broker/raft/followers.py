@@ -45,7 +45,7 @@ from tpc_broker.raft.steady import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpc_broker.raft.items import Voter
+    from tpc_broker.raft.items import Marker, Voter
     from tpc_broker.raft.log import LogImage
 
 
@@ -58,14 +58,24 @@ class Adopting(NamedTuple):
     undurable: deque[tuple[int, Position]]
 
 
+class Adoption(NamedTuple):
+    """What was shipped, as far as the log has to know."""
+
+    position: Position
+    markers: tuple[Marker, ...]
+    log_start_offset: int
+
+
 class Followers(Elections):
     """Items, acks and commits of a replica that follows."""
 
-    __slots__ = ("adopting",)
+    __slots__ = ("adopting", "lost_adoption")
 
     def init_layers(self) -> None:
         super().init_layers()
         self.adopting: Adopting | None = None
+        self.lost_adoption: Adoption | None = None
+        """While the journal is closed."""
 
     def on_append(self, message: AppendEntries, boot_id: int, now_ms: int) -> None:
         """`boot_id`: the start of the leader's core from which the message came."""
@@ -279,12 +289,14 @@ class Followers(Elections):
         failure.
         """
         self.journal_term()
-        position = message.position
-        self.adopting = Adopting(position, self.log.image(), self.durable, self.undurable)
-        self.log.adopt(position, message.markers, message.log_start_offset)
         term, vote = self._hard_state_of_adopted(message)
-        starts = message.log_start_offset
-        entry = AdoptEntry(self.group, position, message.markers, starts, term, vote, position, self.moves)
+        self.begin_adoption(Adoption(message.position, message.markers, message.log_start_offset), term, vote)
+
+    def begin_adoption(self, adoption: Adoption, term: int, vote: Voter | None) -> None:
+        position, markers, starts = adoption
+        self.adopting = Adopting(position, self.log.image(), self.durable, self.undurable)
+        self.log.adopt(position, markers, starts)
+        entry = AdoptEntry(self.group, position, markers, starts, term, vote, position, self.moves)
         self.durable = self.commit
         self.undurable = deque()
         self._queued(self.host.journal(self.group, entry))
@@ -305,9 +317,22 @@ class Followers(Elections):
         """An adoption that was not durable has not happened: the old log is there, as far as it was durable."""
         adopting, self.adopting = self.adopting, None
         if adopting is not None:
+            position, starts = adopting.position, self.log.log_start_offset
+            self.lost_adoption = Adoption(position, self.log.markers_upto(position), starts)
             self.log.load(adopting.log)
             self.durable = adopting.durable
             for sequence, end in adopting.undurable:
                 if sequence <= self.host.durable_sequence:
                     self.durable = end
         super().undo()
+
+    def settle_on_disk(self) -> None:
+        """A lost adoption is made again: if it is on the disk, no cut brings back the log that it has replaced.
+
+        What was shipped is committed, and nothing has come in between.
+        """
+        lost, self.lost_adoption = self.lost_adoption, None
+        if lost is None:
+            super().settle_on_disk()
+        else:
+            self.begin_adoption(lost, self.term, self.vote)

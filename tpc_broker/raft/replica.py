@@ -482,6 +482,10 @@ class Replica:
         self.must_reopen = False
         self.journalled_term, self.journalled_vote = 0, None
         self.journal_hard_state()
+        self.settle_on_disk()
+        self.binding_floor = self.undurable[-1][0]
+
+    def settle_on_disk(self) -> None:
+        """What was lost may be on the disk or not: behind this it is the same."""
         entry = CutEntry(self.group, self.durable.offset, self.durable.epoch)
         self._queued(self.host.journal(self.group, entry))
-        self.binding_floor = self.undurable[-1][0]
