@@ -78,6 +78,8 @@ STALL_LOG_MS = 300  # logged: other cores and clients notice
 TASK_SLICE_NS = 1_000_000  # of one queue's tasks, before another queue may have its turn
 TASK_STEP_NS_ASSUMED = 50_000  # until a queue's steps have been measured
 
+DATAGRAM_RECEIVE_BUFFER_BYTES = 4 * MIB  # of a core's socket; the kernel gives what net.core.rmem_max allows
+
 LISTENERS_MAX = 16  # of a broker; each has a socket a core
 
 # Log lines of one kind (one peer, one reason).

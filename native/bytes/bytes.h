@@ -19,5 +19,6 @@
 #include "cdef/70_arrow_columns.h"
 #include "cdef/80_link.h"
 #include "cdef/85_forwarded.h"
+#include "cdef/90_datagram.h"
 
 #endif

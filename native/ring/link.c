@@ -16,7 +16,9 @@ enum {
     FEW_SLICES = 8,
     STREAMS_FIRST = 64,
     CORES_MAX = 1024,
-    SHARE_BYTES = 64 << 20
+    SHARE_BYTES = 64 << 20,
+    DATAGRAMS_LEVEL = 2,
+    DATAGRAMS_UNSENT_BYTES_MAX = 1 << 20
 };
 
 _Static_assert(FRAME_HEADER_BYTES + LENGTH_BYTES + COPIED_BYTES_MAX <= ANSWER_ROOM_BYTES_MIN, "room for a small frame");
@@ -49,6 +51,8 @@ typedef struct links {
     uint64_t life;
     uint64_t share_bytes;
     tpc_link_listener listener;
+    void (*take_datagram)(void *context, const uint8_t *bytes, uint32_t count);
+    void *datagram_context;
     link *first;
     link *dialled[CORES_MAX];
     uint32_t connections_count; /* links and streams */
@@ -286,6 +290,10 @@ static bool take(link *it, const tpc_link_frame *said, tpc_frame *frame) {
     case TPC_LINK_CLOSE:
         take_close(it, said);
         return true;
+    case TPC_LINK_FORWARD_DATAGRAM:
+        if (it->owner->take_datagram)
+            it->owner->take_datagram(it->owner->datagram_context, said->payload, said->payload_bytes);
+        return !it->dialled;
     default:
         return said->kind >= TPC_LINK_KINDS_END;
     }
@@ -365,6 +373,26 @@ int tpc_link_send(tpc_connections *connections, uint32_t core, uint64_t client, 
 void tpc_link_release(tpc_connections *connections, uint32_t core, uint64_t client, const tpc_link_call *call) {
     if (tpc_link_is_up(connections, core))
         push_control(connections->links->dialled[core], TPC_LINK_RELEASE, client, call->sequence, 0);
+}
+
+int tpc_link_send_datagram(tpc_connections *connections, uint32_t core, const tpc_slice *slice) {
+    link *it = tpc_link_is_up(connections, core) ? connections->links->dialled[core] : NULL;
+    int result = !it || it->feature_level < DATAGRAMS_LEVEL                                  ? -ENOTCONN
+                 : it->connection->unsent_bytes + slice->length > DATAGRAMS_UNSENT_BYTES_MAX ? -ENOBUFS
+                                                                                             : 0;
+    if (result < 0) {
+        tpc_frame_release(slice->frame);
+        return result;
+    }
+    tpc_link_frame frame = {.kind = TPC_LINK_FORWARD_DATAGRAM};
+    return push(it, &frame, false, slice, 1);
+}
+
+void tpc_links_on_datagram(tpc_connections *connections,
+                           void (*take)(void *context, const uint8_t *bytes, uint32_t count), void *context) {
+    if (!connections->links) return;
+    connections->links->take_datagram = take;
+    connections->links->datagram_context = context;
 }
 
 int tpc_link_is_up(const tpc_connections *connections, uint32_t core) {

@@ -53,6 +53,15 @@ int tpc_link_send(tpc_connections *connections, uint32_t core, uint64_t client, 
 /* What the client waits for at that core is to be answered now. */
 void tpc_link_release(tpc_connections *connections, uint32_t core, uint64_t client, const tpc_link_call *call);
 
+/*
+ * Datagrams that came to the wrong core. The slice's reference is consumed. 0; -ENOTCONN: there is no link now, or it does not
+ * know them; -ENOBUFS: too many bytes wait to be sent over it. Nobody hears what becomes of it.
+ */
+int tpc_link_send_datagram(tpc_connections *connections, uint32_t core, const tpc_slice *slice);
+/* Who takes those of other cores; NULL: nobody. The bytes are there during the call only. */
+void tpc_links_on_datagram(tpc_connections *connections,
+                           void (*take)(void *context, const uint8_t *bytes, uint32_t count), void *context);
+
 /* Whether the connection is a stream: its requests were forwarded once and stay here. */
 bool tpc_connection_is_stream(tpc_connections *connections, uint64_t connection);
 /* Whether the request of a stream is not to wait for anything any more. */

@@ -41,6 +41,7 @@ enum tpc_kind {
     TPC_KIND_JOURNAL = 6,
     TPC_KIND_TIMER = 7,
     TPC_KIND_WAKE = 8,
+    TPC_KIND_DATAGRAM = 9,
     TPC_KINDS_MAX = 16,
 };
 

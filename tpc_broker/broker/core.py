@@ -97,7 +97,7 @@ class Core:
         mailboxes: Mailboxes,
         clock: Clock,
         nursery: trio.Nursery,
-        set_cpu_shares: Callable[[dict[TaskQueue, int]], None] = lambda _shares: None,
+        on_settings: Callable[[Any], None] = lambda _settings: None,
     ) -> None:
         self.core_id = place.core_id
         self.data_path = place.data_path
@@ -116,7 +116,7 @@ class Core:
         self.view.on_changed = partial(plane.forget_answers, int(ApiKey.METADATA))
         self.purgatory = Purgatory(plane.watch)
         plane.on_advanced(self.purgatory.advanced)
-        self._set_cpu_shares = set_cpu_shares
+        self._on_settings = on_settings
         self._apply_settings()
         self.holders = Holders(self, storage, place.cores)
         self.partitions = Partitions(self, storage)
@@ -139,7 +139,7 @@ class Core:
     def _apply_settings(self) -> None:
         """Those that others act by: what reads `settings` each time needs no telling."""
         settings = self.settings
-        self._set_cpu_shares({queue: getattr(settings, f"cpu_shares_{queue.name.lower()}") for queue in TaskQueue})
+        self._on_settings(settings)
         self.plane.set_fetch_limits(
             min(settings.fetch_max_bytes, limits.FETCH_RESPONSE_BYTES_MAX),
             settings.max_incremental_fetch_session_cache_slots,

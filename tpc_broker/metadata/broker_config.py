@@ -123,6 +123,13 @@ class Settings(IgnoredSettings):
         maximum=SHARES_MAX,
         dynamic=True,
     )
+    datagram_acknowledge: bool = setting(
+        "datagram.acknowledge",
+        ConfigType.BOOLEAN,
+        True,
+        "Ours. Whether who sends a datagram and asks for an answer gets one; anybody can write a sender's address.",
+        dynamic=True,
+    )
     max_connections: int = setting(
         "max.connections", ConfigType.INT, INT_MAX, "Connections a core holds at most.", minimum=0, dynamic=True
     )

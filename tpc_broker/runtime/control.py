@@ -1,8 +1,8 @@
 """The control channel between the supervisor and one core: JSON lines over a Unix socket pair.
 
 Supervisor to core: ``drain`` (with a deadline), ``cores`` (which cores are up), ``status`` (asks for counters),
-``backup`` (see `backup_hold`). Core to supervisor: ``opened``, ``ready``, ``status`` (its counters), ``drained``,
-``cannot_run`` (a reason that a restart does not mend).
+``backup`` (see `backup_hold`). Core to supervisor: ``opened``, ``ready``, ``owned`` (partitions of a topic, for
+datagrams), ``status`` (its counters), ``drained``, ``cannot_run`` (a reason that a restart does not mend).
 
 End of file from the supervisor's side means that it is gone, and the core ends at once: no core
 outlives its supervisor.

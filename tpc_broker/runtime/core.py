@@ -14,6 +14,8 @@ import os
 import signal
 import socket
 import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,10 +47,12 @@ from tpc_broker.runtime.trio_ring import run as run_on_ring
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from tpc_broker.broker.ports import Connections, DataPlane
+    from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.runtime.counters import CoreCounters
+    from tpc_broker.runtime.datagrams import CoreDatagrams
 
 log = logging.getLogger(__name__)
 
@@ -74,13 +78,38 @@ def main(arguments: list[str]) -> int:
 
 
 def _open_links(options: CoreOptions, assembly: CoreAssembly, mailboxes: Mailboxes) -> Links | None:
-    """Only where clients may send a core what another one owns, and are not sent away: on listeners that all share."""
+    """Only where a core may be sent what another one owns, and does not send it away: on listeners that all share, and
+    by datagrams.
+    """
     shared = [number for number, listener in enumerate(options.listeners) if listener.mode is ListenerMode.SHARED]
-    if not shared:
+    if not shared and (options.datagram_fd < 0 or options.cores == 1):
         return None
     links = Links(assembly.ring_connections, options.core, mailboxes)
-    assembly.plane.open_forwarding(options.core, shared)
+    if shared:
+        assembly.plane.open_forwarding(options.core, shared)
     return links
+
+
+def _apply_settings(assembly: CoreAssembly, settings: Settings) -> None:
+    """Of the broker's settings, now and whenever they change, those of the loop and of C."""
+    shares = {queue: getattr(settings, f"cpu_shares_{queue.name.lower()}") for queue in TaskQueue}
+    current_task_queues().set_shares(shares)
+    if assembly.plane.datagrams is not None:
+        assembly.plane.datagrams.set_answers(on=settings.datagram_acknowledge)
+
+
+@asynccontextmanager
+async def _datagrams_open(options: CoreOptions, assembly: CoreAssembly) -> AsyncIterator[CoreDatagrams | None]:
+    """Where the broker has a port for them. The links are open."""
+    if options.datagram_fd < 0:
+        yield None
+        return
+    assembly.plane.datagrams = assembly.plane.open_datagrams(options.datagram_fd, options.core)
+    try:
+        yield assembly.plane.datagrams
+    finally:
+        ended, assembly.plane.datagrams = assembly.plane.datagrams, None
+        await ended.end()
 
 
 def _die_with_supervisor(supervisor_pid: int) -> None:
@@ -147,7 +176,7 @@ class CoreProcessMain:
         configuration = load_settings(
             options.settings, options.overrides, shown=shown_listeners(options.listeners, options.core)
         )
-        async with trio.open_nursery() as nursery:
+        async with AsyncExitStack() as opened, trio.open_nursery() as nursery:
             self._nursery = nursery
             place = CoreIdentity(
                 options.core,
@@ -167,10 +196,14 @@ class CoreProcessMain:
                 mailboxes=mailboxes,
                 clock=assembly.clock,
                 nursery=nursery,
-                set_cpu_shares=current_task_queues().set_shares,
+                on_settings=partial(_apply_settings, assembly),
             )
             core.serve_metadata_calls()
             self._links = _open_links(options, assembly, mailboxes)
+            datagrams = await opened.enter_async_context(_datagrams_open(options, assembly))
+            _apply_settings(assembly, core.settings)
+            if datagrams is not None:
+                nursery.start_soon(datagrams.tell_owned, self._control.send)
             await nursery.start(mailboxes.run)
             if self._links is not None:
                 nursery.start_soon(self._links.run)
@@ -187,6 +220,8 @@ class CoreProcessMain:
             if options.loads_fd >= 0:
                 assembly.connections.show_open(map_load(options.loads_fd, options.core))
             assembly.connections.serve(options.listen_fds, core.dispatcher)
+            if datagrams is not None:
+                datagrams.start()
             nursery.start_soon(self._follow_cores, core)
             self._is_ready = True
             # What is there now stays: no collection looks through it again. None before it, which would hold up
@@ -198,6 +233,8 @@ class CoreProcessMain:
                 await self._control.send("ready")
                 await self._drain_asked.wait()
                 log.info("draining")
+                if datagrams is not None:
+                    datagrams.stop()
                 await self._drain_or_end(core)
             finally:
                 self._counters = self._assembly = None  # what they look at is about to be freed

@@ -25,19 +25,20 @@ Numbers = dict[str, int]
 
 
 class CoreCounters(TypedDict):
-    """`broker`: of `BrokerStatistics`. `queues`: of `TaskQueueStatistics`, by queue. `links`, `forwards`: fields of the
-    C structures `tpc_link_statistics` and `tpc_forward_statistics`. `plane`, `journal`, `ring`: fields of the C
-    structures `tpc_plane_statistics`, `tpc_journal_statistics`, `tpc_ring_statistics`. `fetches`: of `FetchStatistics`;
-    `fetch_fallbacks`: to Python, by reason. `connections`: of `ConnectionStatistics`; `closed`: by reason.
-    `python_spans`: how often Python took how long between two visits of C, [i] less than 2^i us, the last one all
-    longer times too; `commit_spans`: the same of the journal's commits. `latencies`: of requests, by API; `slowest`:
-    requests of the last two minutes.
+    """`broker`: of `BrokerStatistics`. `queues`: of `TaskQueueStatistics`, by queue. `datagrams`: of
+    `tpc_datagram_statistics`. `links`, `forwards`: fields of the C structures `tpc_link_statistics` and
+    `tpc_forward_statistics`. `plane`, `journal`, `ring`: fields of the C structures `tpc_plane_statistics`,
+    `tpc_journal_statistics`, `tpc_ring_statistics`. `fetches`: of `FetchStatistics`; `fetch_fallbacks`: to Python, by
+    reason. `connections`: of `ConnectionStatistics`; `closed`: by reason. `python_spans`: how often Python took how
+    long between two visits of C, [i] less than 2^i us, the last one all longer times too; `commit_spans`: the same of
+    the journal's commits. `latencies`: of requests, by API; `slowest`: requests of the last two minutes.
     """
 
     broker: Numbers
     queues: dict[str, Numbers]
     links: Numbers
     forwards: Numbers
+    datagrams: Numbers
     plane: Numbers
     journal: Numbers
     fetches: Numbers
@@ -76,6 +77,7 @@ def core_counters(
         queues={queue.name.lower(): asdict(found) for queue, found in current_task_queues().statistics().items()},
         links=link_statistics(connections),
         forwards=plane.forward_statistics(),
+        datagrams=plane.datagram_statistics(),
         plane=plane.plane_statistics(),
         journal=plane.journal_statistics(),
         fetches=fetches,

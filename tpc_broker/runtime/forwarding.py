@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tpc_broker._ring import ffi, lib
+from tpc_broker.runtime.datagrams import NO_DATAGRAMS, CoreDatagrams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +20,8 @@ class ForwardingPlane:
 
     _plane: Any
     _forwards = False
+    datagrams: CoreDatagrams | None = None
+    """Who is told of owners, too."""
 
     def open_forwarding(self, core: CoreId, listeners: Sequence[int]) -> None:
         """Requests that came to these listeners are sent to the cores that own their partitions. Links are open."""
@@ -27,8 +30,14 @@ class ForwardingPlane:
             raise OSError(-result, f"forwarding: {os.strerror(-result)}")
         self._forwards = True
 
+    def open_datagrams(self, descriptor: int, core: CoreId) -> CoreDatagrams:
+        """From a UDP socket, on this plane."""
+        return CoreDatagrams(self._plane, descriptor, core)
+
     def set_owners(self, topic: str, topic_id: TopicId, owners: Sequence[CoreId]) -> None:
         """The owner of each partition of a topic; none: the topic is gone."""
+        if self.datagrams is not None:
+            self.datagrams.set_owners(topic, topic_id, owners)
         if not self._forwards:
             return
         name = topic.encode()
@@ -36,6 +45,10 @@ class ForwardingPlane:
         result = lib.tpc_forward_set_route(self._plane, name, len(name), topic_id.bytes, cores, len(owners))
         if result == -errno.ENOMEM:
             raise MemoryError
+
+    def datagram_statistics(self) -> dict[str, int]:
+        """The fields of `tpc_datagram_statistics`."""
+        return self.datagrams.statistics() if self.datagrams is not None else dict(NO_DATAGRAMS)
 
     def forward_statistics(self) -> dict[str, int]:
         """The fields of `tpc_forward_statistics`."""

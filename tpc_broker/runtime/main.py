@@ -17,7 +17,7 @@ from tpc_broker.metadata.listener_settings import DEFAULT_LISTEN, plan_listeners
 from tpc_broker.metadata.settings import listener_settings, load_settings, without_comments, without_effect
 from tpc_broker.runtime.data_commands import COMMANDS, refuse
 from tpc_broker.runtime.logs import set_up_logging
-from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, parse_admin
+from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, parse_admin, parse_datagram
 from tpc_broker.runtime.ring import Ring, RingUnavailable
 from tpc_broker.runtime.supervisor import EXIT_CANNOT_RUN, EXIT_OK, Supervisor
 
@@ -62,6 +62,12 @@ def main() -> None:
     metavar="[HOST:]PORT",
     help="Metrics, health and counters over HTTP, without passwords; on loopback where no host is given.",
 )
+@click.option(
+    "--datagram",
+    default=None,
+    metavar="[ADDRESS:]PORT",
+    help="Records as UDP datagrams, one port for all cores (docs/datagrams.md); on loopback where no address is given.",
+)
 @click.option("--log-style", type=click.Choice(["auto", "readable", "json"]), default="auto", show_default=True)
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="INFO", show_default=True)
 def serve(**arguments: object) -> None:
@@ -84,7 +90,8 @@ def check_config(as_json: bool, **arguments: object) -> None:  # noqa: FBT001
 
     Exit code 0 when it would, 2 when it would not, with one line that says what is wrong.
     """
-    unused = {"data": ".", "oversubscribe": True, "admin": None, "log_style": "auto", "log_level": "INFO"}
+    unused = {"data": ".", "oversubscribe": True, "admin": None, "datagram": None}
+    unused |= {"log_style": "auto", "log_level": "INFO"}
     try:
         options = _serve_options({**arguments, **unused})
     except StartError as error:
@@ -259,6 +266,7 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
         log_style=str(arguments["log_style"]),
         log_level=str(arguments["log_level"]),
         admin=None if arguments["admin"] is None else parse_admin(str(arguments["admin"])),
+        datagram=None if arguments["datagram"] is None else parse_datagram(str(arguments["datagram"])),
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker import limits
-from tpc_broker.metadata.listeners import Listener
+from tpc_broker.metadata.listeners import Address, Listener
 
 if TYPE_CHECKING:
     from tpc_broker.model import CoreId
@@ -36,6 +37,7 @@ class ServeOptions:
     log_style: str
     log_level: str
     admin: AdminAddress | None = None
+    datagram: Address | None = None
 
 
 class AdminAddress(NamedTuple):
@@ -52,6 +54,19 @@ def parse_admin(text: str) -> AdminAddress:
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         raise StartError(f"--admin {text}: expected HOST:PORT, or PORT (1 to 65535) on {LOOPBACK}")
     return AdminAddress(host, int(port))
+
+
+def parse_datagram(text: str) -> Address:
+    """`HOST:PORT`, an IPv6 address in brackets, or `PORT` on loopback."""
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]") or LOOPBACK
+    try:
+        ip_address(host)
+        if port.isascii() and port.isdecimal() and 0 < int(port) < 65536:
+            return Address(host, int(port))
+    except ValueError:
+        pass
+    raise StartError(f"--datagram {text}: expected ADDRESS:PORT (an IP address), or PORT (1 to 65535) on {LOOPBACK}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +91,8 @@ class CoreOptions:
     """An eventfd(2) that the core adds to while its loop turns."""
     loads_fd: int = -1
     """The map in which it shows how many connections it has (`tpc_broker.ebpf.steering.make_loads`)."""
+    datagram_fd: int = -1
+    """Its UDP socket of the port for datagrams; -1: there is none."""
 
     def to_arguments(self) -> list[str]:
         return [json.dumps(asdict(self))]

@@ -199,13 +199,17 @@ def steering_report(status: BrokerStatus, *, as_json: bool) -> str:
         steered = listener["steering"]
         if steered is None:
             continue
+        what = "datagrams" if "owned" in steered else "connections"
         down = [str(core) for core, alive in enumerate(steered["alive"]) if not alive]
         lines += [
             f"  placed by {steered['placement']}, loaded by {steered['loader']}"
             + (f"; down: core {', '.join(down)}" if down else ""),
-            f"  connections placed, by core: {_by_core(steered['selected'])}",
+            f"  {what} placed, by core: {_by_core(steered['selected'])}",
             f"  fallbacks: {steered['fallback_down']:,} to the next core, {steered['fallback_kernel']:,} to the kernel",
         ]
+        if "owned" in steered:
+            lines.append(f"  partitions in the map, by core: {_by_core(steered['owned'])}")
+            lines.append(f"  without an owner: {steered['miss_unowned']:,}; no header: {steered['miss_malformed']:,}")
         if steered["runs_measured"]:
             mean_ns = steered["runs_measured_ns"] / steered["runs_measured"]
             lines.append(f"  {mean_ns:,.0f} ns a decision, of {steered['runs_measured']:,} that were measured")
@@ -256,7 +260,7 @@ def _of_requests(counters: CoreCounters) -> list[tuple[str, str]]:
         f"{fetches['sessions']:,} of {_counted(fetches['session_partitions'], 'partition')}, "
         f"{fetches['sessions_evicted']:,} evicted"
     )
-    sections = [("clients", clients), *_of_links(counters)]
+    sections = [("clients", clients), *_of_links(counters), *_of_datagrams(counters)]
     return [*sections, ("produce", produce), ("fetch", fetch), ("sessions", sessions)]
 
 
@@ -271,6 +275,21 @@ def _of_links(counters: CoreCounters) -> list[tuple[str, str]]:
         f"{_bytes(links['held_bytes'])} of them unanswered now"
     )
     return [("links", text)]
+
+
+def _of_datagrams(counters: CoreCounters) -> list[tuple[str, str]]:
+    found = counters["datagrams"]
+    if not (found["received"] or found["forwarded_here"] or found["kernel_drops"]):
+        return []
+    not_taken = ("malformed", "oversized", "unknown", "unowned", "invalid", "without_room", "failed")
+    why = ", ".join(f"{found[name]:,} {name.replace('_', ' ')}" for name in not_taken if found[name])
+    text = (
+        f"{found['received']:,} received ({_bytes(found['received_bytes'])}) and {found['kernel_drops']:,} dropped by "
+        f"the kernel; {found['appended']:,} records appended in {_counted(found['batches'], 'batch', 'es')}, "
+        f"{found['acknowledged']:,} acknowledged; {found['forwarded']:,} sent on to other cores, "
+        f"{found['forwarded_here']:,} came from them; not taken: {why or 'none'}"
+    )
+    return [("datagrams", text)]
 
 
 def _of_storage(counters: CoreCounters) -> list[tuple[str, str]]:

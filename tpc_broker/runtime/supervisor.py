@@ -39,6 +39,7 @@ from tpc_broker.model import CoreId
 from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
 from tpc_broker.runtime.core_watch import CoreWatch, Judgement, activity_of
 from tpc_broker.runtime.data_directory import DataDirectory
+from tpc_broker.runtime.datagram_port import DatagramPort
 from tpc_broker.runtime.listening import ListeningSockets, drop_capabilities
 from tpc_broker.runtime.mailbox import make_mailbox_listeners
 from tpc_broker.runtime.notify import notify_service_manager
@@ -91,6 +92,7 @@ class Supervisor:
         self._options = options
         self._say = say
         self._listening: ListeningSockets
+        self._datagrams: DatagramPort | None = None
         self._mailbox_names: list[str] = []
         self._mailbox_listeners: list[socket.socket] = []
         self._cores: dict[CoreId, CoreProcess] = {}
@@ -112,6 +114,7 @@ class Supervisor:
             self._listening = ListeningSockets(
                 options.listeners, loader=self._settings().ebpf_loader, cpus=options.cpus
             )
+            self._datagrams = self._bind_datagrams()
             admin = self._bind_admin()
             drop_capabilities()
             self._mailbox_names, self._mailbox_listeners = make_mailbox_listeners(options.cores)
@@ -125,7 +128,7 @@ class Supervisor:
                 nursery.start_soon(self._announce_ready)
                 nursery.start_soon(self._watch_heartbeats)
                 nursery.start_soon(self._feed_service_watchdog)
-                nursery.start_soon(serve_status, options.data, self._look, self._listening.report)
+                nursery.start_soon(serve_status, options.data, self._look, self._report_listeners)
                 nursery.start_soon(serve_control, options.data, self._control)
                 nursery.start_soon(admin)
         if self._given_up:  # behind the last words of all cores: what there is to do is the last line
@@ -134,6 +137,21 @@ class Supervisor:
 
     def _settings(self) -> Settings:
         return load_settings(self._options.settings_text, self._options.overrides).settings
+
+    def _bind_datagrams(self) -> DatagramPort | None:
+        options = self._options
+        if options.datagram is None:
+            return None
+        return DatagramPort(options.datagram, options.cores, loader=self._settings().ebpf_loader, cpus=options.cpus)
+
+    def _report_listeners(self) -> list[dict[str, Any]]:
+        return [*self._listening.report(), *([self._datagrams.report()] if self._datagrams is not None else [])]
+
+    def _set_alive(self, core: CoreId, *, alive: bool) -> None:
+        """Whether a core takes what the kernel places."""
+        self._listening.set_alive(core, alive=alive)
+        if self._datagrams is not None:
+            self._datagrams.set_alive(core, alive=alive)
 
     def _bind_admin(self) -> Callable[[], Awaitable[None]]:
         """What serves the admin endpoint. A broker without one is spared HTTP and metrics."""
@@ -179,6 +197,7 @@ class Supervisor:
             recover_only=recover_only,
             beats_fd=beats_fd,
             loads_fd=self._listening.loads_fd,
+            datagram_fd=self._datagrams.of_core(core) if self._datagrams is not None else -1,
         )
 
     def _spawn(self, core: CoreId) -> CoreProcess:
@@ -186,7 +205,7 @@ class Supervisor:
         beats_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         options = self._core_options(core, control_fd=theirs.fileno(), beats_fd=beats_fd)
         descriptors = [*options.listen_fds, options.mailbox_fd, options.control_fd, beats_fd]
-        descriptors += [options.loads_fd] if options.loads_fd >= 0 else []
+        descriptors += [each for each in (options.loads_fd, options.datagram_fd) if each >= 0]
         process = _start_core_process(options.to_arguments(), descriptors)
         theirs.close()
         control = ControlChannel(trio.socket.from_stdlib_socket(ours))
@@ -226,7 +245,7 @@ class Supervisor:
                 code = await _wait_for(life.process)
                 nursery.cancel_scope.cancel()
         finally:
-            self._listening.set_alive(core, alive=False)
+            self._set_alive(core, alive=False)
             if life.process.poll() is None:
                 life.process.kill()
                 with trio.CancelScope(shield=True):
@@ -250,10 +269,12 @@ class Supervisor:
                     life.ready_at_s = trio.current_time()
                     life.watch = CoreWatch(_now_ms())
                     life.ready.set()
-                    self._listening.set_alive(core, alive=True)
+                    self._set_alive(core, alive=True)
                     self._ever_ready.add(core)
                     if len(self._ever_ready) == self._options.cores:
                         self._all_ready.set()
+                case "owned" if self._datagrams is not None:
+                    self._datagrams.own(core, message["topic"], message["partitions"])
                 case "status":
                     life.counters = message["counters"]
                     life.counters_told.set()

@@ -4,16 +4,17 @@
  *
  *   u8 version | u8 kind | u16 detail | u32 sequence | u64 stream
  */
-enum { TPC_LINK_VERSION = 1, TPC_LINK_FEATURE_LEVEL = 1, TPC_LINK_HEADER_BYTES = 16, TPC_LINK_HELLO_BYTES = 24 };
+enum { TPC_LINK_VERSION = 1, TPC_LINK_FEATURE_LEVEL = 2, TPC_LINK_HEADER_BYTES = 16, TPC_LINK_HELLO_BYTES = 24 };
 
 enum tpc_link_kind {
     TPC_LINK_HELLO = 1,           /* the first of both sides: who it is, and what it understands */
     TPC_LINK_FORWARD_PRODUCE = 2, /* a request with its length field, as its client sent it; detail: listener */
     TPC_LINK_FORWARD_FETCH = 3,
-    TPC_LINK_ANSWER = 4,   /* to the request of that sequence, with its length field; nothing: it has no answer */
-    TPC_LINK_RELEASE = 5,  /* the Fetch of that sequence is answered now, with what there is */
-    TPC_LINK_CLOSE = 6,    /* the stream ends; detail: why (enum tpc_close_reason) */
-    TPC_LINK_KINDS_END = 7 /* unknown kinds from here on are passed over: the feature level says who sends them */
+    TPC_LINK_ANSWER = 4,  /* to the request of that sequence, with its length field; nothing: it has no answer */
+    TPC_LINK_RELEASE = 5, /* the Fetch of that sequence is answered now, with what there is */
+    TPC_LINK_CLOSE = 6,   /* the stream ends; detail: why (enum tpc_close_reason) */
+    TPC_LINK_FORWARD_DATAGRAM = 7, /* level 2: where it came from, and its bytes: native/ring/datagram.c */
+    TPC_LINK_KINDS_END = 8 /* unknown kinds from here on are passed over: the feature level says who sends them */
 };
 
 typedef struct {

@@ -1,0 +1,125 @@
+"""The port for datagrams: a UDP socket a core, and the kernel's program that gives each datagram to its partition's
+core.
+
+The supervisor holds the sockets and writes the program's map of owners, as the cores tell it. Where the program cannot
+be loaded, the kernel deals datagrams out by a hash of their senders' addresses, and a core that gets another's sends it
+on over the link (`native/ring/datagram.h`): that works everywhere, and costs a forward.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from tpc_broker import limits
+from tpc_broker.ebpf.loaders import LoaderUnavailableError
+from tpc_broker.ebpf.steering import Select, Steering, disown, own
+from tpc_broker.runtime.options import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpc_broker.metadata.listeners import Address
+
+log = logging.getLogger(__name__)
+
+BY_HASH: Final = "hash"
+
+
+class DatagramPort:
+    def __init__(self, address: Address, cores: int, *, loader: str, cpus: Sequence[int] | None = None) -> None:
+        """Bind. `loader`: see `ebpf.loader`. StartError names the port."""
+        self._address = address
+        self._steering: Steering | None = None
+        self._owned: list[dict[int, set[int]]] = [{} for _ in range(cores)]
+        with ExitStack() as undo:
+            if cores > 1:  # sockets that share a port share it with any process of this user: nobody else may have it
+                _bind(address, is_shared=False).close()
+            self._sockets = [undo.enter_context(_bind(address, is_shared=cores > 1)) for _ in range(cores)]
+            if cores > 1:
+                self._steer(loader, cpus, undo)
+            undo.pop_all()
+
+    def _steer(self, loader: str, cpus: Sequence[int] | None, undo: ExitStack) -> None:
+        try:
+            self._steering = Steering(loader, len(self._sockets), Select.OWNER, cpus=cpus)
+        except LoaderUnavailableError as error:
+            log.warning("datagrams are dealt out by their senders' addresses, and sent on between cores: %s", error)
+            return
+        undo.callback(self._steering.close)
+        self._steering.attach(self._sockets)
+
+    def of_core(self, core: int) -> int:
+        """The descriptor of a core's socket."""
+        return self._sockets[core].fileno()
+
+    def set_alive(self, core: int, *, alive: bool) -> None:
+        """Whether a core takes datagrams. One that takes none any more owns nothing either, until it says so."""
+        if not alive:
+            for topic in list(self._owned[core]):
+                self.own(core, topic, ())
+        if self._steering is not None and self._steering.is_alive(core) != alive:
+            self._steering.set_alive(core, alive=alive)
+
+    def own(self, core: int, topic: int, partitions: Sequence[int]) -> None:
+        """A core owns these partitions of a topic, and no others."""
+        before, now = self._owned[core].pop(topic, set()), set(partitions)
+        if now:
+            self._owned[core][topic] = now
+        if self._steering is None:
+            return
+        for partition in before - now:
+            disown(self._steering.owners_fd, topic, partition, core)
+        try:
+            for partition in now - before:
+                own(self._steering.owners_fd, topic, partition, core)
+        except OSError as error:
+            if error.errno != errno.E2BIG:
+                raise
+            log.warning("the kernel's map of owners is full: more datagrams are sent on between cores")
+
+    def report(self) -> dict[str, Any]:
+        """As a listener's in `ListeningSockets.report`."""
+        steering = self._steering
+        found: dict[str, Any] = {
+            "name": "datagrams",
+            "mode": "shared",
+            "addresses": [str(self._address)],
+            "steering": None,
+        }
+        if steering is not None:
+            counts, runs = steering.counts(), steering.runs()
+            found["steering"] = {
+                "loader": steering.loader,
+                "placement": "owner",
+                "alive": [steering.is_alive(core) for core in range(steering.cores)],
+                "selected": list(counts.selected),
+                "fallback_down": counts.fallback_down,
+                "fallback_kernel": counts.fallback_kernel,
+                "miss_malformed": counts.miss_malformed,
+                "miss_unowned": counts.miss_unowned,
+                "owned": [sum(map(len, owned.values())) for owned in self._owned],
+                "runs_measured": runs.runs,
+                "runs_measured_ns": runs.time_ns,
+            }
+        return found
+
+
+def _bind(address: Address, *, is_shared: bool) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        bound.setblocking(False)  # noqa: FBT003
+        if is_shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.DATAGRAM_RECEIVE_BUFFER_BYTES)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        where = f"--datagram {address}"
+        if error.errno == errno.EADDRINUSE:
+            raise StartError(f"{where}: the UDP port is in use; free it or choose another") from error
+        raise StartError(f"{where}: {error.strerror or error}") from error
+    return bound
