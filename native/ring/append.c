@@ -17,6 +17,7 @@
 
 static int stamp(const tpc_partition *partition, const tpc_append_batch *batch, tpc_batch_header *header) {
     int result = 0;
+    if (batch->is_stamped) return 0;
     if (batch->stamp_time) {
         result = tpc_batch_stamp_append_time(batch->batch, batch->bytes, partition->log_end_offset,
                                              partition->leader_epoch, batch->now_ms);
@@ -65,10 +66,10 @@ static tpc_undo_record *undo_take(tpc_plane *plane, const tpc_partition *partiti
 
 /* Remembers an append; takes the memory. */
 static void undo_keep(tpc_plane *plane, tpc_partition *partition, tpc_undo_record *undo, const tpc_tail_batch *batch,
-                      int64_t producer_id) {
+                      int64_t producer_id, int32_t leader_epoch) {
     tpc_undo_record *newest = partition->undo_newest;
     if (newest && producer_id < 0 && newest->producer_id < 0 && newest->sequence == batch->sequence &&
-        newest->next_offset == batch->base_offset) {
+        newest->next_offset == batch->base_offset && newest->leader_epoch == leader_epoch) {
         newest->next_offset = batch->next_offset;
         newest->bytes += batch->slice.length;
         newest->appends++;
@@ -78,7 +79,7 @@ static void undo_keep(tpc_plane *plane, tpc_partition *partition, tpc_undo_recor
     undo->handle = partition->handle;
     memcpy(undo->topic_id, partition->topic_id, sizeof undo->topic_id);
     undo->index = partition->index;
-    undo->leader_epoch = partition->leader_epoch;
+    undo->leader_epoch = leader_epoch;
     undo->base_offset = batch->base_offset;
     undo->next_offset = batch->next_offset;
     undo->bytes = batch->slice.length;
@@ -134,7 +135,7 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
                                    kept.base_offset, kept.next_offset, batch->batch, batch->bytes, &kept.sequence);
     if (error < 0) {
         undo_free(plane, undo);
-        tpc_batch_stamp(batch->batch, 0, -1); /* as the client sent it, for another try */
+        if (!batch->is_stamped) tpc_batch_stamp(batch->batch, 0, -1); /* as the client sent it, for another try */
         return error;
     }
     TPC_PARTITION_INVARIANT(partition, kept.sequence > tpc_journal_durable_sequence(plane->journal));
@@ -142,11 +143,13 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
     kept.in_place_blocks = placed.blocks;
     tpc_tail_add(plane, partition, &kept);
     if (partition->in_place_window) tpc_in_place_window_follow(partition, &placed);
-    undo_keep(plane, partition, undo, &kept, header->producer_id);
+    undo_keep(plane, partition, undo, &kept, header->producer_id,
+              batch->is_stamped ? header->partition_leader_epoch : partition->leader_epoch);
     if (header->producer_id >= 0) tpc_producers_accept(&partition->producers, header, kept.base_offset, batch->now_ms);
     partition->log_end_offset = kept.next_offset;
     use_room(plane, partition, batch->bytes);
     tpc_partition_verify(partition);
+    if (partition->is_replicated && partition->role == TPC_ROLE_LEADER) tpc_replica_appended(plane, partition);
     plane->statistics.appends++;
     plane->statistics.append_bytes += batch->bytes;
     *result = (tpc_append_result){.base_offset = kept.base_offset,
@@ -159,8 +162,7 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
 
 /* ---- the broker's own appends ---- */
 
-/* Whether the bytes are whole, valid batches of magic 2, one after the other; *count: how many. */
-static int check_batches(const uint8_t *batches, uint32_t bytes, uint32_t *count) {
+int tpc_append_check_batches(const uint8_t *batches, uint32_t bytes, uint32_t *count) {
     for (uint32_t position = 0; position < bytes; ++*count) {
         tpc_batch_header header;
         if (tpc_batch_header_read(batches + position, bytes - position, &header) < 0 || header.last_offset_delta < 0)
@@ -172,7 +174,7 @@ static int check_batches(const uint8_t *batches, uint32_t bytes, uint32_t *count
     return *count ? TPC_ERROR_NONE : TPC_ERROR_INVALID_RECORD;
 }
 
-static int fits_journal(const tpc_plane *plane, const uint8_t *batches, uint32_t bytes, uint32_t count) {
+int tpc_append_fits_journal(const tpc_plane *plane, const uint8_t *batches, uint32_t bytes, uint32_t count) {
     uint32_t few[16], *lengths = count <= 16 ? few : malloc(count * sizeof *lengths);
     if (!lengths) return -ENOMEM;
     uint32_t filled = 0;
@@ -193,10 +195,10 @@ int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, 
     if (partition->role != TPC_ROLE_LEADER) return -EPERM;
     uint32_t count = 0;
     *result = (tpc_append_result){.base_offset = partition->log_end_offset, .append_ms = -1};
-    result->error_code = check_batches(batches, bytes, &count);
+    result->error_code = tpc_append_check_batches(batches, bytes, &count);
     if (result->error_code) return 0;
     if (partition->bytes_admitted < bytes) return -ENOSPC;
-    int error = fits_journal(plane, batches, bytes, count);
+    int error = tpc_append_fits_journal(plane, batches, bytes, count);
     if (error < 0) return error;
     tpc_frame *frame = tpc_frame_new_forced(plane->budget, bytes);
     if (!frame) return -ENOMEM;
@@ -289,6 +291,8 @@ static void undo(tpc_plane *plane, const tpc_undo_record *undone) {
         tpc_producers_remove(&partition->producers, undone->producer_id);
     tpc_partition_verify(partition);
     tpc_commit_waits_fail(plane, partition, undone->base_offset, TPC_ERROR_KAFKA_STORAGE_ERROR);
+    /* Followers may have them: a leader that gave their offsets out again in its term would have two records at one place. */
+    if (partition->is_replicated) tpc_partition_disarm(plane, undone->handle, false);
 }
 
 void tpc_append_failed(void *context, uint64_t first_failed_sequence, int error) {

@@ -2,7 +2,8 @@
  * Durable, committed, visible, acknowledged: four things, each behind the one before.
  *
  *     durable_offset   this core's journal has everything below it, in a row with what was durable before
- *     commit_offset    so have enough of the voters: with one voter the same moment, here and in the same call
+ *     commit_offset    so have enough of the voters: with one voter the same moment, here and in the same call; of a
+ *                      replicated partition Python says so (tpc_partition_commit), never beyond what is durable here
  *     high_watermark   readers see everything below it: it follows commit_offset at once
  *     answers          wait for an offset of one partition: acks=1 until it is durable, acks=all until it is committed
  *
@@ -91,7 +92,31 @@ void tpc_partition_durable(tpc_plane *plane, tpc_partition *partition, int64_t d
     partition->durable_offset = durable_offset;
     tpc_plane_publish_partition_durable(plane, partition, bytes);
     tell_reached(plane, partition, TPC_WAIT_DURABLE);
-    commit(plane, partition, durable_offset);
+    if (!partition->is_replicated) commit(plane, partition, durable_offset);
+}
+
+int tpc_partition_set_replicated(tpc_plane *plane, uint64_t handle, int on) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) return -ENOENT;
+    partition->is_replicated = on != 0;
+    partition->told_offset = partition->log_end_offset;
+    if (on) return 0;
+    tpc_replica_forget_appended(plane, partition);
+    commit(plane, partition, partition->durable_offset);
+    tpc_plane_publish_advanced(plane);
+    return 0;
+}
+
+int tpc_partition_commit(tpc_plane *plane, uint64_t handle, int32_t term, int64_t end_offset) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) return -ENOENT;
+    if (!partition->is_replicated || partition->role == TPC_ROLE_NONE) return -EPERM;
+    if (term != partition->leader_epoch) return -ESTALE;
+    if (end_offset > partition->durable_offset) return -EINVAL;
+    if (end_offset <= partition->commit_offset) return 0;
+    commit(plane, partition, end_offset);
+    tpc_plane_publish_advanced(plane);
+    return 1;
 }
 
 /* ---- waits of Python ---- */

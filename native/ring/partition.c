@@ -138,6 +138,7 @@ int tpc_partition_get_state(const tpc_plane *plane, uint64_t handle, tpc_partiti
         .log_start_offset = partition->log_start_offset,
         .last_stable_offset = tpc_partition_last_stable_offset(partition),
         .high_watermark = partition->high_watermark,
+        .durable_offset = partition->durable_offset,
         .log_end_offset = partition->log_end_offset,
         .tail_offset =
             partition->tail_count ? partition->tail[partition->tail_head].base_offset : partition->log_end_offset,
@@ -154,7 +155,8 @@ int tpc_partition_get_state(const tpc_plane *plane, uint64_t handle, tpc_partiti
         .role = partition->role,
         .producers_count = partition->producers.count,
         .appends_undurable = partition->appends_undurable,
-        .watched = partition->watched};
+        .watched = partition->watched,
+        .is_replicated = partition->is_replicated};
     memcpy(state->topic_id, partition->topic_id, sizeof state->topic_id);
     return 0;
 }
@@ -215,7 +217,6 @@ static void set_settings(tpc_partition *partition, const tpc_partition_params *p
     partition->last_stable_offset_fixed = params->last_stable_offset;
     partition->timestamp_before_ms_max = params->timestamp_before_ms_max;
     partition->timestamp_after_ms_max = params->timestamp_after_ms_max;
-    partition->leader_epoch = params->leader_epoch;
     partition->batch_bytes_max = params->batch_bytes_max;
     partition->segment_bytes_max = params->segment_bytes_max;
     partition->flags = params->flags;
@@ -243,6 +244,7 @@ static tpc_partition *partition_new(const tpc_partition_params *params) {
     partition->bytes_admitted = params->bytes_admitted;
     partition->committed_from_offset = params->log_end_offset;
     partition->in_place_end_offset = -1;
+    partition->leader_epoch = params->leader_epoch;
     set_settings(partition, params);
     return partition;
 }
@@ -281,9 +283,7 @@ int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params,
 int tpc_partition_update(tpc_plane *plane, uint64_t handle, const tpc_partition_params *params) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
-    if (params->last_stable_offset > partition->high_watermark || params->batch_bytes_max < 0 ||
-        params->leader_epoch < partition->leader_epoch)
-        return -EINVAL;
+    if (params->last_stable_offset > partition->high_watermark || params->batch_bytes_max < 0) return -EINVAL;
     set_settings(partition, params);
     tpc_partition_verify(partition);
     return 0;
@@ -311,19 +311,24 @@ void tpc_partitions_free(tpc_plane *plane) {
 int tpc_partition_arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t term) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
-    if (role != TPC_ROLE_LEADER || term < partition->leader_epoch) return -EINVAL;
+    bool known = role == TPC_ROLE_LEADER || (role == TPC_ROLE_FOLLOWER && partition->is_replicated);
+    if (!known || term < partition->leader_epoch) return -EINVAL;
+    if (role == TPC_ROLE_FOLLOWER) tpc_partition_disarm(plane, handle, false);
+    if (partition->role != TPC_ROLE_LEADER) partition->told_offset = partition->log_end_offset;
     partition->role = role;
     partition->leader_epoch = term;
     return 0;
 }
 
-int tpc_partition_disarm(tpc_plane *plane, uint64_t handle) {
+int tpc_partition_disarm(tpc_plane *plane, uint64_t handle, int keep_waits) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
+    bool was_leader = partition->role == TPC_ROLE_LEADER;
     partition->role = TPC_ROLE_NONE;
     tpc_in_place_window_close(partition);
-    tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
-    tpc_plane_publish_disarmed(plane, partition);
+    tpc_replica_forget_appended(plane, partition);
+    if (!keep_waits) tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
+    if (was_leader) tpc_plane_publish_disarmed(plane, partition);
     return 0;
 }
 
@@ -338,6 +343,7 @@ int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
     plane->slots[slot].free_next = plane->slot_free;
     plane->slot_free = slot;
     plane->statistics.partitions--;
+    tpc_replica_forget_appended(plane, partition);
     tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
     tpc_plane_publish_withdrawn(plane, partition);
     partition_free(partition);

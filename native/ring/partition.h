@@ -85,6 +85,11 @@ typedef struct tpc_partition {
     struct tpc_undo_record *undo_newest; /* NULL: it has none */
     tpc_commit_waits waits[TPC_WAIT_LEVELS];
 
+    bool is_replicated;  /* commit_offset is moved by Python */
+    bool is_appended;    /* it stands in the plane's list of those that have appended */
+    int64_t told_offset; /* a leader's appends below it were taken */
+    struct tpc_partition *appended_next;
+
     int64_t committed_from_offset;               /* no transaction reaches into what lies at or behind it */
     struct tpc_fetch_wait *fetch_waits;          /* parked fetches that watch it */
     struct tpc_segment_window *windows;          /* of its segments, for fetches below the tail */
@@ -138,13 +143,26 @@ void tpc_commit_waits_fail(tpc_plane *plane, tpc_partition *partition, int64_t o
 /* Those of Python: tpc_partition_wait(). */
 void tpc_python_waits_forget(tpc_plane *plane);
 
+/* replica.c */
+/* A leader has appended: Python is told, once for all that come before it looks. */
+void tpc_replica_appended(tpc_plane *plane, tpc_partition *partition);
+/* Its role has ended: what was not taken is not told any more. */
+void tpc_replica_forget_appended(tpc_plane *plane, tpc_partition *partition);
+
 /* tail.c. Reserve comes before, and makes add infallible. */
 int tpc_tail_reserve(tpc_plane *plane, tpc_partition *partition, uint32_t bytes);
 /* Where a batch stays: small ones are copied behind the one before, large ones stay in their frame, which is retained. */
 bool tpc_tail_copies(uint32_t bytes);
 void tpc_tail_add(tpc_plane *plane, tpc_partition *partition, const tpc_tail_batch *batch);
-/* Forgets the newest batches, down to the one that begins with `offset`. */
+/* Forgets the newest batches, down to the one that begins with `offset`. None of them is written behind. */
 void tpc_tail_cut(tpc_plane *plane, tpc_partition *partition, int64_t offset);
+/* The same when all of them are durable, written behind or not. */
+void tpc_tail_truncate(tpc_plane *plane, tpc_partition *partition, int64_t offset);
+/* Whether the batch that holds the offset begins with it; true for one that memory does not hold. */
+bool tpc_tail_begins_at(const tpc_partition *partition, int64_t offset);
+/* Calls for each batch in memory at or behind an offset, in order. */
+void tpc_tail_each(const tpc_partition *partition, int64_t offset,
+                   void (*look)(void *context, const uint8_t *batch, uint32_t bytes), void *context);
 extern const struct tpc_plane_observer tpc_tail_observer;
 const tpc_tail_batch *tpc_tail_find(const tpc_partition *partition, int64_t offset);
 /* Whole batches that follow each other: `bytes` of `count` runs, without the first bytes of the first one. */
@@ -170,12 +188,17 @@ typedef struct {
     tpc_frame *frame; /* a reference is taken on success */
     uint8_t *batch;
     uint32_t bytes;
+    bool is_stamped; /* a replica's: offset, epoch and times are the leader's */
     bool stamp_time; /* LogAppendTime */
     bool set_max_timestamp;
     int64_t max_timestamp; /* with set_max_timestamp */
     int64_t now_ms;
 } tpc_append_batch;
 
+/* Whether the bytes are whole, valid batches of magic 2, one after the other; *count: how many. Kafka's error code. */
+int tpc_append_check_batches(const uint8_t *batches, uint32_t bytes, uint32_t *count);
+/* Whether they would all fit into the journal: tpc_journal_would_fit(). */
+int tpc_append_fits_journal(const tpc_plane *plane, const uint8_t *batches, uint32_t bytes, uint32_t count);
 /* Stamps, journals and keeps one validated batch. 0, or -errno and nothing happened. */
 int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch,
                         tpc_batch_header *header, tpc_append_result *result);

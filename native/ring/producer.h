@@ -11,6 +11,7 @@
 #include "connection.h"
 #include "journal.h"
 #include "cdef/50_partition.h"
+#include "cdef/51_replica.h"
 
 typedef struct {
     tpc_producer_state *states; /* producer_id < 0: free */

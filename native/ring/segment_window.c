@@ -229,14 +229,23 @@ static int find_begin(tpc_windows *windows, tpc_segment_window *window, int64_t 
     return at < window->end_position ? 0 : -ENOENT;
 }
 
-/* Where whole batches from `begin` on end within the limit. */
-static int find_end(tpc_windows *windows, tpc_segment_window *window, int64_t begin, int64_t bytes_max, bool min_one,
-                    int64_t *end) {
-    int64_t limit = bytes_max > window->end_position - begin ? window->end_position : begin + bytes_max;
+/* Where the window ends for readers: segments have what is durable, which may not be committed yet. */
+static int find_end_of_visible(tpc_windows *windows, tpc_segment_window *window, int64_t *end) {
+    *end = window->end_position;
+    int64_t high_watermark = window->partition->high_watermark;
+    if (window->upto_offset <= high_watermark) return 0;
+    int result = find_begin(windows, window, high_watermark, end);
+    return result == -ENOENT ? 0 : result;
+}
+
+/* Where whole batches from `begin` on end within the limit, and in front of `window_end`. */
+static int find_end(tpc_windows *windows, tpc_segment_window *window, int64_t begin, int64_t window_end,
+                    int64_t bytes_max, bool min_one, int64_t *end) {
+    int64_t limit = bytes_max > window_end - begin ? window_end : begin + bytes_max;
     uint32_t entries = entries_upto(window, limit, true);
     int64_t at =
         entries && window->entries[entries - 1].position > begin ? window->entries[entries - 1].position : begin;
-    while (at < window->end_position) {
+    while (at < window_end) {
         stored_batch batch;
         int result = header_at(windows, window, at, &batch);
         if (result == -EAGAIN && at > begin) break;
@@ -256,10 +265,11 @@ static int find_end(tpc_windows *windows, tpc_segment_window *window, int64_t be
 int tpc_window_find(tpc_windows *windows, tpc_partition *partition, int64_t offset, int64_t bytes_max, bool min_one,
                     tpc_segment_window **found, int64_t *position, uint64_t *bytes) {
     tpc_segment_window *window = window_of(partition, offset);
-    int64_t end = 0;
+    int64_t end = 0, visible_end = 0;
     if (!window) return -ENOENT;
     int result = find_begin(windows, window, offset, position);
-    if (result == 0) result = find_end(windows, window, *position, bytes_max, min_one, &end);
+    if (result == 0) result = find_end_of_visible(windows, window, &visible_end);
+    if (result == 0) result = find_end(windows, window, *position, visible_end, bytes_max, min_one, &end);
     if (result < 0) return result == -EBADMSG ? -ENOENT : result;
     /* More would fit, and there is more: the next window has it. */
     bool complete = window->to_segment_end && window->upto_offset >= partition->written_offset;

@@ -228,6 +228,21 @@ const tpc_tail_batch *tpc_tail_find(const tpc_partition *partition, int64_t offs
     return position < partition->tail_count && offset >= tail_offset(partition) ? tail_at(partition, position) : NULL;
 }
 
+bool tpc_tail_begins_at(const tpc_partition *partition, int64_t offset) {
+    const tpc_tail_batch *run = tpc_tail_find(partition, offset);
+    return !run || (int64_t)wire_u64(run->slice.data + position_in_run(run, offset)) == offset;
+}
+
+void tpc_tail_each(const tpc_partition *partition, int64_t offset,
+                   void (*look)(void *context, const uint8_t *batch, uint32_t bytes), void *context) {
+    for (uint32_t at = tail_search(partition, offset); at < partition->tail_count; at++) {
+        const tpc_slice *run = &tail_at(partition, at)->slice;
+        uint32_t place = position_in_run(tail_at(partition, at), offset);
+        for (; place < run->length; place += batch_bytes(run->data + place))
+            look(context, run->data + place, batch_bytes(run->data + place));
+    }
+}
+
 /* How many bytes of a run, from a place in it on, are whole batches below `upto_offset` in at most `bytes_max`; with
  * `min_one` the first batch is taken whatever its size. */
 static uint32_t fitting_bytes(const tpc_tail_batch *run, uint32_t from, int64_t bytes_max, int64_t upto_offset,
@@ -272,18 +287,11 @@ tpc_slice tpc_tail_piece(const tpc_partition *partition, const tpc_tail_stretch 
                        .length = length < left_bytes ? length : (uint32_t)left_bytes};
 }
 
-int tpc_partition_read(tpc_plane *plane, uint64_t handle, int64_t offset, int64_t bytes_max, int64_t upto_offset,
-                       int min_one, tpc_slice *slices, uint32_t slices_max) {
-    tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition) return -ENOENT;
-    plane->statistics.reads++;
-    if (upto_offset > partition->high_watermark) upto_offset = partition->high_watermark;
+static int take_slices(tpc_partition *partition, int64_t offset, int64_t bytes_max, int64_t upto_offset, bool min_one,
+                       tpc_slice *slices, uint32_t slices_max) {
     tpc_tail_stretch stretch;
     int result = tpc_tail_measure(partition, offset, bytes_max, upto_offset, min_one, slices_max, &stretch);
-    if (result < 0) {
-        plane->statistics.reads_below_tail++;
-        return result;
-    }
+    if (result < 0) return result;
     uint64_t left_bytes = stretch.bytes;
     for (uint32_t i = 0; i < stretch.count; i++) {
         slices[i] = tpc_tail_piece(partition, &stretch, i, left_bytes);
@@ -291,6 +299,24 @@ int tpc_partition_read(tpc_plane *plane, uint64_t handle, int64_t offset, int64_
         left_bytes -= slices[i].length;
     }
     return (int)stretch.count;
+}
+
+int tpc_partition_read(tpc_plane *plane, uint64_t handle, int64_t offset, int64_t bytes_max, int64_t upto_offset,
+                       int min_one, tpc_slice *slices, uint32_t slices_max) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) return -ENOENT;
+    plane->statistics.reads++;
+    if (upto_offset > partition->high_watermark) upto_offset = partition->high_watermark;
+    int result = take_slices(partition, offset, bytes_max, upto_offset, min_one, slices, slices_max);
+    plane->statistics.reads_below_tail += result < 0;
+    return result;
+}
+
+int tpc_partition_read_log(tpc_plane *plane, uint64_t handle, int64_t offset, int64_t bytes_max, int64_t upto_offset,
+                           tpc_slice *slices, uint32_t slices_max) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) return -ENOENT;
+    return take_slices(partition, offset, bytes_max, upto_offset, true, slices, slices_max);
 }
 
 void tpc_slices_release(tpc_slice *slices, uint32_t count) {
@@ -389,7 +415,7 @@ int tpc_partition_write_behind_take(tpc_plane *plane, uint64_t handle, int64_t b
         const tpc_tail_batch *run = tail_at(partition, position);
         uint32_t written_bytes = position_in_run(run, partition->written_offset);
         uint32_t left_bytes = run->slice.length - written_bytes;
-        if (run->next_offset > partition->high_watermark) break;
+        if (run->next_offset > partition->durable_offset) break;
         int64_t bytes_more = bytes + left_bytes;
         bool fits = bytes_more <= (run->in_place_blocks ? bytes_max + IN_PLACE_BYTES_MORE : bytes_max);
         if (count && !fits && !shares_block(&batches[count - 1], run)) break;
@@ -474,7 +500,7 @@ static bool evict_one(tpc_plane *plane) {
     if (!clean_runs(plane)) return false;
     uint64_t handle = plane->clean[plane->clean_head++ & (plane->clean_capacity - 1)];
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition) /* withdrawn: its batches went at once, the tokens go now */
+    if (!partition || !partition->tail_clean) /* withdrawn or cut: its batches went at once, the tokens go now */
         return true;
     pop_oldest_clean(plane, partition);
     plane->statistics.tail_evictions++;
@@ -504,7 +530,7 @@ void tpc_tail_reclaim(void *context, int64_t bytes) {
 int64_t tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64_t upto_offset) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
-    if (upto_offset < partition->written_offset || upto_offset > partition->high_watermark) return -EINVAL;
+    if (upto_offset < partition->written_offset || upto_offset > partition->durable_offset) return -EINVAL;
     int result = clean_reserve(plane, partition->tail_count - partition->tail_clean);
     if (result < 0) return result;
     int64_t written_bytes = 0;
@@ -530,6 +556,18 @@ int64_t tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64
     tpc_partition_verify(partition);
     tpc_plane_evict(plane, EVICTED_AT_ONCE_BYTES);
     return written_bytes;
+}
+
+void tpc_tail_truncate(tpc_plane *plane, tpc_partition *partition, int64_t offset) {
+    if (offset < partition->written_offset) { /* what stays is in segments */
+        tpc_tail_drop(plane, partition);
+        partition->in_place_end_offset = -1;
+        return;
+    }
+    tpc_tail_cut(plane, partition, offset);
+    plane->dirty_bytes += partition->unwritten_bytes - partition->dirty_bytes;
+    partition->dirty_bytes = partition->unwritten_bytes;
+    if (!partition->dirty_bytes) dirty_unlink(plane, partition);
 }
 
 void tpc_tail_drop(tpc_plane *plane, tpc_partition *partition) {

@@ -140,6 +140,27 @@ def test_both_answer_alike(tmp_path, stored):
         bench.shut()
 
 
+def test_segments_that_hold_more_than_is_committed_show_only_that(tmp_path, stored):
+    random = Random(SEED)
+    ends = [one["base_offset"] for one in read_batches(stored.data)] + [stored.files.written_end_offset]
+    bench = FetchBench(tmp_path / "c.journal", in_c=True)
+    handle = bench.make("t", files=stored.files, high_watermark=0, is_led=False)
+    bench.plane.set_replicated(handle)
+    bench.plane.arm(handle, 0)
+    client = bench.connect()
+    for high_watermark in sorted(random.sample(ends[1:], 60)):
+        bench.plane.commit(handle, 0, high_watermark)
+        for _ in range(4):
+            offset = random.choice([one for one in ends if one < high_watermark])
+            bytes_max = random.choice([1, 10_000, 1 << 20])
+            batches = read_batches(part_of(bench.fetch(client, 12, asks(offset, bytes_max)))["Records"])
+            assert batches[0]["base_offset"] == offset
+            assert batches[-1]["base_offset"] + len(batches[-1]["records"]) <= high_watermark
+    counts = bench.fetch_counts()
+    assert counts.taken > 100, counts
+    bench.shut()
+
+
 def test_a_growing_segment_is_followed(bench, stored):
     client, producer = bench.connect(), bench.connect()
     handle = bench.partitions["t", 0].handle

@@ -259,9 +259,11 @@ def test_a_high_watermark_outside_of_the_log_is_refused(bench, high_watermark):
 
 def test_a_leader_epoch_never_falls(bench):
     handle = bench.lead("t", settings=settings_with(leader_epoch=3))
-    bench.plane.update(handle, settings_with(leader_epoch=4))
-    with pytest.raises(ValueError, match="update"):
-        bench.plane.update(handle, settings_with(leader_epoch=3))
+    bench.plane.update(handle, settings_with(leader_epoch=2))
+    assert bench.plane.state(handle).leader_epoch == 3, "settings are not what begins one"
+    bench.plane.arm(handle, 4)
+    with pytest.raises(ValueError, match="arm"):
+        bench.plane.arm(handle, 3)
     assert bench.plane.state(handle).leader_epoch == 4
 
 

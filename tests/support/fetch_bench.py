@@ -76,7 +76,7 @@ class FetchBench(PlaneBench):
     def make(self, topic, index=0, leader_epoch=0, *flags, files=None, **values):
         """A partition, empty or with what its segments (`PartitionStorage`) hold."""
         if files is not None:
-            values = {"log_start_offset": files.log_start_offset, "log_end_offset": files.written_end_offset}
+            values |= {"log_start_offset": files.log_start_offset, "log_end_offset": files.written_end_offset}
         handle = self.lead(topic, index, settings_with(*flags, leader_epoch=leader_epoch), **values)
         self.partitions[topic, index] = Partition(
             topic_id_of(topic), topic, index, TopicConfig(), plane=self.face, storage=None,

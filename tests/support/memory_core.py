@@ -84,7 +84,7 @@ class MemoryPlane:
     def state(self, handle):
         log = self._log(handle)
         size = sum(map(len, log.batches))
-        return PartitionState(log.high_watermark, 0, size, size, 1 << 30, -1)
+        return PartitionState(log.high_watermark, log.high_watermark, 0, size, size, 1 << 30, -1)
 
     def append(self, handle, data):
         log, header = self._log(handle), decode_header(data)
@@ -159,11 +159,28 @@ class MemoryStorage:
         files.leader_epoch += 1
         files.epochs.assign(LeaderEpoch(files.leader_epoch), Offset(files.written_end_offset))
 
-    def register(self, files, _config, *, is_internal):
+    def register(self, files, _config, *, is_internal, is_replicated=False):
+        assert not is_replicated, "not in memory"
         self.asked.append(("register", files.key, is_internal))
         handle = self.plane.register()
         self.handles[handle] = files
         return handle
+
+    def begin_term(self, handle, term, note=b""):
+        files = self.handles[handle]
+        files.leader_epoch = term
+        files.epochs.assign(LeaderEpoch(term), Offset(self.plane.bounds(handle).log_end_offset))
+        self.asked.append(("begin_term", files.key, term, note))
+        return len(self.asked)
+
+    def note_term(self, handle, term, note=b""):
+        self.handles[handle].leader_epoch = term
+        self.asked.append(("note_term", self.handles[handle].key, term, note))
+        return len(self.asked)
+
+    async def cut(self, handle, offset, last_epoch_kept):
+        await trio.lowlevel.checkpoint()
+        self.asked.append(("cut", self.handles[handle].key, offset, last_epoch_kept))
 
     def alter(self, files, _handle, config, *, is_internal):
         self.asked.append(("alter", files.key, config.retention_ms, is_internal))

@@ -133,6 +133,8 @@ class Plane:
         """`(handle)`: what `watch_due` asked for."""
         self.on_advanced: Callable[[int, int, int], None] = _ignore
         """`(handle, high_watermark, last_stable_offset)` of a partition that is watched, once."""
+        self.on_appended: Callable[[], None] = _ignore
+        """Leaders of replicated partitions have appended: once until `take_appended`."""
         self.on_wait_over: Callable[[int, int], None] = _ignore
         """`(token, error code)` of a :meth:`wait`."""
         self._commits: dict[int, Commit] = {}
@@ -151,6 +153,7 @@ class Plane:
         ring.on_event(lib.TPC_EVENT_JOURNAL_DURABLE, self._durable)
         ring.on_event(lib.TPC_EVENT_JOURNAL_FAILED, self._failed)
         ring.on_event(lib.TPC_EVENT_JOURNAL_SPACE, self._space)
+        ring.on_event(lib.TPC_EVENT_APPENDED, lambda _token, _a, _b, _pointer: self.on_appended())
         ring.on_event(lib.TPC_EVENT_WAIT_OVER, lambda token, error, _b, _pointer: self.on_wait_over(token, error))
         ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, self._advanced)
         ring.on_event(lib.TPC_EVENT_ROOM_LOW, lambda handle, _left, _b, _pointer: self.on_room_low(handle))
@@ -291,8 +294,51 @@ class Plane:
         """Lead it in this term."""
         _checked(lib.tpc_partition_arm(self.pointer, handle, lib.TPC_ROLE_LEADER, term), "arm")
 
-    def disarm(self, handle: int) -> None:
-        _checked(lib.tpc_partition_disarm(self.pointer, handle), "disarm")
+    def disarm(self, handle: int, *, keep_waits: bool = False) -> None:
+        _checked(lib.tpc_partition_disarm(self.pointer, handle, keep_waits), "disarm")
+
+    def follow(self, handle: int, term: int) -> None:
+        """Take what the leader of this term sends."""
+        _checked(lib.tpc_partition_arm(self.pointer, handle, lib.TPC_ROLE_FOLLOWER, term), "arm")
+
+    def set_replicated(self, handle: int, *, on: bool = True) -> None:
+        _checked(lib.tpc_partition_set_replicated(self.pointer, handle, on), "replicate")
+
+    def commit(self, handle: int, term: int, end_offset: int) -> bool:
+        """Whether it moved."""
+        return _checked(lib.tpc_partition_commit(self.pointer, handle, term, end_offset), "commit") > 0
+
+    def take_appended(self, ranges_max: int = 100) -> list[tuple[int, int, int, int]]:
+        """(handle, epoch, base offset, end offset) each."""
+        ranges = ffi.new("tpc_appended_range[]", ranges_max)
+        count = lib.tpc_plane_take_appended(self.pointer, ranges, ranges_max)
+        return [(r.handle, r.leader_epoch, r.base_offset, r.next_offset) for r in ranges[0:count]]
+
+    def append_replica(self, handle: int, term: int, batches: Buffer) -> Appended:
+        result = ffi.new("tpc_append_result *")
+        data = ffi.from_buffer("uint8_t[]", batches)
+        returned = lib.tpc_partition_append_replica(self.pointer, handle, term, data, len(data), result)
+        _checked(returned, "append")
+        return self._appended(result)
+
+    def read_log(self, handle: int, offset: int, upto_offset: int = UNLIMITED) -> bytes | None:
+        """Committed or not; `None`: it is in segments."""
+        slices = ffi.new("tpc_slice[]", _SLICES_AT_ONCE)
+        count = lib.tpc_partition_read_log(
+            self.pointer, handle, offset, 1 << 30, upto_offset, slices, _SLICES_AT_ONCE
+        )
+        return None if count == -errno.ERANGE else bytes(TailSlices(slices, _checked(count, "read")))
+
+    def truncate(self, handle: int, offset: int, last_epoch_kept: int) -> Commit:
+        sequence = ffi.new("uint64_t *")
+        result = lib.tpc_partition_truncate(self.pointer, handle, offset, last_epoch_kept, sequence)
+        _checked(result, "truncate")
+        return self._commit(sequence[0])
+
+    def reset_producers(self, handle: int, producers: Sequence[ProducerState]) -> None:
+        """Those as of `written_offset`."""
+        states = _producer_states(producers)
+        _checked(lib.tpc_partition_reset_producers(self.pointer, handle, states, len(producers)), "reset producers")
 
     def withdraw(self, handle: int) -> None:
         """Lead it no more: produces that wait for it are answered NOT_LEADER_OR_FOLLOWER; its memory goes, also what is
@@ -478,14 +524,7 @@ class Plane:
 
     def load_producers(self, handle: int, producers: Sequence[ProducerState]) -> None:
         """Put these in place of what is known of the same producers."""
-        states = ffi.new("tpc_producer_state[]", len(producers) or 1)
-        for target, state in zip(states, producers, strict=False):
-            target.producer_id, target.producer_epoch = state.producer_id, state.producer_epoch
-            target.last_append_ms, target.sequence_lost = state.last_append_ms, state.sequence_lost
-            target.batches_count = len(state.batches)
-            for place, batch in zip(target.batches, state.batches, strict=False):
-                for field in fields(ProducerBatch):
-                    setattr(place, field.name, getattr(batch, field.name))
+        states = _producer_states(producers)
         _checked(lib.tpc_partition_load_producers(self.pointer, handle, states, len(producers)), "producers")
 
     def dump_producers(self, handle: int, upto_offset: int = UNLIMITED) -> list[ProducerState]:
@@ -524,6 +563,18 @@ class Plane:
 
 def _ignore(*_event: object) -> None:
     """Nobody listens."""
+
+
+def _producer_states(producers: Sequence[ProducerState]) -> Any:
+    states = ffi.new("tpc_producer_state[]", len(producers) or 1)
+    for target, state in zip(states, producers, strict=False):
+        target.producer_id, target.producer_epoch = state.producer_id, state.producer_epoch
+        target.last_append_ms, target.sequence_lost = state.last_append_ms, state.sequence_lost
+        target.batches_count = len(state.batches)
+        for place, batch in zip(target.batches, state.batches, strict=False):
+            for field in fields(ProducerBatch):
+                setattr(place, field.name, getattr(batch, field.name))
+    return states
 
 
 def _checked(result: int, what: str) -> int:

@@ -143,6 +143,7 @@ class PartitionState:
     log_start_offset: int
     last_stable_offset: int
     high_watermark: int
+    durable_offset: int
     log_end_offset: int
     tail_offset: int
     written_offset: int
@@ -156,6 +157,7 @@ class PartitionState:
     flags: int
     producers_count: int
     appends_undurable: int
+    role: int
 
 
 @dataclass(frozen=True, slots=True)

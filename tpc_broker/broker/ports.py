@@ -116,6 +116,25 @@ class AppendResult(NamedTuple):
     error_code: int
 
 
+class AppendedRange(NamedTuple):
+    """What a leader of a replicated partition has appended: [base_offset, end_offset) in a leader epoch."""
+
+    handle: int
+    base_offset: int
+    end_offset: int
+    leader_epoch: int
+    sequence: int
+    """Of the journal's commit that carries the last of it."""
+
+
+class ReplicaAppend(NamedTuple):
+    """What became of an append of a follower. With an error code nothing was appended."""
+
+    end_offset: int
+    sequence: int
+    error_code: int
+
+
 class ProduceFallback(IntEnum):
     """Why the data plane left a Produce to Python (`enum tpc_produce_fallback`)."""
 
@@ -167,6 +186,66 @@ class ProducePort(Protocol):
         Raises PartitionOfflineError when the journal failed before, LeadershipLostError when the epoch ended: then
         nobody here knows what became of it.
         """
+        ...
+
+
+class ReplicationPort(Protocol):
+    """Partitions with replicas on other nodes; how they are driven: docs/decisions/2026-11-23-replicated-partitions.md.
+
+    None of these awaits. LeadershipLostError: the partition has another role or term than the call is for, as after a
+    failure of the journal, which ends the roles of all partitions that it touched. ValueError: a bug of the caller.
+    """
+
+    def on_appended(self, callback: Callable[[], None]) -> None:
+        """Called when `take_appended` has something, once until it was called."""
+        ...
+
+    def take_appended(self) -> list[AppendedRange]:
+        """What leaders have appended since the last call, a range for each partition."""
+        ...
+
+    def on_durable(self, callback: Callable[[int], None]) -> None:
+        """Called with the journal's durable sequence when one that `watch_durable` asked for is."""
+        ...
+
+    def watch_durable(self, sequence: int) -> bool:
+        """Whether the journal has come so far; if not, `on_durable`'s callback is called when it has."""
+        ...
+
+    def durable_sequence(self) -> int:
+        """Everything up to this commit of the journal is durable."""
+        ...
+
+    def on_journal_failed(self, callback: Callable[[int], None]) -> None:
+        """Called with the errno, when everything behind `durable_sequence` is undone."""
+        ...
+
+    def set_replicated(self, handle: int, *, on: bool) -> None:
+        """Whether `commit` alone moves the high watermark. Off: what is durable is committed, at once."""
+        ...
+
+    def lead(self, handle: int, term: int) -> None:
+        """Take appends in a term, whose marker is in the journal. What waits goes on."""
+        ...
+
+    def follow(self, handle: int, term: int) -> None:
+        """Take what this term's leader sends. What waits is told NOT_LEADER_OR_FOLLOWER."""
+        ...
+
+    def disarm(self, handle: int, *, keep_waits: bool = False) -> None:
+        """No role. What waits is told NOT_LEADER_OR_FOLLOWER, unless its leader is about to lead again."""
+        ...
+
+    def commit(self, handle: int, term: int, end_offset: int) -> bool:
+        """The log is committed up to an offset, not above what is durable here; whether that moved anything."""
+        ...
+
+    def append_replica(self, handle: int, term: int, batches: bytes) -> ReplicaAppend | None:
+        """A follower's append; None: no room in the journal or in the segments."""
+        ...
+
+    def read_log(self, handle: int, offset: int, upto: int, bytes_max: int) -> bytes | None:
+        """Whole batches from memory, committed or not, at least one if there is any; None: the segments have them."""
         ...
 
 
@@ -281,7 +360,7 @@ class Forwarding(Protocol):
         ...
 
 
-class DataPlane(ProducePort, FetchPort, PreparedAnswers, Forwarding, Protocol):
+class DataPlane(ProducePort, FetchPort, ReplicationPort, PreparedAnswers, Forwarding, Protocol):
     """All of the data plane that requests use."""
 
 
@@ -316,8 +395,26 @@ class CoreStorage(Protocol):
         """A leader epoch above every earlier one, durable when this returns."""
         ...
 
-    def register(self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> int:
-        """A place in the data plane; its handle."""
+    def register(
+        self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool, is_replicated: bool = False
+    ) -> int:
+        """A place in the data plane; its handle. A replicated one has no role yet, others are led in their epoch."""
+        ...
+
+    def begin_term(self, handle: int, term: int, note: bytes = b"") -> int | None:
+        """A replicated partition's log has a term's marker at its end: it goes into the journal, whose sequence is
+        returned. None: the journal has no room now. `note` is in `PartitionStorage.notes`, also after a crash.
+        """
+        ...
+
+    def note_term(self, handle: int, term: int, note: bytes = b"") -> int | None:
+        """It has got to a term, and voted as the note says; as `begin_term`."""
+        ...
+
+    async def cut(self, handle: int, offset: int, last_epoch_kept: int) -> None:
+        """End its log at an offset, behind the beginning of an epoch (0: of none), in journal, memory and files. It has
+        no role afterwards. PartitionOfflineError when it is closed or the journal fails.
+        """
         ...
 
     def alter(self, files: PartitionStorage, handle: int, config: TopicConfig, *, is_internal: bool) -> None: ...

@@ -26,7 +26,7 @@ from tpc_broker.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, PartitionInde
 from tpc_broker.native_bytes import crc32c
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 _HEADER: Final = struct.Struct("<4sHHQI")
 _MAGIC: Final = b"TPCC"
@@ -38,6 +38,7 @@ _COMMIT_OFFSET: Final = struct.Struct("<q")
 TAG_MAY_SKIP: Final = 0x8000
 _PARTITION: Final = struct.Struct("<16siqqqqiiqqqIIIHI")
 _EPOCH: Final = struct.Struct("<iq")
+_NOTE: Final = struct.Struct("<iI")
 _CRC: Final = struct.Struct("<I")
 
 class Tag(IntEnum):
@@ -50,9 +51,13 @@ class Tag(IntEnum):
     PRODUCERS = 4
     COMMIT_OFFSET = 5
     """Absent: `log_end_offset`."""
+    NOTES = 6
+    """Absent: none."""
 
 
 NO_VOTE: Final = -1
+VOTE_NOTE: Final = -1
+"""The key of the note about the last term that the replica has got to; others belong to a term's beginning."""
 _ZERO: Final = Offset(0)
 _LOG_END: Final = Offset(-1)
 
@@ -95,6 +100,8 @@ class PartitionCheckpoint:
     """Records below it were committed: readers of the files go no further. -1: up to `log_end_offset`, as with one
     replica, where what is durable is committed.
     """
+    notes: tuple[tuple[int, bytes], ...] = ()
+    """What the replica of a replicated partition has to know of its terms, by term."""
 
     @property
     def committed_end_offset(self) -> Offset:
@@ -139,6 +146,8 @@ class PartitionCheckpoint:
         ]
         if self.commit_offset >= 0:
             values.append((Tag.COMMIT_OFFSET, _COMMIT_OFFSET.pack(self.commit_offset)))
+        if self.notes:
+            values.append((Tag.NOTES, b"".join(_NOTE.pack(term, len(note)) + note for term, note in self.notes)))
         body = b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in values)
         return _LENGTH.pack(len(body)) + body
 
@@ -162,7 +171,17 @@ def _decode_partition(data: bytes, place: int) -> tuple[PartitionCheckpoint, int
     if Tag.COMMIT_OFFSET in values:
         (commit_offset,) = _COMMIT_OFFSET.unpack(values[Tag.COMMIT_OFFSET])
         entry = replace(entry, commit_offset=commit_offset)
+    if Tag.NOTES in values:
+        entry = replace(entry, notes=tuple(_decode_notes(values[Tag.NOTES])))
     return entry, end
+
+
+def _decode_notes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    place = 0
+    while place < len(data):
+        term, size = _NOTE.unpack_from(data, place)
+        place += _NOTE.size + size
+        yield term, data[place - size : place]
 
 
 def _decode_partition_1(data: bytes, place: int) -> tuple[PartitionCheckpoint, int]:

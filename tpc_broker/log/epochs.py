@@ -9,13 +9,17 @@ with every start.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tpc_broker.log.files import EpochStart
 from tpc_broker.model import NO_LEADER_EPOCH, LeaderEpoch, Offset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+NO_EPOCH_KEPT: Final = -1
+"""Of a cut: the beginning of every epoch went, too."""
 
 
 class LeaderEpochs:
@@ -44,9 +48,11 @@ class LeaderEpochs:
         return True
 
     def truncate_end(self, end_offset: Offset, last_epoch_kept: int = 0) -> None:
-        """The log was cut at an offset, and behind the beginning of an epoch; 0: behind every one that begins there or
-        earlier (what journals of the first releases say).
+        """The log was cut at an offset, and behind the beginning of an epoch; NO_EPOCH_KEPT: of none; 0: behind every
+        one that begins there or earlier (what journals of the first releases say).
         """
+        if last_epoch_kept == NO_EPOCH_KEPT:
+            self._entries.clear()
         while self._entries and (
             self._entries[-1].epoch > last_epoch_kept > 0
             or (last_epoch_kept <= 0 and self._entries[-1].start_offset > end_offset)

@@ -58,6 +58,7 @@ COMMIT_HEADER_BYTES: Final = _COMMIT.size
 ENTRY_HEADER_BYTES: Final = _ENTRY.size
 _ENTRY_ALIGNMENT: Final = 8
 _VOTE: Final = struct.Struct("<i")
+_NOTE: Final = b"note:"
 
 _SUPERBLOCK: Final = struct.Struct("<4sHHI16sQQQQQIQ")
 _FEATURES: Final = struct.Struct("<QQ")
@@ -261,6 +262,12 @@ class JournalEntry(NamedTuple):
         return int(_VOTE.unpack(self.payload)[0]) if len(self.payload) == _VOTE.size else None
 
 
+    @property
+    def note(self) -> bytes | None:
+        """Of an EPOCH entry of a replicated partition: what its replica has to know of the term."""
+        return self.payload[len(_NOTE) :] if self.payload.startswith(_NOTE) else None
+
+
 def encode_entry(
     kind: int, partition: TopicPartition, offset: int = 0, argument: int = 0, payload: bytes = b"", *, flags: int = 0
 ) -> bytes:
@@ -269,6 +276,11 @@ def encode_entry(
         _ENTRY.size + len(payload), kind, flags, 0, partition.topic_id.bytes, partition.partition, 0, offset, argument
     )
     return header + payload
+
+
+def encode_note(note: bytes) -> bytes:
+    """Payload of an EPOCH entry that carries a note."""
+    return _NOTE + note
 
 
 def encode_vote(node: int) -> bytes:

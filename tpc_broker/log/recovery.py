@@ -32,7 +32,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpc_broker.log.checkpoint import NO_VOTE, PartitionCheckpoint
+from tpc_broker.log.checkpoint import NO_VOTE, VOTE_NOTE, PartitionCheckpoint
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.files import partition_folder_name
 from tpc_broker.log.journal import EntryKind
@@ -90,6 +90,7 @@ class PartitionPlan:
     leader_epoch: int
     voted_for: int
     epochs: tuple[EpochStart, ...] = ()
+    notes: dict[int, bytes] = field(default_factory=dict)
     cut_offset: int | None = None
     appends: list[PlannedAppend] = field(default_factory=list)
     deleted: bool = False
@@ -130,6 +131,7 @@ class _Replay:
         self.cut: int | None = None
         self.appends: list[PlannedAppend] = []
         self.epochs = LeaderEpochs(start.epochs)
+        self.notes = dict(start.notes)
         self.leader_epoch: int = start.leader_epoch
         self.voted_for = start.voted_for
         self.deleted = False
@@ -173,6 +175,8 @@ class _Replay:
         self.problem = None
         self.end = offset
         self.epochs.truncate_end(Offset(offset), last_epoch_kept)
+        if last_epoch_kept:
+            self.notes = {term: note for term, note in self.notes.items() if term <= last_epoch_kept}
         while self.appends and self.appends[-1].from_offset >= offset:
             self.appends.pop()
         if self.appends:
@@ -184,10 +188,13 @@ class _Replay:
         if entry.argument > self.leader_epoch:
             self.leader_epoch = entry.argument
             self.voted_for = NO_VOTE
+            self.notes.pop(VOTE_NOTE, None)
         if entry.argument == self.leader_epoch and entry.voted_for is not None:
             self.voted_for = entry.voted_for
         if entry.offset >= 0:
             self.epochs.assign(LeaderEpoch(entry.argument), Offset(entry.offset))
+        if entry.note is not None and (entry.offset >= 0 or entry.argument == self.leader_epoch):
+            self.notes[entry.argument if entry.offset >= 0 else VOTE_NOTE] = entry.note
 
 
 def plan_partition(
@@ -217,6 +224,7 @@ def plan_partition(
         replay.leader_epoch,
         replay.voted_for,
         replay.epochs.entries,
+        replay.notes,
         replay.cut,
         replay.appends,
         replay.deleted,

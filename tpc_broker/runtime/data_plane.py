@@ -26,7 +26,9 @@ from tpc_broker.native_bytes import pinned
 from tpc_broker.runtime.connections import Frame, FrameSlice
 from tpc_broker.runtime.fetches import BegunFetch, FetchStatistics, fetch_statistics
 from tpc_broker.runtime.forwarding import ForwardingPlane
+from tpc_broker.runtime.plane_values import producer_states
 from tpc_broker.runtime.plane_waits import PlaneWaits
+from tpc_broker.runtime.replication import ReplicatingPlane
 from tpc_broker.runtime.taken_batches import TakenBatches
 from tpc_broker.storage.ports import Bounds, JournalCursor, JournalUse, PartitionState
 from tpc_broker.storage.short_runs import SHORT_RUN_BYTES_MAX
@@ -82,7 +84,7 @@ class TailSlice(FrameSlice, Opaque):
         return bytes(ffi.buffer(self.frame.pointer.data + self.position, self.length))
 
 
-class RingDataPlane(ForwardingPlane):
+class RingDataPlane(ForwardingPlane, ReplicatingPlane):
     def __init__(self, ring: Ring, connections: Connections, start: JournalStart) -> None:
         self._connections = connections
         self._journal = _open_journal(ring, start)
@@ -96,11 +98,12 @@ class RingDataPlane(ForwardingPlane):
         _check(result, "data plane")
         self._plane = out[0]
         self._waits = PlaneWaits(ring, self._plane, self._journal)
+        self._begin_replication()
         self._on_advanced: Callable[[int], None] = lambda _handle: None
         self._on_due: Callable[[], None] = lambda: None
         self._on_room_low: Callable[[int], None] = lambda _handle: None
         self._on_space: Callable[[], None] = lambda: None
-        self._on_failed: Callable[[int], None] = lambda _error: None
+        self._on_failed: list[Callable[[int], None]] = []
         self._slices = ffi.new("tpc_slice[]", READ_SLICES_MAX)
         self._state = ffi.new("tpc_partition_state *")
         self._result = ffi.new("tpc_append_result *")
@@ -112,6 +115,7 @@ class RingDataPlane(ForwardingPlane):
         ring.on_event(lib.TPC_EVENT_WRITE_BEHIND_DUE, lambda _token, _bytes, _all, _pointer: self._on_due())
         ring.on_event(lib.TPC_EVENT_ROOM_LOW, lambda handle, _left, _b, _pointer: self._on_room_low(handle))
         ring.on_event(lib.TPC_EVENT_JOURNAL_SPACE, lambda _token, _used, _all, _pointer: self._on_space())
+        ring.on_event(lib.TPC_EVENT_APPENDED, lambda _token, _a, _b, _pointer: self._on_appended())
         ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, lambda handle, _hw, _lso, _pointer: self._on_advanced(handle))
 
     # -- events ------------------------------------------------------------------------------------------------------
@@ -130,11 +134,12 @@ class RingDataPlane(ForwardingPlane):
         self._on_space = callback
 
     def on_journal_failed(self, callback: Callable[[int], None]) -> None:
-        self._on_failed = callback
+        self._on_failed.append(callback)
 
     def _journal_failed(self, _token: int, first_failed: int, error: int, _pointer: int) -> None:
         self._waits.journal_failed(first_failed)
-        self._on_failed(error)
+        for callback in self._on_failed:
+            callback(error)
 
     async def wait_durable(self, sequence: int, then: Callable[[], None] = lambda: None) -> None:
         """`JournalControl.wait_durable`."""
@@ -277,11 +282,13 @@ class RingDataPlane(ForwardingPlane):
         result = lib.tpc_partition_register(self._plane, given, handle)
         _check(result, f"register {params.topic}-{params.key.partition}")
         if producers:
-            states = ffi.new("tpc_producer_state[]", _producers(producers, sequence_lost=params.is_relaxed))
+            states = ffi.new("tpc_producer_state[]", producer_states(producers, sequence_lost=params.is_relaxed))
             result = lib.tpc_partition_load_producers(self._plane, handle[0], states, len(producers))
             _check(result, "load producers")
-        result = lib.tpc_partition_arm(self._plane, handle[0], lib.TPC_ROLE_LEADER, params.leader_epoch)
-        _check(result, f"lead {params.topic}-{params.key.partition}")
+        if params.is_replicated:
+            self.set_replicated(handle[0], on=True)
+        else:
+            self.lead(handle[0], params.leader_epoch)
         return int(handle[0])
 
     def update(self, handle: int, params: PartitionParams) -> None:
@@ -305,8 +312,8 @@ class RingDataPlane(ForwardingPlane):
     def state(self, handle: int) -> PartitionState:
         state = self._state_of(handle)
         return PartitionState(
-            state.high_watermark, state.written_offset, state.unwritten_bytes, state.dirty_bytes,
-            state.bytes_admitted, state.in_place_end_offset,
+            state.high_watermark, state.durable_offset, state.written_offset, state.unwritten_bytes,
+            state.dirty_bytes, state.bytes_admitted, state.in_place_end_offset,
         )  # fmt: skip
 
     def admit(self, handle: int, bytes_more: int) -> None:
@@ -360,11 +367,14 @@ class RingDataPlane(ForwardingPlane):
         found = self._result
         return AppendResult(found.base_offset, found.next_offset, found.leader_epoch, found.error_code)
 
-    def journal_append(self, kind: int, key: TopicPartition, offset: int, argument: int) -> int | None:
+    def journal_append(
+        self, kind: int, key: TopicPartition, offset: int, argument: int, payload: bytes = b""
+    ) -> int | None:
         """A control entry; the sequence to wait for, None when the journal has no room now."""
         result = lib.tpc_journal_append(
-            self._journal, kind, key.topic_id.bytes, key.partition, offset, argument, ffi.NULL, 0, self._sequence
-        )
+            self._journal, kind, key.topic_id.bytes, key.partition, offset, argument, payload, len(payload),
+            self._sequence,
+        )  # fmt: skip
         if result == NO_ROOM:
             return None
         if result < 0:
@@ -518,7 +528,7 @@ def _partition_params(partition: PartitionParams) -> tuple[Any, list[Any]]:
     params.partition = partition.key.partition
     ffi.memmove(params.topic_id, partition.key.topic_id.bytes, 16)
     params.log_start_offset, params.log_end_offset = partition.log_start_offset, partition.log_end_offset
-    params.high_watermark = partition.log_end_offset  # of one voter: what was recovered is committed
+    params.high_watermark = partition.high_watermark
     params.last_stable_offset = partition.last_stable_offset
     params.timestamp_before_ms_max = min(partition.timestamp_before_ms_max, NO_LIMIT)
     params.timestamp_after_ms_max = min(partition.timestamp_after_ms_max, NO_LIMIT)
@@ -534,32 +544,6 @@ def _partition_params(partition: PartitionParams) -> tuple[Any, list[Any]]:
     if partition.is_compacted:
         params.flags |= lib.TPC_PARTITION_PYTHON_VALIDATES | lib.TPC_PARTITION_COMPACTED
     return params, kept
-
-
-def _producers(producers: Sequence[Producer], *, sequence_lost: bool) -> list[dict[str, Any]]:
-    states = []
-    for producer in producers:
-        batches = [
-            {
-                "base_offset": batch.last_offset - batch.offset_delta,
-                "last_offset": batch.last_offset,
-                "timestamp_ms": batch.timestamp,
-                "base_sequence": (batch.last_sequence - batch.offset_delta) % 2**31,
-                "last_sequence": batch.last_sequence,
-            }
-            for batch in producer.batches
-        ]
-        states.append(
-            {
-                "producer_id": producer.producer_id,
-                "producer_epoch": producer.epoch,
-                "last_append_ms": producer.last_timestamp,
-                "batches_count": len(batches),
-                "sequence_lost": int(sequence_lost),
-                "batches": batches,
-            }
-        )
-    return states
 
 
 def _text(text: str, kept: list[Any]) -> tuple[Any, int]:

@@ -42,10 +42,16 @@ class PlaneWaits:
         self._by_sequence: list[tuple[int, int, trio.Event, Callable[[], None]]] = []
         self._failed: set[trio.Event] = set()
         self._by_offset: dict[int, _OffsetWait] = {}
-        ring.on_event(lib.TPC_EVENT_JOURNAL_DURABLE, lambda _token, sequence, _b, _pointer: self.is_durable(sequence))
+        self.on_durable: Callable[[int], None] = lambda _sequence: None
+        """Called with each durable sequence that is told."""
+        ring.on_event(lib.TPC_EVENT_JOURNAL_DURABLE, self._durable)
         ring.on_event(lib.TPC_EVENT_WAIT_OVER, self._over)
 
     # -- commits of the journal ----------------------------------------------------------------------------------------
+
+    def _durable(self, _token: int, sequence: int, _b: int, _pointer: int) -> None:
+        self.is_durable(sequence)
+        self.on_durable(sequence)
 
     def is_durable(self, sequence: int) -> None:
         """Everything up to a commit: whoever waits for it goes on."""

@@ -88,6 +88,11 @@ class InPlaceWindows:
         """The cuts are durable."""
         self._failures_mended = self._failures
 
+    def log_was_cut(self) -> None:
+        """A cut of a replica's log is durable: none is opened before a checkpoint, as after a failure."""
+        self._failures += 1
+        self._failures_mended = self._failures
+
     def checkpoint_begins(self) -> int:
         """What `checkpoint_done` is to be told when it succeeded."""
         return self._failures_mended
@@ -125,6 +130,6 @@ class InPlaceWindows:
         self._plane.close_in_place_window(led.handle)
         while not self._plane.journal_error() and led.handle in self._led:
             state = self._plane.state(led.handle)
-            if state.in_place_end_offset <= state.high_watermark:
+            if state.in_place_end_offset <= state.durable_offset:
                 return
             await trio.sleep(WAIT_S)

@@ -13,6 +13,7 @@ own, which calls those above it in this list and asks the others for work (`main
 * *write-behind*: durable batches go from memory to the segments, so that memory and journal can be given back
   (`write_behind`);
 * *checkpoints*: when three eighths of the journal are used, now and then, and at the end (`checkpoint_schedule`);
+* *replicas*: terms, votes and cuts of replicated partitions (`replicas`);
 * *mending*: a journal that failed is opened again, a partition whose segment failed is written anew from the journal,
   both again and again until the disk is well (`mending`).
 
@@ -54,6 +55,7 @@ from tpc_broker.storage.lost_and_found import put_unknown_aside
 from tpc_broker.storage.maintenance_requests import MaintenanceRequests
 from tpc_broker.storage.mending import Mending
 from tpc_broker.storage.refusals import Failures
+from tpc_broker.storage.replicas import PlaneCommit, Replicas
 from tpc_broker.storage.retention import Retention
 from tpc_broker.storage.segment_space import SegmentSpace
 from tpc_broker.storage.write_behind import WriteBehindWriter
@@ -119,6 +121,9 @@ class JournalledStorage:
             plane, data, partitions, self._checkpointer, write_behind=self._write_behind, retention=self._retention,
             in_place_windows=windows, room=self._room, requests=requests, failures=failures,
         )  # fmt: skip
+        self._replicas = Replicas(
+            plane, partitions, journal=self._journal, room=self._room, space=self._space, in_place_windows=windows
+        )
         self._mending = Mending(
             plane, data, recovered, partitions, journal=self._journal, deletions=self._deletions, space=self._space,
             in_place_windows=windows, requests=requests, failures=failures,
@@ -194,9 +199,14 @@ class JournalledStorage:
                 raise
             raise PartitionNotMadeError(str(error)) from error
 
-    def register(self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> int:
-        params = partition_params(files, config, is_internal=is_internal)
+    def register(
+        self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool, is_replicated: bool = False
+    ) -> int:
+        """A place in the data plane. A replicated partition has no role in it yet, others are led in their epoch."""
+        params = partition_params(files, config, is_internal=is_internal, is_replicated=is_replicated)
         handle = self._plane.register(params, list(files.producers))
+        if is_replicated:
+            files.commit_offset = PlaneCommit(self._plane, handle, params.high_watermark)
         self._partitions.lead(LeaderPartition(files, handle, trio.Lock(), is_internal))
         files.rolls.follow(PlaneWindow(self._plane, handle))
         return handle
@@ -218,6 +228,20 @@ class JournalledStorage:
             if await put_unknown_aside(self._disk, self._data, partitions, image):
                 self._requests.checkpoint.ask()
         await remove_deleted_folders(self._disk, self._data / "topics")
+
+    # -- replicated partitions ---------------------------------------------------------------------------------------
+
+    def begin_term(self, handle: int, term: int, note: bytes = b"") -> int | None:
+        """`Replicas.begin_term`."""
+        return self._replicas.begin_term(handle, term, note)
+
+    def note_term(self, handle: int, term: int, note: bytes = b"") -> int | None:
+        """`Replicas.note_term`."""
+        return self._replicas.note_term(handle, term, note)
+
+    async def cut(self, handle: int, offset: int, last_epoch_kept: int) -> None:
+        """`Replicas.cut`."""
+        await self._replicas.cut(handle, offset, last_epoch_kept)
 
     # -- the parts' work ---------------------------------------------------------------------------------------------
 

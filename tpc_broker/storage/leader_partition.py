@@ -36,16 +36,21 @@ class LeaderPartition:
         return min(max(ROOM_STEP_BYTES_MIN, self.admitted_bytes), ROOM_STEP_BYTES)
 
 
-def partition_params(files: PartitionStorage, config: TopicConfig, *, is_internal: bool) -> PartitionParams:
+def partition_params(
+    files: PartitionStorage, config: TopicConfig, *, is_internal: bool, is_replicated: bool = False
+) -> PartitionParams:
     """What the data plane is told of a partition as its files and settings are now."""
-    stable = files.last_stable_offset
+    stable, committed = files.last_stable_offset, files.written_end_offset
+    if is_replicated:  # as far as the last checkpoint knew; more will be told
+        committed = max(min(files.checkpointed.committed_end_offset, committed), files.log_start_offset)
     return PartitionParams(
         topic=files.topic,
         key=files.key,
         leader_epoch=files.leader_epoch,
         log_start_offset=files.log_start_offset,
         log_end_offset=files.written_end_offset,
-        last_stable_offset=-1 if stable >= files.written_end_offset else stable,
+        high_watermark=committed,
+        last_stable_offset=-1 if stable >= files.written_end_offset else min(stable, committed),
         timestamp_before_ms_max=config.message_timestamp_before_max_ms,
         timestamp_after_ms_max=config.message_timestamp_after_max_ms,
         batch_bytes_max=config.max_message_bytes,
@@ -54,4 +59,5 @@ def partition_params(files: PartitionStorage, config: TopicConfig, *, is_interna
         is_relaxed=config.durability == "relaxed" and not is_internal,
         is_compacted="compact" in config.cleanup_policy and not is_internal,
         log_append_time=config.message_timestamp_type == "LogAppendTime",
+        is_replicated=is_replicated,
     )

@@ -119,6 +119,10 @@ class PartitionStorage(ShortRuns, ReservedSpace):
         self.leader_epoch: int = state.leader_epoch
         self.voted_for = state.voted_for
         self.epochs = LeaderEpochs(state.epochs)
+        self.notes = dict(state.notes)
+        """`PartitionCheckpoint.notes`."""
+        self.commit_offset: Callable[[], int] | None = None
+        """Where committed records end; None: what is durable is committed, and only that is written behind."""
         self.producers = state.producers.copy()
         self.life = FilesLife()
         self.rolls = RollGuard()
@@ -625,8 +629,13 @@ class PartitionStorage(ShortRuns, ReservedSpace):
             transaction_index_bytes=active.flushed_bytes[2],
             epochs=self.epochs.entries,
             producers=self.producers.copy(),
-            commit_offset=Offset(self.written_end_offset),  # one replica: only what is durable is written behind
+            commit_offset=Offset(self._committed_end_offset()),
+            notes=tuple(sorted(self.notes.items())),
         )
+
+    def _committed_end_offset(self) -> int:
+        committed = self.written_end_offset if self.commit_offset is None else self.commit_offset()
+        return min(committed, self.written_end_offset)
 
     async def sync(self) -> None:
         """Everything that was written before the call is durable after it."""

@@ -200,7 +200,9 @@ class Journal(Protocol):
 class JournalControl(Journal, Protocol):
     """The journal's life: its own entries, how full it is, its failures and its end."""
 
-    def journal_append(self, kind: int, key: TopicPartition, offset: int, argument: int) -> int | None:
+    def journal_append(
+        self, kind: int, key: TopicPartition, offset: int, argument: int, payload: bytes = b""
+    ) -> int | None:
         """A control entry; the sequence to wait for. None: the journal has no room now."""
         ...
 
@@ -249,6 +251,8 @@ class PartitionState:
     """A partition in the data plane at one moment; the next await or `poll_ring` makes it old."""
 
     high_watermark: int
+    durable_offset: int
+    """The journal has everything below; it may be more than what is committed."""
     written_offset: int
     """The segments have everything below, as far as `write_behind_done` has said so."""
     unwritten_bytes: int
@@ -270,6 +274,8 @@ class PartitionParams:
     leader_epoch: int
     log_start_offset: int
     log_end_offset: int
+    high_watermark: int
+    """Of what was recovered, what is committed."""
     last_stable_offset: int
     """-1: no transaction is open."""
     timestamp_before_ms_max: int
@@ -282,6 +288,8 @@ class PartitionParams:
     is_compacted: bool
     """Each record needs a key, which Python checks."""
     log_append_time: bool
+    is_replicated: bool
+    """It has no role until it is given one, and what is committed is told by `ReplicationPort.commit`."""
 
 
 class PartitionTable(Protocol):
@@ -430,7 +438,28 @@ class InPlaceWrites(Protocol):
         ...
 
 
-class StoragePlane(JournalControl, PartitionTable, WriteBehind, InPlaceWrites, Protocol):
+class ReplicaLogs(Protocol):
+    """What replicas' logs may lose again."""
+
+    def disarm(self, handle: int, *, keep_waits: bool = False) -> None: ...
+
+    async def wait_settled(self, handle: int) -> None:
+        """Until everything that was appended is durable. PartitionOfflineError: the journal failed."""
+        ...
+
+    def cut(self, handle: int, offset: int, last_epoch_kept: int) -> int | None:
+        """The journal has a CUT, whose sequence is returned, and memory nothing behind the offset any more; segments
+        that have are to be cut before anything is written behind. None: the journal has no room. ValueError: below
+        what is committed, or no batch ends there.
+        """
+        ...
+
+    def reset_producers(self, handle: int, producers: Sequence[Producer]) -> None:
+        """Those of the files, at `written_offset`; those of what is in memory behind it are added."""
+        ...
+
+
+class StoragePlane(JournalControl, PartitionTable, WriteBehind, InPlaceWrites, ReplicaLogs, Protocol):
     """All of the data plane that the storage of a core uses."""
 
 

@@ -217,7 +217,7 @@ class _Recovery:
             self.set_aside(plan, f"recovery ended at offset {storage.written_end_offset}, not {plan.log_end_offset}")
             return
         storage.log_start_offset = plan.log_start_offset
-        storage.leader_epoch, storage.voted_for = plan.leader_epoch, plan.voted_for
+        storage.leader_epoch, storage.voted_for, storage.notes = plan.leader_epoch, plan.voted_for, plan.notes
         before = {entry.epoch for entry in plan.start.epochs}
         learned = [entry for entry in storage.epochs.entries if entry.epoch not in before]
         storage.epochs = LeaderEpochs(plan.epochs)

@@ -134,7 +134,7 @@ class WriteBehindWriter:
             if led.handle not in self._led:  # deleted while this waited
                 return
             try:
-                upto = self._plane.bounds(led.handle).high_watermark
+                upto = self._plane.state(led.handle).durable_offset
                 written_bytes = await self._write_to_files(led, upto, all_of_it=all_of_it)
             except StorageFailedError as error:
                 await self._failed(led, error)

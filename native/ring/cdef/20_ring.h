@@ -34,6 +34,7 @@ enum tpc_event_kind {
     TPC_EVENT_WAKE = 10,
     TPC_EVENT_WRITE_BEHIND_DUE = 11, /* token: partition handle; see tpc_plane_watch_due() */
     TPC_EVENT_LINK = 13,             /* token: the other core; a: 1 up, 0 gone; b: 1 when this core dialled */
+    TPC_EVENT_APPENDED = 15,         /* see tpc_plane_take_appended() */
     TPC_EVENT_WAIT_OVER = 14,        /* token: as given to tpc_partition_wait(); a: Kafka's error code, 0: reached */
     TPC_EVENT_ROOM_LOW = 12          /* token: partition handle; a: bytes_admitted, less than half of what they were */
 };

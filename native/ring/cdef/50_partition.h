@@ -9,7 +9,8 @@ typedef struct tpc_plane tpc_plane;
 /* What this core does with a partition that it has registered. */
 enum tpc_partition_role {
     TPC_ROLE_NONE = 0, /* Produce is answered NOT_LEADER_OR_FOLLOWER, Fetch is left to Python */
-    TPC_ROLE_LEADER = 1
+    TPC_ROLE_LEADER = 1,
+    TPC_ROLE_FOLLOWER = 2 /* as NONE for clients; takes what its leader sends: 51_replica.h */
 };
 
 enum tpc_partition_flag {
@@ -50,6 +51,7 @@ typedef struct {
     int64_t log_start_offset;
     int64_t last_stable_offset;
     int64_t high_watermark;
+    int64_t durable_offset; /* in this core's journal */
     int64_t log_end_offset;
     int64_t tail_offset;     /* first in memory; log_end_offset when nothing is */
     int64_t written_offset;  /* everything below is in segments (not necessarily flushed) */
@@ -65,6 +67,7 @@ typedef struct {
     uint32_t appends_undurable;
     int32_t role; /* enum tpc_partition_role */
     uint32_t watched;
+    uint32_t is_replicated;
 } tpc_partition_state;
 
 /* A batch in memory, or a run of small ones that lie in a row. Whoever got it from ..._take() owns one reference of the frame. */
@@ -163,7 +166,7 @@ void tpc_plane_set_clock(tpc_plane *plane, int64_t wall_ms);
 /* -EEXIST: name or id with this index is there; -EINVAL: bounds that contradict each other. */
 int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params, uint64_t *handle);
 
-/* Everything of params but names, ids, offsets and bytes_admitted; last_stable_offset as given. */
+/* Everything of params but names, ids, offsets, bytes_admitted and leader_epoch; last_stable_offset as given. */
 int tpc_partition_update(tpc_plane *plane, uint64_t handle, const tpc_partition_params *params);
 int tpc_partition_set_log_start(tpc_plane *plane, uint64_t handle, int64_t log_start_offset);
 /* TPC_EVENT_ROOM_LOW, once, when appends have used up half of what is admitted then. -EINVAL: fewer than nothing. */
@@ -185,11 +188,15 @@ int tpc_partition_watch(tpc_plane *plane, uint64_t handle);
 
 /*
  * From now on the partition has this role in this term, which is its leader epoch: a step of its own, after registering it.
- * -EINVAL: the term is below its leader epoch, or there is no such role.
+ * As FOLLOWER it ends what waits, with NOT_LEADER_OR_FOLLOWER; as LEADER what waits goes on: its records are in the log.
+ * -EINVAL: the term is below its leader epoch, there is no such role, or FOLLOWER of a partition that is not replicated.
  */
 int tpc_partition_arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t term);
-/* It has no role; offsets, tail and producers stay. Produces that wait for it are answered NOT_LEADER_OR_FOLLOWER. */
-int tpc_partition_disarm(tpc_plane *plane, uint64_t handle);
+/*
+ * It has no role; offsets, tail and producers stay. What waits is told NOT_LEADER_OR_FOLLOWER, unless `keep_waits`: between
+ * two terms of one leader nothing is lost.
+ */
+int tpc_partition_disarm(tpc_plane *plane, uint64_t handle, int keep_waits);
 
 /*
  * The handle dies at once; produces that wait for this partition are answered NOT_LEADER_OR_FOLLOWER for it. Memory that

@@ -1,0 +1,156 @@
+/*
+ * What a replicated partition does besides: a leader tells Python what it has appended, a follower appends what it is sent, and
+ * gives up what its leader does not have. Everything else, who leads and what is committed, Python knows (51_replica.h).
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "fetch.h"
+#include "journal_format.h"
+
+/* ---- a leader's appends ---- */
+
+void tpc_replica_appended(tpc_plane *plane, tpc_partition *partition) {
+    if (partition->is_appended) return;
+    if (!plane->appended_first) tpc_ring_push_event(plane->ring, TPC_EVENT_APPENDED, 0, 0, 0, NULL);
+    partition->is_appended = true;
+    partition->appended_next = NULL;
+    *(plane->appended_last ? &plane->appended_last->appended_next : &plane->appended_first) = partition;
+    plane->appended_last = partition;
+}
+
+void tpc_replica_forget_appended(tpc_plane *plane, tpc_partition *partition) {
+    if (!partition->is_appended) return;
+    tpc_partition *before = NULL;
+    for (tpc_partition *at = plane->appended_first; at != partition; at = at->appended_next) before = at;
+    *(before ? &before->appended_next : &plane->appended_first) = partition->appended_next;
+    if (plane->appended_last == partition) plane->appended_last = before;
+    partition->is_appended = false;
+}
+
+uint32_t tpc_plane_take_appended(tpc_plane *plane, tpc_appended_range *ranges, uint32_t ranges_max) {
+    uint32_t count = 0;
+    while (plane->appended_first && count < ranges_max) {
+        tpc_partition *partition = plane->appended_first;
+        plane->appended_first = partition->appended_next;
+        if (!plane->appended_first) plane->appended_last = NULL;
+        partition->is_appended = false;
+        TPC_PARTITION_INVARIANT(partition, partition->told_offset < partition->log_end_offset);
+        ranges[count++] = (tpc_appended_range){.handle = partition->handle,
+                                               .base_offset = partition->told_offset,
+                                               .next_offset = partition->log_end_offset,
+                                               .sequence = tpc_tail_newest(partition)->sequence,
+                                               .leader_epoch = partition->leader_epoch};
+        partition->told_offset = partition->log_end_offset;
+    }
+    return count;
+}
+
+/* ---- a follower's ---- */
+
+/* Whether valid batches are what comes next in the log. */
+static bool follow(const tpc_partition *partition, const uint8_t *batches, uint32_t bytes) {
+    int64_t end_offset = partition->log_end_offset;
+    int32_t epoch = 0;
+    for (uint32_t position = 0; position < bytes;) {
+        tpc_batch_header header;
+        tpc_batch_header_read(batches + position, bytes - position, &header);
+        if (header.base_offset != end_offset || header.partition_leader_epoch < epoch ||
+            header.partition_leader_epoch > partition->leader_epoch)
+            return false;
+        end_offset += header.last_offset_delta + 1;
+        epoch = header.partition_leader_epoch;
+        position += (uint32_t)header.batch_bytes;
+    }
+    return true;
+}
+
+static int append_copied(tpc_plane *plane, tpc_partition *partition, tpc_frame *frame, uint32_t bytes,
+                         tpc_append_result *result) {
+    int64_t base_offset = partition->log_end_offset;
+    int error = 0;
+    for (uint32_t position = 0; position < bytes && error == 0;) {
+        tpc_batch_header header;
+        tpc_batch_header_read(frame->data + position, bytes - position, &header);
+        if (header.attributes & TPC_BATCH_IS_CONTROL) header.producer_id = -1; /* it has no sequence */
+        tpc_append_batch batch = {.frame = frame,
+                                  .batch = frame->data + position,
+                                  .bytes = (uint32_t)header.batch_bytes,
+                                  .is_stamped = true,
+                                  .now_ms = tpc_plane_now_ms(plane)};
+        error = tpc_append_batch_to(plane, partition, &batch, &header, result);
+        position += batch.bytes;
+    }
+    if (error == 0) result->base_offset = base_offset;
+    return error;
+}
+
+int tpc_partition_append_replica(tpc_plane *plane, uint64_t handle, int32_t term, const uint8_t *batches,
+                                 uint32_t bytes, tpc_append_result *result) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) return -ENOENT;
+    if (partition->role != TPC_ROLE_FOLLOWER) return -EPERM;
+    if (term != partition->leader_epoch) return -ESTALE;
+    uint32_t count = 0;
+    *result = (tpc_append_result){.base_offset = partition->log_end_offset, .append_ms = -1};
+    result->error_code = tpc_append_check_batches(batches, bytes, &count);
+    if (result->error_code) return 0;
+    if (!follow(partition, batches, bytes)) return -EINVAL;
+    if (partition->bytes_admitted < bytes) return -ENOSPC;
+    int error = tpc_append_fits_journal(plane, batches, bytes, count);
+    if (error < 0) return error;
+    tpc_frame *frame = tpc_frame_new_forced(plane->budget, bytes);
+    if (!frame) return -ENOMEM;
+    memcpy(frame->data, batches, bytes);
+    error = append_copied(plane, partition, frame, bytes, result);
+    tpc_frame_release(frame);
+    return error;
+}
+
+/* ---- cuts ---- */
+
+int tpc_partition_truncate(tpc_plane *plane, uint64_t handle, int64_t offset, int32_t last_epoch_kept,
+                           uint64_t *sequence) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) return -ENOENT;
+    if (!partition->is_replicated || partition->role == TPC_ROLE_LEADER) return -EPERM;
+    if (offset < partition->commit_offset || offset > partition->log_end_offset) return -EINVAL;
+    if (!tpc_tail_begins_at(partition, offset)) return -EINVAL;
+    if (partition->appends_undurable) return -EBUSY;
+    int error = tpc_journal_append(plane->journal, TPC_JOURNAL_CUT, partition->topic_id, partition->index, offset,
+                                   last_epoch_kept, NULL, 0, sequence);
+    if (error < 0) return error;
+    int64_t unwritten_bytes = partition->unwritten_bytes;
+    tpc_in_place_window_close(partition);
+    tpc_windows_close_all(&plane->fetches->windows, partition);
+    tpc_commit_waits_fail(plane, partition, offset, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
+    tpc_tail_truncate(plane, partition, offset);
+    partition->log_end_offset = partition->durable_offset = offset;
+    if (partition->written_offset > offset) partition->written_offset = offset;
+    if (partition->committed_from_offset > offset) partition->committed_from_offset = offset;
+    if (partition->bytes_admitted != INT64_MAX)
+        partition->bytes_admitted += unwritten_bytes - partition->unwritten_bytes;
+    tpc_partition_verify(partition);
+    return 0;
+}
+
+static void add_producer(void *context, const uint8_t *batch, uint32_t bytes) {
+    tpc_partition *partition = context;
+    tpc_batch_header header;
+    tpc_batch_header_read(batch, bytes, &header);
+    if (header.producer_id < 0 || header.attributes & TPC_BATCH_IS_CONTROL) return;
+    if (tpc_producers_reserve(&partition->producers) < 0)
+        return; /* not known: its next sequence is taken whatever it is */
+    tpc_producers_accept(&partition->producers, &header, header.base_offset, header.max_timestamp);
+}
+
+int tpc_partition_reset_producers(tpc_plane *plane, uint64_t handle, const tpc_producer_state *producers,
+                                  uint32_t count) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) return -ENOENT;
+    if (partition->appends_undurable) return -EBUSY;
+    tpc_producers_free(&partition->producers);
+    int result = tpc_partition_load_producers(plane, handle, producers, count);
+    if (result == 0) tpc_tail_each(partition, partition->written_offset, add_producer, partition);
+    return result;
+}

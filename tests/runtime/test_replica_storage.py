@@ -1,0 +1,314 @@
+"""A replicated partition on a core's real disk: terms, cuts and what is committed, crashed by copying its folder."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from tests.log.log_batches import batch
+from tests.runtime.faults import BrokenJournal
+from tests.runtime.in_place_core import KEY, Bench, held, on_core, recovered_copy
+from tpc_broker.errors import JournalStoppedError, LeadershipLostError, PartitionOfflineError
+from tpc_broker.log.checkpoint import VOTE_NOTE
+from tpc_broker.storage.leader_partition import partition_params
+
+WAIT_S = 60
+
+
+class ReplicaBench(Bench):
+    """A follower. `sent` is what its log has, by base offset."""
+
+    async def open(self):
+        self.config = self.make_config()
+        self.files = await self.storage.open(KEY, "topic", self.config)
+        self.handle = self.storage.register(self.files, self.config, is_internal=False, is_replicated=True)
+        self.sent = {}
+
+    def begin(self, term, note=b""):
+        """The term's marker, and its leader is followed."""
+        sequence = self.storage.begin_term(self.handle, term, note)
+        assert sequence is not None
+        self.plane.follow(self.handle, term)
+        self.term = term
+        return sequence
+
+    async def take(self, count, value_bytes=100, term=None):
+        """So many batches of one record from the leader, durable here."""
+        end_offset = self.plane.bounds(self.handle).log_end_offset
+        for offset in range(end_offset, end_offset + count):
+            data = batch(offset, [self.chooser.randbytes(value_bytes)], epoch=term or self.term)
+            await self.storage.make_room(self.files, self.handle, len(data))
+            result = self.plane.append_replica(self.handle, self.term, data)
+            assert result.error_code == 0
+            self.sent[offset] = data[21:]
+        await self.plane.wait_settled(self.handle)
+
+    async def cut(self, offset, last_epoch_kept):
+        self.sent = {base: data for base, data in self.sent.items() if base < offset}
+        await self.storage.cut(self.handle, offset, last_epoch_kept)
+
+    async def check_crash(self, target, *, term, epochs):
+        """What a crash now would leave is what the log has."""
+        recovered = await recovered_copy(self, target)
+        assert not recovered.offline
+        files = recovered.storages[KEY]
+        assert await held(files) == self.sent
+        assert (files.leader_epoch, [tuple(entry) for entry in files.epochs.entries]) == (term, epochs)
+        await recovered.close()
+        return files
+
+
+def on_replica(tmp_path, body):
+    on_core(tmp_path, body, ReplicaBench)
+
+
+def test_terms_notes_and_votes_are_there_after_a_crash_with_and_without_a_checkpoint(tmp_path):
+    async def body(bench):
+        bench.begin(1, b"one")
+        await bench.take(3)
+        bench.begin(4, b"four")
+        await bench.take(2)
+        sequence = bench.storage.note_term(bench.handle, 6, b"voted for nobody")
+        await bench.plane.wait_durable(sequence)
+        expected = {1: b"one", 4: b"four", VOTE_NOTE: b"voted for nobody"}
+        for number in range(2):
+            files = await bench.check_crash(tmp_path / f"crash{number}", term=6, epochs=[(1, 0), (4, 3)])
+            assert files.notes == expected == bench.files.notes
+            await bench.storage.write_behind()
+            assert await bench.storage.checkpoint()
+        bench.begin(7, b"")
+        await bench.take(1)
+        files = await bench.check_crash(tmp_path / "later", term=7, epochs=[(1, 0), (4, 3), (7, 5)])
+        assert files.notes == {1: b"one", 4: b"four", 7: b""}, "who is in a term has not voted in it"
+
+    on_replica(tmp_path, body)
+
+
+def test_terms_do_not_fall(tmp_path):
+    async def body(bench):
+        bench.begin(3)
+        for term in (2, 3):
+            with pytest.raises(ValueError, match="cannot begin"):
+                bench.storage.begin_term(bench.handle, term)
+        with pytest.raises(ValueError, match="below"):
+            bench.storage.note_term(bench.handle, 2)
+
+    on_replica(tmp_path, body)
+
+
+def test_what_is_not_committed_goes_to_the_segments_and_survives_the_checkpoint_that_frees_its_journal(tmp_path):
+    async def body(bench):
+        bench.begin(1)
+        await bench.take(8)
+        assert bench.plane.commit(bench.handle, 1, 5)
+        await bench.storage.write_behind()
+        assert await bench.storage.checkpoint()
+        assert bench.plane.journal_use().blocks_used == 0
+        assert (bench.files.written_end_offset, bench.plane.bounds(bench.handle).high_watermark) == (8, 5)
+        assert bench.plane.read(bench.handle, 0, 8, 1 << 20, False)[1] == len(await stored(bench, 0, 5))
+        files = await bench.check_crash(tmp_path / "crashed", term=1, epochs=[(1, 0)])
+        assert files.checkpointed.committed_end_offset == 5, "readers of files go no further"
+        params = partition_params(files, bench.config, is_internal=False, is_replicated=True)
+        assert (params.high_watermark, params.log_end_offset) == (5, 8)
+
+    on_replica(tmp_path, body)
+
+
+async def stored(bench, offset, upto):
+    return await bench.files.read(offset, 1 << 20, upto)
+
+
+@pytest.mark.parametrize("written", ["nothing", "some", "all, and checkpointed"])
+def test_a_cut_and_what_comes_behind_it_survive_a_crash_at_any_time(tmp_path, written):
+    async def body(bench):
+        bench.begin(1)
+        await bench.take(4)
+        if written == "some":
+            await bench.storage.write_behind()
+        bench.begin(2, b"gone")
+        await bench.take(6)
+        bench.plane.commit(bench.handle, 2, 3)
+        if written.startswith("all"):
+            await bench.storage.write_behind()
+            assert await bench.storage.checkpoint()
+        bench.storage.note_term(bench.handle, 3)
+        await bench.cut(4, 1)
+        bounds = bench.plane.bounds(bench.handle)
+        assert (bounds.high_watermark, bounds.log_end_offset) == (3, 4)
+        files = await bench.check_crash(tmp_path / "cut", term=3, epochs=[(1, 0)])
+        assert 2 not in files.notes
+        bench.begin(3)
+        await bench.take(5)
+        await bench.check_crash(tmp_path / "behind it", term=3, epochs=[(1, 0), (3, 4)])
+        await bench.storage.write_behind()
+        assert await held(bench.files) == bench.sent
+        assert await bench.storage.checkpoint()
+        await bench.check_crash(tmp_path / "checkpointed", term=3, epochs=[(1, 0), (3, 4)])
+        await bench.take(3)
+        await bench.check_crash(tmp_path / "later", term=3, epochs=[(1, 0), (3, 4)])
+
+    on_replica(tmp_path, body)
+
+
+def test_a_log_that_is_cut_to_nothing_has_no_term_left(tmp_path):
+    async def body(bench):
+        bench.begin(1, b"one")
+        await bench.take(2)
+        await bench.storage.write_behind()
+        assert await bench.storage.checkpoint()
+        await bench.cut(0, 0)
+        files = await bench.check_crash(tmp_path / "crashed", term=1, epochs=[])
+        assert files.notes == {}
+        bench.begin(2)
+        await bench.take(2)
+        await bench.check_crash(tmp_path / "again", term=2, epochs=[(2, 0)])
+
+    on_replica(tmp_path, body)
+
+
+def test_a_cut_waits_for_what_is_on_its_way_and_ends_the_role(tmp_path):
+    async def body(bench):
+        bench.begin(1)
+        data = batch(0, [b"x"], epoch=1)
+        await bench.storage.make_room(bench.files, bench.handle, len(data))
+        bench.plane.append_replica(bench.handle, 1, data)
+        await bench.cut(0, 1)
+        with pytest.raises(LeadershipLostError):
+            bench.plane.append_replica(bench.handle, 1, data)
+        await bench.check_crash(tmp_path / "crashed", term=1, epochs=[(1, 0)])
+        bench.plane.follow(bench.handle, 1)
+        await bench.take(2)
+        await bench.check_crash(tmp_path / "again", term=1, epochs=[(1, 0)])
+
+    on_replica(tmp_path, body)
+
+
+def test_what_is_committed_is_not_cut(tmp_path):
+    async def body(bench):
+        bench.begin(1)
+        await bench.take(4)
+        bench.plane.commit(bench.handle, 1, 3)
+        with pytest.raises(ValueError, match="cut at offset 2"):
+            await bench.storage.cut(bench.handle, 2, 1)
+        assert bench.plane.bounds(bench.handle).log_end_offset == 4
+        await bench.storage.delete(bench.files, bench.handle)
+        with pytest.raises(PartitionOfflineError):
+            await bench.storage.cut(bench.handle, 3, 1)
+
+    on_replica(tmp_path, body)
+
+
+def test_a_journal_that_fails_under_a_cut_is_told_it_again_when_it_works(tmp_path):
+    async def body(bench):
+        bench.begin(1)
+        await bench.take(6)
+        await bench.storage.write_behind()
+        assert await bench.storage.checkpoint()
+        cut = bench.plane.cut
+
+        def cut_and_fail(*arguments):
+            broken.__enter__()
+            return cut(*arguments)
+
+        bench.plane.cut, broken = cut_and_fail, BrokenJournal(bench)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.cut, 2, 1)
+            with trio.fail_after(WAIT_S):
+                while not bench.plane.journal_error():
+                    await trio.sleep(0.01)
+            assert bench.files.written_end_offset == 6, "no file is cut before the journal says so"
+            broken.__exit__()
+            assert await bench.storage.mend_once()
+        assert bench.files.written_end_offset == 2
+        await bench.check_crash(tmp_path / "crashed", term=1, epochs=[(1, 0)])
+        bench.plane.follow(bench.handle, 1)
+        await bench.take(3)
+        await bench.check_crash(tmp_path / "again", term=1, epochs=[(1, 0)])
+
+    on_replica(tmp_path, body)
+
+
+def test_large_batches_of_a_follower_are_written_once_but_not_behind_a_cut_before_a_checkpoint(tmp_path):
+    async def body(bench):
+        bench.begin(1)
+        await begin_in_place(bench)
+        await bench.take(2, 300_000)
+        end_offset = bench.plane.bounds(bench.handle).log_end_offset
+        await bench.cut(end_offset - 1, 1)
+        bench.plane.follow(bench.handle, 1)
+        before = bench.in_place_bytes()
+        for _ in range(3):
+            await bench.take(2, 300_000)
+            await bench.storage.write_behind(all_of_it=False)
+        assert bench.in_place_bytes() == before
+        await bench.check_crash(tmp_path / "crashed", term=1, epochs=[(1, 0)])
+        assert await bench.storage.checkpoint()
+        await begin_in_place(bench)
+        await bench.take(2, 300_000)
+        assert bench.in_place_bytes() > before
+        await bench.check_crash(tmp_path / "again", term=1, epochs=[(1, 0)])
+
+    on_replica(tmp_path, body)
+
+
+async def begin_in_place(bench):
+    for _ in range(20):
+        await bench.take(4, 300_000)
+        await bench.storage.write_behind(all_of_it=False)
+        await bench.storage.checkpoint()
+        if bench.plane.set_in_place_space(bench.handle, bench.files.active.reserved_end_position):
+            return
+    pytest.skip("the file system takes no direct writes here")
+
+
+def test_a_core_that_stops_takes_no_term_and_no_cut(tmp_path):
+    async def body(bench):
+        bench.begin(1)
+        await bench.take(2)
+        assert await bench.storage.drain()
+        with pytest.raises(JournalStoppedError):
+            bench.storage.begin_term(bench.handle, 2)
+        with pytest.raises(JournalStoppedError):
+            await bench.storage.cut(bench.handle, 0, 1)
+        await bench.check_crash(tmp_path / "stopped", term=1, epochs=[(1, 0)])
+
+    on_replica(tmp_path, body)
+
+
+def test_the_plane_tells_what_is_durable_and_gives_out_what_is_not_committed(tmp_path):
+    async def body(bench):
+        told = []
+        bench.plane.on_durable(told.append)
+        bench.storage.begin_term(bench.handle, 1)
+        bench.plane.lead(bench.handle, 1)
+        appended = []
+        bench.plane.on_appended(lambda: appended.extend(bench.plane.take_appended()))
+        data = batch(0, [b"x", b"y"])
+        await bench.storage.make_room(bench.files, bench.handle, len(data))
+        result = bench.plane.append(bench.handle, data)
+        with trio.fail_after(WAIT_S):
+            while not appended:
+                await trio.sleep(0.001)
+        (told_range,) = appended
+        assert told_range[:4] == (bench.handle, 0, 2, 1)
+        if not bench.plane.watch_durable(told_range.sequence):
+            with trio.fail_after(WAIT_S):
+                while not told:
+                    await trio.sleep(0.001)
+            assert told[-1] >= told_range.sequence
+        assert bench.plane.watch_durable(bench.plane.durable_sequence())
+        assert bench.plane.durable_sequence() >= told_range.sequence
+        assert bench.plane.read_log(bench.handle, 0, 2, 1)[21:] == data[21:]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.plane.wait_committed, bench.handle, result.end_offset, 1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert bench.plane.bounds(bench.handle).high_watermark == 0
+            assert bench.plane.commit(bench.handle, 1, 2)
+        await bench.storage.write_behind()
+        bench.plane.set_cache_bytes_max(0)
+        bench.plane.evict(1 << 30)
+        assert bench.plane.read_log(bench.handle, 0, 2, 1) is None
+        assert (await bench.files.read(0, 1, 2))[21:] == data[21:]
+
+    on_replica(tmp_path, body)

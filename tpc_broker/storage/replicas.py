@@ -1,0 +1,168 @@
+"""What the machines of replicated partitions put into a core's journal: the terms of their logs, votes, and cuts.
+
+A term's marker and a vote are entries, asked for without waiting: whoever drives the machine puts them into the journal
+in the machine's order, and waits for sequences. A cut is more: the records are gone from journal, memory and files when
+it is done, and nothing else may be appended to that log before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from tpc_broker.errors import JournalStoppedError, PartitionOfflineError, StorageFailedError
+from tpc_broker.log.checkpoint import VOTE_NOTE
+from tpc_broker.log.epochs import NO_EPOCH_KEPT
+from tpc_broker.log.journal import EntryKind, encode_note
+from tpc_broker.model import LeaderEpoch, Offset
+
+if TYPE_CHECKING:
+    from tpc_broker.storage.core_partitions import CorePartitions
+    from tpc_broker.storage.in_place_windows import InPlaceWindows
+    from tpc_broker.storage.journal_room import JournalRoom
+    from tpc_broker.storage.journal_upkeep import JournalUpkeep
+    from tpc_broker.storage.leader_partition import LeaderPartition
+    from tpc_broker.storage.ports import StoragePlane
+    from tpc_broker.storage.segment_space import SegmentSpace
+
+log = logging.getLogger(__name__)
+
+MENDED_S: Final = 0.05
+"""Between two looks at a journal that has failed."""
+
+
+@dataclass(slots=True)
+class PlaneCommit:
+    """Where a replicated partition's committed records end: `PartitionStorage.commit_offset`."""
+
+    plane: StoragePlane
+    handle: int
+    known_offset: int
+
+    def __call__(self) -> int:
+        with contextlib.suppress(PartitionOfflineError):  # it was withdrawn
+            self.known_offset = self.plane.bounds(self.handle).high_watermark
+        return self.known_offset
+
+
+class Replicas:
+    """Of one core."""
+
+    def __init__(
+        self,
+        plane: StoragePlane,
+        partitions: CorePartitions,
+        *,
+        journal: JournalUpkeep,
+        room: JournalRoom,
+        space: SegmentSpace,
+        in_place_windows: InPlaceWindows,
+    ) -> None:
+        self._plane = plane
+        self._partitions = partitions
+        self._journal = journal
+        self._room = room
+        self._space = space
+        self._in_place_windows = in_place_windows
+
+    def _led(self, handle: int) -> LeaderPartition:
+        led = self._partitions.led.get(handle)
+        if led is None:
+            raise PartitionOfflineError("the partition is closed")
+        if led.files.failed is not None:
+            raise PartitionOfflineError(led.files.failed)
+        return led
+
+    def begin_term(self, handle: int, term: int, note: bytes) -> int | None:
+        """The log's next item is the beginning of a term; the journal's sequence, None: it has no room now.
+
+        ValueError: the log has got to a later one. The term counts as the replica's own from here on.
+        """
+        files = self._led(handle).files
+        if term < files.leader_epoch or term <= files.epochs.latest:
+            raise ValueError(f"term {term} cannot begin behind {max(files.leader_epoch, files.epochs.latest)}")
+        end_offset = self._plane.bounds(handle).log_end_offset
+        sequence = self._plane.journal_append(EntryKind.EPOCH, files.key, end_offset, term, encode_note(note))
+        if sequence is None:
+            return None
+        if term > files.leader_epoch:
+            files.notes.pop(VOTE_NOTE, None)
+        files.leader_epoch = term  # before it is durable: a checkpoint that covers the entry must say it too
+        files.epochs.assign(LeaderEpoch(term), Offset(end_offset))
+        files.notes[term] = note
+        files.mark_changed()
+        return sequence
+
+    def note_term(self, handle: int, term: int, note: bytes) -> int | None:
+        """The replica has got to a term, and voted as the note says; as `begin_term`."""
+        files = self._led(handle).files
+        if term < files.leader_epoch:
+            raise ValueError(f"term {term} is below {files.leader_epoch}")
+        sequence = self._plane.journal_append(EntryKind.EPOCH, files.key, -1, term, encode_note(note))
+        if sequence is not None:
+            files.leader_epoch = term
+            files.notes[VOTE_NOTE] = note
+            files.mark_changed()
+        return sequence
+
+    async def cut(self, handle: int, offset: int, last_epoch_kept: int) -> None:
+        """End the log at an offset, behind the beginning of an epoch (0: of none), in journal, memory and files.
+
+        It has no role from the call on; appends that are under way are waited for. PartitionOfflineError when it is
+        closed, or the journal fails before the cut is in it; once it is, a failure is waited out. ValueError: below
+        what is committed, or no batch ends there.
+        """
+        self._led(handle)
+        self._plane.disarm(handle)
+        await self._plane.wait_settled(handle)
+        kept = last_epoch_kept or NO_EPOCH_KEPT
+        while True:
+            # No checkpoint in between: it would name segments that are longer than the log.
+            async with self._partitions.checkpointing:
+                led = self._led(handle)
+                async with led.lock:
+                    sequence = self._plane.cut(handle, offset, kept)
+                    if sequence is not None:
+                        await self._cut_files(led, offset, kept, sequence)
+                        return
+            await self._room.wait()
+
+    async def _cut_files(self, led: LeaderPartition, offset: int, kept: int, sequence: int) -> None:
+        files = led.files
+        files.epochs.truncate_end(Offset(offset), kept)
+        files.notes = {term: note for term, note in files.notes.items() if term <= kept or term == VOTE_NOTE}
+        files.mark_changed()
+        self._in_place_windows.log_was_cut()
+        await self._wait_durable(led, offset, kept, sequence)
+        try:
+            await files.truncate(offset)
+        except StorageFailedError as error:
+            raise PartitionOfflineError(str(error)) from error
+        if led.handle not in self._partitions.led:
+            raise PartitionOfflineError("the partition was deleted")
+        self._plane.close_windows(led.handle)  # one may have been opened meanwhile
+        self._plane.reset_producers(led.handle, list(files.producers))
+        await self._space.reserve_anew(led)
+
+    async def _wait_durable(self, led: LeaderPartition, offset: int, kept: int, sequence: int) -> None:
+        """Memory has forgotten what is cut, so a journal that fails is waited for, and told again."""
+        try:
+            await self._plane.wait_durable(sequence)
+        except JournalStoppedError:
+            raise
+        except PartitionOfflineError:
+            while True:
+                while self._plane.journal_error():
+                    await trio.sleep(MENDED_S)
+                try:
+                    await self._journal.append_entry(EntryKind.CUT, led.files.key, offset, kept)
+                except JournalStoppedError:
+                    raise
+                except PartitionOfflineError as error:
+                    log.debug("%s-%d: %s", led.files.topic, led.files.key.partition, error)
+                else:
+                    return
