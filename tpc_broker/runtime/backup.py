@@ -74,6 +74,7 @@ from tpc_broker.runtime.backup_files import (
 from tpc_broker.runtime.backup_hold import PACKET_BYTES, abstract_name, peer_is_trusted
 from tpc_broker.runtime.data_directory import (
     MANIFEST_FILE,
+    PROPERTIES_FILE,
     UNFINISHED_BACKUP_FILE,
     UNFINISHED_RESTORE_FILE,
     mark_of,
@@ -93,7 +94,6 @@ MOMENT_RETRY_S: Final = 0.1
 HOLD_PATIENCE_S: Final = 60.0
 """For the cores to make their checkpoints."""
 FOLDER_ATTEMPTS: Final = 5
-PROPERTIES_FILE: Final = "meta.properties"
 _COPIES: Final = {LOG_SUFFIX: copy_written_to, ".journal": copy_sparse}
 
 

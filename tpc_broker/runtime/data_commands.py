@@ -139,4 +139,35 @@ def restore(source: Path, data: str, as_json: bool) -> None:  # noqa: FBT001
     click.echo(json.dumps(told) if as_json else text)
 
 
-COMMANDS: Final = (scrub, backup, restore)
+@click.command()
+@click.option("--data", default="./data", show_default=True, help="Directory of the log.")
+@click.option("--out", type=click.Path(path_type=Path), default=None, metavar="FILE", help="A new .tar.gz file.")
+@click.option("--config", type=click.Path(path_type=Path), default=None, help="The broker's, for its settings.")
+@click.option("--override", multiple=True, metavar="KEY=VALUE", help="As of serve. Repeatable.")
+@click.option("--log", type=click.Path(path_type=Path), default=None, help="The broker's log. Default: journalctl.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for programs.")
+def bundle(  # noqa: PLR0913 (click hands each option over by name)
+    data: str, out: Path | None, config: Path | None, override: tuple[str, ...], log: Path | None, as_json: bool  # noqa: FBT001
+) -> None:
+    """Put what one needs to understand a problem into one file: counters, host, settings, log, files of the log.
+
+    No records are in it and no secrets: values of settings that are secret or unknown are left out, and taken out of
+    the log too. Names of topics, hosts and addresses are in it. The broker may run, or be stopped.
+    """
+    from tpc_broker.runtime.bundle import Bundle  # noqa: PLC0415 (a start need not wait for it)
+
+    folder = Path(data).expanduser().resolve()
+    target = out or Path(time.strftime("tpc-bundle-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
+    if not folder.is_dir():
+        refuse(f"--data {folder}: there is no such directory")
+    try:
+        sizes = Bundle(folder, config, override, log).write(target)
+    except StartError as error:
+        refuse(str(error))
+    if as_json:
+        click.echo(json.dumps({"file": str(target), "parts": sizes}))
+        return
+    click.echo(f"{target}: {', '.join(sizes)}. Names of topics and hosts are in it; look before you send it.")
+
+
+COMMANDS: Final = (scrub, backup, restore, bundle)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT_VERSION = "1"
+PROPERTIES_FILE = "meta.properties"
 MANIFEST_FILE = "backup.json"
 """In a backup that is whole: what it is, and each file with its size."""
 UNFINISHED_BACKUP_FILE = "backup-unfinished"
@@ -54,7 +55,7 @@ class DataDirectory:
             raise StartError(mark)
         folders = (path, path / "topics", path / "journals")
         try:
-            is_new = not all(one.exists() for one in (*folders, path / "meta.properties"))
+            is_new = not all(one.exists() for one in (*folders, path / PROPERTIES_FILE))
             for folder in folders:
                 folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -70,7 +71,7 @@ class DataDirectory:
             try:
                 if is_new:
                     _sync_names(path)
-                directory = cls(path, read_properties(path / "meta.properties"))
+                directory = cls(path, read_properties(path / PROPERTIES_FILE))
                 directory._complete()
             except UnicodeDecodeError as error:
                 raise StartError(f"{path / 'meta.properties'} is not text: damaged, or another file") from error
@@ -102,7 +103,7 @@ class DataDirectory:
     def write_cores(self, cores: int) -> None:
         if self._properties.get("cores") != str(cores):
             self._properties["cores"] = str(cores)
-            write_properties(self.path / "meta.properties", self._properties)
+            write_properties(self.path / PROPERTIES_FILE, self._properties)
 
     def _complete(self) -> None:
         version = self._properties.setdefault("version", FORMAT_VERSION)
@@ -118,7 +119,7 @@ class DataDirectory:
         if "cluster.id" not in self._properties:
             identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
             self._properties["cluster.id"] = identity
-            write_properties(self.path / "meta.properties", self._properties)
+            write_properties(self.path / PROPERTIES_FILE, self._properties)
 
 
 def read_properties(path: Path) -> dict[str, str]:
