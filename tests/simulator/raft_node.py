@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -14,8 +15,10 @@ from tpc_broker.raft.group import Group
 from tpc_broker.raft.items import START, Address, Batch, Config, GroupId, Item, Position, Proposal, Voter
 from tpc_broker.raft.journal import (
     EMPTY_CHECKPOINT,
+    AdoptEntry,
     AppendEntry,
     Checkpoint,
+    CutEntry,
     MarkerEntry,
     ReleasedEntry,
     ReplayError,
@@ -50,6 +53,8 @@ class Replica:
     """Everything given to the journal."""
     durable: Mirror = field(default_factory=Mirror)
     """Everything that a completion has told to be durable."""
+    unsettled: list[Numbered] = field(default_factory=list)
+    """Cuts and adoptions that are not durable yet."""
     checkpointed: Mirror = field(default_factory=Mirror)
     """As of the last checkpoint: what the segments certainly hold."""
     shipped: dict[Position, list[Item]] = field(default_factory=dict)
@@ -142,6 +147,7 @@ class CoreDriver:
         for entry in entries:
             mirror.apply(entry, replica.shipped.__getitem__)
         replica.written, replica.durable, replica.commit, replica.since_sequence = mirror, Mirror(mirror), START, 0
+        replica.unsettled = []
         self._ports.oracle.restarts(group, replica.me, mirror)
         self._create(group, replica, found)
 
@@ -273,8 +279,8 @@ class CoreDriver:
         if core is None:
             return
         ready = core.ready(self._clock.now_ms())
-        for _sequence, entry in ready.entries:
-            self._journalled(entry)
+        for sequence, entry in ready.entries:
+            self._journalled(sequence, entry)
         self.journal.write(list(ready.entries), self.process, self._written)
         for frame in ready.frames:
             if frame.after_sequence <= self.journal.durable_sequence:
@@ -298,7 +304,7 @@ class CoreDriver:
             when_us = max(self._clock.instant_us(deadline_ms), self._ports.world.now_us + MS // 10)
             self._deadline = self.process.call_at(when_us, self._tick)
 
-    def _journalled(self, entry) -> None:
+    def _journalled(self, sequence, entry) -> None:
         replica = self.replicas.get(entry.group)
         if replica is None:
             return
@@ -309,6 +315,8 @@ class CoreDriver:
             for batch in entry.batches:
                 self._ports.oracle.item(entry.group, before, batch, f"log of {replica.me}")
                 before = batch.position
+        elif isinstance(entry, CutEntry | AdoptEntry):
+            replica.unsettled.append((sequence, entry))
         replica.written.apply(entry, replica.shipped.__getitem__)
 
     def _send(self, frame: Frame) -> None:
@@ -415,6 +423,8 @@ class CoreDriver:
             if isinstance(entry, ReleasedEntry):
                 self.released[entry.group] = self.replicas.pop(entry.group)
         durable = self.journal.durable_sequence
+        for replica in self.replicas.values():
+            replica.unsettled = [numbered for numbered in replica.unsettled if numbered[0] > durable]
         leaving = [frame for frame in self._held if frame.after_sequence <= durable]
         self._held = [frame for frame in self._held if frame.after_sequence > durable]
         for frame in leaving:
@@ -426,6 +436,11 @@ class CoreDriver:
         self._held.clear()
         for replica in self.replicas.values():
             replica.written = Mirror(replica.durable)
+            # A lost cut has happened in memory; one of a log that was adopted, and is lost with it, has not.
+            is_cut = itertools.takewhile(lambda numbered: isinstance(numbered[1], CutEntry), replica.unsettled)
+            replica.unsettled = list(is_cut)
+            for _sequence, entry in replica.unsettled:
+                replica.written.apply(entry, replica.shipped.__getitem__)
         self.core.journal_failed(self.journal.durable_sequence, self._clock.now_ms())
         self.turn()
         delay_us = int(self._random.random() * self._random.choice((1, 20, 1500)) * MS)
