@@ -220,7 +220,7 @@ def test_topics_that_do_not_take_a_record(make_bench):
     bench = make_bench()
     port = Port(bench)
     for name, flag in (
-        ("internal", PartitionFlag.INTERNAL), ("compacted", PartitionFlag.COMPACTED),
+        ("internal", PartitionFlag.INTERNAL), ("compacted", PartitionFlag.COMPACTED | PartitionFlag.PYTHON_VALIDATES),
         ("python", PartitionFlag.PYTHON_VALIDATES),
     ):  # fmt: skip
         bench.lead(name, settings=bench_settings(flag))

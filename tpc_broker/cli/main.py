@@ -17,6 +17,7 @@ from tpc_broker.cli.info import info
 from tpc_broker.cli.pipeline import pipeline
 from tpc_broker.cli.produce import produce
 from tpc_broker.cli.profiles import profile
+from tpc_broker.cli.send import send
 from tpc_broker.cli.topics import topic
 
 
@@ -33,6 +34,7 @@ main.add_command(info)
 main.add_command(profile)
 main.add_command(completion)
 main.add_command(produce)
+main.add_command(send)
 main.add_command(consume)
 main.add_command(bench)
 main.add_command(pipeline)

@@ -114,7 +114,7 @@ def produce(  # noqa: PLR0913
     try:
         with count_progress(f"to {topic}", _size_of(file), quiet=as_json) as advance:
             try:
-                for line, (key, value, size) in enumerate(_records(file, key_separator, coding), start=1):
+                for line, (key, value, size) in enumerate(input_records(file, key_separator, coding), start=1):
                     pace.wait(lambda seconds: _serve(producer, seconds))
                     _send(producer, topic, key, value, place, partial(deliveries, line))
                     advance(deliveries.acknowledged, size)
@@ -144,9 +144,10 @@ def _serve(producer: Producer, seconds: float) -> None:
         producer.poll(left_s)
 
 
-def _records(
+def input_records(
     file: IO[bytes], key_separator: str | None, coding: str
 ) -> Iterator[tuple[bytes | None, bytes, int]]:
+    """Key, value and bytes of each line. WrongLineError names the line that is none."""
     separator = key_separator.encode() if key_separator else None
     decode = CODINGS[coding].decode
     for number, line in enumerate(file, start=1):

@@ -14,6 +14,7 @@ Modules
     `cluster`       who leads what; sends each request to the leader and tries again until a deadline
     `reading`       offsets by time, and ranges of a partition, fetched ahead
     `producing`     an idempotent producer
+    `datagrams`     records as datagrams: the format, and a producer on anyio for asyncio and trio
     `configs`       settings of topics and brokers, with their explanations
     `columns`       what was fetched as Arrow record batches (needs pyarrow)
     `errors`        what goes wrong, by culprit
