@@ -1,19 +1,30 @@
-"""A data directory of the first release (tests/durability/data, killed with records that only its journal held): it is
-opened, nothing of it is lost, and it is upgraded by the rule of docs/formats.md.
+"""Data directories of every earlier feature level (tests/durability/data, killed with records that only their journals
+held): they are opened, nothing of them is lost, and they are upgraded by the rule of docs/formats.md.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import tarfile
+from dataclasses import replace
 from pathlib import Path
+from zlib import crc32
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.durability.conftest import against_kafka
+from tests.durability.earlier_data import DATA, expected_of, kinds_in
 from tests.durability.test_repair import consume, numbered, produce
 from tests.support.broker_process import TpcBroker
-from tpc_broker.log.journal import BLOCK_BYTES, decode_superblock
+from tpc_broker.log.checkpoint import Tag
+from tpc_broker.log.journal import BLOCK_BYTES, FEATURES_OPTIONAL, FEATURES_REQUIRED, EntryKind, decode_superblock
 
-FIRST_RELEASE = Path(__file__).with_name("data") / "first-release.tar.xz"
+ROOT = Path(__file__).parent.parent.parent
+FIRST_RELEASE = DATA / "first-release.tar.xz"
+
+pytestmark = pytest.mark.skipif(against_kafka(), reason="data directories of ours")
 
 
 def superblocks(broker):
@@ -45,5 +56,71 @@ def test_a_data_directory_of_the_first_release(tmp_path):
         broker.start()
         assert consume(broker, 0)[-1] == (30, b"more")
         broker.stop()
+    finally:
+        broker.kill()
+
+
+LEVELS = sorted(DATA.glob("level-*.tar.xz"))
+
+
+def unpacked(archive, folder):
+    """A broker on an earlier release's directory, and what clients have to find there."""
+    folder.mkdir()
+    with tarfile.open(archive) as files:
+        files.extractall(folder, filter="data")
+    return TpcBroker(folder, 2), json.loads((folder / "expected.json").read_text())
+
+
+@pytest.mark.parametrize("archive", LEVELS, ids=lambda path: path.name.removesuffix(".tar.xz"))
+@pytest.mark.parametrize("cores_count", [2, 1, 3])
+def test_a_data_directory_of_every_feature_level(archive, cores_count, tmp_path):
+    broker, expected = unpacked(archive, tmp_path / "broker")
+    broker.cores_count = cores_count
+    try:
+        broker.start()
+        assert expected_of(broker) == expected
+        assert produce(broker, 0, [b"more"]) is None
+        broker.kill()
+        broker.start()
+        first, end, values = expected["partitions"]["events-0"]
+        expected["partitions"]["events-0"] = [first, end + 1, [*values, crc32(b"more")]]
+        assert expected_of(broker) == expected
+        broker.stop()
+        assert "is offline" not in broker.log_text()
+    finally:
+        broker.kill()
+
+
+def test_the_newest_directory_has_what_this_release_writes(tmp_path):
+    """Who changes the formats adds a level to docs/formats.md, and a directory of it (`earlier_data.py`)."""
+    broker, _expected = unpacked(LEVELS[-1], tmp_path / "broker")
+    level = int(LEVELS[-1].name.removeprefix("level-").removesuffix(".tar.xz"))
+    table = (ROOT / "docs" / "formats.md").read_text().partition("| level | releases |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (\d+) \|", table, re.MULTILINE)
+    assert max(map(int, rows)) == level
+    kinds = kinds_in(broker.data_folder)
+    assert {EntryKind.APPEND, EntryKind.IN_PLACE} <= kinds
+    for superblock in superblocks(broker):
+        assert (superblock.features_required, superblock.features_optional) == (FEATURES_REQUIRED, FEATURES_OPTIONAL)
+    assert {kind.name for kind in EntryKind} == {
+        "APPEND", "CUT", "EPOCH", "LOG_START", "PARTITION_DELETED", "NOTE", "IN_PLACE",
+    }  # fmt: skip
+    assert {tag.name for tag in Tag} == {"STATE", "TOPIC", "EPOCHS", "PRODUCERS", "COMMIT_OFFSET", "NOTES"}
+
+
+def test_a_later_release_of_the_same_level_wrote_it(tmp_path):
+    """What it may add within a level: optional features, fields and entries that may be passed over."""
+    broker, expected = unpacked(LEVELS[-1], tmp_path / "broker")
+    journal = broker.data_folder / "journals" / "0000.journal"
+    content = bytearray(journal.read_bytes())
+    for number, one in enumerate(superblocks(broker)):
+        later = replace(one, features_optional=one.features_optional | 1 << 40)
+        content[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES] = later.encode()
+    journal.write_bytes(content)
+    try:
+        broker.start()
+        assert expected_of(broker) == expected
+        broker.kill()
+        assert all(one.features_optional >> 40 & 1 for one in superblocks(broker)), "what is not known is kept"
     finally:
         broker.kill()

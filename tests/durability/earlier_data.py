@@ -1,0 +1,123 @@
+"""Makes a data directory of this release, for later ones to open: ``python -m tests.durability.earlier_data NAME``.
+
+The broker is killed, so that journals hold records: small and large batches, some written in place, of producers with
+sequence numbers; a cut log start, a deleted topic, settings, offsets of a group. What has to be found is in
+``expected.json`` beside the data. A directory is made once for each feature level of docs/formats.md, by the last
+release that has it, and never again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from tests.durability.readback import read_everything
+from tests.support.broker_process import TpcBroker
+from tpc_broker.log.journal import EntryKind, choose_superblock, journal_entries
+
+DATA = Path(__file__).with_name("data")
+PARTITIONS = [("events", 0), ("events", 1), ("large", 0), ("trimmed", 0)]
+GROUP = "g"
+COMMITTED = 17
+ROUNDS_MAX = 50
+
+
+def expected_of(broker: TpcBroker) -> dict[str, Any]:
+    """What clients see of it; values as checksums."""
+    stored = read_everything(broker.bootstrap, PARTITIONS)
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP})
+    try:
+        committed = consumer.committed([TopicPartition("events", 0)], timeout=30)[0].offset
+        topics = sorted(name for name in consumer.list_topics(timeout=30).topics if not name.startswith("__"))
+    finally:
+        consumer.close()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    resource = ConfigResource(ResourceType.TOPIC, "events")
+    settings = admin.describe_configs([resource])[resource].result(30)
+    return {
+        "topics": topics, "committed": committed, "retention.ms": settings["retention.ms"].value,
+        "partitions": {
+            f"{topic}-{partition}": [one.log_start_offset, one.high_watermark,
+                                     [zlib.crc32(value) for _offset, value in one.records]]
+            for (topic, partition), one in stored.items()
+        },
+    }  # fmt: skip
+
+
+def kinds_in(data: Path) -> set[int]:
+    """Of the entries that wait in the journals for recovery."""
+    found: set[int] = set()
+    for path in (data / "journals").glob("*.journal"):
+        content = path.read_bytes()
+        machine = journal_entries(choose_superblock(content))
+        try:
+            request = next(machine)
+            while True:
+                part = content[request.position : request.position + request.length]
+                request = machine.send(part.ljust(request.length, b"\0"))
+        except StopIteration as end:
+            found |= {entry.kind for entry in end.value}
+    return found
+
+
+def fill(broker: TpcBroker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([
+        NewTopic("events", 2, 1, config={"retention.ms": "-1"}),
+        NewTopic("large", 1, 1, config={"retention.ms": "-1", "max.message.bytes": "4000000"}),
+        NewTopic("trimmed", 1, 1, config={"retention.ms": "-1"}), NewTopic("deleted", 1, 1),
+    ])["deleted"].result(30)  # fmt: skip
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 0,
+                         "batch.num.messages": 3})  # fmt: skip
+    for number in range(40):
+        for topic, partition in (("events", 0), ("events", 1), ("trimmed", 0), ("deleted", 0)):
+            producer.produce(topic, f"{topic} {number}", key=str(number), partition=partition, timestamp=1_000 + number)
+    assert producer.flush(60) == 0
+    admin.delete_topics(["deleted"])["deleted"].result(30)
+    admin.delete_records([TopicPartition("trimmed", 0, 12)])
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP})
+    consumer.commit(offsets=[TopicPartition("events", 0, COMMITTED)], asynchronous=False)
+    consumer.close()
+
+
+def write_in_place(broker: TpcBroker) -> None:
+    """Large batches until some stand in the journal as written in place."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "message.max.bytes": 4_000_000,
+                         "max.in.flight": 4})  # fmt: skip
+    for number in range(ROUNDS_MAX):
+        for part in range(4):
+            producer.produce("large", f"{number} {part} ".encode() * 60_000, partition=0)
+        assert producer.flush(60) == 0
+        if EntryKind.IN_PLACE in kinds_in(broker.data_folder):
+            return
+    raise AssertionError("no batch was written in place")
+
+
+def make(name: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        broker = TpcBroker(Path(folder), 2)
+        try:
+            broker.start()
+            fill(broker)
+            broker.restart()
+            write_in_place(broker)
+            expected = expected_of(broker)
+        finally:
+            broker.kill()
+        (Path(folder) / "expected.json").write_text(json.dumps(expected))
+        (broker.data_folder / "ballast").unlink()  # space and nothing else
+        with tarfile.open(DATA / f"{name}.tar.xz", "w:xz") as archive:
+            archive.add(broker.data_folder, "data")
+            archive.add(Path(folder) / "expected.json", "expected.json")
+
+
+if __name__ == "__main__":
+    make(sys.argv[1])
