@@ -95,8 +95,10 @@ def write_in_place(broker: TpcBroker) -> None:
     for number in range(ROUNDS_MAX):
         for part in range(4):
             producer.produce("large", f"{number} {part} ".encode() * 60_000, partition=0)
+        for partition in range(2):
+            producer.produce("events", f"late {number}", partition=partition)
         assert producer.flush(60) == 0
-        if EntryKind.IN_PLACE in kinds_in(broker.data_folder):
+        if {EntryKind.IN_PLACE, EntryKind.APPEND} <= kinds_in(broker.data_folder):
             return
     raise AssertionError("no batch was written in place")
 
