@@ -4,7 +4,9 @@
  * An append moves log_end_offset and the producer's state at once, so that the next one in the same turn follows it. It
  * leaves a tpc_undo_record behind. When the journal says durable, partitions move (commit.c) and the records go, oldest first.
  * When the journal fails, they are undone, newest first, which brings every end and every producer back to the durable
- * watermark; what was undone is remembered as a cut per partition, because its bytes may be on the disk all the same.
+ * watermark; what was undone is remembered as a cut per partition, because its bytes may be on the disk all the same. Their
+ * offsets are given out again, so behind its cut each partition that is led here begins a new leader epoch: no offset of an
+ * epoch ever has two records. A replicated partition has no role any more; its next leader begins an epoch.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -139,6 +141,7 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
         return error;
     }
     TPC_PARTITION_INVARIANT(partition, kept.sequence > tpc_journal_durable_sequence(plane->journal));
+    TPC_PARTITION_INVARIANT(partition, batch->is_stamped || partition->leader_epoch > partition->spent_epoch);
     kept.in_place_block = placed.first_block;
     kept.in_place_blocks = placed.blocks;
     tpc_tail_add(plane, partition, &kept);
@@ -283,6 +286,7 @@ static void undo(tpc_plane *plane, const tpc_undo_record *undone) {
     TPC_PARTITION_INVARIANT(partition, partition->commit_offset <= undone->base_offset);
     tpc_tail_cut(plane, partition, undone->base_offset);
     partition->log_end_offset = undone->base_offset;
+    if (partition->spent_epoch < undone->leader_epoch) partition->spent_epoch = undone->leader_epoch;
     partition_forgets(partition, undone);
     if (partition->bytes_admitted != INT64_MAX) partition->bytes_admitted += undone->bytes;
     if (undone->producer)
@@ -306,16 +310,26 @@ void tpc_append_failed(void *context, uint64_t first_failed_sequence, int error)
     plane->cuts_sequence = 0;
 }
 
+/* Cannot be refused for lack of space: both are smaller than the smallest append, whose place they take. */
+static int journal_cut(tpc_plane *plane, const tpc_partition_cut *cut, uint64_t *sequence) {
+    int result = tpc_journal_append(plane->journal, TPC_JOURNAL_CUT, cut->topic_id, cut->partition, cut->offset,
+                                    cut->last_epoch_kept, NULL, 0, sequence);
+    tpc_partition *partition = tpc_partition_identified(plane, cut->topic_id, cut->partition);
+    if (result < 0 || !partition || partition->role != TPC_ROLE_LEADER) return result;
+    TPC_PARTITION_INVARIANT(partition, partition->log_end_offset == cut->offset);
+    result = tpc_journal_append(plane->journal, TPC_JOURNAL_EPOCH, cut->topic_id, cut->partition, cut->offset,
+                                partition->leader_epoch + 1, NULL, 0, sequence);
+    if (result == 0) partition->leader_epoch++;
+    return result;
+}
+
 int tpc_plane_reopen_journal(tpc_plane *plane, int32_t descriptor, int32_t mode, uint64_t run_id, uint64_t *sequence) {
     int result = tpc_journal_reopen(plane->journal, descriptor, mode, run_id);
     if (result < 0) return result;
     *sequence = tpc_journal_durable_sequence(plane->journal) + 1; /* its first commit, with cuts or without */
     for (uint32_t i = 0; i < plane->cuts_count; i++) {
-        const tpc_partition_cut *cut = &plane->cuts[i];
-        result = tpc_journal_append(plane->journal, TPC_JOURNAL_CUT, cut->topic_id, cut->partition, cut->offset,
-                                    cut->last_epoch_kept, NULL, 0, sequence);
-        if (result < 0) /* cannot be for lack of space: each cut is smaller than the entry whose place it takes */
-            return result;
+        result = journal_cut(plane, &plane->cuts[i], sequence);
+        if (result < 0) return result;
     }
     plane->cuts_sequence = plane->cuts_count ? *sequence : 0;
     tpc_journal_watch(plane->journal, *sequence);

@@ -245,6 +245,7 @@ static tpc_partition *partition_new(const tpc_partition_params *params) {
     partition->committed_from_offset = params->log_end_offset;
     partition->in_place_end_offset = -1;
     partition->leader_epoch = params->leader_epoch;
+    partition->spent_epoch = -1;
     set_settings(partition, params);
     return partition;
 }
@@ -313,6 +314,7 @@ int tpc_partition_arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t t
     if (!partition) return -ENOENT;
     bool known = role == TPC_ROLE_LEADER || (role == TPC_ROLE_FOLLOWER && partition->is_replicated);
     if (!known || term < partition->leader_epoch) return -EINVAL;
+    if (role == TPC_ROLE_LEADER && term <= partition->spent_epoch) return -EINVAL;
     if (role == TPC_ROLE_FOLLOWER) tpc_partition_disarm(plane, handle, false);
     if (partition->role != TPC_ROLE_LEADER) partition->told_offset = partition->log_end_offset;
     partition->role = role;

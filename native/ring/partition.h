@@ -57,6 +57,7 @@ typedef struct tpc_partition {
     int64_t surveyed_bytes; /* what the Produce of number `survey` brings, as far as it was looked at */
     uint64_t survey;
     int32_t leader_epoch; /* the term in which it was armed last */
+    int32_t spent_epoch;  /* offsets given out in it were taken back: nothing more is appended in it; -1: none */
     int32_t role;         /* enum tpc_partition_role */
     int32_t batch_bytes_max;
     int32_t segment_bytes_max;

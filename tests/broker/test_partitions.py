@@ -121,6 +121,13 @@ async def test_a_partition_that_is_given_up_has_no_leader_any_more(core):
         await partition.append_durably(batch(0))
 
 
+async def test_of_epochs_that_begin_by_themselves_clients_hear_for_what_is_open(core):
+    await core.follow(created(1, "t"), created(2, "gone"))
+    core.storage.give_up(key(2), "its disk")
+    core.storage.tell_epochs([(key(1), 2), (key(2), 2)])
+    assert core.in_new_epochs == [(key(1), 2)]
+
+
 async def test_an_append_of_the_brokers_own_returns_when_it_is_durable_and_is_read_then(core):
     await core.follow(created(1, "t"))
     partition = core.partitions.find("t", 0)

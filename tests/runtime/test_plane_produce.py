@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.connection_bench import PATIENCE_S, frame_of, read_exactly
-from tests.support.journal_file import APPEND, CUT
+from tests.support.journal_file import APPEND, CUT, EPOCH
 from tests.support.plane_bench import NOW_MS, read_produce_answer, records_of, settings_with
 from tests.support.plane_values import (
     Endpoint,
@@ -246,10 +246,16 @@ def test_a_failure_rolls_everything_back_and_the_reopened_journal_begins_with_th
     assert [(entry.kind, entry.offset, entry.argument) for entry in bench.journal_entries()] == [
         (APPEND, 0, 2),
         (CUT, 0, 7),
+        (EPOCH, 0, 8),
         (CUT, 2, 4),
+        (EPOCH, 2, 5),
         (APPEND, 2, 5),
         (APPEND, 0, 1),
-    ], "a cut says which leader epoch stays"
+    ], "a cut says which leader epoch stays, and behind it the next one begins"
+    stored = [one for entry in bench.journal_entries() if entry.kind == APPEND for one in read_batches(entry.payload)]
+    epochs = [one["leader_epoch"] for one in stored]
+    assert epochs == [4, 5, 8], "no offset of an epoch has two records"
+    assert [bench.plane.state(handle).leader_epoch for handle in (first, second)] == [5, 8]
     assert bench.plane.statistics()["cuts_pending"] == 0
 
 

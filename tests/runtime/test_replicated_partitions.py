@@ -376,5 +376,7 @@ def test_a_journal_that_fails_ends_the_roles_of_those_it_touched(bench, replica)
     bench.plane.reopen_journal(bench.descriptor, bench.mode, 2)
     with pytest.raises(OSError, match="append"):
         bench.plane.append(touched, records_of(1))
+    with pytest.raises(ValueError, match="arm"):
+        bench.plane.arm(touched, TERM)
     bench.plane.arm(touched, TERM + 1)
     assert bench.plane.append(touched, records_of(1)).base_offset == 1

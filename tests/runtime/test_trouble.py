@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 import uuid
 
 import pytest
@@ -84,6 +85,67 @@ def test_a_partition_that_is_made_while_the_journal_fails_is_made_when_it_works(
         await recovered.close()
 
     with_maintenance(tmp_path, body)
+
+
+def test_behind_a_failure_a_new_leader_epoch_begins_and_everybody_hears_of_it_when_it_is_durable(tmp_path):
+    async def body(bench):
+        told = []
+        bench.storage.on_epochs_begun(told.append)
+        before = bench.files.leader_epoch
+        untouched = await bench.storage.open(OTHER, "other", bench.config)
+        await bench.storage.begin_epoch(untouched)
+        bench.storage.register(untouched, bench.config, is_internal=False)
+        await bench.append(1000, 5)
+        epochs = [tuple(entry) for entry in bench.files.epochs.entries]
+        for number in range(1, 3):
+            with BrokenJournal(bench):
+                await fail_the_journal(bench)
+            assert await bench.storage.mend_once()
+            await bench.append(1000, 2)
+            epochs.append((before + number, 3 + 2 * number))
+            assert told == [[(KEY, before + number)]]
+            told.clear()
+            recovered = await recovered_copy(bench, tmp_path / f"crashed{number}")
+            files = recovered.storages[KEY]
+            assert [tuple(entry) for entry in files.epochs.entries] == epochs
+            assert files.leader_epoch == bench.files.leader_epoch == before + number
+            assert recovered.storages[OTHER].leader_epoch == untouched.leader_epoch == 0
+            assert await held(files) == bench.acknowledged
+            await recovered.close()
+            await checkpoint_at_last(bench)
+        assert [tuple(entry) for entry in bench.files.epochs.entries] == epochs
+        headers = [header for header, _place in walk_headers(await bench.files.read(0, 1 << 20))]
+        assert [header.partition_leader_epoch - before for header in headers] == [0] * 5 + [1] * 2 + [2] * 2
+
+    on_core(tmp_path, body)
+
+
+def test_a_journal_that_fails_again_before_the_new_epoch_is_durable_begins_one_more(tmp_path):
+    async def body(bench):
+        told = []
+        bench.storage.on_epochs_begun(told.append)
+        before = bench.files.leader_epoch
+        await bench.append(1000, 5)
+        with BrokenJournal(bench):
+            await fail_the_journal(bench)
+        journal = bench.storage._journal
+        reopen_file, path = journal._reopen_file, bench.storage._recovered.journal_file.path
+        for_reading = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        journal._reopen_file = lambda: (for_reading, reopen_file()[1])
+        assert not await bench.storage.mend_once()
+        assert (told, bench.files.leader_epoch) == ([], before + 1)
+        journal._reopen_file = reopen_file
+        assert await bench.storage.mend_once()
+        assert told == [[(KEY, bench.files.leader_epoch)]]
+        assert bench.files.leader_epoch == before + 2
+        os.close(for_reading)
+        await bench.append(1000, 1)
+        recovered = await recovered_copy(bench, tmp_path / "crashed")
+        assert recovered.storages[KEY].leader_epoch == before + 2
+        assert await held(recovered.storages[KEY]) == bench.acknowledged
+        await recovered.close()
+
+    on_core(tmp_path, body)
 
 
 def test_a_segment_made_anew_stays_as_long_as_the_journal_names_batches_in_it(tmp_path):

@@ -84,7 +84,7 @@ class MemoryPlane:
     def state(self, handle):
         log = self._log(handle)
         size = sum(map(len, log.batches))
-        return PartitionState(log.high_watermark, log.high_watermark, 0, size, size, 1 << 30, -1)
+        return PartitionState(log.high_watermark, log.high_watermark, 0, size, size, 1 << 30, -1, 0)
 
     def append(self, handle, data):
         log, header = self._log(handle), decode_header(data)
@@ -227,6 +227,9 @@ class MemoryStorage:
     def on_given_up(self, callback):
         self._tell_given_up = callback
 
+    def on_epochs_begun(self, callback):
+        self.tell_epochs = callback
+
     def give_up(self, key, reason):
         """As mending does, after the handle was withdrawn."""
         for handle in [handle for handle, files in self.handles.items() if files.key == key]:
@@ -245,13 +248,16 @@ class MemoryCore:
         self.view = ClusterView(0, CORES, (listener,), None)
         self.configuration = load_settings()
         self.clock = SimpleNamespace(wall_ms=lambda: 1000, monotonic_ms=lambda: 1000)
-        self.advanced, self.without_leader, self.owners_asked = [], [], []
+        self.advanced, self.without_leader, self.owners_asked, self.in_new_epochs = [], [], [], []
         self.purgatory = SimpleNamespace(advanced=self.advanced.append)
         self.partitions = Partitions(self, self.storage)
         self._records = 0
 
     def note_asked(self, owner):
         self.owners_asked.append(owner)
+
+    def leads_in_new_epochs(self, leaders):
+        self.in_new_epochs += leaders
 
     def has_no_leader(self, key):
         self.without_leader.append(key)

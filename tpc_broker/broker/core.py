@@ -226,6 +226,10 @@ class Core:
         self.groups.end(key)
         self._nursery.start_soon(self.metadata.announce_leaders, [(key, NO_LEADER_EPOCH)])
 
+    def leads_in_new_epochs(self, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
+        """Partitions of this core, which go on under a later leader epoch: every core's Metadata says so."""
+        self._nursery.start_soon(self.metadata.announce_leaders, leaders)
+
     def is_available(self, core: CoreId) -> bool:
         return core == self.core_id or self.view.is_up(core)
 

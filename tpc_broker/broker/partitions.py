@@ -52,6 +52,7 @@ class Partitions:
         self._not_made: set[TopicPartition] = set()
         self._lacking = trio.Event()
         storage.on_given_up(self._given_up)
+        storage.on_epochs_begun(self._epochs_begun)
 
     @property
     def offline_count(self) -> int:
@@ -238,6 +239,10 @@ class Partitions:
             del self._by_handle[partition.handle]
             self._core.purgatory.advanced(partition.handle)
             await self._storage.delete(partition.files, partition.handle)
+
+    def _epochs_begun(self, epochs: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
+        """The storage has begun them by itself: clients are to hear of those that are still open."""
+        self._core.leads_in_new_epochs([(key, epoch) for key, epoch in epochs if key in self._open])
 
     def _given_up(self, key: TopicPartition, reason: str) -> None:
         partition = self._open.pop(key, None)

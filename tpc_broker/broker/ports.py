@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpc_broker.error_codes import ErrorCode
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.topic_config import TopicConfig
-    from tpc_broker.model import CoreId, TopicId, TopicPartition
+    from tpc_broker.model import CoreId, LeaderEpoch, TopicId, TopicPartition
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Bounds, PartitionState, SegmentWindow
 
@@ -205,7 +205,7 @@ class ReplicationPort(Protocol):
         ...
 
     def on_durable(self, callback: Callable[[int], None]) -> None:
-        """Called with the journal's durable sequence when one that `watch_durable` asked for is."""
+        """Called with the journal's durable sequence whenever it rises, up to what `watch_durable` asked for."""
         ...
 
     def watch_durable(self, sequence: int) -> bool:
@@ -423,6 +423,10 @@ class CoreStorage(Protocol):
 
     async def delete_offline(self, key: TopicPartition) -> None:
         """Forget a partition that could not be opened, or was given up, and free what is left of it."""
+        ...
+
+    def on_epochs_begun(self, callback: Callable[[list[tuple[TopicPartition, LeaderEpoch]]], None]) -> None:
+        """Called with leader epochs that had to begin because the journal failed, when they are durable."""
         ...
 
     def on_given_up(self, callback: Callable[[TopicPartition, str], None]) -> None:

@@ -313,7 +313,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane):
         state = self._state_of(handle)
         return PartitionState(
             state.high_watermark, state.durable_offset, state.written_offset, state.unwritten_bytes,
-            state.dirty_bytes, state.bytes_admitted, state.in_place_end_offset,
+            state.dirty_bytes, state.bytes_admitted, state.in_place_end_offset, state.leader_epoch,
         )  # fmt: skip
 
     def admit(self, handle: int, bytes_more: int) -> None:
@@ -453,7 +453,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane):
         return JournalUse(statistics.blocks_used, statistics.region_blocks, statistics.blocks_wanted)
 
     def reopen_journal(self, descriptor: int, mode: int, run_id: int) -> int:
-        """Go on after a failure; the sequence of its first commits, with the cuts."""
+        """`JournalControl.reopen_journal`."""
         _check(
             lib.tpc_plane_reopen_journal(self._plane, descriptor, mode, run_id, self._sequence), "reopen the journal"
         )

@@ -45,7 +45,7 @@ class ReplicatingPlane:
         self._on_appended = callback
 
     def on_durable(self, callback: Callable[[int], None]) -> None:
-        """Called with the journal's durable sequence when one that `watch_durable` asked for is."""
+        """Called with the journal's durable sequence whenever it rises, up to what `watch_durable` asked for."""
         self._waits.on_durable = callback
 
     def watch_durable(self, sequence: int) -> bool:

@@ -1,8 +1,9 @@
 """A core's journal kept going: its control entries, its growth, and opening it again after a failure.
 
 A failed journal takes nothing (appends are refused) until it was opened again: a new run begins with the cuts of what
-was not durable, and when these are durable appends are taken. The file is opened anew each time, because the kernel
-tells an error to the descriptor that was open then.
+was not durable, and with a new leader epoch for each partition that was cut, because its offsets are given out again.
+What knows of leader epochs here follows at once, clients when the epochs are durable. The file is opened anew each
+time, because the kernel tells an error to the descriptor that was open then.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import TYPE_CHECKING
 import trio
 
 from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.model import LeaderEpoch, Offset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tpc_broker.log.journal import EntryKind
     from tpc_broker.model import TopicPartition
+    from tpc_broker.storage.core_partitions import CorePartitions
     from tpc_broker.storage.in_place_windows import InPlaceWindows
     from tpc_broker.storage.journal_growth import JournalGrowth
     from tpc_broker.storage.maintenance_requests import MaintenanceRequests
@@ -39,6 +42,7 @@ class JournalUpkeep:
     def __init__(
         self,
         plane: StoragePlane,
+        partitions: CorePartitions,
         growth: JournalGrowth,
         in_place_windows: InPlaceWindows,
         requests: MaintenanceRequests,
@@ -48,6 +52,7 @@ class JournalUpkeep:
         reopen_file: Callable[[], tuple[int, int]],
     ) -> None:
         self._plane = plane
+        self._led = partitions.led
         self._growth = growth
         self._in_place_windows = in_place_windows
         self._requests = requests
@@ -55,8 +60,14 @@ class JournalUpkeep:
         self._new_run_id = new_run_id
         self._reopen_file = reopen_file
         self._errors_before = 0
+        self._epochs_begun: dict[TopicPartition, LeaderEpoch] = {}
+        self._tell_epochs: Callable[[list[tuple[TopicPartition, LeaderEpoch]]], None] = lambda _epochs: None
         plane.on_journal_space(self._needs_space)
         plane.on_journal_failed(self._failed)
+
+    def on_epochs_begun(self, callback: Callable[[list[tuple[TopicPartition, LeaderEpoch]]], None]) -> None:
+        """Called with the leader epochs that began because the journal had failed, when they are durable."""
+        self._tell_epochs = callback
 
     async def append_entry(
         self, kind: EntryKind, key: TopicPartition, offset: int, argument: int, then: Callable[[], None] = lambda: None
@@ -89,6 +100,7 @@ class JournalUpkeep:
         try:
             descriptor, mode = self._reopen_file()
             sequence = self._plane.reopen_journal(descriptor, mode, self._new_run_id())
+            self._follow_epochs()
             await self._plane.wait_durable(sequence)
         except (OSError, PartitionOfflineError) as error:
             self._failures.failed(STILL_FAILS, error)
@@ -96,6 +108,19 @@ class JournalUpkeep:
         self._failures.over(STILL_FAILS)
         self._failures.over(FAILED)
         self._in_place_windows.journal_mended()
+        begun, self._epochs_begun = self._epochs_begun, {}
+        if begun:
+            self._tell_epochs(list(begun.items()))
         refused = self._plane.partition_errors() - self._errors_before
         log.warning("the journal works again; %d produces to partitions were answered with an error", refused)
         return True
+
+    def _follow_epochs(self) -> None:
+        """In the call that opened the journal again: a checkpoint that covers their entries must say them, too."""
+        for led in self._led.values():
+            state, files = self._plane.state(led.handle), led.files
+            if files.commit_offset is None and state.leader_epoch > files.leader_epoch:
+                files.leader_epoch = epoch = LeaderEpoch(state.leader_epoch)
+                files.epochs.assign(epoch, Offset(self._plane.bounds(led.handle).log_end_offset))
+                files.mark_changed()
+                self._epochs_begun[files.key] = epoch

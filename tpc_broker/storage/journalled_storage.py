@@ -111,8 +111,9 @@ class JournalledStorage:
         self._growth = JournalGrowth(journal_file, plane, partitions.checkpointing, self._space, self._room)
         self._in_place_windows = windows = InPlaceWindows(plane, partitions.led, requests)
         self._journal = JournalUpkeep(
-            plane, self._growth, windows, requests, failures, new_run_id=new_run_id, reopen_file=reopen_journal_file
-        )
+            plane, partitions, self._growth, windows, requests, failures, new_run_id=new_run_id,
+            reopen_file=reopen_journal_file,
+        )  # fmt: skip
         self._retention = Retention(plane, clock, partitions, journal=self._journal, deletions=self._deletions)
         self._write_behind = WriteBehindWriter(
             plane, disk, data, partitions.led, space=self._space, in_place_windows=windows, requests=requests
@@ -278,6 +279,10 @@ class JournalledStorage:
     def on_given_up(self, callback: Callable[[TopicPartition, str], None]) -> None:
         """`Mending.on_given_up`."""
         self._mending.on_given_up(callback)
+
+    def on_epochs_begun(self, callback: Callable[[list[tuple[TopicPartition, LeaderEpoch]]], None]) -> None:
+        """`JournalUpkeep.on_epochs_begun`."""
+        self._journal.on_epochs_begun(callback)
 
     async def set_log_start(self, handle: int, offset: int) -> None:
         """The log starts here from now on, durably; whole segments below it go."""

@@ -213,7 +213,9 @@ class JournalControl(Journal, Protocol):
     def journal_use(self) -> JournalUse: ...
 
     def reopen_journal(self, descriptor: int, mode: int, run_id: int) -> int:
-        """Go on after a failure; the sequence of its first commits, with the cuts."""
+        """Go on after a failure; the sequence of its first commits, with the cuts and the leader epochs that partitions
+        which were cut have now.
+        """
         ...
 
     def on_journal_space(self, callback: Callable[[], None]) -> None: ...
@@ -263,6 +265,8 @@ class PartitionState:
     """How many more may be appended before Python has to reserve segment space."""
     in_place_end_offset: int
     """Behind the last batch written in place that is not reported by `write_behind_done`; -1: there is none."""
+    leader_epoch: int
+    """The journal's failures raise it: see `JournalControl.reopen_journal`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,8 @@ int tpc_partition_watch(tpc_plane *plane, uint64_t handle);
 /*
  * From now on the partition has this role in this term, which is its leader epoch: a step of its own, after registering it.
  * As FOLLOWER it ends what waits, with NOT_LEADER_OR_FOLLOWER; as LEADER what waits goes on: its records are in the log.
- * -EINVAL: the term is below its leader epoch, there is no such role, or FOLLOWER of a partition that is not replicated.
+ * -EINVAL: the term is below its leader epoch, there is no such role, FOLLOWER of a partition that is not replicated, or LEADER
+ * in a term in which a failed journal has lost some of its records: their offsets would have two.
  */
 int tpc_partition_arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t term);
 /*
@@ -286,7 +287,10 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
 /* Forgets producers that were silent for producer_expiry_ms; how many. An append does it too before the table grows. */
 int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle, int64_t now_ms);
 
-/* The journal goes on, its first entries being the cuts of what was rolled back. As tpc_journal_reopen(). */
+/*
+ * The journal goes on, its first entries being the cuts of what was rolled back, and behind each the next leader epoch of its
+ * partition when that is led here: it is in its state at once. *sequence: the last of them. As tpc_journal_reopen().
+ */
 int tpc_plane_reopen_journal(tpc_plane *plane, int32_t descriptor, int32_t mode, uint64_t run_id, uint64_t *sequence);
 
 /* ---- Produce ---- */
