@@ -89,18 +89,15 @@ def fill(broker: TpcBroker) -> None:
 
 
 def write_in_place(broker: TpcBroker) -> None:
-    """Large batches until some stand in the journal as written in place."""
+    """Large batches, of which some stand in the journal as written in place, unless a checkpoint comes behind them."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "message.max.bytes": 4_000_000,
                          "max.in.flight": 4})  # fmt: skip
-    for number in range(ROUNDS_MAX):
+    for number in range(10):
         for part in range(4):
             producer.produce("large", f"{number} {part} ".encode() * 60_000, partition=0)
         for partition in range(2):
             producer.produce("events", f"late {number}", partition=partition)
         assert producer.flush(60) == 0
-        if {EntryKind.IN_PLACE, EntryKind.APPEND} <= kinds_in(broker.data_folder):
-            return
-    raise AssertionError("no batch was written in place")
 
 
 def make(name: str) -> None:
@@ -109,9 +106,16 @@ def make(name: str) -> None:
         try:
             broker.start()
             fill(broker)
-            broker.restart()
-            write_in_place(broker)
-            expected = expected_of(broker)
+            for _round in range(ROUNDS_MAX):
+                broker.restart()
+                write_in_place(broker)
+                expected = expected_of(broker)
+                broker.kill()
+                if {EntryKind.IN_PLACE, EntryKind.APPEND} <= kinds_in(broker.data_folder):
+                    break
+                broker.start()
+            else:
+                raise AssertionError("no batch in the journals was written in place")
         finally:
             broker.kill()
         (Path(folder) / "expected.json").write_text(json.dumps(expected))
