@@ -57,6 +57,20 @@ SWIM_INFO_TEXT_BYTES_MAX = 640  # all texts of a node together
 SWIM_CLUSTER_BYTES_MAX = 64
 SWIM_RELAYS_MAX = 1_024  # pings under way for others
 
+# Clusters of nodes.
+CLUSTER_SEEDS_MAX = 64
+CLUSTER_VOTERS_MAX = 5  # of the metadata; other nodes pull what those have committed
+CLUSTER_SECRET_BYTES_MIN = 16
+CLUSTER_SECRET_BYTES_MAX = 1_024
+CLUSTER_SEAL_BYTES = 61  # around a datagram
+CLUSTER_GROUP_BYTES_MAX = 64
+LINK_GREETING_BYTES_MAX = 4 * KIB  # a frame from one who has not proved the secret
+LINK_FRAME_BYTES_MAX = 64 * MIB
+LINK_QUEUE_BYTES_MAX = 64 * MIB  # waiting to be sent to one node; what is above it is refused, or lost where it may be
+LINK_REQUESTS_MAX = 256  # under way to one node, and from one node
+LINK_GREETINGS_MAX = 64  # connections that have not proved the secret yet
+LINK_TEXT_BYTES_MAX = 512
+
 # The log.
 BLOCK_BYTES = 4 * KIB  # of the journal, and of what is written past the page cache
 JOURNAL_REGION_BLOCK_FIRST = 2  # behind the superblocks
@@ -97,4 +111,6 @@ assert JOURNAL_COMMIT_BYTES_MAX * 8 <= JOURNAL_BYTES_MAX, "a commit is a small p
 assert JOURNAL_COMMIT_BYTES_MAX % BLOCK_BYTES == 0, "commits are whole blocks"
 assert CORE_BUDGET_BYTES >= REQUEST_BYTES_MAX * 2, "one largest request must not starve all others"
 assert SWIM_DATAGRAM_BYTES_MAX >= 2 * SWIM_INFO_TEXT_BYTES_MAX, "a node's information fits beside any header"
+assert CLUSTER_VOTERS_MAX + 1 <= 6, "voters, and one that is to become one, are the rows of a group's table (raft)"
+assert LINK_GREETING_BYTES_MAX < LINK_FRAME_BYTES_MAX <= LINK_QUEUE_BYTES_MAX, "one frame must fit"
 assert SWIM_FRAME_BYTES_MAX >= 8 * SWIM_DATAGRAM_BYTES_MAX, "any update fits into a frame"

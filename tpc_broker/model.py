@@ -56,6 +56,17 @@ INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TO
 """Topics that Metadata marks `is_internal` and that clients do not write."""
 
 
+NOT_HERE: Final = CoreId(-1)
+"""In place of a core: it is one of another node."""
+
+
+class Replica(NamedTuple):
+    """Where a copy of a partition is."""
+
+    node: NodeId
+    core: CoreId
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic. Carries the id, so that a topic made again under an old name is another topic."""
 

@@ -13,6 +13,8 @@ from tpc_broker.metadata.records import (
     ClusterCreated,
     CoresChanged,
     MetadataDamagedError,
+    NodeAddress,
+    NodeRegistered,
     ProducerIdsReserved,
     TopicAssigned,
     TopicConfigChanged,
@@ -21,12 +23,13 @@ from tpc_broker.metadata.records import (
     decode_record,
     encode_record,
 )
-from tpc_broker.model import MetadataVersion, TopicId
+from tpc_broker.model import NOT_HERE, MetadataVersion, Replica, TopicId
 
 IDS = [TopicId(uuid.UUID(int=n)) for n in range(10, 15)]
 names = st.sampled_from(["retention.ms", "segment.ms"])
 values = st.one_of(st.none(), st.sampled_from(["1", "2"]))
 owners = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
+replicas = owners.map(lambda cores: tuple((Replica(core + 5, core),) for core in cores))
 # A topic id keeps its name for ever, and a name belongs to one live topic at a time: as the controller has it.
 records = st.one_of(
     st.builds(ClusterCreated, st.just("c")),
@@ -38,7 +41,17 @@ records = st.one_of(
     st.builds(TopicDeleted, st.sampled_from(IDS)),
     st.builds(TopicConfigChanged, st.sampled_from(IDS), names, values),
     st.builds(BrokerConfigChanged, st.sampled_from([None, 0, 1]), names, values),
-)
+    replicas.flatmap(
+        lambda held: st.builds(
+            TopicAssigned, st.sampled_from(IDS), st.just(tuple(each[0].core for each in held)), st.just(()),
+            st.just(held),
+        )
+    ),
+    st.builds(
+        NodeRegistered, st.integers(0, 3), st.integers(0, 2**62), st.integers(1, 2), st.just("räck"), st.just("1"),
+        st.just(NodeAddress("host", 1)), st.just((("EXTERNAL", (NodeAddress("h", 2), NodeAddress("h", 3))),)),
+    ),
+)  # fmt: skip
 
 
 @st.composite
@@ -65,6 +78,7 @@ def live(image):
         image.next_producer_id,
         image.producer_ids,
         image.deleted,
+        image.nodes,
     )
 
 
@@ -145,7 +159,26 @@ def test_the_format_on_the_disk_is_what_it_was():
         b'{"type":"topic_created","v":1,"name":"t","topic_id":"00000000-0000-0000-0000-00000000000a",'
         b'"owners":[0,1],"created_ms":5,"manual":[1],"configs":{"retention.ms":"9"}}'
     )
-    assert len(RECORD_TYPES) == 8
+    assert len(RECORD_TYPES) == 9
+
+
+def test_the_format_of_a_cluster_of_nodes_on_the_disk_is_what_it_was():
+    node = NodeRegistered(2, 7, 1, "r", "1.0", NodeAddress("h", 1), (("L", (NodeAddress("c", 2),)),))
+    assert encode_record(node) == (
+        b'{"type":"node_registered","v":1,"node":2,"incarnation":7,"cores":1,"rack":"r","version":"1.0",'
+        b'"address":["h",1],"listeners":[["L",[["c",2]]]]}'
+    )
+    assigned = TopicAssigned(IDS[0], (1,), (), ((Replica(2, 1), Replica(3, 0)),))
+    assert encode_record(assigned).endswith(b'"owners":[1],"manual":[],"replicas":[[[2,1],[3,0]]]}')
+
+
+def test_where_a_partition_is():
+    alone = ClusterImage().apply([TopicCreated("t", IDS[0], (0, 1), 5)], MetadataVersion(1)).topic("t")
+    assert [alone.owner_on(9, index) for index in (-1, 0, 1, 2)] == [None, 0, 1, None]
+    held = ((Replica(1, 3),), (Replica(2, 0), Replica(1, 1)))
+    spread = ClusterImage().apply([TopicCreated("t", IDS[0], (3, 0), 5, replicas=held)], MetadataVersion(1)).topic("t")
+    assert [spread.owner_on(1, index) for index in (-1, 0, 1, 2)] == [None, 3, NOT_HERE, None]
+    assert spread.leader_place(1, 1) == Replica(2, 0)
 
 
 def test_deletions_are_remembered_up_to_a_bound_and_what_was_never_known_is_not_one():

@@ -24,6 +24,7 @@ ALLOWED = {
     "metadata": FOUNDATION | {"routing"},
     "raft": FOUNDATION,
     "swim": FOUNDATION,
+    "cluster": FOUNDATION | {"raft", "swim"},
     "coordinator": FOUNDATION | {"kafka", "log"},
     "storage": FOUNDATION | NATIVE_BYTES | {"log", "metadata"},
     "broker": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "coordinator", "storage"},
@@ -39,9 +40,9 @@ ALLOWED = {
     "task_queue": set(),
 }
 EVERYTHING = {"runtime", "bench"}
-NO_KERNEL = ("kafka", "log", "raft", "swim", "routing", "metadata", "coordinator", "storage", "broker")
+NO_KERNEL = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator", "storage", "broker")
 KERNEL_MODULES = {"socket", "select", "subprocess", "cffi", "ctypes", "asyncio"}
-SANS_IO = ("kafka", "log", "raft", "swim", "routing", "metadata", "coordinator")
+SANS_IO = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator")
 CLOCK_BY_PORT = ("storage", "broker")
 IO_MODULES = KERNEL_MODULES | {"trio", "time", "random", "threading", "secrets"}
 BANNED_MODULE_NAMES = {"util", "utils", "helpers", "helper", "impl", "common", "misc"}

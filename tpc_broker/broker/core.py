@@ -37,14 +37,14 @@ from tpc_broker.metadata.controller import Controller, CreatableTopic
 from tpc_broker.metadata.image import changed_topics
 from tpc_broker.metadata.records import MetadataDamagedError
 from tpc_broker.metadata.topic_names import topic_name_fault
-from tpc_broker.model import NO_LEADER_EPOCH, BrokerId, CoreId, NodeId, TopicId, TopicPartition, broker_id_of
+from tpc_broker.model import NO_LEADER_EPOCH, BrokerId, CoreId, NodeId, Replica, TopicId, TopicPartition, broker_id_of
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tpc_broker.broker.ports import Clock, Connections, CoreStorage, DataPlane, Mailboxes, Request
+    from tpc_broker.broker.ports import Clock, ClusterNode, Connections, CoreStorage, DataPlane, Mailboxes, Request
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.listeners import Listener
     from tpc_broker.metadata.settings import BrokerConfiguration
@@ -98,7 +98,10 @@ class Core:
         clock: Clock,
         nursery: trio.Nursery,
         on_settings: Callable[[Any], None] = lambda _settings: None,
+        cluster: ClusterNode | None = None,
     ) -> None:
+        """`cluster`: of core 0 of a node of several."""
+        self.cluster = cluster
         self.core_id = place.core_id
         self.data_path = place.data_path
         self.configuration = self._started_with = configuration
@@ -120,7 +123,7 @@ class Core:
         self._apply_settings()
         self.holders = Holders(self, storage, place.cores)
         self.partitions = Partitions(self, storage)
-        self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image)
+        self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image, cluster)
         self.producer_ids = ProducerIds(self)
         self.groups = GroupService(self, nursery)
         self.dispatcher = Dispatcher(self, HANDLERS, nursery)
@@ -165,6 +168,9 @@ class Core:
             await self.metadata.load(partition)
         except (MetadataDamagedError, ValueError) as error:  # ValueError: no sound batches
             raise MetadataUnreadableError(str(error)) from error
+        if self.cluster is not None:
+            await self.metadata.start_in_cluster(self._nursery, self.configuration)
+            return
         controller = Controller(self.metadata.loaded, self.configuration)
         await self.metadata.commit_before_start(controller.begin(self._cluster_id, self._cores))
         await self.metadata.apply_loaded()
@@ -230,8 +236,14 @@ class Core:
         """Partitions of this core, which go on under a later leader epoch: every core's Metadata says so."""
         self._nursery.start_soon(self.metadata.announce_leaders, leaders)
 
-    def is_available(self, core: CoreId) -> bool:
-        return core == self.core_id or self.view.is_up(core)
+    def is_available(self, place: Replica) -> bool:
+        if place.node != self.view.node:
+            return self.view.is_present(place.node)
+        return place.core == self.core_id or self.view.is_up(place.core)
+
+    def controller(self, image: ClusterImage) -> Controller:
+        """To decide a change of that image."""
+        return Controller(image, self.configuration, self.view.absent)
 
     async def _apply_image(self, before: ClusterImage, after: ClusterImage) -> None:
         """Bring this core from one image to the next; returns when its partitions serve, or are gone."""
@@ -254,7 +266,7 @@ class Core:
             if old is not None and new is None:
                 self.plane.set_owners(old.name, old.topic_id, ())
         for _old, new in changed:
-            if new is not None:
+            if new is not None and not new.replicas:  # nodes of a cluster do not carry for one another
                 self.plane.set_owners(new.name, new.topic_id, new.assignment.owners)
 
     # -- what is counted ---------------------------------------------------------------------------------------------
@@ -267,9 +279,7 @@ class Core:
         self._requests_forwarded += 1
 
     def statistics(self) -> BrokerStatistics:
-        return BrokerStatistics(
-            self._asked_of_wrong_core, self._requests_forwarded, self.partitions.offline_count
-        )
+        return BrokerStatistics(self._asked_of_wrong_core, self._requests_forwarded, self.partitions.offline_count)
 
     # -- what handlers ask for ---------------------------------------------------------------------------------------
 
@@ -302,14 +312,14 @@ class Core:
 
     def serve_metadata_calls(self) -> None:
         """What other cores ask of core 0 besides whole requests."""
-        self.mailboxes.serve("topics.create", self._serve_create_topic)
-        self.mailboxes.serve("topics.create_offsets", self._serve_create_offsets_topic)
+        self.metadata.serve_at_controller("topics.create", self._serve_create_topic)
+        self.metadata.serve_at_controller("topics.create_offsets", self._serve_create_offsets_topic)
 
     async def _serve_create_topic(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
         topic_id = TopicId(uuid.uuid4())
         now_ms = self.clock.wall_ms()
         results = await self.metadata.change(
-            lambda image: Controller(image, self.configuration).create_topics(
+            lambda image: self.controller(image).create_topics(
                 [CreatableTopic(name=payload["name"])], [topic_id], now_ms
             )
         )
@@ -319,9 +329,7 @@ class Core:
     async def _serve_create_offsets_topic(self, _caller: CoreId, _payload: dict[str, Any], _blobs: list[bytes]) -> Any:
         topic_id = TopicId(uuid.uuid4())
         now_ms = self.clock.wall_ms()
-        await self.metadata.change(
-            lambda image: (Controller(image, self.configuration).create_offsets_topic(topic_id, now_ms), None)
-        )
+        await self.metadata.change(lambda image: (self.controller(image).create_offsets_topic(topic_id, now_ms), None))
         return {}, []
 
     # -- drain -------------------------------------------------------------------------------------------------------

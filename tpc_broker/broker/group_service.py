@@ -180,7 +180,6 @@ class LoadedCoordinator:
             with trio.move_on_after(float("inf") if deadline_ms is None else (deadline_ms - now_ms) / 1000):
                 await self._timer_changed.wait()
 
-
     async def _hear_members_first(self, late_ms: int) -> None:
         """Before sessions end: what members have sent is attended to. And when this core itself comes late, because the
         machine was paused or the clock was set, they have as long, now that they can be heard.
@@ -204,7 +203,7 @@ class GroupService:
         key = TopicPartition(topic.topic_id, coordinator_partition(group_id, topic.partitions_count))
         found = self._coordinators.get(key)
         if found is None:
-            self._core.note_asked(topic.assignment.owner_of(key.partition))
+            self._core.note_asked(topic.owner_on(self._core.view.node, key.partition))
             return ErrorCode.NOT_COORDINATOR
         return found[0] if found[0].is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -221,9 +220,7 @@ class GroupService:
         topic = after.topic(CONSUMER_OFFSETS_TOPIC)
         wanted: set[TopicPartition] = set()
         if topic is not None:
-            wanted = {
-                TopicPartition(topic.topic_id, PartitionIndex(index)) for index in range(topic.partitions_count)
-            }
+            wanted = {TopicPartition(topic.topic_id, PartitionIndex(index)) for index in range(topic.partitions_count)}
         for key in [key for key in self._coordinators if key not in wanted]:
             self.end(key)
         for key in wanted - self._coordinators.keys():

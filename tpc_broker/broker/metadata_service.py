@@ -24,15 +24,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
+from tpc_broker.errors import NotDeliveredError
 from tpc_broker.kafka.records import Record, build_batch, read_records
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import MetadataDamagedError, MetadataRecord, decode_record, encode_record
-from tpc_broker.model import CoreId, LeaderEpoch, MetadataVersion, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.model import CoreId, LeaderEpoch, MetadataVersion, NodeId, PartitionIndex, TopicId, TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpc_broker.broker.partition import Partition
-    from tpc_broker.broker.ports import Mailboxes
+    from tpc_broker.broker.ports import ClusterNode, Mailboxes, MailboxHandler
     from tpc_broker.broker.view import ClusterView
+    from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.storage.partition_storage import PartitionStorage
 
 log = logging.getLogger(__name__)
@@ -41,6 +45,10 @@ METADATA_CORE = CoreId(0)
 SNAPSHOT_RECORDS = 10_000
 PUSH_TIMEOUT_MS = 10_000
 RESUBSCRIBE_S = 5.0
+CONTROLLER_TIMEOUT_S = 15.0
+CONTROLLER_RETRY_S = 0.05
+CATCH_UP_S = 5.0
+NO_VERSION = MetadataVersion(-1)
 NOT_MADE_RETRY_S = 0.25
 
 T = TypeVar("T")
@@ -50,7 +58,15 @@ Decide = Callable[[ClusterImage], tuple[list[MetadataRecord], Any]]
 
 
 class MetadataService:
-    def __init__(self, core_id: CoreId, view: ClusterView, mailboxes: Mailboxes, apply_image: ApplyImage) -> None:
+    def __init__(
+        self,
+        core_id: CoreId,
+        view: ClusterView,
+        mailboxes: Mailboxes,
+        apply_image: ApplyImage,
+        cluster: ClusterNode | None = None,
+    ) -> None:
+        self._cluster = cluster
         self._core_id = core_id
         self._view = view
         self._mailboxes = mailboxes
@@ -60,11 +76,17 @@ class MetadataService:
         self._partition: Partition | None = None
         self._records_since_snapshot = 0
         self._subscribers: set[CoreId] = set()
+        self._applied = trio.Event()
         self.behind = trio.Event()
         """Set when a change does not follow the image here: the whole one has to be fetched."""
         mailboxes.serve("metadata.fetch", self._serve_fetch)
         mailboxes.serve("metadata.apply", self._serve_apply)
         mailboxes.serve("leaders", self._serve_leaders)
+        mailboxes.serve("nodes", self._serve_nodes)
+        if cluster is not None:
+            cluster.serve("leaders", self._serve_leaders_of_node)
+            cluster.on_peer_up = self._peer_is_up
+            cluster.on_absent_changed = self._absent_changed
 
     # -- core 0 ------------------------------------------------------------------------------------------------------
 
@@ -103,11 +125,139 @@ class MetadataService:
         """
         assert self._core_id == METADATA_CORE, "changes are made on core 0"
         await self._is_loaded.wait()
+        if self._cluster is not None:
+            version, response = await self._cluster.change(decide)
+            await self._wait_applied(version)
+            return response
         async with self._changing:
             records, response = decide(self._view.image)
             if records:
                 await self._commit(records)
         return response
+
+    # -- core 0 of a node of a cluster ---------------------------------------------------------------------------------
+
+    async def start_in_cluster(self, nursery: trio.Nursery, configuration: BrokerConfiguration) -> None:
+        """Found or join the cluster with what this node has had alone, take its newest image, and follow it from now
+        on.
+        """
+        assert self._cluster is not None
+        self._loaded = await self._cluster.start(self._loaded, configuration)
+        self._absent_changed(self._cluster.absent())
+        await self.apply_loaded()
+        nursery.start_soon(self._follow_cluster)
+
+    async def _follow_cluster(self) -> None:
+        assert self._cluster is not None
+        while True:
+            records, image = await self._cluster.next_image(self._view.image)
+            before = self._view.image.version
+            async with self._changing:
+                await self._advance(image)
+                async with trio.open_nursery() as nursery:
+                    for core in sorted(self._subscribers):  # without records: a core takes the whole image
+                        nursery.start_soon(
+                            self._push, core, before if records else NO_VERSION, image.version, records or []
+                        )
+            self._applied.set()
+            self._applied = trio.Event()
+
+    async def _wait_applied(self, version: MetadataVersion) -> None:
+        while self._view.image.version < version:
+            await self._applied.wait()
+        async with self._changing:  # and by the other cores
+            return
+
+    async def at_controller(
+        self, method: str, payload: dict[str, Any], blobs: Sequence[bytes], here: Callable[[], Awaitable[T]]
+    ) -> T | tuple[dict[str, Any], list[bytes]]:
+        """`here` if this node leads the cluster's metadata, else what the node that does answers. Both are safe to try
+        again while nothing was done: until then, or until it has taken too long (NotDeliveredError).
+        """
+        if self._cluster is None:
+            return await here()
+        deadline_s = trio.current_time() + CONTROLLER_TIMEOUT_S
+        while True:
+            try:
+                if self._cluster.is_controller:
+                    return await here()
+                answer, found = await self._cluster.call_controller(method, payload, blobs)
+            except NotDeliveredError:
+                if trio.current_time() > deadline_s:
+                    raise
+                await trio.sleep(CONTROLLER_RETRY_S)
+            else:
+                await self._catch_up(MetadataVersion(answer.pop("version", 0)))
+                return answer, found
+
+    async def _catch_up(self, version: MetadataVersion) -> None:
+        """What was just changed is seen here too, unless this node is far behind."""
+        with trio.move_on_after(CATCH_UP_S):
+            await self._wait_applied(version)
+
+    def serve_at_controller(self, method: str, handler: MailboxHandler) -> None:
+        """Answer cores of this node, and other nodes' core 0, where the metadata are led."""
+
+        async def serve(caller: CoreId, payload: dict[str, Any], blobs: list[bytes]) -> Any:
+            async def here() -> Any:
+                return await handler(caller, payload, blobs)
+
+            return await self.at_controller(method, payload, blobs, here)
+
+        self._mailboxes.serve(method, serve)
+        self.serve_nodes(method, handler)
+
+    def serve_nodes(self, method: str, handler: MailboxHandler) -> None:
+        """Answer other nodes, which take this one for the leader of the metadata. Their number of a core is 0."""
+        if self._cluster is None:
+            return
+
+        async def serve(payload: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], Sequence[bytes]]:
+            answer, found = await handler(METADATA_CORE, payload, blobs)
+            return {**answer, "version": self._view.image.version}, found
+
+        self._cluster.serve_controller(method, serve)
+
+    def _absent_changed(self, absent: frozenset[NodeId]) -> None:
+        assert self._cluster is not None
+        self._view.absent = absent
+        self._tell_cores_of_nodes([])
+
+    def _tell_cores_of_nodes(self, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
+        assert self._cluster is not None
+        for core in self._view.others_up(self._core_id):
+            self._cluster.start_soon(self._mailboxes.notify, core, "nodes", self._about_nodes(leaders))
+
+    def _about_nodes(self, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> dict[str, Any]:
+        return {"absent": sorted(self._view.absent), "leaders": _leaders_to_json(leaders)}
+
+    def _peer_is_up(self, node: NodeId) -> None:
+        assert self._cluster is not None
+        rows = _leaders_to_json(list(self._view.leaders_here(here=True)))
+        self._cluster.tell(node, "leaders", {"leaders": rows})
+
+    def _tell_nodes(self, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
+        if self._cluster is not None and leaders:
+            self._cluster.tell(None, "leaders", {"leaders": _leaders_to_json(leaders)})
+
+    async def _serve_leaders_of_node(self, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        leaders = _leaders_from_json(payload["leaders"])
+        self._view.note_leaders(leaders)
+        self._tell_cores_of_nodes(leaders)
+        return {}, []
+
+    async def _serve_nodes(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        """On the other cores: what core 0 knows of other nodes."""
+        self._take_nodes(payload)
+        return {}, []
+
+    def _take_nodes(self, payload: dict[str, Any]) -> None:
+        absent = frozenset(map(NodeId, payload.get("absent", ())))
+        if absent != self._view.absent:
+            self._view.absent = absent
+        self._view.note_leaders(_leaders_from_json(payload.get("leaders", [])))
+
+    # -- core 0 --------------------------------------------------------------------------------------------------------
 
     async def commit_before_start(self, records: list[MetadataRecord]) -> None:
         """Records that must hold before anything is opened: the cluster's identity, a new number of cores."""
@@ -160,7 +310,8 @@ class MetadataService:
             return {"ready": False}, []
         async with self._changing:
             self._subscribers.add(caller)
-            return {"ready": True}, [self._view.image.to_bytes()]
+            others = list(self._view.leaders_here(here=False))
+            return {"ready": True, **self._about_nodes(others)}, [self._view.image.to_bytes()]
 
     # -- the other cores ---------------------------------------------------------------------------------------------
 
@@ -173,6 +324,7 @@ class MetadataService:
         async with self._changing:
             if image.version > self._view.image.version:
                 await self._advance(image)
+        self._take_nodes(payload)
         return True
 
     async def _serve_apply(self, _caller: CoreId, payload: dict[str, Any], blobs: list[bytes]) -> Any:
@@ -197,6 +349,7 @@ class MetadataService:
 
     async def announce_leaders(self, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
         self._view.note_leaders(leaders)
+        self._tell_nodes(leaders)
         async with trio.open_nursery() as nursery:
             for core in self._view.others_up(self._core_id):
                 nursery.start_soon(self._tell_leaders, core, leaders)
@@ -213,7 +366,9 @@ class MetadataService:
 
     async def _serve_leaders(self, caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
         self._view.note_heard(caller)
-        self._view.note_leaders(_leaders_from_json(payload["leaders"]))
+        leaders = _leaders_from_json(payload["leaders"])
+        self._view.note_leaders(leaders)
+        self._tell_nodes(leaders)
         own = list(self._view.leaders_of(self._core_id))
         return {"leaders": _leaders_to_json(own)}, []
 

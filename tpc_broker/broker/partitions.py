@@ -86,7 +86,7 @@ class Partitions:
             return partition
         if key in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        self._core.note_asked(topic.assignment.owner_of(key.partition))
+        self._core.note_asked(topic.owner_on(self._core.view.node, key.partition))
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     # -- following the image -----------------------------------------------------------------------------------------
@@ -115,9 +115,9 @@ class Partitions:
                     nursery.start_soon(self._delete_topic, old)
         if not before.version:
             await self._storage.forget_unclaimed(after)
-        await self._storage.prepare([
-            (key, new.name) for _old, new in changed if new is not None for key in self._owned(new)
-        ])
+        await self._storage.prepare(
+            [(key, new.name) for _old, new in changed if new is not None for key in self._owned(new)]
+        )
         async with trio.open_nursery() as nursery:
             for _old, new in changed:
                 if new is None:
@@ -152,14 +152,14 @@ class Partitions:
     def _owned(self, topic: TopicImage) -> list[TopicPartition]:
         return [
             TopicPartition(topic.topic_id, PartitionIndex(index))
-            for index, owner in enumerate(topic.assignment.owners)
-            if owner == self._core.core_id
+            for index in range(topic.partitions_count)
+            if topic.owner_on(self._core.view.node, index) == self._core.core_id
         ]
 
     def _forget_others(self, topic: TopicImage) -> None:
         """What another core has now is not offline here."""
-        for index, owner in enumerate(topic.assignment.owners):
-            if owner != self._core.core_id:
+        for index in range(topic.partitions_count):
+            if topic.owner_on(self._core.view.node, index) != self._core.core_id:
                 self._offline.pop(TopicPartition(topic.topic_id, PartitionIndex(index)), None)
 
     async def _open_into(

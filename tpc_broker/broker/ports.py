@@ -7,19 +7,23 @@ kernel's number.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from tpc_broker.model import CoreId
+
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Awaitable, Callable, Sequence
 
     from tpc_broker.broker.view import Endpoint
     from tpc_broker.error_codes import ErrorCode
     from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.records import MetadataRecord
+    from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.metadata.topic_config import TopicConfig
-    from tpc_broker.model import CoreId, LeaderEpoch, TopicId, TopicPartition
+    from tpc_broker.model import LeaderEpoch, MetadataVersion, NodeId, TopicId, TopicPartition
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Bounds, PartitionState, SegmentWindow
 
@@ -91,10 +95,15 @@ class Connections(Protocol):
         ...
 
 
+MailboxHandler = Callable[[CoreId, dict[str, Any], list[bytes]], Awaitable[Any]]
+
+
 class Mailboxes(Protocol):
     """Calls to the other cores; errors are `tpc_broker.errors.MailboxError` and its kinds."""
 
-    def serve(self, method: str, handler: Callable[[CoreId, dict[str, Any], list[bytes]], Awaitable[Any]]) -> None: ...
+    def serve(self, method: str, handler: MailboxHandler) -> None: ...
+
+    async def notify(self, core: CoreId, method: str, payload: dict[str, Any], blobs: Sequence[bytes] = ()) -> bool: ...
 
     async def call(
         self,
@@ -105,6 +114,63 @@ class Mailboxes(Protocol):
         *,
         timeout_ms: int | None = None,
     ) -> tuple[dict[str, Any], list[bytes]]: ...
+
+
+NodeHandler = Callable[[dict[str, Any], list[bytes]], Awaitable[tuple[dict[str, Any], Sequence[bytes]]]]
+
+
+class ClusterNode(Protocol):
+    """A node among others: the cluster's metadata, who is there, and requests to them. Core 0's."""
+
+    on_peer_up: Callable[[NodeId], None]
+    on_absent_changed: Callable[[frozenset[NodeId]], None]
+
+    async def start(self, local: ClusterImage, configuration: BrokerConfiguration) -> ClusterImage:
+        """Found or join the cluster, wait as long as that takes, register this node; the newest image. `local`: what
+        this node has had without a cluster.
+        """
+        ...
+
+    async def next_image(self, current: ClusterImage) -> tuple[list[MetadataRecord] | None, ClusterImage]:
+        """Waits for a newer image than that; with the records between the two, or None where they are not known."""
+        ...
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether changes are decided here now."""
+        ...
+
+    async def change(
+        self, decide: Callable[[ClusterImage], tuple[list[MetadataRecord], Any]]
+    ) -> tuple[MetadataVersion, Any]:
+        """Decide, and commit what was decided. NotDeliveredError: this node is not the controller, nothing was done."""
+        ...
+
+    async def call_controller(
+        self, method: str, payload: dict[str, Any], blobs: Sequence[bytes]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Ask the controller, once. NotDeliveredError: nothing was done; another MailboxError: that is not known."""
+        ...
+
+    def serve_controller(self, method: str, handler: NodeHandler) -> None:
+        """What others ask the controller."""
+        ...
+
+    def serve(self, method: str, handler: NodeHandler) -> None: ...
+
+    def tell(self, node: NodeId | None, method: str, payload: dict[str, Any]) -> None:
+        """A node, or all (None), without waiting; it may be lost where a link ends."""
+        ...
+
+    def absent(self) -> frozenset[NodeId]:
+        """Nodes that seem to be gone."""
+        ...
+
+    def start_soon(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None: ...
+
+    def facts(self) -> dict[str, Any]:
+        """The nodes and how they are, for people."""
+        ...
 
 
 class AppendResult(NamedTuple):
@@ -316,7 +382,12 @@ class FetchPort(Protocol):
         ...
 
     def read(
-        self, handle: int, offset: int, upto: int, bytes_max: int, at_least_one: bool  # noqa: FBT001
+        self,
+        handle: int,
+        offset: int,
+        upto: int,
+        bytes_max: int,
+        at_least_one: bool,  # noqa: FBT001
     ) -> tuple[list[Any], int] | None:
         """Whole batches from memory; None: they are in the segments."""
         ...

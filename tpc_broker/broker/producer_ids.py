@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tpc_broker.errors import MailboxError
-from tpc_broker.metadata.controller import Controller
 from tpc_broker.model import CoreId, ProducerId
 
 if TYPE_CHECKING:
@@ -25,14 +24,14 @@ class ProducerIds:
         self._core = core
         self._next = self._end = 0
         self._reserving = trio.Lock()
-        core.mailboxes.serve("producer_ids.reserve", self._serve_reserve)
+        core.metadata.serve_at_controller("producer_ids.reserve", self._serve_reserve)
 
     async def take(self) -> ProducerId | None:
         """A fresh producer id; None when no block can be had now (core 0 is away): the client is to try again."""
         async with self._reserving:
             if self._next == self._end:
                 try:
-                    block, _blobs = await self._core.mailboxes.call(CoreId(0), "producer_ids.reserve", {})
+                    block, _blobs = await self._core.mailboxes.call(CoreId(0), "producer_ids.reserve", self._who)
                 except MailboxError as error:
                     log.warning("producer ids: no block could be reserved (%s)", error)
                     return None
@@ -40,8 +39,12 @@ class ProducerIds:
             self._next += 1
             return ProducerId(self._next - 1)
 
-    async def _serve_reserve(self, caller: CoreId, _payload: dict[str, Any], _blobs: list[bytes]) -> Any:
-        block = await self._core.metadata.change(
-            lambda image: Controller(image, self._core.configuration).reserve_producer_ids(caller)
-        )
+    @property
+    def _who(self) -> dict[str, Any]:
+        """Whose block it is: a core's, and in a cluster one of all nodes' cores."""
+        return {"broker": self._core.broker_id} if self._core.view.image.nodes else {}
+
+    async def _serve_reserve(self, caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        owner = CoreId(payload.get("broker", caller))
+        block = await self._core.metadata.change(lambda image: self._core.controller(image).reserve_producer_ids(owner))
         return {"first": block.first, "count": block.count}, []

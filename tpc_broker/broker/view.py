@@ -1,4 +1,4 @@
-"""What one core knows of the whole node: the cluster image, which cores are up, and every partition's leader epoch.
+"""What one core knows of the whole node and cluster: the image, which cores are up, every partition's leader epoch.
 
 The image is replayed from the metadata log (durable). Who is up comes from the supervisor, leader epochs from the
 owners (soft: a core that starts asks for them).
@@ -14,11 +14,13 @@ from tpc_broker.metadata.image import ClusterImage, TopicImage
 from tpc_broker.metadata.listeners import ListenerMode
 from tpc_broker.model import (
     NO_LEADER_EPOCH,
+    NOT_HERE,
     BrokerId,
     CoreId,
     LeaderEpoch,
     NodeId,
     PartitionIndex,
+    Replica,
     TopicId,
     TopicPartition,
     broker_id_of,
@@ -52,6 +54,10 @@ class ClusterView:
         self.node = node
         self.cores = cores
         self._shared = tuple(listener.mode is ListenerMode.SHARED for listener in listeners)
+        self._names = tuple(listener.name for listener in listeners)
+        self._absent: frozenset[NodeId] = frozenset()
+        self._of_nodes: dict[int, tuple[Endpoint, ...]] = {}
+        """Endpoints of all nodes by listener, made when they are first asked for."""
         self._endpoints = tuple(
             tuple(
                 Endpoint(_broker_id(node, CoreId(core), listener), CoreId(core), address.host, address.port, rack)
@@ -69,8 +75,51 @@ class ClusterView:
 
     @image.setter
     def image(self, image: ClusterImage) -> None:
+        for node, known in self._image.nodes.items():
+            if node in image.nodes and image.nodes[node].incarnation != known.incarnation:
+                self._forget_leaders_on(node)  # its data are others: their epochs have begun anew
         self._image = image
+        self._of_nodes.clear()
         self.on_changed()
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    @property
+    def absent(self) -> frozenset[NodeId]:
+        """Nodes of the cluster that seem to be gone: a hint."""
+        return self._absent
+
+    @absent.setter
+    def absent(self, nodes: frozenset[NodeId]) -> None:
+        self._absent = nodes
+        self._of_nodes.clear()
+        self.on_changed()
+
+    def place_of(self, topic: TopicImage, index: int) -> Replica:
+        """Where the leader of a partition is."""
+        return topic.leader_place(index, self.node)
+
+    def endpoint_at(self, listener: int, place: Replica) -> Endpoint | None:
+        """Where a core of any node is reached by clients of a listener; None: not by them, or not known."""
+        if place.node == self.node:
+            return self.endpoint(listener, place.core)
+        return next((each for each in self._others(listener) if each.broker_id == broker_id_of(*place)), None)
+
+    def is_present(self, node: NodeId) -> bool:
+        return node == self.node or node not in self._absent
+
+    def _others(self, listener: int) -> tuple[Endpoint, ...]:
+        """Endpoints of the other nodes: of their listener of the same name."""
+        found = self._of_nodes.get(listener)
+        if found is None:
+            name = self._names[listener]
+            found = self._of_nodes[listener] = tuple(
+                Endpoint(broker_id_of(node, CoreId(core)), CoreId(core), *address, registered.rack or None)
+                for node, registered in sorted(self._image.nodes.items())
+                if node != self.node and node not in self._absent
+                for core, address in enumerate(dict(registered.listeners).get(name, ()))
+            )
+        return found
 
     # -- cores -----------------------------------------------------------------------------------------------------
 
@@ -83,8 +132,12 @@ class ClusterView:
         return self.endpoint(listener, CoreId(0)).broker_id
 
     def endpoints(self, listener: int) -> tuple[Endpoint, ...]:
-        """All brokers as clients of a listener know them, also a core that is being restarted: it stays in Metadata."""
-        return self._endpoints[listener][:1] if self._shared[listener] else self._endpoints[listener]
+        """All brokers as clients of a listener know them, also a core that is being restarted: it stays in Metadata.
+        Nodes that are gone do not.
+        """
+        own = self._endpoints[listener][:1] if self._shared[listener] else self._endpoints[listener]
+        others = self._others(listener)
+        return tuple(sorted((*own, *others), key=lambda each: each.broker_id)) if others else own
 
     def endpoint(self, listener: int, core: CoreId) -> Endpoint:
         return self._endpoints[listener][core]
@@ -142,8 +195,23 @@ class ClusterView:
 
     def leaders_of(self, core: CoreId) -> Iterator[tuple[TopicPartition, LeaderEpoch]]:
         for partition, epoch in self._leaders.items():
-            if self.image.owner_of(partition) == core:
+            topic = self.image.topics.get(partition.topic_id)
+            if topic is not None and topic.owner_on(self.node, partition.partition) == core:
                 yield partition, epoch
+
+    def leaders_here(self, *, here: bool) -> Iterator[tuple[TopicPartition, LeaderEpoch]]:
+        """Those led on this node, or on the others."""
+        for partition, epoch in self._leaders.items():
+            topic = self.image.topics.get(partition.topic_id)
+            owner = None if topic is None else topic.owner_on(self.node, partition.partition)
+            if owner is not None and (owner != NOT_HERE) == here:
+                yield partition, epoch
+
+    def _forget_leaders_on(self, node: NodeId) -> None:
+        for partition in list(self._leaders):
+            topic = self.image.topics.get(partition.topic_id)
+            if topic is not None and topic.replicas and topic.leader_place(partition.partition, self.node).node == node:
+                del self._leaders[partition]
 
     def leader_of(self, listener: int, key: TopicKey, index: int) -> tuple[BrokerId, LeaderEpoch] | None:
         """Broker id and epoch of a partition's leader, for clients of a listener; None when it is not known or not
@@ -153,11 +221,11 @@ class ClusterView:
         if topic is None:
             return None
         partition = TopicPartition(topic.topic_id, PartitionIndex(index))
-        owner = topic.assignment.owner_of(partition.partition)
         epoch = self._leaders.get(partition)
-        if owner is None or epoch is None:
+        if not 0 <= index < topic.partitions_count or epoch is None:
             return None
-        return self.endpoint(listener, owner).broker_id, epoch
+        endpoint = self.endpoint_at(listener, self.place_of(topic, index))
+        return None if endpoint is None else (endpoint.broker_id, epoch)
 
 
 def _broker_id(node: NodeId, core: CoreId, listener: Listener) -> BrokerId:

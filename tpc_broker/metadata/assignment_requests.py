@@ -1,14 +1,14 @@
-"""Manual assignments in CreateTopics and CreatePartitions: broker ids as clients name them, to cores of this node."""
+"""Manual assignments in CreateTopics and CreatePartitions: broker ids as clients name them, to cores of nodes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.model import BrokerId, CoreId, NodeId, PartitionIndex, core_of, node_of
+from tpc_broker.model import BrokerId, NodeId, PartitionIndex, Replica, core_of, node_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tpc_broker.metadata.controller import CreatableTopic, GrowableTopic
 
@@ -22,10 +22,10 @@ class Refusal(Exception):  # noqa: N818 - an expected result inside the controll
         self.message = message
 
 
-def assigned_cores_for_creation(
-    topic: CreatableTopic, node: NodeId, cores_count: int
-) -> dict[PartitionIndex, CoreId] | None:
-    """Cores of all partitions of a topic that names them; None when it leaves the choice to us."""
+def assigned_for_creation(topic: CreatableTopic, cores: Mapping[NodeId, int]) -> dict[PartitionIndex, Replica] | None:
+    """Where all partitions of a topic go that names it; None when it leaves the choice to us. `cores`: how many each
+    node has.
+    """
     if not topic.assignments:
         return None
     for value, name in ((topic.replication_factor, "replication factor"), (topic.num_partitions, "numPartitions")):
@@ -34,20 +34,20 @@ def assigned_cores_for_creation(
                 ErrorCode.INVALID_REQUEST,
                 f"A manual partition assignment was specified, but {name} was not set to -1.",
             )
-    assigned: dict[PartitionIndex, CoreId] = {}
+    assigned: dict[PartitionIndex, Replica] = {}
     for partition, brokers in topic.assignments:
         if partition in assigned:
             raise _bad(f"Found multiple manual partition assignments for partition {partition}")
-        assigned[PartitionIndex(partition)] = _core_among(brokers, node, cores_count)
+        assigned[PartitionIndex(partition)] = _replica_among(brokers, cores)
     if sorted(assigned) != list(range(len(assigned))):
         raise _bad("partitions should be a consecutive 0-based integer sequence")
     return assigned
 
 
-def assigned_cores_for_growth(
-    topic: GrowableTopic, present: int, node: NodeId, cores_count: int
-) -> dict[PartitionIndex, CoreId]:
-    """Cores of the partitions to be added; empty when the choice is ours."""
+def assigned_for_growth(
+    topic: GrowableTopic, present: int, cores: Mapping[NodeId, int]
+) -> dict[PartitionIndex, Replica]:
+    """Where the partitions to be added go; empty when the choice is ours."""
     if topic.assignments is None:
         return {}
     added_count = topic.count - present
@@ -57,26 +57,28 @@ def assigned_cores_for_growth(
             "assignment(s) were specified."
         )
     return {
-        PartitionIndex(present + index): _core_among(brokers, node, cores_count)
+        PartitionIndex(present + index): _replica_among(brokers, cores)
         for index, brokers in enumerate(topic.assignments)
     }
 
 
-def _core_among(brokers: Sequence[int], node: NodeId, cores_count: int) -> CoreId:
+def _replica_among(brokers: Sequence[int], cores: Mapping[NodeId, int]) -> Replica:
     """The core that one partition's broker ids name: exactly one, because the cores of a node share its disk."""
     if not brokers:
         raise _bad("The manual partition assignment includes an empty replica list.")
     for broker in brokers:
-        if node_of(BrokerId(broker)) != node or core_of(BrokerId(broker)) >= cores_count:
+        if core_of(BrokerId(broker)) >= cores.get(node_of(BrokerId(broker)), 0):
             raise _bad(f"The manual partition assignment includes broker {broker}, but no such broker is registered.")
         if brokers.count(broker) > 1:
             raise _bad(f"The manual partition assignment includes the broker {broker} more than once.")
-    if len(brokers) > 1:
+    if len({node_of(BrokerId(broker)) for broker in brokers}) < len(brokers):
         raise _bad(
             f"The manual partition assignment names {len(brokers)} brokers of one node; they are its cores and share "
             "its disk, so a partition has one of them."
         )
-    return core_of(BrokerId(brokers[0]))
+    if len(brokers) > 1:
+        raise _bad("Nodes do not replicate partitions yet; a partition has one broker.")
+    return Replica(node_of(BrokerId(brokers[0])), core_of(BrokerId(brokers[0])))
 
 
 def _bad(message: str) -> Refusal:

@@ -157,7 +157,8 @@ class ConfigController:
         if not name:
             return None
         node = NodeId(self._configuration.settings.node_id)
-        known = {broker_id_of(node, CoreId(core)) for core in range(self._image.cores_count)}
+        nodes = {each.node: each.cores for each in self._image.nodes.values()} or {node: self._image.cores_count}
+        known = {broker_id_of(each, CoreId(core)) for each, cores in nodes.items() for core in range(cores)}
         if not name.isascii() or not name.isdecimal():
             raise Refusal(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
         if int(name) not in known:

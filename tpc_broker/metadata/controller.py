@@ -10,22 +10,24 @@ Expected failures are error codes in the response, one per topic, in Kafka's wor
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.assignment_requests import (
     Refusal,
-    assigned_cores_for_creation,
-    assigned_cores_for_growth,
+    assigned_for_creation,
+    assigned_for_growth,
 )
 from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.metadata.describe import ConfigEntry, describe_topic
+from tpc_broker.metadata.node_assignment import place_over_nodes
 from tpc_broker.metadata.records import (
     ClusterCreated,
     CoresChanged,
     MetadataRecord,
+    NodeRegistered,
     ProducerIdsReserved,
     TopicAssigned,
     TopicCreated,
@@ -40,16 +42,20 @@ from tpc_broker.model import (
     NO_TOPIC_ID,
     CoreId,
     NodeId,
+    PartitionIndex,
+    Replica,
     TopicId,
 )
 from tpc_broker.routing import Assignment, adapt_to_cores, assign_all, extend
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.model import TopicPartition
+
+    Placed = Sequence[tuple[Replica, ...]]
 
 _Item = TypeVar("_Item")
 
@@ -123,7 +129,11 @@ class GrownTopic:
 class Controller:
     """Decisions for the cluster of which `image` is the state. Made anew for each decision; it only caches."""
 
-    def __init__(self, image: ClusterImage, configuration: BrokerConfiguration) -> None:
+    def __init__(
+        self, image: ClusterImage, configuration: BrokerConfiguration, absent: Collection[NodeId] = ()
+    ) -> None:
+        """`absent`: nodes of a cluster that seem to be gone, and get nothing new while others are there."""
+        self._absent = absent
         self._image = image
         self._configuration = configuration
         self._settings = configuration.settings
@@ -169,15 +179,17 @@ class Controller:
         results: list[CreatedTopic] = []
         duplicates = _repeated([topic.name for topic in topics])
         added_count = 0
+        placed: list[tuple[Replica, ...]] = []
         for topic, topic_id in zip(topics, topic_ids, strict=False):
             if topic.name in duplicates:
                 continue
             try:
-                record = self._created(topic, topic_id, added_count, now_ms)
+                record = self._created(topic, topic_id, (added_count, placed), now_ms)
             except Refusal as refusal:
                 results.append(CreatedTopic(name=topic.name, error_code=refusal.code, error_message=refusal.message))
                 continue
             added_count += len(record.owners)
+            placed += record.replicas
             records.append(record)
             results.append(self._creation_result(record))
         results.extend(
@@ -191,9 +203,10 @@ class Controller:
         if self._image.topic(CONSUMER_OFFSETS_TOPIC) is not None:
             return []
         partitions_count = self._settings.offsets_topic_num_partitions
-        assignment = assign_all(topic_id, partitions_count, self._image.cores_count)
+        assignment, replicas = self._placed(topic_id, partitions_count, {}, [])
         configs = {**INTERNAL_TOPIC_CONFIGS, "segment.bytes": str(self._settings.offsets_topic_segment_bytes)}
-        return [TopicCreated(CONSUMER_OFFSETS_TOPIC, topic_id, assignment.owners, now_ms, configs=configs)]
+        owners = assignment.owners
+        return [TopicCreated(CONSUMER_OFFSETS_TOPIC, topic_id, owners, now_ms, configs=configs, replicas=replicas)]
 
     def delete_topics(self, topics: Sequence[DeletableTopic]) -> tuple[list[MetadataRecord], list[DeletedTopic]]:
         """DeleteTopics."""
@@ -243,16 +256,18 @@ class Controller:
             for name in duplicates
         )
         added_count = 0
+        placed: list[tuple[Replica, ...]] = []
         for topic in topics:
             if topic.name in duplicates:
                 continue
             try:
-                found, assignment = self._grown(topic, added_count)
+                found, assignment, replicas = self._grown(topic, (added_count, placed))
             except Refusal as refusal:
                 results.append(GrownTopic(name=topic.name, error_code=refusal.code, error_message=refusal.message))
                 continue
             added_count += topic.count - found.partitions_count
-            records.append(_assigned(found.topic_id, assignment))
+            placed += replicas[found.partitions_count :]
+            records.append(_assigned(found.topic_id, assignment, replicas))
             results.append(GrownTopic(name=topic.name))
         return ([] if validate_only else records), results
 
@@ -275,11 +290,45 @@ class Controller:
         block = ProducerIdsReserved(core, self._image.next_producer_id, PRODUCER_IDS_PER_BLOCK)
         return [block], block
 
-    def _created(self, topic: CreatableTopic, topic_id: TopicId, added_count: int, now_ms: int) -> TopicCreated:
+    def register_node(self, node: NodeRegistered) -> list[MetadataRecord]:
+        """A node has started, or joins; nothing when all of it is known."""
+        return [] if self._image.nodes.get(node.node) == node else [node]
+
+    def begin_cluster(self, cluster_id: str, brought: ClusterImage | None, node: NodeId) -> list[MetadataRecord]:
+        """The first records of a cluster of nodes; `brought`: what the node has had while it was alone."""
+        if self._image.cluster_id:
+            return []
+        records: list[MetadataRecord] = [ClusterCreated(cluster_id)]
+        for record in brought.snapshot() if brought is not None else ():
+            if isinstance(record, TopicCreated):
+                replicas = tuple((Replica(node, core),) for core in record.owners)
+                records.append(replace(record, replicas=replicas))
+            elif not isinstance(record, ClusterCreated | CoresChanged):
+                records.append(record)
+        return records
+
+    def _placed(
+        self, topic_id: TopicId, partitions_count: int, assigned: Mapping[PartitionIndex, Replica], placed: Placed
+    ) -> tuple[Assignment, tuple[tuple[Replica, ...], ...]]:
+        """Where the partitions of a new topic go. `placed`: what else this request has placed already."""
+        image = self._image
+        if not image.nodes:
+            cores = {partition: replica.core for partition, replica in assigned.items()}
+            return assign_all(topic_id, partitions_count, image.cores_count, cores), ()
+        free = PartitionIndex(partitions_count)
+        replicas = place_over_nodes(image, (topic_id, 0, free), assigned, placed, self._absent)
+        owners = tuple(each[0].core for each in replicas)
+        return Assignment(owners, frozenset(assigned)), replicas
+
+    def _created(
+        self, topic: CreatableTopic, topic_id: TopicId, before: tuple[int, Placed], now_ms: int
+    ) -> TopicCreated:
+        """`before`: how many partitions this request has added already, and where."""
+        added_count, placed = before
         self._check_name(topic.name)
         overrides = self._overrides(topic)
         settings = self._settings
-        assigned = assigned_cores_for_creation(topic, self._node, self._image.cores_count)
+        assigned = assigned_for_creation(topic, self._cores_of_nodes())
         if assigned is None:
             self._check_replication_factor(topic.replication_factor)
             if topic.num_partitions == 0 or topic.num_partitions < -1:
@@ -293,9 +342,14 @@ class Controller:
         if requested > PARTITIONS_PER_REQUEST_MAX:
             raise Refusal(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         self._check_partitions_max(requested)
-        assignment = assign_all(topic_id, partitions_count, self._image.cores_count, assigned or {})
+        assignment, replicas = self._placed(topic_id, partitions_count, assigned or {}, placed)
         manual = tuple(sorted(assignment.manual))
-        return TopicCreated(topic.name, topic_id, assignment.owners, now_ms, manual, overrides)
+        return TopicCreated(topic.name, topic_id, assignment.owners, now_ms, manual, overrides, replicas)
+
+    def _cores_of_nodes(self) -> dict[NodeId, int]:
+        """How many cores each node has that a partition may be assigned to by hand."""
+        nodes = self._image.nodes
+        return {node: nodes[node].cores for node in nodes} if nodes else {self._node: self._image.cores_count}
 
     def _creation_result(self, record: TopicCreated) -> CreatedTopic:
         is_internal = record.name in INTERNAL_TOPICS
@@ -345,7 +399,12 @@ class Controller:
             raise Refusal(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"Unable to replicate the partition {wanted} time(s): the target replication factor of {wanted} cannot "
-                "be reached because the cluster has 1 node(s); brokers of one node are its cores and share its disk.",
+                + (
+                    "be reached because nodes do not replicate partitions yet; a replication factor of 1 is possible."
+                    if self._image.nodes
+                    else "be reached because the cluster has 1 node(s); brokers of one node are its cores and share "
+                    "its disk."
+                ),
             )
 
     def _check_partitions_max(self, added_count: int) -> None:
@@ -379,7 +438,10 @@ class Controller:
         named = [self._image.topic(topic.name) for topic in topics if topic.name is not None]
         return {found.topic_id for found in named if found is not None} & by_id
 
-    def _grown(self, topic: GrowableTopic, added_count: int) -> tuple[TopicImage, Assignment]:
+    def _grown(
+        self, topic: GrowableTopic, before: tuple[int, Placed]
+    ) -> tuple[TopicImage, Assignment, tuple[tuple[Replica, ...], ...]]:
+        added_count, placed = before
         found = self._image.topic(topic.name)
         if found is None:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
@@ -394,12 +456,20 @@ class Controller:
         if added_count + topic.count - present > PARTITIONS_PER_REQUEST_MAX:
             raise Refusal(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         self._check_partitions_max(added_count + topic.count - present)
-        assigned = assigned_cores_for_growth(topic, present, self._node, self._image.cores_count)
-        return found, extend(found.assignment, found.topic_id, topic.count, self._image.cores_count, assigned)
+        assigned = assigned_for_growth(topic, present, self._cores_of_nodes())
+        if not self._image.nodes:
+            cores = {partition: replica.core for partition, replica in assigned.items()}
+            return found, extend(found.assignment, found.topic_id, topic.count, self._image.cores_count, cores), ()
+        place = (found.topic_id, present, PartitionIndex(topic.count))
+        replicas = (*found.replicas, *place_over_nodes(self._image, place, assigned, placed, self._absent))
+        owners = tuple(each[0].core for each in replicas)
+        return found, Assignment(owners, found.assignment.manual | frozenset(assigned)), replicas
 
 
-def _assigned(topic_id: TopicId, assignment: Assignment) -> TopicAssigned:
-    return TopicAssigned(topic_id, assignment.owners, tuple(sorted(assignment.manual)))
+def _assigned(
+    topic_id: TopicId, assignment: Assignment, replicas: tuple[tuple[Replica, ...], ...] = ()
+) -> TopicAssigned:
+    return TopicAssigned(topic_id, assignment.owners, tuple(sorted(assignment.manual)), replicas)
 
 
 def _repeated(items: Iterable[_Item]) -> list[_Item]:

@@ -18,6 +18,7 @@ from tpc_broker.metadata.records import (
     CoresChanged,
     MetadataDamagedError,
     MetadataRecord,
+    NodeRegistered,
     ProducerIdsReserved,
     TopicAssigned,
     TopicConfigChanged,
@@ -28,11 +29,14 @@ from tpc_broker.metadata.records import (
 )
 from tpc_broker.model import (
     INTERNAL_TOPICS,
+    NOT_HERE,
     BrokerId,
     CoreId,
     MetadataVersion,
+    NodeId,
     PartitionIndex,
     ProducerId,
+    Replica,
     TopicId,
     TopicPartition,
 )
@@ -62,6 +66,19 @@ class TopicImage:
     assignment: Assignment
     created_ms: int
     configs: Mapping[str, str] = field(default_factory=dict)
+    replicas: tuple[tuple[Replica, ...], ...] = ()
+    """Of each partition, in a cluster of nodes."""
+
+    def leader_place(self, index: int, own: NodeId) -> Replica:
+        """Where the preferred leader of a partition is; `own`: the only node, without a cluster."""
+        return self.replicas[index][0] if self.replicas else Replica(own, self.assignment.owners[index])
+
+    def owner_on(self, node: NodeId, index: int) -> CoreId | None:
+        """The core of a node that owns a partition; NOT_HERE: one of another node; None: there is no such partition."""
+        if not 0 <= index < self.partitions_count:
+            return None
+        place = self.leader_place(index, node)
+        return place.core if place.node == node else NOT_HERE
 
     @property
     def partitions_count(self) -> int:
@@ -76,7 +93,8 @@ class TopicImage:
     def record(self) -> TopicCreated:
         """The record that makes this topic."""
         manual = tuple(sorted(self.assignment.manual))
-        return TopicCreated(self.name, self.topic_id, self.assignment.owners, self.created_ms, manual, self.configs)
+        owners = self.assignment.owners
+        return TopicCreated(self.name, self.topic_id, owners, self.created_ms, manual, self.configs, self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +113,8 @@ class ClusterImage:
     """The latest block of each core, so that a core that starts again knows that it must not use it."""
     deleted: Mapping[TopicId, None] = field(default_factory=dict)
     """Topics that were deleted last, oldest first: only what is named here is ever removed from the disk."""
+    nodes: Mapping[NodeId, NodeRegistered] = field(default_factory=dict)
+    """Of the cluster; none without one."""
 
     def topic(self, name: str) -> TopicImage | None:
         """The topic of that name."""
@@ -140,6 +160,7 @@ class ClusterImage:
             broker_configs=dict(self.broker_configs),
             producer_ids=dict(self.producer_ids),
             deleted=dict(self.deleted),
+            nodes=dict(self.nodes),
         )
         for record in records:
             image = _apply_one(image, record)
@@ -151,6 +172,7 @@ class ClusterImage:
         records: list[MetadataRecord] = [ClusterCreated(self.cluster_id)] if self.cluster_id else []
         if self.cores_count:
             records.append(CoresChanged(self.cores_count))
+        records.extend(self.nodes[node] for node in sorted(self.nodes))
         records.extend(TopicDeleted(topic_id) for topic_id in self.deleted)
         records.extend(self.topics[topic_id].record() for _name, topic_id in sorted(self.ids.items()))
         for broker, configs in self.broker_configs.items():
@@ -196,6 +218,8 @@ def _apply_one(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
             _mutable(image.producer_ids)[record.core] = record
             behind = ProducerId(record.first + record.count)
             return replace(image, next_producer_id=max(image.next_producer_id, behind))
+        case NodeRegistered():
+            _mutable(image.nodes)[record.node] = record
         case BrokerConfigChanged():
             configs = _changed(image.configs_of_broker(record.broker), record.name, record.value)
             _mutable(image.broker_configs)[record.broker] = configs
@@ -213,7 +237,7 @@ def _apply_to_topic(
         ids[record.name] = record.topic_id
         _mutable(image.deleted).pop(record.topic_id, None)
         topics[record.topic_id] = TopicImage(
-            record.name, record.topic_id, assignment, record.created_ms, dict(record.configs)
+            record.name, record.topic_id, assignment, record.created_ms, dict(record.configs), record.replicas
         )
         return
     topic = topics.get(record.topic_id)
@@ -230,7 +254,7 @@ def _apply_to_topic(
             del ids[topic.name]
         case TopicAssigned():
             assignment = Assignment(record.owners, frozenset(record.manual))
-            topics[record.topic_id] = replace(topic, assignment=assignment)
+            topics[record.topic_id] = replace(topic, assignment=assignment, replicas=record.replicas)
         case TopicConfigChanged():
             topics[record.topic_id] = replace(topic, configs=_changed(topic.configs, record.name, record.value))
 

@@ -15,15 +15,22 @@ import json
 import uuid
 from collections.abc import Mapping  # noqa: TC003 - the fields of a dataclass are read at run time
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from tpc_broker.model import BrokerId, CoreId, PartitionIndex, ProducerId, TopicId
+from tpc_broker.model import BrokerId, CoreId, NodeId, PartitionIndex, ProducerId, Replica, TopicId
 
 RECORD_VERSION: Final = 1
 
 
 class MetadataDamagedError(Exception):
     """A metadata record that cannot be read: damage, or written by a later release."""
+
+
+class NodeAddress(NamedTuple):
+    """Where something is reached."""
+
+    host: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,11 @@ class ClusterCreated:
 
 @dataclass(frozen=True, slots=True)
 class TopicCreated:
-    """A topic with everything it has: `owners[p]` owns partition p; `manual` partitions were assigned by hand."""
+    """A topic with everything it has: `owners[p]` owns partition p; `manual` partitions were assigned by hand.
+
+    In a cluster of nodes `replicas[p]` says where partition p is, the preferred leader first, and `owners[p]` is that
+    one's core.
+    """
 
     name: str
     topic_id: TopicId
@@ -43,6 +54,7 @@ class TopicCreated:
     created_ms: int
     manual: tuple[PartitionIndex, ...] = ()
     configs: Mapping[str, str] = field(default_factory=dict)
+    replicas: tuple[tuple[Replica, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,7 @@ class TopicAssigned:
     topic_id: TopicId
     owners: tuple[CoreId, ...]
     manual: tuple[PartitionIndex, ...] = ()
+    replicas: tuple[tuple[Replica, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +108,22 @@ class CoresChanged:
     cores_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class NodeRegistered:
+    """A node of the cluster, as it is since its last start: where other nodes and clients reach it.
+
+    `incarnation` is of its data directory; `listeners` are (name, an advertised address for each core).
+    """
+
+    node: NodeId
+    incarnation: int
+    cores: int
+    rack: str
+    version: str
+    address: NodeAddress
+    listeners: tuple[tuple[str, tuple[NodeAddress, ...]], ...]
+
+
 MetadataRecord = (
     ClusterCreated
     | TopicCreated
@@ -104,6 +133,7 @@ MetadataRecord = (
     | BrokerConfigChanged
     | ProducerIdsReserved
     | CoresChanged
+    | NodeRegistered
 )
 
 RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
@@ -115,6 +145,7 @@ RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
     "broker_config_changed": BrokerConfigChanged,
     "producer_ids_reserved": ProducerIdsReserved,
     "cores_changed": CoresChanged,
+    "node_registered": NodeRegistered,
 }
 _TYPE_NAMES: Final = {record_type: name for name, record_type in RECORD_TYPES.items()}
 
@@ -124,6 +155,8 @@ def to_json(record: MetadataRecord) -> dict[str, Any]:
     members: dict[str, Any] = {"type": _TYPE_NAMES[type(record)], "v": RECORD_VERSION}
     for part in fields(record):
         value = getattr(record, part.name)
+        if part.name == "replicas" and not value:
+            continue  # without a cluster records are as they always were
         members[part.name] = str(value) if isinstance(value, uuid.UUID) else value
     return members
 
@@ -144,6 +177,13 @@ def from_json(members: Any) -> MetadataRecord:
         for name in ("owners", "manual"):
             if name in values:
                 values[name] = tuple(values[name])
+        if "replicas" in values:
+            values["replicas"] = tuple(tuple(Replica(*one) for one in each) for each in values["replicas"])
+        if record_type is NodeRegistered:
+            values["address"] = NodeAddress(*values["address"])
+            values["listeners"] = tuple(
+                (name, tuple(NodeAddress(*one) for one in addresses)) for name, addresses in values["listeners"]
+            )
         return record_type(**values)
     except (TypeError, ValueError, AttributeError) as error:
         raise MetadataDamagedError(f"metadata record of type {members['type']} is damaged: {error}") from error

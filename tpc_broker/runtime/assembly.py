@@ -32,6 +32,7 @@ from tpc_broker.model import CoreId, TopicPartition
 from tpc_broker.routing import adapt_to_cores
 from tpc_broker.runtime.cache_bound import CacheBound
 from tpc_broker.runtime.client_connections import ClientConnections
+from tpc_broker.runtime.cluster.identity import is_in_cluster
 from tpc_broker.runtime.connections import ConnectionLimits, Connections
 from tpc_broker.runtime.counters import CoreCounters, core_counters
 from tpc_broker.runtime.data_plane import JournalStart, RingDataPlane
@@ -162,7 +163,7 @@ async def _recover(options: CoreOptions, disk: RingDisk, settings: Settings) -> 
             (time.monotonic() - started) * 1000, report.commits_count, report.entries_count, report.replayed_bytes,
             report.in_place_bytes, report.trimmed_bytes, report.torn_commits_count,
         )  # fmt: skip
-    if options.core == METADATA_CORE:
+    if options.core == METADATA_CORE and not is_in_cluster(Path(options.data)):
         await _refuse_without_metadata([recovered], disk, Path(options.data))
     for remark in report.remarks:
         log.info("recovery: %s", remark)

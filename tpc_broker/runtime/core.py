@@ -23,6 +23,7 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.broker.core import Core, CoreIdentity
+from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.errors import MetadataUnreadableError
 from tpc_broker.metadata.listeners import ListenerMode, shown_listeners
 from tpc_broker.metadata.settings import load_settings
@@ -40,7 +41,7 @@ from tpc_broker.runtime.links import Links
 from tpc_broker.runtime.listening import map_load
 from tpc_broker.runtime.logs import set_up_logging
 from tpc_broker.runtime.mailbox import Mailboxes
-from tpc_broker.runtime.options import CoreOptions
+from tpc_broker.runtime.options import CoreOptions, StartError
 from tpc_broker.runtime.ring import RingUnavailable
 from tpc_broker.runtime.trio_ring import current_ring, current_task_queues
 from tpc_broker.runtime.trio_ring import run as run_on_ring
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.ports import Connections, DataPlane
     from tpc_broker.metadata.broker_config import Settings
+    from tpc_broker.runtime.cluster.node import ClusterNodeMain
     from tpc_broker.runtime.counters import CoreCounters
     from tpc_broker.runtime.datagrams import CoreDatagrams
 
@@ -74,6 +76,8 @@ def main(arguments: list[str]) -> int:
     if options.cpu is not None:
         os.sched_setaffinity(0, {options.cpu})
     sys.setswitchinterval(GIL_SWITCH_S)
+    if options.cluster is not None:
+        import tpc_broker.runtime.cluster.node  # noqa: F401, PLC0415 (before the loop, which it would hold up)
     return run_on_ring(_recover_only if options.recover_only else _serve, options)
 
 
@@ -156,6 +160,7 @@ class CoreProcessMain:
         self._counters: Callable[[], CoreCounters] | None = None
         self._assembly: CoreAssembly | None = None
         self._links: Links | None = None
+        self._cluster: ClusterNodeMain | None = None
 
     async def run(self) -> int:
         try:
@@ -185,6 +190,11 @@ class CoreProcessMain:
                 Path(options.data),
                 read_properties(Path(options.data) / "meta.properties")["cluster.id"],
             )
+            try:
+                self._cluster = self._node_of(assembly)
+            except StartError as error:
+                await self._refuse(str(error))
+                return
             core = Core(
                 place,
                 configuration,
@@ -197,6 +207,7 @@ class CoreProcessMain:
                 clock=assembly.clock,
                 nursery=nursery,
                 on_settings=partial(_apply_settings, assembly),
+                cluster=self._cluster,
             )
             core.serve_metadata_calls()
             self._links = _open_links(options, assembly, mailboxes)
@@ -207,11 +218,7 @@ class CoreProcessMain:
             await nursery.start(mailboxes.run)
             if self._links is not None:
                 nursery.start_soon(self._links.run)
-            try:
-                await core.start()
-            except MetadataUnreadableError as error:
-                self._refused = f"the cluster's metadata cannot be read: {error}; {rebuild_hint(options.data)}"
-                await self._control.send("cannot_run", reason=self._refused)
+            if not await self._begin(core, nursery):
                 nursery.cancel_scope.cancel()
                 return
             with in_queue(TaskQueue.MAINTENANCE):
@@ -240,9 +247,39 @@ class CoreProcessMain:
                 self._counters = self._assembly = None  # what they look at is about to be freed
             nursery.cancel_scope.cancel()
 
+    def _node_of(self, assembly: CoreAssembly) -> ClusterNodeMain | None:
+        """The node among others: core 0's. StartError where the directory or the secret cannot be used."""
+        options = self._options
+        if options.cluster is None or options.core != METADATA_CORE:
+            return None
+        from tpc_broker.runtime.cluster.node import ClusterNodeMain  # noqa: PLC0415 (a node alone needs none of it)
+
+        return ClusterNodeMain(options, assembly.disk, assembly.clock, Path(options.data))
+
+    async def _begin(self, core: Core, nursery: trio.Nursery) -> bool:
+        """From the newest metadata to open partitions; False: it was refused."""
+        if self._cluster is not None:
+            links, datagrams = (socket.socket(fileno=each) for each in self._options.cluster_fds)
+            await nursery.start(self._cluster.run, (links, datagrams))
+        try:
+            await core.start()
+        except StartError as error:
+            await self._refuse(str(error))
+        except MetadataUnreadableError as error:
+            hint = rebuild_hint(self._options.data)
+            await self._refuse(f"the cluster's metadata cannot be read: {error}; {hint}")
+        return self._refused is None
+
+    async def _refuse(self, reason: str) -> None:
+        """What starting again does not mend."""
+        self._refused = reason
+        await self._control.send("cannot_run", reason=reason)
+
     async def _drain_or_end(self, core: Core) -> None:
         """Drain; where that cannot be done in time, end where the process stands."""
         with self._drain:
+            if self._cluster is not None:
+                await self._cluster.leave()
             if await core.drain():
                 return
         log.warning("the drain could not be finished; ending as it stands: the next start replays the journal")

@@ -15,6 +15,7 @@ from tpc_broker import __version__
 from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.metadata.listener_settings import DEFAULT_LISTEN, plan_listeners
 from tpc_broker.metadata.settings import listener_settings, load_settings, without_comments, without_effect
+from tpc_broker.runtime.cluster.options import plan_cluster
 from tpc_broker.runtime.data_commands import COMMANDS, refuse
 from tpc_broker.runtime.logs import set_up_logging
 from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, parse_admin, parse_datagram
@@ -68,6 +69,15 @@ def main() -> None:
     metavar="[ADDRESS:]PORT",
     help="Records as UDP datagrams, one port for all cores (docs/datagrams.md); on loopback where no address is given.",
 )
+@click.option(
+    "--cluster", default=None, metavar="HOST:PORT", help="Where other nodes reach this one; core i at PORT+i."
+)
+@click.option("--seeds", default=None, metavar="HOST:PORT,…", help="Cluster addresses of the nodes that found it.")
+@click.option("--node-id", type=int, default=None, metavar="N", help="Of this node in its cluster.")
+@click.option("--rack", default=None, metavar="NAME", help="Where this node stands: replicas are spread over racks.")
+@click.option(
+    "--cluster-secret", default=None, metavar="FILE", help="What all nodes of the cluster know, and nobody else."
+)
 @click.option("--log-style", type=click.Choice(["auto", "readable", "json"]), default="auto", show_default=True)
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="INFO", show_default=True)
 def serve(**arguments: object) -> None:
@@ -90,7 +100,7 @@ def check_config(as_json: bool, **arguments: object) -> None:  # noqa: FBT001
 
     Exit code 0 when it would, 2 when it would not, with one line that says what is wrong.
     """
-    unused = {"data": ".", "oversubscribe": True, "admin": None, "datagram": None}
+    unused: dict[str, object] = {"data": ".", "oversubscribe": True, "admin": None, "datagram": None}
     unused |= {"log_style": "auto", "log_level": "INFO"}
     try:
         options = _serve_options({**arguments, **unused})
@@ -246,7 +256,7 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
     asked = arguments["cores"]
     oversubscribe = bool(arguments["oversubscribe"])
     cores, cpus = choose_cores(asked if isinstance(asked, int) else None, oversubscribe=oversubscribe)
-    overrides = _texts(arguments["override"])
+    overrides = (*_texts(arguments["override"]), *_of_node(arguments))
     text = _read_config(arguments["config"])
     try:
         file_name = f"--config {arguments['config']}"
@@ -267,7 +277,16 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
         log_level=str(arguments["log_level"]),
         admin=None if arguments["admin"] is None else parse_admin(str(arguments["admin"])),
         datagram=None if arguments["datagram"] is None else parse_datagram(str(arguments["datagram"])),
+        cluster=plan_cluster(arguments, cores, listeners),
     )
+
+
+def _of_node(arguments: dict[str, object]) -> tuple[str, ...]:
+    """What the command line says of the node, as the settings that it is."""
+    if arguments.get("cluster") is None:
+        return ()
+    given = {"node.id": arguments.get("node_id"), "broker.rack": arguments.get("rack")}
+    return tuple(f"{name}={value}" for name, value in given.items() if value is not None)
 
 
 def _texts(values: object) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ import os
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tpc_broker import limits
+from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.metadata.listeners import Address, Listener
 
 if TYPE_CHECKING:
@@ -22,6 +23,30 @@ OWN_CONTROL_GROUPS: Final = Path("/proc/self/cgroup")
 
 class StartError(Exception):
     """A wrong configuration or a host where the broker cannot run: one line, exit code 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """`secret_path`: the file is read again by each core that starts; the secret itself is never in an argument, where
+    other users see it. "": none.
+    """
+
+    node_id: int
+    address: SeedAddress
+    seeds: tuple[SeedAddress, ...]
+    rack: str
+    secret_path: str
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> ClusterOptions:
+        """From what `dataclasses.asdict` and JSON have made of one."""
+        return cls(
+            fields["node_id"],
+            SeedAddress(*fields["address"]),
+            tuple(SeedAddress(*seed) for seed in fields["seeds"]),
+            fields["rack"],
+            fields["secret_path"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +63,7 @@ class ServeOptions:
     log_level: str
     admin: AdminAddress | None = None
     datagram: Address | None = None
+    cluster: ClusterOptions | None = None
 
 
 class AdminAddress(NamedTuple):
@@ -93,6 +119,9 @@ class CoreOptions:
     """The map in which it shows how many connections it has (`tpc_broker.ebpf.steering.make_loads`)."""
     datagram_fd: int = -1
     """Its UDP socket of the port for datagrams; -1: there is none."""
+    cluster: ClusterOptions | None = None
+    cluster_fds: tuple[int, ...] = ()
+    """Core 0's sockets for links and for datagrams of other nodes."""
 
     def to_arguments(self) -> list[str]:
         return [json.dumps(asdict(self))]
@@ -104,6 +133,9 @@ class CoreOptions:
         fields["listen_fds"] = tuple(fields["listen_fds"])
         fields["mailbox_names"] = tuple(fields["mailbox_names"])
         fields["overrides"] = tuple(fields["overrides"])
+        fields["cluster_fds"] = tuple(fields["cluster_fds"])
+        if fields["cluster"] is not None:
+            fields["cluster"] = ClusterOptions.from_fields(fields["cluster"])
         return cls(**fields)
 
 

@@ -36,6 +36,8 @@ import trio
 from tpc_broker import limits
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId
+from tpc_broker.runtime.cluster.identity import check_directory
+from tpc_broker.runtime.cluster.options import bind_cluster
 from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
 from tpc_broker.runtime.core_watch import CoreWatch, Judgement, activity_of
 from tpc_broker.runtime.data_directory import DataDirectory
@@ -93,6 +95,7 @@ class Supervisor:
         self._say = say
         self._listening: ListeningSockets
         self._datagrams: DatagramPort | None = None
+        self._cluster_sockets: tuple[socket.socket, ...] = ()
         self._mailbox_names: list[str] = []
         self._mailbox_listeners: list[socket.socket] = []
         self._cores: dict[CoreId, CoreProcess] = {}
@@ -111,6 +114,7 @@ class Supervisor:
         """Until drained. Returns the exit code; raises StartError where it cannot start."""
         options = self._options
         with DataDirectory.open(options.data) as data:
+            self._cluster_sockets = self._bind_cluster()
             self._listening = ListeningSockets(
                 options.listeners, loader=self._settings().ebpf_loader, cpus=options.cpus
             )
@@ -152,6 +156,11 @@ class Supervisor:
         self._listening.set_alive(core, alive=alive)
         if self._datagrams is not None:
             self._datagrams.set_alive(core, alive=alive)
+
+    def _bind_cluster(self) -> tuple[socket.socket, ...]:
+        """Those of core 0, which has all links so far; none without a cluster."""
+        check_directory(self._options.data, self._options.cluster, self._options.cores)
+        return () if self._options.cluster is None else bind_cluster(self._options.cluster.address)
 
     def _bind_admin(self) -> Callable[[], Awaitable[None]]:
         """What serves the admin endpoint. A broker without one is spared HTTP and metrics."""
@@ -198,6 +207,8 @@ class Supervisor:
             beats_fd=beats_fd,
             loads_fd=self._listening.loads_fd,
             datagram_fd=self._datagrams.of_core(core) if self._datagrams is not None else -1,
+            cluster=self._options.cluster,
+            cluster_fds=() if core or recover_only else tuple(each.fileno() for each in self._cluster_sockets),
         )
 
     def _spawn(self, core: CoreId) -> CoreProcess:
@@ -206,6 +217,7 @@ class Supervisor:
         options = self._core_options(core, control_fd=theirs.fileno(), beats_fd=beats_fd)
         descriptors = [*options.listen_fds, options.mailbox_fd, options.control_fd, beats_fd]
         descriptors += [each for each in (options.loads_fd, options.datagram_fd) if each >= 0]
+        descriptors += options.cluster_fds
         process = _start_core_process(options.to_arguments(), descriptors)
         theirs.close()
         control = ControlChannel(trio.socket.from_stdlib_socket(ours))

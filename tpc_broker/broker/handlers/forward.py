@@ -40,6 +40,8 @@ class ForwardedRequest:
     """The client's address, as its own core knows it."""
     connection: int = -1
     correlation_id: int = -1
+    is_from_node: bool = False
+    """It came from another node, which takes this one for the leader of the metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,9 @@ def on_core(target: CoreId, handler: Handler) -> Handler:
 
     async def handle(core: Core, request: Request, message: Any) -> Any:
         if core.core_id == target:
-            return await handler(core, request, message)
+            if core.cluster is None or (isinstance(request, ForwardedRequest) and request.is_from_node):
+                return await handler(core, request, message)
+            return await _at_controller(core, request, message, handler)
         body = bytes(request.body)
         core.note_forwarded()
         deadline_s = trio.current_time() + FORWARD_TIMEOUT_MS / 1000
@@ -69,18 +73,34 @@ def on_core(target: CoreId, handler: Handler) -> Handler:
     return handle
 
 
-async def carry(
-    core: Core, request: Request, target: CoreId, body: bytes, *, timeout_ms: int | None = None
-) -> EncodedResponse:
-    """A body of the request's API and version to another core, once, and its answer back. Raises MailboxError."""
-    payload = {
+async def _at_controller(core: Core, request: Request, message: Any, handler: Handler) -> Any:
+    """By this node if it leads the metadata, else by the one that does."""
+    payload = {**_facts(core, request), "node": core.view.node}
+    answers: list[Any] = []
+
+    async def here() -> tuple[dict[str, Any], list[bytes]]:
+        answers.append(await handler(core, request, message))
+        return {}, []
+
+    _payload, blobs = await core.metadata.at_controller("api", payload, [bytes(request.body)], here)
+    return answers[0] if answers else EncodedResponse(blobs[0])
+
+
+def _facts(core: Core, request: Request) -> dict[str, Any]:
+    return {
         "api_key": request.api_key,
         "api_version": request.api_version,
         "client_id": request.client_id,
         "listener": request.listener,
         "peer": peer_of(core, request),
     }
-    _payload, blobs = await core.mailboxes.call(target, "api", payload, [body], timeout_ms=timeout_ms)
+
+
+async def carry(
+    core: Core, request: Request, target: CoreId, body: bytes, *, timeout_ms: int | None = None
+) -> EncodedResponse:
+    """A body of the request's API and version to another core, once, and its answer back. Raises MailboxError."""
+    _payload, blobs = await core.mailboxes.call(target, "api", _facts(core, request), [body], timeout_ms=timeout_ms)
     return EncodedResponse(blobs[0])
 
 
@@ -100,6 +120,7 @@ def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
             memoryview(blobs[0]),
             payload["listener"],
             payload["peer"],
+            is_from_node=payload.get("node", core.view.node) != core.view.node,
         )
         facts = api(request.api_key)
         message = codec(facts.request_name, request.api_version).decode(request.body)
@@ -110,3 +131,4 @@ def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
         return {}, [body]
 
     core.mailboxes.serve("api", serve)
+    core.metadata.serve_nodes("api", serve)

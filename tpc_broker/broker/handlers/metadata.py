@@ -20,6 +20,7 @@ from tpc_broker.model import (
     NO_TOPIC_ID,
     PartitionIndex,
     TopicPartition,
+    broker_id_of,
     coordinator_partition,
 )
 
@@ -181,10 +182,12 @@ def _topic_metadata(core: Core, request: Request, topic: TopicImage) -> Any:
         is_internal=topic.is_internal,
         topic_authorized_operations=NOT_ASKED_FOR,
     )
-    for index, owner in enumerate(topic.assignment.owners):
-        broker_id = core.view.endpoint(request.listener, owner).broker_id
+    for index in range(topic.partitions_count):
+        place = core.view.place_of(topic, index)
+        endpoint = core.view.endpoint_at(request.listener, place)
+        broker_id = broker_id_of(*place) if endpoint is None else endpoint.broker_id
         epoch = core.view.leader_epoch(TopicPartition(topic.topic_id, PartitionIndex(index)))
-        available = epoch is not None and core.is_available(owner)
+        available = epoch is not None and endpoint is not None and core.is_available(place)
         result.partitions.append(
             messages.MetadataResponse.MetadataResponsePartition(
                 error_code=0 if available else int(ErrorCode.LEADER_NOT_AVAILABLE),
@@ -214,9 +217,7 @@ def handle_describe_cluster(core: Core, request: Request, message: Any) -> Any:
         endpoint_type=BROKER_ENDPOINTS,
         cluster_id=core.view.image.cluster_id,
         controller_id=core.view.controller_id(request.listener),
-        cluster_authorized_operations=(
-            ON_CLUSTER if message.include_cluster_authorized_operations else NOT_ASKED_FOR
-        ),
+        cluster_authorized_operations=(ON_CLUSTER if message.include_cluster_authorized_operations else NOT_ASKED_FOR),
         brokers=[
             messages.DescribeClusterResponse.DescribeClusterBroker(
                 broker_id=endpoint.broker_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
@@ -253,9 +254,9 @@ async def _coordinator(core: Core, request: Request, key_type: int, key: str) ->
     topic = core.view.topic(CONSUMER_OFFSETS_TOPIC)
     if not error and topic is not None:
         index = PartitionIndex(coordinator_partition(key, topic.partitions_count))
-        owner, epoch = topic.assignment.owners[index], core.view.leader_epoch(TopicPartition(topic.topic_id, index))
-        if epoch is not None and core.is_available(owner):
-            endpoint = core.view.endpoint(request.listener, owner)
+        place, epoch = core.view.place_of(topic, index), core.view.leader_epoch(TopicPartition(topic.topic_id, index))
+        endpoint = core.view.endpoint_at(request.listener, place)
+        if epoch is not None and endpoint is not None and core.is_available(place):
             return messages.FindCoordinatorResponse.Coordinator(
                 key=key, node_id=endpoint.broker_id, host=endpoint.host, port=endpoint.port
             )

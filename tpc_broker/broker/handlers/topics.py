@@ -17,7 +17,6 @@ from tpc_broker.metadata.config_control import (
     ResourceType,
 )
 from tpc_broker.metadata.controller import (
-    Controller,
     CreatableTopic,
     CreatedTopic,
     DeletableTopic,
@@ -55,8 +54,7 @@ async def handle_create_topics(core: Core, request: Request, message: Any) -> An
     now_ms = core.clock.wall_ms()
 
     def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[CreatedTopic]]:
-        controller = Controller(image, core.configuration)
-        return controller.create_topics(topics, topic_ids, now_ms, validate_only=message.validate_only)
+        return core.controller(image).create_topics(topics, topic_ids, now_ms, validate_only=message.validate_only)
 
     results = await core.metadata.change(decide)
     by_name = {result.name: result for result in results}
@@ -105,9 +103,7 @@ async def handle_delete_topics(core: Core, request: Request, message: Any) -> An
         ]
     else:
         topics = [DeletableTopic(name=name) for name in message.topic_names]
-    results = await core.metadata.change(
-        lambda image: Controller(image, core.configuration).delete_topics(topics)
-    )
+    results = await core.metadata.change(lambda image: core.controller(image).delete_topics(topics))
     return messages.DeleteTopicsResponse(
         responses=[
             messages.DeleteTopicsResponse.DeletableTopicResult(
@@ -136,9 +132,7 @@ async def handle_create_partitions(core: Core, request: Request, message: Any) -
         for topic in message.topics
     ]
     results = await core.metadata.change(
-        lambda image: Controller(image, core.configuration).create_partitions(
-            topics, validate_only=message.validate_only
-        )
+        lambda image: core.controller(image).create_partitions(topics, validate_only=message.validate_only)
     )
     return messages.CreatePartitionsResponse(
         results=[

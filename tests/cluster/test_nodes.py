@@ -1,0 +1,220 @@
+"""Real nodes on loopback: founding, joining, refusals, and what is left when one is killed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+
+import pytest
+from confluent_kafka import KafkaException
+
+from tests.support.broker_process import TpcBroker
+from tests.support.cluster_nodes import (
+    Cluster,
+    brokers,
+    cluster,
+    consume,
+    create_topic,
+    eventually,
+    leaders,
+    produce,
+    topics,
+)
+
+
+@pytest.fixture
+def three(tmp_path):
+    with cluster(tmp_path) as made:
+        yield made
+
+
+def test_founders_found_one_cluster_and_any_node_serves_all_of_it(three: Cluster):
+    """Also: a founder alone waits; clients of any node are sent to the owners; records and groups go over all nodes."""
+    three.launch(1, 2)
+    eventually(lambda: any("missing" in line for line in three[1].log_messages()), "a founder waits for the third")
+    assert not any(line.startswith("founded cluster") for node in three.nodes[:2] for line in node.log_messages())
+    three.launch(3)
+    for node in three.nodes:
+        node.wait_ready()
+    for node in three.nodes:
+        eventually(lambda node=node: brokers(node.bootstrap) == {1024, 2048, 3072}, "all nodes are shown")
+    create_topic(three[3].bootstrap, "spread", 6)
+    for node in three.nodes:
+        found = eventually(lambda node=node: known_leaders(node.bootstrap, "spread"), "every node knows the leaders")
+        assert sorted(found.values()) == [1024, 1024, 2048, 2048, 3072, 3072]
+    values = [f"value {number}" for number in range(60)]
+    produce(three[2].bootstrap, "spread", values, 6)
+    assert consume(three[1].bootstrap, "spread", 60) == sorted(values)
+    if shutil.which("kcat"):
+        done = subprocess.run(
+            ["kcat", "-b", three[3].bootstrap, "-C", "-t", "spread", "-e", "-q", "-o", "beginning"],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        assert sorted(done.stdout.splitlines()) == sorted(values)
+
+
+def known_leaders(bootstrap: str, topic: str) -> dict[int, int]:
+    found = leaders(bootstrap, topic)
+    return found if -1 not in found.values() else {}
+
+
+def test_a_killed_controller_under_administrative_load(three: Cluster):
+    """What was acknowledged is on all nodes afterwards, another one leads, and the killed one catches up."""
+    three.start()
+    acknowledged: list[str] = []
+    stop = threading.Event()
+    kept = [node.bootstrap for node in three.nodes]
+
+    def load() -> None:
+        number = 0
+        while not stop.is_set():
+            name = f"topic-{number}"
+            number += 1
+            try:
+                create_topic(kept[number % 3], name)
+            except KafkaException:
+                continue
+            acknowledged.append(name)
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    try:
+        eventually(lambda: len(acknowledged) >= 5, "topics are made")
+        killed = eventually(three.controller, "somebody leads")
+        three[killed].kill()
+        kept[killed - 1] = kept[killed % 3]
+        before = len(acknowledged)
+        eventually(lambda: len(acknowledged) >= before + 5, "topics are made without it")
+    finally:
+        stop.set()
+        loader.join()
+    assert eventually(three.controller, "another leads") != killed
+    survivors = [node for node in three.nodes if node.number != killed]
+    for node in survivors:
+        eventually(lambda node=node: set(acknowledged) <= topics(node.bootstrap), f"node {node.number} has all topics")
+    three.start(killed)
+    assert set(acknowledged) <= topics(three[killed].bootstrap), "it answers nobody before it has caught up"
+
+
+def test_a_minority_acknowledges_nothing_and_restarts_wait(three: Cluster):
+    three.start()
+    create_topic(three.bootstrap, "before")
+    three[2].kill()
+    three[3].kill()
+    with pytest.raises(KafkaException):
+        create_topic(three[1].bootstrap, "alone", timeout_s=4)
+    three[1].kill()
+    three.launch(1)
+    eventually(lambda: any("waiting for a majority" in line for line in three[1].log_messages()), "it waits")
+    assert three[1].process.is_running
+    three.start(2)
+    three[1].wait_ready()
+    for node in (three[1], three[2]):
+        assert "before" in topics(node.bootstrap)
+    create_topic(three[1].bootstrap, "after")
+    three.start(3)
+    eventually(lambda: {"before", "after"} <= topics(three[3].bootstrap), "the third catches up")
+
+
+def test_a_founder_that_comes_back_empty_joins_and_votes(three: Cluster):
+    three.start()
+    create_topic(three.bootstrap, "kept", 3)
+    three[3].kill()
+    shutil.rmtree(three[3].data_folder)
+    three.start(3)
+    assert "kept" in topics(three[3].bootstrap)
+    whole = "metadata: the voters are to be nodes [1, 2, 3]"
+    eventually(lambda: any(whole in line for node in three.nodes for line in node.log_messages()), "it votes again")
+    eventually(lambda: any(m.startswith("metadata: follower") for m in three[3].log_messages()), "it follows")
+    # With its vote the cluster goes on without another one.
+    killed = eventually(three.controller, "somebody leads")
+    create_topic(three.bootstrap, "with-all-three")
+    three[killed].kill()
+    left = [node for node in three.nodes if node.number != killed]
+    eventually(lambda: not create_topic(left[0].bootstrap, "with-two", timeout_s=5), "two of three are a majority")
+
+
+def test_nodes_that_join_later(tmp_path):
+    """The first two are founders; the third becomes a voter, and the fourth pulls what the others have committed."""
+    with cluster(tmp_path, count=4, founders=2) as made:
+        made.start(1, 2)
+        create_topic(made[1].bootstrap, "early", 2)
+        made.start(3)
+        made.start(4)
+        for node in made.nodes:
+            eventually(lambda node=node: brokers(node.bootstrap) == {1024, 2048, 3072, 4096}, "all nodes are shown")
+            assert "early" in topics(node.bootstrap)
+        create_topic(made[4].bootstrap, "late", 8)
+        found = eventually(lambda: known_leaders(made[4].bootstrap, "late"), "leaders")
+        assert {2048, 3072, 4096} <= set(found.values())
+        voters = "metadata: the voters are to be nodes [1, 2, 3]"
+        eventually(lambda: any(voters in line for node in made.nodes for line in node.log_messages()), "three voters")
+        made[1].kill()
+        eventually(lambda: not create_topic(made[4].bootstrap, "later", timeout_s=5), "without one of three voters")
+        made.start(1)
+
+
+def test_a_directory_with_data_becomes_the_first_node(three: Cluster, tmp_path):
+    alone = TpcBroker(tmp_path / "alone", 1)
+    alone.start()
+    create_topic(alone.bootstrap, "old", 2)
+    produce(alone.bootstrap, "old", ["a", "b", "c"], 2)
+    alone.stop()
+    shutil.move(alone.data_folder, three[2].data_folder)
+    identity = (three[2].data_folder / "meta.properties").read_text()
+    three.start()
+    for node in three.nodes:
+        assert consume(node.bootstrap, "old", 3, group=f"g{node.number}") == ["a", "b", "c"]
+    cluster_id = next(line.split("=", 1)[1] for line in identity.splitlines() if line.startswith("cluster.id"))
+    assert any(f"is in cluster {cluster_id}" in line for line in three[1].log_messages())
+    three[2].stop()
+    again = TpcBroker(tmp_path / "again", 1)
+    again.folder.mkdir()
+    shutil.move(three[2].data_folder, again.data_folder)
+    again.launch()
+    eventually(lambda: not again.process.is_running, "without --cluster it is refused")
+    assert f"is node 2's of cluster {cluster_id}" in again.log_text()
+    again.kill()
+
+
+def test_who_does_not_belong_is_refused(three: Cluster, tmp_path):
+    """An id that is alive; another cluster's node, both told; another secret."""
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef0123456789abcdef\n")
+    secret.chmod(0o600)
+    for node in three.nodes:
+        node.secret = secret
+    three.start()
+    twin = three._node(2, three.spare_port, 1)
+    twin.folder = tmp_path / "twin"
+    twin.secret = secret
+    try:
+        twin.launch()
+        assert twin.wait_ended() == 2
+        assert "node id 2 is alive at 127.0.0.1:" in twin.log_text()
+        twin.number, twin.folder = 9, tmp_path / "stranger"
+        twin.secret = tmp_path / "other"
+        twin.secret.write_text("another secret, as long as one has to be")
+        twin.secret.chmod(0o600)
+        twin.launch()
+        assert twin.wait_ended() == 2
+        assert "the cluster secret is another one here" in twin.log_text()
+        eventually(lambda: any("another cluster secret" in m for n in three.nodes for m in n.log_messages()), "told")
+    finally:
+        twin.kill()
+    create_topic(three.bootstrap, "still-there")
+
+
+def test_two_clusters_do_not_mix(tmp_path):
+    with cluster(tmp_path / "a", count=2) as one, cluster(tmp_path / "b", count=2) as two:
+        one.start()
+        two.start()
+        two[2].kill()
+        two[2].seeds = [*one.seeds, two[2].port]  # by mistake
+        two[2].launch()
+        eventually(
+            lambda: any("is of cluster" in m and "and node" in m for m in two[2].log_messages()), "the one is told"
+        )
+        eventually(lambda: any("is of cluster" in m for n in one.nodes for m in n.log_messages()), "the other is told")
+        eventually(lambda: brokers(one[1].bootstrap) == {1024, 2048}, "nobody came to it")

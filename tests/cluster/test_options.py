@@ -1,0 +1,139 @@
+"""What `serve` refuses of a cluster, each by one line; and what a data directory refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_process import run_command
+from tpc_broker.cluster.founding import Founding
+from tpc_broker.metadata.image import ClusterImage
+from tpc_broker.metadata.records import NodeAddress, NodeRegistered
+from tpc_broker.model import MetadataVersion
+from tpc_broker.raft.items import Voter
+from tpc_broker.runtime.cluster.identity import IdentityFile, check_directory
+from tpc_broker.runtime.cluster.options import parse_address, plan_cluster
+from tpc_broker.runtime.cluster.voters import wanted_voters
+from tpc_broker.runtime.options import ClusterOptions, StartError
+
+GOOD = {"cluster": "127.0.0.1:9000", "seeds": "127.0.0.1:9000,127.0.0.1:9001", "node_id": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"cluster": None}, "--node-id goes with --cluster"),
+        ({"node_id": None}, "--node-id: --cluster needs a number"),
+        ({"node_id": -1}, "--node-id -1: --cluster needs a number from 0"),
+        ({"node_id": 2**31}, "another one for each node"),
+        ({"seeds": None}, "--cluster needs --seeds"),
+        ({"seeds": "127.0.0.1:9000"}, "names this node alone"),
+        ({"seeds": "127.0.0.1:9000,there"}, "--seeds there: expected HOST:PORT"),
+        ({"seeds": ",".join(f"h:{n}" for n in range(1, 70))}, "at most 64 are allowed"),
+        ({"cluster": "127.0.0.1"}, "--cluster 127.0.0.1: expected HOST:PORT"),
+        ({"cluster": "127.0.0.1:0"}, "from 1 to 65535"),
+        ({"cluster": "::1:9000"}, "expected HOST:PORT"),
+        ({"cluster": "0.0.0.0:9000"}, "must be an address of this host"),
+        ({"cluster": "127.0.0.1:65535"}, "choose a lower port"),
+        ({"cluster": "192.0.2.1:9000"}, "listens on loopback only"),
+        ({"datagram": "9999"}, "--datagram does not go with --cluster yet"),
+        ({"rack": "r" * 65}, "at most 64 are allowed"),
+        ({"cluster_secret": "/nowhere/at/all"}, "--cluster-secret /nowhere/at/all: No such file"),
+    ],
+)
+def test_what_is_wrong_is_named(changes, said):
+    with pytest.raises(StartError, match=said.replace("(", r"\(")) as refused:
+        plan_cluster({**GOOD, **changes}, 2, ())
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_right(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef")
+    secret.chmod(0o600)
+    found = plan_cluster({**GOOD, "cluster": "[::1]:9000", "rack": "a", "cluster_secret": secret}, 2, ())
+    assert found == ClusterOptions(
+        1, ("::1", 9000), (("127.0.0.1", 9000), ("127.0.0.1", 9001)), "a", str(secret.resolve())
+    )
+    assert str(parse_address("x", "[::1]:9000")) == "[::1]:9000"
+    assert plan_cluster({}, 2, ()) is None
+
+
+@pytest.mark.parametrize(("text", "mode", "said"), [("short", 0o600, "16 to 1024"), ("x" * 20, 0o644, "chmod 600")])
+def test_a_secret_that_is_none_or_that_others_read(tmp_path, text, mode, said):
+    secret = tmp_path / "secret"
+    secret.write_text(text)
+    secret.chmod(mode)
+    with pytest.raises(StartError, match=said):
+        plan_cluster({**GOOD, "cluster_secret": str(secret)}, 2, ())
+
+
+def test_the_command_says_one_line(tmp_path):
+    done = run_command("serve", "--data", str(tmp_path / "d"), "--cluster", "192.0.2.1:9000", "--node-id", "1",
+                       "--seeds", "192.0.2.1:9000,192.0.2.2:9000", "--cores", "1")  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "without --cluster-secret FILE" in done.stderr
+
+
+def node_directory(data: Path, *, joined: bool) -> None:
+    file = IdentityFile(data)
+    file.open(1, 2)
+    if joined:
+        file.joined(Founding("the-cluster", (Voter(1, file.identity.incarnation),)))
+
+
+def test_a_directory_is_one_node_of_one_cluster(tmp_path):
+    options = ClusterOptions(1, ("127.0.0.1", 9000), (), "", "")
+    check_directory(tmp_path, None, 2)
+    node_directory(tmp_path, joined=False)
+    check_directory(tmp_path, None, 2)
+    node_directory(tmp_path, joined=True)
+    check_directory(tmp_path, options, 2)
+    with pytest.raises(StartError, match="node 1's of cluster the-cluster: start it with --cluster"):
+        check_directory(tmp_path, None, 2)
+    with pytest.raises(StartError, match="ran in its cluster with 2 cores"):
+        check_directory(tmp_path, options, 3)
+    with pytest.raises(StartError, match="is node 1's data directory, not node 2's"):
+        check_directory(tmp_path, ClusterOptions(2, ("127.0.0.1", 9000), (), "", ""), 2)
+
+
+def test_boots_rise_and_an_incarnation_stays(tmp_path):
+    lives = [IdentityFile(tmp_path).open(1, 2) for _ in range(3)]
+    assert len({life.incarnation for life in lives}) == 1
+    assert lives[0].boot < lives[1].boot < lives[2].boot
+    (tmp_path / "cluster" / "node.json").unlink()
+    assert IdentityFile(tmp_path).open(1, 2).incarnation != lives[0].incarnation
+
+
+def test_a_damaged_identity_is_refused(tmp_path):
+    node_directory(tmp_path, joined=True)
+    (tmp_path / "cluster" / "node.json").write_text("{")
+    with pytest.raises(StartError, match="cannot be read"):
+        check_directory(tmp_path, None, 2)
+
+
+def registered(*incarnations: int) -> ClusterImage:
+    records = [
+        NodeRegistered(node, incarnation, 1, "", "", NodeAddress("h", 1), ())
+        for node, incarnation in enumerate(incarnations, start=1)
+    ]
+    return ClusterImage().apply(records, MetadataVersion(len(records)))
+
+
+def test_who_should_vote():
+    def wanted(present, image, gone=()):
+        voters = frozenset(Voter(*each) for each in present)
+        return sorted(wanted_voters(voters, image, lambda node: node not in gone))
+
+    two, three = [(1, 10), (2, 20)], [(1, 10), (2, 20), (3, 30)]
+    assert wanted(two, registered(10, 20)) == two
+    assert wanted(two, registered(10, 20, 30)) == three
+    assert wanted(two, registered(10, 20, 30), gone={3}) == two
+    assert wanted(three, registered(10, 20, 30), gone={1, 2}) == three, "nobody loses its vote for being away"
+    assert wanted(three, registered(10, 21, 30)) == [(1, 10), (2, 21), (3, 30)], "another directory, another voter"
+    assert wanted(three, registered(10, 21, 30), gone={2}) == three
+    assert wanted(three, registered(10, 20, 30, 40)) == three, "an even number tolerates no more"
+    assert len(wanted(three, registered(10, 20, 30, 40, 50))) == 5
+    assert len(wanted(three, registered(10, 20, 30, 40, 50, 60, 70))) == 5

@@ -1,0 +1,143 @@
+"""The controller's decisions for several nodes: where partitions go, what a cluster begins with, who registers."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import Counter
+
+import pytest
+
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.metadata.config_control import AlterableConfig, AlterableResource, ConfigController
+from tpc_broker.metadata.controller import Controller, CreatableTopic, GrowableTopic
+from tpc_broker.metadata.image import ClusterImage
+from tpc_broker.metadata.records import NodeAddress, NodeRegistered, decode_record, encode_record
+from tpc_broker.metadata.settings import load_settings
+from tpc_broker.model import MetadataVersion, NodeId, Replica, TopicId
+
+
+class Nodes:
+    """A driver of the controller, as short as one can be: replays what was decided, through bytes."""
+
+    def __init__(self, cores: dict[int, int]) -> None:
+        self.configuration = load_settings("", ["node.id=1"])
+        self.image = ClusterImage()
+        self.absent: set[NodeId] = set()
+        self._chooser = random.Random(1)
+        self.apply(self.controller.begin_cluster("c", None, NodeId(1)))
+        for node, count in cores.items():
+            self.apply(self.controller.register_node(registered(node, count)))
+
+    @property
+    def controller(self) -> Controller:
+        return Controller(self.image, self.configuration, self.absent)
+
+    def apply(self, records) -> None:
+        replayed = [decode_record(encode_record(record)) for record in records]
+        self.image = self.image.apply(replayed, MetadataVersion(self.image.version + len(replayed)))
+
+    def create(self, *topics):
+        ids = [TopicId(uuid.UUID(int=self._chooser.getrandbits(128))) for _ in topics]
+        records, results = self.controller.create_topics(topics, ids, 1)
+        self.apply(records)
+        return results
+
+    def held(self) -> Counter[Replica]:
+        return Counter(each[0] for topic in self.image.topics.values() for each in topic.replicas)
+
+
+def registered(node: int, cores: int, incarnation: int = 7) -> NodeRegistered:
+    return NodeRegistered(NodeId(node), incarnation, cores, "", "1", NodeAddress("h", node), ())
+
+
+def test_partitions_go_over_nodes_and_cores_by_their_number():
+    nodes = Nodes({1: 1, 2: 2, 3: 3})
+    nodes.create(*(CreatableTopic(name=f"t{number}", num_partitions=number % 5 + 1) for number in range(40)))
+    held = nodes.held()
+    total = held.total()
+    for node, cores in ((1, 1), (2, 2), (3, 3)):
+        on_cores = [held[Replica(NodeId(node), core)] for core in range(cores)]
+        assert abs(sum(on_cores) - total * cores / 6) <= 1
+        assert max(on_cores) - min(on_cores) <= 1
+    assert all(topic.assignment.owners[0] == topic.replicas[0][0].core for topic in nodes.image.topics.values())
+
+
+def test_nodes_that_seem_to_be_gone_get_nothing_new():
+    nodes = Nodes({1: 1, 2: 1, 3: 1})
+    nodes.absent = {NodeId(2)}
+    nodes.create(CreatableTopic(name="t", num_partitions=6))
+    assert {replica.node for replica in nodes.held()} == {1, 3}
+    nodes.absent = {NodeId(1), NodeId(2), NodeId(3)}
+    assert nodes.create(CreatableTopic(name="u", num_partitions=3))[0].error_code == ErrorCode.NONE
+
+
+def test_what_is_there_stays_when_partitions_are_added():
+    nodes = Nodes({1: 1, 2: 1})
+    nodes.create(CreatableTopic(name="t", num_partitions=2))
+    before = nodes.image.topic("t").replicas
+    nodes.apply(nodes.controller.register_node(registered(3, 1)))
+    records, results = nodes.controller.create_partitions([GrowableTopic(name="t", count=4)])
+    nodes.apply(records)
+    assert results[0].error_code == ErrorCode.NONE
+    after = nodes.image.topic("t").replicas
+    assert after[:2] == before
+    assert after[2][0].node == 3, "the empty node first"
+
+
+def test_a_replication_factor_above_one_is_refused_in_one_line():
+    nodes = Nodes({1: 1, 2: 1, 3: 1})
+    refused = nodes.create(CreatableTopic(name="t", num_partitions=1, replication_factor=3))[0]
+    assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert "nodes do not replicate partitions yet" in refused.error_message
+
+
+def test_partitions_may_be_assigned_to_a_core_of_any_node():
+    nodes = Nodes({1: 1, 2: 2})
+    nodes.create(CreatableTopic(name="t", assignments=((0, (2049,)), (1, (1024,)))))
+    assert nodes.image.topic("t").replicas == ((Replica(2, 1),), (Replica(1, 0),))
+    for brokers, said in (((3072,), "no such broker"), ((1025,), "no such broker"), ((1024, 2048), "do not replicate"),
+                          ((2048, 2049), "of one node"), ((), "empty replica list")):  # fmt: skip
+        refused = nodes.create(CreatableTopic(name="u", assignments=((0, brokers),)))[0]
+        assert refused.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert said in refused.error_message
+
+
+def test_the_offsets_topic_is_spread():
+    nodes = Nodes({1: 1, 2: 1, 3: 1})
+    nodes.apply(nodes.controller.create_offsets_topic(TopicId(uuid.uuid4()), 1))
+    assert {replica.node for replica in nodes.held()} == {1, 2, 3}
+
+
+def test_a_node_registers_once_and_again_when_it_is_another():
+    nodes = Nodes({1: 1})
+    assert nodes.controller.register_node(registered(1, 1)) == []
+    again = registered(1, 1, incarnation=8)
+    assert nodes.controller.register_node(again) == [again]
+
+
+def test_a_cluster_begins_with_what_one_node_has_had():
+    alone = ClusterImage()
+    configuration = load_settings("", ["node.id=2"])
+    records = Controller(alone, configuration).begin("old", 2)
+    alone = alone.apply(records, MetadataVersion(2))
+    made, _results = Controller(alone, configuration).create_topics(
+        [CreatableTopic(name="t", num_partitions=3, configs=(("retention.ms", "5"),))], [TopicId(uuid.uuid4())], 1
+    )
+    alone = alone.apply(made, MetadataVersion(3))
+    begun = Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2))
+    image = ClusterImage().apply([decode_record(encode_record(each)) for each in begun], MetadataVersion(9))
+    topic = image.topic("t")
+    assert image.cluster_id == "old"
+    assert topic.configs == {"retention.ms": "5"}
+    assert [each[0] for each in topic.replicas] == [Replica(2, core) for core in alone.topic("t").assignment.owners]
+    assert Controller(image, configuration).begin_cluster("old", alone, NodeId(2)) == [], "once"
+
+
+@pytest.mark.parametrize(("broker", "code"), [("1024", 0), ("2049", 0), ("3072", 42), ("1025", 42)])
+def test_settings_of_cores_of_any_node(broker, code):
+    nodes = Nodes({1: 1, 2: 2})
+    resource = AlterableResource(4, broker, (AlterableConfig("log.cleaner.threads", "1"),))
+    controller = ConfigController(nodes.image, nodes.configuration)
+    _records, (result,) = controller.incremental_alter_configs([resource], validate_only=True)
+    assert (result.error_code != 0) == bool(code), result

@@ -1,0 +1,205 @@
+"""Nodes of a cluster as child processes on loopback, each started with its real command line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.broker_process import TpcBroker
+from tests.support.ports import free_port_range
+from tests.support.server_process import ServerFailed
+
+DEADLINE_S = 60.0
+T = TypeVar("T")
+
+
+def eventually(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
+    """What `look` gives as soon as that is true; errors of clients count as not yet."""
+    give_up_at = time.monotonic() + deadline_s
+    last: Any = None
+    while time.monotonic() < give_up_at:
+        try:
+            last = look()
+        except (KafkaException, AssertionError, ServerFailed) as error:
+            last = error
+        else:
+            if last:
+                return last
+        time.sleep(0.05)
+    raise AssertionError(f"{what}: not within {deadline_s:g} s; last: {last}")
+
+
+class Node(TpcBroker):
+    """One node; `number` is its id."""
+
+    def __init__(self, folder: Path, number: int, port: int, seeds: list[int], cores: int = 1) -> None:
+        super().__init__(folder, cores)
+        self.number = number
+        self.port = port
+        self.seeds = seeds
+        self.secret: Path | None = None
+        self.rack = ""
+        self._first_port = port + 10
+
+    def command(self) -> list[str]:
+        seeds = ",".join(f"127.0.0.1:{port}" for port in self.seeds)
+        more = ["--cluster", f"127.0.0.1:{self.port}", "--seeds", seeds, "--node-id", str(self.number)]
+        more += ["--cluster-secret", str(self.secret)] if self.secret is not None else []
+        more += ["--rack", self.rack] if self.rack else []
+        return [*super().command(), *more]
+
+    @property
+    def broker_id(self) -> int:
+        """Of its first core."""
+        return self.number * 1024
+
+    def wait_ready(self) -> None:
+        self.process.wait_answering(self.host, self.ports, 120)
+
+    def wait_ended(self, deadline_s: float = DEADLINE_S) -> int:
+        """The exit code of a node that ends by itself."""
+        eventually(lambda: not self.process.is_running, f"node {self.number} ends", deadline_s)
+        code = self.process.exit_code
+        assert code is not None
+        self.kill()  # closes its log
+        return code
+
+    def log_messages(self) -> list[str]:
+        """What it has logged, without times."""
+        found = []
+        for line in self.log_text().splitlines():
+            try:
+                found.append(json.loads(line)["message"])
+            except (ValueError, KeyError, TypeError):
+                found.append(line)
+        return found
+
+
+class Cluster:
+    """Several nodes; started and stopped one by one or all."""
+
+    def __init__(self, folder: Path, count: int = 3, cores: int = 1, founders: int | None = None) -> None:
+        self.folder = folder
+        self.first_port = free_port_range(40 * (count + 1))
+        ports = [self.first_port + 40 * number for number in range(count + 1)]
+        self.seeds = ports[: founders or count]
+        self.nodes = [self._node(number, ports[number - 1], cores) for number in range(1, count + 1)]
+        self.spare_port = ports[count]
+
+    def _node(self, number: int, port: int, cores: int) -> Node:
+        return Node(self.folder / f"node{number}", number, port, self.seeds, cores)
+
+    def launch(self, *numbers: int) -> None:
+        """All, or these; does not wait for anything."""
+        for node in self.nodes:
+            if not numbers or node.number in numbers:
+                node.launch()
+
+    def start(self, *numbers: int) -> None:
+        self.launch(*numbers)
+        for node in self.nodes:
+            if not numbers or node.number in numbers:
+                node.wait_ready()
+
+    def __getitem__(self, number: int) -> Node:
+        return self.nodes[number - 1]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.bootstrap for node in self.nodes)
+
+    def controller(self) -> int:
+        """The node that leads the metadata, by what the running nodes' logs said last; 0: none."""
+        terms: dict[int, tuple[int, int]] = {}
+        for node in self.nodes:
+            if node.process.is_running:
+                for line in node.log_messages():
+                    if line.startswith("metadata: leader in term "):
+                        term = int(line.split()[4].rstrip(","))
+                        terms[term] = term, node.number
+        return terms[max(terms)][1] if terms else 0
+
+    def kill_all(self) -> None:
+        for node in self.nodes:
+            with contextlib.suppress(AssertionError):
+                node.kill()
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, count: int = 3, cores: int = 1, founders: int | None = None) -> Iterator[Cluster]:
+    """Not started yet; killed at the end."""
+    made = Cluster(folder, count, cores, founders)
+    try:
+        yield made
+    finally:
+        made.kill_all()
+
+
+# -- clients -----------------------------------------------------------------------------------------------------------
+
+
+def admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 5_000, "log_level": 0})
+
+
+def create_topic(bootstrap: str, name: str, partitions: int = 1, timeout_s: float = 10) -> None:
+    """KafkaException when it was not made."""
+    client = admin(bootstrap)  # kept until the answer is there
+    asked = [NewTopic(name, partitions, 1)]
+    made = client.create_topics(asked, operation_timeout=timeout_s, request_timeout=timeout_s)
+    made[name].result(timeout_s + 5)
+    del client
+
+
+def leaders(bootstrap: str, topic: str) -> dict[int, int]:
+    """Broker id of each partition's leader, as that broker says."""
+    found = admin(bootstrap).list_topics(topic, timeout=5).topics[topic]
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return {index: partition.leader for index, partition in found.partitions.items()}
+
+
+def topics(bootstrap: str) -> set[str]:
+    return set(admin(bootstrap).list_topics(timeout=5).topics)
+
+
+def brokers(bootstrap: str) -> set[int]:
+    return set(admin(bootstrap).list_topics(timeout=5).brokers)
+
+
+def produce(bootstrap: str, topic: str, values: list[str], partitions: int) -> None:
+    """Round robin; every record must be acknowledged."""
+    errors = []
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+    for number, value in enumerate(values):
+        producer.produce(
+            topic, value, partition=number % partitions, on_delivery=lambda error, _m: errors.append(error)
+        )
+    assert producer.flush(30) == 0
+    assert not [error for error in errors if error is not None], errors
+    assert len(errors) == len(values)
+
+
+def consume(bootstrap: str, topic: str, count: int, group: str = "readers") -> list[str]:
+    """So many records of a topic from its beginning, by a group."""
+    consumer = Consumer({
+        "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0,
+    })  # fmt: skip
+    consumer.subscribe([topic])
+    found: list[str] = []
+    give_up_at = time.monotonic() + DEADLINE_S
+    try:
+        while len(found) < count and time.monotonic() < give_up_at:
+            message = consumer.poll(0.5)
+            if message is not None and message.error() is None:
+                found.append((message.value() or b"").decode())
+    finally:
+        consumer.close()
+    return sorted(found)

@@ -1,0 +1,164 @@
+"""The shared secret: proofs on links, seals on datagrams, and the memory of what was received already.
+
+Links. Each side sends 32 random bytes; each answers with HMAC-SHA256 of both, in an order that says who dialled, under
+the secret. So a proof is good for one connection and one side of it: replayed or reflected it proves nothing. The one
+who dialled proves first; the other one says nothing of itself to who cannot.
+
+Datagrams. A sealed one is a header (who, which life, which number), the content, and an HMAC of both. The number rises
+with each datagram of a life, and lives (boot ids) rise, so that a receiver takes each one once: `ReplayWindow`. A
+receiver that has just started knows nothing, and could be shown what it had received in an earlier life; membership
+claims are ordered among themselves, so that old ones change nothing (`swim.model`).
+
+Nothing is encrypted: whoever sees the network sees what nodes tell each other. Without a secret nothing is proved, and
+the broker listens on loopback only (`runtime/cluster/options.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tpc_broker.limits import CLUSTER_SEAL_BYTES, CLUSTER_SECRET_BYTES_MAX, CLUSTER_SECRET_BYTES_MIN, SWIM_MEMBERS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NONCE_BYTES: Final = 32
+MAC_BYTES: Final = 32
+_SEAL = struct.Struct(">BIQQQ")
+"""Version, node, incarnation, boot id, number."""
+_SEAL_VERSION: Final = 1
+WINDOW: Final = 1_024
+"""So many datagrams may overtake one another."""
+
+assert _SEAL.size + MAC_BYTES == CLUSTER_SEAL_BYTES, "limits.py says what a seal takes"
+
+
+class SecretError(ValueError):
+    """A secret that is none: what is wrong and what is allowed."""
+
+
+class Stamp(NamedTuple):
+    """Who sealed a datagram: the node, the incarnation of its data, its life, and the number in it."""
+
+    node: int
+    incarnation: int
+    boot: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSecret:
+    """The key of a cluster; empty where there is none."""
+
+    key: bytes
+
+    @classmethod
+    def from_text(cls, text: bytes) -> ClusterSecret:
+        """What a file holds, without white space around it."""
+        key = text.strip()
+        if not CLUSTER_SECRET_BYTES_MIN <= len(key) <= CLUSTER_SECRET_BYTES_MAX:
+            allowed = f"{CLUSTER_SECRET_BYTES_MIN} to {CLUSTER_SECRET_BYTES_MAX}"
+            raise SecretError(f"the secret has {len(key)} bytes; {allowed} are allowed (openssl rand -hex 32)")
+        return cls(key)
+
+    def proof(self, dialler_nonce: bytes, acceptor_nonce: bytes, *, of_dialler: bool) -> bytes:
+        """What one side of a connection has to show."""
+        side = b"dialler" if of_dialler else b"acceptor"
+        return self._mac(b"tpc link 1 " + side + b"\0" + dialler_nonce + acceptor_nonce)
+
+    def is_proof(self, mac: bytes, dialler_nonce: bytes, acceptor_nonce: bytes, *, of_dialler: bool) -> bool:
+        expected = self.proof(dialler_nonce, acceptor_nonce, of_dialler=of_dialler)
+        return hmac.compare_digest(mac, expected)
+
+    def seal(self, stamp: Stamp, content: bytes) -> bytes:
+        """A datagram."""
+        sealed = _SEAL.pack(_SEAL_VERSION, *stamp) + content
+        return sealed + self._mac(b"tpc datagram 1\0" + sealed)
+
+    def unseal(self, data: bytes) -> tuple[Stamp, bytes] | None:
+        """Who sealed it, and the content; None for what this secret did not seal."""
+        if len(data) < CLUSTER_SEAL_BYTES:
+            return None
+        sealed, mac = data[:-MAC_BYTES], data[-MAC_BYTES:]
+        if not hmac.compare_digest(mac, self._mac(b"tpc datagram 1\0" + sealed)):
+            return None
+        version, *stamp = _SEAL.unpack_from(sealed)
+        return (Stamp(*stamp), sealed[_SEAL.size :]) if version == _SEAL_VERSION else None
+
+    def _mac(self, text: bytes) -> bytes:
+        return hmac.new(self.key, text, hashlib.sha256).digest()
+
+
+@dataclass(slots=True)
+class _Life:
+    boot: int
+    highest: int
+    seen: int
+    """Bit i: `highest - i` has come."""
+
+
+class ReplayWindow:
+    """Which datagrams have come. Each is taken once; one of an earlier life, or far behind, never."""
+
+    def __init__(self, senders_max: int = 2 * SWIM_MEMBERS_MAX) -> None:
+        self._lives: OrderedDict[tuple[int, int], _Life] = OrderedDict()
+        self._senders_max = senders_max
+
+    def take(self, stamp: Stamp) -> bool:
+        """Whether it is new; from now on it is not."""
+        key = (stamp.node, stamp.incarnation)
+        life = self._lives.get(key)
+        if life is None or stamp.boot > life.boot:
+            self._lives[key] = _Life(stamp.boot, stamp.number, 1)
+            self._lives.move_to_end(key)
+            while len(self._lives) > self._senders_max:
+                self._lives.popitem(last=False)
+            return True
+        if stamp.boot < life.boot:
+            return False
+        ahead = stamp.number - life.highest
+        if ahead > 0:
+            life.seen = ((life.seen << ahead) | 1) & ((1 << WINDOW) - 1) if ahead < WINDOW else 1
+            life.highest = stamp.number
+            return True
+        bit = 1 << -ahead
+        if -ahead >= WINDOW or life.seen & bit:
+            return False
+        life.seen |= bit
+        return True
+
+
+class Sealer:
+    """Seals the datagrams of one life."""
+
+    def __init__(self, secret: ClusterSecret, node: int, incarnation: int, boot: int) -> None:
+        self._secret = secret
+        self._who = node, incarnation, boot
+        self._number = 0
+
+    def seal(self, content: bytes) -> bytes:
+        self._number += 1
+        return self._secret.seal(Stamp(*self._who, self._number), content)
+
+
+class Opener:
+    """Takes sealed datagrams of others, each once."""
+
+    def __init__(self, secret: ClusterSecret, on_foreign: Callable[[], None]) -> None:
+        self._secret = secret
+        self._on_foreign = on_foreign
+        self._window = ReplayWindow()
+
+    def open(self, data: bytes) -> bytes | None:
+        """The content; None for what is not ours or came before."""
+        found = self._secret.unseal(data)
+        if found is None:
+            self._on_foreign()
+            return None
+        stamp, content = found
+        return content if self._window.take(stamp) else None

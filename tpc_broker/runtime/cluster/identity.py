@@ -1,0 +1,160 @@
+"""Who a data directory is in its cluster: ``cluster/node.json``, replaced whole and durably.
+
+`incarnation` is drawn when the directory is first used: a node that comes back with an empty disk has another one, and
+what the earlier one had promised is not its own. `boots` rises with every start of core 0; it is the boot id of its
+links, above those of all earlier starts (also of an earlier incarnation, as long as the clock is not set back between
+the two).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tpc_broker.cluster.founding import Founding
+from tpc_broker.runtime.options import StartError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tpc_broker.runtime.options import ClusterOptions
+
+FOLDER = "cluster"
+FILE = "node.json"
+FORMAT = 1
+INCARNATION_BITS = 62
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """`founding` is None until the node is in a cluster; `has_replica`: it has, or is to have, a part of the metadata
+    group, as one of its first voters or because a leader asked it to.
+    """
+
+    node: int
+    incarnation: int
+    boot: int
+    cores: int
+    founding: Founding | None = None
+    has_replica: bool = False
+
+    @property
+    def is_first_voter(self) -> bool:
+        return self.founding is not None and (self.node, self.incarnation) in self.founding.voters
+
+    def check(self, data: Path, node: int, cores: int) -> None:
+        """StartError when the directory cannot be started so."""
+        if self.node != node:
+            raise StartError(f"{data} is node {self.node}'s data directory, not node {node}'s")
+        if self.cores != cores and self.founding is not None:
+            raise StartError(
+                f"{data} ran in its cluster with {self.cores} cores; --cores {cores} is not possible yet for a node of "
+                "a cluster"
+            )
+
+
+class IdentityFile:
+    """Reads and replaces it. Blocking: it is small, and read once a start."""
+
+    def __init__(self, data: Path) -> None:
+        self.folder = data / FOLDER
+        self._path = self.folder / FILE
+        self.identity: NodeIdentity
+
+    def open(self, node: int, cores: int) -> NodeIdentity:
+        """A new life of this directory as that node. StartError when it is another's."""
+        self.folder.mkdir(exist_ok=True)
+        now = time.time_ns() // 1_000_000
+        found = self.read()
+        if found is None:
+            self.identity = NodeIdentity(node, secrets.randbits(INCARNATION_BITS), now, cores)
+        else:
+            found.check(self.folder.parent, node, cores)
+            self.identity = replace(found, boot=max(found.boot + 1, now), cores=cores)
+        self._write()
+        return self.identity
+
+    def read(self) -> NodeIdentity | None:
+        """None where there is none. StartError when it is damaged."""
+        try:
+            fields = json.loads(self._path.read_bytes())
+            return _from_fields(fields)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StartError(f"{self._path} cannot be read: {error}; it says which node this directory is") from error
+
+    def joined(self, founding: Founding) -> NodeIdentity:
+        """The node is in this cluster from now on."""
+        self.identity = replace(self.identity, founding=founding)
+        if self.identity.is_first_voter:
+            self.identity = replace(self.identity, has_replica=True)
+        self._write()
+        return self.identity
+
+    def gets_replica(self) -> NodeIdentity:
+        self.identity = replace(self.identity, has_replica=True)
+        self._write()
+        return self.identity
+
+    def _write(self) -> None:
+        identity = self.identity
+        fields: dict[str, Any] = {
+            "format": FORMAT,
+            "node": identity.node,
+            "incarnation": identity.incarnation,
+            "boot": identity.boot,
+            "cores": identity.cores,
+            "founding": None if identity.founding is None else identity.founding.to_json(),
+            "has_replica": identity.has_replica,
+        }
+        temporary = self._path.with_suffix(".tmp")
+        with temporary.open("w") as file:
+            json.dump(fields, file, indent=1)
+            file.flush()
+            os.fdatasync(file.fileno())
+        temporary.rename(self._path)
+        for folder in (self.folder, self.folder.parent):
+            sync_folder(folder)
+
+
+def _from_fields(fields: dict[str, Any]) -> NodeIdentity:
+    if fields["format"] != FORMAT:
+        raise ValueError(f"format {fields['format']}; this release knows {FORMAT}")
+    founding = None if fields["founding"] is None else Founding.from_json(fields["founding"])
+    node, incarnation, boot, cores = (int(fields[name]) for name in ("node", "incarnation", "boot", "cores"))
+    return NodeIdentity(node, incarnation, boot, cores, founding, bool(fields["has_replica"]))
+
+
+def check_directory(data: Path, cluster: ClusterOptions | None, cores: int) -> None:
+    """Before anything is started: a directory of a cluster's node is not started without the cluster, whose metadata it
+    has, nor as another node, nor with another number of cores. StartError.
+    """
+    found = IdentityFile(data).read()
+    if found is None:
+        return
+    if cluster is not None:
+        found.check(data, cluster.node_id, cores)
+    elif found.founding is not None:
+        raise StartError(
+            f"{data} is node {found.node}'s of cluster {found.founding.cluster}: start it with --cluster, --seeds and "
+            f"--node-id {found.node}"
+        )
+
+
+def is_in_cluster(data: Path) -> bool:
+    """Whether the metadata are a cluster's, and not in the directory's own log."""
+    found = IdentityFile(data).read()
+    return found is not None and found.founding is not None
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,440 @@
+"""Links: connections to the other nodes, and from them.
+
+Each node dials every other one that it knows of and sends its frames and requests there; answers come back on the same
+connection. So a pair has two connections, one each way, and an end that is slow to read holds up one direction only.
+
+Greeting (`cluster.secret`): challenge and challenge, proof of the dialler, proof of the acceptor, then a hello from
+each, which may be refused with a reason. Until the proof of the other side a connection gets 4 KiB frames, two
+seconds, and one of `LINK_GREETINGS_MAX` places.
+
+Nothing waits for room: a request above the bound is refused at once, a frame of replication that finds the queue full
+is lost, which `raft` expects of links. What is above `LINK_REQUESTS_MAX` from one node is refused, and not left unread:
+frames of replication behind it may be what those requests wait for.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets as random_bytes
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from tpc_broker import limits
+from tpc_broker.cluster import link_codec as codec
+from tpc_broker.cluster.link_codec import Hello, Kind, LinkDecodeError, Reason
+from tpc_broker.cluster.secret import NONCE_BYTES
+from tpc_broker.errors import CallFailedError, CoreDownError, MailboxError, MailboxFullError, NotDeliveredError
+
+if TYPE_CHECKING:
+    from tpc_broker.cluster.founding import SeedAddress
+    from tpc_broker.cluster.secret import ClusterSecret
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S: Final = 1.0
+GREETING_TIMEOUT_S: Final = 2.0
+BACK_OFF_S_MIN: Final = 0.05
+BACK_OFF_S_MAX: Final = 1.0
+CALL_TIMEOUT_MS: Final = 5_000
+UNACKNOWLEDGED_MS_MAX: Final = 2_000
+"""The kernel ends a connection whose peer takes nothing for so long: a new one is there sooner than a resend."""
+SILENCE_S_MAX: Final = 5.0
+"""Heartbeats of replication come ten times a second, as soon as a node is in a cluster, and questions before that."""
+READ_BYTES: Final = 1 << 16
+TCP_USER_TIMEOUT: Final = 18
+COMPLAIN_EVERY_S: Final = 10.0
+
+Handler = Callable[[Hello, dict[str, Any], list[bytes]], Awaitable[tuple[dict[str, Any], Sequence[bytes]] | None]]
+
+
+class LinkRefusedError(Exception):
+    """The two ends do not belong together; the other one is told."""
+
+    def __init__(self, reason: Reason | None, text: str, *, by_peer: bool) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.by_peer = by_peer
+
+
+@dataclass(slots=True)
+class _PendingCall:
+    done: trio.Event = field(default_factory=trio.Event)
+    answer: codec.Answer | None = None
+    error: MailboxError | None = None
+
+
+class _Outbox:
+    """What waits to be sent on one connection."""
+
+    def __init__(self) -> None:
+        self._parts: deque[bytes] = deque()
+        self._bytes = 0
+        self._filled = trio.Event()
+
+    def put(self, data: bytes) -> bool:
+        if self._bytes + len(data) > limits.LINK_QUEUE_BYTES_MAX:
+            return False
+        self._parts.append(data)
+        self._bytes += len(data)
+        self._filled.set()
+        return True
+
+    async def send_to(self, stream: trio.abc.SendStream) -> None:
+        while True:
+            await self._filled.wait()
+            self._filled = trio.Event()
+            while self._parts:
+                data = b"".join(self._parts)
+                self._parts.clear()
+                await stream.send_all(data)
+                self._bytes -= len(data)
+
+
+class FrameReader:
+    """Frames of a stream, whose length is checked before memory is taken."""
+
+    def __init__(self, stream: trio.abc.ReceiveStream) -> None:
+        self._stream = stream
+        self._buffer = bytearray()
+        self.is_known = False
+
+    async def read(self) -> tuple[Kind, bytes]:
+        """trio.EndOfChannel at the end of the stream."""
+        kind, length = codec.check_header(await self._take(codec.HEADER.size), is_known=self.is_known)
+        return kind, await self._take(length)
+
+    async def expect(self, wanted: Kind) -> bytes:
+        kind, body = await self.read()
+        if kind is Kind.REFUSED:
+            reason, text = codec.decode_refused(body)
+            raise LinkRefusedError(reason, text, by_peer=True)
+        if kind is not wanted:
+            raise LinkDecodeError(f"a frame of kind {kind.name} in place of {wanted.name}")
+        return body
+
+    async def _take(self, count: int) -> bytes:
+        while len(self._buffer) < count:
+            data = await self._stream.receive_some(READ_BYTES)
+            if not data:
+                raise trio.EndOfChannel
+            self._buffer += data
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return taken
+
+
+class Peer:
+    """The dialled connection to one other node, kept up, and the calls under way on it."""
+
+    def __init__(self, owner: Links, address: SeedAddress) -> None:
+        self.owner = owner
+        self.address = address
+        self.hello: Hello | None = None
+        """Of the other end, while the connection is up."""
+        self.refused: LinkRefusedError | None = None
+        """Why the last greeting ended, where it was refused."""
+        self._outbox: _Outbox | None = None
+        self._pending: dict[int, _PendingCall] = {}
+        self._next_id = 1
+        self._connection: trio.CancelScope | None = None
+        self._life = trio.CancelScope()
+        self._complained_s = -COMPLAIN_EVERY_S
+
+    @property
+    def is_up(self) -> bool:
+        return self._outbox is not None
+
+    def send_raft(self, body: bytes) -> None:
+        """Lost where there is no connection or no room."""
+        if self._outbox is not None:
+            self._outbox.put(codec.frame(Kind.RAFT, body))
+
+    async def call(
+        self, method: str, payload: dict[str, Any], blobs: Sequence[bytes] = (), *, timeout_ms: int = CALL_TIMEOUT_MS
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """NotDeliveredError: it never got there; CoreDownError: not known; CallFailedError: its handler raised."""
+        if self._outbox is None:
+            raise NotDeliveredError(f"there is no link to {self.address}")
+        if len(self._pending) >= limits.LINK_REQUESTS_MAX:
+            raise MailboxFullError(f"{limits.LINK_REQUESTS_MAX} requests to {self.address} are under way already")
+        pending, call_id = _PendingCall(), self._next_id
+        self._next_id += 1
+        if not self._outbox.put(codec.encode_request(call_id, method, payload, blobs)):
+            raise MailboxFullError(f"the link to {self.address} is full")
+        self._pending[call_id] = pending
+        try:
+            with trio.move_on_after(timeout_ms / 1000):
+                await pending.done.wait()
+        finally:
+            self._pending.pop(call_id, None)
+        if pending.error is not None:
+            raise pending.error
+        if pending.answer is None:
+            raise CoreDownError(f"{self.address} did not answer {method} in {timeout_ms} ms")
+        return pending.answer.payload, pending.answer.blobs
+
+    def reconnect(self) -> None:
+        """End the connection; another one begins, with another hello."""
+        if self._connection is not None:
+            self._connection.cancel()
+
+    def close(self) -> None:
+        self._life.cancel()
+
+    async def run(self) -> None:
+        delay_s = BACK_OFF_S_MIN
+        with self._life:
+            while True:
+                if await self._live_once():
+                    delay_s = BACK_OFF_S_MIN
+                await trio.sleep(delay_s)
+                delay_s = min(2 * delay_s, BACK_OFF_S_MAX)
+
+    async def _live_once(self) -> bool:
+        """One connection, from dialling to its end; whether it was up."""
+        was_up = False
+        self._connection = trio.CancelScope()
+        with self._connection:
+            try:
+                with trio.fail_after(CONNECT_TIMEOUT_S):
+                    stream = await trio.open_tcp_stream(self.address.host, self.address.port)
+            except (OSError, trio.TooSlowError):
+                return False
+            try:
+                _set_options(stream)
+                reader = FrameReader(stream)
+                with trio.fail_after(GREETING_TIMEOUT_S):
+                    hello = await self.owner.greet(stream, reader)
+                self.refused = None
+                was_up = True
+                await self._serve(stream, reader, hello)
+            except LinkRefusedError as refused:
+                self.refused = refused
+                self._complain(refused)
+            except LinkDecodeError as error:
+                self._complain(error)
+            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel, trio.TooSlowError):
+                pass
+            finally:
+                self._lost(was_up=was_up)
+                with trio.CancelScope(shield=True):
+                    await trio.aclose_forcefully(stream)
+        return was_up
+
+    def _complain(self, error: Exception) -> None:
+        now_s = trio.current_time()
+        if now_s - self._complained_s >= COMPLAIN_EVERY_S:
+            self._complained_s = now_s
+            log.warning("link to %s: %s", self.address, error)
+
+    async def _serve(self, stream: trio.SocketStream, reader: FrameReader, hello: Hello) -> None:
+        self.hello, self._outbox = hello, _Outbox()
+        self.owner.on_up(self)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._outbox.send_to, stream)
+                while True:
+                    self._answered(codec.decode_answer(await reader.expect(Kind.ANSWER)))
+        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel):
+            pass
+
+    def _answered(self, answer: codec.Answer) -> None:
+        pending = self._pending.get(answer.id)
+        if pending is not None:
+            pending.answer = answer
+            if answer.error:
+                pending.error = CallFailedError(f"{self.address}: {answer.error}")
+            pending.done.set()
+
+    def _lost(self, *, was_up: bool) -> None:
+        self.hello = self._outbox = None
+        for pending in self._pending.values():
+            pending.error = CoreDownError(f"the link to {self.address} ended")
+            pending.done.set()
+        self._pending.clear()
+        if was_up:
+            self.owner.on_down(self)
+
+
+class Links:
+    """All links of a node."""
+
+    def __init__(
+        self,
+        own_hello: Callable[[], Hello],
+        secret: ClusterSecret,
+        check: Callable[[Hello], LinkRefusedError | None],
+    ) -> None:
+        self._own_hello = own_hello
+        self._secret = secret
+        self._check = check
+        self.peers: dict[SeedAddress, Peer] = {}
+        self._handlers: dict[str, Handler] = {}
+        self._greetings = 0
+        self._complained: dict[str, float] = {}
+        self.incoming: dict[int, Hello] = {}
+        """Who has a connection to this node, by the number of the connection."""
+        self._next_incoming = 0
+        self.on_up: Callable[[Peer], None] = lambda _peer: None
+        self.on_down: Callable[[Peer], None] = lambda _peer: None
+        self.on_raft: Callable[[Hello, bytes], None] = lambda _hello, _body: None
+        self.strangers = 0
+        """Connections that did not prove the secret."""
+        self.nursery: trio.Nursery
+
+    def serve(self, method: str, handler: Handler) -> None:
+        assert method not in self._handlers, method
+        self._handlers[method] = handler
+
+    def peer(self, address: SeedAddress) -> Peer:
+        """The link to that address, which from now on is kept up."""
+        found = self.peers.get(address)
+        if found is None:
+            found = self.peers[address] = Peer(self, address)
+            self.nursery.start_soon(found.run)
+        return found
+
+    def peer_of(self, node: int) -> Peer | None:
+        """The link to a node that is up."""
+        return next((peer for peer in self.peers.values() if peer.hello is not None and peer.hello.node == node), None)
+
+    async def run(self, listener: socket.socket, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        accepting = trio.socket.from_stdlib_socket(listener)
+        async with trio.open_nursery() as self.nursery:
+            task_status.started()
+            while True:
+                try:
+                    sock, _address = await accepting.accept()
+                except OSError:
+                    await trio.sleep(BACK_OFF_S_MIN)
+                    continue
+                self.nursery.start_soon(self._serve_connection, trio.SocketStream(sock))
+
+    # -- greeting ----------------------------------------------------------------------------------------------------
+
+    async def greet(self, stream: trio.abc.Stream, reader: FrameReader) -> Hello:
+        """As the one who dialled. LinkRefusedError, LinkDecodeError."""
+        nonce = random_bytes.token_bytes(NONCE_BYTES)
+        await stream.send_all(codec.encode_challenge(nonce))
+        theirs = codec.decode_challenge(await reader.expect(Kind.CHALLENGE))
+        await stream.send_all(codec.encode_proof(self._secret.proof(nonce, theirs, of_dialler=True)))
+        mac = codec.decode_proof(await reader.expect(Kind.PROOF))
+        if not self._secret.is_proof(mac, nonce, theirs, of_dialler=False):
+            raise LinkRefusedError(Reason.SECRET, "the other end has another cluster secret", by_peer=False)
+        reader.is_known = True
+        await stream.send_all(codec.encode_hello(self._own_hello()))
+        return await self._checked(stream, codec.decode_hello(await reader.expect(Kind.HELLO)))
+
+    async def _welcome(self, stream: trio.abc.Stream, reader: FrameReader) -> Hello:
+        """As the one who was dialled."""
+        theirs = codec.decode_challenge(await reader.expect(Kind.CHALLENGE))
+        nonce = random_bytes.token_bytes(NONCE_BYTES)
+        await stream.send_all(codec.encode_challenge(nonce))
+        mac = codec.decode_proof(await reader.expect(Kind.PROOF))
+        if not self._secret.is_proof(mac, theirs, nonce, of_dialler=True):
+            self.strangers += 1
+            text = "the cluster secret is another one here"
+            await stream.send_all(codec.encode_refused(Reason.SECRET, text))
+            raise LinkRefusedError(Reason.SECRET, "another cluster secret", by_peer=False)
+        await stream.send_all(codec.encode_proof(self._secret.proof(theirs, nonce, of_dialler=False)))
+        reader.is_known = True
+        hello = codec.decode_hello(await reader.expect(Kind.HELLO))
+        await self._checked(stream, hello)
+        await stream.send_all(codec.encode_hello(self._own_hello()))
+        return hello
+
+    async def _checked(self, stream: trio.abc.Stream, hello: Hello) -> Hello:
+        refused = self._check(hello)
+        if refused is not None:
+            with suppress(trio.BrokenResourceError):
+                await stream.send_all(codec.encode_refused(refused.reason or Reason.CLUSTER, str(refused)))
+            raise refused
+        return hello
+
+    # -- connections of others ---------------------------------------------------------------------------------------
+
+    async def _serve_connection(self, stream: trio.SocketStream) -> None:
+        number = self._next_incoming
+        self._next_incoming += 1
+        peer = "?"
+        try:
+            if self._greetings >= limits.LINK_GREETINGS_MAX:
+                return
+            peer = str(stream.socket.getpeername()[0])
+            _set_options(stream)
+            reader = FrameReader(stream)
+            self._greetings += 1
+            try:
+                with trio.fail_after(GREETING_TIMEOUT_S):
+                    hello = await self._welcome(stream, reader)
+            finally:
+                self._greetings -= 1
+            self.incoming[number] = hello
+            await self._serve_node(stream, reader, hello)
+        except* (LinkRefusedError, LinkDecodeError) as group:
+            self._complain(peer, group.exceptions[0])
+        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel, trio.TooSlowError):
+            pass
+        finally:
+            self.incoming.pop(number, None)
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(stream)
+
+    def _complain(self, peer: str, error: Exception) -> None:
+        """One line a host and reason now and then, whoever knocks."""
+        now_s = trio.current_time()
+        key = f"{peer} {error.reason if isinstance(error, LinkRefusedError) else ''}"
+        if now_s - self._complained.get(key, -COMPLAIN_EVERY_S) < COMPLAIN_EVERY_S:
+            return
+        if len(self._complained) >= limits.LOG_KEYS_MAX:
+            self._complained.clear()
+        self._complained[key] = now_s
+        log.warning("link from %s: %s", peer, error)
+
+    async def _serve_node(self, stream: trio.SocketStream, reader: FrameReader, hello: Hello) -> None:
+        outbox, under_way = _Outbox(), [0]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(outbox.send_to, stream)
+            while True:
+                with trio.fail_after(SILENCE_S_MAX):
+                    kind, body = await reader.read()
+                if kind is Kind.RAFT:
+                    self.on_raft(hello, body)
+                elif kind is Kind.REQUEST:
+                    nursery.start_soon(self._serve_request, outbox, hello, codec.decode_request(body), under_way)
+                else:
+                    raise LinkDecodeError(f"a frame of kind {kind.name} from node {hello.node}")
+
+    async def _serve_request(self, outbox: _Outbox, hello: Hello, request: codec.Request, under_way: list[int]) -> None:
+        if under_way[0] >= limits.LINK_REQUESTS_MAX:
+            outbox.put(codec.encode_answer(request.id, {}, error=f"{under_way[0]} requests are under way already"))
+            return
+        under_way[0] += 1
+        try:
+            handler = self._handlers.get(request.method, _serve_unknown)
+            payload, blobs = await handler(hello, request.payload, request.blobs) or ({}, ())
+            answer = codec.encode_answer(request.id, payload, blobs)
+        except MailboxError as error:
+            answer = codec.encode_answer(request.id, {}, error=str(error))
+        except Exception as error:  # the one who asked is told; the log has the traceback
+            log.exception("link: %s from node %d failed", request.method, hello.node)
+            answer = codec.encode_answer(request.id, {}, error=f"{type(error).__name__}: {error}")
+        finally:
+            under_way[0] -= 1
+        outbox.put(answer)
+
+
+async def _serve_unknown(_hello: Hello, _payload: dict[str, Any], _blobs: list[bytes]) -> None:
+    raise MailboxError("this node does not know what was asked")
+
+
+def _set_options(stream: trio.SocketStream) -> None:
+    stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    stream.socket.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS_MAX)
+    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

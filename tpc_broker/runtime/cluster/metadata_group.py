@@ -1,0 +1,323 @@
+"""The cluster's metadata as one Raft group: this node's replica of it, if it has one, and its driver.
+
+The package docstring of `raft` numbers a driver's duties; this is one for a core that has one group, whose journal is a
+file of its own (`voter_file`), and whose state is the `ClusterImage`: batches are records of `metadata.records`, one
+JSON object a line, and the image after a committed batch is made in the same turn in which the commit is known. So
+there is always an image of just the commit position, which is what a replica that has nothing, or too little, is sent.
+
+A write of the file that fails ends the core: it is started again, and begins with what is durable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from tpc_broker.cluster.raft_codec import encode_entry
+from tpc_broker.errors import CoreDownError, NotDeliveredError
+from tpc_broker.metadata.image import ClusterImage
+from tpc_broker.metadata.records import decode_record, encode_record
+from tpc_broker.model import MetadataVersion
+from tpc_broker.raft.items import START, Batch, Position, Proposal, Voter, simple
+from tpc_broker.raft.journal import EMPTY_CHECKPOINT, AdoptEntry, Checkpoint, replay
+from tpc_broker.raft.output import (
+    Accepted,
+    Adopted,
+    Committed,
+    ReadFailed,
+    ReadItems,
+    ReadReady,
+    Refusal,
+    RoleChanged,
+    ShipSegments,
+)
+from tpc_broker.runtime.cluster.voter_file import GROUP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tpc_broker.cluster.raft_codec import FileEntry
+    from tpc_broker.metadata.records import MetadataRecord
+    from tpc_broker.raft.core import RaftCore
+    from tpc_broker.raft.group import Group
+    from tpc_broker.raft.messages import Frame
+    from tpc_broker.runtime.cluster.voter_file import VoterFile
+    from tpc_broker.storage.ports import Clock
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_BYTES: Final = 4 << 20
+"""Of entries in the file, and as much as the last checkpoint had, before the next one."""
+SHIPPED_KEPT_MAX: Final = 2
+HELD_RETRY_S: Final = 0.05
+BATCH_BYTES_MAX: Final = 8 << 20
+
+
+class NotControllerError(NotDeliveredError):
+    """Another node leads the metadata, or none: nothing was done."""
+
+
+def encode_records(records: Iterable[MetadataRecord]) -> bytes:
+    return b"\n".join(map(encode_record, records))
+
+
+def decode_records(payload: bytes) -> list[MetadataRecord]:
+    return [decode_record(line) for line in payload.split(b"\n")]
+
+
+class MetadataGroup:
+    """Touched by core 0's thread only. `image` is the cluster at the commit position `applied`."""
+
+    def __init__(self, core: RaftCore, file: VoterFile, me: Voter, clock: Clock, send: Callable[[Frame], None]) -> None:
+        self.core = core
+        self.me = me
+        self.image = ClusterImage()
+        self.applied: Position = START
+        self.on_committed: Callable[[list[MetadataRecord] | None, ClusterImage], None] = lambda _records, _image: None
+        """Called with the records, or with None where the image was taken over whole."""
+        self.on_ship: Callable[[Voter, Position, bytes], None] = lambda _target, _position, _image: None
+        self.on_role: Callable[[], None] = lambda: None
+        self._file = file
+        self._clock = clock
+        self._send = send
+        self._held: list[Frame] = []
+        self._to_write: deque[tuple[int, bytes]] = deque()
+        self._wake_writer = trio.Event()
+        self._wake_timer = trio.Event()
+        self._moved = trio.Event()
+        self._shipped: dict[Position, bytes] = {}
+        self._reads: dict[object, tuple[trio.Event, list[bool]]] = {}
+        self._checkpoint_bytes = 0
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def recover(self, found: tuple[FileEntry, list[FileEntry]], first_voters: Iterable[Voter]) -> None:
+        """The replica of the file. `first_voters`: of the founding; no configuration where it is none of them."""
+        kept, entries = found
+        base = kept.entry if isinstance(kept.entry, Checkpoint) else EMPTY_CHECKPOINT
+        image, applied = kept.image, base.commit_hint
+        for entry in entries:
+            if isinstance(entry.entry, AdoptEntry):
+                image, applied = entry.image, entry.entry.position
+        config = simple(first_voters)
+        named = config if self.me in config.voters else None
+        machine_entries = [entry.entry for entry in entries if not isinstance(entry.entry, Checkpoint)]
+        checkpoint = replay(base, machine_entries, named)
+        if image:
+            self.image = ClusterImage.from_bytes(image)
+        self.applied = applied
+        self.core.create_group(GROUP, self.me, config, self._now_ms(), checkpoint)
+        self._apply()
+        self.turn()
+
+    @property
+    def has_replica(self) -> bool:
+        return GROUP in self.core.groups
+
+    @property
+    def group(self) -> Group:
+        return self.core.group(GROUP)
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_time)
+            nursery.start_soon(self._write)
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def receive(self, frame: Frame) -> None:
+        self.core.receive(frame, self._now_ms())
+        self.turn()
+
+    def connected(self, node: int) -> None:
+        address = next((each for each in self.core.links if each.node == node), None)
+        if address is not None:
+            self.core.connected(address, self._now_ms())
+            self.turn()
+
+    def turn(self) -> None:
+        """Duties 2 to 4."""
+        ready = self.core.ready(self._now_ms())
+        for sequence, entry in ready.entries:
+            image = self._shipped.get(entry.position, b"") if isinstance(entry, AdoptEntry) else b""
+            self._to_write.append((sequence, encode_entry(entry, image)))
+        for frame in ready.frames:
+            if frame.after_sequence <= self.core.durable_sequence:
+                self._send(frame)
+            else:
+                self._held.append(frame)
+        for event in ready.events:
+            self._carry_out(event)
+        if self._to_write:
+            self._wake_writer.set()
+        self._wake_timer.set()
+        self._moved.set()
+        self._moved = trio.Event()
+
+    def _carry_out(self, event: object) -> None:
+        match event:
+            case Committed():
+                self._apply()
+            case Adopted():
+                self._adopt(event.position)
+            case ShipSegments():
+                self._apply()
+                self.on_ship(event.target, self.applied, self.image.to_bytes())
+            case ReadItems():  # nothing of the log is in files: whoever needs more than memory has is sent the image
+                self.core.compacted(GROUP, self.group.high_watermark)
+            case ReadReady() | ReadFailed():
+                for token in event.tokens:
+                    done, outcome = self._reads.pop(token, (trio.Event(), []))
+                    outcome.append(isinstance(event, ReadReady))
+                    done.set()
+            case RoleChanged():
+                self.on_role()
+
+    def _apply(self) -> None:
+        """Bring the image to the commit position."""
+        group = self.group
+        if group.commit <= self.applied:
+            return
+        items = group.log.items_after(self.applied, 1 << 62, 1 << 62)
+        assert items is not None, (self.applied, group.log.start)
+        for item in items:
+            if item.position > group.commit:
+                break
+            if isinstance(item, Batch):
+                records = decode_records(item.payload)  # type: ignore[arg-type]  # bytes, by the codec
+                self.image = self.image.apply(records, MetadataVersion(item.end_offset))
+                self.on_committed(records, self.image)
+        self.applied = group.commit
+
+    def _adopt(self, position: Position) -> None:
+        self.image = ClusterImage.from_bytes(self._shipped[position])
+        self.applied = position
+        self.on_committed(None, self.image)
+        self._apply()
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._wake_timer = trio.Event()
+            wait_ms = self.core.next_deadline_ms() - self._now_ms()
+            with trio.move_on_after(max(0, wait_ms) / 1000):
+                await self._wake_timer.wait()
+            if self.core.next_deadline_ms() <= self._now_ms():
+                self.core.tick(self._now_ms())
+                self.turn()
+
+    async def _write(self) -> None:
+        """Duties 2, 5 and 8."""
+        while True:
+            while self._to_write:
+                writes = list(self._to_write)
+                self._to_write.clear()
+                await self._file.append([entry for _sequence, entry in writes])
+                self.core.persisted(writes[-1][0], self._now_ms())
+                held, self._held = self._held, []
+                for frame in held:
+                    if frame.after_sequence <= self.core.durable_sequence:
+                        self._send(frame)
+                    else:
+                        self._held.append(frame)
+                self.turn()
+            if self._file.bytes_since_checkpoint > CHECKPOINT_BYTES + self._checkpoint_bytes:
+                await self._take_checkpoint()
+                continue
+            self._wake_writer = trio.Event()
+            if not self._to_write:
+                await self._wake_writer.wait()
+
+    async def _take_checkpoint(self) -> None:
+        """Everything that was given to the journal is durable here, and nothing was given since."""
+        self._apply()
+        image = self.image.to_bytes()
+        self.core.truncate_start(GROUP, self.applied.offset)
+        checkpoint = self.core.checkpoint(GROUP)
+        assert checkpoint.commit_hint == self.applied, (checkpoint.commit_hint, self.applied)
+        self._checkpoint_bytes = len(image)
+        await self._file.replace(checkpoint, image)
+
+    # -- what others ask for -----------------------------------------------------------------------------------------
+
+    def take_shipped(self, position: Position, image: bytes) -> None:
+        """What `Install` will name."""
+        ClusterImage.from_bytes(image)  # refused here, and not when it is the only one
+        while len(self._shipped) >= SHIPPED_KEPT_MAX:
+            del self._shipped[next(iter(self._shipped))]
+        self._shipped[position] = image
+
+    def shipped(self, target: Voter, position: Position) -> None:
+        if self.has_replica:
+            self.core.shipped(GROUP, target, position, self._now_ms())
+            self.turn()
+
+    @property
+    def leader(self) -> Voter | None:
+        """As far as this replica knows."""
+        return self.group.leader if self.has_replica else None
+
+    @property
+    def is_leader(self) -> bool:
+        return self.has_replica and self.group.is_leader
+
+    @property
+    def is_ready(self) -> bool:
+        """Leads, and knows everything that was committed before."""
+        return self.is_leader and self.group.is_ready and self.applied.epoch == self.group.term
+
+    async def moved(self) -> None:
+        """Until anything has happened to the replica."""
+        await self._moved.wait()
+
+    async def confirm(self) -> None:
+        """Until a quorum has said that this leader is still the leader, so that what is known here is the newest.
+        NotControllerError.
+        """
+        token, done, outcome = object(), trio.Event(), list[bool]()
+        self._reads[token] = (done, outcome)
+        try:
+            refusal = self.core.read_index(GROUP, token, self._now_ms())
+            self.turn()
+            if refusal is not None:
+                raise NotControllerError(refusal.value)
+            await done.wait()
+        finally:
+            self._reads.pop(token, None)
+        if not outcome[0]:
+            raise NotControllerError("another node may lead the metadata")
+
+    async def commit(self, records: list[MetadataRecord]) -> MetadataVersion:
+        """Proposes, and returns the version when they are committed and in `image`.
+
+        NotControllerError: nothing was done. What was proposed is waited for, whoever leads; where it was cut from this
+        replica's log another one may still have it, so that what becomes of it is not known (CoreDownError).
+        """
+        payload = encode_records(records)
+        if len(payload) > BATCH_BYTES_MAX:
+            raise ValueError(f"a change of {len(payload)} bytes; at most {BATCH_BYTES_MAX} are allowed")
+        while True:
+            answer = self.core.propose(GROUP, [Proposal(len(records), len(payload), payload)], self._now_ms())
+            self.turn()
+            if isinstance(answer, Accepted):
+                break
+            if answer is not Refusal.HELD:
+                raise NotControllerError(answer.value)
+            await trio.sleep(HELD_RETRY_S)
+        while not self.group.is_committed(answer.position):
+            if not self.group.log.contains(answer.position):
+                raise CoreDownError("another leader came in between; whether the change was made is not known")
+            await self._moved.wait()
+        return MetadataVersion(answer.position.offset)
+
+    def statistics(self) -> dict[str, Any]:
+        if not self.has_replica:
+            return {"role": "observer"}
+        group = self.group
+        voters = sorted(voter.node for voter in group.config.voters) if group.config is not None else []
+        return {"role": group.role.value, "term": group.term, "voters": voters, "version": self.applied.offset}

@@ -1,0 +1,694 @@
+"""A node among the others, on core 0: how it comes to its cluster, and what it does there.
+
+Start, in order: who this directory is; links to the seeds; found or join (`cluster.founding`); membership; the metadata
+group, where this node has a part of it; the newest image, from the controller; registration. Until all of that is
+done no client is answered: without a majority of the metadata's voters a node waits, and never founds again.
+
+Afterwards: voters follow the commits of their group, all others pull what is committed from a voter (`_observe`). The
+leader of the group is the *controller*: it decides changes, and tends the voters (`_tend_voters`): one whose data
+directory is another by now is replaced by it, and as nodes come there are three, then five.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from tpc_broker import __version__
+from tpc_broker.cluster.founding import Founding, SeedAddress
+from tpc_broker.cluster.link_codec import Hello, LinkDecodeError, Reason
+from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
+from tpc_broker.errors import MailboxError, NotDeliveredError
+from tpc_broker.metadata.controller import Controller
+from tpc_broker.metadata.image import ClusterImage
+from tpc_broker.metadata.records import MetadataRecord, NodeAddress, NodeRegistered, decode_record, encode_record
+from tpc_broker.model import CoreId, MetadataVersion, NodeId
+from tpc_broker.raft.core import RaftCore
+from tpc_broker.raft.items import Address, Position, Voter
+from tpc_broker.runtime.cluster.identity import IdentityFile, NodeIdentity
+from tpc_broker.runtime.cluster.joining import Joining
+from tpc_broker.runtime.cluster.links import LinkRefusedError, Links, Peer
+from tpc_broker.runtime.cluster.members import Members
+from tpc_broker.runtime.cluster.metadata_group import MetadataGroup, NotControllerError
+from tpc_broker.runtime.cluster.options import read_secret
+from tpc_broker.runtime.cluster.voter_file import GROUP, VoterFile, VoterFileDamagedError
+from tpc_broker.runtime.cluster.voters import records_after, wanted_voters
+from tpc_broker.runtime.options import StartError
+from tpc_broker.swim.model import GONE, Change, MemberEvent, State
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from tpc_broker.broker.ports import NodeHandler
+    from tpc_broker.metadata.settings import BrokerConfiguration
+    from tpc_broker.raft.messages import Frame
+    from tpc_broker.runtime.options import ClusterOptions, CoreOptions
+    from tpc_broker.storage.ports import Clock, Disk
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.2
+SAY_EVERY_S: Final = 10.0
+PULL_WAIT_S: Final = 1.0
+PULL_TIMEOUT_MS: Final = 5_000
+SHIP_TIMEOUT_MS: Final = 10_000
+CHANGE_TIMEOUT_S: Final = 10.0
+CONTROLLER_TIMEOUT_MS: Final = 15_000
+TEND_S: Final = 0.5
+LEAVE_S: Final = 2.0
+
+
+
+class ClusterNodeMain:
+    """`broker.ports.ClusterNode`."""
+
+    def __init__(self, options: CoreOptions, disk: Disk, clock: Clock, data: Any) -> None:
+        assert options.cluster is not None
+        self._core_options = options
+        self._options: ClusterOptions = options.cluster
+        self._disk = disk
+        self._clock = clock
+        self._secret = read_secret(self._options.secret_path)
+        self._file = IdentityFile(data)
+        self._file.open(self._options.node_id, options.cores)
+        self._links = Links(self._own_hello, self._secret, self._check_hello)
+        self._links.on_up = self._link_up
+        self._links.on_raft = self._take_frame
+        self._members: Members | None = None
+        self._group: MetadataGroup | None = None
+        self._voter_file = VoterFile(disk, self._file.folder)
+        self._joining = Joining(self._options, self._file, self._voter_file, self._links)
+        self._observed = ClusterImage()
+        self._fed = ClusterImage()
+        self._feed: list[tuple[list[MetadataRecord] | None, ClusterImage]] = []
+        self._feed_filled = trio.Event()
+        self._controller_hint: int | None = None
+        self._deciding = trio.Lock()
+        self._at_controller: dict[str, NodeHandler] = {}
+        self._absent: frozenset[NodeId] = frozenset()
+        self._conflict = ""
+        self.on_peer_up: Callable[[NodeId], None] = lambda _node: None
+        self.on_absent_changed: Callable[[frozenset[NodeId]], None] = lambda _nodes: None
+        self._configuration: BrokerConfiguration
+        self._nursery: trio.Nursery
+        self._serve_own()
+
+    # -- what the broker asks (`ClusterNode`) --------------------------------------------------------------------------
+
+    async def run(
+        self,
+        bound: tuple[socket.socket, socket.socket],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """`bound`: the sockets of links and of datagrams."""
+        links, self._datagrams = bound
+        async with trio.open_nursery() as self._nursery:
+            await self._nursery.start(self._links.run, links)
+            for seed in self._options.seeds:
+                if seed != self._options.address:
+                    self._links.peer(seed)
+            task_status.started()
+
+    async def start(self, local: ClusterImage, configuration: BrokerConfiguration) -> ClusterImage:
+        self._configuration = configuration
+        self._joining.local = local
+        founding = await self._joining.run()
+        self._begin_membership(founding)
+        await self._begin_group(founding)
+        self._nursery.start_soon(self._observe)
+        self._nursery.start_soon(self._tend)
+        await self._register()
+        await self._be_up_to_date()
+        self._fed = self.image
+        log.info("node %d is in cluster %s", self._identity.node, founding.cluster)
+        return self._fed
+
+    async def next_image(self, current: ClusterImage) -> tuple[list[MetadataRecord] | None, ClusterImage]:
+        while True:
+            found = [each for each in self._feed if each[1].version > current.version]
+            self._feed.clear()
+            if found:
+                parts = [records for records, _image in found]
+                whole = None if any(records is None for records in parts) else [r for part in parts for r in part or ()]
+                begins = found[-1][1].version - len(whole) if whole is not None else -1
+                return (whole if begins == current.version else None), found[-1][1]
+            self._feed_filled = trio.Event()
+            await self._feed_filled.wait()
+
+    @property
+    def image(self) -> ClusterImage:
+        """The newest committed one that is known here."""
+        group = self._group
+        if group is not None and group.image.version >= self._observed.version:
+            return group.image
+        return self._observed
+
+    @property
+    def is_controller(self) -> bool:
+        return self._group is not None and self._group.is_ready
+
+    async def change(
+        self, decide: Callable[[ClusterImage], tuple[list[MetadataRecord], Any]]
+    ) -> tuple[MetadataVersion, Any]:
+        group = self._group
+        if group is None:
+            raise NotControllerError("this node has no part of the metadata group")
+        async with self._deciding:
+            if not group.is_ready:
+                raise NotControllerError("this node does not lead the metadata")
+            image = group.image
+            records, response = decide(image)
+            if not records:
+                with trio.move_on_after(CHANGE_TIMEOUT_S):
+                    await group.confirm()  # what was decided by is still the newest
+                    return image.version, response
+                raise NotControllerError("the metadata's voters do not answer")
+            with trio.move_on_after(CHANGE_TIMEOUT_S):
+                return await group.commit(records), response
+        raise MailboxError("the metadata's voters did not commit a change in time; whether they will is not known")
+
+    async def call_controller(
+        self, method: str, payload: dict[str, Any], blobs: Sequence[bytes]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        peer = self._peer_of_controller()
+        if peer is None:
+            raise NotDeliveredError("no leader of the metadata is known")
+        asked = {"method": method, "payload": payload}
+        answer, found = await peer.call("controller", asked, blobs, timeout_ms=CONTROLLER_TIMEOUT_MS)
+        if "not_controller" in answer:
+            self._controller_hint = answer.get("leader")
+            raise NotDeliveredError("the leader of the metadata is another one")
+        return answer["payload"], found
+
+    def serve_controller(self, method: str, handler: NodeHandler) -> None:
+        assert method not in self._at_controller, method
+        self._at_controller[method] = handler
+
+    def serve(self, method: str, handler: NodeHandler) -> None:
+        async def serve(hello: Hello, payload: dict[str, Any], blobs: list[bytes]) -> Any:
+            self._check_member(hello)
+            return await handler(payload, blobs)
+
+        self._links.serve(method, serve)
+
+    def tell(self, node: NodeId | None, method: str, payload: dict[str, Any]) -> None:
+        for peer in list(self._links.peers.values()):
+            if peer.hello is not None and (node is None or peer.hello.node == node):
+                self._nursery.start_soon(self._tell, peer, method, payload)
+
+    async def _tell(self, peer: Peer, method: str, payload: dict[str, Any]) -> None:
+        try:
+            await peer.call(method, payload)
+        except MailboxError as error:
+            log.debug("%s was not told to %s: %s", method, peer.address, error)
+
+    def absent(self) -> frozenset[NodeId]:
+        return self._absent
+
+    def start_soon(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        self._nursery.start_soon(function, *arguments)
+
+    async def leave(self) -> None:
+        """The node is being stopped: somebody else is to lead, and nobody is to suspect it."""
+        with trio.move_on_after(LEAVE_S):
+            group = self._group
+            if group is not None and group.is_leader:
+                assert group.group.config is not None
+                others = [voter for voter in sorted(group.group.config.voters) if self._links.peer_of(voter.node)]
+                others = [voter for voter in others if voter != group.me]
+                if others:
+                    group.core.transfer_leadership(GROUP, others[0], self._clock.monotonic_ms())
+                    group.turn()
+                    while group.is_leader:
+                        await group.moved()
+            if self._members is not None:
+                self._members.leave()
+                while not self._members.has_left:
+                    await trio.sleep(LOOK_S / 4)
+
+    @property
+    def _identity(self) -> NodeIdentity:
+        return self._file.identity
+
+    # -- greeting ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _cluster(self) -> str:
+        return self._identity.founding.cluster if self._identity.founding is not None else ""
+
+    def _own_hello(self) -> Hello:
+        identity, address = self._identity, self._options.address
+        who = NodeId(identity.node), identity.incarnation, identity.boot
+        return Hello(self._cluster, *who, CoreId(0), *address, __version__)
+
+    def _check_hello(self, hello: Hello) -> LinkRefusedError | None:
+        own = self._own_hello()
+        if (hello.node, hello.incarnation, hello.boot) == (own.node, own.incarnation, own.boot):
+            return LinkRefusedError(Reason.NODE_ITSELF, "a node that dialled itself", by_peer=False)
+        if hello.cluster and own.cluster and hello.cluster != own.cluster:
+            text = (
+                f"node {own.node} at {self._options.address} is of cluster {own.cluster}, and node {hello.node} at "
+                f"{SeedAddress(*hello.address)} is of cluster {hello.cluster}"
+            )
+            return LinkRefusedError(Reason.CLUSTER, text, by_peer=False)
+        if hello.node == own.node:
+            text = (
+                f"node id {hello.node} is alive at {self._options.address} with another incarnation; give the node at "
+                f"{SeedAddress(*hello.address)} another --node-id"
+            )
+            return LinkRefusedError(Reason.NODE_ID, text, by_peer=False)
+        for known in self._links.incoming.values():
+            if known.node == hello.node and known.incarnation != hello.incarnation:
+                text = (
+                    f"node id {hello.node} is alive at {SeedAddress(*known.address)} with another incarnation; give "
+                    f"the node at {SeedAddress(*hello.address)} another --node-id"
+                )
+                return LinkRefusedError(Reason.NODE_ID, text, by_peer=False)
+        return None
+
+    def _check_member(self, hello: Hello) -> None:
+        if not self._cluster or hello.cluster != self._cluster:
+            raise MailboxError(f"node {hello.node} is not in this cluster yet")
+
+    def _link_up(self, peer: Peer) -> None:
+        assert peer.hello is not None
+        node = peer.hello.node
+        if self._group is not None:
+            self._group.core.add_link(Address(node, CoreId(0)), self._clock.monotonic_ms())
+            self._group.connected(node)
+        if self._cluster:
+            self.on_peer_up(node)
+
+    # -- membership ---
+    # ------------------------------------------------------------------------------------------------------
+
+    def _begin_membership(self, founding: Founding) -> None:
+        identity = self._identity
+        who = identity.node, identity.incarnation, identity.boot
+        cores = self._core_options.cores
+        self._members = Members(self._options, who, founding.cluster, self._secret, self._links, cores)
+        self._members.on_event = self._member_changed
+        self._nursery.start_soon(self._members.run, self._datagrams)
+
+    def _member_changed(self, event: MemberEvent) -> None:
+        log.info("node %d: %s", event.node, event.change.value)
+        if event.change is Change.CONFLICT:
+            self._conflict = f"another process claims to be node {event.node}"
+            log.error("%s: stop one of the two, or give it another --node-id", self._conflict)
+        self._look_who_is_absent()
+
+    def _look_who_is_absent(self) -> None:
+        assert self._members is not None
+        absent = frozenset(
+            node for node in self.image.nodes
+            if node != self._identity.node and self._members.state_of(node) in GONE
+        )  # fmt: skip
+        if absent != self._absent:
+            self._absent = absent
+            self.on_absent_changed(absent)
+
+    # -- the metadata group --------------------------------------------------------------------------------------------
+
+    async def _begin_group(self, founding: Founding) -> None:
+        identity, now_ms = self._identity, self._clock.monotonic_ms()
+        me = Voter(NodeId(identity.node), identity.incarnation)
+        core = RaftCore(Address(NodeId(identity.node), CoreId(0)), identity.boot, now_ms)
+        for voter in founding.voters:
+            if voter.node != identity.node:
+                core.add_link(Address(voter.node, CoreId(0)), now_ms)
+        self._group = group = MetadataGroup(core, self._voter_file, me, self._clock, self._send_frame)
+        group.on_committed = self._committed
+        group.on_ship = self._ship
+        group.on_role = self._role_changed
+        if identity.has_replica:
+            await self._open_replica(founding)
+        for peer in self._links.peers.values():
+            if peer.is_up:
+                self._link_up(peer)
+        self._nursery.start_soon(group.run)
+
+    async def _open_replica(self, founding: Founding) -> None:
+        assert self._group is not None
+        try:
+            found = await self._voter_file.open()
+        except VoterFileDamagedError as error:
+            raise StartError(str(error)) from error
+        if found is None:
+            raise StartError(f"{self._voter_file.path} is gone: what this node has promised as a voter is lost")
+        self._group.recover(found, founding.voters)
+
+    def _send_frame(self, frame: Frame) -> None:
+        peer = self._links.peer_of(frame.target.node)
+        if peer is not None:
+            peer.send_raft(encode_frame(frame))
+
+    def _take_frame(self, hello: Hello, body: bytes) -> None:
+        if self._group is None or not self._cluster or hello.cluster != self._cluster:
+            return
+        frame = decode_frame(body)
+        if frame.source.node != hello.node or frame.target != self._group.core.address:
+            raise LinkDecodeError(f"node {hello.node} sent a frame of {frame.source} for {frame.target}")
+        self._group.core.add_link(frame.source, self._clock.monotonic_ms())
+        self._group.receive(frame)
+
+    def _committed(self, records: list[MetadataRecord] | None, image: ClusterImage) -> None:
+        if image.version <= self._fed.version:
+            return
+        follows = records is not None and image.version - len(records) == self._fed.version
+        self._fed = image
+        self._feed.append((records if follows else None, image))
+        self._feed_filled.set()
+        if self._members is not None:
+            self._look_who_is_absent()
+
+    def _role_changed(self) -> None:
+        assert self._group is not None
+        machine = self._group.group
+        leader = machine.leader
+        log.info("metadata: %s in term %d, led by %s", machine.role.value, machine.term,
+                 f"node {leader.node}" if leader is not None else "nobody")  # fmt: skip
+
+    def _ship(self, target: Voter, position: Position, image: bytes) -> None:
+        self._nursery.start_soon(self._ship_image, target, position, image)
+
+    async def _ship_image(self, target: Voter, position: Position, image: bytes) -> None:
+        """Until it is there, or is not wanted any more."""
+        assert self._group is not None
+        asked = {"incarnation": target.incarnation, "position": list(position)}
+        while self._group.is_leader:
+            peer = self._links.peer_of(target.node)
+            if peer is None:
+                return  # its link is reset, and it is asked for again
+            try:
+                await peer.call("metadata.ship", asked, [image], timeout_ms=SHIP_TIMEOUT_MS)
+            except MailboxError as error:
+                log.info("the metadata were not shipped to node %d: %s", target.node, error)
+                await trio.sleep(LOOK_S)
+                continue
+            self._group.shipped(target, position)
+            return
+
+    # -- observers ---
+    # ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_voter(self) -> bool:
+        return self._group is not None and self._group.has_replica and self._group.group.is_voter
+
+    async def _observe(self) -> None:
+        """A node without a voice pulls what is committed."""
+        while True:
+            if self._is_voter:
+                await trio.sleep(LOOK_S)
+                continue
+            peers = [peer for peer in self._links.peers.values() if peer.is_up]
+            if not any([await self._pull(peer) for peer in peers[:1]]):
+                await trio.sleep(LOOK_S)
+                if peers:  # another one the next time
+                    address = peers[0].address
+                    self._links.peers[address] = self._links.peers.pop(address)
+
+    async def _pull(self, peer: Peer) -> bool:
+        """Whether that node knows something."""
+        try:
+            asked = {"after": self._observed.version}
+            answer, blobs = await peer.call("metadata.pull", asked, timeout_ms=PULL_TIMEOUT_MS)
+        except MailboxError:
+            return False
+        if not answer["known"]:
+            return False
+        self._controller_hint = answer["leader"]
+        if answer["whole"]:
+            image = ClusterImage.from_bytes(blobs[0])
+            if image.version > self._observed.version:
+                self._observed = image
+                self._committed(None, image)
+        elif blobs:
+            records = [decode_record(blob) for blob in blobs]
+            version = MetadataVersion(self._observed.version + len(records))
+            self._observed = self._observed.apply(records, version)
+            self._committed(records, self._observed)
+        return True
+
+    async def _serve_pull(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        self._check_member(hello)
+        group = self._group
+        if group is None or not self._is_voter or group.leader is None:
+            return {"known": False}, []
+        after = int(payload["after"])
+        with trio.move_on_after(PULL_WAIT_S):
+            while group.image.version <= after:
+                await group.moved()
+        leader = group.leader
+        answer = {"known": True, "whole": False, "leader": None if leader is None else leader.node}
+        if group.image.version <= after:
+            return answer, []
+        records = records_after(group, after)
+        if records is None:
+            return {**answer, "whole": True}, [group.image.to_bytes()]
+        return answer, list(map(encode_record, records))
+
+    # -- the controller ---
+    # ------------------------------------------------------------------------------------------------------
+
+    def _peer_of_controller(self) -> Peer | None:
+        group = self._group
+        leader = group.leader if group is not None else None
+        node = leader.node if leader is not None else self._controller_hint
+        return None if node is None else self._links.peer_of(node)
+
+    async def _serve_controller(self, hello: Hello, payload: dict[str, Any], blobs: list[bytes]) -> Any:
+        self._check_member(hello)
+        handler = self._at_controller.get(str(payload["method"]))
+        if handler is None:
+            raise MailboxError(f"a controller knows no {payload['method']!r:.60}")
+        try:
+            answer, found = await handler(payload["payload"], blobs) if self.is_controller else (None, [])
+        except NotControllerError:
+            answer = None
+        if answer is None:
+            leader = self._group.leader if self._group is not None else None
+            return {"not_controller": True, "leader": None if leader is None else leader.node}, []
+        return {"payload": answer}, found
+
+    async def _ask_controller(self, method: str, payload: dict[str, Any]) -> dict[str, Any]:
+        """Here or there, for as long as it takes."""
+        while True:
+            try:
+                if self.is_controller:
+                    return (await self._at_controller[method](payload, []))[0]
+                return (await self.call_controller(method, payload, ()))[0]
+            except MailboxError as error:
+                log.debug("%s: %s", method, error)
+                await trio.sleep(LOOK_S)
+
+    async def _register(self) -> None:
+        said_s = trio.current_time()
+        record = self._registration()
+        fields = {"record": encode_record(record).decode()}
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._say_what_is_waited_for, said_s)
+                if self._founding.data_node == self._identity.node and self._joining.local.topics:
+                    local = {"image": base64.b64encode(self._joining.local.to_bytes()).decode()}
+                    await self._ask_controller("cluster.begin", local)
+                answer = await self._ask_controller("nodes.register", fields)
+                while "wait" in answer:
+                    await trio.sleep(LOOK_S)
+                    answer = await self._ask_controller("nodes.register", fields)
+                scope.cancel()
+        if "refused" in answer:
+            raise StartError(str(answer["refused"]))
+
+    async def _say_what_is_waited_for(self, _since_s: float) -> None:
+        while True:
+            await trio.sleep(SAY_EVERY_S)
+            up = sorted(peer.hello.node for peer in self._links.peers.values() if peer.hello is not None)
+            log.warning("waiting for a majority of the metadata's voters; nodes with a link: %s", up or "none")
+
+    @property
+    def _founding(self) -> Founding:
+        assert self._identity.founding is not None
+        return self._identity.founding
+
+    def _registration(self) -> NodeRegistered:
+        options = self._core_options
+        listeners = tuple(
+            (listener.name, tuple(NodeAddress(*each) for each in listener.advertised)) for listener in options.listeners
+        )
+        return NodeRegistered(
+            NodeId(self._identity.node), self._identity.incarnation, options.cores,
+            self._options.rack, __version__, NodeAddress(*self._options.address), listeners,
+        )  # fmt: skip
+
+    async def _serve_register(self, payload: dict[str, Any], _blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+        record = decode_record(str(payload["record"]).encode())
+        if not isinstance(record, NodeRegistered):
+            raise MailboxError("not the registration of a node")
+        if not self.image.cluster_id:
+            if self._founding.data_node is not None:
+                return {"wait": "the node that brings data has not begun yet"}, []
+            await self.change(self._begin(None))
+        refused = ""
+
+        def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
+            nonlocal refused
+            known = image.nodes.get(record.node)
+            if known is not None and known.incarnation != record.incarnation and self._is_alive(known):
+                refused = (
+                    f"node id {record.node} is alive at {SeedAddress(*known.address)} with another incarnation; give "
+                    f"the node at {SeedAddress(*record.address)} another --node-id"
+                )
+                return [], None
+            return Controller(image, self._configuration).register_node(record), None
+
+        version, _none = await self.change(decide)
+        return ({"refused": refused} if refused else {"version": version}), []
+
+    def _is_alive(self, known: NodeRegistered) -> bool:
+        return any(
+            hello.node == known.node and hello.incarnation == known.incarnation
+            for hello in self._links.incoming.values()
+        )
+
+    def _begin(self, brought: ClusterImage | None) -> Callable[[ClusterImage], tuple[list[MetadataRecord], None]]:
+        node = NodeId(self._founding.data_node or 0)
+
+        def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
+            controller = Controller(image, self._configuration)
+            return controller.begin_cluster(self._cluster, brought, node), None
+
+        return decide
+
+    async def _serve_begin(self, payload: dict[str, Any], _blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+        brought = ClusterImage.from_bytes(base64.b64decode(payload["image"]))
+        await self.change(self._begin(brought))
+        return {}, []
+
+    async def _be_up_to_date(self) -> None:
+        """An old image must not be acted on: what it does not know yet would be put aside as unknown."""
+        answer = await self._ask_controller("metadata.version", {})
+        while self.image.version < answer["version"]:
+            await trio.sleep(LOOK_S / 10)
+
+    async def _serve_version(self, _payload: dict[str, Any], _blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+        version, _none = await self.change(lambda _image: ([], None))
+        return {"version": version}, []
+
+    # -- keeping house ---
+    # ---------------------------------------------------------------------------------------------------
+
+    async def _tend(self) -> None:
+        while True:
+            await trio.sleep(TEND_S)
+            self._tend_peers()
+            self._look_who_is_absent()
+            if self.is_controller:
+                await self._tend_voters()
+
+    def _tend_peers(self) -> None:
+        """Links to all nodes that are registered, and to the seeds."""
+        registered = {SeedAddress(*each.address) for each in self.image.nodes.values()}
+        wanted = (registered | set(self._options.seeds)) - {self._options.address}
+        for address in wanted:
+            self._links.peer(address)
+        for address in set(self._links.peers) - wanted:
+            if self._links.peers[address].hello is None:
+                self._links.peers.pop(address).close()
+
+    async def _tend_voters(self) -> None:
+        group = self._group
+        assert group is not None
+        config = group.group.config
+        assert config is not None
+        if config.is_joint:
+            return
+        target = wanted_voters(config.new, self.image, self._is_within_reach)
+        new = sorted(target - config.new)
+        for voter in new:
+            peer = self._links.peer_of(voter.node)
+            if peer is None:
+                return
+            try:
+                await peer.call("metadata.become_replica", {"incarnation": voter.incarnation})
+            except MailboxError as error:
+                log.info("node %d does not become a voter: %s", voter.node, error)
+                return
+        if target != config.new and group.is_leader:
+            now_ms = self._clock.monotonic_ms()
+            refusal = group.core.change_voters(GROUP, target, now_ms)
+            group.turn()
+            if refusal is None:
+                log.info("metadata: the voters are to be nodes %s", sorted(voter.node for voter in target))
+
+    def _is_within_reach(self, node: NodeId) -> bool:
+        assert self._members is not None
+        return node == self._identity.node or (
+            self._members.state_of(node) is State.ALIVE and self._links.peer_of(node) is not None
+        )
+
+    async def _become_replica(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        self._check_member(hello)
+        if payload["incarnation"] != self._identity.incarnation:
+            raise MailboxError(f"node {self._identity.node} has another incarnation")
+        group = self._group
+        if group is None:
+            raise MailboxError(f"node {self._identity.node} is still starting")
+        if not self._identity.has_replica:
+            await self._voter_file.create()
+            self._file.gets_replica()
+            await self._open_replica(self._founding)
+        return {}, []
+
+    async def _take_shipped(self, hello: Hello, payload: dict[str, Any], blobs: list[bytes]) -> Any:
+        self._check_member(hello)
+        if payload["incarnation"] != self._identity.incarnation or self._group is None:
+            raise MailboxError(f"node {self._identity.node} has another incarnation, or is still starting")
+        epoch, offset = payload["position"]
+        self._group.take_shipped(Position(int(epoch), int(offset)), blobs[0])
+        return {}, []
+
+    def _serve_own(self) -> None:
+        self._links.serve("metadata.pull", self._serve_pull)
+        self._links.serve("metadata.ship", self._take_shipped)
+        self._links.serve("metadata.become_replica", self._become_replica)
+        self._links.serve("controller", self._serve_controller)
+        self.serve_controller("nodes.register", self._serve_register)
+        self.serve_controller("cluster.begin", self._serve_begin)
+        self.serve_controller("metadata.version", self._serve_version)
+
+    # -- for people ---
+    # ------------------------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        states = self._members.states() if self._members is not None else {}
+        image, group = self.image, self._group
+        voters = group.statistics() if group is not None else {"role": "observer"}
+        leader = group.leader if group is not None else None
+        rows = []
+        for node, known in sorted(image.nodes.items()):
+            state, info = states.get(node, (None, None))
+            name = "unknown" if state is None else {State.SUSPECT: "suspected"}.get(state, state.name.lower())
+            rows.append({
+                "node": node,
+                "state": name,
+                "cores": known.cores,
+                "rack": known.rack,
+                "version": info.version if info is not None else known.version,
+                "address": str(SeedAddress(*known.address)),
+                "metadata": "leader" if leader is not None and leader.node == node
+                else "voter" if node in voters.get("voters", ()) else "observer",
+            })  # fmt: skip
+        leader_node = leader.node if leader is not None else self._controller_hint
+        return {
+            "cluster_id": image.cluster_id,
+            "asked": self._identity.node,
+            "controller": leader_node,
+            "version": image.version,
+            "term": voters.get("term"),
+            "nodes": rows,
+        }

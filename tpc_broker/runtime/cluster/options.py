@@ -1,0 +1,143 @@
+"""`--cluster` and what goes with it, checked before anything is started: one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpc_broker.cluster.founding import SeedAddress
+from tpc_broker.cluster.secret import ClusterSecret, SecretError
+from tpc_broker.limits import CLUSTER_SEEDS_MAX, SWIM_HOST_BYTES_MAX, SWIM_NAME_BYTES_MAX
+from tpc_broker.metadata.listeners import ListenerMode
+from tpc_broker.model import NODE_ID_MAX
+from tpc_broker.runtime.options import ClusterOptions, StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpc_broker.metadata.listeners import Listener
+
+PORT_MAX = 65_535
+OTHERS_MAY_READ = 0o077
+
+
+def plan_cluster(arguments: dict[str, object], cores: int, listeners: Sequence[Listener]) -> ClusterOptions | None:
+    """What the command line says of the cluster; None without `--cluster`. StartError names what is wrong."""
+    given = arguments.get("cluster")
+    if given is None:
+        for name in ("node_id", "seeds", "rack", "cluster_secret"):
+            if arguments.get(name) is not None:
+                raise StartError(f"--{name.replace('_', '-')} goes with --cluster HOST:PORT")
+        return None
+    address = parse_address("--cluster", str(given))
+    _check_own_address(address, cores)
+    node_id = arguments.get("node_id")
+    if not isinstance(node_id, int) or not 0 <= node_id <= NODE_ID_MAX:
+        said = "" if node_id is None else f" {node_id}"
+        raise StartError(
+            f"--node-id{said}: --cluster needs a number from 0 to {NODE_ID_MAX}, another one for each node"
+        )
+    rack = str(arguments.get("rack") or "")
+    if len(rack.encode()) > SWIM_NAME_BYTES_MAX:
+        raise StartError(f"--rack: a name of {len(rack.encode())} bytes; at most {SWIM_NAME_BYTES_MAX} are allowed")
+    shared = [listener.name for listener in listeners if listener.mode is ListenerMode.SHARED]
+    if shared:
+        raise StartError(f"--cluster: listener {shared[0]} is shared by all cores, which clusters do not have yet")
+    if arguments.get("datagram") is not None:
+        raise StartError("--datagram does not go with --cluster yet: a datagram is not carried to another node")
+    seeds = _seeds(arguments.get("seeds"), address)
+    path = _secret_path(arguments.get("cluster_secret"), address)
+    return ClusterOptions(node_id, address, seeds, rack, path)
+
+
+def parse_address(option: str, text: str) -> SeedAddress:
+    """`HOST:PORT`, with brackets around a host with colons."""
+    host, _, port = text.strip().rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    is_port = port.isascii() and port.isdecimal() and 0 < int(port) <= PORT_MAX
+    if not bare or not is_port or (":" in bare and bare == host) or len(bare.encode()) > SWIM_HOST_BYTES_MAX:
+        raise StartError(f"{option} {text}: expected HOST:PORT, with a port from 1 to {PORT_MAX}")
+    return SeedAddress(bare, int(port))
+
+
+def _check_own_address(address: SeedAddress, cores: int) -> None:
+    if address.port + cores - 1 > PORT_MAX:
+        raise StartError(f"--cluster {address}: core i is at PORT+i, and there are {cores} cores; choose a lower port")
+    try:
+        is_wildcard = ipaddress.ip_address(address.host).is_unspecified
+    except ValueError:
+        return
+    if is_wildcard:
+        raise StartError(
+            f"--cluster {address}: other nodes reach this one there, so it must be an address of this host"
+        )
+
+
+def _seeds(given: object, own: SeedAddress) -> tuple[SeedAddress, ...]:
+    if given is None:
+        raise StartError("--cluster needs --seeds HOST:PORT,HOST:PORT,…: the cluster addresses of the founders")
+    seeds = tuple(dict.fromkeys(parse_address("--seeds", each) for each in str(given).split(",")))
+    if len(seeds) > CLUSTER_SEEDS_MAX:
+        raise StartError(f"--seeds: {len(seeds)} addresses; at most {CLUSTER_SEEDS_MAX} are allowed")
+    if seeds == (own,):
+        raise StartError(
+            "--seeds names this node alone: a cluster is founded by two nodes or more; name the others too"
+        )
+    return seeds
+
+
+def _secret_path(given: object, address: SeedAddress) -> str:
+    if given is None:
+        if not is_loopback(address.host):
+            raise StartError(
+                f"--cluster {address}: without --cluster-secret FILE a cluster listens on loopback only, because "
+                "whoever reaches the port could join; make one with: openssl rand -hex 32"
+            )
+        return ""
+    path = Path(str(given)).expanduser().resolve()
+    read_secret(str(path))
+    return str(path)
+
+
+def read_secret(path: str) -> ClusterSecret:
+    """Of a file; the empty one without. StartError when it cannot be used."""
+    if not path:
+        return ClusterSecret(b"")
+    try:
+        with Path(path).open("rb") as file:
+            mode = Path(path).stat().st_mode
+            text = file.read(1 << 16)
+    except OSError as error:
+        raise StartError(f"--cluster-secret {path}: {error.strerror}") from error
+    if mode & OTHERS_MAY_READ:
+        raise StartError(f"--cluster-secret {path}: other users may read it; chmod 600 {path}")
+    try:
+        return ClusterSecret.from_text(text)
+    except SecretError as error:
+        raise StartError(f"--cluster-secret {path}: {error}") from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether all addresses of a host are this machine's own."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise StartError(f"--cluster: {host}: {error.strerror or error}") from error
+    return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in found)
+
+
+def bind_cluster(address: SeedAddress) -> tuple[socket.socket, socket.socket]:
+    """The socket for links and that for datagrams, bound by the supervisor so that they outlive a core."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        links = socket.socket(found[0], socket.SOCK_STREAM)
+        links.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        links.bind(found[4])
+        links.listen(128)
+        datagrams = socket.socket(found[0], socket.SOCK_DGRAM)
+        datagrams.bind(found[4])
+    except OSError as error:
+        raise StartError(f"--cluster {address}: {error.strerror or error}") from error
+    return links, datagrams
