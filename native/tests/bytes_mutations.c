@@ -27,7 +27,8 @@ enum target {
     LINK = 7,
     PRODUCE_ANSWER = 8,
     FETCH_ANSWER = 9,
-    TARGETS = 10
+    DATAGRAM = 10,
+    TARGETS = 11
 };
 enum { CASES_MAX = 4096, ROOM = 8 };
 
@@ -341,10 +342,41 @@ static int run_answer(const input *in) {
     return 0;
 }
 
+/* What is taken makes a batch that a Produce would take as well. */
+static int run_datagram(const input *in) {
+    tpc_datagram said;
+    int result = tpc_datagram_decode(in->bytes, in->size + lie, &said);
+    require(result == 0 || result == -EBADMSG || result == -EINVAL, "datagram result");
+    if (result) return result;
+    touch(said.key, said.key ? said.key_bytes : 0);
+    touch(said.value, said.value_bytes);
+    require(said.key_bytes + said.value_bytes + TPC_DATAGRAM_HEADER_BYTES <= in->size + lie, "within the datagram");
+    if (said.timestamp_ms < 0) said.timestamp_ms = 1700000000000;
+    tpc_batch_builder builder = {0};
+    uint32_t once = tpc_batch_builder_record_bytes(&builder, &said);
+    uint8_t *batch = malloc(2 * (size_t)once + 8);
+    for (int i = 0; i < 2; i++) {
+        uint32_t bytes = builder.bytes + tpc_batch_builder_record_bytes(&builder, &said);
+        tpc_batch_builder_add(&builder, &said, batch);
+        require(builder.bytes == bytes, "a record takes what was said");
+    }
+    tpc_batch_builder_finish(&builder, batch);
+    tpc_batch_limits limits = {.now_ms = said.timestamp_ms,
+                               .timestamp_before_ms_max = INT64_MAX,
+                               .timestamp_after_ms_max = INT64_MAX,
+                               .batch_bytes_max = INT32_MAX,
+                               .produce_version = 9};
+    tpc_batch_report report;
+    require(tpc_batch_validate(batch, builder.bytes, &limits, &report) == 0, "a valid batch");
+    require(report.header.records_count == 2, "of two records");
+    free(batch);
+    return 0;
+}
+
 static void run(const input *in) {
     static int (*const runners[TARGETS])(const input *) = {run_produce, run_fetch,   run_header,  run_batch,
                                                            run_log,     run_journal, run_columns, run_link,
-                                                           run_answer,  run_answer};
+                                                           run_answer,  run_answer,  run_datagram};
     input exact = *in;
     uint8_t *copy = malloc(in->size);
     if (in->size) memcpy(copy, in->bytes, in->size);
@@ -403,6 +435,7 @@ static void seal_again(const input *in) {
         memcpy(bytes, &length, 4);
     }
     if (in->target == LINK && in->size > 0) bytes[0] = TPC_LINK_VERSION;
+    if (in->target == DATAGRAM && in->size > 1) bytes[0] = TPC_DATAGRAM_VERSION, bytes[1] &= 7;
 }
 
 static int read_corpus(const char *path, input *cases) {

@@ -7,7 +7,7 @@ from tests.native_bytes.built_batches import batch
 from tests.support.native_batches import stamp
 from tests.support.native_journal import EntryKind, EntryToWrite, make_commit
 
-PRODUCE, FETCH, HEADER, BATCH, LOG, JOURNAL, COLUMNS, LINK, PRODUCE_ANSWER, FETCH_ANSWER = range(10)
+PRODUCE, FETCH, HEADER, BATCH, LOG, JOURNAL, COLUMNS, LINK, PRODUCE_ANSWER, FETCH_ANSWER, DATAGRAM = range(11)
 JOURNAL_ID = b"j" * 16
 
 
@@ -37,6 +37,14 @@ def journal():
     return region + bytes(4096)
 
 
+def datagrams():
+    head = struct.Struct(">BBHIII")
+    yield head.pack(1, 1, 0, 5, 6, 7) + b"value"
+    yield head.pack(1, 3, 3, 5, 6, 7) + b"keyvalue"
+    yield head.pack(1, 7, 1, 5, 6, 7) + struct.pack(">q", 1_700_000_000_000) + b"k"
+    yield head.pack(1, 128, 0, 5, 6, 7)
+
+
 def link_frames():
     hello = b"TLNK" + struct.pack("<HHIIQ", 1, 0, 3, 0, 99)
     return [struct.pack("<BBHIQ", 1, 1, 0, 0, 0) + hello, struct.pack("<BBHIQ", 1, 2, 1, 7, 5 << 32) + b"\0\0\0\4body"]
@@ -55,6 +63,7 @@ def cases():
     for key, version, tags in ((0, 9, b"\0"), (0, 8, b""), (1, 12, b"\x01\x05\x02ab"), (18, 3, b"\0"), (18, 0, b"")):
         found.append((HEADER, 0, struct.pack(">hhih6s", key, version, 7, 6, b"client") + tags + b"body"))
     found += [(LINK, 0, frame) for frame in link_frames()]
+    found += [(DATAGRAM, 0, data) for data in datagrams()]
     found += [(PRODUCE_ANSWER, version, answer(version, 9, data)) for version, _, data in VECTORS["ProduceResponse"]]
     found += [(FETCH_ANSWER, version, answer(version, 12, data)) for version, _, data in VECTORS["FetchResponse"]]
     for number, data in enumerate(record_batches()):
