@@ -140,6 +140,8 @@ BARS: Final[tuple[Bar, ...]] = (
     at_most("tail-10", "server's CPU s", Extra("server_cpu_s"), 3.0, _US, other_workload="tail-1"),
     at_most("end-to-end-50", "p99 µs", p99_us, 2000.0),
     at_most("end-to-end-50", "p99", p99_us, 0.5, "kafka durable"),
+    at_most("forwards", "forwards per request to a port a core", Extra("forwards per request, a port a core"), 0.0),
+    at_most("steering", "connections of a core, largest / smallest", Extra("largest / smallest"), 1.3),
     at_most("idle-connections-10000", "KiB per idle connection", Extra("kib_per_connection"), 16.0),
     at_most("idle-connections-10000", "p99 / p99 without them, in turn", Extra("p99_ratio"), 1.2),
     at_most("recovery", "seconds until it serves", Extra("serving_s"), 1.5),

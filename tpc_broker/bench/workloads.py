@@ -11,6 +11,7 @@ from tpc_broker.bench.peers import Shape
 from tpc_broker.bench.producing import idle_partitions, librdkafka, produce
 from tpc_broker.bench.recovering import recovery
 from tpc_broker.bench.soak import soak
+from tpc_broker.bench.steering import CONNECTIONS, datagrams, forwards, placed_connections
 from tpc_broker.bench.storing import storage_shapes
 
 _KAFKA_LIKE: Final = ("tpc", "kafka")
@@ -124,6 +125,18 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     Workload(
         "storage", "storage without a network: 10,000 records at a time", storage_shapes, peers=_OURS, brief=_OURS,
         needs_server=False,
+    ),
+    Workload(
+        "forwards", "2 cores: 32 connections, 1 KiB, to a port a core and to one for all", forwards,
+        Shape(32, 1, 1, 1024, 8), peers=_OURS, brief=_OURS, needs_server=False,
+    ),
+    Workload(
+        "steering", "2 cores: 64 connections at once, placed by the kernel's program", placed_connections,
+        Shape(connections=CONNECTIONS), peers=_OURS, brief=_OURS, needs_server=False,
+    ),
+    Workload(
+        "datagrams", "2 cores: datagrams of 100 B, 16 senders with 64 under way each", datagrams,
+        Shape(16, 64, 1, 100, 8), peers=_OURS, needs_server=False,
     ),
     Workload(
         "soak", "10,000 requests/s of 1 KiB, each read as it is written, for long", soak,
