@@ -199,6 +199,7 @@ int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, 
     uint32_t count = 0;
     *result = (tpc_append_result){.base_offset = partition->log_end_offset, .append_ms = -1};
     result->error_code = tpc_append_check_batches(batches, bytes, &count);
+    if (!result->error_code) result->error_code = tpc_replica_refusal(partition, TPC_ACKS_ALL);
     if (result->error_code) return 0;
     if (partition->bytes_admitted < bytes) return -ENOSPC;
     int error = tpc_append_fits_journal(plane, batches, bytes, count);

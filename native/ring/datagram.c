@@ -203,6 +203,7 @@ static bool close_batch(tpc_datagrams *it, datagram_batch *batch) {
                                    .records = batch->frame->data,
                                    .bytes = batch->builder.bytes,
                                    .version = PRODUCE_VERSION,
+                                   .acks = TPC_ACKS_ALL,
                                    .now_ms = tpc_plane_now_ms(it->plane)};
     tpc_batch_report report;
     tpc_append_result result;

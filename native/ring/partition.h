@@ -12,6 +12,8 @@
 #include "producer.h"
 #include "ring.h"
 
+enum { TPC_ACKS_ALL = -1 };
+
 /* What somebody waits for: that a partition's log is durable here (acks=1), or committed (acks=all), up to an offset. */
 enum tpc_wait_level {
     TPC_WAIT_DURABLE = TPC_LEVEL_DURABLE,
@@ -86,7 +88,9 @@ typedef struct tpc_partition {
     struct tpc_undo_record *undo_newest; /* NULL: it has none */
     tpc_commit_waits waits[TPC_WAIT_LEVELS];
 
-    bool is_replicated;  /* commit_offset is moved by Python */
+    bool is_replicated; /* commit_offset is moved by Python */
+    bool refuses_all_acks;
+    int16_t refusal;     /* Kafka's error code for what would be appended; 0: none */
     bool is_appended;    /* it stands in the plane's list of those that have appended */
     int64_t told_offset; /* a leader's appends below it were taken */
     struct tpc_partition *appended_next;
@@ -147,6 +151,10 @@ void tpc_python_waits_forget(tpc_plane *plane);
 /* replica.c */
 /* A leader has appended: Python is told, once for all that come before it looks. */
 void tpc_replica_appended(tpc_plane *plane, tpc_partition *partition);
+/* Kafka's error code for an append with such acks; 0: it is taken. */
+static inline int16_t tpc_replica_refusal(const tpc_partition *partition, int16_t acks) {
+    return acks == TPC_ACKS_ALL || partition->refuses_all_acks ? partition->refusal : TPC_ERROR_NONE;
+}
 /* Its role has ended: what was not taken is not told any more. */
 void tpc_replica_forget_appended(tpc_plane *plane, tpc_partition *partition);
 
@@ -212,6 +220,7 @@ typedef struct {
     uint8_t *records;
     uint32_t bytes;
     int16_t version;
+    int16_t acks;
     int64_t now_ms;
 } tpc_produce_records;
 

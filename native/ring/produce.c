@@ -77,6 +77,11 @@ int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce
         result->error_code = TPC_ERROR_INVALID_TOPIC_EXCEPTION;
         return 0;
     }
+    result->error_code = tpc_replica_refusal(partition, records->acks);
+    if (result->error_code) {
+        memset(report, 0, sizeof *report);
+        return 0;
+    }
     tpc_batch_limits limits = {.now_ms = records->now_ms,
                                .timestamp_before_ms_max = partition->timestamp_before_ms_max,
                                .timestamp_after_ms_max = partition->timestamp_after_ms_max,
@@ -120,6 +125,7 @@ int tpc_plane_produce_records(tpc_plane *plane, uint64_t handle, const uint8_t *
                                 .records = frame->data,
                                 .bytes = bytes,
                                 .version = produce_version,
+                                .acks = TPC_ACKS_ALL,
                                 .now_ms = tpc_plane_now_ms(plane)};
     tpc_batch_report report;
     int error = tpc_produce_to(plane, partition, &copy, &report, result);
@@ -264,6 +270,7 @@ static void produce_part(tpc_plane *plane, const tpc_request *request, tpc_pendi
                                    .records = (uint8_t *)part->records,
                                    .bytes = part->records_bytes > 0 ? (uint32_t)part->records_bytes : 0,
                                    .version = request->api_version,
+                                   .acks = (int16_t)about->request.acks,
                                    .now_ms = tpc_plane_now_ms(plane)};
     bool own_frame = needs_own_frame(request->frame, &records, about);
     if (own_frame && (records.frame = tpc_frame_new_forced(plane->budget, records.bytes)) != NULL)

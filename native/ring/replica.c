@@ -10,6 +10,14 @@
 
 /* ---- a leader's appends ---- */
 
+int tpc_partition_refuse(tpc_plane *plane, uint64_t handle, int16_t error_code, int all_acks) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) return -ENOENT;
+    partition->refusal = error_code;
+    partition->refuses_all_acks = all_acks != 0;
+    return 0;
+}
+
 void tpc_replica_appended(tpc_plane *plane, tpc_partition *partition) {
     if (partition->is_appended) return;
     if (!plane->appended_first) tpc_ring_push_event(plane->ring, TPC_EVENT_APPENDED, 0, 0, 0, NULL);

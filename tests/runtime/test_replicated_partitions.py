@@ -129,6 +129,28 @@ def test_what_was_not_taken_before_the_role_ended_is_not_told(bench, replica):
     assert bench.plane.take_appended() == [(second, TERM + 1, 1, 2)]
 
 
+def test_with_too_few_replicas_only_acks_all_is_refused_and_with_too_much_on_its_way_everything(bench, replica):
+    handle = replica()
+    bench.plane.arm(handle, TERM)
+    waiting, client = bench.connect(), bench.connect()
+    bench.send(waiting, [("t", 0, records_of(1))])
+    bench.until(lambda: bench.plane.state(handle).durable_offset == 1)
+    bench.plane.refuse(handle, E.NOT_ENOUGH_REPLICAS)
+    assert bench.produce(client, ("t", 0, records_of(1))) == [(E.NOT_ENOUGH_REPLICAS, -1)]
+    assert bench.plane.append(handle, records_of(1)).error_code is E.NOT_ENOUGH_REPLICAS
+    assert bench.produce(client, ("t", 0, records_of(1)), acks=1) == [(E.NONE, 1)]
+    bench.plane.refuse(handle, E.NOT_ENOUGH_REPLICAS, all_acks=True)
+    assert bench.produce(client, ("t", 0, records_of(1)), acks=1) == [(E.NOT_ENOUGH_REPLICAS, -1)]
+    assert bench.plane.state(handle).log_end_offset == 2
+    bench.plane.commit(handle, TERM, 1)
+    assert bench.answer(waiting) == [(E.NONE, 0)], "what was appended before goes on waiting"
+    bench.plane.refuse(handle, E.NONE)
+    bench.send(client, [("t", 0, records_of(1))])
+    bench.until(lambda: bench.plane.state(handle).durable_offset == 3)
+    bench.plane.commit(handle, TERM, 3)
+    assert bench.answer(client) == [(E.NONE, 2)]
+
+
 def test_between_two_terms_of_one_leader_waits_stay(bench, replica):
     handle = replica()
     bench.plane.arm(handle, TERM)

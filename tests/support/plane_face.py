@@ -308,6 +308,9 @@ class Plane:
         """Whether it moved."""
         return _checked(lib.tpc_partition_commit(self.pointer, handle, term, end_offset), "commit") > 0
 
+    def refuse(self, handle: int, error_code: int, *, all_acks: bool = False) -> None:
+        _checked(lib.tpc_partition_refuse(self.pointer, handle, error_code, all_acks), "refuse")
+
     def take_appended(self, ranges_max: int = 100) -> list[tuple[int, int, int, int]]:
         """(handle, epoch, base offset, end offset) each."""
         ranges = ffi.new("tpc_appended_range[]", ranges_max)

@@ -302,6 +302,12 @@ class ReplicationPort(Protocol):
         """No role. What waits is told NOT_LEADER_OR_FOLLOWER, unless its leader is about to lead again."""
         ...
 
+    def refuse(self, handle: int, error_code: ErrorCode, *, all_acks: bool = False) -> None:
+        """Refuse appends that wait for the commit, with `all_acks` all of them, until it is NONE: too few replicas are
+        in touch, or too much waits for them. What was appended goes on waiting.
+        """
+        ...
+
     def commit(self, handle: int, term: int, end_offset: int) -> bool:
         """The log is committed up to an offset, not above what is durable here; whether that moved anything."""
         ...

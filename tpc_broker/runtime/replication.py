@@ -19,6 +19,7 @@ from tpc_broker.runtime.plane_values import producer_states
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tpc_broker.error_codes import ErrorCode
     from tpc_broker.log.batch import Buffer
     from tpc_broker.log.producer_state import Producer
     from tpc_broker.runtime.plane_waits import PlaneWaits
@@ -90,6 +91,10 @@ class ReplicatingPlane:
                 for one in self._ranges[0:count]
             ]
         return taken
+
+    def refuse(self, handle: int, error_code: ErrorCode, *, all_acks: bool = False) -> None:
+        """Refuse appends that wait for the commit, with `all_acks` all of them, until it is NONE."""
+        _checked(lib.tpc_partition_refuse(self._plane, handle, error_code, all_acks), "refuse")
 
     def commit(self, handle: int, term: int, end_offset: int) -> bool:
         """The log is committed up to an offset, as far as it is durable here; whether that moved anything."""

@@ -13,6 +13,12 @@ int tpc_partition_set_replicated(tpc_plane *plane, uint64_t handle, int on);
  */
 int tpc_partition_commit(tpc_plane *plane, uint64_t handle, int32_t term, int64_t end_offset);
 
+/*
+ * While the error is not 0, appends that wait for the commit are refused with it, and nothing is done: too few replicas are in
+ * touch. With `all_acks` the others, too: too much waits for a quorum. What was appended before goes on waiting.
+ */
+int tpc_partition_refuse(tpc_plane *plane, uint64_t handle, int16_t error_code, int all_acks);
+
 /* What a leader has appended, in one term: whole batches that follow each other. */
 typedef struct {
     uint64_t handle;
