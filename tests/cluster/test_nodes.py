@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import signal
 import subprocess
+import sys
 import threading
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import KafkaException
 
 from tests.support.broker_process import TpcBroker
@@ -21,6 +26,8 @@ from tests.support.cluster_nodes import (
     produce,
     topics,
 )
+from tests.support.ports import free_port_range
+from tpc_broker.cli.main import main as tpc
 
 
 @pytest.fixture
@@ -43,6 +50,12 @@ def test_founders_found_one_cluster_and_any_node_serves_all_of_it(three: Cluster
     for node in three.nodes:
         found = eventually(lambda node=node: known_leaders(node.bootstrap, "spread"), "every node knows the leaders")
         assert sorted(found.values()) == [1024, 1024, 2048, 2048, 3072, 3072]
+    told = cluster_told(three[2].bootstrap)
+    assert [(row["node"], row["state"], row["cores"], row["leads"]) for row in told["nodes"]] == [
+        (1, "alive", 1, 2), (2, "alive", 1, 2), (3, "alive", 1, 2),
+    ]  # fmt: skip
+    assert (told["partitions"], told["partitions_without_leader"]) == (6, 0)
+    assert sorted(row["metadata"] for row in told["nodes"]) == ["leader", "voter", "voter"]
     values = [f"value {number}" for number in range(60)]
     produce(three[2].bootstrap, "spread", values, 6)
     assert consume(three[1].bootstrap, "spread", 60) == sorted(values)
@@ -52,6 +65,13 @@ def test_founders_found_one_cluster_and_any_node_serves_all_of_it(three: Cluster
             capture_output=True, text=True, timeout=60, check=True,
         )  # fmt: skip
         assert sorted(done.stdout.splitlines()) == sorted(values)
+
+
+def cluster_told(bootstrap: str) -> dict[str, Any]:
+    """What `tpc cluster --json` says."""
+    done = CliRunner().invoke(tpc, ["cluster", "--json", "--bootstrap", bootstrap], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
 
 
 def known_leaders(bootstrap: str, topic: str) -> dict[int, int]:
@@ -91,6 +111,10 @@ def test_a_killed_controller_under_administrative_load(three: Cluster):
         loader.join()
     assert eventually(three.controller, "another leads") != killed
     survivors = [node for node in three.nodes if node.number != killed]
+    eventually(
+        lambda: {row["node"]: row["state"] for row in cluster_told(survivors[0].bootstrap)["nodes"]}[killed] == "dead",
+        "the killed one is buried",
+    )
     for node in survivors:
         eventually(lambda node=node: set(acknowledged) <= topics(node.bootstrap), f"node {node.number} has all topics")
     three.start(killed)
@@ -218,3 +242,29 @@ def test_two_clusters_do_not_mix(tmp_path):
         )
         eventually(lambda: any("is of cluster" in m for n in one.nodes for m in n.log_messages()), "the other is told")
         eventually(lambda: brokers(one[1].bootstrap) == {1024, 2048}, "nobody came to it")
+
+
+def test_a_local_cluster_in_one_command(tmp_path):
+    port = free_port_range(140)
+    command = [sys.executable, "-m", "tpc_broker.cli.main", "cluster", "start", "--nodes", "2", "--data", str(tmp_path),
+               "--port", str(port)]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
+        try:
+            assert started.stdout is not None
+            assert started.stdout.readline().startswith(f"2 nodes are ready: --bootstrap 127.0.0.1:{port},127.0.0.1:")
+            eventually(lambda: brokers(f"127.0.0.1:{port + 10}") == {1024, 2048}, "both nodes are shown")
+        finally:
+            started.send_signal(signal.SIGINT)
+        assert started.wait(60) == 0
+    assert not [line for line in (tmp_path / "node1.log").read_text().splitlines() if "Traceback" in line]
+
+
+def test_a_broker_without_a_cluster_has_no_nodes_to_show(tmp_path):
+    alone = TpcBroker(tmp_path, 1)
+    alone.start()
+    try:
+        done = CliRunner().invoke(tpc, ["cluster", "--bootstrap", alone.bootstrap])
+        assert (done.exit_code, done.stderr.count("\n")) == (4, 1)
+        assert "is not a node of a cluster" in done.stderr
+    finally:
+        alone.kill()

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -83,6 +84,7 @@ class MetadataService:
         mailboxes.serve("metadata.apply", self._serve_apply)
         mailboxes.serve("leaders", self._serve_leaders)
         mailboxes.serve("nodes", self._serve_nodes)
+        mailboxes.serve("nodes.facts", self._serve_facts)
         if cluster is not None:
             cluster.serve("leaders", self._serve_leaders_of_node)
             cluster.on_peer_up = self._peer_is_up
@@ -217,6 +219,40 @@ class MetadataService:
             return {**answer, "version": self._view.image.version}, found
 
         self._cluster.serve_controller(method, serve)
+
+    async def node_facts(self) -> dict[str, Any]:
+        """The nodes and how they are, as core 0 knows."""
+        payload, _blobs = await self._mailboxes.call(METADATA_CORE, "nodes.facts", {})
+        return payload
+
+    async def _serve_facts(self, _caller: CoreId, _payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        facts = self._cluster.facts() if self._cluster is not None else {}
+        led = Counter(node for node in map(self._leads, self._view.leaders_everywhere()) if node is not None)
+        for row in facts.get("nodes", ()):
+            row["leads"] = led[row["node"]] if row["node"] not in self._view.absent else 0
+            row["replicas"] = sum(
+                replica.node == row["node"]
+                for topic in self._view.image.topics.values()
+                for replicas in topic.replicas
+                for replica in replicas
+            )
+        return {**facts, **self._partitions_without_leader()}, []
+
+    def _leads(self, partition: TopicPartition) -> NodeId | None:
+        topic = self._view.image.topics.get(partition.topic_id)
+        exists = topic is not None and partition.partition < topic.partitions_count
+        return self._view.place_of(topic, partition.partition).node if exists and topic is not None else None
+
+    def _partitions_without_leader(self) -> dict[str, Any]:
+        known = set(self._view.leaders_everywhere())
+        total = leaderless = 0
+        for topic_id, topic in self._view.image.topics.items():
+            for index in range(topic.partitions_count):
+                total += 1
+                partition = TopicPartition(topic_id, PartitionIndex(index))
+                is_there = partition in known and self._view.is_present(self._view.place_of(topic, index).node)
+                leaderless += not is_there
+        return {"partitions": total, "partitions_without_leader": leaderless}
 
     def _absent_changed(self, absent: frozenset[NodeId]) -> None:
         assert self._cluster is not None

@@ -199,6 +199,10 @@ class ClusterView:
             if topic is not None and topic.owner_on(self.node, partition.partition) == core:
                 yield partition, epoch
 
+    def leaders_everywhere(self) -> Iterator[TopicPartition]:
+        """Partitions whose leader is known."""
+        return iter(self._leaders)
+
     def leaders_here(self, *, here: bool) -> Iterator[tuple[TopicPartition, LeaderEpoch]]:
         """Those led on this node, or on the others."""
         for partition, epoch in self._leaders.items():

@@ -8,6 +8,7 @@ import click
 
 from tpc_broker import __version__
 from tpc_broker.cli.bench import bench
+from tpc_broker.cli.cluster import cluster
 from tpc_broker.cli.completion import completion
 from tpc_broker.cli.configs import config
 from tpc_broker.cli.connection import CommandGroup
@@ -31,6 +32,7 @@ main.add_command(topic)
 main.add_command(group)
 main.add_command(config)
 main.add_command(info)
+main.add_command(cluster)
 main.add_command(profile)
 main.add_command(completion)
 main.add_command(produce)

@@ -111,12 +111,21 @@ class Connection:
 
     def receive(self) -> Any:
         """The answer to the oldest request in flight."""
+        return self._receive()[0]
+
+    def call_whole(self, key: ApiKey, make: MakeRequest) -> tuple[Any, memoryview]:
+        """`call`, and the answer as it came: with tagged fields that this client does not know."""
+        assert self.is_idle, "answers of earlier requests are still to come"
+        self.send(key, make)
+        return self._receive()
+
+    def _receive(self) -> tuple[Any, memoryview]:
         size = int.from_bytes(self._read(SIZE_BYTES), "big", signed=True)
         if not 0 < size <= FRAME_BYTES_MAX:
             raise self._broken(f"a frame of {size} bytes")
         frame = self._read(size)
         try:
-            return self._conversation.answer(frame)
+            return self._conversation.answer(frame), frame
         except CodecError as error:
             raise self._broken(f"an answer that cannot be read: {error}") from error
 

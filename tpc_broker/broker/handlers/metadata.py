@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ BROKER_ENDPOINTS = 1
 CORRELATION_ID_BYTES = 4
 TOPIC_IDS_VERSION = 12
 CREATION_ASKED_VERSION = 4
+NODES_TAG = 10_000
+"""From here on tags are nobody's: Kafka's own stay below."""
 
 
 def handle_api_versions(core: Core, request: Request, message: Any) -> Any:
@@ -213,7 +216,7 @@ def handle_describe_cluster(core: Core, request: Request, message: Any) -> Any:
             else f"Unsupported endpoint type {message.endpoint_type}",
             cluster_authorized_operations=NOT_ASKED_FOR,
         )
-    return messages.DescribeClusterResponse(
+    response = messages.DescribeClusterResponse(
         endpoint_type=BROKER_ENDPOINTS,
         cluster_id=core.view.image.cluster_id,
         controller_id=core.view.controller_id(request.listener),
@@ -225,6 +228,23 @@ def handle_describe_cluster(core: Core, request: Request, message: Any) -> Any:
             for endpoint in core.view.endpoints(request.listener)
         ],
     )
+    return _with_nodes(core, request, response) if core.view.image.nodes else response
+
+
+async def _with_nodes(core: Core, request: Request, response: Any) -> EncodedResponse:
+    """What core 0 knows of the nodes, in a tagged field that other clients pass over (KIP-482)."""
+    body = b"".join(codec(api(request.api_key).response_name, request.api_version).encode_parts(response))
+    assert body.endswith(b"\0"), "the count of tagged fields"
+    facts = json.dumps(await core.metadata.node_facts()).encode()
+    return EncodedResponse(body[:-1] + _uvarint(1) + _uvarint(NODES_TAG) + _uvarint(len(facts)) + facts)
+
+
+def _uvarint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])
 
 
 async def handle_find_coordinator(core: Core, request: Request, message: Any) -> Any:

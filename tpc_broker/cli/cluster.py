@@ -1,0 +1,199 @@
+"""``tpc cluster``: the nodes of a cluster and how they are; ``tpc cluster start``: a local one, for trying out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tpc_broker.cli.connection import CommandGroup, Exit, common_options, fail, print_json, print_table
+from tpc_broker.cli.own_client import own_client
+from tpc_broker.kafka import ApiKey, messages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NODES_TAG: Final = 10_000
+"""Of the tagged field with which a node of a cluster tells what it knows."""
+COLUMNS = ("Node", "State", "Cores", "Rack", "Metadata", "Leads", "Replicas", "Address", "Version")
+LOOPBACK: Final = "127.0.0.1"
+NODES_MAX: Final = 9
+PORTS_A_NODE: Final = 10
+CLUSTER_PORTS_FROM: Final = 100
+"""Above the first port for clients."""
+STOP_S: Final = 30.0
+RESTART_S: Final = 5.0
+READY_S: Final = 120.0
+
+
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@common_options
+@click.pass_context
+def cluster(context: click.Context, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
+    """Nodes of the cluster: alive or suspected, cores, racks, versions, who leads the metadata."""
+    if context.invoked_subcommand is not None:
+        return
+    with own_client(bootstrap) as client:
+        answer, frame = client.any_connection().call_whole(ApiKey.DESCRIBE_CLUSTER, _asked)
+    facts = nodes_told(bytes(frame))
+    if facts is None:
+        fail("this broker is not a node of a cluster (tpc-broker serve --cluster); `tpc info` shows it", Exit.NOT_FOUND)
+    if as_json:
+        print_json(facts)
+        return
+    controller = "nobody" if facts["controller"] is None else f"node {facts['controller']}"
+    print_table(("", ""), [
+        ("Cluster", answer.cluster_id),
+        ("Metadata led by", f"{controller}, as node {facts['asked']} knows"),
+        ("Partitions", f"{facts['partitions']} ({facts['partitions_without_leader']} without a leader)"),
+    ])  # fmt: skip
+    names = ("node", "state", "cores", "rack", "metadata", "leads", "replicas", "address", "version")
+    print_table(COLUMNS, [tuple(row[name] for name in names) for row in facts["nodes"]])
+
+
+def _asked(_version: int) -> Any:
+    return messages.DescribeClusterRequest()
+
+
+def nodes_told(frame: bytes) -> dict[str, Any] | None:
+    """The JSON of the tagged field at the end of an answer; None where there is none."""
+    mark = bytes([1, NODES_TAG & 0x7F | 0x80, NODES_TAG >> 7])
+    begin = frame.find(mark)
+    while begin >= 0:
+        length, position = _uvarint(frame, begin + len(mark))
+        if position + length == len(frame):
+            found: dict[str, Any] = json.loads(frame[position:])
+            return found
+        begin = frame.find(mark, begin + 1)
+    return None
+
+
+def _uvarint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while position < len(data):
+        value |= (data[position] & 0x7F) << shift
+        shift += 7
+        position += 1
+        if data[position - 1] < 0x80:
+            break
+    return value, position
+
+
+@cluster.command()
+@click.option("--nodes", type=click.IntRange(2, NODES_MAX), default=3, show_default=True, help="How many.")
+@click.option("--data", default="./cluster", show_default=True, help="Directory of all nodes' data and logs.")
+@click.option("--port", type=click.IntRange(1, 60_000), default=9092, show_default=True, help="Of the first node.")
+@click.option("--cores", type=click.IntRange(1, PORTS_A_NODE), default=1, show_default=True, help="Of each node.")
+def start(nodes: int, data: str, port: int, cores: int) -> None:
+    """Start a local cluster for trying out, in the foreground until Ctrl-C; with the same --data it goes on as it was.
+    A node that is killed is started again after a few seconds.
+
+    Node N has the ports from PORT + 10 (N - 1) on for clients, and those 100 above for other nodes.
+    """
+    folder = Path(data).expanduser().resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    commands = node_commands(nodes, folder, port, cores)
+    started = [_start_node(command, folder / f"node{number}.log") for number, command in enumerate(commands, start=1)]
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
+    addresses = [(LOOPBACK, port + PORTS_A_NODE * number) for number in range(nodes)]
+    try:
+        _wait_ready(started, addresses, folder)
+        bootstrap = ",".join(f"{host}:{each}" for host, each in addresses)
+        click.echo(f"{nodes} nodes are ready: --bootstrap {bootstrap}; data and logs in {folder}")
+        click.echo(f"See them: tpc cluster --bootstrap {LOOPBACK}:{port}; stop them: Ctrl-C")
+        _keep_running(started, commands, folder)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        _stop(started)
+
+
+def node_commands(nodes: int, folder: Path, port: int, cores: int) -> list[list[str]]:
+    """How each node is started."""
+    cluster_port = port + CLUSTER_PORTS_FROM
+    seeds = ",".join(f"{LOOPBACK}:{cluster_port + PORTS_A_NODE * number}" for number in range(nodes))
+    return [
+        [
+            sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(folder / f"node{number + 1}"),
+            "--listen", f"{LOOPBACK}:{port + PORTS_A_NODE * number}", "--cores", str(cores), "--oversubscribe",
+            "--node-id", str(number + 1), "--cluster", f"{LOOPBACK}:{cluster_port + PORTS_A_NODE * number}",
+            "--seeds", seeds, "--rack", f"rack{number + 1}",
+        ]
+        for number in range(nodes)
+    ]  # fmt: skip
+
+
+def _start_node(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """In a session of its own: Ctrl-C comes to this command alone, which stops all in order."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+
+def _wait_ready(started: Sequence[subprocess.Popen[bytes]], addresses: Sequence[tuple[str, int]], folder: Path) -> None:
+    """Until every node accepts clients: a node that waits for others does not listen to them yet."""
+    waiting, give_up_s = set(range(len(started))), time.monotonic() + READY_S
+    while waiting:
+        _check_alive(started, folder)
+        waiting -= {number for number in waiting if _answers(addresses[number])}
+        if time.monotonic() > give_up_s:
+            fail(f"nodes {sorted(number + 1 for number in waiting)} are not ready; their logs are in {folder}")
+        time.sleep(0.1)
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    """Whether a broker answers ApiVersions there."""
+    request = b"\0\x12\0\0\0\0\0\x07\xff\xff"
+    try:
+        with socket.create_connection(address, timeout=1) as peer:
+            peer.sendall(len(request).to_bytes(4, "big") + request)
+            return len(peer.recv(8, socket.MSG_WAITALL)) == 8
+    except OSError:
+        return False
+
+
+def _check_alive(started: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
+    for number, process in enumerate(started, start=1):
+        if process.poll() is not None:
+            log = folder / f"node{number}.log"
+            lines = log.read_text(errors="replace").splitlines()
+            fail(f"node {number} ended ({log}): {lines[-1] if lines else 'without a word'}")
+
+
+def _keep_running(started: list[subprocess.Popen[bytes]], commands: Sequence[Sequence[str]], folder: Path) -> None:
+    """For ever; a node that was killed is started again, a little later, so that one sees what its absence does."""
+    ended: dict[int, float] = {}
+    while True:
+        time.sleep(0.2)
+        for number, process in enumerate(started):
+            if process.poll() is None:
+                continue
+            if number not in ended:
+                ended[number] = time.monotonic()
+                click.echo(f"node {number + 1} ended; it is started again in {RESTART_S:g} s")
+            elif time.monotonic() - ended[number] >= RESTART_S:
+                del ended[number]
+                started[number] = _start_node(commands[number], folder / f"node{number + 1}.log")
+
+
+def _stop(started: Sequence[subprocess.Popen[bytes]]) -> None:
+    """All at once, in an orderly way; who takes too long is killed with its cores."""
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+    give_up_s = time.monotonic() + STOP_S
+    for process in started:
+        try:
+            process.wait(max(0.1, give_up_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
