@@ -10,7 +10,7 @@ the maps with their descriptors: when the supervisor is gone, all of it is.
 | ALIVE | core → itself, or who stands in while it is down | the supervisor, when a core comes up or goes down |
 | LOADS | core → connections open, connections just placed | the core through memory, the program |
 | CPUS | CPU → core | here |
-| OWNERS | topic, partition → core | the cores, for datagrams |
+| OWNERS | topic, partition → core | the supervisor, as the cores tell it, for datagrams |
 | COUNTERS | what is counted → how often | the program |
 """
 

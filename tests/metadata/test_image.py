@@ -179,6 +179,7 @@ def test_where_a_partition_is():
     spread = ClusterImage().apply([TopicCreated("t", IDS[0], (3, 0), 5, replicas=held)], MetadataVersion(1)).topic("t")
     assert [spread.owner_on(1, index) for index in (-1, 0, 1, 2)] == [None, 3, NOT_HERE, None]
     assert spread.leader_place(1, 1) == Replica(2, 0)
+    assert (alone.cores_on(9), spread.cores_on(1), spread.cores_on(2)) == ((0, 1), (3, 1), (NOT_HERE, 0))
 
 
 def test_deletions_are_remembered_up_to_a_bound_and_what_was_never_known_is_not_one():

@@ -11,6 +11,7 @@ from tests.support.plane_values import PartitionFlag
 from tests.support.record_batches import crc32c, read_batches
 from tpc_broker._ring import lib
 from tpc_broker.error_codes import ErrorCode as E
+from tpc_broker.model import NOT_HERE
 from tpc_broker.runtime.datagrams import CoreDatagrams
 
 ACKNOWLEDGE, HAS_KEY, HAS_TIMESTAMP, ANSWER = 1, 2, 4, 128
@@ -364,6 +365,13 @@ def test_one_that_was_forwarded_is_not_sent_on(make_node):
     ports[0].send("t", 0, b"v", request_id=3, flags=0)
     ports[1].until_counted(forwarded_here=1, unowned=1)
     assert ports[0].counts()["forwarded_here"] == 0
+
+
+def test_what_no_core_of_the_node_has_is_refused(bench, port):
+    port.route("t", (NOT_HERE,))
+    port.send("t", 0, b"v", request_id=3)
+    assert port.answer() == (E.NOT_LEADER_OR_FOLLOWER, 0, 3)
+    assert port.counts()["forward_failures"] == 1
 
 
 def test_without_a_link_it_is_refused(make_node):

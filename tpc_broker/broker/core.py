@@ -265,9 +265,13 @@ class Core:
         for old, new in changed:
             if old is not None and new is None:
                 self.plane.set_owners(old.name, old.topic_id, ())
+                self.plane.set_datagram_owners(old.name, old.topic_id, ())
         for _old, new in changed:
-            if new is not None and not new.replicas:  # nodes of a cluster do not carry for one another
+            if new is None:
+                continue
+            if not new.replicas:  # nodes of a cluster do not carry for one another
                 self.plane.set_owners(new.name, new.topic_id, new.assignment.owners)
+            self.plane.set_datagram_owners(new.name, new.topic_id, new.cores_on(self.view.node))
 
     # -- what is counted ---------------------------------------------------------------------------------------------
 

@@ -436,6 +436,10 @@ class Forwarding(Protocol):
         """The owner of each partition of a topic; none: the topic is gone."""
         ...
 
+    def set_datagram_owners(self, topic: str, topic_id: TopicId, owners: Sequence[CoreId]) -> None:
+        """The same for datagrams, which are carried between the cores of a node; NOT_HERE: a partition of others."""
+        ...
+
 
 class DataPlane(ProducePort, FetchPort, ReplicationPort, PreparedAnswers, Forwarding, Protocol):
     """All of the data plane that requests use."""

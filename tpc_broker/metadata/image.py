@@ -80,6 +80,14 @@ class TopicImage:
         place = self.leader_place(index, node)
         return place.core if place.node == node else NOT_HERE
 
+    def cores_on(self, node: NodeId) -> tuple[CoreId, ...]:
+        """The core of a node that has each partition, leading it or not; NOT_HERE: none of them."""
+        if not self.replicas:
+            return self.assignment.owners
+        return tuple(
+            next((replica.core for replica in replicas if replica.node == node), NOT_HERE) for replicas in self.replicas
+        )
+
     @property
     def partitions_count(self) -> int:
         """Partitions are numbered [0, partitions_count)."""

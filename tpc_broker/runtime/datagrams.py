@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker._ring import ffi, lib
+from tpc_broker.model import NOT_HERE
 from tpc_broker.native_bytes import crc32c
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.model import CoreId, TopicId
 
+NO_CORE: Final = 0xFFFF
 QUIET_WAIT_S: Final = 1.0
 QUIET_POLL_S: Final = 0.002
 NO_DATAGRAMS = {name: 0 for name, _ in ffi.typeof("tpc_datagram_statistics").fields}
@@ -50,8 +52,8 @@ class CoreDatagrams:
         lib.tpc_datagrams_set_answers(self._pointer, on)
 
     def set_owners(self, topic: str, topic_id: TopicId, owners: Sequence[CoreId]) -> None:
-        """The owner of each partition of a topic; none: the topic is gone."""
-        cores = ffi.new("uint16_t[]", owners)
+        """The owner of each partition of a topic, NOT_HERE: none on this node; nothing: the topic is gone."""
+        cores = ffi.new("uint16_t[]", [NO_CORE if owner == NOT_HERE else owner for owner in owners])
         result = lib.tpc_datagrams_set_route(self._pointer, topic_hash(topic), topic_id.bytes, cores, len(owners))
         if result == -errno.ENOMEM:
             raise MemoryError

@@ -36,8 +36,6 @@ class ForwardingPlane:
 
     def set_owners(self, topic: str, topic_id: TopicId, owners: Sequence[CoreId]) -> None:
         """The owner of each partition of a topic; none: the topic is gone."""
-        if self.datagrams is not None:
-            self.datagrams.set_owners(topic, topic_id, owners)
         if not self._forwards:
             return
         name = topic.encode()
@@ -45,6 +43,11 @@ class ForwardingPlane:
         result = lib.tpc_forward_set_route(self._plane, name, len(name), topic_id.bytes, cores, len(owners))
         if result == -errno.ENOMEM:
             raise MemoryError
+
+    def set_datagram_owners(self, topic: str, topic_id: TopicId, owners: Sequence[CoreId]) -> None:
+        """`Forwarding.set_datagram_owners`."""
+        if self.datagrams is not None:
+            self.datagrams.set_owners(topic, topic_id, owners)
 
     def datagram_statistics(self) -> dict[str, int]:
         """The fields of `tpc_datagram_statistics`."""
