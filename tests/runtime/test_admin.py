@@ -21,8 +21,8 @@ from tests.support.broker_process import TpcBroker, run_command
 from tests.support.ports import free_port_range
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.runtime.counters import CoreStatus
-from tpc_broker.runtime.health import health_of
-from tpc_broker.runtime.metrics import COUNTED
+from tpc_broker.runtime.health import Disk, health_of
+from tpc_broker.runtime.metrics import COUNTED, CoreMetrics
 from tpc_broker.runtime.options import LOOPBACK, AdminAddress, StartError, parse_admin
 
 RECORDS = 30
@@ -166,7 +166,7 @@ def test_ready_tells_the_truth(watched: Watched) -> None:
 
 
 def core_status(**changed: Any) -> CoreStatus:
-    counters = {"broker": {"partitions_offline": 0}, "journal": {"error": 0}}
+    counters = {"broker": {"partitions_offline": 0}, "journal": {"error": 0}, "storage": {"disk_full": 0}}
     fine = {"core": 0, "pid": 1, "ready": True, "restarts": 0, "up_ms": 5, "counters": counters}
     return CoreStatus(**{**fine, **changed})
 
@@ -182,14 +182,50 @@ def core_status(**changed: Any) -> CoreStatus:
             {"counters": {"broker": {"partitions_offline": 0}, "journal": {"error": 28}}}, False,
             ["core 0 cannot write its journal: No space left on device"],
         ),
+        (
+            {"counters": {
+                "broker": {"partitions_offline": 0}, "journal": {"error": 0}, "storage": {"disk_full": 1},
+            }}, False,
+            ["core 0 refuses records: the disk is full"],
+        ),
     ],
 )  # fmt: skip
 def test_reasons_not_to_be_ready(changed: dict[str, Any], is_draining: bool, reasons: list[str]) -> None:
     assert health_of([core_status(**changed)], is_draining=is_draining).reasons == reasons
 
 
+def test_a_disk_that_is_nearly_full_is_told() -> None:
+    for left_bytes, warnings in ((99, ["the disk is nearly full: 99 bytes are left for records"]), (100, [])):
+        health = health_of([core_status()], is_draining=False, disk=Disk(1000, 200, left_bytes))
+        assert (health.is_ready, health.warnings) == (True, warnings)
+
+
+def test_what_the_kernel_placed_is_told_by_listener(tmp_path: Path) -> None:
+    steering = {"selected": [3, 4], "fallback_down": 1, "fallback_kernel": 2}
+    listeners = [{"name": "INSIDE", "steering": steering}, {"name": "OUTSIDE", "steering": None}]
+    found = {family.name: family for family in CoreMetrics([], tmp_path, listeners).collect()}
+    placed, astray = found["tpc_steering_placed"], found["tpc_steering_fallbacks"]
+    assert samples(placed, "tpc_steering_placed_total", listener="INSIDE", core="1") == [4]
+    assert samples(placed, "tpc_steering_placed_total", listener="OUTSIDE") == []
+    assert samples(astray, "tpc_steering_fallbacks_total", reason="kernel") == [2]
+
+
+def test_the_age_of_checkpoints(watched: Watched) -> None:
+    """A restart makes one; a backup another."""
+    found = watched.metrics()
+    ages = samples(found["tpc_checkpoint_age_seconds"], "tpc_checkpoint_age_seconds")
+    assert [age >= 0 for age in ages] == [True, True]
+    before = samples(found["tpc_checkpoints"], "tpc_checkpoints_total")
+    target = watched.broker.folder / "backup"
+    assert run_command("backup", str(target), "--data", str(watched.broker.data_folder)).returncode == 0
+    assert all(
+        now > then for now, then in
+        zip(samples(watched.metrics()["tpc_checkpoints"], "tpc_checkpoints_total"), before, strict=True)
+    )  # fmt: skip
+
+
 def test_partitions_without_a_leader_are_told() -> None:
-    counters = {"broker": {"partitions_offline": 3}, "journal": {"error": 0}}
+    counters = {"broker": {"partitions_offline": 3}, "journal": {"error": 0}, "storage": {"disk_full": 0}}
     health = health_of([core_status(counters=counters, restarts=2)], is_draining=False)
     assert (health.is_ready, len(health.warnings)) == (True, 2)
     assert health.warnings[0].startswith("core 0: 3 partitions have no leader")

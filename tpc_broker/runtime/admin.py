@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
 from tpc_broker import __version__, limits
-from tpc_broker.runtime.health import health_of
+from tpc_broker.runtime.health import disk_of, health_of
 from tpc_broker.runtime.metrics import CoreMetrics
 from tpc_broker.runtime.options import StartError
 
@@ -65,14 +65,21 @@ def bind_admin(address: AdminAddress) -> socket.socket:
 
 
 class AdminServer:
-    """`look` asks the cores; `is_draining` is asked whether the broker is about to end."""
+    """`look` asks the cores; `is_draining` is asked whether the broker is about to end, and `listeners` who was placed
+    where (`ListeningSockets.report`).
+    """
 
     def __init__(
-        self, data: Path, look: Callable[[], Awaitable[list[CoreStatus]]], is_draining: Callable[[], bool]
+        self,
+        data: Path,
+        look: Callable[[], Awaitable[list[CoreStatus]]],
+        is_draining: Callable[[], bool],
+        listeners: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         self._data = data
         self._look = look
         self._is_draining = is_draining
+        self._listeners = listeners
 
     async def serve(self, listening: socket.socket) -> None:
         """Until cancelled. More clients at a time than are allowed wait in the backlog."""
@@ -133,16 +140,17 @@ class AdminServer:
         if path == "/metrics":
             return self._metrics(cores, request)
         if path == "/ready":
-            health = health_of(cores, is_draining=self._is_draining())
+            health = health_of(cores, is_draining=self._is_draining(), disk=disk_of(self._data))
             told = {"ready": health.is_ready, "reasons": health.reasons, "warnings": health.warnings}
             return Answer(200 if health.is_ready else 503, JSON, json.dumps(told).encode() + b"\n")
-        return Answer(200, JSON, json.dumps({"version": __version__, "cores": cores}).encode() + b"\n")
+        debug = {"version": __version__, "cores": cores, "listeners": self._listeners()}
+        return Answer(200, JSON, json.dumps(debug).encode() + b"\n")
 
     def _metrics(self, cores: list[CoreStatus], request: h11.Request) -> Answer:
         accept = next((value.decode("latin-1") for name, value in request.headers if name == b"accept"), "")
         encode, content_type = choose_encoder(accept)
         registry = CollectorRegistry()
-        registry.register(cast("Any", CoreMetrics(cores, self._data)))
+        registry.register(cast("Any", CoreMetrics(cores, self._data, self._listeners())))
         return Answer(200, content_type, encode(registry))
 
 

@@ -267,7 +267,7 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
     )
     plane.set_hot(on=True)
     try:
-        counters = partial(core_counters, ring, connections, plane)
+        counters = partial(core_counters, ring, connections, plane, storage)
         cache = CacheBound(plane, settings.log_cache_max_bytes, options.cores)
         refusals = RefusalWatch(connections)
         clients = ClientConnections(connections)

@@ -20,21 +20,24 @@ if TYPE_CHECKING:
     from tpc_broker.runtime.connections import Connections, Latency, SlowRequest
     from tpc_broker.runtime.data_plane import RingDataPlane
     from tpc_broker.runtime.ring import Ring
+    from tpc_broker.storage.journalled_storage import JournalledStorage
 
 Numbers = dict[str, int]
 
 
 class CoreCounters(TypedDict):
-    """`broker`: of `BrokerStatistics`. `queues`: of `TaskQueueStatistics`, by queue. `datagrams`: of
-    `tpc_datagram_statistics`. `links`, `forwards`: fields of the C structures `tpc_link_statistics` and
-    `tpc_forward_statistics`. `plane`, `journal`, `ring`: fields of the C structures `tpc_plane_statistics`,
-    `tpc_journal_statistics`, `tpc_ring_statistics`. `fetches`: of `FetchStatistics`; `fetch_fallbacks`: to Python, by
-    reason. `connections`: of `ConnectionStatistics`; `closed`: by reason. `python_spans`: how often Python took how
-    long between two visits of C, [i] less than 2^i us, the last one all longer times too; `commit_spans`: the same of
-    the journal's commits. `latencies`: of requests, by API; `slowest`: requests of the last two minutes.
+    """`broker`: of `BrokerStatistics`. `storage`: of `JournalledStorage.counters`. `queues`: of `TaskQueueStatistics`,
+    by queue. `datagrams`: of `tpc_datagram_statistics`. `links`, `forwards`: fields of the C structures
+    `tpc_link_statistics` and `tpc_forward_statistics`. `plane`, `journal`, `ring`: fields of the C structures
+    `tpc_plane_statistics`, `tpc_journal_statistics`, `tpc_ring_statistics`. `fetches`: of `FetchStatistics`;
+    `fetch_fallbacks`: to Python, by reason. `connections`: of `ConnectionStatistics`; `closed`: by reason.
+    `python_spans`: how often Python took how long between two visits of C, [i] less than 2^i us, the last one all
+    longer times too; `commit_spans`: the same of the journal's commits. `latencies`: of requests, by API;
+    `slowest`: requests of the last two minutes.
     """
 
     broker: Numbers
+    storage: Numbers
     queues: dict[str, Numbers]
     links: Numbers
     forwards: Numbers
@@ -64,7 +67,7 @@ class CoreStatus(TypedDict):
 
 
 def core_counters(
-    ring: Ring, connections: Connections, plane: RingDataPlane, broker: BrokerStatistics
+    ring: Ring, connections: Connections, plane: RingDataPlane, storage: JournalledStorage, broker: BrokerStatistics
 ) -> CoreCounters:
     fetches: dict[str, Any] = asdict(plane.fetch_statistics())
     left = fetches.pop("left")
@@ -74,6 +77,7 @@ def core_counters(
     python_spans = list(looped.pop("python_spans"))
     return CoreCounters(
         broker=asdict(broker),
+        storage=storage.counters(),
         queues={queue.name.lower(): asdict(found) for queue, found in current_task_queues().statistics().items()},
         links=link_statistics(connections),
         forwards=plane.forward_statistics(),

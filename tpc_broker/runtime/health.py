@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker import limits
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tpc_broker.runtime.counters import CoreStatus
+
+
+DISK_LEFT_WARNING: Final = 0.1
+
+
+class Disk(NamedTuple):
+    """The file system of the data directory. `left_bytes`: what clients' records may still take (`segment_space`)."""
+
+    total_bytes: int
+    free_bytes: int
+    left_bytes: int
+
+
+def disk_of(data: Path) -> Disk:
+    found = os.statvfs(data)
+    total_bytes, free_bytes = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    return Disk(total_bytes, free_bytes, max(0, free_bytes - min(limits.DISK_HEADROOM_BYTES, total_bytes // 16)))
 
 
 class Health(NamedTuple):
@@ -22,9 +41,11 @@ class Health(NamedTuple):
         return not self.reasons
 
 
-def health_of(cores: list[CoreStatus], *, is_draining: bool) -> Health:
+def health_of(cores: list[CoreStatus], *, is_draining: bool, disk: Disk | None = None) -> Health:
     """Ready is a broker all of whose cores answer and can write: each has partitions that no other core serves."""
     health = Health(["the broker is draining"] if is_draining else [], [])
+    if disk is not None and disk.left_bytes < disk.total_bytes * DISK_LEFT_WARNING:
+        health.warnings.append(f"the disk is nearly full: {disk.left_bytes:,} bytes are left for records")
     for core in cores:
         reason = _why_not_ready(core)
         if reason is not None:
@@ -49,4 +70,6 @@ def _why_not_ready(core: CoreStatus) -> str | None:
     if counters is None:
         return f"gave no answer within {limits.STATUS_ANSWER_MS} ms"
     error = counters["journal"]["error"]
-    return f"cannot write its journal: {os.strerror(error)}" if error else None
+    if error:
+        return f"cannot write its journal: {os.strerror(error)}"
+    return "refuses records: the disk is full" if counters["storage"]["disk_full"] else None

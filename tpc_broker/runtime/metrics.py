@@ -7,16 +7,16 @@ process, as Prometheus expects of a process that was started again.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 
 from tpc_broker import __version__
+from tpc_broker.runtime.health import disk_of
 from tpc_broker.runtime.scrub_report import FINISHED, read_report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from prometheus_client.core import Metric
@@ -76,6 +76,23 @@ COUNTED: Final = (
     Counted("tpc_journal_bytes", "journal", "region_blocks", "Bytes of the journal.", 4096),
     Counted("tpc_journal_full_total", "journal", "refused_full", "Appends that found the journal full."),
     Counted("tpc_journal_error", "journal", "error", "errno that stopped the journal; 0: it works."),
+    Counted("tpc_checkpoints_total", "storage", "checkpoints", "Checkpoints, which give the journal back."),
+    Counted("tpc_checkpoint_age_seconds", "storage", "checkpoint_age_ms", "Since the last checkpoint.", 1e-3),
+    Counted("tpc_checkpoint_held_back", "storage", "checkpoint_held_back", "1: a failed partition holds it back."),
+    Counted("tpc_checkpoint_syncs_total", "storage", "partitions_synced", "Partitions that checkpoints synced."),
+    Counted("tpc_partitions_failed", "storage", "partitions_failed", "Partitions that wait to be written anew."),
+    Counted("tpc_disk_full", "storage", "disk_full", "1: records are refused, because the disk is full."),
+    Counted("tpc_disk_full_refusals_total", "storage", "disk_full_refusals", "Requests refused for a full disk."),
+    Counted("tpc_forwarded_produce_total", "forwards", "produces", "Produce requests with parts for other cores."),
+    Counted("tpc_forwarded_fetch_total", "forwards", "fetches", "Fetch requests with parts for other cores."),
+    Counted("tpc_forwarded_parts_total", "forwards", "parts", "What was sent to other cores of them."),
+    Counted("tpc_forwarding", "forwards", "under_way", "Requests that wait for other cores."),
+    Counted("tpc_forwarded_unanswered_total", "forwards", "not_available", "Parts whose core could not be asked."),
+    Counted("tpc_links", "links", "links_up", "Links to and from other cores."),
+    Counted("tpc_links_lost_total", "links", "lost", "Links that ended."),
+    Counted("tpc_links_served_total", "links", "served", "Requests of other cores that came here."),
+    Counted("tpc_links_held_bytes", "links", "held_bytes", "Of them, not answered yet."),
+    Counted("tpc_links_pauses_total", "links", "pauses", "Times that a link was too far ahead."),
     Counted("tpc_wrong_core_total", "broker", "asked_of_wrong_core", "Requests for what another core owns."),
     Counted("tpc_forwarded_total", "broker", "requests_forwarded", "Requests forwarded to another core."),
     Counted("tpc_datagrams_received_total", "datagrams", "received", "Datagrams that arrived."),
@@ -110,8 +127,9 @@ SPANS: Final = (
 class CoreMetrics:
     """One look at the cores, as a collector: to be registered and rendered once."""
 
-    def __init__(self, cores: list[CoreStatus], data: Path) -> None:
+    def __init__(self, cores: list[CoreStatus], data: Path, listeners: Sequence[dict[str, Any]] = ()) -> None:
         self._cores = cores
+        self._listeners = listeners
         self._told = [(str(core["core"]), core["counters"]) for core in cores if "counters" in core]
         self._data = data
 
@@ -120,6 +138,7 @@ class CoreMetrics:
         yield from self._of_cores()
         yield from self._of_disk()
         yield from self._of_scrub()
+        yield from self._of_steering()
         for row in COUNTED:
             family = _family(row.name, row.explanation, ["core"])
             for core, counters in self._told:
@@ -148,12 +167,32 @@ class CoreMetrics:
         yield from (up, seconds, restarts)
 
     def _of_disk(self) -> Iterator[Metric]:
-        found = os.statvfs(self._data)
+        found = disk_of(self._data)
         free = GaugeMetricFamily("tpc_disk_free_bytes", "Of the data directory's file system, for the broker.")
-        free.add_metric([], found.f_bavail * found.f_frsize)
+        free.add_metric([], found.free_bytes)
+        left = GaugeMetricFamily("tpc_disk_left_bytes", "Of it, what clients' records may still take.")
+        left.add_metric([], found.left_bytes)
         size = GaugeMetricFamily("tpc_disk_bytes", "Size of the data directory's file system.")
-        size.add_metric([], found.f_blocks * found.f_frsize)
-        yield from (free, size)
+        size.add_metric([], found.total_bytes)
+        yield from (free, left, size)
+
+    def _of_steering(self) -> Iterator[Metric]:
+        """Without samples where no listener is steered."""
+        placed = CounterMetricFamily(
+            "tpc_steering_placed", "Connections that the kernel's program placed.", labels=["listener", "core"]
+        )
+        astray = CounterMetricFamily(
+            "tpc_steering_fallbacks", "Connections that it placed elsewhere, by reason.", labels=["listener", "reason"]
+        )
+        for listener in self._listeners:
+            name, steering = listener["name"], listener["steering"]
+            if steering is None:
+                continue
+            for core, count in enumerate(steering["selected"]):
+                placed.add_metric([name, str(core)], count)
+            astray.add_metric([name, "down"], steering["fallback_down"])
+            astray.add_metric([name, "kernel"], steering["fallback_kernel"])
+        yield from (placed, astray)
 
     def _of_scrub(self) -> Iterator[Metric]:
         """Without samples before the first scrub."""

@@ -169,7 +169,7 @@ class Supervisor:
         from tpc_broker.runtime.admin import AdminServer, bind_admin  # noqa: PLC0415
 
         listening = bind_admin(self._options.admin)
-        server = AdminServer(self._options.data, self._look, lambda: self._draining)
+        server = AdminServer(self._options.data, self._look, lambda: self._draining, self._listening.report)
         return partial(server.serve, listening)
 
     # -- start ----------------------------------------------------------------------------------------------------

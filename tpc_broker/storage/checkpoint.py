@@ -251,6 +251,8 @@ class CheckpointStatistics:
     partitions_synced_count: int
     held_back_by: str | None
     """Why the last attempt did not recycle anything."""
+    age_s: float
+    """Since the last one, or since the start, which makes one."""
 
 
 class Checkpointer:
@@ -273,9 +275,11 @@ class Checkpointer:
         self.kept = dict(kept or {})
         self._checkpoints = self._synced = 0
         self._held_back_by: str | None = None
+        self._made_s = trio.current_time()
 
     def statistics(self) -> CheckpointStatistics:
-        return CheckpointStatistics(self._checkpoints, self._synced, self._held_back_by)
+        age_s = trio.current_time() - self._made_s
+        return CheckpointStatistics(self._checkpoints, self._synced, self._held_back_by, age_s)
 
     async def run(
         self, write_behind: Callable[[JournalCursor], Awaitable[str | None]], *, pace_seconds: float = 0
@@ -318,6 +322,7 @@ class Checkpointer:
                 storage.mark_checkpointed(states[storage.key])
         self.journal.recycle(place.position)
         self._checkpoints += 1
+        self._made_s = trio.current_time()
         self._held_back_by = None
         return True
 

@@ -304,6 +304,19 @@ class JournalledStorage:
         """Free what was deleted long enough ago."""
         await self._deletions.free(self._clock.wall_ms())
 
+    def counters(self) -> dict[str, int]:
+        """For operators; ages in milliseconds, states as 0 and 1."""
+        checkpoints = self._checkpointer.statistics()
+        return {
+            "checkpoints": checkpoints.checkpoints_count,
+            "checkpoint_age_ms": int(checkpoints.age_s * 1000),
+            "checkpoint_held_back": int(checkpoints.held_back_by is not None),
+            "partitions_synced": checkpoints.partitions_synced_count,
+            "partitions_failed": sum(files.failed is not None for files in self._partitions.storages.values()),
+            "disk_full": int(self._space.is_disk_full),
+            "disk_full_refusals": self._space.refused_count,
+        }
+
     # -- life --------------------------------------------------------------------------------------------------------
 
     async def run_maintenance(self) -> None:

@@ -31,6 +31,11 @@ class Refusals:
         self._first_s = self._last_s = 0.0
         self._told = False
 
+    @property
+    def is_on(self) -> bool:
+        """Requests were refused, and it is not known to be over."""
+        return self._count > 0
+
     def refused(self, reason: object, count: int = 1) -> None:
         """So many requests were refused."""
         now_s = trio.current_time()

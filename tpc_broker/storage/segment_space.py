@@ -51,10 +51,17 @@ class SegmentSpace:
         self._led = led
         self._deletions = deletions
         self._refusals = Refusals("the disk is full")
+        self.refused_count = 0
+        """Requests, since the start."""
         self._low: list[int] = []
         self._wanted = trio.Event()
         self._plenty_bytes, self._plenty_until_s = 0, 0.0
         plane.on_room_low(self.is_low)
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Records were refused for want of space, and it is not known that there is some again."""
+        return self._refusals.is_on
 
     async def make_for_request(self, files: PartitionStorage, handle: int, size: int) -> None:
         """As `make`, for records that a client waits for: what was deleted and waits for its time goes first."""
@@ -67,6 +74,7 @@ class SegmentSpace:
                 await self.make(files, handle, size)
         except OSError as error:
             self._refusals.refused(error)
+            self.refused_count += 1
             raise
         self._refusals.succeeded()
 

@@ -1,0 +1,158 @@
+"""The alert rules and the dashboard's queries in a real Prometheus that scrapes a real broker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+
+from tests.packaging.test_monitoring import ALERTS, VARIABLES, panels, rules
+from tests.support.broker_process import TpcBroker, run_command
+from tests.support.ports import free_port_range
+from tpc_broker.runtime.scrub_report import Damage, ScrubReport, write_report
+
+DEADLINE_S = 90.0
+CONFIGURATION = """
+global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: ["{alerts}"]
+scrape_configs:
+  - job_name: tpc-broker
+    static_configs: [{{targets: ["127.0.0.1:{admin}"]}}]
+"""
+
+pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="no prometheus: apt-get install prometheus")
+
+
+class Prometheus:
+    def __init__(self, folder: Path, admin_port: int) -> None:
+        self.port = free_port_range(1)
+        folder.mkdir()
+        (folder / "prometheus.yml").write_text(CONFIGURATION.format(alerts=ALERTS, admin=admin_port))
+        self._log = (folder / "log").open("wb")
+        self._process = subprocess.Popen(
+            ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}",
+             f"--web.listen-address=127.0.0.1:{self.port}"],
+            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+        )  # fmt: skip
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        """The data of an answer of its API; of a query that is refused the error."""
+        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{parameters}: {error.read().decode()}") from error
+
+    def result(self, query: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ask("query", query=query)["result"]
+        return found
+
+    def rules(self) -> dict[str, dict[str, Any]]:
+        return {rule["name"]: rule for group in self.ask("rules")["groups"] for rule in group["rules"]}
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(60)
+        self._log.close()
+
+
+def wait_for(what: Callable[[], Any], describe: str) -> Any:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            if found := what():
+                return found
+        except OSError:  # it does not listen yet
+            pass
+        assert time.monotonic() < deadline_s, describe
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def broker(module_tmp_path: Path) -> Iterator[TpcBroker]:
+    broker = TpcBroker(module_tmp_path / "broker", 2)
+    broker.more_options = ["--admin", str(free_port_range(1))]
+    try:
+        broker.start()
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce("t", b"value")
+        assert producer.flush(60) == 0
+        assert run_command("scrub", "--data", str(broker.data_folder)).returncode == 0
+        yield broker
+    finally:
+        broker.kill()
+
+
+@pytest.fixture(scope="module")
+def prometheus(module_tmp_path: Path, broker: TpcBroker) -> Iterator[Prometheus]:
+    found = Prometheus(module_tmp_path / "prometheus", int(broker.more_options[-1]))
+    try:
+        wait_for(lambda: len(found.result("tpc_core_up")) == 2, "no sample of the broker arrived")
+        yield found
+    finally:
+        found.stop()
+
+
+def test_every_query_of_the_dashboard_is_answered(prometheus: Prometheus) -> None:
+    empty = []
+    for panel in panels():
+        for target in panel["targets"]:
+            query = target["expr"]
+            for variable, value in {**VARIABLES, "$instance": ".*"}.items():
+                query = query.replace(variable, value)
+            if not prometheus.result(query):
+                empty.append(query)
+    # Rates need two samples; where nothing is counted by reason or API yet there is no series at all.
+    lasting = [query for query in empty if "rate(" not in query and "increase(" not in query]
+    assert lasting == []
+
+
+def test_every_rule_is_loaded_and_healthy_and_quiet(prometheus: Prometheus) -> None:
+    names = {rule["alert"] for rule in rules()}
+
+    def evaluated() -> bool:
+        found = prometheus.rules()
+        return found.keys() == names and all(rule["health"] == "ok" for rule in found.values())
+
+    wait_for(evaluated, "not all rules were evaluated")
+    firing = {name for name, rule in prometheus.rules().items() if rule["state"] == "firing"}
+    assert firing <= {"TpcDiskNearlyFull"}  # the machine's own disk
+
+
+def test_damage_that_a_scrub_found_fires_until_it_is_gone(prometheus: Prometheus, broker: TpcBroker) -> None:
+    def state() -> str:
+        return str(prometheus.rules()["TpcDamageFound"]["state"])
+
+    damage = Damage("t-0", "topics/t-0/x.log", 0, 1, 0, 1, "why")
+    write_report(broker.data_folder, ScrubReport(state="finished", damaged_count=1, damaged=[damage]))
+    wait_for(lambda: state() == "firing", "the alert does not fire")
+    [alert] = prometheus.rules()["TpcDamageFound"]["alerts"]
+    summary = alert["annotations"]["summary"]
+    assert summary == f"1 stretches of stored files of 127.0.0.1:{broker.more_options[-1]} are damaged"
+    write_report(broker.data_folder, ScrubReport(state="finished"))
+    wait_for(lambda: state() == "inactive", "the alert goes on firing")
+
+
+def test_a_core_that_is_down_is_seen(prometheus: Prometheus, broker: TpcBroker) -> None:
+    """Its rule waits a minute, so what is looked at is that it has begun to wait."""
+    old = broker.core_process(1)
+    old.suspend()
+    try:
+        wait_for(lambda: prometheus.rules()["TpcCoreDown"]["state"] != "inactive", "a core that hangs is not seen")
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):  # the supervisor has ended it
+            old.resume()
+    wait_for(lambda: prometheus.rules()["TpcCoreDown"]["state"] == "inactive", "it is still missed")
