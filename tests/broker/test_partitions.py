@@ -58,6 +58,20 @@ async def test_what_this_core_owns_is_opened_under_a_new_epoch(core):
     assert core.partitions.find(key(9).topic_id, 0) is ErrorCode.UNKNOWN_TOPIC_ID
 
 
+async def test_thousands_of_partitions_that_are_opened_share_a_few_commits(core, autojump_clock):
+    """A commit of a second takes all epochs that wait for it, as the journal's does."""
+    begin_epoch, beginning = core.storage.begin_epoch, []
+
+    async def slowly(files):
+        beginning.append(trio.current_time())
+        await trio.sleep(1)
+        await begin_epoch(files)
+
+    core.storage.begin_epoch = slowly
+    assert len(await core.follow(created(1, "many", owners=(0,) * 2_000))) == 2_000
+    assert len(set(beginning)) <= 4
+
+
 async def test_a_damaged_partition_is_offline_and_its_deletion_removes_its_files(core):
     core.storage.refuses[key(1)] = PartitionOfflineError("damaged")
     assert await core.follow(created(1, "t", owners=(0, 0))) == [(key(1, 1), 1)]

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OPEN_AT_ONCE_MAX = 16
+OPEN_AT_ONCE_MAX = 512
+"""Each waits for its epoch to be durable, and those that wait together share a commit: a start with thousands of
+partitions waits for a few of them.
+"""
 _ON_CORE_0 = Assignment((CoreId(0),))
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC_ID, PartitionIndex(0))
 
