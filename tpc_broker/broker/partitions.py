@@ -32,14 +32,15 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import CoreStorage
+    from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.storage.partition_storage import PartitionStorage
 
 log = logging.getLogger(__name__)
 
-OPEN_AT_ONCE_MAX = 512
+OPEN_AT_ONCE_MAX = 128
 """Each waits for its epoch to be durable, and those that wait together share a commit: a start with thousands of
-partitions waits for a few of them.
+partitions waits for a few of them. All of these are begun in one turn, so they are not more.
 """
 _ON_CORE_0 = Assignment((CoreId(0),))
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC_ID, PartitionIndex(0))
@@ -53,6 +54,7 @@ class Partitions:
         self._by_handle: dict[int, Partition] = {}
         self._offline: dict[TopicPartition, str] = {}
         self._not_made: set[TopicPartition] = set()
+        self._config_read: tuple[TopicImage, BrokerConfiguration, TopicConfig] | None = None
         self._lacking = trio.Event()
         storage.on_given_up(self._given_up)
         storage.on_epochs_begun(self._epochs_begun)
@@ -215,8 +217,13 @@ class Partitions:
         return partition
 
     def _config_of(self, topic: TopicImage) -> TopicConfig:
-        is_internal = topic.is_internal or topic.topic_id == METADATA_TOPIC_ID
-        return self._core.configuration.topic_config(topic.configs, is_internal=is_internal)
+        """Read once for all partitions of a topic that are opened together."""
+        configuration, read = self._core.configuration, self._config_read
+        if read is None or read[0] is not topic or read[1] is not configuration:
+            is_internal = topic.is_internal or topic.topic_id == METADATA_TOPIC_ID
+            config = configuration.topic_config(topic.configs, is_internal=is_internal)
+            read = self._config_read = topic, configuration, config
+        return read[2]
 
     def _alter(self, partition: Partition, topic: TopicImage) -> None:
         config = self._config_of(topic)
