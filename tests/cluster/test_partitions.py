@@ -1,0 +1,86 @@
+"""Nodes on hosts of their own whose network fails: what a minority may not do, and that it heals by itself."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaException
+
+from tests.support.cluster_nodes import Cluster, Node, create_topic, eventually, topics
+from tests.support.namespaces import Hosts, hosts, why_no_namespaces
+
+WHY_NOT = why_no_namespaces()
+pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+CLUSTER_PORT, CLIENT_PORT = 9192, 9092
+
+
+class HostNode(Node):
+    """A node on a host of its own."""
+
+    def __init__(self, cluster: Cluster, number: int, on: Hosts) -> None:
+        super().__init__(cluster.folder / f"node{number}", number, CLUSTER_PORT, [])
+        self._on = on
+        self.host = on.client_address(number)
+        self._first_port = CLIENT_PORT
+        self.prefix = on.prefix(number)
+        self.secret = cluster.folder / "secret"
+
+    def command(self) -> list[str]:
+        found = super().command()
+        found[found.index("--cluster") + 1] = f"{self._on.cluster_address(self.number)}:{CLUSTER_PORT}"
+        addresses = [f"{self._on.cluster_address(each)}:{CLUSTER_PORT}" for each in range(1, self._on.count + 1)]
+        found[found.index("--seeds") + 1] = ",".join(addresses)
+        return found
+
+
+@pytest.fixture
+def on_hosts(tmp_path):
+    (tmp_path / "secret").write_text("0123456789abcdef0123456789abcdef")
+    (tmp_path / "secret").chmod(0o600)
+    with hosts(3) as on:
+        made = Cluster(tmp_path)
+        made.nodes = [HostNode(made, number, on) for number in (1, 2, 3)]
+        try:
+            yield made, on
+        finally:
+            made.kill_all()
+
+
+def made_by_another(made: Cluster, but: int, name: str) -> bool:
+    other = next(node for node in made.nodes if node.number != but)
+    create_topic(other.bootstrap, name, timeout_s=5)
+    return True
+
+
+def test_a_minority_acknowledges_nothing_and_heals_by_itself(on_hosts):
+    """The controller is cut off, then it can hear and not speak, then two nodes do not see each other."""
+    made, on = on_hosts
+    made.start()
+    first = eventually(made.controller, "somebody leads")
+    create_topic(made[first].bootstrap, "before")
+
+    on.isolate(first)
+    eventually(lambda: made_by_another(made, first, "without-it"), "the majority goes on")
+    with pytest.raises(KafkaException):
+        create_topic(made[first].bootstrap, "refused", timeout_s=4)
+    assert "without-it" not in topics(made[first].bootstrap), "it cannot know"
+    on.heal(first)
+    eventually(lambda: "without-it" in topics(made[first].bootstrap), "it catches up")
+
+    second = eventually(made.controller, "somebody leads")
+    others = [node.number for node in made.nodes if node.number != second]
+    on.mute(second, *others)
+    eventually(lambda: made_by_another(made, second, "while-it-is-mute"), "another one leads")
+    on.unmute(second, *others)
+    eventually(lambda: "while-it-is-mute" in topics(made[second].bootstrap), "it follows again")
+
+    third = eventually(made.controller, "somebody leads")
+    one, two = (node.number for node in made.nodes if node.number != third)
+    on.mute(one, two)
+    on.mute(two, one)
+    eventually(lambda: made_by_another(made, third, "two-do-not-see-each-other"), "both see the third")
+    on.unmute(one, two)
+    on.unmute(two, one)
+    wanted = {"before", "without-it", "while-it-is-mute", "two-do-not-see-each-other"}
+    for node in made.nodes:
+        eventually(lambda node=node: wanted <= topics(node.bootstrap), f"node {node.number} has everything")
+        assert not [line for line in node.log_messages() if "Traceback" in line]
