@@ -10,6 +10,7 @@ from tpc_broker.bench.measured import Workload
 from tpc_broker.bench.peers import Shape
 from tpc_broker.bench.producing import idle_partitions, librdkafka, produce
 from tpc_broker.bench.recovering import recovery
+from tpc_broker.bench.shares import beside_background
 from tpc_broker.bench.soak import soak
 from tpc_broker.bench.steering import CONNECTIONS, datagrams, forwards, placed_connections
 from tpc_broker.bench.storing import storage_shapes
@@ -137,6 +138,10 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     Workload(
         "datagrams", "2 cores: datagrams of 100 B, 16 senders with 64 under way each", datagrams,
         Shape(16, 64, 1, 100, 8), peers=_OURS, needs_server=False,
+    ),
+    Workload(
+        "shares", "8 connections, 2,000 requests/s of 1 KiB in open loop, beside a saturated background queue",
+        beside_background, Shape(8, 16, 1, 1024, 8, 2000.0), peers=_OURS, needs_server=False,
     ),
     Workload(
         "soak", "10,000 requests/s of 1 KiB, each read as it is written, for long", soak,

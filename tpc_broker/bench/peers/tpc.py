@@ -23,12 +23,15 @@ class TpcPeer(KafkaLikePeer):
     cores_count: ClassVar[int] = 1
     """Of all brokers this bench starts: on a machine of two CPUs the generator needs the other one."""
 
+    environment: ClassVar[dict[str, str]] = {}
+    """Of the broker's processes, besides this one's."""
+
     def start(self) -> None:
         _compile_once()
         self.port = self.port or free_ports(self.cores_count)
         command = [sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(self.folder / "data")]
         place = ["--listen", self.bootstrap, "--cores", str(self.cores_count), "--oversubscribe"]
-        self.server = Server([*command, *place], self.folder / "tpc.log")
+        self.server = Server([*command, *place], self.folder / "tpc.log", self.environment)
         self.server.start(range(self.port, self.port + self.cores_count))
 
     def topic_settings(self) -> dict[str, str]:
