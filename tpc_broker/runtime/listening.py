@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tpc_broker.ebpf.loaders import LoaderUnavailableError
 from tpc_broker.ebpf.steering import LOAD, Select, Steering, make_loads
 from tpc_broker.metadata.listeners import ListenerMode, Placement
+from tpc_broker.runtime.handed_sockets import HandedSockets
 from tpc_broker.runtime.options import StartError
 
 if TYPE_CHECKING:
@@ -34,20 +35,43 @@ _SELECT: Final = {
 
 
 class ListeningSockets:
-    def __init__(self, listeners: Sequence[Listener], *, loader: str, cpus: Sequence[int] | None = None) -> None:
-        """Bind all. `loader`: see `ebpf.loader`. `cpus`: those the cores are pinned to. StartError names the port, or
-        what is missing and the command that mends it.
+    def __init__(
+        self,
+        listeners: Sequence[Listener],
+        *,
+        loader: str,
+        cpus: Sequence[int] | None = None,
+        handed: HandedSockets | None = None,
+    ) -> None:
+        """Bind all, but those that an earlier life has `handed` over. `loader`: see `ebpf.loader`. `cpus`: those the
+        cores are pinned to. StartError names the port, or what is missing and the command that mends it.
         """
+        handed = HandedSockets() if handed is None else handed
         self.loads_fd = -1
         """For cores that show their load; -1: nobody looks at it."""
         self._listeners = listeners
         self._steered: dict[int, Steering] = {}
         with ExitStack() as undo:
-            self._sockets = [_bind_all(listener, undo) for listener in listeners]
+            self._sockets = [_bind_all(listener, handed, undo) for listener in listeners]
             for number, listener in enumerate(listeners):
                 if listener.mode is ListenerMode.SHARED:
                     self._steered[number] = self._steer(number, loader, cpus, undo)
             undo.pop_all()
+        handed.close()
+
+    @property
+    def shared(self) -> list[str]:
+        """Names of listeners whose sockets cannot be handed over."""
+        return [listener.name for listener in self._listeners if listener.mode is ListenerMode.SHARED]
+
+    def lasting(self) -> list[socket.socket]:
+        """Those that the next life can take over."""
+        return [
+            each
+            for listener, sockets in zip(self._listeners, self._sockets, strict=True)
+            if listener.mode is not ListenerMode.SHARED
+            for each in sockets
+        ]
 
     def _steer(self, number: int, loader: str, cpus: Sequence[int] | None, undo: ExitStack) -> Steering:
         listener = self._listeners[number]
@@ -113,12 +137,16 @@ def map_load(loads_fd: int, core: int) -> memoryview:
     return memoryview(mapped)[core * LOAD.size : (core + 1) * LOAD.size]
 
 
-def _bind_all(listener: Listener, undo: ExitStack) -> list[socket.socket]:
+def _bind_all(listener: Listener, handed: HandedSockets, undo: ExitStack) -> list[socket.socket]:
     is_shared = listener.mode is ListenerMode.SHARED
     if is_shared:  # sockets that share a port share it with any process of this user: nobody else may have it yet
         _bind(listener, 0, is_shared=False).close()
     cores = range(len(listener.addresses))
-    return [undo.enter_context(_bind(listener, core, is_shared=is_shared)) for core in cores]
+    found = []
+    for core in cores:
+        taken = None if is_shared else handed.take(*listener.addresses[core])
+        found.append(undo.enter_context(_bind(listener, core, is_shared=is_shared) if taken is None else taken))
+    return found
 
 
 def _bind(listener: Listener, core: int, *, is_shared: bool) -> socket.socket:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import resource
+import signal
 import sys
 from pathlib import Path
 
@@ -20,7 +22,13 @@ from tpc_broker.runtime.data_commands import COMMANDS, refuse
 from tpc_broker.runtime.logs import set_up_logging
 from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, parse_admin, parse_datagram
 from tpc_broker.runtime.ring import Ring, RingUnavailable
-from tpc_broker.runtime.supervisor import EXIT_CANNOT_RUN, EXIT_OK, Supervisor
+from tpc_broker.runtime.supervisor import (
+    CHECK_ONLY_VARIABLE,
+    EXIT_CANNOT_RUN,
+    EXIT_OK,
+    RELOAD_SIGNAL,
+    Supervisor,
+)
 
 log = logging.getLogger(__name__)
 
@@ -235,6 +243,9 @@ for command in COMMANDS:
 
 def _serve(arguments: dict[str, object]) -> int:
     options = _serve_options(arguments)
+    if os.environ.pop(CHECK_ONLY_VARIABLE, ""):
+        return EXIT_OK
+    signal.signal(RELOAD_SIGNAL, signal.SIG_IGN)  # one that comes before the supervisor listens ends nothing
     set_up_logging("supervisor", style=options.log_style, level=options.log_level)
     try:
         Ring(PROBE_ENTRIES).close()
@@ -249,7 +260,10 @@ def _serve(arguments: dict[str, object]) -> int:
         if sys.stdout.isatty():
             click.echo(KCAT_HINT.format(address=options.listeners[0].advertised[0]))
 
-    return trio.run(Supervisor(options, say).run)
+    supervisor = Supervisor(options, say)
+    code = trio.run(supervisor.run)
+    supervisor.start_anew()
+    return code
 
 
 def _serve_options(arguments: dict[str, object]) -> ServeOptions:

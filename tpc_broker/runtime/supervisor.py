@@ -10,7 +10,8 @@ Duties, in order:
 6. while a core is down for over a second, accept and close on its port, so that clients ask for metadata instead of
    hanging in the backlog; tell the other cores which cores are up;
 7. tell who asks what the cores count (`status.py`, `admin.py`);
-8. on SIGTERM or SIGINT pass "drain" to the cores and wait until the deadline; a second signal hurries. A core that is
+8. on SIGUSR2 do the same as on SIGTERM, and then begin a new life in this process's place, with the same sockets;
+9. on SIGTERM or SIGINT pass "drain" to the cores and wait until the deadline; a second signal hurries. A core that is
    not up yet is killed.
 
 Cores ignore SIGINT and SIGTERM (a terminal sends them to the whole group), from their first instruction on: they are
@@ -26,6 +27,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,6 +44,7 @@ from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
 from tpc_broker.runtime.core_watch import CoreWatch, Judgement, activity_of
 from tpc_broker.runtime.data_directory import DataDirectory
 from tpc_broker.runtime.datagram_port import DatagramPort
+from tpc_broker.runtime.handed_sockets import HandedSockets, environment_with, store_at_service_manager
 from tpc_broker.runtime.listening import ListeningSockets, drop_capabilities
 from tpc_broker.runtime.mailbox import make_mailbox_listeners
 from tpc_broker.runtime.notify import notify_service_manager
@@ -57,6 +60,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXIT_OK, EXIT_FAILED, EXIT_CANNOT_RUN = 0, 1, 2
+RELOAD_SIGNAL = signal.SIGUSR2
+"""Not SIGHUP, which a terminal that goes away sends to every process of its group."""
+CHECK_ONLY_VARIABLE = "TPC_CHECK_ONLY"
+"""In the environment of `serve`: say whether it could begin, and end."""
+CHECK_S = 60.0
+READY_ATTEMPTS, READY_RETRY_S = 600, 0.1
+"""A service manager that does not read has to be told all the same, when it does."""
 CORE_COMMAND = (sys.executable, "-m", "tpc_broker.runtime.core_start")
 
 
@@ -100,7 +110,7 @@ class Supervisor:
         self._mailbox_listeners: list[socket.socket] = []
         self._cores: dict[CoreId, CoreProcess] = {}
         self._up: set[CoreId] = set()
-        self._draining = False
+        self._draining = self._is_reloading = False
         self._hurried = trio.Event()
         self._exit_code = EXIT_OK
         self._given_up = ""
@@ -116,8 +126,10 @@ class Supervisor:
         with DataDirectory.open(options.data) as data:
             self._cluster_sockets = self._bind_cluster()
             self._listening = ListeningSockets(
-                options.listeners, loader=self._settings().ebpf_loader, cpus=options.cpus
-            )
+                options.listeners, loader=self._settings().ebpf_loader, cpus=options.cpus,
+                handed=HandedSockets.of_environment(),
+            )  # fmt: skip
+            store_at_service_manager(self._listening.lasting())
             self._datagrams = self._bind_datagrams()
             admin = self._bind_admin()
             drop_capabilities()
@@ -335,7 +347,10 @@ class Supervisor:
             f"tpc-broker is ready: {options.cores} core{'s' if options.cores > 1 else ''} on {places}, "
             f"data in {options.data}"
         )
-        notify_service_manager("READY=1")
+        for _attempt in range(READY_ATTEMPTS):
+            if notify_service_manager("READY=1") or "NOTIFY_SOCKET" not in os.environ:
+                return
+            await trio.sleep(READY_RETRY_S)
 
     async def _watch_heartbeats(self) -> None:
         while True:
@@ -405,9 +420,12 @@ class Supervisor:
     async def _watch_signals(
         self, nursery: trio.Nursery, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        with trio.open_signal_receiver(*TERMINAL_SIGNALS) as signals, _blocked_at_the_end():
+        with trio.open_signal_receiver(*TERMINAL_SIGNALS, RELOAD_SIGNAL) as signals, _blocked_at_the_end():
             task_status.started()
             async for number in signals:
+                if number == RELOAD_SIGNAL:
+                    nursery.start_soon(self._reload)
+                    continue
                 if self._draining:
                     log.warning("%s again: hurrying", signal.Signals(number).name)
                     self._hurried.set()
@@ -416,6 +434,46 @@ class Supervisor:
                 self._draining = True
                 notify_service_manager("STOPPING=1")
                 nursery.start_soon(self._drain)
+
+    async def _reload(self) -> None:
+        """Drain, and have the binary and the configuration that are there now take over in this process's place, with
+        the listening sockets: who connects meanwhile waits. Not when that would refuse the configuration.
+        """
+        if self._draining or self._is_reloading:
+            return
+        self._is_reloading = True
+        reason = await self._why_not_to_reload()
+        if reason is not None or self._draining:
+            log.error("not reloaded, and nothing was changed: %s", reason or "the broker is being stopped")
+            self._is_reloading = False
+            return
+        log.info("%s: draining, then starting anew", RELOAD_SIGNAL.name)
+        self._draining = True
+        notify_service_manager(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        await self._drain()
+
+    async def _why_not_to_reload(self) -> str | None:
+        if self._listening.shared:
+            return f"listener {self._listening.shared[0]} has mode shared, whose sockets cannot be handed over; restart"
+        environment = {**os.environ, CHECK_ONLY_VARIABLE: "1"}
+        try:
+            with trio.fail_after(CHECK_S):
+                done = await trio.run_process(
+                    _serve_command(), env=environment, capture_stdout=True, capture_stderr=True, check=False
+                )
+        except (OSError, trio.TooSlowError) as error:
+            return f"the configuration could not be checked: {error}"
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        return None if done.returncode == EXIT_OK else (said[-1] if said else f"exit code {done.returncode}")
+
+    def start_anew(self) -> None:
+        """After `run`, when this process is to be followed by another one in its place; else nothing."""
+        if not self._is_reloading or self._exit_code != EXIT_OK:
+            return
+        environment = environment_with(self._listening.lasting())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*TERMINAL_SIGNALS, RELOAD_SIGNAL})
+        signal.signal(RELOAD_SIGNAL, signal.SIG_IGN)  # until the next life listens to it
+        os.execve(sys.executable, _serve_command(), environment)  # noqa: S606 (no shell is wanted)
 
     async def _drain(self) -> None:
         deadline_ms = self._settings().drain_deadline_ms
@@ -455,6 +513,11 @@ class Supervisor:
         self._stop.cancel()
 
 
+def _serve_command() -> list[str]:
+    """The command that this process was started with."""
+    return [sys.executable, "-m", "tpc_broker.runtime.main", *sys.argv[1:]]
+
+
 def _now_ms() -> float:
     return trio.current_time() * 1000
 
@@ -482,7 +545,7 @@ def _blocked_at_the_end() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {*TERMINAL_SIGNALS, RELOAD_SIGNAL})
 
 
 def _start_core_process(arguments: list[str], descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
