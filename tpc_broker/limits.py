@@ -93,6 +93,7 @@ TASK_SLICE_NS = 1_000_000  # of one queue's tasks, before another queue may have
 TASK_STEP_NS_ASSUMED = 50_000  # until a queue's steps have been measured
 
 DATAGRAM_RECEIVE_BUFFER_BYTES = 4 * MIB  # of a core's socket; the kernel gives what net.core.rmem_max allows
+DATAGRAM_PARTITIONS_TOLD_MAX = 60_000  # of a topic and core: the others' datagrams may take a forward
 
 LISTENERS_MAX = 16  # of a broker; each has a socket a core
 
@@ -104,6 +105,7 @@ LOG_KEYS_MAX = 10_000
 assert CORE_HEARTBEAT_MISSED_MS > 10 * CORE_HEARTBEAT_MS, "a busy core must not be taken for a dead one"
 assert BACKUP_FREEZE_MS < CORE_BEAT_MS, "a core that a backup has stopped is not taken for one that hangs"
 assert CORE_BEAT_MS < CORE_HEARTBEAT_MS, "a core that is well is never silent at a look that is on time"
+assert DATAGRAM_PARTITIONS_TOLD_MAX * 12 < CONTROL_LINE_BYTES_MAX, "a core tells them in one line"
 assert STALL_MS < STALL_LOG_MS < CORE_HEARTBEAT_MS, "routine is not logged, and what is goes before the watcher"
 assert CORE_RESTART_DELAY_MS_MIN < CORE_RESTART_DELAY_MS_MAX, "back-off grows"
 assert CORE_HEALTHY_MS > CORE_RESTART_DELAY_MS_MAX, "a core that only ever crashes must reach the longest delay"

@@ -5,13 +5,17 @@ import struct
 import uuid
 
 import pytest
+import trio
+import trio.testing
 
 from tests.support.plane_bench import NOW_MS, topic_id_of
 from tests.support.plane_values import PartitionFlag
 from tests.support.record_batches import crc32c, read_batches
+from tpc_broker import limits
 from tpc_broker._ring import lib
 from tpc_broker.error_codes import ErrorCode as E
 from tpc_broker.model import NOT_HERE
+from tpc_broker.runtime import datagrams as lib_module
 from tpc_broker.runtime.datagrams import CoreDatagrams
 
 ACKNOWLEDGE, HAS_KEY, HAS_TIMESTAMP, ANSWER = 1, 2, 4, 128
@@ -323,6 +327,36 @@ def test_what_waits_when_it_ends_is_forgotten(stalled):
     port.route("t")
     port.send("t", 0, b"v", request_id=1)
     port.until_counted(waiting=1)
+
+
+async def test_the_supervisor_is_told_what_is_owned_here(monkeypatch):
+    """The latest word on each topic, within a line of the control channel."""
+    monkeypatch.setattr(lib_module, "lib", FakeLibrary())
+    told = []
+    datagrams = CoreDatagrams(None, -1, 1)
+
+    async def tell(kind, **fields):
+        told.append((kind, fields["topic"], len(fields["partitions"]), max(fields["partitions"], default=None)))
+
+    count = limits.DATAGRAM_PARTITIONS_TOLD_MAX + 5
+    datagrams.set_owners("large", uuid.UUID(int=9), (1,) * count)
+    datagrams.set_owners("t", uuid.UUID(int=8), (0, 1, 0, 1))
+    datagrams.set_owners("t", uuid.UUID(int=8), (1, 0, 0, NOT_HERE))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(datagrams.tell_owned, tell)
+        await trio.testing.wait_all_tasks_blocked()
+        assert told == [("owned", crc32c(b"large"), count - 5, count - 6), ("owned", crc32c(b"t"), 1, 0)]
+        datagrams.set_owners("t", uuid.UUID(int=8), ())
+        await trio.testing.wait_all_tasks_blocked()
+        assert told[2:] == [("owned", crc32c(b"t"), 0, None)]
+        nursery.cancel_scope.cancel()
+
+
+class FakeLibrary:
+    """Takes everything."""
+
+    def __getattr__(self, name):
+        return lambda *_arguments: 0
 
 
 # -- between cores -----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
 from tpc_broker.model import NOT_HERE
 from tpc_broker.native_bytes import crc32c
@@ -70,7 +71,8 @@ class CoreDatagrams:
             self._is_untold = trio.Event()
             untold, self._untold = self._untold, {}
             for topic, partitions in untold.items():
-                await tell("owned", topic=topic, partitions=partitions)
+                told = partitions[: limits.DATAGRAM_PARTITIONS_TOLD_MAX]
+                await tell("owned", topic=topic, partitions=told)
 
     def statistics(self) -> dict[str, int]:
         """The fields of `tpc_datagram_statistics`."""
