@@ -27,11 +27,13 @@ from tests.support.cluster_nodes import (
     topics,
 )
 from tests.support.ports import free_port_range
+from tpc_broker.cli import connection
 from tpc_broker.cli.main import main as tpc
 
 
 @pytest.fixture
 def three(tmp_path):
+    connection.leave_interrupts_alone()  # the commands run in this process, and so does trio in other tests
     with cluster(tmp_path) as made:
         yield made
 

@@ -16,6 +16,7 @@ from tpc_broker._ring import lib
 from tpc_broker.error_codes import ErrorCode as E
 from tpc_broker.model import NOT_HERE
 from tpc_broker.runtime import datagrams as lib_module
+from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.datagrams import CoreDatagrams
 
 ACKNOWLEDGE, HAS_KEY, HAS_TIMESTAMP, ANSWER = 1, 2, 4, 128
@@ -329,27 +330,30 @@ def test_what_waits_when_it_ends_is_forgotten(stalled):
     port.until_counted(waiting=1)
 
 
-async def test_the_supervisor_is_told_what_is_owned_here(monkeypatch):
+def test_the_supervisor_is_told_what_is_owned_here(monkeypatch):
     """The latest word on each topic, within a line of the control channel."""
     monkeypatch.setattr(lib_module, "lib", FakeLibrary())
     told = []
-    datagrams = CoreDatagrams(None, -1, 1)
 
     async def tell(kind, **fields):
         told.append((kind, fields["topic"], len(fields["partitions"]), max(fields["partitions"], default=None)))
 
-    count = limits.DATAGRAM_PARTITIONS_TOLD_MAX + 5
-    datagrams.set_owners("large", uuid.UUID(int=9), (1,) * count)
-    datagrams.set_owners("t", uuid.UUID(int=8), (0, 1, 0, 1))
-    datagrams.set_owners("t", uuid.UUID(int=8), (1, 0, 0, NOT_HERE))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(datagrams.tell_owned, tell)
-        await trio.testing.wait_all_tasks_blocked()
-        assert told == [("owned", crc32c(b"large"), count - 5, count - 6), ("owned", crc32c(b"t"), 1, 0)]
-        datagrams.set_owners("t", uuid.UUID(int=8), ())
-        await trio.testing.wait_all_tasks_blocked()
-        assert told[2:] == [("owned", crc32c(b"t"), 0, None)]
-        nursery.cancel_scope.cancel()
+    async def main():
+        datagrams = CoreDatagrams(None, -1, 1)
+        count = limits.DATAGRAM_PARTITIONS_TOLD_MAX + 5
+        datagrams.set_owners("large", uuid.UUID(int=9), (1,) * count)
+        datagrams.set_owners("t", uuid.UUID(int=8), (0, 1, 0, 1))
+        datagrams.set_owners("t", uuid.UUID(int=8), (1, 0, 0, NOT_HERE))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(datagrams.tell_owned, tell)
+            await trio.testing.wait_all_tasks_blocked()
+            assert told == [("owned", crc32c(b"large"), count - 5, count - 6), ("owned", crc32c(b"t"), 1, 0)]
+            datagrams.set_owners("t", uuid.UUID(int=8), ())
+            await trio.testing.wait_all_tasks_blocked()
+            assert told[2:] == [("owned", crc32c(b"t"), 0, None)]
+            nursery.cancel_scope.cancel()
+
+    trio_ring.run(main)
 
 
 class FakeLibrary:

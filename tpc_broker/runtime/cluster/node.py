@@ -38,6 +38,7 @@ from tpc_broker.runtime.cluster.voter_file import GROUP, VoterFile, VoterFileDam
 from tpc_broker.runtime.cluster.voters import records_after, wanted_voters
 from tpc_broker.runtime.options import StartError
 from tpc_broker.swim.model import GONE, Change, MemberEvent, State
+from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
     import socket
@@ -107,7 +108,8 @@ class ClusterNodeMain:
         """`bound`: the sockets of links and of datagrams."""
         links, self._datagrams = bound
         async with trio.open_nursery() as self._nursery:
-            await self._nursery.start(self._links.run, links)
+            with in_queue(TaskQueue.REPLICATION):
+                await self._nursery.start(self._links.run, links)
             for seed in self._options.seeds:
                 if seed != self._options.address:
                     self._links.peer(seed)
@@ -292,7 +294,8 @@ class ClusterNodeMain:
         cores = self._core_options.cores
         self._members = Members(self._options, who, founding.cluster, self._secret, self._links, cores)
         self._members.on_event = self._member_changed
-        self._nursery.start_soon(self._members.run, self._datagrams)
+        with in_queue(TaskQueue.REPLICATION):
+            self._nursery.start_soon(self._members.run, self._datagrams)
 
     def _member_changed(self, event: MemberEvent) -> None:
         log.info("node %d: %s", event.node, event.change.value)
@@ -329,7 +332,8 @@ class ClusterNodeMain:
         for peer in self._links.peers.values():
             if peer.is_up:
                 self._link_up(peer)
-        self._nursery.start_soon(group.run)
+        with in_queue(TaskQueue.REPLICATION):
+            self._nursery.start_soon(group.run)
 
     async def _open_replica(self, founding: Founding) -> None:
         assert self._group is not None
