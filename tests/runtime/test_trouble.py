@@ -260,6 +260,28 @@ def test_a_journal_that_fails_for_long_is_told_once_and_when_it_works(tmp_path, 
     assert len(lines_with(caplog, "the journal still fails")) == 1
 
 
+def test_a_journal_that_fails_for_long_is_opened_again_more_and_more_seldom(tmp_path, monkeypatch):
+    monkeypatch.setattr(mending, "RETRY_S", 0.01)
+    rounds = []
+
+    async def body(bench):
+        await bench.append(1000)
+        mend_once = bench.storage._mending.mend_once
+
+        async def counted(**options):
+            rounds.append(None)
+            return await mend_once(**options)
+
+        bench.storage._mending.mend_once = counted
+        with BrokenJournal(bench):
+            await fail_the_journal(bench)
+            await wait_until(lambda: len(rounds) >= 80)
+            assert 1 <= bench.storage._failures._attempts["the journal still fails"] <= 20
+        await wait_until(lambda: not bench.plane.journal_error())
+
+    with_maintenance(tmp_path, body)
+
+
 def test_a_partition_that_cannot_be_mended_nor_set_aside_is_told_once_of_each(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(mending, "RETRY_S", 0.02)
     attempts = []
