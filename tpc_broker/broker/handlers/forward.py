@@ -2,18 +2,21 @@
 
 A request that never reached the other core is tried again until ``FORWARD_TIMEOUT_MS`` (core 0 may be restarting). One
 that may have been carried out there is not: its connection is closed, and the client finds out by asking, as it does
-when a Kafka controller fails.
+when a Kafka controller fails. In a cluster of nodes core 0 carries it on to the node that leads the metadata, and
+answers itself when there is none, or none that answers (`no_controller`).
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tpc_broker.errors import NotDeliveredError
+from tpc_broker.broker.handlers.no_controller import answer_without_controller
+from tpc_broker.errors import MailboxError, NotDeliveredError
 from tpc_broker.kafka.api_keys import api
 from tpc_broker.kafka.codec import codec
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from tpc_broker.broker.dispatch import Handler
     from tpc_broker.broker.ports import Request
     from tpc_broker.model import CoreId
+
+log = logging.getLogger(__name__)
 
 FORWARD_TIMEOUT_MS = 15_000
 FORWARD_RETRY_S = 0.1
@@ -82,7 +87,11 @@ async def _at_controller(core: Core, request: Request, message: Any, handler: Ha
         answers.append(await handler(core, request, message))
         return {}, []
 
-    _payload, blobs = await core.metadata.at_controller("api", payload, [bytes(request.body)], here)
+    try:
+        _payload, blobs = await core.metadata.at_controller("api", payload, [bytes(request.body)], here)
+    except MailboxError as error:
+        log.warning("a request of %s could not be carried out: %s", peer_of(core, request), error)
+        return answer_without_controller(request.api_key, request.api_version, message, error)
     return answers[0] if answers else EncodedResponse(blobs[0])
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -315,9 +315,8 @@ class MetadataGroup:
             await self._moved.wait()
         return MetadataVersion(answer.position.offset)
 
-    def statistics(self) -> dict[str, Any]:
-        if not self.has_replica:
-            return {"role": "observer"}
-        group = self.group
-        voters = sorted(voter.node for voter in group.config.voters) if group.config is not None else []
-        return {"role": group.role.value, "term": group.term, "voters": voters, "version": self.applied.offset}
+    @property
+    def voters(self) -> set[int]:
+        """Nodes that vote, as far as this replica knows."""
+        config = self.group.config if self.has_replica else None
+        return set() if config is None else {int(voter.node) for voter in config.voters}

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import base64
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
@@ -21,10 +22,10 @@ from tpc_broker import __version__
 from tpc_broker.cluster.founding import Founding, SeedAddress
 from tpc_broker.cluster.link_codec import Hello, LinkDecodeError, Reason
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
-from tpc_broker.errors import MailboxError, NotDeliveredError
+from tpc_broker.errors import CoreDownError, MailboxError, NotDeliveredError
 from tpc_broker.metadata.controller import Controller
 from tpc_broker.metadata.image import ClusterImage
-from tpc_broker.metadata.records import MetadataRecord, NodeAddress, NodeRegistered, decode_record, encode_record
+from tpc_broker.metadata.records import MetadataRecord, NodeRegistered, decode_record, encode_record
 from tpc_broker.model import CoreId, MetadataVersion, NodeId
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Position, Voter
@@ -35,7 +36,7 @@ from tpc_broker.runtime.cluster.members import Members
 from tpc_broker.runtime.cluster.metadata_group import MetadataGroup, NotControllerError
 from tpc_broker.runtime.cluster.options import read_secret
 from tpc_broker.runtime.cluster.voter_file import GROUP, VoterFile, VoterFileDamagedError
-from tpc_broker.runtime.cluster.voters import records_after, wanted_voters
+from tpc_broker.runtime.cluster.voters import node_rows, records_after, registration_of, wanted_voters
 from tpc_broker.runtime.options import StartError
 from tpc_broker.swim.model import GONE, Change, MemberEvent, State
 from tpc_broker.task_queue import TaskQueue, in_queue
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from tpc_broker.storage.ports import Clock, Disk
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LOOK_S: Final = 0.2
 SAY_EVERY_S: Final = 10.0
@@ -88,6 +91,7 @@ class ClusterNodeMain:
         self._feed: list[tuple[list[MetadataRecord] | None, ClusterImage]] = []
         self._feed_filled = trio.Event()
         self._controller_hint: int | None = None
+        self._voters_hint: set[int] = set()
         self._deciding = trio.Lock()
         self._at_controller: dict[str, NodeHandler] = {}
         self._absent: frozenset[NodeId] = frozenset()
@@ -176,11 +180,14 @@ class ClusterNodeMain:
     async def call_controller(
         self, method: str, payload: dict[str, Any], blobs: Sequence[bytes]
     ) -> tuple[dict[str, Any], list[bytes]]:
-        peer = self._peer_of_controller()
+        node = self._controller_node
+        peer = None if node is None else self._links.peer_of(node)
         if peer is None:
             raise NotDeliveredError("no leader of the metadata is known")
-        asked = {"method": method, "payload": payload}
-        answer, found = await peer.call("controller", asked, blobs, timeout_ms=CONTROLLER_TIMEOUT_MS)
+        calling = partial(
+            peer.call, "controller", {"method": method, "payload": payload}, blobs, timeout_ms=CONTROLLER_TIMEOUT_MS
+        )
+        answer, found = await self._while_it_leads(node, calling)
         if "not_controller" in answer:
             self._controller_hint = answer.get("leader")
             raise NotDeliveredError("the leader of the metadata is another one")
@@ -286,7 +293,6 @@ class ClusterNodeMain:
             self.on_peer_up(node)
 
     # -- membership ---
-    # ------------------------------------------------------------------------------------------------------
 
     def _begin_membership(self, founding: Founding) -> None:
         identity = self._identity
@@ -372,9 +378,8 @@ class ClusterNodeMain:
     def _role_changed(self) -> None:
         assert self._group is not None
         machine = self._group.group
-        leader = machine.leader
-        log.info("metadata: %s in term %d, led by %s", machine.role.value, machine.term,
-                 f"node {leader.node}" if leader is not None else "nobody")  # fmt: skip
+        by = "nobody" if machine.leader is None else f"node {machine.leader.node}"
+        log.info("metadata: %s in term %d, led by %s", machine.role.value, machine.term, by)
 
     def _ship(self, target: Voter, position: Position, image: bytes) -> None:
         self._nursery.start_soon(self._ship_image, target, position, image)
@@ -397,7 +402,6 @@ class ClusterNodeMain:
             return
 
     # -- observers ---
-    # ---------------------------------------------------------------------------------------------------------
 
     @property
     def _is_voter(self) -> bool:
@@ -426,6 +430,7 @@ class ClusterNodeMain:
         if not answer["known"]:
             return False
         self._controller_hint = answer["leader"]
+        self._voters_hint = set(answer.get("voters", ()))
         if answer["whole"]:
             image = ClusterImage.from_bytes(blobs[0])
             if image.version > self._observed.version:
@@ -448,7 +453,8 @@ class ClusterNodeMain:
             while group.image.version <= after:
                 await group.moved()
         leader = group.leader
-        answer = {"known": True, "whole": False, "leader": None if leader is None else leader.node}
+        told = {"leader": leader and leader.node, "voters": sorted(group.voters)}
+        answer = {"known": True, "whole": False, **told}
         if group.image.version <= after:
             return answer, []
         records = records_after(group, after)
@@ -457,13 +463,36 @@ class ClusterNodeMain:
         return answer, list(map(encode_record, records))
 
     # -- the controller ---
-    # ------------------------------------------------------------------------------------------------------
 
-    def _peer_of_controller(self) -> Peer | None:
+    @property
+    def _controller_node(self) -> int | None:
+        """The node that leads the metadata, as far as this one knows."""
         group = self._group
         leader = group.leader if group is not None else None
-        node = leader.node if leader is not None else self._controller_hint
-        return None if node is None else self._links.peer_of(node)
+        return leader.node if leader is not None else self._controller_hint
+
+    async def _while_it_leads(self, node: int | None, call: Callable[[], Awaitable[T]]) -> T:
+        """What the controller answers; given up when another one has taken its place: it may be paused for long."""
+        found: list[T] = []
+        failures: list[MailboxError] = []
+
+        async def ask() -> None:
+            try:
+                found.append(await call())
+            except MailboxError as error:
+                failures.append(error)
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            while self._controller_node in (None, node):
+                await trio.sleep(LOOK_S)
+            nursery.cancel_scope.cancel()
+        if failures:
+            raise failures[0]
+        if not found:
+            raise CoreDownError("another node leads the metadata by now; whether this was carried out is not known")
+        return found[0]
 
     async def _serve_controller(self, hello: Hello, payload: dict[str, Any], blobs: list[bytes]) -> Any:
         self._check_member(hello)
@@ -491,13 +520,11 @@ class ClusterNodeMain:
                 await trio.sleep(LOOK_S)
 
     async def _register(self) -> None:
-        said_s = trio.current_time()
-        record = self._registration()
-        fields = {"record": encode_record(record).decode()}
+        fields = {"record": encode_record(registration_of(self._identity, self._core_options)).decode()}
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._say_what_is_waited_for, said_s)
-                if self._founding.data_node == self._identity.node and self._joining.local.topics:
+                nursery.start_soon(self._say_what_is_waited_for)
+                if self._founding.data_node == self._identity.node and not self.image.cluster_id:
                     local = {"image": base64.b64encode(self._joining.local.to_bytes()).decode()}
                     await self._ask_controller("cluster.begin", local)
                 answer = await self._ask_controller("nodes.register", fields)
@@ -508,7 +535,7 @@ class ClusterNodeMain:
         if "refused" in answer:
             raise StartError(str(answer["refused"]))
 
-    async def _say_what_is_waited_for(self, _since_s: float) -> None:
+    async def _say_what_is_waited_for(self) -> None:
         while True:
             await trio.sleep(SAY_EVERY_S)
             up = sorted(peer.hello.node for peer in self._links.peers.values() if peer.hello is not None)
@@ -518,16 +545,6 @@ class ClusterNodeMain:
     def _founding(self) -> Founding:
         assert self._identity.founding is not None
         return self._identity.founding
-
-    def _registration(self) -> NodeRegistered:
-        options = self._core_options
-        listeners = tuple(
-            (listener.name, tuple(NodeAddress(*each) for each in listener.advertised)) for listener in options.listeners
-        )
-        return NodeRegistered(
-            NodeId(self._identity.node), self._identity.incarnation, options.cores,
-            self._options.rack, __version__, NodeAddress(*self._options.address), listeners,
-        )  # fmt: skip
 
     async def _serve_register(self, payload: dict[str, Any], _blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
         record = decode_record(str(payload["record"]).encode())
@@ -584,7 +601,6 @@ class ClusterNodeMain:
         return {"version": version}, []
 
     # -- keeping house ---
-    # ---------------------------------------------------------------------------------------------------
 
     async def _tend(self) -> None:
         while True:
@@ -665,34 +681,15 @@ class ClusterNodeMain:
         self.serve_controller("cluster.begin", self._serve_begin)
         self.serve_controller("metadata.version", self._serve_version)
 
-    # -- for people ---
-    # ------------------------------------------------------------------------------------------------------
-
     def facts(self) -> dict[str, Any]:
         states = self._members.states() if self._members is not None else {}
-        image, group = self.image, self._group
-        voters = group.statistics() if group is not None else {"role": "observer"}
-        leader = group.leader if group is not None else None
-        rows = []
-        for node, known in sorted(image.nodes.items()):
-            state, info = states.get(node, (None, None))
-            name = "unknown" if state is None else {State.SUSPECT: "suspected"}.get(state, state.name.lower())
-            rows.append({
-                "node": node,
-                "state": name,
-                "cores": known.cores,
-                "rack": known.rack,
-                "version": info.version if info is not None else known.version,
-                "address": str(SeedAddress(*known.address)),
-                "metadata": "leader" if leader is not None and leader.node == node
-                else "voter" if node in voters.get("voters", ()) else "observer",
-            })  # fmt: skip
-        leader_node = leader.node if leader is not None else self._controller_hint
+        group = self._group
+        voters = group.voters if group is not None and self._is_voter else self._voters_hint
         return {
-            "cluster_id": image.cluster_id,
+            "cluster_id": self.image.cluster_id,
             "asked": self._identity.node,
-            "controller": leader_node,
-            "version": image.version,
-            "term": voters.get("term"),
-            "nodes": rows,
+            "controller": self._controller_node,
+            "version": self.image.version,
+            "term": group.group.term if group is not None and self._is_voter else None,
+            "nodes": node_rows(self.image, states, voters, self._controller_node),
         }

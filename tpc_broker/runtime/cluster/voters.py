@@ -1,20 +1,27 @@
-"""Who should vote on the cluster's metadata, and what an observer may be given of them."""
+"""Who should vote on the cluster's metadata, what an observer is given, what a node tells, and what people see."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tpc_broker import __version__
+from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.limits import CLUSTER_VOTERS_MAX
+from tpc_broker.metadata.records import NodeAddress, NodeRegistered
+from tpc_broker.model import NodeId
 from tpc_broker.raft.items import Batch, Voter
 from tpc_broker.runtime.cluster.metadata_group import decode_records
+from tpc_broker.swim.model import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.records import MetadataRecord
-    from tpc_broker.model import NodeId
+    from tpc_broker.runtime.cluster.identity import NodeIdentity
     from tpc_broker.runtime.cluster.metadata_group import MetadataGroup
+    from tpc_broker.runtime.options import CoreOptions
+    from tpc_broker.swim.model import NodeInfo
 
 
 def wanted_voters(
@@ -46,3 +53,38 @@ def records_after(group: MetadataGroup, after: int) -> list[MetadataRecord] | No
     if not batches or batches[0].base_offset != after:
         return None
     return [record for batch in batches for record in decode_records(batch.payload)]  # type: ignore[arg-type]
+
+
+def node_rows(
+    image: ClusterImage,
+    states: Mapping[int, tuple[State, NodeInfo]],
+    voters: Collection[int],
+    controller: int | None,
+) -> list[dict[str, Any]]:
+    """Every registered node, as one of them knows it, for people."""
+    rows = []
+    for node, known in sorted(image.nodes.items()):
+        state, info = states.get(node, (None, None))
+        name = "unknown" if state is None else "suspected" if state is State.SUSPECT else state.name.lower()
+        rows.append({
+            "node": node,
+            "state": name,
+            "cores": known.cores,
+            "rack": known.rack,
+            "version": info.version if info is not None else known.version,
+            "address": str(SeedAddress(*known.address)),
+            "metadata": "leader" if node == controller else "voter" if node in voters else "observer",
+        })  # fmt: skip
+    return rows
+
+
+def registration_of(identity: NodeIdentity, options: CoreOptions) -> NodeRegistered:
+    """What a node tells of itself to the cluster's metadata."""
+    assert options.cluster is not None
+    listeners = tuple(
+        (listener.name, tuple(NodeAddress(*each) for each in listener.advertised)) for listener in options.listeners
+    )
+    return NodeRegistered(
+        NodeId(identity.node), identity.incarnation, options.cores, options.cluster.rack, __version__,
+        NodeAddress(*options.cluster.address), listeners,
+    )  # fmt: skip

@@ -1,0 +1,57 @@
+"""Every administrative request has an answer when no controller has one, in all of its versions."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from tpc_broker.broker.handlers.no_controller import answer_without_controller
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import CoreDownError, NotDeliveredError
+from tpc_broker.kafka import messages
+from tpc_broker.kafka.api_keys import ApiKey, advertised_versions, api
+from tpc_broker.kafka.codec import codec
+
+ID = uuid.uuid4().bytes
+
+
+def named(kind, **fields):
+    return kind(name="t", **fields)
+
+
+REQUESTS = {
+    ApiKey.CREATE_TOPICS: lambda _v: messages.CreateTopicsRequest(
+        topics=[named(messages.CreateTopicsRequest.CreatableTopic)] * 2
+    ),
+    ApiKey.DELETE_TOPICS: lambda version: messages.DeleteTopicsRequest(topic_names=["t"]) if version < 6 else
+    messages.DeleteTopicsRequest(topics=[messages.DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=ID)]),
+    ApiKey.CREATE_PARTITIONS: lambda _v: messages.CreatePartitionsRequest(
+        topics=[named(messages.CreatePartitionsRequest.CreatePartitionsTopic, count=2)]
+    ),
+    ApiKey.ALTER_CONFIGS: lambda _v: messages.AlterConfigsRequest(
+        resources=[messages.AlterConfigsRequest.AlterConfigsResource(resource_type=2, resource_name="t")]
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: lambda _v: messages.IncrementalAlterConfigsRequest(
+        resources=[messages.IncrementalAlterConfigsRequest.AlterConfigsResource(resource_type=2, resource_name="t")]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(NotDeliveredError("nobody"), ErrorCode.NOT_CONTROLLER), (CoreDownError("gone"), ErrorCode.REQUEST_TIMED_OUT)],
+)
+@pytest.mark.parametrize("key", REQUESTS)
+def test_each_item_is_answered_in_every_version(key, error, code):
+    first, last = advertised_versions(key)
+    for version in range(first, last + 1):
+        message = REQUESTS[key](version)
+        answer = answer_without_controller(key, version, message, error)
+        body = b"".join(codec(api(key).response_name, version).encode_parts(answer))
+        decoded = codec(api(key).response_name, version).decode(memoryview(body))
+        field = {ApiKey.CREATE_TOPICS: "topics", ApiKey.CREATE_PARTITIONS: "results"}.get(key, "responses")
+        (item,) = getattr(decoded, field)
+        assert item.error_code == code
+        if hasattr(item, "resource_name"):
+            assert (item.resource_type, item.resource_name) == (2, "t")

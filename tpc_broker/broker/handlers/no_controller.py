@@ -1,0 +1,69 @@
+"""Answers to administrative requests that no controller of the cluster has carried out, or perhaps one did."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import MailboxError, NotDeliveredError
+from tpc_broker.kafka import messages
+from tpc_broker.kafka.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NAMES_ONLY_VERSION = 5
+"""DeleteTopics up to here has names only."""
+
+
+def answer_without_controller(api_key: int, version: int, message: Any, error: MailboxError) -> Any:
+    """NOT_CONTROLLER where nothing was done, for which clients try again; REQUEST_TIMED_OUT where that is not known."""
+    code = ErrorCode.NOT_CONTROLLER if isinstance(error, NotDeliveredError) else ErrorCode.REQUEST_TIMED_OUT
+    said = {"error_code": int(code), "error_message": str(error)}
+    return _ANSWERS[ApiKey(api_key)](version, message, said)
+
+
+def _create_topics(_version: int, message: Any, said: dict[str, Any]) -> Any:
+    result = messages.CreateTopicsResponse.CreatableTopicResult
+    unknown = {"num_partitions": -1, "replication_factor": -1, "configs": []}
+    names = dict.fromkeys(topic.name for topic in message.topics)
+    return messages.CreateTopicsResponse(topics=[result(name=name, **unknown, **said) for name in names])
+
+
+def _delete_topics(version: int, message: Any, said: dict[str, Any]) -> Any:
+    result = messages.DeleteTopicsResponse.DeletableTopicResult
+    if version <= _NAMES_ONLY_VERSION:
+        return messages.DeleteTopicsResponse(responses=[result(name=name, **said) for name in message.topic_names])
+    return messages.DeleteTopicsResponse(
+        responses=[result(name=topic.name, topic_id=bytes(topic.topic_id), **said) for topic in message.topics]
+    )
+
+
+def _create_partitions(_version: int, message: Any, said: dict[str, Any]) -> Any:
+    result = messages.CreatePartitionsResponse.CreatePartitionsTopicResult
+    return messages.CreatePartitionsResponse(results=[result(name=topic.name, **said) for topic in message.topics])
+
+
+def _alter_configs(_version: int, message: Any, said: dict[str, Any]) -> Any:
+    result = messages.AlterConfigsResponse.AlterConfigsResourceResponse
+    return messages.AlterConfigsResponse(responses=[result(**_resource(each), **said) for each in message.resources])
+
+
+def _incremental_alter_configs(_version: int, message: Any, said: dict[str, Any]) -> Any:
+    result = messages.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    return messages.IncrementalAlterConfigsResponse(
+        responses=[result(**_resource(each), **said) for each in message.resources]
+    )
+
+
+def _resource(resource: Any) -> dict[str, Any]:
+    return {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+
+
+_ANSWERS: dict[ApiKey, Callable[[int, Any, dict[str, Any]], Any]] = {
+    ApiKey.CREATE_TOPICS: _create_topics,
+    ApiKey.DELETE_TOPICS: _delete_topics,
+    ApiKey.CREATE_PARTITIONS: _create_partitions,
+    ApiKey.ALTER_CONFIGS: _alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
+}
