@@ -18,6 +18,7 @@ from tests.support.server_process import Broker
 from tpc_broker.cli import connection
 from tpc_broker.cli.main import main
 
+OURS_ONLY = pytest.mark.skipif(os.environ.get("TPC_TEST_BROKER") == "kafka", reason="a setting, or words, of ours")
 OVERRIDES = {"num.partitions": "2", "group.initial.rebalance.delay.ms": "0"}
 
 

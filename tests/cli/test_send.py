@@ -9,9 +9,12 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner
 
+from tests.cli.conftest import OURS_ONLY
 from tests.support.broker_process import TpcBroker
 from tpc_broker.cli import connection
 from tpc_broker.cli.main import main
+
+pytestmark = OURS_ONLY
 
 
 class Tpc:
