@@ -205,7 +205,7 @@ def test_a_directory_with_data_becomes_the_first_node(three: Cluster, tmp_path):
 
 
 def test_who_does_not_belong_is_refused(three: Cluster, tmp_path):
-    """An id that is alive; another cluster's node, both told; another secret."""
+    """An id that is alive; another secret; a copy of a directory whose node is alive."""
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef0123456789abcdef\n")
     secret.chmod(0o600)
@@ -227,6 +227,12 @@ def test_who_does_not_belong_is_refused(three: Cluster, tmp_path):
         assert twin.wait_ended() == 2
         assert "the cluster secret is another one here" in twin.log_text()
         eventually(lambda: any("another cluster secret" in m for n in three.nodes for m in n.log_messages()), "told")
+        twin.number, twin.folder, twin.secret = 2, tmp_path / "copy", secret
+        twin.data_folder.mkdir(parents=True)
+        shutil.copytree(three[2].data_folder / "cluster", twin.data_folder / "cluster")
+        twin.launch()  # it would vote in the name of the one that it was copied from
+        eventually(lambda: any("another process of the same" in m for m in twin.log_messages()), "a copy is refused")
+        assert not any("tpc-broker is ready" in m for m in twin.log_messages())
     finally:
         twin.kill()
     create_topic(three.bootstrap, "still-there")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -127,6 +129,10 @@ class Cluster:
         return terms[max(terms)][1] if terms else 0
 
     def kill_all(self) -> None:
+        """At once: each takes a second or two to give its rings and journals back."""
+        for node in self.nodes:
+            with contextlib.suppress(AssertionError, ProcessLookupError):
+                os.killpg(node.process.pid, signal.SIGKILL)
         for node in self.nodes:
             with contextlib.suppress(AssertionError):
                 node.kill()

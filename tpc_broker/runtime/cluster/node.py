@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOK_S: Final = 0.2
-SAY_EVERY_S: Final = 10.0
+SAY_FIRST_S, SAY_EVERY_S = 3.0, 10.0
 PULL_WAIT_S: Final = 1.0
 PULL_TIMEOUT_MS: Final = 5_000
 SHIP_TIMEOUT_MS: Final = 10_000
@@ -271,10 +271,11 @@ class ClusterNodeMain:
             )
             return LinkRefusedError(Reason.NODE_ID, text, by_peer=False)
         for known in self._links.incoming.values():
-            if known.node == hello.node and known.incarnation != hello.incarnation:
+            if known.node == hello.node and (known.incarnation, known.boot) != (hello.incarnation, hello.boot):
+                what = "incarnation" if known.incarnation != hello.incarnation else "process of the same data directory"
                 text = (
-                    f"node id {hello.node} is alive at {SeedAddress(*known.address)} with another incarnation; give "
-                    f"the node at {SeedAddress(*hello.address)} another --node-id"
+                    f"node id {hello.node} is alive at {SeedAddress(*known.address)} with another {what}; give the "
+                    f"node at {SeedAddress(*hello.address)} another --node-id and --data"
                 )
                 return LinkRefusedError(Reason.NODE_ID, text, by_peer=False)
         return None
@@ -536,10 +537,11 @@ class ClusterNodeMain:
             raise StartError(str(answer["refused"]))
 
     async def _say_what_is_waited_for(self) -> None:
+        await trio.sleep(SAY_FIRST_S)
         while True:
-            await trio.sleep(SAY_EVERY_S)
             up = sorted(peer.hello.node for peer in self._links.peers.values() if peer.hello is not None)
             log.warning("waiting for a majority of the metadata's voters; nodes with a link: %s", up or "none")
+            await trio.sleep(SAY_EVERY_S)
 
     @property
     def _founding(self) -> Founding:
