@@ -65,6 +65,7 @@ typedef struct datagram_batch {
     tpc_frame *frame;
     tpc_batch_builder builder;
     uint32_t bytes_max;
+    bool is_relaxed;        /* who asks waits for no commit */
     int64_t tries_until_ns; /* 0: it was not tried yet */
     asker *askers;
     uint32_t askers_count, askers_capacity;
@@ -238,6 +239,7 @@ static datagram_batch *open_batch(tpc_datagrams *it, const tpc_partition *partit
     made->owner = it;
     made->handle = partition->handle;
     made->bytes_max = bytes_max;
+    made->is_relaxed = partition->flags & TPC_PARTITION_RELAXED;
     batch_link(&it->open, made);
     return made;
 }
@@ -479,13 +481,14 @@ static void arm(tpc_datagrams *it) {
     it->armed = true;
 }
 
-/* In front of the journal's: what came in this turn is in the commit that the journal seals now. */
+/* In front of the journal's: what came in this turn is in the commit that the journal seals now. While it cannot seal another
+ * one, what comes joins the batches that are open. */
 static int64_t on_turn(void *context, int64_t now_ns) {
     tpc_datagrams *it = context;
-    bool any_waits = false;
+    bool any_waits = false, stays_open = tpc_journal_is_writing(it->plane->journal);
     for (datagram_batch *at = it->open, *next; at; at = next) {
         next = at->next;
-        any_waits |= !close_batch(it, at);
+        if (!stays_open || at->is_relaxed) any_waits |= !close_batch(it, at);
     }
     if (it->out_count) flush_answers(it);
     if (it->multishot) give_back(it);

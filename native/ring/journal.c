@@ -143,6 +143,10 @@ void tpc_journal_listen(tpc_journal *journal, tpc_journal_listener listener) { j
 
 int tpc_journal_health(const tpc_journal *journal) { return journal->error ? -EIO : 0; }
 
+bool tpc_journal_is_writing(const tpc_journal *journal) {
+    return journal->in_flight - journal->in_place_in_flight >= journal->params.commits_in_flight_max;
+}
+
 uint64_t tpc_journal_durable_sequence(const tpc_journal *journal) {
     return journal_has_mutant(journal, TPC_MUTANT_EARLY_ACKNOWLEDGE) ? journal->sequence_submit - 1
                                                                      : journal->sequence_first - 1;

@@ -20,6 +20,9 @@ int tpc_journal_health(const tpc_journal *journal);
 
 uint64_t tpc_journal_durable_sequence(const tpc_journal *journal);
 
+/* As many commits are being written as may be: what is appended now waits for the end of one. */
+bool tpc_journal_is_writing(const tpc_journal *journal);
+
 /* A batch that is written in place; see in_place.h. */
 typedef struct {
     tpc_in_place_file *file;
