@@ -42,11 +42,14 @@ class Tpc:
 def tpc(module_tmp_path) -> Iterator[Tpc]:
     connection.leave_interrupts_alone()
     made = Tpc(module_tmp_path / "broker")
-    for topic in ("readings", "keyed", "compacted"):
-        more = ["--config", "cleanup.policy=compact"] if topic == "compacted" else []
-        made.run("topic", "create", topic, "--partitions", "3", *more)
-    yield made
-    made.broker.stop()
+    try:
+        for topic in ("readings", "keyed", "compacted"):
+            more = ["--config", "cleanup.policy=compact"] if topic == "compacted" else []
+            made.run("topic", "create", topic, "--partitions", "3", *more)
+        yield made
+        made.broker.stop()
+    finally:
+        made.broker.kill()
 
 
 def test_lines_are_dealt_out_and_can_be_read(tpc):
