@@ -137,3 +137,15 @@ def test_who_should_vote():
     assert wanted(three, registered(10, 20, 30, 40)) == three, "an even number tolerates no more"
     assert len(wanted(three, registered(10, 20, 30, 40, 50))) == 5
     assert len(wanted(three, registered(10, 20, 30, 40, 50, 60, 70))) == 5
+
+
+def test_what_knows_only_a_broker_without_a_cluster_refuses_a_nodes_directory(tmp_path):
+    data = tmp_path / "data"
+    (data / "journals").mkdir(parents=True)
+    (data / "topics").mkdir()
+    (data / ".lock").touch()
+    node_directory(data, joined=True)
+    for command in (["backup", str(tmp_path / "copy")], ["repair", "--rebuild-metadata", "--apply"]):
+        done = run_command(*command, "--data", str(data))
+        assert done.returncode == 2, done
+        assert "node 1's of cluster the-cluster, whose metadata its voters have" in done.stderr

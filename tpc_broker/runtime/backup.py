@@ -72,6 +72,7 @@ from tpc_broker.runtime.backup_files import (
     write_json,
 )
 from tpc_broker.runtime.backup_hold import PACKET_BYTES, abstract_name, peer_is_trusted
+from tpc_broker.runtime.cluster.identity import refuse_of_cluster
 from tpc_broker.runtime.data_directory import (
     MANIFEST_FILE,
     PROPERTIES_FILE,
@@ -126,6 +127,7 @@ def backup(data: Path, target: Path, on_progress: Callable[[int, int], None], *,
     """
     if not (data / "journals").is_dir() or not (data / ".lock").exists():
         raise StartError(mark_of(data) or f"{data} is no data directory of a broker")
+    refuse_of_cluster(data, "a backup")
     check_target(target, "the backup's directory")
     if target.resolve().is_relative_to(data):
         raise StartError(f"the backup's directory {target} lies in the data directory; give one elsewhere")

@@ -21,6 +21,7 @@ from tpc_broker.log.files import HANDOVER_FILE, partition_folder_name
 from tpc_broker.log.journal import EntryKind, JournalUnreadableError
 from tpc_broker.log.recovery import plan_recovery
 from tpc_broker.model import METADATA_TOPIC, CoreId
+from tpc_broker.runtime.cluster.identity import refuse_of_cluster
 from tpc_broker.runtime.data_directory import DataDirectory
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.journal_lock import JournalLock, JournalLockedError
@@ -105,6 +106,7 @@ async def _run(data: Path, directory: DataDirectory, request: RepairRequest) -> 
         for lock in locks:
             await lock.take(ring)
         if request.rebuild_metadata:
+            refuse_of_cluster(data, "--rebuild-metadata")
             return await _rebuild(disk, data, directory, cores, request)
         if request.core is not None:
             return await _accept_journal(disk, data, CoreId(request.core), cores, request)

@@ -146,6 +146,16 @@ def check_directory(data: Path, cluster: ClusterOptions | None, cores: int) -> N
         )
 
 
+def refuse_of_cluster(data: Path, what: str) -> None:
+    """StartError for what needs the metadata in the directory itself, where a cluster has them."""
+    found = IdentityFile(data).read()
+    if found is not None and found.founding is not None:
+        raise StartError(
+            f"{data} is node {found.node}'s of cluster {found.founding.cluster}, whose metadata its voters have: "
+            f"{what} is for a broker without a cluster so far; nothing was changed"
+        )
+
+
 def is_in_cluster(data: Path) -> bool:
     """Whether the metadata are a cluster's, and not in the directory's own log."""
     found = IdentityFile(data).read()
