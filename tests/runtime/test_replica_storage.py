@@ -67,11 +67,11 @@ def test_terms_notes_and_votes_are_there_after_a_crash_with_and_without_a_checkp
     async def body(bench):
         bench.begin(1, b"one")
         await bench.take(3)
-        bench.begin(4, b"four")
+        bench.begin(4, bytes(range(200)))
         await bench.take(2)
-        sequence = bench.storage.note_term(bench.handle, 6, b"voted for nobody")
+        sequence = bench.storage.note_term(bench.handle, 6, b"voted for nobody" * 9)
         await bench.plane.wait_durable(sequence)
-        expected = {1: b"one", 4: b"four", VOTE_NOTE: b"voted for nobody"}
+        expected = {1: b"one", 4: bytes(range(200)), VOTE_NOTE: b"voted for nobody" * 9}
         for number in range(2):
             files = await bench.check_crash(tmp_path / f"crash{number}", term=6, epochs=[(1, 0), (4, 3)])
             assert files.notes == expected == bench.files.notes
@@ -80,7 +80,7 @@ def test_terms_notes_and_votes_are_there_after_a_crash_with_and_without_a_checkp
         bench.begin(7, b"")
         await bench.take(1)
         files = await bench.check_crash(tmp_path / "later", term=7, epochs=[(1, 0), (4, 3), (7, 5)])
-        assert files.notes == {1: b"one", 4: b"four", 7: b""}, "who is in a term has not voted in it"
+        assert files.notes == {1: b"one", 4: bytes(range(200)), 7: b""}, "who is in a term has not voted in it"
 
     on_replica(tmp_path, body)
 
@@ -93,6 +93,13 @@ def test_terms_do_not_fall(tmp_path):
                 bench.storage.begin_term(bench.handle, term)
         with pytest.raises(ValueError, match="below"):
             bench.storage.note_term(bench.handle, 2)
+        bench.storage.note_term(bench.handle, 9, b"a vote")
+        bench.storage.begin_term(bench.handle, 5)  # of a leader before this one
+        bench.plane.follow(bench.handle, 9)
+        bench.term = 9
+        await bench.take(2, term=5)
+        files = await bench.check_crash(tmp_path / "crashed", term=9, epochs=[(3, 0), (5, 0)])
+        assert files.notes[VOTE_NOTE] == b"a vote"
 
     on_replica(tmp_path, body)
 
@@ -111,6 +118,9 @@ def test_what_is_not_committed_goes_to_the_segments_and_survives_the_checkpoint_
         assert files.checkpointed.committed_end_offset == 5, "readers of files go no further"
         params = partition_params(files, bench.config, is_internal=False, is_replicated=True)
         assert (params.high_watermark, params.log_end_offset) == (5, 8)
+        await bench.take(2)
+        files = await bench.check_crash(tmp_path / "again", term=1, epochs=[(1, 0)])
+        assert (files.checkpointed.log_end_offset, files.checkpointed.committed_end_offset) == (10, 5), "nor recovery"
 
     on_replica(tmp_path, body)
 

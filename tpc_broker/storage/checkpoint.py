@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -27,6 +27,7 @@ from tpc_broker.log.files import TEMPORARY_SUFFIX, checkpoint_file_name, journal
 from tpc_broker.log.journal import (
     BLOCK_BYTES,
     REGION_BLOCK_FIRST,
+    EntryKind,
     JournalMode,
     JournalScan,
     Superblock,
@@ -128,12 +129,21 @@ class JournalFile:
             try:
                 request = next(machine) if data is None else machine.send(data)
             except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+                return await self._with_notes(end.value)
             if len(buffer) < request.length:
                 buffer = bytearray(request.length)
             data = memoryview(buffer)[: request.length]
             done = await self.disk.read_into(self.fd, data, request.position)
             data[done:] = bytes(request.length - done)
+
+    async def _with_notes(self, scan: JournalScan) -> JournalScan:
+        """What the notes of terms have beyond what a scan keeps of payloads."""
+        entries = list(scan.entries)
+        for number, entry in enumerate(entries):
+            if entry.kind == EntryKind.EPOCH and entry.payload_bytes > len(entry.payload):
+                payload = await self.disk.read(self.fd, entry.payload_bytes, entry.payload_position)
+                entries[number] = entry._replace(payload=bytes(payload))
+        return replace(scan, entries=tuple(entries))
 
     async def payloads(
         self, scan: JournalScan, wanted: Mapping[int, WantedRun], targets_count: int

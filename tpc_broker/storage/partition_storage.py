@@ -122,7 +122,8 @@ class PartitionStorage(ShortRuns, ReservedSpace):
         self.notes = dict(state.notes)
         """`PartitionCheckpoint.notes`."""
         self.commit_offset: Callable[[], int] | None = None
-        """Where committed records end; None: what is durable is committed, and only that is written behind."""
+        """Where committed records end; None: nobody says so yet. Without notes what is durable is committed."""
+        self._commit_known = state.committed_end_offset
         self.producers = state.producers.copy()
         self.life = FilesLife()
         self.rolls = RollGuard()
@@ -634,8 +635,9 @@ class PartitionStorage(ShortRuns, ReservedSpace):
         )
 
     def _committed_end_offset(self) -> int:
-        committed = self.written_end_offset if self.commit_offset is None else self.commit_offset()
-        return min(committed, self.written_end_offset)
+        if self.commit_offset is not None:
+            self._commit_known = Offset(self.commit_offset())
+        return min(self._commit_known if self.notes else self.written_end_offset, self.written_end_offset)
 
     async def sync(self) -> None:
         """Everything that was written before the call is durable after it."""

@@ -80,18 +80,20 @@ class Replicas:
     def begin_term(self, handle: int, term: int, note: bytes) -> int | None:
         """The log's next item is the beginning of a term; the journal's sequence, None: it has no room now.
 
-        ValueError: the log has got to a later one. The term counts as the replica's own from here on.
+        The replica is in that term from here on, if it was in an earlier one; one that catches up gets terms that are
+        long over. ValueError: the log has got to a later one.
         """
         files = self._led(handle).files
-        if term < files.leader_epoch or term <= files.epochs.latest:
-            raise ValueError(f"term {term} cannot begin behind {max(files.leader_epoch, files.epochs.latest)}")
+        if term <= files.epochs.latest:
+            raise ValueError(f"term {term} cannot begin behind {files.epochs.latest}")
         end_offset = self._plane.bounds(handle).log_end_offset
         sequence = self._plane.journal_append(EntryKind.EPOCH, files.key, end_offset, term, encode_note(note))
         if sequence is None:
             return None
         if term > files.leader_epoch:
             files.notes.pop(VOTE_NOTE, None)
-        files.leader_epoch = term  # before it is durable: a checkpoint that covers the entry must say it too
+        # Before it is durable: a checkpoint that covers the entry must say it too.
+        files.leader_epoch = max(term, files.leader_epoch)
         files.epochs.assign(LeaderEpoch(term), Offset(end_offset))
         files.notes[term] = note
         files.mark_changed()

@@ -1,0 +1,148 @@
+"""Three cores with real disks drive a replicated partition: produces over connections, crashes, failing journals."""
+
+import pytest
+
+from tests.log.log_batches import batch
+from tests.runtime.faults import BrokenJournal
+from tests.support.replica_cores import GROUP, ReplicaCores
+from tpc_broker.bench.kafka_requests import produce_request
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.raft.output import LEADER
+from tpc_broker.raft.settings import Settings
+
+
+@pytest.fixture
+def cores(tmp_path):
+    made = ReplicaCores(tmp_path)
+    yield made
+    made.shut()
+
+
+def values(name, count, size=100):
+    return [f"{name}-{number}".encode().ljust(size, b".") for number in range(count)]
+
+
+def write_and_checkpoint(node):
+    async def work():
+        await node.storage.write_behind()
+        assert await node.storage.checkpoint()
+
+    node.ask(work)
+
+
+def test_what_is_acknowledged_is_everywhere_and_shown(cores):
+    leader = cores.leader()
+    cores.produce(leader, values("a", 50))
+    cores.check()
+    cores.produce(leader, values("large", 5, 300_000))
+    cores.check()
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_a_leader_that_crashes_comes_back_as_a_follower_and_nothing_is_lost(cores, is_checkpointed):
+    first = cores.leader()
+    cores.produce(first, values("a", 20))
+    if is_checkpointed:
+        cores.check()
+        for node in cores.up():
+            write_and_checkpoint(node)
+    cores.crash(first.number)
+    second = cores.leader()
+    assert second is not first
+    cores.produce(second, values("b", 20))
+    cores.start(first.number)
+    cores.check()
+    assert cores.nodes[first.number].role()[0] is not LEADER
+    cores.crash(second.number)
+    cores.produce(cores.leader(), values("c", 5))
+    cores.start(second.number)
+    cores.check()
+
+
+def test_all_crash_at_once_and_everything_acknowledged_is_there(cores):
+    for round_ in range(2):
+        cores.produce(cores.leader(), values(f"round{round_}", 20))
+        for number in range(3):
+            cores.crash(number)
+        for number in range(3):
+            cores.start(number)
+        cores.check()
+
+
+def test_a_leader_whose_journal_fails_gives_the_partition_up_and_follows_when_it_works(cores):
+    first = cores.leader()
+    cores.produce(first, values("a", 10))
+    broken = first.ask(BrokenJournal, first)
+    first.ask(broken.__enter__)
+    cores.produce(first, values("lost", 3), expected=ErrorCode.KAFKA_STORAGE_ERROR)
+    cores.until(lambda: first.role()[0] is not LEADER)
+    second = cores.leader()
+    cores.produce(second, values("b", 10))
+    first.ask(broken.__exit__)
+    cores.until(lambda: not first.ask(first.plane.journal_error))
+    cores.check()
+    terms = [epoch for epoch, _start in second.epochs()]
+    assert terms == sorted(set(terms))
+
+
+def test_what_a_lone_leader_appended_is_cut_when_it_comes_back(cores):
+    first = cores.leader()
+    cores.produce(first, values("a", 10))
+    others = [node for node in cores.up() if node is not first]
+    for node in others:
+        cores.crash(node.number)
+    data = values("lost", 5)
+    with first.connect() as client:
+        for value in data:
+            client.sendall(produce_request("topic", 0, batch(0, [value])))
+        cores.until(lambda: first.bounds().log_end_offset == 15)
+        assert first.bounds().high_watermark == 10
+    cores.crash(first.number)
+    for node in others:
+        cores.start(node.number)
+    cores.produce(cores.leader(), values("b", 10))
+    cores.start(first.number)
+    cores.check()
+    assert cores.leader().bounds().log_end_offset == 20
+
+
+def test_a_follower_that_was_away_for_long_is_sent_what_is_in_files_only(cores):
+    leader = cores.leader()
+    cores.produce(leader, values("a", 10))
+    away = next(node for node in cores.up() if node is not leader)
+    cores.crash(away.number)
+    for number in range(5):
+        cores.produce(leader, values(f"b{number}", 20, 10_000))
+    write_and_checkpoint(leader)
+    leader.ask(lambda: leader.plane.set_cache_bytes_max(0))
+    leader.ask(lambda: leader.plane.evict(1 << 30))
+    cores.until(lambda: leader.ask(lambda: leader.driver.core.group(GROUP).log.start.offset) == 110)
+    cores.start(away.number)
+    cores.check()
+
+
+def test_above_what_may_wait_for_a_quorum_appends_are_refused_until_there_is_one(tmp_path):
+    cores = ReplicaCores(tmp_path, settings=Settings(uncommitted_bytes_max=1000))
+    leader = cores.leader()
+    others = [node for node in cores.up() if node is not leader]
+    leader.ask(leader.storage.make_room, leader.files, leader.handle, 1 << 20)
+
+    def append():
+        return leader.plane.append(leader.handle, batch(0, [bytes(900)])).error_code
+
+    def is_refused():
+        return leader.driver._replicas[GROUP].is_refusing and append() == ErrorCode.NOT_ENOUGH_REPLICAS
+
+    for node in others:
+        node.is_heard = False
+    for number in range(1, 3):
+        assert leader.ask(append) == ErrorCode.NONE
+        cores.until(lambda number=number: leader.ask(lambda: leader.driver.core.group(GROUP).log.end_offset) == number)
+    assert leader.ask(append) == ErrorCode.NONE, "not proposed yet"
+    cores.until(lambda: leader.ask(is_refused))
+    for node in others:
+        node.is_heard = True
+    cores.until(lambda: not leader.ask(lambda: leader.driver._replicas[GROUP].is_refusing))
+    cores.produce(cores.leader(), values("b", 3))
+    cores.check()
+    cores.shut()

@@ -1,0 +1,236 @@
+"""Cores of several nodes in one process, each with a ring, a disk and a thread of its own: one replicated partition.
+
+Frames go from thread to thread as bytes. A *crash* takes a copy of the data directory in the midst of everything, and
+from that moment on nothing that the core says is heard.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import socket
+import threading
+import time
+import traceback
+from contextlib import suppress
+from unittest import mock
+
+import trio
+
+from tests.log.log_batches import batch
+from tests.runtime.in_place_core import KEY, Bench, held
+from tpc_broker.bench.kafka_requests import PRODUCE_VERSION, produce_request
+from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import ApiKey, protocol
+from tpc_broker.log.journal import JournalMode
+from tpc_broker.model import CoreId, NodeId
+from tpc_broker.raft.core import RaftCore
+from tpc_broker.raft.items import Address, Voter, simple
+from tpc_broker.raft.output import LEADER
+from tpc_broker.raft.settings import Settings
+from tpc_broker.runtime import assembly
+from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
+from tpc_broker.runtime.options import CoreOptions
+from tpc_broker.runtime.trio_ring import run as run_on_ring
+
+GROUP = "topic-0"
+PATIENCE_S = 60
+_boots = itertools.count(1)
+
+
+class ReplicaCore:
+    """Node `number` of `count`, on the data that are in `folder`."""
+
+    def __init__(self, cores, folder, number, count):
+        self.cores, self.folder, self.number, self.count = cores, folder, number, count
+        self.is_heard = True
+        self.problem = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"node {number}")
+        self._thread.start()
+        assert self._started.wait(PATIENCE_S)
+        assert self.problem is None, self.problem
+
+    def _run(self):
+        try:
+            run_on_ring(self._main)
+        except BaseException as error:
+            self.problem = error
+            traceback.print_exception(error)
+        finally:
+            self._started.set()
+
+    async def _main(self):
+        nowhere = dict.fromkeys(("mailbox_fd", "control_fd"), -1)
+        options = CoreOptions(
+            core=CoreId(0), cores=1, data=str(self.folder), **nowhere, mailbox_names=(), listeners=(), listen_fds=(),
+            cpu=None, settings="", overrides=(), log_style="json", log_level="warning", supervisor_pid=os.getpid(),
+        )  # fmt: skip
+        for name in ("journals", "topics"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        async with assembly.open_assembly(options) as core, trio.open_nursery() as nursery:
+            self.core, self.plane, self.storage = core, core.plane, core.storage
+            config = Bench.make_config()
+            self.files = await self.storage.open(KEY, "topic", config)
+            self.handle = self.storage.register(self.files, config, is_internal=False, is_replicated=True)
+            self.plane.set_hot(on=True)
+            now_ms = assembly.SystemClock.monotonic_ms()
+            machine = RaftCore(Address(NodeId(self.number), CoreId(0)), next(_boots), now_ms, self.cores.settings)
+            voters = [Voter(NodeId(number), 0) for number in range(self.count)]
+            for number in range(self.count):
+                if number != self.number:
+                    machine.add_link(Address(NodeId(number), CoreId(0)), now_ms)
+            self.driver = ReplicaDriver(machine, self.plane, self.storage, assembly.SystemClock(), self._send)
+            self.driver.add(GROUP, self.handle, self.files, voters[self.number], simple(voters))
+            self._token, self._scope = trio.lowlevel.current_trio_token(), nursery.cancel_scope
+            nursery.start_soon(self.driver.run)
+            nursery.start_soon(self.storage.run_maintenance)
+            self._started.set()
+            await trio.sleep_forever()
+
+    def _send(self, frame):
+        target = self.cores.nodes[frame.target.node]
+        if self.is_heard and target is not None and target.is_heard:
+            target.deliver(encode_frame(frame))
+
+    def deliver(self, data):
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(lambda: self.driver.receive(decode_frame(data)))
+
+    def ask(self, function, *arguments):
+        """A call, or a coroutine function, in the core's thread."""
+        assert self.problem is None, self.problem
+
+        async def run():
+            found = function(*arguments)
+            return await found if hasattr(found, "__await__") else found
+
+        return trio.from_thread.run(run, trio_token=self._token)
+
+    def stop(self):
+        """At once, as it is."""
+        self.is_heard = False
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._scope.cancel)
+        self._thread.join(PATIENCE_S)
+
+    def crash(self, target):
+        """What a crash at this moment leaves; nothing is heard of it any more."""
+
+        def die():
+            self.is_heard = False
+            shutil.copytree(self.folder, target)
+
+        self.ask(die)
+        self.stop()
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def role(self):
+        return self.ask(self.driver.role_of, GROUP)
+
+    def bounds(self):
+        return self.ask(self.plane.bounds, self.handle)
+
+    def log(self):
+        """Bytes of every batch, by base offset, committed or not."""
+
+        async def read():
+            await self.storage.write_behind()
+            return await held(self.files)
+
+        return self.ask(read)
+
+    def epochs(self):
+        return [tuple(entry) for entry in self.ask(lambda: self.files.epochs.entries)]
+
+    def connect(self):
+        ours, theirs = socket.socketpair()
+        self.ask(lambda: self.core.connections._connections.adopt(theirs.detach()))
+        return ours
+
+
+class ReplicaCores:
+    """Nodes 0..count-1; one that is None is down. `acknowledged`: what was answered without an error."""
+
+    def __init__(self, tmp_path, count=3, settings=None):
+        self.settings = settings or Settings()
+        self._patches = [
+            mock.patch.object(assembly, "probe_journal_mode", return_value=JournalMode.DIRECT_DSYNC),
+            mock.patch.object(assembly, "_refuse_without_metadata", mock.AsyncMock()),  # there are none here
+        ]
+        for patch in self._patches:
+            patch.start()
+        self.tmp_path, self.count = tmp_path, count
+        self.lives = [0] * count
+        self.acknowledged = {}
+        self.nodes = [None] * count
+        for number in range(count):
+            self.start(number)
+
+    def folder(self, number):
+        return self.tmp_path / f"node{number}-{self.lives[number]}"
+
+    def start(self, number):
+        self.nodes[number] = ReplicaCore(self, self.folder(number), number, self.count)
+
+    def crash(self, number):
+        node, self.nodes[number] = self.nodes[number], None
+        self.lives[number] += 1
+        node.crash(self.folder(number))
+
+    def up(self):
+        return [node for node in self.nodes if node is not None]
+
+    def until(self, condition):
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not (found := condition()):
+            assert time.monotonic() < deadline_s, [(node.role(), node.bounds(), node.epochs()) for node in self.up()]
+            time.sleep(0.01)
+        return found
+
+    def leader(self):
+        """Of those that are up the one that takes appends, waited for."""
+
+        def find():
+            leaders = [node for node in self.up() if node.role()[0] is LEADER]
+            newest = max(leaders, key=lambda node: node.role()[1], default=None)
+            is_armed = newest is not None and newest.ask(lambda: newest.driver._replicas[GROUP].armed_term)
+            return newest if is_armed else None
+
+        return self.until(find)
+
+    def produce(self, node, values, expected=ErrorCode.NONE):
+        """One batch each, all under way at once."""
+        data = [batch(0, [value]) for value in values]
+        node.ask(node.storage.make_room, node.files, node.handle, sum(map(len, data)))
+        with node.connect() as client:
+            client.settimeout(PATIENCE_S)
+            for one in data:
+                client.sendall(produce_request("topic", 0, one))
+            for one in data:
+                size = int.from_bytes(client.recv(4, socket.MSG_WAITALL))
+                _, answer = protocol.decode_response_frame(
+                    ApiKey.PRODUCE, PRODUCE_VERSION, client.recv(size, socket.MSG_WAITALL)
+                )
+                (found,) = answer.responses[0].partition_responses
+                assert found.error_code == expected, found
+                if not found.error_code:
+                    self.acknowledged[found.base_offset] = one[21:]
+
+    def check(self):
+        """All that are up come to the same log, with everything that was acknowledged, and all of it is shown."""
+        end_offset = self.leader().bounds().log_end_offset
+        self.until(lambda: all(node.bounds()[2:] == (end_offset, end_offset) for node in self.up()))
+        logs = [node.log() for node in self.up()]
+        assert all(found == logs[0] for found in logs)
+        assert {offset: logs[0].get(offset) for offset in self.acknowledged} == self.acknowledged
+        assert len({tuple(node.epochs()) for node in self.up()}) == 1
+
+    def shut(self):
+        for node in self.up():
+            node.stop()
+        for patch in self._patches:
+            patch.stop()

@@ -1,0 +1,482 @@
+"""Drives the replicated partitions of a core: one `RaftCore`, the data plane, and the storage between them.
+
+The order of calls is that of docs/decisions/2026-11-23-replicated-partitions.md. A *turn* is synchronous: what the data
+plane has appended is proposed first, then messages are heard, then the machine's output is carried out. What takes an
+await (a cut, room for an append) holds up the later entries of its own partition only.
+
+Frames are given to `send` when the journal has come as far as they say; they come in by `receive`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from tpc_broker.cluster.raft_codec import decode_entry, encode_entry
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
+from tpc_broker.log.batch import walk_headers
+from tpc_broker.log.checkpoint import VOTE_NOTE
+from tpc_broker.raft.items import START, Batch, Marker, Position, Proposal, Voter
+from tpc_broker.raft.journal import AppendEntry, Checkpoint, CutEntry, MarkerEntry, VoteEntry, replay
+from tpc_broker.raft.log import LogImage
+from tpc_broker.raft.output import (
+    CANDIDATE,
+    FOLLOWER,
+    LEADER,
+    Accepted,
+    Committed,
+    LeaderReady,
+    ReadItems,
+    Role,
+    RoleChanged,
+    ShipSegments,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpc_broker.broker.ports import AppendedRange
+    from tpc_broker.raft.core import RaftCore
+    from tpc_broker.raft.items import Config
+    from tpc_broker.raft.journal import JournalEntry
+    from tpc_broker.raft.messages import Frame
+    from tpc_broker.runtime.data_plane import RingDataPlane
+    from tpc_broker.storage.journalled_storage import JournalledStorage
+    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.ports import Clock
+
+log = logging.getLogger(__name__)
+
+MENDED_S: Final = 0.05
+"""Between two looks at a journal that has failed."""
+ROOM_RETRY_S: Final = 0.5
+RELEASE_MS: Final = 1_000
+WAIT_MS_MAX: Final = 1_000
+
+
+@dataclass(slots=True)
+class _Replica:
+    """`entries` wait for the journal, the first one perhaps for a task of its own. `armed_term`: of its role in the
+    data plane; None: it has none.
+    """
+
+    group: str
+    handle: int
+    files: PartitionStorage
+    me: Voter
+    config: Config | None
+    role: Role = FOLLOWER
+    term: int = 0
+    armed_term: int | None = None
+    commit_offset: int = 0
+    entries: deque[tuple[int, JournalEntry]] = field(default_factory=deque)
+    unproposed: deque[AppendedRange] = field(default_factory=deque)
+    proposed: deque[tuple[Position, int]] = field(default_factory=deque)
+    is_busy: bool = False
+    is_refusing: bool = False
+    """Too much waits for a quorum: nothing is appended meanwhile."""
+    generation: int = 0
+    """Rises when the journal fails: what was under way is void."""
+
+
+class ReplicaDriver:
+    """Of one core; touched by its thread only."""
+
+    def __init__(
+        self,
+        core: RaftCore,
+        plane: RingDataPlane,
+        storage: JournalledStorage,
+        clock: Clock,
+        send: Callable[[Frame], None],
+    ) -> None:
+        self.core = core
+        self.on_leader_ready: Callable[[str, int], None] = lambda _group, _term: None
+        """Called with a group that is led here in a term of which clients may be told."""
+        self.on_role: Callable[[str, Role, int], None] = lambda _group, _role, _term: None
+        self._plane = plane
+        self._storage = storage
+        self._clock = clock
+        self._send = send
+        self._replicas: dict[str, _Replica] = {}
+        self._by_handle: dict[int, _Replica] = {}
+        self._inbox: deque[Frame] = deque()
+        self._held: list[Frame] = []
+        self._open: dict[int, int | None] = {}
+        self._released_ms = 0
+        self._wake = trio.Event()
+        self._tasks: trio.Nursery
+        self._has_failed = False
+        plane.on_appended(self.wake)
+        plane.on_durable(lambda _sequence: self.wake())
+        plane.on_journal_failed(self._journal_failed)
+
+    # -- groups ------------------------------------------------------------------------------------------------------
+
+    def add(self, group: str, handle: int, files: PartitionStorage, me: Voter, config: Config | None) -> None:
+        """A replicated partition that was registered. `config`: of its creation; None: it is a learner's."""
+        replica = _Replica(group, handle, files, me, config)
+        self._replicas[group] = self._by_handle[handle] = replica
+        self.core.create_group(group, me, config, self._now_ms(), checkpoint_of(group, files, config))
+        self.wake()
+
+    def remove(self, group: str) -> None:
+        """It is deleted, or damaged: it resigns, and says nothing more."""
+        replica = self._replicas.pop(group)
+        del self._by_handle[replica.handle]
+        replica.generation += 1
+        for number, _entry in replica.entries:
+            self._open[number] = 0
+        self.core.remove_group(group, self._now_ms())
+        self.wake()
+
+    def role_of(self, group: str) -> tuple[Role, int]:
+        """Role and term, as the last turn left them."""
+        replica = self._replicas[group]
+        return replica.role, replica.term
+
+    # -- turns -------------------------------------------------------------------------------------------------------
+
+    def receive(self, frame: Frame) -> None:
+        """From another core's driver; heard in the next turn."""
+        self._inbox.append(frame)
+        self.wake()
+
+    def wake(self) -> None:
+        """There is something for a turn."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Turn by turn, until cancelled."""
+        async with trio.open_nursery() as self._tasks:
+            while True:
+                self._wake = trio.Event()
+                self._turn()
+                if self._has_failed:
+                    await trio.sleep(MENDED_S)
+                    continue
+                wait_ms = min(max(self.core.next_deadline_ms() - self._now_ms(), 0), WAIT_MS_MAX)
+                with trio.move_on_after(wait_ms / 1000):
+                    await self._wake.wait()
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+    def _turn(self) -> None:
+        now_ms = self._now_ms()
+        if self._has_failed and not self._plane.journal_error():
+            self._has_failed = False
+            self.core.journal_reopened(now_ms)
+        self._take_appended(now_ms)
+        while self._inbox:
+            self.core.receive(self._inbox.popleft(), now_ms)
+        self.core.tick(now_ms)
+        reached = self._reached()
+        if reached:
+            self.core.persisted(reached, now_ms)
+        ready = self.core.ready(now_ms)
+        for event in ready.events:
+            self._carry_out(event)
+        for number, entry in ready.entries:
+            self._open[number] = None
+            replica = self._replicas.get(str(entry.group))
+            if replica is None:
+                self._open[number] = 0
+            else:
+                replica.entries.append((number, entry))
+        for replica in list(self._replicas.values()):
+            if replica.entries or replica.commit_offset:
+                self._guarded(replica, self._journal)
+        self._put_frames(ready.frames)
+        if now_ms - self._released_ms >= RELEASE_MS:
+            self._released_ms = now_ms
+            self._release()
+
+    def _reached(self) -> int:
+        """The machine's last sequence of which everything is durable, or 0."""
+        durable, reached = self._plane.durable_sequence(), 0
+        while self._open:
+            number, sequence = next(iter(self._open.items()))
+            if sequence is None or sequence > durable:
+                break
+            del self._open[number]
+            reached = number
+        return reached
+
+    def _put_frames(self, frames: list[Frame]) -> None:
+        self._held += frames
+        durable = self.core.durable_sequence
+        for frame in self._held:
+            if frame.after_sequence <= durable:
+                self._send(frame)
+        self._held = [frame for frame in self._held if frame.after_sequence > durable]
+
+    def _guarded(self, replica: _Replica, step: Callable[[_Replica], None]) -> None:
+        """A partition that was deleted, or whose journal has failed this moment, holds up nobody else."""
+        try:
+            step(replica)
+        except LeadershipLostError as error:
+            log.debug("%s: %s", replica.group, error)
+            replica.armed_term = None
+        except PartitionOfflineError as error:
+            log.info("%s: %s", replica.group, error)
+
+    # -- a leader's appends ------------------------------------------------------------------------------------------
+
+    def _take_appended(self, now_ms: int) -> None:
+        touched = {}
+        for one in self._plane.take_appended():
+            replica = self._by_handle.get(one.handle)
+            if replica is not None:
+                replica.unproposed.append(one)
+                touched[replica.group] = replica
+        for replica in touched.values():
+            self._propose(replica, now_ms)
+
+    def _propose(self, replica: _Replica, now_ms: int) -> None:
+        """What was refused stays, and nothing is appended to it meanwhile."""
+        while replica.unproposed:
+            one = replica.unproposed[0]
+            proposals = [
+                Proposal(batch.end_offset - batch.base_offset, batch.length, batch.payload)
+                for batch in self._in_memory(replica, one.base_offset, one.end_offset)
+            ]
+            answer = self.core.propose(replica.group, proposals, now_ms)
+            if not isinstance(answer, Accepted):
+                log.debug("%s: records up to %d are not proposed: %s", replica.group, one.end_offset, answer)
+                self._refuse(replica, is_refusing=True)
+                return
+            assert answer.position == (one.leader_epoch, one.end_offset), (answer, one)
+            replica.unproposed.popleft()
+            replica.proposed.append((answer.position, one.sequence))
+        self._refuse(replica, is_refusing=False)
+
+    def _refuse(self, replica: _Replica, *, is_refusing: bool) -> None:
+        if replica.is_refusing == is_refusing:
+            return
+        replica.is_refusing = is_refusing
+        error_code = ErrorCode.NOT_ENOUGH_REPLICAS if is_refusing else ErrorCode.NONE
+        self._plane.refuse(replica.handle, error_code, all_acks=True)
+
+    def _in_memory(self, replica: _Replica, offset: int, upto: int) -> list[Batch]:
+        """What was just appended is not in the segments only."""
+        found: list[Batch] = []
+        while offset < upto:
+            data = self._plane.read_log(replica.handle, offset, upto, upto)
+            assert data, (replica.group, offset, upto)
+            found += batches_of(data, offset)
+            offset = found[-1].end_offset
+        return found
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, event: Any) -> None:
+        replica = self._replicas.get(event.group) if hasattr(event, "group") else None
+        if replica is None:
+            return
+        match event:
+            case RoleChanged():
+                self._guarded(replica, lambda replica: self._role_changed(replica, event))
+            case Committed():
+                replica.commit_offset = max(replica.commit_offset, event.position.offset)
+            case LeaderReady():
+                self.on_leader_ready(replica.group, event.term)
+            case ReadItems():
+                self._tasks.start_soon(self._read_items, replica, event)
+            case ShipSegments():
+                log.warning("%s: node %d needs segments, which are not shipped", replica.group, event.target.node)
+
+    def _role_changed(self, replica: _Replica, event: RoleChanged) -> None:
+        was_leader = replica.role is LEADER
+        replica.role, replica.term = event.role, event.term
+        if event.role is not LEADER and (was_leader or event.role is FOLLOWER):
+            replica.armed_term = None
+            self._refuse(replica, is_refusing=False)
+            self._plane.disarm(replica.handle, keep_waits=was_leader and event.role is CANDIDATE)
+        if was_leader and event.role is not LEADER and replica.unproposed:  # the machine does not know of it
+            last = self.core.group(replica.group).log.last
+            replica.unproposed.clear()
+            replica.entries.append((0, CutEntry(replica.group, last.offset, last.epoch)))
+        self.on_role(replica.group, event.role, event.term)
+
+    async def _read_items(self, replica: _Replica, event: ReadItems) -> None:
+        offset = event.prev.offset
+        try:
+            upto = self._plane.bounds(replica.handle).log_end_offset
+            data: Any = self._plane.read_log(replica.handle, offset, upto, event.bytes_max)
+            if data is None:
+                data = await replica.files.read(offset, event.bytes_max, upto)
+        except (PartitionOfflineError, OSError, LookupError) as error:
+            log.warning("%s: %s cannot be read for node %d", replica.group, error, event.target.node)
+            return
+        if self._replicas.get(replica.group) is replica:
+            self.core.items_read(
+                replica.group, event.target, event.prev, batches_of(data, offset), self._now_ms()
+            )  # fmt: skip
+            self.wake()
+
+    # -- the journal -------------------------------------------------------------------------------------------------
+
+    def _journal(self, replica: _Replica) -> None:
+        """Entries in their order, as far as nothing has to be waited for; then what is committed is shown."""
+        while replica.entries and not replica.is_busy:
+            number, entry = replica.entries[0]
+            if isinstance(entry, CutEntry):
+                self._begin_task(replica, self._cut, number, entry)
+                return
+            sequence = self._put(replica, entry)
+            if sequence is None:
+                self._begin_task(replica, self._wait_room, number, entry)
+                return
+            replica.entries.popleft()
+            self._open[number] = sequence
+            if self._plane.watch_durable(sequence):
+                self.wake()
+        if not replica.is_busy:
+            self._show(replica)
+
+    def _put(self, replica: _Replica, entry: JournalEntry) -> int | None:
+        if isinstance(entry, VoteEntry):
+            return self._storage.note_term(replica.handle, entry.term, encode_entry(entry))
+        if isinstance(entry, MarkerEntry):
+            epoch = entry.marker.epoch
+            sequence = self._storage.begin_term(replica.handle, epoch, encode_entry(entry))
+            if sequence is not None and replica.role is LEADER and epoch == replica.term:
+                self._plane.lead(replica.handle, epoch)
+                replica.armed_term = epoch
+            return sequence
+        assert isinstance(entry, AppendEntry), entry
+        if replica.proposed and replica.proposed[0][0] == entry.batches[-1].position:
+            return replica.proposed.popleft()[1]
+        self._follow(replica)
+        data = b"".join(batch.payload for batch in entry.batches)  # type: ignore[misc]
+        result = self._plane.append_replica(replica.handle, replica.term, data)
+        if result is None:
+            return None
+        if result.error_code:
+            raise PartitionOfflineError(f"its leader has sent damaged records: {ErrorCode(result.error_code).name}")
+        return result.sequence
+
+    def _follow(self, replica: _Replica) -> None:
+        if replica.armed_term != replica.term:
+            self._plane.follow(replica.handle, replica.term)
+            replica.armed_term = replica.term
+
+    def _show(self, replica: _Replica) -> None:
+        state = self._plane.state(replica.handle)
+        offset = min(replica.commit_offset, state.durable_offset)
+        if offset <= state.high_watermark:
+            return
+        if replica.role is not LEADER:
+            self._follow(replica)
+        if replica.armed_term is not None:
+            self._plane.commit(replica.handle, replica.armed_term, offset)
+            if replica.unproposed:
+                self._propose(replica, self._now_ms())
+                self.wake()
+
+    def _begin_task(self, replica: _Replica, work: Any, number: int, entry: JournalEntry) -> None:
+        replica.is_busy = True
+        self._tasks.start_soon(self._do, replica, work, number, entry)
+
+    async def _do(self, replica: _Replica, work: Any, number: int, entry: JournalEntry) -> None:
+        generation = replica.generation
+        try:
+            is_done = await work(replica, entry)
+        except (PartitionOfflineError, OSError) as error:
+            log.info("%s: %s", replica.group, error)
+            await trio.sleep(ROOM_RETRY_S)
+            is_done = False
+        replica.is_busy = False
+        if is_done and replica.generation == generation:
+            replica.entries.popleft()
+            if number in self._open:
+                self._open[number] = 0
+        self.wake()
+
+    async def _cut(self, replica: _Replica, entry: CutEntry) -> bool:
+        replica.armed_term = None
+        await self._storage.cut(replica.handle, entry.offset, entry.last_epoch_kept)
+        return True
+
+    async def _wait_room(self, replica: _Replica, entry: JournalEntry) -> bool:
+        if isinstance(entry, AppendEntry):
+            size = sum(batch.length for batch in entry.batches)
+            await self._storage.make_room(replica.files, replica.handle, size)
+        else:
+            await self._storage.wait_journal_room()
+        return False
+
+    # -- trouble -----------------------------------------------------------------------------------------------------
+
+    def _journal_failed(self, _error: int) -> None:
+        """In the turn in which it did: the data plane has undone what was not durable, the machine does the same."""
+        now_ms = self._now_ms()
+        reached = self._reached() or self.core.durable_sequence
+        self._plane.take_appended()
+        lost = [replica for replica in self._replicas.values() if replica.unproposed]
+        self._open.clear()
+        self._held = [frame for frame in self._held if frame.after_sequence <= reached]
+        for replica in self._replicas.values():
+            replica.generation += 1
+            for waiting in (replica.entries, replica.unproposed, replica.proposed):
+                waiting.clear()
+        self._has_failed = True
+        self.core.journal_failed(reached, now_ms)
+        for replica in lost:  # what the machine never heard of: it begins anew, and leads this term no more
+            checkpoint = self.core.checkpoint(replica.group)
+            self.core.remove_group(replica.group, now_ms)
+            replica.role, replica.armed_term = FOLLOWER, None
+            self.core.create_group(replica.group, replica.me, replica.config, now_ms, checkpoint)
+        self.wake()
+
+    def _release(self) -> None:
+        """Items that are in files need not be in the machine's memory."""
+        for replica in self._replicas.values():
+            try:
+                written_offset = self._plane.state(replica.handle).written_offset
+            except PartitionOfflineError:
+                continue
+            machine_log = self.core.group(replica.group).log
+            if machine_log.markers and written_offset > machine_log.start.offset:
+                position = machine_log.position_at(min(written_offset, machine_log.end_offset))
+                if machine_log.contains(position):
+                    self.core.release(replica.group, position)
+
+
+def batches_of(data: Any, offset: int) -> list[Batch]:
+    """Stored batches that end behind an offset, as the machine's items."""
+    view, found = memoryview(data), []
+    for header, place in walk_headers(data):
+        size = header.size_bytes
+        if header.next_offset > offset:
+            payload = bytes(view[place : place + size])
+            found.append(
+                Batch(header.partition_leader_epoch, header.next_offset, header.base_offset, size, payload)
+            )
+    return found
+
+
+def checkpoint_of(group: str, files: PartitionStorage, config: Config | None) -> Checkpoint:
+    """What the machine is to know of a replica that was recovered: all of its log is in files."""
+    markers, voted_for = [], None
+    for epoch, start_offset in files.epochs.entries:
+        entry = decode_entry(group, files.notes[epoch]).entry
+        assert isinstance(entry, MarkerEntry), entry
+        markers.append(Marker(epoch, start_offset, entry.marker.config))
+    if VOTE_NOTE in files.notes:
+        vote = decode_entry(group, files.notes[VOTE_NOTE]).entry
+        assert isinstance(vote, VoteEntry), vote
+        voted_for = vote.voted_for
+    end_offset = files.written_end_offset
+    last = Position(markers[-1].epoch, end_offset) if markers else START
+    image = LogImage(last, files.log_start_offset, end_offset, tuple(markers), ())
+    committed = min(files.checkpointed.committed_end_offset, end_offset)
+    below = [marker for marker in markers if marker.start_offset < committed]
+    hint = Position(below[-1].epoch, committed) if below else START
+    return replay(Checkpoint(max(files.leader_epoch, 0), voted_for, hint, image), [], config)
