@@ -216,6 +216,13 @@ def test_a_wrong_start_is_refused(run: Tpc, ten: str, start: str) -> None:
     assert f"--from {start}: expected earliest, latest" in run.error("consume", ten, f"--from={start}", code=2)
 
 
+def test_a_replication_factor_is_asked_for_and_refused_in_one_line(run: Tpc) -> None:
+    assert run("topic", "create", "alone", "--replication-factor", "1") == "Created topic alone.\n"
+    said = run.error("topic", "create", "three", "--replication-factor", "3", code=1)
+    assert "target replication factor of 3 cannot be reached" in said
+    assert said.count("\n") <= 1
+
+
 def test_a_topic_that_is_not_there(run: Tpc) -> None:
     assert run.error("consume", "nowhere", "--from", "earliest", code=4)
     assert "nowhere" not in run("topic", "list")

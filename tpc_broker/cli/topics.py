@@ -23,6 +23,8 @@ from tpc_broker.cli.connection import (
 )
 from tpc_broker.cli.topic_changes import alter, trim
 
+REPLICAS_MAX = 32_767
+"""A 16-bit number in the protocol."""
 PARTITIONS_MAX = 100_000
 """librdkafka's bound, and by default the broker's for all topics together."""
 
@@ -41,12 +43,26 @@ topic.add_command(trim)
 @click.option(
     "--partitions", type=click.IntRange(1, PARTITIONS_MAX), help="Number of partitions. Default: the broker's."
 )
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1, REPLICAS_MAX),
+    metavar="R",
+    help="Nodes that have a copy. Default: the broker's; tpc-broker has one so far.",
+)
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A topic setting. Repeatable.")
 @common_options
-def create(name: str, partitions: int | None, configs: tuple[str, ...], bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
+def create(  # noqa: PLR0913 (click hands each option over by name)
+    name: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    bootstrap: str,
+    as_json: bool,  # noqa: FBT001
+) -> None:
     """Create a topic."""
     settings = split_settings("--config", configs, "retention.ms=86400000")
-    new = NewTopic(name, num_partitions=partitions or -1, replication_factor=-1, config=settings)
+    replicas = replication_factor or -1
+    new = NewTopic(name, num_partitions=partitions or -1, replication_factor=replicas, config=settings)
     admin = admin_client(bootstrap)  # its requests end with it, so it is kept until they are answered
     only_result(admin.create_topics([new], request_timeout=REQUEST_TIMEOUT_S), bootstrap)
     if as_json:
