@@ -64,6 +64,20 @@ class Replica:
     moves: int = 0
     """Here by an adoption with this count; 0: created here."""
 
+    def cuts_under_way(self) -> list[Numbered]:
+        """Cuts that have happened in memory and are not durable, but for those of a log whose adoption is not."""
+        return list(itertools.takewhile(lambda numbered: isinstance(numbered[1], CutEntry), self.unsettled))
+
+    def kept_by_checkpoint(self) -> Mirror:
+        """What is durable, with the cuts that are under way already made, and so the term and vote that were written
+        in front of them.
+        """
+        kept = Mirror(self.durable)
+        for _sequence, entry in self.cuts_under_way():
+            kept.apply(entry, self.shipped.__getitem__)
+        kept.term, kept.voted_for = self.written.term, self.written.voted_for
+        return kept
+
 
 @dataclass(frozen=True)
 class Ports:
@@ -149,6 +163,9 @@ class CoreDriver:
         replica.written, replica.durable, replica.commit, replica.since_sequence = mirror, Mirror(mirror), START, 0
         replica.unsettled = []
         self._ports.oracle.restarts(group, replica.me, mirror)
+        hard_state = (0, None) if found is None else found[:2]
+        if hard_state != (mirror.term, mirror.voted_for):
+            raise BrokenInvariantError(f"I9 {replica.me} of {group} is back with {hard_state}, not {mirror.term}")
         self._create(group, replica, found)
 
     def found(self, group: GroupId) -> Checkpoint | ReleasedEntry | None:
@@ -437,8 +454,7 @@ class CoreDriver:
         for replica in self.replicas.values():
             replica.written = Mirror(replica.durable)
             # A lost cut has happened in memory; one of a log that was adopted, and is lost with it, has not.
-            is_cut = itertools.takewhile(lambda numbered: isinstance(numbered[1], CutEntry), replica.unsettled)
-            replica.unsettled = list(is_cut)
+            replica.unsettled = replica.cuts_under_way()
             for _sequence, entry in replica.unsettled:
                 replica.written.apply(entry, replica.shipped.__getitem__)
         self.core.journal_failed(self.journal.durable_sequence, self._clock.now_ms())
@@ -474,7 +490,7 @@ class CoreDriver:
         life, sequence = self.journal.life, self.journal.durable_sequence
         taken = self.core.checkpoints()
         mirrors = {
-            group: (replica.me, Mirror(replica.durable))
+            group: (replica.me, replica.kept_by_checkpoint())
             for group in taken if (replica := self._of_here(group)) is not None
         }  # fmt: skip
         delay_us = int(self._random.random() * 200 * MS)
