@@ -38,10 +38,13 @@ REQUESTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+ERRORS = pytest.mark.parametrize(
     ("error", "code"),
     [(NotDeliveredError("nobody"), ErrorCode.NOT_CONTROLLER), (CoreDownError("gone"), ErrorCode.REQUEST_TIMED_OUT)],
 )
+
+
+@ERRORS
 @pytest.mark.parametrize("key", REQUESTS)
 def test_each_item_is_answered_in_every_version(key, error, code):
     first, last = advertised_versions(key)
@@ -55,3 +58,16 @@ def test_each_item_is_answered_in_every_version(key, error, code):
         assert item.error_code == code
         if hasattr(item, "resource_name"):
             assert (item.resource_type, item.resource_name) == (2, "t")
+
+
+@ERRORS
+@pytest.mark.parametrize("name", ["AlterPartitionReassignments", "ListPartitionReassignments"])
+def test_reassignments_have_one_error_for_all(name, error, code):
+    key = {"Alter": ApiKey.ALTER_PARTITION_REASSIGNMENTS, "ListP": ApiKey.LIST_PARTITION_REASSIGNMENTS}[name[:5]]
+    first, last = advertised_versions(key)
+    for version in range(first, last + 1):
+        message = getattr(messages, f"{name}Request")()
+        answer = answer_without_controller(key, version, message, error)
+        body = b"".join(codec(f"{name}Response", version).encode_parts(answer))
+        decoded = codec(f"{name}Response", version).decode(memoryview(body))
+        assert (decoded.error_code, decoded.error_message) == (code, str(error))

@@ -29,6 +29,7 @@ from tpc_broker.broker.metadata_service import METADATA_CORE, NOT_MADE_RETRY_S, 
 from tpc_broker.broker.partitions import Partitions
 from tpc_broker.broker.producer_ids import ProducerIds
 from tpc_broker.broker.purgatory import Purgatory
+from tpc_broker.broker.reassignments import NodeReassignments, NoReassignments, Reassignments
 from tpc_broker.broker.view import ClusterView
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError, MetadataUnreadableError
@@ -125,6 +126,7 @@ class Core:
         self.partitions = Partitions(self, storage)
         self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image, cluster)
         self.producer_ids = ProducerIds(self)
+        self.reassignments: Reassignments = NodeReassignments(self) if cluster is None else NoReassignments()
         self.groups = GroupService(self, nursery)
         self.dispatcher = Dispatcher(self, HANDLERS, nursery)
         self.offered_apis = OFFERED_APIS

@@ -38,7 +38,7 @@ def assigned_for_creation(topic: CreatableTopic, cores: Mapping[NodeId, int]) ->
     for partition, brokers in topic.assignments:
         if partition in assigned:
             raise _bad(f"Found multiple manual partition assignments for partition {partition}")
-        assigned[PartitionIndex(partition)] = _replica_among(brokers, cores)
+        assigned[PartitionIndex(partition)] = assigned_to(brokers, cores)
     if sorted(assigned) != list(range(len(assigned))):
         raise _bad("partitions should be a consecutive 0-based integer sequence")
     return assigned
@@ -57,12 +57,12 @@ def assigned_for_growth(
             "assignment(s) were specified."
         )
     return {
-        PartitionIndex(present + index): _replica_among(brokers, cores)
+        PartitionIndex(present + index): assigned_to(brokers, cores)
         for index, brokers in enumerate(topic.assignments)
     }
 
 
-def _replica_among(brokers: Sequence[int], cores: Mapping[NodeId, int]) -> Replica:
+def assigned_to(brokers: Sequence[int], cores: Mapping[NodeId, int]) -> Replica:
     """The core that one partition's broker ids name: exactly one, because the cores of a node share its disk."""
     if not brokers:
         raise _bad("The manual partition assignment includes an empty replica list.")

@@ -56,6 +56,16 @@ def _incremental_alter_configs(_version: int, message: Any, said: dict[str, Any]
     )
 
 
+def _alter_reassignments(_version: int, message: Any, said: dict[str, Any]) -> Any:
+    return messages.AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=message.allow_replication_factor_change, responses=[], **said
+    )
+
+
+def _list_reassignments(_version: int, _message: Any, said: dict[str, Any]) -> Any:
+    return messages.ListPartitionReassignmentsResponse(topics=[], **said)
+
+
 def _resource(resource: Any) -> dict[str, Any]:
     return {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
 
@@ -66,4 +76,6 @@ _ANSWERS: dict[ApiKey, Callable[[int, Any, dict[str, Any]], Any]] = {
     ApiKey.CREATE_PARTITIONS: _create_partitions,
     ApiKey.ALTER_CONFIGS: _alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _alter_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _list_reassignments,
 }

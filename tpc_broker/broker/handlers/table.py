@@ -14,6 +14,7 @@ from tpc_broker.broker.handlers import (
     offsets,
     produce,
     producers,
+    reassignments,
     topics,
 )
 from tpc_broker.broker.handlers.forward import on_core
@@ -50,6 +51,10 @@ _ON_THIS_CORE: dict[ApiKey, Handler] = {
     ApiKey.CREATE_PARTITIONS: on_core(METADATA_CORE, topics.handle_create_partitions),
     ApiKey.DELETE_GROUPS: groups.handle_delete_groups,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: on_core(METADATA_CORE, topics.handle_incremental_alter_configs),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: on_core(
+        METADATA_CORE, reassignments.handle_alter_partition_reassignments
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: on_core(METADATA_CORE, reassignments.handle_list_partition_reassignments),
     ApiKey.OFFSET_DELETE: group_offsets.handle_offset_delete,
     ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
 }

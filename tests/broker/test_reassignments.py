@@ -1,0 +1,116 @@
+"""AlterPartitionReassignments and ListPartitionReassignments over the port behind them, and what one node answers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.memory_core import MemoryCore, created
+from tpc_broker.broker.handlers.reassignments import (
+    handle_alter_partition_reassignments,
+    handle_list_partition_reassignments,
+)
+from tpc_broker.broker.reassignments import NodeReassignments, Ongoing, Outcome, WantedBrokers
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import messages
+from tpc_broker.metadata.records import CoresChanged
+
+PER_CORE, SHARED = 0, 1
+
+
+class Asked:
+    """A `Reassignments` that refuses partition 1, and says what it was asked."""
+
+    def __init__(self):
+        self.wanted = []
+
+    async def alter(self, wanted, *, allow_factor_change):
+        self.wanted += [(*one, allow_factor_change) for one in wanted]
+        return [Outcome(ErrorCode.POLICY_VIOLATION, "no") if one.partition == 1 else Outcome() for one in wanted]
+
+    def ongoing(self):
+        return [Ongoing(topic, index, (1, 0), (1,), (0,)) for topic, index in (("b", 0), ("a", 2), ("b", 1))]
+
+
+def core_with(reassignments):
+    view = SimpleNamespace(
+        is_shared=lambda listener: listener == SHARED,
+        endpoints=lambda _listener: [SimpleNamespace(broker_id=7)],
+        topic=lambda name: None if name == "missing" else object(),
+    )
+    return SimpleNamespace(view=view, reassignments=reassignments)
+
+
+def alter_request(*topics, allow=True):
+    kind = messages.AlterPartitionReassignmentsRequest
+    return kind(
+        allow_replication_factor_change=allow,
+        topics=[
+            kind.ReassignableTopic(
+                name=name,
+                partitions=[kind.ReassignablePartition(partition_index=index, replicas=each) for index, each in parts],
+            )
+            for name, parts in topics
+        ],
+    )
+
+
+async def test_each_partition_gets_its_own_outcome():
+    asked = Asked()
+    request = alter_request(("a", [(0, [1]), (1, None)]), ("b", [(1, [0, 1])]), allow=False)
+    answer = await handle_alter_partition_reassignments(core_with(asked), SimpleNamespace(listener=PER_CORE), request)
+    assert asked.wanted == [("a", 0, (1,), False), ("a", 1, None, False), ("b", 1, (0, 1), False)]
+    found = [(t.name, p.partition_index, p.error_code, p.error_message) for t in answer.responses for p in t.partitions]
+    refused = (int(ErrorCode.POLICY_VIOLATION), "no")
+    assert found == [("a", 0, 0, None), ("a", 1, *refused), ("b", 1, *refused)]
+
+
+async def test_where_one_broker_stands_for_all_cores_none_of_them_can_be_named():
+    request = alter_request(("a", [(0, [7]), (1, [0]), (2, None)]), ("missing", [(0, [7])]))
+    answer = await handle_alter_partition_reassignments(core_with(None), SimpleNamespace(listener=SHARED), request)
+    (a, missing) = answer.responses
+    assert [p.error_code for p in a.partitions] == [
+        0, ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+    ]  # fmt: skip
+    assert "broker 7 stands for all cores" in a.partitions[1].error_message
+    assert missing.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize(
+    ("asked", "listener", "expected"),
+    [
+        (None, PER_CORE, [("b", [0, 1]), ("a", [2])]),
+        ([("b", [1, 5]), ("c", [0])], PER_CORE, [("b", [1])]),
+        ([], PER_CORE, []),
+        (None, SHARED, []),
+    ],
+)
+async def test_what_is_under_way_is_listed(asked, listener, expected):
+    kind = messages.ListPartitionReassignmentsRequest
+    topic = kind.ListPartitionReassignmentsTopics
+    topics = None if asked is None else [topic(name=name, partition_indexes=some) for name, some in asked]
+    request = kind(topics=topics)
+    answer = await handle_list_partition_reassignments(core_with(Asked()), SimpleNamespace(listener=listener), request)
+    assert [(t.name, [p.partition_index for p in t.partitions]) for t in answer.topics] == expected
+    for topic in answer.topics:
+        for one in topic.partitions:
+            assert (one.replicas, one.adding_replicas, one.removing_replicas) == ([1, 0], [1], [0])
+
+
+async def test_a_partition_of_one_node_is_on_one_of_its_cores():
+    core = MemoryCore()
+    await core.follow(CoresChanged(2), created(1, "t", owners=(0, 1)))
+    node = NodeReassignments(core)
+
+    async def judged(topic, partition, brokers):
+        (outcome,) = await node.alter([WantedBrokers(topic, partition, brokers)], allow_factor_change=True)
+        return outcome.error_code
+
+    assert await judged("t", 0, (0,)) is ErrorCode.NONE
+    assert await judged("t", 1, (1,)) is ErrorCode.NONE
+    for brokers in ((), (2,), (1024,), (-1,), (0, 0), (0, 1)):
+        assert await judged("t", 0, brokers) is ErrorCode.INVALID_REPLICA_ASSIGNMENT, brokers
+    for topic, partition in (("t", 2), ("t", -1), ("other", 0)):
+        assert await judged(topic, partition, (0,)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await judged("t", 0, None) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
