@@ -157,7 +157,7 @@ class World:
             )
             for segment in storage.segments[:-1]:
                 end = storage.segments[storage.segments.index(segment) + 1].base_offset
-                indexes = await storage._load(segment)
+                indexes = await storage.load(segment)
                 assert indexes.offsets.problem(segment.size_bytes) is None
                 assert indexes.times.problem(end) is None
 

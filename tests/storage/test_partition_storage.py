@@ -16,8 +16,8 @@ from tpc_broker.runtime.journal_lock import JournalLockedError, wait_lock
 from tpc_broker.storage.checkpoint import JournalFile, ensure_ballast, release_ballast
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.folders import create_partition
-from tpc_broker.storage.partition_storage import OffsetOutOfRangeError
 from tpc_broker.storage.reserved_space import RESERVE_STEP_BYTES
+from tpc_broker.storage.segment_reader import OffsetOutOfRangeError
 
 KEY = TopicPartition(uuid.UUID(int=9), 0)
 TOPICS = Path("/topics")

@@ -27,25 +27,22 @@ until the partition was put back to its last checkpoint and replayed (`recovery.
 they are acknowledged. Their batches come here like all others, with the ranges of the file that hold them already, and
 only the rest is written. As long as such batches are on their way the segment is not rolled: their positions are given.
 
-One task writes at a time (a lock); reads run beside it, below `written_end_offset`.
+One task writes at a time (a lock); reads run beside it (`segment_reader`).
 """
 
 from __future__ import annotations
 
-import bisect
 import errno
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from tpc_broker.errors import StorageFailedError
-from tpc_broker.log.batch import BatchHeader, decode_header
 from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.files import SNAPSHOT_SUFFIX, SPARE_FILE, segment_file_name
-from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES, OffsetEntry
 from tpc_broker.log.producer_state import ProducerState, SnapshotError
 from tpc_broker.log.segment import (
     AppendWalk,
@@ -56,11 +53,10 @@ from tpc_broker.log.segment import (
     WalkStop,
     plan_retention,
 )
-from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
-from tpc_broker.storage.batch_ranges import end_of_batches, find_offset, missing, part
+from tpc_broker.model import LeaderEpoch, Offset
+from tpc_broker.storage.batch_ranges import missing, part
 from tpc_broker.storage.files import DIRECT_BLOCK_BYTES
 from tpc_broker.storage.files_life import Change, FilesLife
-from tpc_broker.storage.ports import SegmentWindow
 from tpc_broker.storage.reserved_space import ReservedSpace
 from tpc_broker.storage.roll_guard import RollGuard
 from tpc_broker.storage.segments import Segment, SegmentFolder
@@ -68,27 +64,13 @@ from tpc_broker.storage.short_runs import ShortRuns
 from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from pathlib import Path
 
     from tpc_broker.log.batch import Buffer
-    from tpc_broker.log.indexes import AbortedTransaction
 
-READ_SLACK_BYTES: Final = 16 * 1024
-WINDOW_ENTRIES_MAX: Final = 16 * 1024
 DIRECT_BYTES_MIN: Final = 256 * 1024
 """Shorter runs go through the page cache."""
-
-
-class OffsetOutOfRangeError(LookupError):
-    """No segment holds the offset: it lies in front of the first one."""
-
-
-class TimestampMatch(NamedTuple):
-    """The first batch that may hold the record wanted; the record itself is found by whoever can unpack the batch."""
-
-    header: BatchHeader
-    batch: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +89,11 @@ class PartitionStorage(ShortRuns, ReservedSpace):
     """See the module's theory. Made by `create`, or by recovery from a checkpoint."""
 
     def __init__(
-        self, folder: SegmentFolder, state: PartitionCheckpoint, segments: list[Segment], settings: LogSettings
+        self, folder: SegmentFolder, state: PartitionCheckpoint, segments: Iterable[Segment], settings: LogSettings
     ) -> None:
-        self.folder = folder
+        super().__init__(folder, state.key, segments, state.log_end_offset, settings)
         self.topic = state.topic
-        self.key: TopicPartition = state.key
-        self.settings = settings
-        self.segments = segments
         self.log_start_offset: int = state.log_start_offset
-        self.written_end_offset: int = state.log_end_offset
         self.leader_epoch: int = state.leader_epoch
         self.voted_for = state.voted_for
         self.epochs = LeaderEpochs(state.epochs)
@@ -153,10 +131,6 @@ class PartitionStorage(ShortRuns, ReservedSpace):
         """The state captured last is in a durable checkpoint now."""
         self.checkpointed = state
         self._checkpointed_version = self._captured_version
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self.segments)
 
     @property
     def last_stable_offset(self) -> int:
@@ -306,7 +280,7 @@ class PartitionStorage(ShortRuns, ReservedSpace):
             segment.reserved_end_position, self._spare_reserved_bytes = self._spare_reserved_bytes, 0
         else:
             await self._keep_reserved(segment, reserved_bytes)
-        self.segments.append(segment)
+        self.segments = (*self.segments, segment)
         self.folder.names_changed = True
 
     async def place(self, open_in_place_window: Callable[[int], None]) -> bool:
@@ -328,140 +302,6 @@ class PartitionStorage(ShortRuns, ReservedSpace):
                     open_in_place_window(descriptor)
         return True
 
-    # -- reading ---------------------------------------------------------------------------------------------------
-
-    def _segment_number(self, offset: int) -> int:
-        number = bisect.bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
-        if number < 0:
-            raise OffsetOutOfRangeError(f"offset {offset} lies in front of {self.segments[0].base_offset}")
-        return number
-
-    async def read(self, offset: int, bytes_max: int, upto_offset: int | None = None) -> Buffer:
-        """Whole batches from the one that holds `offset` on, as stored, from one segment.
-
-        Batches that begin at or behind `upto_offset` are left out. The first batch comes even if it is larger than
-        `bytes_max`. Empty when nothing at or behind the offset was written here yet (look in memory).
-        """
-        upto = self.written_end_offset if upto_offset is None else min(upto_offset, self.written_end_offset)
-        number = self._segment_number(offset)
-        while offset < upto and number < len(self.segments):
-            segment = self.segments[number]
-            data = await self._read_segment(segment, segment.size_bytes, offset, bytes_max, upto)
-            if data:
-                return data
-            number += 1
-        return b""
-
-    @asynccontextmanager
-    async def window(self, offset: int) -> AsyncIterator[SegmentWindow]:
-        """The stretch of a segment from an offset on, as far as WINDOW_ENTRIES_MAX entries of its index lead.
-
-        As it is when the block is entered, where its descriptor is open. Sealed segments do not change any more.
-        """
-        number = self._segment_number(offset)
-        segment = self.segments[number]
-        offsets = (await self._load(segment)).offsets
-        async with self.folder.use(segment.log_name) as file:
-            is_sealed = segment is not self.active
-            first = offsets.entries_upto(offset)
-            last = min(first + WINDOW_ENTRIES_MAX, len(offsets))
-            begin = offsets[first - 1] if first else OffsetEntry(segment.base_offset, 0)
-            to_end = last == len(offsets)
-            if not to_end:
-                end_position, upto_offset = offsets[last].position, offsets[last - 1].offset + 1
-            else:
-                end_position = segment.size_bytes
-                upto_offset = self.written_end_offset
-                if is_sealed:
-                    upto_offset = self._end_of(segment)
-            entries = bytes(offsets.data[max(first - 1, 0) * OFFSET_ENTRY_BYTES : last * OFFSET_ENTRY_BYTES])
-            yield SegmentWindow(
-                file.fd, segment.base_offset, begin.offset, upto_offset, begin.position, end_position, entries,
-                to_end, is_sealed,
-            )  # fmt: skip
-
-    async def _read_segment(self, segment: Segment, size_bytes: int, offset: int, bytes_max: int, upto: int) -> Buffer:
-        indexes = await self._load(segment)
-        position = indexes.offsets.lookup(offset).position
-        async with self.folder.use(segment.log_name) as file:
-            while position < size_bytes:
-                wanted = min(size_bytes - position, bytes_max + self.settings.index_interval_bytes + READ_SLACK_BYTES)
-                data = await self.folder.disk.read_view(file.fd, wanted, position)
-                start, header = find_offset(data, offset)
-                if header is None:
-                    assert start > 0 or len(data) < size_bytes - position, (self.key, segment, position)
-                    position += start
-                    if start == 0:
-                        position += decode_header(data).size_bytes
-                    continue
-                if header.base_offset >= upto:
-                    return b""
-                if start > READ_SLACK_BYTES and len(data) < size_bytes - position:  # room was lost to what is skipped
-                    position += start
-                    data = await self.folder.disk.read_view(file.fd, min(size_bytes - position, wanted), position)
-                    start = 0
-                if start + header.size_bytes > len(data):
-                    return await self.folder.disk.read_view(file.fd, header.size_bytes, position + start)
-                return data[start : end_of_batches(data, start, bytes_max, upto)]
-        return b""
-
-    async def offset_for_timestamp(self, timestamp: int, start_offset: int) -> TimestampMatch | None:
-        """The first batch at or behind an offset whose largest timestamp is not below the one wanted."""
-        first = self._segment_number(max(start_offset, self.segments[0].base_offset))
-        async with aclosing(self._look_through(first)) as segments:
-            async for segment, indexes in segments:
-                if segment.size_bytes == 0 or indexes.largest_timestamp < timestamp:
-                    continue
-                near = indexes.times.lookup(timestamp)
-                position = indexes.offsets.lookup(max(near.offset, start_offset)).position
-                async with aclosing(self.folder.walk(segment, position)) as batches:
-                    async for header, place in batches:
-                        if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
-                            return TimestampMatch(header, await self.folder.read(segment, place, header.size_bytes))
-        return None
-
-    async def largest_timestamp(self) -> TimestampMatch | None:
-        """The batch that holds the record with the largest timestamp (ListOffsets -3); the first of equals."""
-        best: SegmentIndexes | None = None
-        async for _segment, indexes in self._look_through(0):
-            if indexes.largest_timestamp >= 0 and (best is None or indexes.largest_timestamp > best.largest_timestamp):
-                best = indexes
-        return None if best is None else await self.offset_for_timestamp(best.largest_timestamp, best.base_offset)
-
-    async def aborted_transactions(self, fetch_offset: int, upper_offset: int) -> list[AbortedTransaction]:
-        """Aborted transactions that touch [fetch_offset, upper_offset), for readers of committed records."""
-        found: list[AbortedTransaction] = []
-        async with aclosing(self._look_through(self._segment_number(fetch_offset))) as segments:
-            async for _segment, indexes in segments:
-                more, complete = indexes.transactions.collect(fetch_offset, upper_offset)
-                found += more
-                if complete:
-                    break
-        return found
-
-    async def _look_through(self, first: int) -> AsyncGenerator[tuple[Segment, SegmentIndexes], None]:
-        """Segments from a number on, with their indexes; leading ones may go, and others come, at each await."""
-        for segment in self.segments[first:]:
-            try:
-                indexes = await self._load(segment) if segment in self.segments else None
-            except FileNotFoundError:
-                if segment in self.segments:
-                    raise
-                continue
-            if indexes is not None:
-                yield segment, indexes
-
-    async def _load(self, segment: Segment) -> SegmentIndexes:
-        if segment.indexes is None:
-            end_offset = self._end_of(segment)
-            segment.indexes = await self.folder.load_indexes(segment, end_offset, self.settings.index_interval_bytes)
-        return segment.indexes
-
-    def _end_of(self, segment: Segment) -> int:
-        """ValueError: it is not there any more."""
-        following = self.segments[self.segments.index(segment) + 1 :]
-        return following[0].base_offset if following else self.written_end_offset
-
     # -- cutting and retention -------------------------------------------------------------------------------------
 
     async def truncate(self, offset: int, *, trust_indexes: bool = True) -> None:
@@ -476,12 +316,12 @@ class PartitionStorage(ShortRuns, ReservedSpace):
                     await self.folder.shorten(self.active)
                 return
             while len(self.segments) > 1 and self.active.base_offset >= offset:
-                await self._remove_segment(self.segments.pop(), offset)
+                last, self.segments = self.active, self.segments[:-1]
+                await self._remove_segment(last, offset)
             segment = self.active
             if segment.base_offset > offset:
-                await self._remove_segment(self.segments.pop(), offset)
-                segment = Segment(offset, indexes=SegmentIndexes(offset, self.settings.index_interval_bytes))
-                self.segments.append(segment)
+                self.segments = (Segment(offset, indexes=SegmentIndexes(offset, self.settings.index_interval_bytes)),)
+                await self._remove_segment(segment, offset)
             else:
                 await self._cut_segment(segment, offset, trust_indexes=trust_indexes)
             self.epochs.truncate_end(Offset(offset))
@@ -528,7 +368,7 @@ class PartitionStorage(ShortRuns, ReservedSpace):
                 break
             except SnapshotError:
                 continue
-        for segment in self.segments[self._segment_number(from_offset) :]:
+        for segment in self.segments[self.segment_number(from_offset) :]:
             async with aclosing(self.folder.walk(segment, 0)) as batches:
                 async for header, place in batches:
                     if header.next_offset > offset:
@@ -542,14 +382,14 @@ class PartitionStorage(ShortRuns, ReservedSpace):
         The caller makes the new log start durable (a LOG_START entry), then calls `advance_log_start`.
         """
         views = []
-        async for segment, indexes in self._look_through(0):
+        async for segment, indexes in self.look_through(0):
             try:
                 appended_ms = await self.folder.modified_ms(segment) if segment.size_bytes else now_ms
             except FileNotFoundError:
                 if segment in self.segments:
                     raise
             if segment in self.segments:
-                end = self._end_of(segment)
+                end = self.end_of(segment)
                 views.append(
                     SegmentView(segment.base_offset, end, segment.size_bytes, indexes.largest_timestamp, appended_ms)
                 )
@@ -581,8 +421,8 @@ class PartitionStorage(ShortRuns, ReservedSpace):
                 first = self.segments[0]
                 if first.has_in_place_writes and self.checkpointed.segment_base <= first.base_offset:
                     break  # recovery may have to read batches in it that were written in place
-                segment = self.segments.pop(0)
-                names = await self.folder.doom(segment)
+                self.segments = self.segments[1:]
+                names = await self.folder.doom(first)
                 self._doomed.append((now_ms + self.settings.file_delete_delay_ms, names))
                 gone += 1
             return gone

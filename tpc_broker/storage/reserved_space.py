@@ -13,31 +13,24 @@ from typing import TYPE_CHECKING, Final
 
 from tpc_broker.log.files import SPARE_FILE
 from tpc_broker.storage.files_life import Change
+from tpc_broker.storage.segment_reader import SegmentReader
 from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
     import trio
 
-    from tpc_broker.log.segment import LogSettings
     from tpc_broker.storage.files_life import FilesLife
-    from tpc_broker.storage.segments import Segment, SegmentFolder
+    from tpc_broker.storage.segments import Segment
 
 RESERVE_STEP_BYTES: Final = 256 * 1024
 
 
-class ReservedSpace:
+class ReservedSpace(SegmentReader):
     """The part of `PartitionStorage` that takes space ahead."""
 
-    folder: SegmentFolder
-    settings: LogSettings
-    segments: list[Segment]
     life: FilesLife
     _lock: trio.Lock
     _spare_reserved_bytes: int
-
-    @property
-    def active(self) -> Segment:
-        return self.segments[-1]
 
     @property
     def reserved_bytes(self) -> int:

@@ -22,6 +22,7 @@ from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.segment import AppendWalk, WalkStop
 from tpc_broker.storage.files_life import FilesState
 from tpc_broker.storage.ports import FileWrite
+from tpc_broker.storage.segment_reader import SegmentReader
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -29,12 +30,10 @@ if TYPE_CHECKING:
     from tpc_broker.log.batch import Buffer
     from tpc_broker.log.epochs import LeaderEpochs
     from tpc_broker.log.producer_state import ProducerState
-    from tpc_broker.log.segment import LogSettings
     from tpc_broker.storage.files import OpenFile
     from tpc_broker.storage.files_life import FilesLife
     from tpc_broker.storage.leader_partition import LeaderPartition
     from tpc_broker.storage.ports import Disk, StoragePlane, Taken
-    from tpc_broker.storage.segments import Segment, SegmentFolder
 
 SHORT_RUN_BYTES_MAX: Final = 192 * limits.KIB
 """Longer ones are worth a task of their own; they go past the page cache, unless the file system refuses that."""
@@ -53,13 +52,9 @@ class AppendRun:
     end_offset: int
 
 
-class ShortRuns:
+class ShortRuns(SegmentReader):
     """The part of `PartitionStorage` that appends in two steps."""
 
-    folder: SegmentFolder
-    settings: LogSettings
-    segments: list[Segment]
-    written_end_offset: int
     epochs: LeaderEpochs
     producers: ProducerState
     life: FilesLife
@@ -91,7 +86,7 @@ class ShortRuns:
         return run
 
     def _begin_run(self, view: memoryview) -> AppendRun | None:
-        active = self.segments[-1]
+        active = self.active
         indexes, position = active.indexes, max(active.size_bytes, active.written_end_position)
         file = self.folder.begin_write(active.log_name)
         if file is None or indexes is None:
@@ -115,7 +110,7 @@ class ShortRuns:
             if error is not None:
                 self.fail(f"write: {error}", pages_in_doubt=error.errno != errno.ENOSPC)
                 raise StorageFailedError(self.life.failed) from error
-            active = self.segments[-1]
+            active = self.active
             active.written_end_position = max(active.written_end_position, run.end_position)
             active.size_bytes, self.written_end_offset = run.end_position, run.end_offset
         finally:
