@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -19,6 +17,7 @@ from tests.support.cluster_nodes import (
     Cluster,
     brokers,
     cluster,
+    cluster_told,
     consume,
     create_topic,
     eventually,
@@ -67,13 +66,6 @@ def test_founders_found_one_cluster_and_any_node_serves_all_of_it(three: Cluster
             capture_output=True, text=True, timeout=60, check=True,
         )  # fmt: skip
         assert sorted(done.stdout.splitlines()) == sorted(values)
-
-
-def cluster_told(bootstrap: str) -> dict[str, Any]:
-    """What `tpc cluster --json` says."""
-    done = CliRunner().invoke(tpc, ["cluster", "--json", "--bootstrap", bootstrap], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
 
 
 def known_leaders(bootstrap: str, topic: str) -> dict[int, int]:

@@ -53,6 +53,16 @@ def test_topics(broker, topic):
     assert topic not in tool(broker, "topics", "--list").splitlines()
 
 
+def test_a_broker_alone_is_a_quorum_of_itself(broker, topic):
+    make_topic(broker, topic)
+    status = tool(broker, "metadata-quorum", "describe", "--status")
+    assert re.search(r"LeaderId:\s+0\n", status)
+    assert re.search(r"HighWatermark:\s+[1-9]\d*\n", status)
+    assert re.search(r"MaxFollowerLag:\s+0\n", status)
+    assert re.search(rf'CurrentVoters:.*"id": 0.*://{broker.host}:{broker.ports[0]}"', status)
+    assert re.search(r"CurrentObservers:\s+\[\]\n", status)
+
+
 def test_configs(broker, topic):
     make_topic(broker, topic)
     entity = ["--entity-type", "topics", "--entity-name", topic]

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.broker_process import TpcBroker
 from tests.support.ports import free_port_range
 from tests.support.server_process import ServerFailed
+from tpc_broker.cli.main import main as tpc
 
 DEADLINE_S = 60.0
 T = TypeVar("T")
@@ -178,6 +180,13 @@ def topics(bootstrap: str) -> set[str]:
 
 def brokers(bootstrap: str) -> set[int]:
     return set(admin(bootstrap).list_topics(timeout=5).brokers)
+
+
+def cluster_told(bootstrap: str) -> dict[str, Any]:
+    """What `tpc cluster --json` says."""
+    done = CliRunner().invoke(tpc, ["cluster", "--json", "--bootstrap", bootstrap], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
 
 
 def produce(bootstrap: str, topic: str, values: list[str], partitions: int) -> None:

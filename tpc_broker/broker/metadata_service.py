@@ -89,6 +89,7 @@ class MetadataService:
             cluster.serve("leaders", self._serve_leaders_of_node)
             cluster.on_peer_up = self._peer_is_up
             cluster.on_absent_changed = self._absent_changed
+            cluster.on_controller_changed = self._controller_changed
 
     # -- core 0 ------------------------------------------------------------------------------------------------------
 
@@ -119,6 +120,12 @@ class MetadataService:
     @property
     def loaded(self) -> ClusterImage:
         return self._loaded
+
+    @property
+    def log(self) -> Partition:
+        """Of a broker without a cluster, on core 0."""
+        assert self._partition is not None
+        return self._partition
 
     async def change(self, decide: Decide) -> Any:
         """One change, durable and applied by all subscribed cores before the response is returned. Core 0 only.
@@ -259,13 +266,18 @@ class MetadataService:
         self._view.absent = absent
         self._tell_cores_of_nodes([])
 
+    def _controller_changed(self, node: NodeId | None) -> None:
+        self._view.controller = node
+        self._tell_cores_of_nodes([])
+
     def _tell_cores_of_nodes(self, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
         assert self._cluster is not None
         for core in self._view.others_up(self._core_id):
             self._cluster.start_soon(self._mailboxes.notify, core, "nodes", self._about_nodes(leaders))
 
     def _about_nodes(self, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> dict[str, Any]:
-        return {"absent": sorted(self._view.absent), "leaders": _leaders_to_json(leaders)}
+        leaders_told = _leaders_to_json(leaders)
+        return {"absent": sorted(self._view.absent), "controller": self._view.controller, "leaders": leaders_told}
 
     def _peer_is_up(self, node: NodeId) -> None:
         assert self._cluster is not None
@@ -291,6 +303,8 @@ class MetadataService:
         absent = frozenset(map(NodeId, payload.get("absent", ())))
         if absent != self._view.absent:
             self._view.absent = absent
+        controller = payload.get("controller")
+        self._view.controller = None if controller is None else NodeId(controller)
         self._view.note_leaders(_leaders_from_json(payload.get("leaders", [])))
 
     # -- core 0 --------------------------------------------------------------------------------------------------------

@@ -119,11 +119,34 @@ class Mailboxes(Protocol):
 NodeHandler = Callable[[dict[str, Any], list[bytes]], Awaitable[tuple[dict[str, Any], Sequence[bytes]]]]
 
 
+class QuorumReplica(NamedTuple):
+    """A node's copy of the cluster's metadata. -1: not known. Times are of the wall clock."""
+
+    node: NodeId
+    incarnation: int
+    log_end_offset: int
+    heard_ms: int
+    caught_up_ms: int
+    """When it last had everything that there was."""
+
+
+class Quorum(NamedTuple):
+    """Who votes on the metadata, and who only follows, as the node that leads them knows."""
+
+    leader: NodeId
+    term: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+
+
 class ClusterNode(Protocol):
     """A node among others: the cluster's metadata, who is there, and requests to them. Core 0's."""
 
     on_peer_up: Callable[[NodeId], None]
     on_absent_changed: Callable[[frozenset[NodeId]], None]
+    on_controller_changed: Callable[[NodeId | None], None]
+    """Who leads the metadata, as far as this node knows."""
 
     async def start(self, local: ClusterImage, configuration: BrokerConfiguration) -> ClusterImage:
         """Found or join the cluster, wait as long as that takes, register this node; the newest image. `local`: what
@@ -144,6 +167,10 @@ class ClusterNode(Protocol):
         self, decide: Callable[[ClusterImage], tuple[list[MetadataRecord], Any]]
     ) -> tuple[MetadataVersion, Any]:
         """Decide, and commit what was decided. NotDeliveredError: this node is not the controller, nothing was done."""
+        ...
+
+    async def quorum(self) -> Quorum:
+        """Where this node is the controller; NotDeliveredError where it is not."""
         ...
 
     async def call_controller(

@@ -56,6 +56,7 @@ class ClusterView:
         self._shared = tuple(listener.mode is ListenerMode.SHARED for listener in listeners)
         self._names = tuple(listener.name for listener in listeners)
         self._absent: frozenset[NodeId] = frozenset()
+        self._controller: NodeId | None = None
         self._of_nodes: dict[int, tuple[Endpoint, ...]] = {}
         """Endpoints of all nodes by listener, made when they are first asked for."""
         self._endpoints = tuple(
@@ -95,6 +96,17 @@ class ClusterView:
         self._of_nodes.clear()
         self.on_changed()
 
+    @property
+    def controller(self) -> NodeId | None:
+        """The node that leads the cluster's metadata: a hint."""
+        return self._controller
+
+    @controller.setter
+    def controller(self, node: NodeId | None) -> None:
+        if node != self._controller:
+            self._controller = node
+            self.on_changed()
+
     def place_of(self, topic: TopicImage, index: int) -> Replica:
         """Where the leader of a partition is."""
         return topic.leader_place(index, self.node)
@@ -128,8 +140,13 @@ class ClusterView:
         return self._shared[listener]
 
     def controller_id(self, listener: int) -> BrokerId:
-        """The broker where the metadata log lives."""
-        return self.endpoint(listener, CoreId(0)).broker_id
+        """The broker that decides changes of the metadata; while none is known this node's, which takes them too."""
+        node = self.node if self._controller is None else self._controller
+        found = self.endpoint_at(listener, Replica(node, CoreId(0)))
+        return (found or self.endpoint(listener, CoreId(0))).broker_id
+
+    def listener_name(self, listener: int) -> str:
+        return self._names[listener]
 
     def endpoints(self, listener: int) -> tuple[Endpoint, ...]:
         """All brokers as clients of a listener know them, also a core that is being restarted: it stays in Metadata.

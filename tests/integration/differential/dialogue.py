@@ -426,6 +426,22 @@ class Normaliser:
     def _DescribeCluster(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         return self._one_broker(values)
 
+    def _DescribeQuorum(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        """How far the metadata are, and what their listener is called, is each peer's own matter."""
+        partitions = [partition for topic in values["Topics"] for partition in topic["Partitions"]]
+        for each in [*partitions, *(voter for partition in partitions for voter in partition["CurrentVoters"])]:
+            for key in ("HighWatermark", "LogEndOffset", "LastFetchTimestamp", "LastCaughtUpTimestamp"):
+                if each.get(key, 0) > 0:
+                    each[key] = "<known>"
+            if "ReplicaId" in each:
+                each["ReplicaId"] = "<broker>"
+            if each.get("LeaderEpoch", -1) >= 0 and each.get("LeaderId", -1) != -1:
+                each["LeaderEpoch"] = "<epoch>"
+        for node in values.get("Nodes", ()):
+            for listener in node["Listeners"]:
+                listener["Name"] = "<name>" if listener["Name"] else ""
+        return values
+
     def _ListGroups(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         values["Groups"] = sorted(self._own(values["Groups"], "GroupId"), key=lambda group: group["GroupId"])
         return values

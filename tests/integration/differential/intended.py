@@ -58,6 +58,13 @@ INTENDED: list[Intended] = [
         path="FinalizedFeaturesEpoch",
     ),
     Intended(
+        "quorum-directory",
+        "A broker alone has no incarnation of its copy of the metadata, as a voter of Kafka's with a static quorum.",
+        api="DescribeQuorum",
+        path=r".*\.ReplicaDirectoryId",
+        ours="0{8}-0{4}-0{4}-0{4}-0{12}",
+    ),
+    Intended(
         "own-settings",
         "`durability` and `segment.age.ms` are our own topic settings.",
         api="(CreateTopics|DescribeConfigs)",

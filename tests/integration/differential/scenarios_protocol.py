@@ -12,7 +12,7 @@ OURS = [
     "Heartbeat", "LeaveGroup", "SyncGroup", "DescribeGroups", "ListGroups", "ApiVersions", "CreateTopics",
     "DeleteTopics", "DeleteRecords", "InitProducerId", "OffsetForLeaderEpoch", "DescribeConfigs", "AlterConfigs",
     "DescribeLogDirs", "CreatePartitions", "DeleteGroups", "IncrementalAlterConfigs", "OffsetDelete",
-    "DescribeCluster",
+    "DescribeCluster", "DescribeQuorum",
 ]  # fmt: skip
 """The APIs that are implemented; every scenario file takes its names from here or spells them itself."""
 
@@ -170,6 +170,20 @@ def describe_cluster(d: Dialogue) -> None:
     for endpoint in (1, 2, 3, 0, -1):
         d.anywhere.ask("DescribeCluster", 1, {"EndpointType": endpoint})
     d.anywhere.ask("DescribeCluster", 2, {"IncludeFencedBrokers": True})
+
+
+@scenario
+def describe_quorum(d: Dialogue) -> None:
+    metadata = {"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}
+    for version in range(3):
+        d.anywhere.ask("DescribeQuorum", version, {"Topics": [metadata]})
+        d.anywhere.ask("DescribeQuorum", version, {"Topics": []})
+        d.anywhere.ask("DescribeQuorum", version, {"Topics": [metadata, metadata]})
+        for partitions in ([], [1], [-1], [0, 1], [0, 0]):
+            numbers = [{"PartitionIndex": number} for number in partitions]
+            d.anywhere.ask("DescribeQuorum", version, {"Topics": [{**metadata, "Partitions": numbers}]})
+        for name in ("", "absent", "__consumer_offsets"):
+            d.anywhere.ask("DescribeQuorum", version, {"Topics": [{**metadata, "TopicName": name}]})
 
 
 @scenario

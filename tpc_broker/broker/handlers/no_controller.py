@@ -66,6 +66,10 @@ def _list_reassignments(_version: int, _message: Any, said: dict[str, Any]) -> A
     return messages.ListPartitionReassignmentsResponse(topics=[], **said)
 
 
+def _describe_quorum(_version: int, _message: Any, said: dict[str, Any]) -> Any:
+    return messages.DescribeQuorumResponse(**said)
+
+
 def _resource(resource: Any) -> dict[str, Any]:
     return {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
 
@@ -78,4 +82,5 @@ _ANSWERS: dict[ApiKey, Callable[[int, Any, dict[str, Any]], Any]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _alter_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _list_reassignments,
+    ApiKey.DESCRIBE_QUORUM: _describe_quorum,
 }

@@ -14,6 +14,7 @@ from tpc_broker.broker.handlers import (
     offsets,
     produce,
     producers,
+    quorum,
     reassignments,
     topics,
 )
@@ -56,6 +57,7 @@ _ON_THIS_CORE: dict[ApiKey, Handler] = {
     ),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: on_core(METADATA_CORE, reassignments.handle_list_partition_reassignments),
     ApiKey.OFFSET_DELETE: group_offsets.handle_offset_delete,
+    ApiKey.DESCRIBE_QUORUM: on_core(METADATA_CORE, quorum.handle_describe_quorum),
     ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
 }
 

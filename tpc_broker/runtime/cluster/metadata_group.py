@@ -91,6 +91,8 @@ class MetadataGroup:
         self._shipped: dict[Position, bytes] = {}
         self._reads: dict[object, tuple[trio.Event, list[bool]]] = {}
         self._checkpoint_bytes = 0
+        self._caught_up: dict[Voter, int] = {}
+        """While this replica leads: when each other one was last known to have everything."""
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -157,8 +159,18 @@ class MetadataGroup:
         if self._to_write:
             self._wake_writer.set()
         self._wake_timer.set()
+        self._note_caught_up()
         self._moved.set()
         self._moved = trio.Event()
+
+    def _note_caught_up(self) -> None:
+        if not self.is_leader:
+            self._caught_up.clear()
+            return
+        end_offset, now_ms = self.group.log.end_offset, self._now_ms()
+        for voter, peer in self.group.peers.items():
+            if peer.match >= end_offset:
+                self._caught_up[voter] = now_ms
 
     def _carry_out(self, event: object) -> None:
         match event:
@@ -314,6 +326,19 @@ class MetadataGroup:
                 raise CoreDownError("another leader came in between; whether the change was made is not known")
             await self._moved.wait()
         return MetadataVersion(answer.position.offset)
+
+    def progress(self) -> list[tuple[Voter, int, int | None, int | None]]:
+        """Of every voter and learner, where this replica leads: where its log ends (-1: not known yet), when it was
+        last heard, and when it last had everything; of the monotonic clock.
+        """
+        group, now_ms = self.group, self._now_ms()
+        rows: list[tuple[Voter, int, int | None, int | None]] = [(self.me, group.log.end_offset, now_ms, now_ms)]
+        for voter, peer in sorted(group.peers.items()):
+            link = group.links.get(voter)
+            heard_ms = None if link is None else link.heard_ms
+            has_all = peer.match >= group.log.end_offset
+            rows.append((voter, peer.match, heard_ms, heard_ms if has_all else self._caught_up.get(voter)))
+        return rows
 
     @property
     def voters(self) -> set[int]:

@@ -4,7 +4,7 @@ Start, in order: who this directory is; links to the seeds; found or join (`clus
 group, where this node has a part of it; the newest image, from the controller; registration. Until all of that is
 done no client is answered: without a majority of the metadata's voters a node waits, and never founds again.
 
-Afterwards: voters follow the commits of their group, all others pull what is committed from a voter (`_observe`). The
+Afterwards: voters follow the commits of their group, all others pull what is committed from a voter (`observer`). The
 leader of the group is the *controller*: it decides changes, and tends the voters (`_tend_voters`): one whose data
 directory is another by now is replaced by it, and as nodes come there are three, then five.
 """
@@ -34,9 +34,11 @@ from tpc_broker.runtime.cluster.joining import Joining
 from tpc_broker.runtime.cluster.links import LinkRefusedError, Links, Peer
 from tpc_broker.runtime.cluster.members import Members
 from tpc_broker.runtime.cluster.metadata_group import MetadataGroup, NotControllerError
+from tpc_broker.runtime.cluster.observer import PULL, Observer, answer_pull
 from tpc_broker.runtime.cluster.options import read_secret
+from tpc_broker.runtime.cluster.quorum import APPLIED, describe_quorum
 from tpc_broker.runtime.cluster.voter_file import GROUP, VoterFile, VoterFileDamagedError
-from tpc_broker.runtime.cluster.voters import node_rows, records_after, registration_of, wanted_voters
+from tpc_broker.runtime.cluster.voters import node_rows, registration_of, wanted_voters
 from tpc_broker.runtime.options import StartError
 from tpc_broker.swim.model import GONE, Change, MemberEvent, State
 from tpc_broker.task_queue import TaskQueue, in_queue
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Sequence
 
-    from tpc_broker.broker.ports import NodeHandler
+    from tpc_broker.broker.ports import NodeHandler, Quorum
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.raft.messages import Frame
     from tpc_broker.runtime.options import ClusterOptions, CoreOptions
@@ -57,14 +59,11 @@ T = TypeVar("T")
 
 LOOK_S: Final = 0.2
 SAY_FIRST_S, SAY_EVERY_S = 3.0, 10.0
-PULL_WAIT_S: Final = 1.0
-PULL_TIMEOUT_MS: Final = 5_000
 SHIP_TIMEOUT_MS: Final = 10_000
 CHANGE_TIMEOUT_S: Final = 10.0
 CONTROLLER_TIMEOUT_MS: Final = 15_000
 TEND_S: Final = 0.5
 LEAVE_S: Final = 2.0
-
 
 
 class ClusterNodeMain:
@@ -86,18 +85,18 @@ class ClusterNodeMain:
         self._group: MetadataGroup | None = None
         self._voter_file = VoterFile(disk, self._file.folder)
         self._joining = Joining(self._options, self._file, self._voter_file, self._links)
-        self._observed = ClusterImage()
         self._fed = ClusterImage()
         self._feed: list[tuple[list[MetadataRecord] | None, ClusterImage]] = []
         self._feed_filled = trio.Event()
-        self._controller_hint: int | None = None
-        self._voters_hint: set[int] = set()
+        self._observer = Observer(self._links, is_voter=lambda: self._is_voter, committed=self._committed)
         self._deciding = trio.Lock()
         self._at_controller: dict[str, NodeHandler] = {}
         self._absent: frozenset[NodeId] = frozenset()
         self._conflict = ""
         self.on_peer_up: Callable[[NodeId], None] = lambda _node: None
         self.on_absent_changed: Callable[[frozenset[NodeId]], None] = lambda _nodes: None
+        self.on_controller_changed: Callable[[NodeId | None], None] = lambda _node: None
+        self._told_controller: int | None = None
         self._configuration: BrokerConfiguration
         self._nursery: trio.Nursery
         self._serve_own()
@@ -125,7 +124,7 @@ class ClusterNodeMain:
         founding = await self._joining.run()
         self._begin_membership(founding)
         await self._begin_group(founding)
-        self._nursery.start_soon(self._observe)
+        self._nursery.start_soon(self._observer.run)
         self._nursery.start_soon(self._tend)
         await self._register()
         await self._be_up_to_date()
@@ -149,9 +148,9 @@ class ClusterNodeMain:
     def image(self) -> ClusterImage:
         """The newest committed one that is known here."""
         group = self._group
-        if group is not None and group.image.version >= self._observed.version:
+        if group is not None and group.image.version >= self._observer.image.version:
             return group.image
-        return self._observed
+        return self._observer.image
 
     @property
     def is_controller(self) -> bool:
@@ -177,6 +176,11 @@ class ClusterNodeMain:
                 return await group.commit(records), response
         raise MailboxError("the metadata's voters did not commit a change in time; whether they will is not known")
 
+    async def quorum(self) -> Quorum:
+        if self._group is None or not self._group.is_ready:
+            raise NotControllerError("this node does not lead the metadata")
+        return await describe_quorum(self._group, self._links)
+
     async def call_controller(
         self, method: str, payload: dict[str, Any], blobs: Sequence[bytes]
     ) -> tuple[dict[str, Any], list[bytes]]:
@@ -189,7 +193,7 @@ class ClusterNodeMain:
         )
         answer, found = await self._while_it_leads(node, calling)
         if "not_controller" in answer:
-            self._controller_hint = answer.get("leader")
+            self._observer.controller = answer.get("leader")
             raise NotDeliveredError("the leader of the metadata is another one")
         return answer["payload"], found
 
@@ -381,6 +385,7 @@ class ClusterNodeMain:
         machine = self._group.group
         by = "nobody" if machine.leader is None else f"node {machine.leader.node}"
         log.info("metadata: %s in term %d, led by %s", machine.role.value, machine.term, by)
+        self._look_who_controls()
 
     def _ship(self, target: Voter, position: Position, image: bytes) -> None:
         self._nursery.start_soon(self._ship_image, target, position, image)
@@ -408,60 +413,12 @@ class ClusterNodeMain:
     def _is_voter(self) -> bool:
         return self._group is not None and self._group.has_replica and self._group.group.is_voter
 
-    async def _observe(self) -> None:
-        """A node without a voice pulls what is committed."""
-        while True:
-            if self._is_voter:
-                await trio.sleep(LOOK_S)
-                continue
-            peers = [peer for peer in self._links.peers.values() if peer.is_up]
-            if not any([await self._pull(peer) for peer in peers[:1]]):
-                await trio.sleep(LOOK_S)
-                if peers:  # another one the next time
-                    address = peers[0].address
-                    self._links.peers[address] = self._links.peers.pop(address)
-
-    async def _pull(self, peer: Peer) -> bool:
-        """Whether that node knows something."""
-        try:
-            asked = {"after": self._observed.version}
-            answer, blobs = await peer.call("metadata.pull", asked, timeout_ms=PULL_TIMEOUT_MS)
-        except MailboxError:
-            return False
-        if not answer["known"]:
-            return False
-        self._controller_hint = answer["leader"]
-        self._voters_hint = set(answer.get("voters", ()))
-        if answer["whole"]:
-            image = ClusterImage.from_bytes(blobs[0])
-            if image.version > self._observed.version:
-                self._observed = image
-                self._committed(None, image)
-        elif blobs:
-            records = [decode_record(blob) for blob in blobs]
-            version = MetadataVersion(self._observed.version + len(records))
-            self._observed = self._observed.apply(records, version)
-            self._committed(records, self._observed)
-        return True
-
     async def _serve_pull(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
         self._check_member(hello)
         group = self._group
         if group is None or not self._is_voter or group.leader is None:
             return {"known": False}, []
-        after = int(payload["after"])
-        with trio.move_on_after(PULL_WAIT_S):
-            while group.image.version <= after:
-                await group.moved()
-        leader = group.leader
-        told = {"leader": leader and leader.node, "voters": sorted(group.voters)}
-        answer = {"known": True, "whole": False, **told}
-        if group.image.version <= after:
-            return answer, []
-        records = records_after(group, after)
-        if records is None:
-            return {**answer, "whole": True}, [group.image.to_bytes()]
-        return answer, list(map(encode_record, records))
+        return await answer_pull(group, int(payload["after"]))
 
     # -- the controller ---
 
@@ -470,7 +427,13 @@ class ClusterNodeMain:
         """The node that leads the metadata, as far as this one knows."""
         group = self._group
         leader = group.leader if group is not None else None
-        return leader.node if leader is not None else self._controller_hint
+        return leader.node if leader is not None else self._observer.controller
+
+    def _look_who_controls(self) -> None:
+        node = self._controller_node
+        if node != self._told_controller:
+            self._told_controller = node
+            self.on_controller_changed(None if node is None else NodeId(node))
 
     async def _while_it_leads(self, node: int | None, call: Callable[[], Awaitable[T]]) -> T:
         """What the controller answers; given up when another one has taken its place: it may be paused for long."""
@@ -609,6 +572,7 @@ class ClusterNodeMain:
             await trio.sleep(TEND_S)
             self._tend_peers()
             self._look_who_is_absent()
+            self._look_who_controls()
             if self.is_controller:
                 await self._tend_voters()
 
@@ -674,8 +638,13 @@ class ClusterNodeMain:
         self._group.take_shipped(Position(int(epoch), int(offset)), blobs[0])
         return {}, []
 
+    async def _serve_applied(self, hello: Hello, _payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        self._check_member(hello)
+        return {"version": self.image.version}, []
+
     def _serve_own(self) -> None:
-        self._links.serve("metadata.pull", self._serve_pull)
+        self._links.serve(PULL, self._serve_pull)
+        self._links.serve(APPLIED, self._serve_applied)
         self._links.serve("metadata.ship", self._take_shipped)
         self._links.serve("metadata.become_replica", self._become_replica)
         self._links.serve("controller", self._serve_controller)
@@ -686,7 +655,7 @@ class ClusterNodeMain:
     def facts(self) -> dict[str, Any]:
         states = self._members.states() if self._members is not None else {}
         group = self._group
-        voters = group.voters if group is not None and self._is_voter else self._voters_hint
+        voters = group.voters if group is not None and self._is_voter else self._observer.voters
         return {
             "cluster_id": self.image.cluster_id,
             "asked": self._identity.node,

@@ -1,0 +1,92 @@
+"""Who votes on the metadata and how far everybody is, as Kafka's own tool and its protocol tell."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+import pytest
+
+from tests.support.cluster_nodes import Cluster, cluster, cluster_told, create_topic, eventually
+from tests.support.kafka_peer import run_tool
+from tests.support.raw_client import RawConnection
+
+METADATA = {"Topics": [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]}
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    """Three voters and an observer."""
+    with cluster(tmp_path_factory.mktemp("quorum"), count=4, founders=3) as made:
+        made.start(1, 2, 3)
+        made.start(4)
+        yield made
+
+
+def asked(bootstrap: str, version: int = 2) -> dict:
+    host, port = bootstrap.split(",", maxsplit=1)[0].split(":")
+    with RawConnection(host, int(port)) as client:
+        return client.ask("DescribeQuorum", version, METADATA)
+
+
+def test_any_node_tells_the_same_quorum(four: Cluster):
+    create_topic(four[1].bootstrap, "moved", 2)
+
+    def everybody_is_there() -> dict:
+        (partition,) = asked(four[4].bootstrap)["Topics"][0]["Partitions"]
+        assert partition["ErrorCode"] == 0, partition
+        behind = [
+            one for one in partition["CurrentVoters"] + partition["Observers"]
+            if one["LogEndOffset"] != partition["HighWatermark"]
+        ]  # fmt: skip
+        return {} if behind else partition
+
+    partition = eventually(everybody_is_there, "all nodes have all of the metadata")
+    told = cluster_told(four[2].bootstrap)
+    assert partition["LeaderId"] == told["controller"] * 1024
+    assert partition["LeaderEpoch"] > 0
+    assert [one["ReplicaId"] for one in partition["CurrentVoters"]] == [1024, 2048, 3072]
+    assert [one["ReplicaId"] for one in partition["Observers"]] == [4096]
+    every = partition["CurrentVoters"] + partition["Observers"]
+    assert len({one["ReplicaDirectoryId"] for one in every}) == 4, "the incarnations"
+    assert uuid.UUID(int=0) not in {one["ReplicaDirectoryId"] for one in every}
+    assert all(one["LastFetchTimestamp"] >= one["LastCaughtUpTimestamp"] > 0 for one in every)
+    nodes = {one["NodeId"]: one["Listeners"] for one in asked(four[3].bootstrap)["Nodes"]}
+    assert nodes == {
+        node.broker_id: [{"Name": "CLUSTER", "Host": "127.0.0.1", "Port": node.port}] for node in four.nodes
+    }
+
+
+def test_the_controller_in_metadata_is_who_leads_the_metadata(four: Cluster):
+    def told_by_all() -> bool:
+        leads = cluster_told(four[1].bootstrap)["controller"] * 1024
+        found = set()
+        for node in four.nodes:
+            host, port = node.bootstrap.split(":")
+            with RawConnection(host, int(port)) as client:
+                found.add(client.ask("Metadata", 9, {"Topics": []})["ControllerId"])
+                found.add(client.ask("DescribeCluster", 0, {})["ControllerId"])
+        return found == {leads}
+
+    eventually(told_by_all, "every node names the controller")
+
+
+@pytest.mark.usefixtures("kafka_tools")
+def test_kafkas_tool_describes_the_quorum(four: Cluster):
+    status = tool(four[4].bootstrap, "describe", "--status")
+    leader = cluster_told(four[1].bootstrap)["controller"] * 1024
+    assert re.search(rf"LeaderId:\s+{leader}\n", status)
+    assert re.search(r"MaxFollowerLag:\s+\d+\n", status)
+    assert re.search(r'CurrentVoters:.*"id": 1024.*"id": 2048.*"id": 3072', status)
+    assert f'"CLUSTER://127.0.0.1:{four[1].port}"' in status
+    rows = [line.split() for line in tool(four[1].bootstrap, "describe", "--replication").splitlines()]
+    assert {(row[0], row[-1]) for row in rows if row and row[0].isdecimal()} == {
+        (str(number * 1024), "Observer" if number == 4 else "Leader" if number * 1024 == leader else "Follower")
+        for number in (1, 2, 3, 4)
+    }
+
+
+def tool(bootstrap: str, *arguments: str) -> str:
+    done = run_tool("metadata-quorum", "--bootstrap-server", bootstrap, *arguments)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
