@@ -9,6 +9,7 @@ import trio.testing
 from tests.log.log_batches import batch
 from tests.runtime.faults import BrokenJournal
 from tests.runtime.in_place_core import KEY, Bench, held, on_core, recovered_copy
+from tpc_broker.broker.partition import Partition
 from tpc_broker.errors import JournalStoppedError, LeadershipLostError, PartitionOfflineError
 from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.storage.leader_partition import partition_params
@@ -127,6 +128,30 @@ def test_what_is_not_committed_goes_to_the_segments_and_survives_the_checkpoint_
 
 async def stored(bench, offset, upto):
     return await bench.files.read(offset, 1 << 20, upto)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_the_record_with_the_largest_timestamp_is_one_of_the_committed(tmp_path, written):
+    async def body(bench):
+        bench.begin(1)
+        for offset in range(8):
+            data = batch(offset, [b"value"], epoch=1, timestamp=1000 + offset)
+            await bench.storage.make_room(bench.files, bench.handle, len(data))
+            assert bench.plane.append_replica(bench.handle, 1, data).error_code == 0
+        await bench.plane.wait_settled(bench.handle)
+        assert bench.plane.commit(bench.handle, 1, 5)
+        if written:
+            await bench.storage.write_behind()
+        assert bench.files.written_end_offset == (8 if written else 0)
+        partition = Partition(
+            KEY.topic_id, "topic", KEY.partition, bench.config, plane=bench.plane, storage=bench.storage,
+            files=bench.files, handle=bench.handle, is_internal=False,
+        )  # fmt: skip
+        assert await partition.find_max_timestamp(partition.bounds().high_watermark) == (1004, 4, 1)
+        assert await partition.find_timestamp(1003, 5) == (1003, 3, 1)
+        assert await partition.find_timestamp(1005, 5) is None
+
+    on_replica(tmp_path, body)
 
 
 @pytest.mark.parametrize("written", ["nothing", "some", "all, and checkpointed"])

@@ -1,6 +1,7 @@
 """One partition's segments: reads from any offset, by time, cuts at every boundary, retention, space, bad indexes."""
 
 import errno
+import random
 import uuid
 from pathlib import Path
 
@@ -72,7 +73,28 @@ async def test_offsets_by_time():
         assert match.batch == made[max(0, -(-(timestamp - 1000) // 30))]
     assert await storage.offset_for_timestamp(2171, 0) is None
     assert (await storage.offset_for_timestamp(0, 50)).header.base_offset == 48
-    assert (await storage.largest_timestamp()).header.base_offset == 117
+    assert (await storage.largest_timestamp(0, 120)).header.base_offset == 117
+
+
+@pytest.mark.parametrize("reload_indexes", [False, True])
+async def test_the_largest_timestamp_is_of_the_batches_asked_about(reload_indexes):
+    """Records that are written and not committed, or deleted, are not among them."""
+    storage, chance = await make(), random.Random(5)
+    stamps = [chance.randrange(1000, 1010) + number // 4 for number in range(40)]
+    for number, stamp in enumerate(stamps):
+        await storage.append([batch(3 * number, [bytes(100), b"b", b"c"], timestamp=stamp)])
+    assert len(storage.segments) > 3
+    for first in range(40):
+        for upto in range(first, 41):
+            if reload_indexes:
+                for segment in storage.segments[:-1]:
+                    segment.indexes = None
+            match = await storage.largest_timestamp(3 * first + first % 3, 3 * upto)
+            wanted = max(stamps[first:upto], default=None)
+            if wanted is None:
+                assert match is None
+            else:
+                assert match.header.base_offset == 3 * stamps.index(wanted, first), (first, upto)
 
 
 @pytest.mark.parametrize("reload_indexes", [False, True])
@@ -91,7 +113,7 @@ async def test_a_cut_at_every_boundary_then_append(reload_indexes):
         while (place := sum(1 for _ in walk_headers(found)) * 3) < storage.written_end_offset:
             found += await storage.read(place, 600)
         assert found == b"".join(wanted)
-        assert (await storage.largest_timestamp()).batch == wanted[-1]
+        assert (await storage.largest_timestamp(0, boundary + 30)).batch == wanted[-1]
         for segment in storage.segments:
             assert segment.indexes is None or segment.indexes.offsets.problem(segment.size_bytes) is None
 

@@ -45,7 +45,7 @@ class MemoryFiles:
     async def offset_for_timestamp(self, _timestamp, _start_offset):
         return None
 
-    async def largest_timestamp(self):
+    async def largest_timestamp(self, _start_offset, _upto_offset):
         return None
 
 

@@ -165,11 +165,12 @@ class Partition:
 
     async def find_max_timestamp(self, upto: int) -> RecordPosition | None:
         """The first of the records below ``upto`` that have the largest time stamp."""
-        best_ms, best_offset, in_memory = -1, -1, self.files.written_end_offset
-        match = await self.files.largest_timestamp()
+        best_ms, best_offset, start = -1, -1, self.bounds().log_start_offset
+        in_memory = self.files.written_end_offset
+        match = await self.files.largest_timestamp(start, min(upto, in_memory))
         if match is not None:
             best_ms, best_offset = match.header.max_timestamp, match.header.base_offset
-        offset = max(in_memory, self.bounds().log_start_offset)
+        offset = max(in_memory, start)
         while offset < upto:
             data = await self.read_bytes(offset, upto, SCAN_BYTES)
             if not data:

@@ -163,6 +163,17 @@ class TimeIndex:
                 high = middle
         return self[low - 1] if low else TimeEntry(-1, self.base_offset)
 
+    def before(self, end_offset: int) -> TimeEntry:
+        """The last entry in front of an offset; (-1, base offset) when there is none."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self[middle].offset < end_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return self[low - 1] if low else TimeEntry(-1, self.base_offset)
+
     def truncate(self, end_offset: int) -> None:
         """Forget entries at or behind an offset."""
         while (last := self.last) is not None and last.offset >= end_offset:

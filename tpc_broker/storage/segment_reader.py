@@ -11,7 +11,7 @@ import bisect
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tpc_broker.log.batch import BatchHeader, decode_header
+from tpc_broker.log.batch import NO_TIMESTAMP, BatchHeader, decode_header
 from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES, OffsetEntry
 from tpc_broker.storage.batch_ranges import end_of_batches, find_offset
 from tpc_broker.storage.ports import SegmentWindow
@@ -151,13 +151,39 @@ class SegmentReader:
                             return TimestampMatch(header, await self.folder.read(segment, place, header.size_bytes))
         return None
 
-    async def largest_timestamp(self) -> TimestampMatch | None:
-        """The batch that holds the record with the largest timestamp (ListOffsets -3); the first of equals."""
-        best: SegmentIndexes | None = None
-        async for _segment, indexes in self.look_through(0):
-            if indexes.largest_timestamp >= 0 and (best is None or indexes.largest_timestamp > best.largest_timestamp):
-                best = indexes
-        return None if best is None else await self.offset_for_timestamp(best.largest_timestamp, best.base_offset)
+    async def largest_timestamp(self, start_offset: int, upto_offset: int) -> TimestampMatch | None:
+        """The batch in [start, upto) that holds the record with the largest timestamp; the first of equals."""
+        best, best_offset = NO_TIMESTAMP, start_offset
+        first = self.segment_number(max(start_offset, self.segments[0].base_offset))
+        async with aclosing(self.look_through(first)) as segments:
+            async for segment, indexes in segments:
+                if segment.base_offset >= upto_offset:
+                    break
+                largest, offset = indexes.largest_timestamp, indexes.largest_timestamp_offset
+                if largest > best and not start_offset <= offset < upto_offset:
+                    largest, offset = await self._largest_within(segment, indexes, start_offset, upto_offset)
+                if largest > best:
+                    best, best_offset = largest, offset
+        return None if best == NO_TIMESTAMP else await self.offset_for_timestamp(best, best_offset)
+
+    async def _largest_within(
+        self, segment: Segment, indexes: SegmentIndexes, start_offset: int, upto_offset: int
+    ) -> tuple[int, int]:
+        """The largest timestamp of a segment's batches in [start, upto), and the last offset of the first that has it.
+
+        The time index knows it of all up to its last entry in front of `upto`, if that is one of them; the batches
+        behind that entry are looked at.
+        """
+        near = indexes.times.before(upto_offset)
+        best, best_offset = (near.timestamp, near.offset) if near.offset >= start_offset else (NO_TIMESTAMP, -1)
+        position = indexes.offsets.lookup(max(near.offset, start_offset)).position
+        async with aclosing(self.folder.walk(segment, position)) as batches:
+            async for header, _place in batches:
+                if header.next_offset > upto_offset:
+                    break
+                if header.last_offset >= start_offset and header.max_timestamp > best:
+                    best, best_offset = header.max_timestamp, header.last_offset
+        return best, best_offset
 
     async def aborted_transactions(self, fetch_offset: int, upper_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions that touch [fetch_offset, upper_offset), for readers of committed records."""
