@@ -1,7 +1,8 @@
 """When a core's checkpoints are made: when the journal fills up, now and then, when somebody asks, and at the end.
 
 A checkpoint covers what is in the segments, so write-behind comes first, and log starts that ran ahead of the records
-written behind. What a failed partition holds back is tried again when that was mended (`mending` asks for it).
+written behind. What a failed partition holds back is tried again when that was mended (`mending` asks for it). One that
+failed is tried again by and by, up to ten seconds later (`retry_delays`), sooner while the journal needs the space.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import trio
 
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.storage.checkpoint import release_ballast
+from tpc_broker.storage.journal_room import is_pressed
+from tpc_broker.storage.retry_delays import RetryDelays
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +35,9 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 60.0
 RETRY_S = 0.5
-"""After one that failed."""
+"""After the first one that failed, and between two looks whether the next is due."""
+RETRY_S_MAX = 10.0
+CHECKPOINT = "checkpoint"
 
 
 class CheckpointSchedule:
@@ -62,13 +67,22 @@ class CheckpointSchedule:
         self._room = room
         self._requests = requests
         self._failures = failures
+        self._delays = RetryDelays(RETRY_S_MAX)
 
     async def run(self) -> None:
         """Whenever it is time, until cancelled."""
         while True:
             with trio.move_on_after(INTERVAL_S):
                 await self._requests.checkpoint.wait()
+            await self._wait_due()
             await self.take()
+
+    async def _wait_due(self) -> None:
+        """After one that failed: for a while, whoever asks."""
+        while not self._delays.is_due(CHECKPOINT):
+            await trio.sleep(RETRY_S)
+            if is_pressed(self._plane):
+                break
 
     async def take(self) -> bool:
         """One checkpoint; False when it was held back (the log says why)."""
@@ -81,7 +95,7 @@ class CheckpointSchedule:
                 self._failures.failed("checkpoint failed", error)
                 if error.errno == errno.ENOSPC:
                     await release_ballast(file.disk, self._data)
-                await trio.sleep(RETRY_S)
+                self._delays.tried(CHECKPOINT, RETRY_S)
                 self._requests.checkpoint.ask()
                 return False
         self._failures.over("checkpoint failed", "checkpoints are written again")

@@ -10,9 +10,16 @@ from tpc_broker.storage.refusals import Refusals
 
 if TYPE_CHECKING:
     from tpc_broker.storage.checkpoint import Checkpointer
+    from tpc_broker.storage.ports import StoragePlane
 
 WAIT_S = 0.1
 PATIENCE_S = 2.0
+
+
+def is_pressed(plane: StoragePlane) -> bool:
+    """Whether what holds the journal's space back holds up others soon."""
+    use = plane.journal_use()
+    return 2 * use.blocks_used >= use.region_blocks
 
 
 class JournalRoom:

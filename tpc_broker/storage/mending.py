@@ -21,6 +21,7 @@ import trio
 
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import BatchDamageError
+from tpc_broker.storage.journal_room import is_pressed
 from tpc_broker.storage.lost_and_found import METADATA_PARTITION
 from tpc_broker.storage.recovery import OfflinePartition, rewrite_partition, set_aside
 from tpc_broker.storage.retry_delays import RetryDelays
@@ -145,12 +146,7 @@ class Mending:
             return True
 
     def _is_due(self, what: Hashable) -> bool:
-        return self._is_pressed() or self._delays.is_due(what)
-
-    def _is_pressed(self) -> bool:
-        """Whether what fails takes space of the journal that others need soon."""
-        use = self._plane.journal_use()
-        return 2 * use.blocks_used >= use.region_blocks
+        return is_pressed(self._plane) or self._delays.is_due(what)
 
     def _is_given_up(self, led: LeaderPartition, error: Exception) -> bool:
         """Whether a partition that could not be mended, often enough, takes space of the journal that others need.
@@ -161,7 +157,7 @@ class Mending:
         is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
         if is_full or led.files.key == METADATA_PARTITION or self._attempts[led.handle] < ATTEMPTS_MIN:
             return False
-        return self._is_pressed()
+        return is_pressed(self._plane)
 
     def _give_up(self, led: LeaderPartition, reason: str) -> None:
         """It takes nothing more from here on: what was acknowledged is what the journal and its files have now."""

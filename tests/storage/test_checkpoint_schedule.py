@@ -1,0 +1,78 @@
+"""When a checkpoint that failed is tried again, and what goes on meanwhile."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from tpc_broker.storage.checkpoint_schedule import CheckpointSchedule
+from tpc_broker.storage.core_partitions import CorePartitions
+from tpc_broker.storage.maintenance_requests import MaintenanceRequests
+from tpc_broker.storage.refusals import Failures
+
+
+class World:
+    """A schedule over a checkpointer that fails as long as `fails`, and a journal of which so much is used."""
+
+    def __init__(self):
+        self.fails, self.blocks_used, self.attempts_s, self.was_made = True, 0, [], 0
+        self.requests = MaintenanceRequests()
+        self.partitions = CorePartitions({}, {}, {})
+        plane = SimpleNamespace(
+            journal_use=lambda: SimpleNamespace(blocks_used=self.blocks_used, region_blocks=100),
+            extend=lambda _blocks: None,
+        )
+        self.file = SimpleNamespace(superblock=SimpleNamespace(initialised_blocks=1))
+        windows = SimpleNamespace(checkpoint_begins=lambda: 0, checkpoint_done=lambda _begun: None)
+        self.schedule = CheckpointSchedule(
+            plane, Path("/data"), self.partitions, self, write_behind=None, retention=None, in_place_windows=windows,
+            room=self, requests=self.requests, failures=Failures(),
+        )  # fmt: skip
+
+    async def run(self, _write_behind):
+        self.attempts_s.append(trio.current_time())
+        if self.fails:
+            raise OSError(errno.EIO, "for a test")
+        return True
+
+    def made(self):
+        self.was_made += 1
+
+    def distances_s(self):
+        return [later - earlier for earlier, later in zip(self.attempts_s, self.attempts_s[1:], strict=False)]
+
+
+@pytest.fixture
+async def world(nursery):
+    made = World()
+    nursery.start_soon(made.schedule.run)
+    return made
+
+
+async def test_a_checkpoint_that_fails_is_tried_more_and_more_seldom(world, autojump_clock):
+    world.requests.checkpoint.ask()
+    await trio.sleep(60)
+    assert world.distances_s()[:7] == [0.5, 1, 2, 4, 8, 10, 10]
+    world.fails = False
+    await trio.sleep(11)
+    assert world.was_made == 1, "and when it succeeds it is enough"
+
+
+async def test_while_the_journal_needs_the_space_it_is_tried_all_the_time(world, autojump_clock):
+    world.requests.checkpoint.ask()
+    await trio.sleep(9)
+    world.blocks_used = 50
+    before = len(world.attempts_s)
+    await trio.sleep(10)
+    assert len(world.attempts_s) - before >= 19
+
+
+async def test_between_two_attempts_partitions_may_be_deleted_and_mended(world, autojump_clock):
+    world.requests.checkpoint.ask()
+    await trio.sleep(0.1)
+    assert len(world.attempts_s) == 1
+    assert not world.partitions.checkpointing.locked()
