@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard's queries in a real Prometheus that scrapes a real broker."""
+"""The alert rules and the dashboard's queries in a real Prometheus that scrapes a real broker, a node of two."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from confluent_kafka import Producer
 
 from tests.packaging.test_monitoring import ALERTS, VARIABLES, panels, rules
 from tests.support.broker_process import TpcBroker, run_command
+from tests.support.cluster_nodes import Cluster, cluster, create_topic
 from tests.support.ports import free_port_range
 from tpc_broker.runtime.scrub_report import Damage, ScrubReport, write_report
 
@@ -82,18 +83,23 @@ def wait_for(what: Callable[[], Any], describe: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def broker(module_tmp_path: Path) -> Iterator[TpcBroker]:
-    broker = TpcBroker(module_tmp_path / "broker", 2)
-    broker.more_options = ["--admin", str(free_port_range(1))]
-    try:
-        broker.start()
-        producer = Producer({"bootstrap.servers": broker.bootstrap})
-        producer.produce("t", b"value")
-        assert producer.flush(60) == 0
-        assert run_command("scrub", "--data", str(broker.data_folder)).returncode == 0
-        yield broker
-    finally:
-        broker.kill()
+def nodes(module_tmp_path: Path) -> Iterator[Cluster]:
+    with cluster(module_tmp_path / "nodes", 2, cores=2) as made:
+        made[1].more_options = ["--admin", str(free_port_range(1))]
+        made.start()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def broker(nodes: Cluster) -> TpcBroker:
+    """The node that is looked at."""
+    broker = nodes[1]
+    create_topic(nodes.bootstrap, "t", 4)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("t", b"value")
+    assert producer.flush(60) == 0
+    assert run_command("scrub", "--data", str(broker.data_folder)).returncode == 0
+    return broker
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +162,11 @@ def test_a_core_that_is_down_is_seen(prometheus: Prometheus, broker: TpcBroker) 
         with contextlib.suppress(psutil.NoSuchProcess):  # the supervisor has ended it
             old.resume()
     wait_for(lambda: prometheus.rules()["TpcCoreDown"]["state"] == "inactive", "it is still missed")
+
+
+def test_a_node_that_is_gone_is_seen(prometheus: Prometheus, nodes: Cluster) -> None:
+    """Last in the module. These rules wait, too; of two voters one is no majority."""
+    nodes.kill(2)
+    for name in ("TpcNodesAway", "TpcMetadataLeaderless"):
+        wait_for(lambda name=name: prometheus.rules()[name]["state"] != "inactive", f"{name} stays quiet")
+    assert prometheus.rules()["TpcLinksDown"]["state"] in {"inactive", "pending"}

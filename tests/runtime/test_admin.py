@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from tests.support.broker_process import TpcBroker, run_command
 from tests.support.ports import free_port_range
 from tpc_broker.kafka.api_keys import ApiKey, api
+from tpc_broker.runtime.cluster_metrics import cluster_metrics
 from tpc_broker.runtime.counters import CoreStatus
 from tpc_broker.runtime.health import Disk, health_of
 from tpc_broker.runtime.metrics import COUNTED, CoreMetrics
@@ -84,7 +85,15 @@ def test_every_metric_is_there_in_both_formats(watched: Watched) -> None:
     status, kind, text = watched.get("/metrics")
     assert (status, kind.partition(";")[0]) == (200, "text/plain")
     # The older format names a counter with its `_total`, and knows no info.
-    assert {family.name for family in parse_text(text)} >= families.keys() - {"tpc_build"}
+    assert {family.name for family in parse_text(text)} >= families.keys() - {"tpc_build", "tpc_cluster"}
+
+
+def test_without_a_cluster_its_metrics_have_no_samples(watched: Watched) -> None:
+    expected = [family.name for family in cluster_metrics(None)]
+    found = watched.metrics()
+    assert found.keys() >= set(expected)
+    assert not [name for name in expected if found[name].samples]
+    assert "cluster" not in json.loads(watched.get("/debug")[2])["cores"][0]
 
 
 def test_nothing_that_clients_choose_is_a_label(watched: Watched) -> None:

@@ -195,6 +195,8 @@ class CoreProcessMain:
             except StartError as error:
                 await self._refuse(str(error))
                 return
+            if self._cluster is not None:
+                await self._control.send("joining")
             core = Core(
                 place,
                 configuration,
@@ -305,8 +307,10 @@ class CoreProcessMain:
                     if self._links is not None:
                         self._links.set_up(self._up)
                     self._up_changed.set()
-                case "status" if self._counters is not None:
-                    await self._control.send("status", counters=self._counters())
+                case "status" if self._counters is not None or self._cluster is not None:
+                    counters = self._counters() if self._counters is not None else None
+                    cluster = self._cluster.counters() if self._cluster is not None else None
+                    await self._control.send("status", counters=counters, cluster=cluster)
                 case "backup" if self._assembly is not None and self._backup is None and not self._drain_asked.is_set():
                     self._backup = trio.CancelScope()
                     self._nursery.start_soon(self._hold_for_backup, message["token"], self._assembly, self._backup)

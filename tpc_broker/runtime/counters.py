@@ -17,6 +17,7 @@ from tpc_broker.runtime.trio_ring import current_task_queues
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import BrokerStatistics
+    from tpc_broker.runtime.cluster.counters import ClusterCounters
     from tpc_broker.runtime.connections import Connections, Latency, SlowRequest
     from tpc_broker.runtime.data_plane import RingDataPlane
     from tpc_broker.runtime.ring import Ring
@@ -56,7 +57,9 @@ class CoreCounters(TypedDict):
 
 
 class CoreStatus(TypedDict):
-    """One core as the supervisor sees it. Without `counters` it is starting, or gave no answer in time."""
+    """One core as the supervisor sees it. Without `counters` it is starting, or gave no answer in time. `cluster`: what
+    core 0 of a node among others tells, also while it starts.
+    """
 
     core: int
     pid: int | None
@@ -64,6 +67,7 @@ class CoreStatus(TypedDict):
     restarts: int
     up_ms: int
     counters: NotRequired[CoreCounters]
+    cluster: NotRequired[ClusterCounters]
 
 
 def core_counters(

@@ -10,6 +10,7 @@ from tpc_broker import limits
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tpc_broker.runtime.cluster.counters import ClusterCounters
     from tpc_broker.runtime.counters import CoreStatus
 
 
@@ -28,6 +29,11 @@ def disk_of(data: Path) -> Disk:
     found = os.statvfs(data)
     total_bytes, free_bytes = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
     return Disk(total_bytes, free_bytes, max(0, free_bytes - min(limits.DISK_HEADROOM_BYTES, total_bytes // 16)))
+
+
+def cluster_of(cores: list[CoreStatus]) -> ClusterCounters | None:
+    """What the node among others tells, where it is one and its core 0 has answered."""
+    return next((core["cluster"] for core in cores if "cluster" in core), None)
 
 
 class Health(NamedTuple):
@@ -58,14 +64,34 @@ def health_of(cores: list[CoreStatus], *, is_draining: bool, disk: Disk | None =
             health.warnings.append(f"core {core['core']}: {offline} partitions have no leader: their files are damaged")
         if core["restarts"]:
             health.warnings.append(f"core {core['core']} was restarted {core['restarts']} times")
+    cluster = cluster_of(cores)
+    if cluster is not None:
+        health.warnings.extend(_of_cluster(cluster))
     return health
+
+
+def _of_cluster(told: ClusterCounters) -> list[str]:
+    """What is not well with the other nodes, as this one sees them."""
+    warnings = []
+    if told["conflict"]:
+        warnings.append(told["conflict"])
+    if told["absent"]:
+        warnings.append(f"nodes that are away: {', '.join(map(str, told['absent']))}")
+    if told["metadata"]["leader"] is None:
+        warnings.append("no node is known to lead the metadata: nothing can be changed")
+    missing = [row for row in told["links_to"] if not row["up"] and row["node"] not in told["absent"]]
+    for row in missing:
+        node = "a seed" if row["node"] is None else f"node {row['node']}"
+        why = f": {row['refused']}" if row["refused"] else ""
+        warnings.append(f"there is no link to {node} at {row['address']}{why}")
+    return warnings
 
 
 def _why_not_ready(core: CoreStatus) -> str | None:
     if core["pid"] is None:
         return "is down"
     if not core["ready"]:
-        return "is starting: it recovers its journal"
+        return f"is starting: it {_what_it_does(core.get('cluster'))}"
     counters = core.get("counters")
     if counters is None:
         return f"gave no answer within {limits.STATUS_ANSWER_MS} ms"
@@ -73,3 +99,11 @@ def _why_not_ready(core: CoreStatus) -> str | None:
     if error:
         return f"cannot write its journal: {os.strerror(error)}"
     return "refuses records: the disk is full" if counters["storage"]["disk_full"] else None
+
+
+def _what_it_does(cluster: ClusterCounters | None) -> str:
+    if cluster is not None and not cluster["membership"]:
+        return "looks for its cluster"
+    if cluster is not None and cluster["metadata"]["leader"] is None:
+        return "waits for a majority of the metadata's voters"
+    return "recovers its journal"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 
 from tpc_broker import __version__
-from tpc_broker.runtime.health import disk_of
+from tpc_broker.runtime.cluster_metrics import cluster_metrics
+from tpc_broker.runtime.health import cluster_of, disk_of
 from tpc_broker.runtime.scrub_report import FINISHED, read_report
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class CoreMetrics:
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("tpc_build", "Which release this is.", {"version": __version__})
         yield from self._of_cores()
+        yield from cluster_metrics(cluster_of(self._cores))
         yield from self._of_disk()
         yield from self._of_scrub()
         yield from self._of_steering()

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 import trio
 
 from tpc_broker import limits
+from tpc_broker.runtime.cluster_report import cluster_lines
+from tpc_broker.runtime.health import cluster_of
 from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.scrub_report import read_report, report_lines, report_of
 
@@ -181,6 +183,10 @@ def status_report(status: BrokerStatus, *, as_json: bool) -> str:
     if as_json:
         return json.dumps(status)
     lines = [line for core in status["cores"] for line in _core_lines(core)]
+    cluster = cluster_of(status["cores"])
+    if cluster is not None:
+        first, *rest = cluster_lines(cluster)
+        lines += [first, *(f"  {line}" for line in rest)]
     scrubbed = status.get("scrub")  # an earlier release's broker does not tell
     if scrubbed is not None:
         first, *rest = report_lines(report_of(scrubbed))

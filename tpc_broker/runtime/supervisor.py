@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from tpc_broker.metadata.broker_config import Settings
+    from tpc_broker.runtime.cluster.counters import ClusterCounters
     from tpc_broker.runtime.counters import CoreCounters, CoreStatus
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,10 @@ class CoreProcess:
     """The counter that the core adds to while its loop turns."""
     ready_at_s: float = 0.0
     cannot_run: str | None = None
+    is_joining: bool = False
+    """It has the cluster's links, and tells of them before it is ready."""
     counters: CoreCounters | None = None
+    cluster: ClusterCounters | None = None
     """What it told last, and that it has told since it was asked."""
     counters_told: trio.Event = field(default_factory=trio.Event)
 
@@ -299,8 +303,10 @@ class Supervisor:
                         self._all_ready.set()
                 case "owned" if self._datagrams is not None:
                     self._datagrams.own(core, message["topic"], message["partitions"])
+                case "joining":
+                    life.is_joining = True
                 case "status":
-                    life.counters = message["counters"]
+                    life.counters, life.cluster = message["counters"], message["cluster"]
                     life.counters_told.set()
                 case "cannot_run":
                     life.cannot_run = message["reason"]
@@ -407,8 +413,11 @@ class Supervisor:
             status["ready"] = life.ready.is_set()
             if life.ready.is_set():
                 status["up_ms"] = int((trio.current_time() - life.ready_at_s) * 1000)
-            if life.counters is not None and life.counters_told.is_set():
-                status["counters"] = life.counters
+            if life.counters_told.is_set():
+                if life.counters is not None:
+                    status["counters"] = life.counters
+                if life.cluster is not None:
+                    status["cluster"] = life.cluster
         return status
 
     async def _feed_service_watchdog(self) -> None:
@@ -532,7 +541,7 @@ def _judge(life: CoreProcess) -> Judgement:
 
 async def _ask_for_counters(life: CoreProcess) -> None:
     life.counters_told = trio.Event()
-    if not life.ready.is_set():
+    if not (life.ready.is_set() or life.is_joining):
         return
     with trio.move_on_after(limits.STATUS_ANSWER_MS / 1000):
         await life.control.send("status")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.2
+SAY_FIRST_S: Final = 3.0
 SAY_EVERY_S: Final = 10.0
 REFUSED_LOOKS_MAX: Final = 20
 """So often in a row, 0.2 s apart, before a refusal is believed."""
@@ -153,3 +154,12 @@ class Joining:
 
 def _new_cluster_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+async def say_what_is_waited_for(links: Links) -> None:
+    """Now and then, until cancelled: a node that was founded waits for a majority, however long that takes."""
+    await trio.sleep(SAY_FIRST_S)
+    while True:
+        up = sorted(peer.hello.node for peer in links.peers.values() if peer.hello is not None)
+        log.warning("waiting for a majority of the metadata's voters; nodes with a link: %s", up or "none")
+        await trio.sleep(SAY_EVERY_S)

@@ -49,6 +49,8 @@ SILENCE_S_MAX: Final = 5.0
 READ_BYTES: Final = 1 << 16
 TCP_USER_TIMEOUT: Final = 18
 COMPLAIN_EVERY_S: Final = 10.0
+MALFORMED: Final = "malformed"
+REFUSAL_REASONS: Final = (*(reason.value for reason in Reason), MALFORMED)
 
 Handler = Callable[[Hello, dict[str, Any], list[bytes]], Awaitable[tuple[dict[str, Any], Sequence[bytes]] | None]]
 
@@ -63,6 +65,34 @@ class LinkRefusedError(Exception):
 
 
 @dataclass(slots=True)
+class LinkCounts:
+    """Of all links of a node since its core began, both directions. Bytes are those of whole frames."""
+
+    opened: int = 0
+    """Dialled, and greeted at both ends."""
+    lost: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    raft_sent_bytes: int = 0
+    raft_received_bytes: int = 0
+    raft_dropped: int = 0
+    """Frames of replication that found no room, or a connection that has just ended."""
+    requests: int = 0
+    requests_failed: int = 0
+    """Refused here or there, not answered in time, or answered with an error."""
+    requests_served: int = 0
+    requests_refused: int = 0
+    """Of other nodes: too many under way."""
+    refused_incoming: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REFUSAL_REASONS, 0))
+    refused_outgoing: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REFUSAL_REASONS, 0))
+
+    def refuse(self, reason: Reason | None, *, is_incoming: bool) -> None:
+        """None: what came was no frame of a link, or told a reason that this release does not know."""
+        counted = self.refused_incoming if is_incoming else self.refused_outgoing
+        counted[MALFORMED if reason is None else reason.value] += 1
+
+
+@dataclass(slots=True)
 class _PendingCall:
     done: trio.Event = field(default_factory=trio.Event)
     answer: codec.Answer | None = None
@@ -72,10 +102,15 @@ class _PendingCall:
 class _Outbox:
     """What waits to be sent on one connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, counts: LinkCounts) -> None:
         self._parts: deque[bytes] = deque()
         self._bytes = 0
+        self._counts = counts
         self._filled = trio.Event()
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._bytes
 
     def put(self, data: bytes) -> bool:
         if self._bytes + len(data) > limits.LINK_QUEUE_BYTES_MAX:
@@ -94,13 +129,15 @@ class _Outbox:
                 self._parts.clear()
                 await stream.send_all(data)
                 self._bytes -= len(data)
+                self._counts.sent_bytes += len(data)
 
 
 class FrameReader:
     """Frames of a stream, whose length is checked before memory is taken."""
 
-    def __init__(self, stream: trio.abc.ReceiveStream) -> None:
+    def __init__(self, stream: trio.abc.ReceiveStream, counts: LinkCounts) -> None:
         self._stream = stream
+        self._counts = counts
         self._buffer = bytearray()
         self.is_known = False
 
@@ -124,6 +161,7 @@ class FrameReader:
             if not data:
                 raise trio.EndOfChannel
             self._buffer += data
+            self._counts.received_bytes += len(data)
         taken = bytes(self._buffer[:count])
         del self._buffer[:count]
         return taken
@@ -150,15 +188,32 @@ class Peer:
     def is_up(self) -> bool:
         return self._outbox is not None
 
+    @property
+    def queued_bytes(self) -> int:
+        return 0 if self._outbox is None else self._outbox.queued_bytes
+
     def send_raft(self, body: bytes) -> None:
         """Lost where there is no connection or no room."""
-        if self._outbox is not None:
-            self._outbox.put(codec.frame(Kind.RAFT, body))
+        data, counts = codec.frame(Kind.RAFT, body), self.owner.counts
+        if self._outbox is not None and self._outbox.put(data):
+            counts.raft_sent_bytes += len(data)
+        else:
+            counts.raft_dropped += 1
 
     async def call(
         self, method: str, payload: dict[str, Any], blobs: Sequence[bytes] = (), *, timeout_ms: int = CALL_TIMEOUT_MS
     ) -> tuple[dict[str, Any], list[bytes]]:
         """NotDeliveredError: it never got there; CoreDownError: not known; CallFailedError: its handler raised."""
+        self.owner.counts.requests += 1
+        try:
+            return await self._call(method, payload, blobs, timeout_ms)
+        except MailboxError:
+            self.owner.counts.requests_failed += 1
+            raise
+
+    async def _call(
+        self, method: str, payload: dict[str, Any], blobs: Sequence[bytes], timeout_ms: int
+    ) -> tuple[dict[str, Any], list[bytes]]:
         if self._outbox is None:
             raise NotDeliveredError(f"there is no link to {self.address}")
         if len(self._pending) >= limits.LINK_REQUESTS_MAX:
@@ -208,7 +263,7 @@ class Peer:
                 return False
             try:
                 _set_options(stream)
-                reader = FrameReader(stream)
+                reader = FrameReader(stream, self.owner.counts)
                 with trio.fail_after(GREETING_TIMEOUT_S):
                     hello = await self.owner.greet(stream, reader)
                 self.refused = None
@@ -216,8 +271,10 @@ class Peer:
                 await self._serve(stream, reader, hello)
             except LinkRefusedError as refused:
                 self.refused = refused
+                self.owner.counts.refuse(refused.reason, is_incoming=False)
                 self._complain(refused)
             except LinkDecodeError as error:
+                self.owner.counts.refuse(None, is_incoming=False)
                 self._complain(error)
             except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel, trio.TooSlowError):
                 pass
@@ -234,7 +291,8 @@ class Peer:
             log.warning("link to %s: %s", self.address, error)
 
     async def _serve(self, stream: trio.SocketStream, reader: FrameReader, hello: Hello) -> None:
-        self.hello, self._outbox = hello, _Outbox()
+        self.hello, self._outbox = hello, _Outbox(self.owner.counts)
+        self.owner.counts.opened += 1
         self.owner.on_up(self)
         try:
             async with trio.open_nursery() as nursery:
@@ -259,6 +317,7 @@ class Peer:
             pending.done.set()
         self._pending.clear()
         if was_up:
+            self.owner.counts.lost += 1
             self.owner.on_down(self)
 
 
@@ -284,8 +343,7 @@ class Links:
         self.on_up: Callable[[Peer], None] = lambda _peer: None
         self.on_down: Callable[[Peer], None] = lambda _peer: None
         self.on_raft: Callable[[Hello, bytes], None] = lambda _hello, _body: None
-        self.strangers = 0
-        """Connections that did not prove the secret."""
+        self.counts = LinkCounts()
         self.nursery: trio.Nursery
 
     def serve(self, method: str, handler: Handler) -> None:
@@ -338,7 +396,6 @@ class Links:
         await stream.send_all(codec.encode_challenge(nonce))
         mac = codec.decode_proof(await reader.expect(Kind.PROOF))
         if not self._secret.is_proof(mac, theirs, nonce, of_dialler=True):
-            self.strangers += 1
             text = "the cluster secret is another one here"
             await stream.send_all(codec.encode_refused(Reason.SECRET, text))
             raise LinkRefusedError(Reason.SECRET, "another cluster secret", by_peer=False)
@@ -368,7 +425,7 @@ class Links:
                 return
             peer = str(stream.socket.getpeername()[0])
             _set_options(stream)
-            reader = FrameReader(stream)
+            reader = FrameReader(stream, self.counts)
             self._greetings += 1
             try:
                 with trio.fail_after(GREETING_TIMEOUT_S):
@@ -378,7 +435,9 @@ class Links:
             self.incoming[number] = hello
             await self._serve_node(stream, reader, hello)
         except* (LinkRefusedError, LinkDecodeError) as group:
-            self._complain(peer, group.exceptions[0])
+            error = group.exceptions[0]
+            self.counts.refuse(error.reason if isinstance(error, LinkRefusedError) else None, is_incoming=True)
+            self._complain(peer, error)
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel, trio.TooSlowError):
             pass
         finally:
@@ -398,13 +457,14 @@ class Links:
         log.warning("link from %s: %s", peer, error)
 
     async def _serve_node(self, stream: trio.SocketStream, reader: FrameReader, hello: Hello) -> None:
-        outbox, under_way = _Outbox(), [0]
+        outbox, under_way = _Outbox(self.counts), [0]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(outbox.send_to, stream)
             while True:
                 with trio.fail_after(SILENCE_S_MAX):
                     kind, body = await reader.read()
                 if kind is Kind.RAFT:
+                    self.counts.raft_received_bytes += codec.HEADER.size + len(body)
                     self.on_raft(hello, body)
                 elif kind is Kind.REQUEST:
                     nursery.start_soon(self._serve_request, outbox, hello, codec.decode_request(body), under_way)
@@ -413,9 +473,11 @@ class Links:
 
     async def _serve_request(self, outbox: _Outbox, hello: Hello, request: codec.Request, under_way: list[int]) -> None:
         if under_way[0] >= limits.LINK_REQUESTS_MAX:
+            self.counts.requests_refused += 1
             outbox.put(codec.encode_answer(request.id, {}, error=f"{under_way[0]} requests are under way already"))
             return
         under_way[0] += 1
+        self.counts.requests_served += 1
         try:
             handler = self._handlers.get(request.method, _serve_unknown)
             payload, blobs = await handler(hello, request.payload, request.blobs) or ({}, ())

@@ -29,8 +29,9 @@ from tpc_broker.metadata.records import MetadataRecord, NodeRegistered, decode_r
 from tpc_broker.model import CoreId, MetadataVersion, NodeId
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Position, Voter
+from tpc_broker.runtime.cluster.counters import ClusterCounters, Known, cluster_counters
 from tpc_broker.runtime.cluster.identity import IdentityFile, NodeIdentity
-from tpc_broker.runtime.cluster.joining import Joining
+from tpc_broker.runtime.cluster.joining import Joining, say_what_is_waited_for
 from tpc_broker.runtime.cluster.links import LinkRefusedError, Links, Peer
 from tpc_broker.runtime.cluster.members import Members
 from tpc_broker.runtime.cluster.metadata_group import MetadataGroup, NotControllerError
@@ -58,7 +59,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOK_S: Final = 0.2
-SAY_FIRST_S, SAY_EVERY_S = 3.0, 10.0
 SHIP_TIMEOUT_MS: Final = 10_000
 CHANGE_TIMEOUT_S: Final = 10.0
 CONTROLLER_TIMEOUT_MS: Final = 15_000
@@ -487,7 +487,7 @@ class ClusterNodeMain:
         fields = {"record": encode_record(registration_of(self._identity, self._core_options)).decode()}
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._say_what_is_waited_for)
+                nursery.start_soon(say_what_is_waited_for, self._links)
                 if self._founding.data_node == self._identity.node and not self.image.cluster_id:
                     local = {"image": base64.b64encode(self._joining.local.to_bytes()).decode()}
                     await self._ask_controller("cluster.begin", local)
@@ -498,13 +498,6 @@ class ClusterNodeMain:
                 scope.cancel()
         if "refused" in answer:
             raise StartError(str(answer["refused"]))
-
-    async def _say_what_is_waited_for(self) -> None:
-        await trio.sleep(SAY_FIRST_S)
-        while True:
-            up = sorted(peer.hello.node for peer in self._links.peers.values() if peer.hello is not None)
-            log.warning("waiting for a majority of the metadata's voters; nodes with a link: %s", up or "none")
-            await trio.sleep(SAY_EVERY_S)
 
     @property
     def _founding(self) -> Founding:
@@ -652,15 +645,21 @@ class ClusterNodeMain:
         self.serve_controller("cluster.begin", self._serve_begin)
         self.serve_controller("metadata.version", self._serve_version)
 
+    def counters(self) -> ClusterCounters:
+        hint, voters = self._observer.controller, self._observer.voters
+        if self._group is not None and self._is_voter:  # what it was told while it was none may be old
+            hint, voters = self._group.leader and self._group.leader.node, self._group.voters
+        parts = self._identity, self.image, self._links, self._members, self._group
+        return cluster_counters(*parts, Known(self._absent, hint, voters, self._conflict))
+
     def facts(self) -> dict[str, Any]:
         states = self._members.states() if self._members is not None else {}
-        group = self._group
-        voters = group.voters if group is not None and self._is_voter else self._observer.voters
+        metadata = self.counters()["metadata"]
         return {
             "cluster_id": self.image.cluster_id,
             "asked": self._identity.node,
-            "controller": self._controller_node,
-            "version": self.image.version,
-            "term": group.group.term if group is not None and self._is_voter else None,
-            "nodes": node_rows(self.image, states, voters, self._controller_node),
+            "controller": metadata["leader"],
+            "version": metadata["version"],
+            "term": metadata["term"] if self._is_voter else None,
+            "nodes": node_rows(self.image, states, metadata["voters"], metadata["leader"]),
         }

@@ -1,0 +1,213 @@
+"""What nodes tell of their cluster: metrics, health, status, before they are ready and afterwards."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+
+from tests.support.broker_process import run_command
+from tests.support.cluster_nodes import Cluster, Node, cluster, create_topic, eventually
+from tests.support.ports import free_port_range
+from tpc_broker.cluster import link_codec as codec
+from tpc_broker.cluster.secret import MAC_BYTES, NONCE_BYTES
+from tpc_broker.runtime.cluster_report import cluster_lines
+from tpc_broker.runtime.health import health_of
+
+OPENMETRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def get(node: Node, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", int(node.more_options[-1]), timeout=30)
+    try:
+        connection.request("GET", path, headers=OPENMETRICS)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    except OSError as error:
+        raise AssertionError(f"node does not answer {path}") from error
+    finally:
+        connection.close()
+
+
+def families(node: Node) -> dict[str, Metric]:
+    return {family.name: family for family in parse_openmetrics(get(node, "/metrics")[1])}
+
+
+def told(node: Node) -> Samples:
+    """Value by name and labels."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families(node).values() for sample in family.samples
+    }  # fmt: skip
+
+
+def value(node: Node, name: str, **labels: str) -> float:
+    return told(node)[name, frozenset(labels.items())]
+
+
+def ready(node: Node) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(get(node, "/ready")[1])
+    return found
+
+
+def status(node: Node, *options: str) -> str:
+    done = run_command("status", "--data", str(node.data_folder), *options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def asked(node: Node) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(status(node, "--json"))["cores"][0]["cluster"]
+    return found
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Cluster]:
+    with cluster(tmp_path) as made:
+        for node in made.nodes:
+            node.more_options = ["--admin", str(free_port_range(1))]
+        yield made
+
+
+def test_a_cluster_from_its_founding_to_the_loss_of_its_controller(three: Cluster) -> None:
+    waits_for_its_founding(three)
+    three.launch(3)
+    for node in three.nodes:
+        node.wait_ready()
+    all_is_well(three)
+    strangers_are_counted(three)
+    its_controller_goes(three)
+
+
+def waits_for_its_founding(three: Cluster) -> None:
+    """A founder that lacks another one says so: it has no counters of a core yet, and is not ready."""
+    three.launch(1, 2)
+    looks = ["core 0 is starting: it looks for its cluster"]
+    eventually(lambda: ready(three[1])["reasons"] == looks, "it says what it does")
+    missing = f"there is no link to a seed at 127.0.0.1:{three[3].port}"
+    eventually(lambda: missing in ready(three[1])["warnings"], "it says who is missing")
+    eventually(lambda: value(three[1], "tpc_cluster_links") == 1, "a link to the other one")
+    found = told(three[1])
+    assert found["tpc_cluster_links_wanted", frozenset()] == 2
+    assert not [name for name, _labels in found if name in {"tpc_cluster_members", "tpc_metadata_term"}]
+    text = status(three[1])
+    assert "core 0: pid" in text
+    assert f"none to a seed at 127.0.0.1:{three[3].port}" in text
+
+
+def all_is_well(three: Cluster) -> None:
+    create_topic(three.bootstrap, "t", 3)
+    fine = {"ready": True, "reasons": [], "warnings": []}
+    for node in three.nodes:
+        eventually(lambda node=node: value(node, "tpc_cluster_members", state="alive") == 3, "all are members")
+        eventually(lambda node=node: value(node, "tpc_cluster_links") == 2, "all links")
+        eventually(lambda node=node: ready(node) == fine, "nothing to warn of")
+        eventually(lambda node=node: value(node, "tpc_swim_probes_total") > 0, "probes")
+    newest = max(value(node, "tpc_metadata_version") for node in three.nodes)
+    assert newest > 0
+    for node in three.nodes:
+        eventually(lambda node=node: value(node, "tpc_metadata_commit_offset") >= newest, "all have the topic")
+    found = [told(node) for node in three.nodes]
+    leads = [each["tpc_metadata_role", frozenset({("role", "leader")})] for each in found]
+    follows = [each["tpc_metadata_role", frozenset({("role", "follower")})] for each in found]
+    assert (sum(leads), sum(follows)) == (1, 2)
+    for number, each in enumerate(found, 1):
+        plain = {name: count for (name, labels), count in each.items() if not labels}
+        assert (plain["tpc_cluster_nodes"], plain["tpc_metadata_voters"], plain["tpc_metadata_has_leader"]) == (3, 3, 1)
+        assert plain["tpc_metadata_last_offset"] >= plain["tpc_metadata_commit_offset"] >= newest
+        assert plain["tpc_cluster_sent_bytes_total"] > plain["tpc_cluster_raft_sent_bytes_total"] > 0
+        assert plain["tpc_cluster_received_bytes_total"] > plain["tpc_cluster_raft_received_bytes_total"] > 0
+        assert plain["tpc_raft_messages_received_total"] > 0
+        assert not any(count for (name, _), count in each.items() if name == "tpc_cluster_links_refused_total")
+        assert asked(three[number])["node"] == number
+    assert len({each["tpc_metadata_term", frozenset()] for each in found}) == 1
+    labels = {name: {sample.labels[name] for f in families(three[1]).values() for sample in f.samples
+                     if name in sample.labels} for name in ("state", "role", "direction")}  # fmt: skip
+    assert labels["state"] == {"alive", "suspected", "dead", "left"}
+    assert labels["role"] == {"leader", "follower", "candidate", "pre-candidate", "observer"}
+    assert labels["direction"] == {"incoming", "outgoing"}
+    cluster_of = asked(three[1])
+    assert json.loads(get(three[1], "/debug")[1])["cores"][0]["cluster"]["cluster_id"] == cluster_of["cluster_id"] != ""
+    assert f"cluster {cluster_of['cluster_id']}: node 1 of 3\n" in status(three[1])
+
+
+def strangers_are_counted(three: Cluster) -> None:
+    """One who has another secret, one who sends nonsense, and a datagram of nobody's."""
+    place = "127.0.0.1", three[1].port
+    with socket.create_connection(place, timeout=30) as stranger:
+        stranger.sendall(codec.encode_challenge(bytes(NONCE_BYTES)) + codec.encode_proof(bytes(MAC_BYTES)))
+        while stranger.recv(4096):
+            pass
+    with socket.create_connection(place, timeout=30) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        while stranger.recv(4096):
+            pass
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.sendto(b"x" * 100, place)
+    refused = "tpc_cluster_links_refused_total"
+    eventually(lambda: value(three[1], refused, direction="incoming", reason="secret") == 1, "another secret")
+    eventually(lambda: value(three[1], refused, direction="incoming", reason="malformed") == 1, "nonsense")
+    eventually(lambda: value(three[1], "tpc_swim_datagrams_foreign_total") == 1, "a datagram of nobody's")
+    assert "datagrams of strangers: 1" in status(three[1])
+
+
+def its_controller_goes(three: Cluster) -> None:
+    gone = eventually(three.controller, "somebody leads")
+    three.kill(gone)
+    left = [node for node in three.nodes if node.number != gone]
+    for node in left:
+        eventually(lambda node=node: value(node, "tpc_cluster_members", state="dead") == 1, "it is buried")
+        eventually(lambda node=node: value(node, "tpc_cluster_nodes_absent") == 1, "it is missed")
+        eventually(lambda node=node: value(node, "tpc_metadata_has_leader") == 1, "another one leads")
+        assert value(node, "tpc_cluster_links") == 1
+        assert value(node, "tpc_cluster_links_lost_total") >= 1
+        assert ready(node) == {"ready": True, "reasons": [], "warnings": [f"nodes that are away: {gone}"]}
+    assert f"; away: {gone}\n" in status(left[0])
+    assert asked(left[1])["absent"] == [gone]
+    for name in ("metadata_elections_won", "swim_burials", "swim_suspicions", "swim_probes_failed"):
+        assert sum(value(node, f"tpc_{name}_total") for node in left) >= 1
+
+
+def figures(**changed: Any) -> dict[str, Any]:
+    """Of a node of two that knows no other one, and has no replica of the metadata."""
+    metadata = {
+        "role": "observer", "leader": 2, "voters": [2], "version": 7, "term": -1, "commit_offset": -1,
+        "last_offset": -1, "elections": -1, "elections_won": -1, "cuts": -1,
+    }  # fmt: skip
+    names = ("wanted", "up", "incoming", "lost", "sent_bytes", "received_bytes", "requests", "requests_failed")
+    links = {**dict.fromkeys(names, 0), "raft_dropped": 0}
+    rows = [{"node": 2, "address": "h:1", "up": False, "queued_bytes": 0, "refused": "another cluster secret"}]
+    fine = {
+        "cluster_id": "c", "node": 1, "nodes": 2, "absent": [], "conflict": "", "membership": {}, "metadata": metadata,
+        "links": links, "refused_incoming": {}, "refused_outgoing": {"secret": 3}, "links_to": rows,
+    }  # fmt: skip
+    return {**fine, **changed}
+
+
+def test_what_people_are_told_of_an_observer_and_of_refused_links() -> None:
+    lines = cluster_lines(figures())  # type: ignore[arg-type]
+    assert lines[0] == "cluster c: node 1 of 2"
+    assert lines[1] == "metadata    observer, led by node 2; voters: 2; version 7"
+    assert lines[2] == "members     none yet: it looks for its cluster"
+    assert "3 refused" in lines[3]
+    assert lines[4].strip() == "none to node 2 at h:1: another cluster secret"
+    conflict = "another process claims to be node 1"
+    assert cluster_lines(figures(conflict=conflict))[0].endswith(conflict)  # type: ignore[arg-type]
+    core = {"core": 0, "pid": 1, "ready": False, "restarts": 0, "up_ms": 0, "cluster": figures(conflict=conflict)}
+    health = health_of([core], is_draining=False)  # type: ignore[list-item]
+    assert health.warnings == [conflict, "there is no link to node 2 at h:1: another cluster secret"]
+    assert health.reasons == ["core 0 is starting: it looks for its cluster"]
+    metadata = {**figures()["metadata"], "leader": None}
+    waits = {**core, "cluster": figures(absent=[2], membership={"alive": 1}, metadata=metadata)}
+    health = health_of([waits], is_draining=False)  # type: ignore[list-item]
+    assert health.reasons == ["core 0 is starting: it waits for a majority of the metadata's voters"]
+    assert health.warnings[0] == "nodes that are away: 2"
+    assert len(health.warnings) == 2
