@@ -1,5 +1,7 @@
 """Three cores with real disks drive a replicated partition: produces over connections, crashes, failing journals."""
 
+from unittest import mock
+
 import pytest
 
 from tests.log.log_batches import batch
@@ -7,7 +9,9 @@ from tests.runtime.faults import BrokenJournal
 from tests.support.replica_cores import GROUP, ReplicaCores
 from tpc_broker.bench.kafka_requests import produce_request
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.raft.output import LEADER
+from tpc_broker.model import NodeId
+from tpc_broker.raft.items import Position, Voter
+from tpc_broker.raft.output import LEADER, ReadItems
 from tpc_broker.raft.settings import Settings
 
 
@@ -85,6 +89,36 @@ def test_a_leader_whose_journal_fails_gives_the_partition_up_and_follows_when_it
     assert terms == sorted(set(terms))
 
 
+def test_what_the_machine_had_not_heard_of_when_the_journal_failed_is_cut(cores):
+    first = cores.leader()
+    cores.produce(first, values("a", 10))
+    first.ask(first.storage.make_room, first.files, first.handle, 1 << 20)
+    driver = first.driver
+
+    def append(value):
+        result = first.plane.append(first.handle, batch(0, [value]))
+        assert result.error_code == ErrorCode.NONE
+
+    def append_without_a_turn():
+        driver._turn = lambda: None  # all of what follows may happen in one turn of the ring
+        append(b"durable")
+
+    first.ask(append_without_a_turn)
+    cores.until(lambda: first.ask(lambda: first.plane.state(first.handle).durable_offset) == 11)
+    broken = first.ask(BrokenJournal, first)
+    first.ask(broken.__enter__)
+    first.ask(append, b"lost")
+    cores.until(lambda: first.ask(first.plane.journal_error))
+    first.ask(lambda: delattr(driver, "_turn"))
+    cores.until(lambda: first.role()[0] is not LEADER)
+    second = cores.leader()
+    first.ask(broken.__exit__)
+    cores.until(lambda: not first.ask(first.plane.journal_error))
+    cores.produce(second, values("b", 10))
+    cores.check()
+    assert cores.leader().bounds().log_end_offset == 20
+
+
 def test_what_a_lone_leader_appended_is_cut_when_it_comes_back(cores):
     first = cores.leader()
     cores.produce(first, values("a", 10))
@@ -119,6 +153,32 @@ def test_a_follower_that_was_away_for_long_is_sent_what_is_in_files_only(cores):
     cores.until(lambda: leader.ask(lambda: leader.driver.core.group(GROUP).log.start.offset) == 110)
     cores.start(away.number)
     cores.check()
+
+
+def test_of_what_a_peer_lacks_nothing_is_read_that_the_machine_does_not_know_or_that_another_term_has_cut(tmp_path):
+    cores = ReplicaCores(tmp_path, count=1)
+    node = cores.leader()
+    cores.produce(node, values("a", 10))
+    machine = node.driver.core.group(GROUP)
+    wanted = ReadItems(GROUP, Voter(NodeId(1), 0), Position(machine.term, 5), 1 << 20)
+    read_log = node.plane.read_log
+
+    def read_in_the_next_term(*arguments):
+        machine.term += 1
+        return read_log(*arguments)
+
+    async def read():
+        node.driver._turn = lambda: None
+        assert node.plane.append(node.handle, batch(0, [b"not proposed"])).error_code == ErrorCode.NONE
+        with mock.patch.object(node.driver.core, "items_read") as told:
+            await node.driver._read_items(node.driver._replicas[GROUP], wanted)
+            with mock.patch.object(node.plane, "read_log", read_in_the_next_term):
+                await node.driver._read_items(node.driver._replicas[GROUP], wanted)
+        return [[batch.end_offset for batch in call.args[3]] for call in told.call_args_list]
+
+    node.ask(node.storage.make_room, node.files, node.handle, 1 << 20)
+    assert node.ask(read) == [[6, 7, 8, 9, 10]]
+    cores.shut()
 
 
 def test_above_what_may_wait_for_a_quorum_appends_are_refused_until_there_is_one(tmp_path):

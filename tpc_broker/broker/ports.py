@@ -321,6 +321,10 @@ class ReplicationPort(Protocol):
         """Take appends in a term, whose marker is in the journal. What waits goes on."""
         ...
 
+    def leads(self, handle: int) -> bool:
+        """Whether it takes appends: what was undone, as when the journal failed, has ended that."""
+        ...
+
     def follow(self, handle: int, term: int) -> None:
         """Take what this term's leader sends. What waits is told NOT_LEADER_OR_FOLLOWER."""
         ...

@@ -44,7 +44,7 @@ methods return at once.
     core.items_read(group, target, prev, batches, now_ms)  what ReadItems asked for, from the segments
     core.shipped(group, target, position, now_ms)        the segments that ShipSegments asked for are with the target
     core.persisted(sequence, now_ms)                     the journal is durable up to here
-    core.journal_failed(durable_sequence, now_ms);  core.journal_reopened(now_ms)
+    core.journal_failed(durable_sequence, now_ms, unheard=());  core.journal_reopened(now_ms)
     core.checkpoint(group)                               -> Checkpoint of what is durable, and nothing else
     core.checkpoints()                                   of all groups, and what was released and is not adopted yet
     core.release(group, position)                        these items need not be kept in memory (they are in files)
@@ -72,7 +72,8 @@ The driver's duties, in each turn:
     `journal_failed` with the durable sequence, once the journal is open again `journal_reopened`; the first entries
     after it undo what may be on the disk all the same. A sequence is never given twice, so those of failed entries
     are left out. What was shipped is kept until its AdoptEntry is durable: one that was lost is written again, because
-    no cut would undo it. A core that cannot reopen ends.
+    no cut would undo it. A group whose log was appended to and is not proposed yet is named as `unheard`: it is
+    undone as well. A core that cannot reopen ends.
  7. After a crash: `journal.replay` of checkpoint and durable entries, then `create_group` with it and a new
     `boot_id`. A replica of which anything durable is missing is *not* created again: it has left, and comes back as
     a new incarnation, a learner; what the journal has of earlier ones is not its own. A group of which `released_by`

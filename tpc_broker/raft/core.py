@@ -447,12 +447,15 @@ class RaftCore:
                 machine.became_durable(sequence, now_ms)
         self._journal_moves()
 
-    def journal_failed(self, durable_sequence: int, now_ms: int) -> None:
-        """Rules 4: what is not durable is undone, with every leadership that it touched."""
+    def journal_failed(self, durable_sequence: int, now_ms: int, unheard: Iterable[GroupId] = ()) -> None:
+        """Rules 4: what is not durable is undone, with every leadership that it touched.
+
+        `unheard`: groups whose log has got, or has lost, items that were not proposed yet. They are touched too.
+        """
         self._now_ms = now_ms
         self.persisted(durable_sequence, now_ms)
         self.journal_open = False
-        touched = dict.fromkeys(group for _, group in self._pending)
+        touched = dict.fromkeys([*(group for _, group in self._pending), *unheard])
         self._pending.clear()
         self._entries = [(sequence, entry) for sequence, entry in self._entries if sequence <= durable_sequence]
         self._drop_bound()

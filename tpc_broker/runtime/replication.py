@@ -80,6 +80,12 @@ class ReplicatingPlane:
         """It has no role. What waits is told NOT_LEADER_OR_FOLLOWER, unless its leader is about to lead again."""
         _checked(lib.tpc_partition_disarm(self._plane, handle, keep_waits), "disarm")
 
+    def leads(self, handle: int) -> bool:
+        """Whether it takes appends: what was undone, as when the journal failed, has ended that."""
+        state = ffi.new("tpc_partition_state *")
+        found = lib.tpc_partition_get_state(self._plane, handle, state) >= 0
+        return bool(found and state.role == lib.TPC_ROLE_LEADER)
+
     # -- a leader ----------------------------------------------------------------------------------------------------
 
     def take_appended(self) -> list[AppendedRange]:

@@ -307,14 +307,15 @@ class ReplicaDriver:
     async def _read_items(self, replica: _Replica, event: ReadItems) -> None:
         offset = event.prev.offset
         try:
-            upto = self._plane.bounds(replica.handle).log_end_offset
+            machine = self.core.group(replica.group)
+            term, upto = machine.term, machine.log.end_offset  # what is behind is not proposed yet
             data: Any = self._plane.read_log(replica.handle, offset, upto, event.bytes_max)
             if data is None:
                 data = await replica.files.read(offset, event.bytes_max, upto)
         except (PartitionOfflineError, OSError, LookupError) as error:
             log.warning("%s: %s cannot be read for node %d", replica.group, error, event.target.node)
             return
-        if self._replicas.get(replica.group) is replica:
+        if self._replicas.get(replica.group) is replica and machine.term == term:  # else it may have been cut
             self.core.items_read(
                 replica.group, event.target, event.prev, batches_of(data, offset), self._now_ms()
             )  # fmt: skip
@@ -415,11 +416,15 @@ class ReplicaDriver:
     # -- trouble -----------------------------------------------------------------------------------------------------
 
     def _journal_failed(self, _error: int) -> None:
-        """In the turn in which it did: the data plane has undone what was not durable, the machine does the same."""
+        """In the turn in which it did: the data plane has undone what was not durable, the machine does the same.
+
+        Of what was appended and not proposed yet the machine has never heard. It may be durable, undone, or undone and
+        on the disk all the same: it goes, with the leadership, by the cut that the machine writes at the reopening.
+        """
         now_ms = self._now_ms()
         reached = self._reached() or self.core.durable_sequence
-        self._plane.take_appended()
-        lost = [replica for replica in self._replicas.values() if replica.unproposed]
+        appended_to = {one.handle for one in self._plane.take_appended()}
+        unheard = [replica.group for replica in self._replicas.values() if self._is_unheard(replica, appended_to)]
         self._open.clear()
         self._held = [frame for frame in self._held if frame.after_sequence <= reached]
         for replica in self._replicas.values():
@@ -427,13 +432,17 @@ class ReplicaDriver:
             for waiting in (replica.entries, replica.unproposed, replica.proposed):
                 waiting.clear()
         self._has_failed = True
-        self.core.journal_failed(reached, now_ms)
-        for replica in lost:  # what the machine never heard of: it begins anew, and leads this term no more
-            checkpoint = self.core.checkpoint(replica.group)
-            self.core.remove_group(replica.group, now_ms)
-            replica.role, replica.armed_term = FOLLOWER, None
-            self.core.create_group(replica.group, replica.me, replica.config, now_ms, checkpoint)
+        self.core.journal_failed(reached, now_ms, unheard)
         self.wake()
+
+    def _is_unheard(self, replica: _Replica, appended_to: set[int]) -> bool:
+        """Of a leader that the data plane has disarmed records are undone, and what it had appended is not told."""
+        if replica.unproposed or replica.handle in appended_to:
+            self._guarded(replica, lambda replica: self._plane.disarm(replica.handle))
+        elif replica.armed_term is None or replica.role is not LEADER or self._plane.leads(replica.handle):
+            return False
+        replica.armed_term = None
+        return True
 
     def _release(self) -> None:
         """Items that are in files need not be in the machine's memory."""
@@ -456,9 +465,7 @@ def batches_of(data: Any, offset: int) -> list[Batch]:
         size = header.size_bytes
         if header.next_offset > offset:
             payload = bytes(view[place : place + size])
-            found.append(
-                Batch(header.partition_leader_epoch, header.next_offset, header.base_offset, size, payload)
-            )
+            found.append(Batch(header.partition_leader_epoch, header.next_offset, header.base_offset, size, payload))
     return found
 
 
