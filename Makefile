@@ -77,7 +77,7 @@ $(BIN)/.system: scripts/system-packages.sh
 	@touch $@
 
 $(BIN)/.system-test: $(BIN)/.system scripts/system-packages.sh
-	@scripts/system-packages.sh test
+	@scripts/system-packages.sh test $(BIN)
 	@touch $@
 
 $(BIN)/.built: $(BIN)/.system $(SOURCES)

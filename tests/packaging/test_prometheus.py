@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -33,7 +35,9 @@ scrape_configs:
     static_configs: [{{targets: ["127.0.0.1:{admin}"]}}]
 """
 
-pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="no prometheus: apt-get install prometheus")
+PROGRAM = shutil.which("prometheus", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no prometheus: scripts/system-packages.sh test .venv/bin")
 
 
 class Prometheus:
@@ -42,8 +46,9 @@ class Prometheus:
         folder.mkdir()
         (folder / "prometheus.yml").write_text(CONFIGURATION.format(alerts=ALERTS, admin=admin_port))
         self._log = (folder / "log").open("wb")
+        assert PROGRAM is not None
         self._process = subprocess.Popen(
-            ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}",
+            [PROGRAM, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}",
              f"--web.listen-address=127.0.0.1:{self.port}"],
             stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
         )  # fmt: skip
