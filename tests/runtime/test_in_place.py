@@ -81,7 +81,8 @@ def test_a_failed_segment_is_made_anew_with_what_was_written_once(tmp_path):
         inode = bench.log.stat().st_ino
         bench.files.fail("a sync that failed")
         assert not bench.plane.set_in_place_space(bench.handle, 0), "a failed segment takes nothing more"
-        await rewrite_partition(bench.files, bench.storage._recovered.journal_file)
+        journal_file = bench.storage._recovered.journal_file
+        await rewrite_partition(bench.files, journal_file, await journal_file.scan())
         assert bench.log.stat().st_ino != inode
         await bench.storage.write_behind()
         assert await held(bench.files) == bench.acknowledged

@@ -17,6 +17,7 @@ from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
 from tpc_broker.storage import checkpoint_schedule, journal_growth, mending, recovery
+from tpc_broker.storage.checkpoint import JournalFile
 from tpc_broker.storage.ports import JournalUse
 
 OTHER = TopicPartition(TopicId(uuid.UUID(int=78)), PartitionIndex(0))
@@ -360,6 +361,42 @@ def test_what_cannot_be_mended_is_tried_more_and_more_seldom(tmp_path, monkeypat
         await wait_until(lambda: not bench.storage._failures._attempts["checkpoint held back"])
 
     with_maintenance(tmp_path, body)
+
+
+def test_of_partitions_that_failed_together_the_journal_is_read_once(tmp_path, monkeypatch):
+    scans, scan = [], JournalFile.scan
+
+    async def counted(self):
+        scans.append(None)
+        return await scan(self)
+
+    async def body(bench):
+        await bench.append(1000, 3)
+        others = []
+        for number in range(5):
+            key = TopicPartition(TopicId(uuid.UUID(int=80 + number)), PartitionIndex(0))
+            files = await bench.storage.open(key, f"other{number}", bench.config)
+            await bench.storage.begin_epoch(files)
+            handle = bench.storage.register(files, bench.config, is_internal=False)
+            await bench.storage.make_room(files, handle, 10_000)
+            for _ in range(3):
+                appended = bench.plane.append(handle, batch(0, [bytes(500)]))
+                await bench.plane.wait_committed(handle, appended.end_offset, appended.leader_epoch)
+            others.append(files)
+        await bench.storage.write_behind()
+        for files in [bench.files, *others]:
+            files.fail("a sync that failed")
+        monkeypatch.setattr(JournalFile, "scan", counted)
+        assert await bench.storage.mend_once()
+        assert len(scans) == 1
+        assert [files.failed for files in others] == [None] * 5
+        recovered = await recovered_copy(bench, tmp_path / "crashed")
+        assert not recovered.offline
+        assert await held(recovered.storages[KEY]) == bench.acknowledged
+        assert [len(await held(recovered.storages[files.key])) for files in others] == [3] * 5
+        await recovered.close()
+
+    on_core(tmp_path, body)
 
 
 def test_a_partition_that_is_deleted_while_it_is_being_mended_is_not_given_up(tmp_path, monkeypatch):

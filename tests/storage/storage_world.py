@@ -257,7 +257,7 @@ class World:
         for partition in self.partitions:
             storage = self.storages[partition.key]
             if storage.failed:
-                await rewrite_partition(storage, self.core.journal_file)
+                await rewrite_partition(storage, self.core.journal_file, await self.core.journal_file.scan())
                 partition.unwritten = [one for one in partition.acknowledged if one[0] >= storage.written_end_offset]
 
 

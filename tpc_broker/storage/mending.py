@@ -27,10 +27,12 @@ from tpc_broker.storage.recovery import OfflinePartition, rewrite_partition, set
 from tpc_broker.storage.retry_delays import RetryDelays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Mapping
     from pathlib import Path
 
+    from tpc_broker.log.journal import JournalScan
     from tpc_broker.model import TopicPartition
+    from tpc_broker.storage.checkpoint import JournalFile
     from tpc_broker.storage.core_partitions import CorePartitions
     from tpc_broker.storage.deletion import Deletions
     from tpc_broker.storage.in_place_windows import InPlaceWindows
@@ -50,6 +52,30 @@ RETRY_S_MAX = 10.0
 JOURNAL = "journal"
 ATTEMPTS_MIN = 10
 """Before a partition is taken offline, and then only when the journal needs the space."""
+
+
+class FailedOnes:
+    """What the journal holds of partitions that have failed, read once for as many as there are."""
+
+    def __init__(self, file: JournalFile, led: Mapping[int, LeaderPartition], in_place_windows: InPlaceWindows) -> None:
+        self.file = file
+        self._led = led
+        self._in_place_windows = in_place_windows
+        self._handles: frozenset[int] = frozenset()
+        self._scan: JournalScan | None = None
+
+    async def scan(self, led: LeaderPartition) -> JournalScan:
+        """Not while a checkpoint runs. What an earlier scan found of a partition that had failed by then, and whose
+        in-place writes were over, is there still: it holds every later checkpoint back. And it is all that its files
+        have to hold again, because they took nothing since.
+        """
+        if self._scan is None or led.handle not in self._handles:
+            failed = [one for one in self._led.values() if one.files.failed is not None]
+            for one in failed:
+                await self._in_place_windows.wait_closed(one)
+            self._handles = frozenset(one.handle for one in failed)
+            self._scan = await self.file.scan()
+        return self._scan
 
 
 class Mending:
@@ -110,14 +136,15 @@ class Mending:
     async def mend_partitions(self, *, due_only: bool = False) -> bool:
         """Whether none is left that has failed."""
         well, partitions = True, self._partitions
+        journal = FailedOnes(self._recovered.journal_file, partitions.led, self._in_place_windows)
         for led in list(partitions.led.values()):
             if led.files.failed is not None:
-                well &= await self._mend_partition(led, due_only=due_only)
+                well &= await self._mend_partition(led, journal, due_only=due_only)
         for offline in list(partitions.given_up.values()):
             well &= await self._set_aside(offline, due_only=due_only)
         return well
 
-    async def _mend_partition(self, led: LeaderPartition, *, due_only: bool) -> bool:
+    async def _mend_partition(self, led: LeaderPartition, journal: FailedOnes, *, due_only: bool) -> bool:
         """Whether a partition that had failed is well, or is no longer led."""
         label, partitions = f"{led.files.topic}-{led.files.key.partition}", self._partitions
         if due_only and not self._is_due(led.handle):
@@ -128,9 +155,9 @@ class Mending:
             self._delays.tried(led.handle, RETRY_S)
             try:
                 self._plane.close_windows(led.handle)
-                await self._in_place_windows.wait_closed(led)
+                scan = await journal.scan(led)
                 written_offset = self._plane.state(led.handle).written_offset
-                await rewrite_partition(led.files, self._recovered.journal_file, written_offset)
+                await rewrite_partition(led.files, journal.file, scan, written_offset)
             except (OSError, StorageFailedError, BatchDamageError) as error:
                 if led.handle not in partitions.led:  # deleted meanwhile
                     return True

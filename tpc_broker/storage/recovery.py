@@ -500,18 +500,20 @@ async def set_aside(recovered: RecoveredCore, data: Path, offline: OfflinePartit
     await work.salvage(offline, await journal_file.scan())
 
 
-async def rewrite_partition(storage: PartitionStorage, journal_file: JournalFile, written_offset: int = 0) -> None:
+async def rewrite_partition(
+    storage: PartitionStorage, journal_file: JournalFile, scan: JournalScan, written_offset: int = 0
+) -> None:
     """After a failed write or sync: put the segments behind the last checkpoint into new files, from the journal.
 
     The checkpointed beginning of the active segment is copied, because only the old file's pages behind it are in
     doubt; after a write that merely found no space none is, and the file is cut instead. Raises OSError or
     StorageFailedError when that fails too; then the partition stays failed.
 
-    `written_offset`: what the data plane takes for written; an attempt that failed half-way has come less far.
+    `scan`: what the journal holds, taken since the failure. `written_offset`: what the data plane takes for written; an
+    attempt that failed half-way has come less far.
     """
     state, end_offset = storage.checkpointed, max(storage.written_end_offset, written_offset)
     folder = storage.folder
-    scan = await journal_file.scan()
     own = [entry for entry in scan.entries if entry.partition == storage.key]
     in_place_writes = [entry for entry in own if entry.kind == EntryKind.IN_PLACE]
     if storage.life.pages_in_doubt:
