@@ -17,6 +17,7 @@ from tpc_broker.metadata.controller import Controller, DeletableTopic, GrowableT
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId
+from tpc_broker.runtime.assembly import SystemChance
 from tpc_broker.runtime.mailbox import Mailboxes, make_mailbox_listeners
 
 ADDRESSES = (Address("127.0.0.1", 9092),)
@@ -36,7 +37,7 @@ class BrokerBench(Bench):
         core = Core(
             CoreIdentity(CoreId(0), 1, (LISTENER,), self.storage._data, "cluster"), settings,
             connections=self.core.connections, plane=self.plane, storage=self.storage, disk=self.core.disk,
-            mailboxes=mailboxes, clock=self.core.clock, nursery=nursery,
+            mailboxes=mailboxes, clock=self.core.clock, chance=SystemChance(), nursery=nursery,
         )  # fmt: skip
         core.serve_metadata_calls()
         await nursery.start(mailboxes.run)

@@ -44,6 +44,9 @@ NO_KERNEL = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "
 KERNEL_MODULES = {"socket", "select", "subprocess", "cffi", "ctypes", "asyncio"}
 SANS_IO = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator")
 CLOCK_BY_PORT = ("storage", "broker")
+CHANCE_BY_PORT = ("broker",)
+CHANCE_MODULES = {"random", "secrets"}
+CHANCE_CALLS = {"uuid.uuid1", "uuid.uuid4", "os.urandom"}
 IO_MODULES = KERNEL_MODULES | {"trio", "time", "random", "threading", "secrets"}
 BANNED_MODULE_NAMES = {"util", "utils", "helpers", "helper", "impl", "common", "misc"}
 BANNED_WORDS = re.compile(r"\b(shard|reactor)s?\b", re.IGNORECASE)
@@ -102,7 +105,14 @@ def wrong_imports(path: Path) -> list[str]:
             wrong.append(f"{path.relative_to(ROOT)}:{line}: {room} is free of I/O, clocks and chance, not {name}")
         if room in CLOCK_BY_PORT and parts[0] == "time":
             wrong.append(f"{path.relative_to(ROOT)}:{line}: {room} has its time from its ports and from trio")
-    return wrong
+        if room in CHANCE_BY_PORT and (parts[0] in CHANCE_MODULES or name in CHANCE_CALLS):
+            wrong.append(f"{path.relative_to(ROOT)}:{line}: {room} has its chance from its ports")
+    return wrong + (wrong_chance(path) if room in CHANCE_BY_PORT else [])
+
+
+def wrong_chance(path: Path) -> list[str]:
+    named = [ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+    return [f"{path.name}: {name}: a core has its chance from its ports" for name in named if name in CHANCE_CALLS]
 
 
 def test_every_room_imports_only_what_it_may() -> None:
@@ -172,6 +182,10 @@ def test_the_import_check_finds_a_wrong_import(tmp_path: Path, monkeypatch: pyte
     faults = wrong_imports(wrong)
     assert sum("only runtime touches the kernel" in fault for fault in faults) == 1
     assert sum("must not import" in fault for fault in faults) == 2
+    core = tmp_path / "tpc_broker" / "broker" / "wrong.py"
+    core.parent.mkdir()
+    core.write_text("import random\nfrom uuid import uuid4\nimport uuid\n\nprint(uuid.uuid4())\n")
+    assert sum("chance from its ports" in fault for fault in wrong_imports(core)) == 3
 
 
 def test_files_and_functions_are_not_too_long() -> None:

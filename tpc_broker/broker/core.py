@@ -11,8 +11,6 @@ finish what is in flight → write behind → checkpoint.
 from __future__ import annotations
 
 import logging
-import random
-import uuid
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -45,7 +43,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tpc_broker.broker.ports import Clock, ClusterNode, Connections, CoreStorage, DataPlane, Mailboxes, Request
+    from tpc_broker.broker.ports import (
+        Chance,
+        Clock,
+        ClusterNode,
+        Connections,
+        CoreStorage,
+        DataPlane,
+        Mailboxes,
+        Request,
+    )
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.listeners import Listener
     from tpc_broker.metadata.settings import BrokerConfiguration
@@ -97,6 +104,7 @@ class Core:
         disk: Disk,
         mailboxes: Mailboxes,
         clock: Clock,
+        chance: Chance,
         nursery: trio.Nursery,
         on_settings: Callable[[Any], None] = lambda _settings: None,
         cluster: ClusterNode | None = None,
@@ -111,6 +119,7 @@ class Core:
         self.disk = disk
         self.mailboxes = mailboxes
         self.clock = clock
+        self.chance = chance
         self._cluster_id = place.cluster_id
         self._cores = place.cores
         settings = configuration.settings
@@ -203,7 +212,7 @@ class Core:
     async def _keep_subscribed(self) -> None:
         """Fetch the image when a change was missed; also now and then, whatever was missed while core 0 restarted."""
         while True:
-            with trio.move_on_after(RESUBSCRIBE_S * random.uniform(0.8, 1.2)):
+            with trio.move_on_after(RESUBSCRIBE_S * self.chance.uniform(0.8, 1.2)):
                 await self.metadata.behind.wait()
             self.metadata.behind = trio.Event()
             if self.core_id != METADATA_CORE:
@@ -322,7 +331,7 @@ class Core:
         self.metadata.serve_at_controller("topics.create_offsets", self._serve_create_offsets_topic)
 
     async def _serve_create_topic(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
-        topic_id = TopicId(uuid.uuid4())
+        topic_id = TopicId(self.chance.uuid())
         now_ms = self.clock.wall_ms()
         results = await self.metadata.change(
             lambda image: self.controller(image).create_topics(
@@ -333,7 +342,7 @@ class Core:
         return {"error_code": 0 if code == ErrorCode.TOPIC_ALREADY_EXISTS else int(code)}, []
 
     async def _serve_create_offsets_topic(self, _caller: CoreId, _payload: dict[str, Any], _blobs: list[bytes]) -> Any:
-        topic_id = TopicId(uuid.uuid4())
+        topic_id = TopicId(self.chance.uuid())
         now_ms = self.clock.wall_ms()
         await self.metadata.change(lambda image: (self.controller(image).create_offsets_topic(topic_id, now_ms), None))
         return {}, []

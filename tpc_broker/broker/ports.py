@@ -48,6 +48,16 @@ class Clock(Protocol):
         ...
 
 
+class Chance(Protocol):
+    """All that a core leaves to chance; one with a seed makes a run of it repeatable."""
+
+    def uuid(self) -> uuid.UUID:
+        """One that was never given out before, by any core."""
+        ...
+
+    def uniform(self, lowest: float, highest: float) -> float: ...
+
+
 class Request(Protocol):
     """One request as the connections hand it over; its bytes are valid until it is answered."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import random
 import secrets
 import time
 import uuid
@@ -79,6 +80,13 @@ class SystemClock:
     @staticmethod
     def monotonic_ms() -> int:
         return time.monotonic_ns() // 1_000_000
+
+
+class SystemChance:
+    """`broker.ports.Chance`."""
+
+    uuid = staticmethod(uuid.uuid4)
+    uniform = staticmethod(random.uniform)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from tpc_broker.metadata.settings import load_settings
 from tpc_broker.runtime.assembly import (
     CannotRunError,
     CoreAssembly,
+    SystemChance,
     open_assembly,
     rebuild_hint,
     recover_all,
@@ -207,6 +208,7 @@ class CoreProcessMain:
                 disk=assembly.disk,
                 mailboxes=mailboxes,
                 clock=assembly.clock,
+                chance=SystemChance(),
                 nursery=nursery,
                 on_settings=partial(_apply_settings, assembly),
                 cluster=self._cluster,

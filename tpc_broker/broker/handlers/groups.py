@@ -6,7 +6,6 @@ here, so that the coordinator knows none.
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_GROUP
@@ -50,7 +49,7 @@ async def handle_join_group(core: Core, request: Request, message: Any) -> Any:
         requires_member_id=request.api_version >= REQUIRES_MEMBER_ID_VERSION,
         supports_skipping_assignment=request.api_version >= SKIPS_ASSIGNMENT_VERSION,
     )
-    unique = str(uuid.uuid4())
+    unique = str(core.chance.uuid())
     answer = await found.call(lambda token, now_ms: found.machine.join_group(join, token, now_ms, unique))
     if answer.error_code:
         return _join_error(answer.error_code, answer.member_id, request.api_version)

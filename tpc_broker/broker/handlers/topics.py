@@ -50,7 +50,7 @@ async def handle_create_topics(core: Core, request: Request, message: Any) -> An
         )
         for topic in message.topics
     ]
-    topic_ids = [TopicId(uuid.uuid4()) for _ in topics]
+    topic_ids = [TopicId(core.chance.uuid()) for _ in topics]
     now_ms = core.clock.wall_ms()
 
     def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[CreatedTopic]]:
