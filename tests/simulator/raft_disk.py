@@ -54,6 +54,8 @@ class Mirror:
         elif isinstance(entry, AdoptEntry):
             self.items = list(shipped(entry.position))
             self.term, self.voted_for = entry.term, entry.voted_for
+        else:
+            self.term, self.voted_for = entry.checkpoint.term, entry.checkpoint.voted_for
 
     @property
     def last(self) -> Position:
