@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 import trio
 import trio.testing
 
 from tests.log.log_batches import batch
-from tests.support.memory_core import MemoryCore, MemoryPlane, MemoryStorage, created, topic_id_of
-from tpc_broker.broker import ports
+from tests.support.memory_core import MemoryCore, created, topic_id_of
 from tpc_broker.broker.handlers.offsets import handle_delete_records
 from tpc_broker.broker.partition import Partition
 from tpc_broker.error_codes import ErrorCode
@@ -29,19 +26,6 @@ def key(number, index=0):
 @pytest.fixture
 def core():
     return MemoryCore()
-
-
-def test_the_storage_in_memory_has_all_of_the_port():
-    methods = {name for name, _ in inspect.getmembers(ports.CoreStorage, inspect.isfunction) if name[0] != "_"}
-    assert methods
-    assert not methods - set(dir(MemoryStorage))
-    for name in methods:
-        real, memory = (inspect.signature(getattr(owner, name)) for owner in (ports.CoreStorage, MemoryStorage))
-        assert len(real.parameters) == len(memory.parameters), name
-        assert inspect.iscoroutinefunction(getattr(ports.CoreStorage, name)) == inspect.iscoroutinefunction(
-            getattr(MemoryStorage, name)
-        ), name
-    assert hasattr(MemoryPlane, "append")
 
 
 async def test_what_this_core_owns_is_opened_under_a_new_epoch(core):

@@ -1,134 +1,37 @@
-"""A core without disk, ring or network: its ports in memory, for unit tests of what stands on them.
+"""A core's storage in memory, and the part of `Core` that partitions look at, for unit tests of what stands on them.
 
-`MemoryPlane` and `MemoryStorage` keep the ports' promises (offsets, durability, refusals), one partition's log as a
-list of batches; `MemoryCore` is the part of `Core` that partitions and handlers look at, with the real view,
-configuration and `Partitions`. What they were asked for is in `MemoryStorage.asked`, in its order.
+`MemoryCore` has the real view, configuration and `Partitions`. What storage was asked for is in `MemoryStorage.asked`,
+in its order. A whole `Core`, and several of them, are in `memory_node`.
 """
 
 from __future__ import annotations
 
-import struct
 import uuid
 from types import SimpleNamespace
 
 import trio
 
+from tests.support.memory_plane import MemoryFiles, MemoryPlane
 from tpc_broker.broker.partitions import Partitions
-from tpc_broker.broker.ports import AppendResult
 from tpc_broker.broker.view import ClusterView
-from tpc_broker.errors import PartitionOfflineError
-from tpc_broker.log.batch import decode_header
-from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
 from tpc_broker.metadata.records import TopicCreated
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, LeaderEpoch, MetadataVersion, Offset, TopicId
-from tpc_broker.storage.ports import Bounds, PartitionState
 
 CORES = 2
 _ADDRESSES = tuple(Address("here", 9092 + core) for core in range(CORES))
-_BASE_OFFSET = struct.Struct(">q")
-
-
-class MemoryFiles:
-    """What `PartitionStorage` is to a partition; all of the log is in memory, nothing is in segments."""
-
-    def __init__(self, key, topic):
-        self.key, self.topic = key, topic
-        self.leader_epoch, self.epochs = 0, LeaderEpochs()
-        self.written_end_offset = self.size_bytes = 0
-        self.failed = None
-
-    async def read(self, _offset, _bytes_max, _upto):
-        return b""
-
-    async def offset_for_timestamp(self, _timestamp, _start_offset):
-        return None
-
-    async def largest_timestamp(self, _start_offset, _upto_offset):
-        return None
-
-
-class _Log:
-    def __init__(self):
-        self.batches = []
-        self.log_start_offset = self.high_watermark = self.log_end_offset = 0
-
-
-class MemoryPlane:
-    """Appends are durable at once, or with `make_durable` while `holds` is set."""
-
-    def __init__(self):
-        self.logs = {}
-        self.holds = False
-        self._handles = 0
-        self._durable = trio.Event()
-
-    def register(self):
-        self._handles += 1
-        self.logs[self._handles] = _Log()
-        return self._handles
-
-    def withdraw(self, handle):
-        self.logs.pop(handle, None)
-
-    def _log(self, handle):
-        if handle not in self.logs:
-            raise PartitionOfflineError("the partition was withdrawn")
-        return self.logs[handle]
-
-    def bounds(self, handle):
-        log = self._log(handle)
-        return Bounds(log.log_start_offset, log.high_watermark, log.high_watermark, log.log_end_offset)
-
-    def state(self, handle):
-        log = self._log(handle)
-        size = sum(map(len, log.batches))
-        return PartitionState(log.high_watermark, log.high_watermark, 0, size, size, 1 << 30, -1, 0)
-
-    def append(self, handle, data):
-        log, header = self._log(handle), decode_header(data)
-        base_offset = log.log_end_offset
-        log.batches.append(_BASE_OFFSET.pack(base_offset) + data[_BASE_OFFSET.size :])
-        log.log_end_offset += header.last_offset_delta + 1
-        if not self.holds:
-            self.make_durable()
-        return AppendResult(base_offset, log.log_end_offset, 0, 0)
-
-    def make_durable(self):
-        """All that was appended."""
-        for log in self.logs.values():
-            log.high_watermark = log.log_end_offset
-        self._durable.set()
-        self._durable = trio.Event()
-
-    async def wait_committed(self, handle, end_offset, _leader_epoch):
-        await trio.lowlevel.checkpoint()
-        while self._log(handle).high_watermark < end_offset:
-            await self._durable.wait()
-
-    def read(self, handle, offset, upto, bytes_max, at_least_one):
-        found, size = [], 0
-        for data in self._log(handle).batches:
-            header = decode_header(data)
-            if header.next_offset <= offset:
-                continue
-            if header.base_offset >= upto or (size + len(data) > bytes_max and not (at_least_one and not found)):
-                break
-            found.append(data)
-            size += len(data)
-        return found, size
-
-    def wants_window(self, _handle, _offset, _bytes_max):
-        return False
 
 
 class MemoryStorage:
-    """`CoreStorage`. `refuses[key]` is raised by the next `open` of a partition, once if it is in `once`."""
+    """`CoreStorage`. `refuses[key]` is raised by the next `open` of a partition, once if it is in `once`. `files` are
+    what a storage before this one has left.
+    """
 
-    def __init__(self, plane):
+    def __init__(self, plane, files=None):
         self.plane = plane
-        self.asked, self.files, self.refuses, self.once = [], {}, {}, set()
+        self.files = {} if files is None else files
+        self.asked, self.refuses, self.once = [], {}, set()
         self.handles, self.left_over = {}, set()
         self.has_space = True
         self._tell_given_up = None
@@ -157,12 +60,12 @@ class MemoryStorage:
     async def begin_epoch(self, files):
         await trio.lowlevel.checkpoint()
         files.leader_epoch += 1
-        files.epochs.assign(LeaderEpoch(files.leader_epoch), Offset(files.written_end_offset))
+        files.epochs.assign(LeaderEpoch(files.leader_epoch), Offset(files.log.log_end_offset))
 
     def register(self, files, _config, *, is_internal, is_replicated=False):
         assert not is_replicated, "not in memory"
         self.asked.append(("register", files.key, is_internal))
-        handle = self.plane.register()
+        handle = self.plane.register(files)
         self.handles[handle] = files
         return handle
 

@@ -24,6 +24,7 @@ class Purgatory:
         self._watch = watch
         self._waiters: dict[int, set[trio.Event]] = {}
         self.waiting = 0
+        self._is_released = False
         self._room = trio.Lock()
 
     def advanced(self, handle: int) -> None:
@@ -42,12 +43,13 @@ class Purgatory:
         return None
 
     def release_all(self) -> None:
-        """Wake everybody (drain): they answer with what they have."""
+        """Wake everybody, and let nobody wait any more (drain): they answer with what they have."""
+        self._is_released = True
         for handle in list(self._waiters):
             self.advanced(handle)
 
     async def wait_advanced(self, handles: Iterable[int], timeout_s: float, ready: Callable[[], bool]) -> bool:
-        """Wait until one of the partitions moves; False when the time is over.
+        """Wait until one of the partitions moves; False when the time is over, or all were released.
 
         ``ready`` is asked once after the watch is armed: what moved between the read and the watch is not missed.
         """
@@ -58,11 +60,13 @@ class Purgatory:
             self._watch(handle)
         self.waiting += 1
         try:
+            if self._is_released:
+                return False
             if ready():
                 return True
             with trio.move_on_after(timeout_s) as scope:
                 await event.wait()
-            return not scope.cancelled_caught
+            return not (scope.cancelled_caught or self._is_released)
         finally:
             self.waiting -= 1
             for handle in watched:

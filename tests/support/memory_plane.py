@@ -1,0 +1,306 @@
+"""The data plane in memory: one partition's log is a list of batches, which becomes durable when it is let.
+
+It keeps the promises of the ports `ProducePort`, `FetchPort`, `PreparedAnswers` and `Forwarding` that Python relies on:
+offsets, durability before visibility, refusals, answers of the plane's own. It takes nothing by itself (`produce` says
+no), so that what is tested is Python's part. Replicated partitions are not in it: those are tested on the real one.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from tpc_broker.broker.ports import AppendResult, FetchOutcome, FetchPart, ProduceFallback
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
+from tpc_broker.kafka import messages
+from tpc_broker.kafka.api_keys import ApiKey
+from tpc_broker.kafka.protocol import decode_request, encode_response, encode_response_header
+from tpc_broker.log.batch import decode_header, walk_headers
+from tpc_broker.log.epochs import LeaderEpochs
+from tpc_broker.storage.ports import Bounds, PartitionState
+
+TOPIC_IDS_IN_PRODUCE = TOPIC_IDS_IN_FETCH = 13
+_BASE_OFFSET, _EPOCH = struct.Struct(">q"), struct.Struct(">i")
+EPOCH_AT, EPOCH_END = 12, 16
+
+
+class MemoryLog:
+    """One partition's batches; `high_watermark` is where the durable ones end. A crash leaves those."""
+
+    def __init__(self):
+        self.batches: list[bytes] = []
+        self.log_start_offset = self.high_watermark = self.log_end_offset = 0
+
+    def append(self, data, leader_epoch):
+        """Whole batches; the first one's offset."""
+        base_offset = self.log_end_offset
+        for header, place in walk_headers(data):
+            batch = data[place : place + header.size_bytes]
+            offset, epoch = _BASE_OFFSET.pack(self.log_end_offset), _EPOCH.pack(leader_epoch)
+            self.batches.append(offset + batch[_BASE_OFFSET.size : EPOCH_AT] + epoch + batch[EPOCH_END:])
+            self.log_end_offset += header.last_offset_delta + 1
+        return base_offset
+
+    def crash(self):
+        self.batches = [one for one in self.batches if decode_header(one).base_offset < self.high_watermark]
+        self.log_end_offset = self.high_watermark
+
+
+class MemoryFiles:
+    """What `PartitionStorage` is to a partition; all of the log is in memory, nothing is in segments."""
+
+    def __init__(self, key, topic):
+        self.key, self.topic = key, topic
+        self.log = MemoryLog()
+        self.leader_epoch, self.epochs = 0, LeaderEpochs()
+        self.written_end_offset = self.size_bytes = 0
+        self.failed = None
+
+    async def read(self, _offset, _bytes_max, _upto):
+        return b""
+
+    async def offset_for_timestamp(self, _timestamp, _start_offset):
+        return None
+
+    async def largest_timestamp(self, _start_offset, _upto_offset):
+        return None
+
+
+class MemoryFetch:
+    """`Fetch`, without a session."""
+
+    error_code = session_id = 0
+
+    def __init__(self, plane, request, now_ms):
+        message = decode_request(ApiKey.FETCH, request.api_version, request.body)
+        self.listener, self.bytes_max = request.listener, message.max_bytes
+        self.deadline_ms = now_ms + message.max_wait_ms
+        by_id = request.api_version >= TOPIC_IDS_IN_FETCH
+        self.parts = [
+            FetchPart(
+                uuid.UUID(bytes=bytes(topic.topic_id)) if by_id else topic.topic, asked.partition, asked.fetch_offset,
+                asked.partition_max_bytes, asked.current_leader_epoch, asked.last_fetched_epoch,
+            )
+            for topic in message.topics
+            for asked in topic.partitions
+        ]  # fmt: skip
+        self._plane = plane
+        plane.fetches.add(self)
+
+    def select(self, outcomes: list[FetchOutcome]):
+        assert len(outcomes) == len(self.parts)
+        return [True] * len(outcomes)
+
+    def reserve(self):
+        return self.bytes_max if self._plane.has_memory else None
+
+    def unreserve(self):
+        pass
+
+    def end(self):
+        self._plane.fetches.remove(self)
+
+
+@dataclass
+class _Pending:
+    """A Produce whose answer is ready, until everything that it appended is durable."""
+
+    request: Any
+    response: Any
+    ends: dict[int, int] = field(default_factory=dict)
+
+
+class MemoryPlane:
+    """Appends are durable at once, or with `make_durable` while `holds` is set. `refuses`: of the next requests."""
+
+    def __init__(self, connections=None, clock=None):
+        self.logs, self._files = {}, {}
+        self.holds, self.has_memory = False, True
+        self.refuses: list[ProduceFallback] = []
+        self.fetches, self.prepared, self.owners, self.datagram_owners = set(), {}, {}, {}
+        self.fetch_limits = None
+        self.committed_from = {}
+        self._connections, self._clock = connections, clock
+        self._handles = 0
+        self._durable = trio.Event()
+        self._watched, self._tell_advanced = set(), lambda _handle: None
+        self._pending: list[_Pending] = []
+
+    # -- what storage asks --------------------------------------------------------------------------------------------
+
+    def register(self, files):
+        self._handles += 1
+        self.logs[self._handles], self._files[self._handles] = files.log, files
+        return self._handles
+
+    def withdraw(self, handle):
+        self.logs.pop(handle, None)
+        self._files.pop(handle, None)
+        self._durable.set()
+        self._durable = trio.Event()
+
+    def _log(self, handle):
+        if handle not in self.logs:
+            raise PartitionOfflineError("the partition was withdrawn")
+        return self.logs[handle]
+
+    # -- ProducePort --------------------------------------------------------------------------------------------------
+
+    def produce(self, _request):
+        return False
+
+    def produce_with(self, request, verdicts, endpoints):
+        if self.refuses:
+            return self.refuses.pop(0)
+        version, message = request.api_version, decode_request(ApiKey.PRODUCE, request.api_version, request.body)
+        response, ends = messages.ProduceResponse(), {}
+        pending, told = iter(verdicts), set()
+        for topic in message.topic_data:
+            key = uuid.UUID(bytes=bytes(topic.topic_id)) if version >= TOPIC_IDS_IN_PRODUCE else topic.name
+            answer = messages.ProduceResponse.TopicProduceResponse()
+            if version >= TOPIC_IDS_IN_PRODUCE:
+                answer.topic_id = topic.topic_id
+            else:
+                answer.name = topic.name
+            for asked in topic.partition_data:
+                verdict = next(pending)
+                told.add(verdict.leader_id)
+                answer.partition_responses.append(self._take(key, asked, verdict, ends))
+            response.responses.append(answer)
+        response.node_endpoints = [
+            messages.ProduceResponse.NodeEndpoint(node_id=one.broker_id, host=one.host, port=one.port)
+            for one in endpoints
+            if one.broker_id in told
+        ]
+        self._pending.append(_Pending(request, response if message.acks else None, ends if message.acks else {}))
+        if not self.holds:
+            self.make_durable()
+        self._answer()
+        return ProduceFallback.NONE
+
+    def _take(self, key, asked, verdict, ends):
+        answer = messages.ProduceResponse.PartitionProduceResponse(
+            index=asked.index, error_code=int(verdict.error_code), base_offset=-1, error_message=verdict.message
+        )
+        if verdict.error_code:
+            answer.current_leader.leader_id = verdict.leader_id
+            answer.current_leader.leader_epoch = verdict.leader_epoch
+            return answer
+        handle = self._handle_of(key, asked.index)
+        if handle is None:
+            answer.error_code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return answer
+        answer.base_offset = self.logs[handle].append(bytes(asked.records), self._files[handle].leader_epoch)
+        answer.log_start_offset = self.logs[handle].log_start_offset
+        ends[handle] = self.logs[handle].log_end_offset
+        return answer
+
+    def _handle_of(self, key, index):
+        for handle, files in self._files.items():
+            if key in (files.topic, files.key.topic_id) and files.key.partition == index:
+                return handle
+        return None
+
+    def _answer(self):
+        waiting, self._pending = self._pending, []
+        for one in waiting:
+            if any(self._log(handle).high_watermark < end for handle, end in one.ends.items()):
+                self._pending.append(one)
+            elif one.response is None:
+                self._connections.answer_none(one.request)
+            else:
+                key, version = ApiKey.PRODUCE, one.request.api_version
+                header = encode_response_header(key, version, one.request.correlation_id)
+                self._connections.answer(one.request, [header, encode_response(key, version, one.response)])
+
+    def append(self, handle, data):
+        log, files = self._log(handle), self._files[handle]
+        base_offset = log.append(data, files.leader_epoch)
+        if not self.holds:
+            self.make_durable()
+        return AppendResult(base_offset, log.log_end_offset, files.leader_epoch, 0)
+
+    def make_durable(self):
+        """All that was appended."""
+        for handle, log in list(self.logs.items()):
+            if log.high_watermark < log.log_end_offset:
+                log.high_watermark = log.log_end_offset
+                if handle in self._watched:
+                    self._watched.remove(handle)
+                    self._tell_advanced(handle)
+        self._durable.set()
+        self._durable = trio.Event()
+        self._answer()
+
+    async def wait_committed(self, handle, end_offset, leader_epoch):
+        await trio.lowlevel.checkpoint()
+        while self._log(handle).high_watermark < end_offset:
+            await self._durable.wait()
+            if handle in self._files and self._files[handle].leader_epoch != leader_epoch:
+                raise LeadershipLostError("its epoch has ended")
+
+    # -- FetchPort ----------------------------------------------------------------------------------------------------
+
+    def begin_fetch(self, request):
+        return MemoryFetch(self, request, self._clock.monotonic_ms())
+
+    def set_fetch_limits(self, response_bytes_max, sessions_max, eviction_ms):
+        self.fetch_limits = (response_bytes_max, sessions_max, eviction_ms)
+
+    def bounds(self, handle):
+        log = self._log(handle)
+        return Bounds(log.log_start_offset, log.high_watermark, log.high_watermark, log.log_end_offset)
+
+    def state(self, handle):
+        log = self._log(handle)
+        size = sum(map(len, log.batches))
+        return PartitionState(log.high_watermark, log.high_watermark, 0, size, size, 1 << 30, -1, 0)
+
+    def read(self, handle, offset, upto, bytes_max, at_least_one):
+        found, size = [], 0
+        for data in self._log(handle).batches:
+            header = decode_header(data)
+            if header.next_offset <= offset:
+                continue
+            if header.base_offset >= upto or (size + len(data) > bytes_max and not (at_least_one and not found)):
+                break
+            found.append(data)
+            size += len(data)
+        return found, size
+
+    def wants_window(self, _handle, _offset, _bytes_max):
+        return False
+
+    def open_window(self, _handle, _window):
+        raise AssertionError("nobody wants one")
+
+    def set_committed_from(self, handle, offset):
+        self.committed_from[handle] = offset
+
+    def watch(self, handle):
+        self._watched.add(handle)
+
+    def on_advanced(self, callback):
+        self._tell_advanced = callback
+
+    def release_fetches(self):
+        pass
+
+    # -- PreparedAnswers, Forwarding ----------------------------------------------------------------------------------
+
+    def prepare_answer(self, request, answer):
+        self.prepared[request.api_key, request.api_version, request.listener, bytes(request.body)] = answer
+
+    def forget_answers(self, api_key):
+        self.prepared = {asked: answer for asked, answer in self.prepared.items() if asked[0] != api_key}
+
+    def set_owners(self, topic, topic_id, owners):
+        self.owners[topic, topic_id] = tuple(owners)
+
+    def set_datagram_owners(self, topic, topic_id, owners):
+        self.datagram_owners[topic, topic_id] = tuple(owners)
