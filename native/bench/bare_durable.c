@@ -1,7 +1,7 @@
 /*
  * The machine's limit: what a durable server costs that does nothing but be durable. A measuring stick, no broker.
  *
- *   bare_durable PORT FILE MODE [CPU]
+ *   bare_durable PORT FILE MODE [CPU [FOLLOWER_PORT FOLLOWER_PORT]]
  *
  *   dsync     every commit is written to FILE with O_DIRECT + RWF_DSYNC
  *   none      answered at once, nothing is written
@@ -9,6 +9,11 @@
  *   direct    the same with O_DIRECT
  *   in_place  every commit is written in place, to those files, with O_DIRECT + RWF_DSYNC; then a block to FILE, as an entry that
  *             names it would be; then it is answered
+ *   follower  dsync, for batches that a leader sends one behind the other, without requests around them: each is checked,
+ *             copied and written, and how much of the stream is on the disk is told the leader after each commit
+ *
+ * CPU -1: any. With followers it leads them: what it takes is sent to both at the end of the turn, while it is written here, and
+ * answered when it is on the disk here and with one of them.
  *
  * Takes Produce requests of version 9 with one topic and one partition (anything else ends it), checks the CRC of the batch,
  * copies it to the open commit, and answers when that is on the disk. One commit is in flight; what comes meanwhile shares
@@ -34,12 +39,12 @@
 
 enum { CONNECTIONS_MAX = 4096, RECEIVE_BYTES = 1 << 16, BLOCK_BYTES = 4096, COMMITS = 4, WAITING_MAX = 65536 };
 enum { ANSWER_BYTES_MAX = 128, OUT_BYTES = 1 << 18 };
-enum { KIND_ACCEPT, KIND_RECEIVE, KIND_SEND, KIND_COMMIT, KIND_BEHIND, KIND_IN_PLACE };
-enum { BEHIND_FILES = 4 };
+enum { KIND_ACCEPT, KIND_RECEIVE, KIND_SEND, KIND_COMMIT, KIND_BEHIND, KIND_IN_PLACE, KIND_SENT_ON, KIND_ACK };
+enum { BEHIND_FILES = 4, FOLLOWERS_MAX = 2, STREAM_BYTES = 4 << 20, BATCH_HEADER_BYTES = 61, ACK_BYTES = 8 };
 static const uint64_t JOURNAL_BYTES = 256u << 20, COMMIT_BYTES = 32u << 20, BEHIND_BYTES = 1u << 30;
 
-enum mode { MODE_DSYNC, MODE_NONE, MODE_TWICE, MODE_DIRECT, MODE_IN_PLACE };
-static const char *const mode_names[] = {"dsync", "none", "twice", "direct", "in_place"};
+enum mode { MODE_DSYNC, MODE_NONE, MODE_TWICE, MODE_DIRECT, MODE_IN_PLACE, MODE_FOLLOWER };
+static const char *const mode_names[] = {"dsync", "none", "twice", "direct", "in_place", "follower"};
 
 typedef struct {
     int fd;
@@ -53,6 +58,7 @@ typedef struct {
 
 typedef struct {
     client *to;
+    uint64_t end; /* of its batch, in the stream of all that was taken */
     uint32_t bytes;
     uint8_t data[ANSWER_BYTES_MAX];
 } waiting_answer;
@@ -61,8 +67,19 @@ typedef struct {
     uint8_t *data;
     size_t bytes, written_bytes, journal_bytes;
     waiting_answer *answers;
-    unsigned answers_count, uses; /* uses: writes that still need the data */
+    unsigned answers_count, answered, uses; /* uses: who still needs the data, or its answers */
+    uint64_t end;                           /* in the stream */
 } commit;
+
+/* Its bytes go out commit by commit, also of the open one; what it acknowledges are places in the stream. */
+typedef struct {
+    int fd;
+    unsigned commit;
+    size_t sent_bytes;
+    bool sending;
+    uint64_t ack, acknowledged;
+    size_t ack_bytes;
+} follower;
 
 typedef struct {
     const uint8_t *at, *end;
@@ -71,7 +88,9 @@ typedef struct {
 static struct io_uring ring;
 static client clients[CONNECTIONS_MAX];
 static commit commits[COMMITS];
-static unsigned open_commit;
+static follower followers[FOLLOWERS_MAX];
+static unsigned open_commit, settling_commit, followers_count;
+static uint64_t taken_end, durable_end; /* in the stream */
 static bool in_flight;
 static enum mode mode;
 static const char *journal_path;
@@ -165,25 +184,44 @@ static bool parse(const uint8_t *frame, size_t frame_bytes, waiting_answer *out,
     return true;
 }
 
+/* Copies a batch to the open commit. */
+static commit *take_batch(const uint8_t *batch, size_t bytes) {
+    commit *into = &commits[open_commit];
+    uint32_t crc;
+    if (bytes < BATCH_HEADER_BYTES) fail("a batch", EPROTO);
+    memcpy(&crc, batch + 17, 4);
+    if (tpc_crc32c(0, batch + 21, bytes - 21) != be32toh(crc)) fail("a CRC", EBADMSG);
+    if (mode == MODE_NONE) return into;
+    if (into->bytes + bytes > COMMIT_BYTES || into->answers_count + 1 == WAITING_MAX) fail("the commit", ENOBUFS);
+    memcpy(into->data + into->bytes, batch, bytes);
+    into->bytes += bytes;
+    into->end = taken_end += bytes;
+    return into;
+}
+
 static void handle_request(client *from, const uint8_t *frame, size_t frame_bytes) {
     commit *into = &commits[open_commit];
     waiting_answer *answer = &into->answers[into->answers_count];
     reader batch;
     if (!parse(frame, frame_bytes, answer, &batch)) fail("a request that is not the one of the measurement", EPROTO);
-    uint32_t crc;
-    size_t bytes = (size_t)(batch.end - batch.at);
-    if (bytes < 61) fail("a batch", EPROTO);
-    memcpy(&crc, batch.at + 17, 4);
-    if (tpc_crc32c(0, batch.at + 21, bytes - 21) != be32toh(crc)) fail("a CRC", EBADMSG);
-    if (journal_fd < 0) {
+    take_batch(batch.at, (size_t)(batch.end - batch.at));
+    if (mode == MODE_NONE) {
         queue_answer(from, answer->data, answer->bytes);
         return;
     }
-    if (into->bytes + bytes > COMMIT_BYTES || into->answers_count + 1 == WAITING_MAX) fail("the commit", ENOBUFS);
-    memcpy(into->data + into->bytes, batch.at, bytes);
-    into->bytes += bytes;
     answer->to = from;
+    answer->end = taken_end;
     into->answers_count++;
+}
+
+/* One frame at the start of what was received: a request with its size in front, or a batch with its size inside. 0: not whole. */
+static size_t frame_at(const client *at, size_t position) {
+    size_t received = at->received_bytes - position, head = mode == MODE_FOLLOWER ? 12 : 4;
+    if (received < head) return 0;
+    uint32_t size;
+    memcpy(&size, at->received + position + head - 4, 4);
+    size_t whole = head + be32toh(size);
+    return whole <= received ? whole : whole <= at->received_room ? 0 : whole;
 }
 
 static void on_received(client *at, int result) {
@@ -194,22 +232,94 @@ static void on_received(client *at, int result) {
     }
     at->received_bytes += (size_t)result;
     size_t position = 0;
-    while (at->received_bytes - position >= 4) {
-        uint32_t size;
-        memcpy(&size, at->received + position, 4);
-        size = be32toh(size);
-        if (4 + size > at->received_room) {
-            at->received_room = 4 + size + RECEIVE_BYTES;
+    for (size_t bytes; (bytes = frame_at(at, position)) != 0; position += bytes) {
+        if (bytes > at->received_bytes - position) {
+            at->received_room = bytes + RECEIVE_BYTES;
             at->received = realloc(at->received, at->received_room);
+            break;
         }
-        if (at->received_bytes - position < 4 + size) break;
-        handle_request(at, at->received + position + 4, size);
-        position += 4 + size;
+        if (mode == MODE_FOLLOWER) {
+            commit *into = take_batch(at->received + position, bytes);
+            into->answers[0].to = at;
+            into->answers_count = 1;
+        } else {
+            handle_request(at, at->received + position + 4, bytes - 4);
+        }
     }
     memmove(at->received, at->received + position, at->received_bytes - position);
     at->received_bytes -= position;
     receive(at);
-    if (journal_fd < 0) send_answers(at);
+    if (mode == MODE_NONE) send_answers(at);
+}
+
+/* ---- followers ---- */
+
+static void connect_follower(follower *at, int port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int on = 1;
+    at->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(at->fd, (struct sockaddr *)&address, sizeof address) < 0) fail("a follower", errno);
+    setsockopt(at->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+static void await_ack(follower *at) {
+    struct io_uring_sqe *sqe = entry(KIND_ACK, 0);
+    io_uring_prep_recv(sqe, at->fd, (uint8_t *)&at->ack + at->ack_bytes, ACK_BYTES - at->ack_bytes, 0);
+    mark(sqe, KIND_ACK, (uint64_t)(at - followers));
+}
+
+static void send_on(follower *at) {
+    while (at->commit != open_commit && at->sent_bytes == commits[at->commit].bytes && !at->sending) {
+        commits[at->commit].uses--;
+        at->commit = (at->commit + 1) % COMMITS;
+        at->sent_bytes = 0;
+    }
+    commit *from = &commits[at->commit];
+    if (at->sending || at->sent_bytes == from->bytes) return;
+    struct io_uring_sqe *sqe = entry(KIND_SENT_ON, 0);
+    io_uring_prep_send(sqe, at->fd, from->data + at->sent_bytes, from->bytes - at->sent_bytes, MSG_NOSIGNAL);
+    mark(sqe, KIND_SENT_ON, (uint64_t)(at - followers));
+    at->sending = true;
+}
+
+static void on_sent_on(follower *at, int result) {
+    if (result <= 0) fail("a follower", result < 0 ? -result : EPIPE);
+    at->sent_bytes += (size_t)result;
+    at->sending = false;
+}
+
+/* On the disk here and, with followers, with one of them. */
+static uint64_t committed_end(void) {
+    uint64_t most = followers_count ? 0 : durable_end;
+    for (unsigned index = 0; index < followers_count; index++)
+        if (followers[index].acknowledged > most) most = followers[index].acknowledged;
+    return most < durable_end ? most : durable_end;
+}
+
+static void settle(void) {
+    uint64_t committed = committed_end();
+    while (settling_commit != open_commit) {
+        commit *at = &commits[settling_commit];
+        unsigned first = at->answered;
+        for (; at->answered < at->answers_count && at->answers[at->answered].end <= committed; at->answered++) {
+            waiting_answer *answer = &at->answers[at->answered];
+            if (answer->to->fd >= 0) queue_answer(answer->to, answer->data, answer->bytes);
+        }
+        for (unsigned index = first; index < at->answered; index++)
+            if (at->answers[index].to->fd >= 0) send_answers(at->answers[index].to);
+        if (at->answered < at->answers_count) return;
+        at->uses--;
+        settling_commit = (settling_commit + 1) % COMMITS;
+    }
+}
+
+static void on_ack(follower *at, int result) {
+    if (result <= 0) fail("a follower", result < 0 ? -result : EPIPE);
+    at->ack_bytes = (at->ack_bytes + (size_t)result) % ACK_BYTES;
+    if (!at->ack_bytes) at->acknowledged = at->ack;
+    await_ack(at);
+    settle();
 }
 
 /* ---- commits ---- */
@@ -258,31 +368,32 @@ static void submit_commit(void) {
     commit *following = &commits[(open_commit + 1) % COMMITS];
     if (following->uses) return;
     at->written_bytes = (at->bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
-    at->uses = 1;
+    at->uses = 2 + followers_count;
+    if (mode == MODE_FOLLOWER) {
+        memcpy(at->answers[0].data, &at->end, ACK_BYTES);
+        at->answers[0].bytes = ACK_BYTES;
+        at->answers[0].end = at->end;
+    }
     if (mode == MODE_IN_PLACE)
         write_behind(at, KIND_IN_PLACE, RWF_DSYNC);
     else
         write_journal(at, at->written_bytes);
     if (mode == MODE_TWICE || mode == MODE_DIRECT) {
-        at->uses = 2;
+        at->uses++;
         write_behind(at, KIND_BEHIND, 0);
     }
     in_flight = true;
     open_commit = (open_commit + 1) % COMMITS;
     following->bytes = 0;
-    following->answers_count = 0;
+    following->answers_count = following->answered = 0;
 }
 
 static void on_committed(commit *at, int result) {
     if (result != (int)at->journal_bytes) fail("a durable write", result < 0 ? -result : EIO);
-    for (unsigned index = 0; index < at->answers_count; index++) {
-        waiting_answer *answer = &at->answers[index];
-        if (answer->to->fd >= 0) queue_answer(answer->to, answer->data, answer->bytes);
-    }
-    for (unsigned index = 0; index < at->answers_count; index++)
-        if (at->answers[index].to->fd >= 0) send_answers(at->answers[index].to);
+    durable_end = at->end;
     at->uses--;
     in_flight = false;
+    settle();
 }
 
 /* ---- the loop ---- */
@@ -302,7 +413,7 @@ static void on_accepted(int fd) {
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (!at->received) {
-        at->received_room = RECEIVE_BYTES;
+        at->received_room = mode == MODE_FOLLOWER ? STREAM_BYTES : RECEIVE_BYTES;
         at->received = malloc(at->received_room);
         at->out[0] = malloc(OUT_BYTES);
         at->out[1] = malloc(OUT_BYTES);
@@ -337,6 +448,12 @@ static void handle(const struct io_uring_cqe *cqe) {
         if (cqe->res != (int)commits[index].written_bytes) fail("a durable write", cqe->res < 0 ? -cqe->res : EIO);
         write_journal(&commits[index], BLOCK_BYTES);
         break;
+    case KIND_SENT_ON:
+        on_sent_on(&followers[index], cqe->res);
+        break;
+    case KIND_ACK:
+        on_ack(&followers[index], cqe->res);
+        break;
     }
 }
 
@@ -355,7 +472,7 @@ static void open_journal(void) {
 static enum mode mode_of(const char *name) {
     for (unsigned index = 0; index < sizeof mode_names / sizeof *mode_names; index++)
         if (!strcmp(name, mode_names[index])) return (enum mode)index;
-    fail("usage: bare_durable PORT FILE dsync|none|twice|direct|in_place [CPU]", EINVAL);
+    fail("usage: bare_durable PORT FILE dsync|none|twice|direct|in_place|follower [CPU [PORT PORT]]", EINVAL);
     return MODE_NONE;
 }
 
@@ -379,7 +496,7 @@ static void pin(int cpu) {
 int main(int count, char **arguments) {
     mode = mode_of(count < 4 ? "" : arguments[3]);
     journal_path = arguments[2];
-    if (count > 4) pin(atoi(arguments[4]));
+    if (count > 4 && atoi(arguments[4]) >= 0) pin(atoi(arguments[4]));
     for (unsigned index = 0; index < CONNECTIONS_MAX; index++) clients[index].fd = -1;
     for (unsigned index = 0; index < COMMITS; index++) {
         if (posix_memalign((void **)&commits[index].data, BLOCK_BYTES, COMMIT_BYTES)) fail("memory", ENOMEM);
@@ -391,6 +508,10 @@ int main(int count, char **arguments) {
     if (result < 0) fail("io_uring", -result);
     listen_on(atoi(arguments[1]));
     accept_next();
+    for (; followers_count + 5 < (unsigned)count && followers_count < FOLLOWERS_MAX; followers_count++) {
+        connect_follower(&followers[followers_count], atoi(arguments[5 + followers_count]));
+        await_ack(&followers[followers_count]);
+    }
     for (;;) {
         result = io_uring_submit_and_wait(&ring, 1);
         if (result < 0 && result != -EINTR) fail("wait", -result);
@@ -401,6 +522,7 @@ int main(int count, char **arguments) {
             seen++;
         }
         io_uring_cq_advance(&ring, seen);
+        for (unsigned index = 0; index < followers_count; index++) send_on(&followers[index]);
         submit_commit();
     }
 }

@@ -1,5 +1,9 @@
 """The generator against servers that run: what it counts is what they hold."""
 
+import os
+import signal
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +15,13 @@ from tpc_broker.bench.kafka_requests import produce_request, record_batch
 from tpc_broker.bench.load import KAFKA_PRODUCE, Connection, LoadFailed, Plan, run_load
 from tpc_broker.bench.measured import CountsDiffer, Extent, Round, Stage, Workload, check_stored
 from tpc_broker.bench.peers import Shape
-from tpc_broker.bench.peers.bare import BarePeer
+from tpc_broker.bench.peers.bare import BareClusterPeer, BarePeer
 from tpc_broker.bench.peers.kafka_like import spread
 from tpc_broker.bench.peers.nats import NatsPeer
 from tpc_broker.bench.peers.peer import Peer
 from tpc_broker.bench.peers.redis import RedisPeer
 from tpc_broker.bench.peers.tpc import TpcPeer
-from tpc_broker.bench.server import PeerUnavailable
+from tpc_broker.bench.server import PeerUnavailable, Servers
 from tpc_broker.bench.workloads import WORKLOADS
 
 TINY = Extent(warm_up=0.05, measured=0.3, gigabytes=0.02, soak_minutes=0.02)
@@ -86,6 +90,37 @@ def test_an_open_loop_keeps_its_rate(tmp_path: Path) -> None:
         closed = run_load(peer.produce_plan("t", Shape(connections=4), (0.0, 0.1)))
         assert closed.requests_all > 0
         assert closed.lateness.count == 0, "nothing is due at a time of its own"
+    finally:
+        peer.kill()
+
+
+def journal_of(peer: BareClusterPeer, member: int, size: int) -> bytes:
+    with (peer.folder / f"journal-{peer._port + member}").open("rb") as file:
+        return file.read(size)
+
+
+def test_the_bare_leader_answers_when_one_follower_has_what_it_has(tmp_path: Path) -> None:
+    """Both followers are stopped, then one of them goes on."""
+    batch = record_batch(3, 100)
+    peer = BareClusterPeer(tmp_path / "bare", "durable")
+    peer.start()
+    assert isinstance(peer.server, Servers)
+    try:
+        second, third = (member.pids()[0] for member in peer.server.members[1:])
+        os.kill(second, signal.SIGSTOP)
+        os.kill(third, signal.SIGSTOP)
+        with socket.create_connection(("127.0.0.1", peer._port)) as client:
+            client.sendall(produce_request("t", 7, batch))
+            until_s = time.monotonic() + 30
+            while journal_of(peer, 0, len(batch)) != batch and time.monotonic() < until_s:
+                time.sleep(0.01)
+            client.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                client.recv(1)
+            os.kill(third, signal.SIGCONT)
+            client.settimeout(30)
+            assert client.recv(4)
+        assert [journal_of(peer, member, len(batch)) for member in range(3)] == [batch, bytes(len(batch)), batch]
     finally:
         peer.kill()
 

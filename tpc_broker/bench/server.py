@@ -173,3 +173,30 @@ class Server:
         while self.pids():
             time.sleep(0.005)
         self._process = None
+
+
+class Servers(Server):
+    """Several servers that are measured as one; each is started by itself."""
+
+    def __init__(self, members: Sequence[Server]) -> None:
+        self.members = tuple(members)
+
+    def start(self, ports: Sequence[int], deadline_s: float = 60.0) -> None:
+        raise NotImplementedError("each member is started by itself")
+
+    def log_tail(self) -> str:
+        return "\n".join(member.log_tail() for member in self.members)
+
+    def pids(self) -> list[int]:
+        return [pid for member in self.members for pid in member.pids()]
+
+    def cpu_s(self) -> float:
+        return sum(member.cpu_s() for member in self.members)
+
+    def stop(self, deadline_s: float = 30.0) -> None:
+        for member in self.members:
+            member.stop(deadline_s)
+
+    def kill(self) -> None:
+        for member in self.members:
+            member.kill()

@@ -21,6 +21,7 @@ _BARE_BEHIND: Final = (*_ALL, "bare twice", "bare direct", "bare in_place")
 _OURS_AND_DEFAULT: Final = ("tpc durable", "kafka default")
 _OURS_AND_DURABLE: Final = ("tpc durable", "kafka durable")
 _OURS: Final = ("tpc durable",)
+_CLUSTERS: Final = ("bare-cluster",)
 _TAIL: Final = Shape(4, 8, 1, 1024, 1, 2000.0)
 _PAIRED: Final = Shape(8, 16, 1, 1024, 8)
 _BESIDE_IDLE: Final = Shape(64, 64, 1, 1024, 8, 5_000.0)
@@ -62,6 +63,10 @@ def _idle(connections: int, brief: tuple[str, ...] = ()) -> Workload:
         f"5,000 requests/s of 1 KiB in open loop beside {connections:,} idle connections",
         idle_connections, _BESIDE_IDLE, group="idle", peers=("tpc", "kafka default"), brief=brief, count=connections,
     )  # fmt: skip
+
+
+def _cluster(name: str, title: str, shape: Shape) -> Workload:
+    return Workload(f"cluster-{name}", f"three nodes: {title}", produce, shape, peers=_CLUSTERS)
 
 
 WORKLOADS: Final[tuple[Workload, ...]] = (
@@ -143,6 +148,10 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
         "shares", "8 connections, 2,000 requests/s of 1 KiB in open loop, beside a saturated background queue",
         beside_background, Shape(8, 16, 1, 1024, 8, 2000.0), peers=_OURS, needs_server=False,
     ),
+    _cluster("latency", "one producer, 1 KiB, one in flight", Shape()),
+    _cluster("connections", "64 connections, 1 KiB, one in flight each", Shape(64, 1, 1, 1024, 8)),
+    _cluster("batches", "8 connections x 4 x 500 x 1 KiB", Shape(8, 4, 500, 1024, 8)),
+    _cluster("partitions", "50 connections x 5 x 100 B over 100 partitions", Shape(50, 5, 1, 100, 100)),
     Workload(
         "soak", "10,000 requests/s of 1 KiB, each read as it is written, for long", soak,
         Shape(8, 2048, 1, 1024, 8, 10_000.0), peers=_KAFKA_LIKE, is_asked_for=True,

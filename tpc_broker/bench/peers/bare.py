@@ -1,16 +1,23 @@
-"""The bare C server (`native/bench/bare_durable.c`): the machine's limit, measured like a peer."""
+"""The bare C server (`native/bench/bare_durable.c`), alone or with two followers: the machine's limit, measured like a
+peer.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from tpc_broker.bench.compiled import program
 from tpc_broker.bench.kafka_requests import produce_request, record_batch
 from tpc_broker.bench.load import KAFKA_PRODUCE, Connection, Plan
 from tpc_broker.bench.peers.peer import Peer, Shape
-from tpc_broker.bench.server import Server, free_ports
+from tpc_broker.bench.server import Server, Servers, free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SERVER_CPU = 0
+_ANY_CPU = -1
+_FOLLOWERS = 2
 
 
 class BarePeer(Peer):
@@ -34,8 +41,8 @@ class BarePeer(Peer):
 
     def produce_plan(self, topic: str, shape: Shape, seconds: tuple[float, float]) -> Plan:
         batch = record_batch(shape.records_per_request, shape.value_bytes)
-        request = [produce_request(topic, 0, batch)]
-        connections = [Connection("127.0.0.1", self._port, request)] * shape.connections
+        requests = [produce_request(topic, partition, batch) for partition in range(shape.partitions)]
+        connections = [Connection("127.0.0.1", self._port, requests)] * shape.connections
         return Plan(
             KAFKA_PRODUCE, connections, depth=shape.depth, rate=shape.rate, warm_up_s=seconds[0], measure_s=seconds[1]
         )
@@ -46,3 +53,22 @@ class BarePeer(Peer):
 
     def version(self) -> str:
         return "of this source tree"
+
+
+class BareClusterPeer(BarePeer):
+    """A leader and two followers, each with a journal: answered when it is durable here and in one follower."""
+
+    name: ClassVar[str] = "bare-cluster"
+    modes: ClassVar[dict[str, bool]] = {"durable": True}
+
+    def start(self) -> None:
+        self._port = free_ports(1 + _FOLLOWERS)
+        ports = list(range(self._port, self._port + 1 + _FOLLOWERS))
+        members = [self._member(ports[0], "dsync", ports[1:]), *(self._member(port, "follower") for port in ports[1:])]
+        self.server = Servers(members)
+        for member, port in reversed(list(zip(members, ports, strict=True))):
+            member.start([port])  # the leader last: it connects at once
+
+    def _member(self, port: int, mode: str, followers: Sequence[int] = ()) -> Server:
+        place = [str(port), str(self.folder / f"journal-{port}"), mode, str(_ANY_CPU)]
+        return Server([program("bare_durable"), *place, *map(str, followers)], self.folder / f"bare-{port}.log")
