@@ -9,7 +9,7 @@ import pytest
 from tests.support.broker_process import run_command
 from tpc_broker.cluster.founding import Founding
 from tpc_broker.metadata.image import ClusterImage
-from tpc_broker.metadata.records import NodeAddress, NodeRegistered
+from tpc_broker.metadata.records import BrokerConfigChanged, NodeAddress, NodeRegistered, NodeRemoved
 from tpc_broker.model import MetadataVersion
 from tpc_broker.raft.items import Voter
 from tpc_broker.runtime.cluster.identity import IdentityFile, check_directory
@@ -114,11 +114,13 @@ def test_a_damaged_identity_is_refused(tmp_path):
         check_directory(tmp_path, None, 2)
 
 
-def registered(*incarnations: int) -> ClusterImage:
-    records = [
+def registered(*incarnations: int, draining=(), removed=()) -> ClusterImage:
+    records: list = [
         NodeRegistered(node, incarnation, 1, "", "", NodeAddress("h", 1), ())
         for node, incarnation in enumerate(incarnations, start=1)
     ]
+    records += [BrokerConfigChanged(node * 1024, "node.draining", "true") for node in draining]
+    records += [NodeRemoved(node, incarnation) for node, incarnation in removed]
     return ClusterImage().apply(records, MetadataVersion(len(records)))
 
 
@@ -136,6 +138,15 @@ def test_who_should_vote():
     assert wanted(three, registered(10, 21, 30), gone={2}) == three
     assert wanted(three, registered(10, 20, 30, 40)) == three, "an even number tolerates no more"
     assert len(wanted(three, registered(10, 20, 30, 40, 50))) == 5
+    assert wanted(three, registered(10, 20, 30, removed=[(3, 30)])) == two, "who was removed has no vote"
+    assert wanted(three, registered(10, 20, 30, 40, removed=[(3, 30)])) == [*two, (4, 40)], "and is replaced"
+    assert wanted(three, registered(10, 20, 30, 40, removed=[(3, 30)]), gone={4}) == two
+    assert wanted(three, registered(10, 20, 30, 40, draining=[1])) == [(2, 20), (3, 30), (4, 40)]
+    assert wanted(three, registered(10, 20, 30, draining=[1])) == three, "two tolerate no more than three"
+    five = [(node, 10 * node) for node in range(1, 6)]
+    assert wanted(five, registered(10, 20, 30, 40, 50, draining=[4, 5])) == five[:3]
+    assert wanted(five, registered(10, 20, 30, 40, 50, draining=[5])) == five, "four tolerate no more than five"
+    assert wanted(three, registered(10, 20, 30, 40, draining=[4], removed=[(3, 30)])) == two, "it is about to go"
     assert len(wanted(three, registered(10, 20, 30, 40, 50, 60, 70))) == 5
 
 

@@ -9,10 +9,12 @@ from collections import Counter
 import pytest
 
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.config_control import AlterableConfig, AlterableResource, ConfigController
 from tpc_broker.metadata.controller import Controller, CreatableTopic, GrowableTopic
 from tpc_broker.metadata.image import ClusterImage
-from tpc_broker.metadata.records import NodeAddress, NodeRegistered, decode_record, encode_record
+from tpc_broker.metadata.node_control import remove_node
+from tpc_broker.metadata.records import NodeAddress, NodeRegistered, TopicAssigned, decode_record, encode_record
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import MetadataVersion, NodeId, Replica, TopicId
 
@@ -132,6 +134,55 @@ def test_a_cluster_begins_with_what_one_node_has_had():
     assert topic.configs == {"retention.ms": "5"}
     assert [each[0] for each in topic.replicas] == [Replica(2, core) for core in alone.topic("t").assignment.owners]
     assert Controller(image, configuration).begin_cluster("old", alone, NodeId(2)) == [], "once"
+
+
+def test_what_only_a_removed_node_had_is_made_anew_on_others_if_that_is_accepted():
+    nodes = Nodes({1: 1, 2: 1, 3: 1, 4: 1})
+    nodes.create(CreatableTopic(name="t", num_partitions=8), CreatableTopic(name="u", num_partitions=4))
+    before = nodes.image
+    with pytest.raises(Refusal, match=r"3 partitions are on node 2 alone \(the first: t-1\)"):
+        remove_node(nodes.image, NodeId(2), (), accept_loss=False)
+    nodes.apply(remove_node(nodes.image, NodeId(2), {NodeId(4)}, accept_loss=True))
+    assert sorted(nodes.image.nodes) == [1, 3, 4]
+    assert nodes.image.removed == {7: 2}
+    held = Counter(replica.node for replica in nodes.held().elements())
+    assert (held[NodeId(2)], held[NodeId(4)]) == (0, 3), "who seems to be gone gets none of it"
+    assert abs(held[NodeId(1)] - held[NodeId(3)]) <= 1
+    for name in ("t", "u"):
+        old, new = before.topic(name), nodes.image.topic(name)
+        for was, now, owner in zip(old.replicas, new.replicas, new.assignment.owners, strict=True):
+            assert was == now or was[0].node == 2, "what others have stays"
+            assert owner == now[0].core
+
+
+def test_a_node_is_not_removed_with_what_others_have_too_nor_twice_nor_the_last_one():
+    nodes = Nodes({1: 1, 2: 1})
+    nodes.create(CreatableTopic(name="t", num_partitions=2))
+    topic = nodes.image.topic("t")
+    both = (Replica(NodeId(1), 0), Replica(NodeId(2), 0))
+    nodes.apply([TopicAssigned(topic.topic_id, (0, 0), (), (both, topic.replicas[1]))])
+    with pytest.raises(Refusal, match=r"replicas of 1 partitions \(the first: t-0\), which other nodes have too"):
+        remove_node(nodes.image, NodeId(1), (), accept_loss=True)
+    nodes.apply([TopicAssigned(topic.topic_id, (0, 0), (), (both[:1], both[:1]))])
+    nodes.apply(remove_node(nodes.image, NodeId(2), (), accept_loss=False))
+    with pytest.raises(Refusal, match="no node 2"):
+        remove_node(nodes.image, NodeId(2), (), accept_loss=True)
+    with pytest.raises(Refusal, match="the only one"):
+        remove_node(nodes.image, NodeId(1), (), accept_loss=True)
+
+
+@pytest.mark.parametrize(
+    ("broker", "said"),
+    [("1024", None), ("1025", "by broker 1024"), ("", "by its first broker"), ("2048", None)],
+)
+def test_a_node_is_drained_by_its_first_broker(broker, said):
+    nodes = Nodes({1: 2, 2: 1})
+    resource = AlterableResource(4, broker, (AlterableConfig("node.draining", "true"),))
+    controller = ConfigController(nodes.image, nodes.configuration)
+    records, (result,) = controller.incremental_alter_configs([resource])
+    assert (result.error_message or "").endswith(f"{said}." if said else "")
+    nodes.apply(records)
+    assert nodes.image.draining == (set() if said else {int(broker) // 1024})
 
 
 @pytest.mark.parametrize(("broker", "code"), [("1024", 0), ("2049", 0), ("3072", 42), ("1025", 42)])

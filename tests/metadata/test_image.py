@@ -1,12 +1,18 @@
 """The image: replay, snapshot, bytes."""
 
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpc_broker.metadata.image import DELETIONS_REMEMBERED_MAX, ClusterImage, changed_topics
+from tpc_broker.metadata.image import (
+    DELETIONS_REMEMBERED_MAX,
+    REMOVALS_REMEMBERED_MAX,
+    ClusterImage,
+    changed_topics,
+)
 from tpc_broker.metadata.records import (
     RECORD_TYPES,
     BrokerConfigChanged,
@@ -15,6 +21,7 @@ from tpc_broker.metadata.records import (
     MetadataDamagedError,
     NodeAddress,
     NodeRegistered,
+    NodeRemoved,
     ProducerIdsReserved,
     TopicAssigned,
     TopicConfigChanged,
@@ -48,9 +55,11 @@ records = st.one_of(
         )
     ),
     st.builds(
-        NodeRegistered, st.integers(0, 3), st.integers(0, 2**62), st.integers(1, 2), st.just("räck"), st.just("1"),
-        st.just(NodeAddress("host", 1)), st.just((("EXTERNAL", (NodeAddress("h", 2), NodeAddress("h", 3))),)),
+        NodeRegistered, st.integers(0, 3), st.integers(0, 3) | st.just(2**62), st.integers(1, 2), st.just("räck"),
+        st.just("1"), st.just(NodeAddress("host", 1)),
+        st.just((("EXTERNAL", (NodeAddress("h", 2), NodeAddress("h", 3))),)),
     ),
+    st.builds(NodeRemoved, st.integers(0, 3), st.integers(0, 3)),
 )  # fmt: skip
 
 
@@ -79,6 +88,7 @@ def live(image):
         image.producer_ids,
         image.deleted,
         image.nodes,
+        image.removed,
     )
 
 
@@ -159,7 +169,7 @@ def test_the_format_on_the_disk_is_what_it_was():
         b'{"type":"topic_created","v":1,"name":"t","topic_id":"00000000-0000-0000-0000-00000000000a",'
         b'"owners":[0,1],"created_ms":5,"manual":[1],"configs":{"retention.ms":"9"}}'
     )
-    assert len(RECORD_TYPES) == 9
+    assert len(RECORD_TYPES) == 10
 
 
 def test_the_format_of_a_cluster_of_nodes_on_the_disk_is_what_it_was():
@@ -168,6 +178,7 @@ def test_the_format_of_a_cluster_of_nodes_on_the_disk_is_what_it_was():
         b'{"type":"node_registered","v":1,"node":2,"incarnation":7,"cores":1,"rack":"r","version":"1.0",'
         b'"address":["h",1],"listeners":[["L",[["c",2]]]]}'
     )
+    assert encode_record(NodeRemoved(2, 7)) == b'{"type":"node_removed","v":1,"node":2,"incarnation":7}'
     assigned = TopicAssigned(IDS[0], (1,), (), ((Replica(2, 1), Replica(3, 0)),))
     assert encode_record(assigned).endswith(b'"owners":[1],"manual":[],"replicas":[[[2,1],[3,0]]]}')
 
@@ -180,6 +191,18 @@ def test_where_a_partition_is():
     assert [spread.owner_on(1, index) for index in (-1, 0, 1, 2)] == [None, 3, NOT_HERE, None]
     assert spread.leader_place(1, 1) == Replica(2, 0)
     assert (alone.cores_on(9), spread.cores_on(1), spread.cores_on(2)) == ((0, 1), (3, 1), (NOT_HERE, 0))
+
+
+def test_a_removed_node_takes_its_settings_along_and_may_come_back_as_another():
+    here = NodeRegistered(1, 7, 1, "", "1", NodeAddress("h", 1), ())
+    setting = BrokerConfigChanged(1024, "node.draining", "true")
+    image = replay([here, setting])
+    assert image.draining == {1}
+    gone = image.apply([NodeRemoved(1, 7)], MetadataVersion(3))
+    assert (gone.nodes, gone.broker_configs, gone.draining, gone.removed) == ({}, {}, frozenset(), {7: 1})
+    back = gone.apply([replace(here, incarnation=8), NodeRemoved(1, 7)], MetadataVersion(5))
+    assert back.nodes[1].incarnation == 8, "the old one is removed, however often"
+    assert next(iter(replay([NodeRemoved(1, number) for number in range(REMOVALS_REMEMBERED_MAX + 2)]).removed)) == 2
 
 
 def test_deletions_are_remembered_up_to_a_bound_and_what_was_never_known_is_not_one():

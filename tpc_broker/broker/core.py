@@ -254,7 +254,7 @@ class Core:
 
     def controller(self, image: ClusterImage) -> Controller:
         """To decide a change of that image."""
-        return Controller(image, self.configuration, self.view.absent)
+        return Controller(image, self.configuration, self.view.absent | image.draining)
 
     async def _apply_image(self, before: ClusterImage, after: ClusterImage) -> None:
         """Bring this core from one image to the next; returns when its partitions serve, or are gone."""

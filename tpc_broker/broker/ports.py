@@ -179,6 +179,10 @@ class ClusterNode(Protocol):
         """Decide, and commit what was decided. NotDeliveredError: this node is not the controller, nothing was done."""
         ...
 
+    def why_not_gone(self, node: NodeId) -> str:
+        """Why a node is not to be taken for gone for good, for people; empty: it may be."""
+        ...
+
     async def quorum(self) -> Quorum:
         """Where this node is the controller; NotDeliveredError where it is not."""
         ...

@@ -77,7 +77,7 @@ class ClusterView:
     @image.setter
     def image(self, image: ClusterImage) -> None:
         for node, known in self._image.nodes.items():
-            if node in image.nodes and image.nodes[node].incarnation != known.incarnation:
+            if node not in image.nodes or image.nodes[node].incarnation != known.incarnation:
                 self._forget_leaders_on(node)  # its data are others: their epochs have begun anew
         self._image = image
         self._of_nodes.clear()

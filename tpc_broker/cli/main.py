@@ -15,6 +15,7 @@ from tpc_broker.cli.connection import CommandGroup
 from tpc_broker.cli.consume import consume
 from tpc_broker.cli.groups import group
 from tpc_broker.cli.info import info
+from tpc_broker.cli.nodes import node
 from tpc_broker.cli.pipeline import pipeline
 from tpc_broker.cli.produce import produce
 from tpc_broker.cli.profiles import profile
@@ -33,6 +34,7 @@ main.add_command(group)
 main.add_command(config)
 main.add_command(info)
 main.add_command(cluster)
+main.add_command(node)
 main.add_command(profile)
 main.add_command(completion)
 main.add_command(produce)

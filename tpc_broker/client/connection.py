@@ -18,6 +18,7 @@ from tpc_broker.client.requests import Node
 from tpc_broker.client.sasl import sasl_machine
 from tpc_broker.client.security import SaslSettings, SecuritySettings, TlsSettings, tls_context
 from tpc_broker.kafka import ApiKey, CodecError, ErrorCode, messages
+from tpc_broker.kafka.source import uvarint
 
 SIZE_BYTES: Final = 4
 FRAME_BYTES_MAX: Final = 1024 * 1024 * 1024
@@ -108,6 +109,19 @@ class Connection:
         """Send a request; its answer is the next one that `receive` gives after those of earlier requests."""
         version = self._conversation.version(key)
         self._send(self._conversation.request(key, version, make(version)))
+
+    def call_tagged(self, key: ApiKey, make: MakeRequest, tag: int) -> Any:
+        """`call`, with an empty tagged field of a number that Kafka has not: brokers that do not know it pass over it.
+        The request's last field must not be tagged, and its version flexible.
+        """
+        assert self.is_idle, "answers of earlier requests are still to come"
+        version = self._conversation.version(key)
+        frame = b"".join(self._conversation.request(key, version, make(version)))
+        body = frame[SIZE_BYTES:]
+        assert body.endswith(b"\0"), "the count of tagged fields"
+        body = body[:-1] + b"\1" + uvarint(tag) + b"\0"
+        self._send([len(body).to_bytes(SIZE_BYTES, "big") + body])
+        return self.receive()
 
     def receive(self) -> Any:
         """The answer to the oldest request in flight."""

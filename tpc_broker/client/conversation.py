@@ -26,6 +26,7 @@ VERSION_MAX: Final = {
     ApiKey.DESCRIBE_LOG_DIRS: 4,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
     ApiKey.DESCRIBE_CLUSTER: 1,
+    ApiKey.UNREGISTER_BROKER: 0,
 }
 """The newest version of each API whose meaning this client knows."""
 

@@ -57,6 +57,8 @@ class Reason(enum.StrEnum):
     """It belongs to another cluster."""
     NODE_ID = "node-id"
     """Another node with its id is alive."""
+    REMOVED = "removed"
+    """An operator has removed it from the cluster."""
     NODE_ITSELF = "itself"
     """It dialled its own address."""
 

@@ -147,10 +147,13 @@ class Sealer:
 
 
 class Opener:
-    """Takes sealed datagrams of others, each once."""
+    """Takes sealed datagrams of others, each once. `refuses`: whose are not taken at all."""
 
-    def __init__(self, secret: ClusterSecret, on_foreign: Callable[[], None]) -> None:
+    def __init__(
+        self, secret: ClusterSecret, on_foreign: Callable[[], None], refuses: Callable[[Stamp], bool] = lambda _: False
+    ) -> None:
         self._secret = secret
+        self._refuses = refuses
         self._on_foreign = on_foreign
         self._window = ReplayWindow()
 
@@ -161,4 +164,4 @@ class Opener:
             self._on_foreign()
             return None
         stamp, content = found
-        return content if self._window.take(stamp) else None
+        return content if not self._refuses(stamp) and self._window.take(stamp) else None

@@ -59,6 +59,13 @@ class Settings(IgnoredSettings):
     broker_rack: str | None = setting(
         "broker.rack", ConfigType.STRING, None, "Rack of this node, the same for all its cores."
     )
+    node_draining: bool = setting(
+        "node.draining",
+        ConfigType.BOOLEAN,
+        False,
+        "Ours. Of a node's first broker (`tpc node drain`): the node gets nothing new, and hands over what it leads.",
+        dynamic=True,
+    )
     listeners: tuple[str, ...] = setting(
         "listeners",
         ConfigType.LIST,
@@ -190,6 +197,12 @@ class Settings(IgnoredSettings):
     # Topics.
     num_partitions: int = setting(
         "num.partitions", ConfigType.INT, 1, "Partitions of a topic that is made without naming a number.", minimum=1
+    )
+    controlled_shutdown_enable: bool = setting(
+        "controlled.shutdown.enable",
+        ConfigType.BOOLEAN,
+        True,
+        "Whether a node that is stopped has others lead first what it leads.",
     )
     default_replication_factor: int = setting(
         "default.replication.factor",

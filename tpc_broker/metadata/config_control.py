@@ -15,11 +15,12 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.broker_config import BROKER_CONFIGS
 from tpc_broker.metadata.config_types import ConfigDefinition, ConfigError, ConfigType, to_text
+from tpc_broker.metadata.image import NODE_DRAINING
 from tpc_broker.metadata.records import BrokerConfigChanged, MetadataRecord, TopicConfigChanged
 from tpc_broker.metadata.settings import validate_dynamic
 from tpc_broker.metadata.topic_config import TOPIC_CONFIGS, validate_topic_configs
 from tpc_broker.metadata.topic_names import topic_name_fault
-from tpc_broker.model import BrokerId, CoreId, NodeId, broker_id_of
+from tpc_broker.model import BrokerId, CoreId, NodeId, broker_id_of, core_of, node_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -138,6 +139,7 @@ class ConfigController:
 
     def _broker_changes(self, resource: AlterableResource, *, replace_all: bool) -> Sequence[MetadataRecord]:
         broker = self._broker_named(resource.resource_name)
+        self._check_draining(resource, broker)
         present = self._image.configs_of_broker(broker)
         defaults = {name: to_text(row.default) or "" for name, row in BROKER_CONFIGS.items()}
         wanted = _wanted(resource, present, BROKER_CONFIGS, defaults, replace_all=replace_all)
@@ -152,6 +154,16 @@ class ConfigController:
         except ConfigError as error:
             raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
         return [BrokerConfigChanged(broker, name, value) for name, value in _difference(present, stored)]
+
+    def _check_draining(self, resource: AlterableResource, broker: BrokerId | None) -> None:
+        """It is a node that is drained, and its first broker stands for it."""
+        if all(config.name != NODE_DRAINING for config in resource.configs):
+            return
+        if not self._image.nodes:
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"{NODE_DRAINING}: this broker is no node of a cluster.")
+        if broker is None or core_of(broker) != 0:
+            first = "its first broker" if broker is None else f"broker {broker_id_of(node_of(broker), CoreId(0))}"
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"{NODE_DRAINING} is set for a node by {first}.")
 
     def _broker_named(self, name: str) -> BrokerId | None:
         if not name:

@@ -19,6 +19,7 @@ from tpc_broker.metadata.records import (
     MetadataDamagedError,
     MetadataRecord,
     NodeRegistered,
+    NodeRemoved,
     ProducerIdsReserved,
     TopicAssigned,
     TopicConfigChanged,
@@ -39,6 +40,8 @@ from tpc_broker.model import (
     Replica,
     TopicId,
     TopicPartition,
+    broker_id_of,
+    node_of,
 )
 from tpc_broker.routing import Assignment
 
@@ -51,10 +54,14 @@ _EMPTY_VERSION = MetadataVersion(0)
 _FIRST_PRODUCER_ID = ProducerId(0)
 _NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
 
+NODE_DRAINING = "node.draining"
+"""The setting, of a node's first broker."""
 DELETIONS_REMEMBERED_MAX = 1_000
 """Deleted topics whose ids the image still names. A core that was down while more were deleted puts their files aside
 instead of removing them.
 """
+REMOVALS_REMEMBERED_MAX = 1_000
+"""Nodes that were removed last, whose data directories are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,8 @@ class ClusterImage:
     """Topics that were deleted last, oldest first: only what is named here is ever removed from the disk."""
     nodes: Mapping[NodeId, NodeRegistered] = field(default_factory=dict)
     """Of the cluster; none without one."""
+    removed: Mapping[int, NodeId] = field(default_factory=dict)
+    """Nodes that were removed last, oldest first, by the incarnation of their data."""
 
     def topic(self, name: str) -> TopicImage | None:
         """The topic of that name."""
@@ -157,6 +166,14 @@ class ClusterImage:
         """Dynamic settings of one broker, or with None of all brokers."""
         return self.broker_configs.get(broker, _NO_CONFIGS)
 
+    @property
+    def draining(self) -> frozenset[NodeId]:
+        """Nodes that are to be left without leaderships and replicas."""
+        return frozenset(
+            node for node in self.nodes
+            if self.configs_of_broker(broker_id_of(node, CoreId(0))).get(NODE_DRAINING) == "true"
+        )  # fmt: skip
+
     def apply(self, records: Iterable[MetadataRecord], version: MetadataVersion) -> ClusterImage:
         """The image after these records; `version` is the log's end offset behind the last of them."""
         assert version >= self.version, (version, self.version)
@@ -169,6 +186,7 @@ class ClusterImage:
             producer_ids=dict(self.producer_ids),
             deleted=dict(self.deleted),
             nodes=dict(self.nodes),
+            removed=dict(self.removed),
         )
         for record in records:
             image = _apply_one(image, record)
@@ -180,6 +198,7 @@ class ClusterImage:
         records: list[MetadataRecord] = [ClusterCreated(self.cluster_id)] if self.cluster_id else []
         if self.cores_count:
             records.append(CoresChanged(self.cores_count))
+        records.extend(NodeRemoved(node, incarnation) for incarnation, node in self.removed.items())
         records.extend(self.nodes[node] for node in sorted(self.nodes))
         records.extend(TopicDeleted(topic_id) for topic_id in self.deleted)
         records.extend(self.topics[topic_id].record() for _name, topic_id in sorted(self.ids.items()))
@@ -228,12 +247,26 @@ def _apply_one(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
             return replace(image, next_producer_id=max(image.next_producer_id, behind))
         case NodeRegistered():
             _mutable(image.nodes)[record.node] = record
+        case NodeRemoved():
+            _remove_node(image, record)
         case BrokerConfigChanged():
             configs = _changed(image.configs_of_broker(record.broker), record.name, record.value)
             _mutable(image.broker_configs)[record.broker] = configs
         case _:
             _apply_to_topic(image, record)
     return image
+
+
+def _remove_node(image: ClusterImage, record: NodeRemoved) -> None:
+    known = image.nodes.get(record.node)
+    if known is not None and known.incarnation == record.incarnation:
+        del _mutable(image.nodes)[record.node]
+        for broker in [each for each in image.broker_configs if each is not None and node_of(each) == record.node]:
+            del _mutable(image.broker_configs)[broker]
+    removed = _mutable(image.removed)
+    removed.setdefault(record.incarnation, record.node)
+    while len(removed) > REMOVALS_REMEMBERED_MAX:
+        del removed[next(iter(removed))]
 
 
 def _apply_to_topic(

@@ -124,6 +124,14 @@ class NodeRegistered:
     listeners: tuple[tuple[str, tuple[NodeAddress, ...]], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class NodeRemoved:
+    """A node is gone for good: its data directory, which has this incarnation, may not come back."""
+
+    node: NodeId
+    incarnation: int
+
+
 MetadataRecord = (
     ClusterCreated
     | TopicCreated
@@ -134,6 +142,7 @@ MetadataRecord = (
     | ProducerIdsReserved
     | CoresChanged
     | NodeRegistered
+    | NodeRemoved
 )
 
 RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
@@ -146,6 +155,7 @@ RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
     "producer_ids_reserved": ProducerIdsReserved,
     "cores_changed": CoresChanged,
     "node_registered": NodeRegistered,
+    "node_removed": NodeRemoved,
 }
 _TYPE_NAMES: Final = {record_type: name for name, record_type in RECORD_TYPES.items()}
 

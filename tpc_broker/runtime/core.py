@@ -258,7 +258,9 @@ class CoreProcessMain:
             return None
         from tpc_broker.runtime.cluster.node import ClusterNodeMain  # noqa: PLC0415 (a node alone needs none of it)
 
-        return ClusterNodeMain(options, assembly.disk, assembly.clock, Path(options.data))
+        node = ClusterNodeMain(options, assembly.disk, assembly.clock, Path(options.data))
+        node.on_removed = self._removed
+        return node
 
     async def _begin(self, core: Core, nursery: trio.Nursery) -> bool:
         """From the newest metadata to open partitions; False: it was refused."""
@@ -278,6 +280,15 @@ class CoreProcessMain:
         """What starting again does not mend."""
         self._refused = reason
         await self._control.send("cannot_run", reason=reason)
+
+    async def _removed(self, reason: str) -> None:
+        """From its cluster: nobody is answered by it any more."""
+        log.error("%s", reason)
+        await self._refuse(reason)
+        if self._is_ready:
+            self._drain_asked.set()
+        else:
+            self._start.cancel()
 
     async def _drain_or_end(self, core: Core) -> None:
         """Drain; where that cannot be done in time, end where the process stands."""

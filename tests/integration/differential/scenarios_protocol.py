@@ -12,7 +12,7 @@ OURS = [
     "Heartbeat", "LeaveGroup", "SyncGroup", "DescribeGroups", "ListGroups", "ApiVersions", "CreateTopics",
     "DeleteTopics", "DeleteRecords", "InitProducerId", "OffsetForLeaderEpoch", "DescribeConfigs", "AlterConfigs",
     "DescribeLogDirs", "CreatePartitions", "DeleteGroups", "IncrementalAlterConfigs", "OffsetDelete",
-    "DescribeCluster", "DescribeQuorum",
+    "DescribeCluster", "DescribeQuorum", "UnregisterBroker",
 ]  # fmt: skip
 """The APIs that are implemented; every scenario file takes its names from here or spells them itself."""
 
@@ -184,6 +184,12 @@ def describe_quorum(d: Dialogue) -> None:
             d.anywhere.ask("DescribeQuorum", version, {"Topics": [{**metadata, "Partitions": numbers}]})
         for name in ("", "absent", "__consumer_offsets"):
             d.anywhere.ask("DescribeQuorum", version, {"Topics": [{**metadata, "TopicName": name}]})
+
+
+@scenario
+def unregister_a_broker_that_is_not_there(d: Dialogue) -> None:
+    for broker in (99, 2**31 - 1, -1, -1024):
+        d.anywhere.ask("UnregisterBroker", 0, {"BrokerId": broker})
 
 
 @scenario

@@ -70,6 +70,10 @@ def _describe_quorum(_version: int, _message: Any, said: dict[str, Any]) -> Any:
     return messages.DescribeQuorumResponse(**said)
 
 
+def _unregister_broker(_version: int, _message: Any, said: dict[str, Any]) -> Any:
+    return messages.UnregisterBrokerResponse(**said)
+
+
 def _resource(resource: Any) -> dict[str, Any]:
     return {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
 
@@ -83,4 +87,5 @@ _ANSWERS: dict[ApiKey, Callable[[int, Any, dict[str, Any]], Any]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _alter_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _list_reassignments,
     ApiKey.DESCRIBE_QUORUM: _describe_quorum,
+    ApiKey.UNREGISTER_BROKER: _unregister_broker,
 }

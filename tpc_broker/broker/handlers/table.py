@@ -11,6 +11,7 @@ from tpc_broker.broker.handlers import (
     groups,
     log_dirs,
     metadata,
+    nodes,
     offsets,
     produce,
     producers,
@@ -58,6 +59,7 @@ _ON_THIS_CORE: dict[ApiKey, Handler] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: on_core(METADATA_CORE, reassignments.handle_list_partition_reassignments),
     ApiKey.OFFSET_DELETE: group_offsets.handle_offset_delete,
     ApiKey.DESCRIBE_QUORUM: on_core(METADATA_CORE, quorum.handle_describe_quorum),
+    ApiKey.UNREGISTER_BROKER: on_core(METADATA_CORE, nodes.handle_unregister_broker),
     ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
 }
 

@@ -56,12 +56,13 @@ Handler = Callable[[Hello, dict[str, Any], list[bytes]], Awaitable[tuple[dict[st
 
 
 class LinkRefusedError(Exception):
-    """The two ends do not belong together; the other one is told."""
+    """The two ends do not belong together; the other one is told. `is_proven`: it knows the cluster's secret."""
 
-    def __init__(self, reason: Reason | None, text: str, *, by_peer: bool) -> None:
+    def __init__(self, reason: Reason | None, text: str, *, by_peer: bool, is_proven: bool = False) -> None:
         super().__init__(text)
         self.reason = reason
         self.by_peer = by_peer
+        self.is_proven = is_proven
 
 
 @dataclass(slots=True)
@@ -150,7 +151,7 @@ class FrameReader:
         kind, body = await self.read()
         if kind is Kind.REFUSED:
             reason, text = codec.decode_refused(body)
-            raise LinkRefusedError(reason, text, by_peer=True)
+            raise LinkRefusedError(reason, text, by_peer=True, is_proven=self.is_known)
         if kind is not wanted:
             raise LinkDecodeError(f"a frame of kind {kind.name} in place of {wanted.name}")
         return body

@@ -47,14 +47,15 @@ class Members:
         secret: ClusterSecret,
         links: Links,
         cores: int,
+        is_removed: Callable[[int], bool] = lambda _incarnation: False,
     ) -> None:
-        """`who`: node, incarnation of the data, boot."""
+        """`who`: node, incarnation of the data, boot. `is_removed`: whether an incarnation is not to be heard."""
         node, incarnation, boot = who
         self._codec = SwimCodec(cluster)
         self._sealer = Sealer(secret, node, incarnation, boot)
         self.strangers = 0
         """Datagrams that were not sealed with the secret, or are no message of this cluster."""
-        self._opener = Opener(secret, self._foreign)
+        self._opener = Opener(secret, self._foreign, lambda stamp: is_removed(stamp.incarnation))
         self._links = links
         self._bound: socket.socket
         self._socket: trio.socket.SocketType

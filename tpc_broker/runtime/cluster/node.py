@@ -5,7 +5,7 @@ group, where this node has a part of it; the newest image, from the controller; 
 done no client is answered: without a majority of the metadata's voters a node waits, and never founds again.
 
 Afterwards: voters follow the commits of their group, all others pull what is committed from a voter (`observer`). The
-leader of the group is the *controller*: it decides changes, and tends the voters (`_tend_voters`): one whose data
+leader of the group is the *controller*: it decides changes, and tends the voters (`tending`): one whose data
 directory is another by now is replaced by it, and as nodes come there are three, then five.
 """
 
@@ -30,6 +30,7 @@ from tpc_broker.model import CoreId, MetadataVersion, NodeId
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Position, Voter
 from tpc_broker.runtime.cluster.counters import ClusterCounters, Known, cluster_counters
+from tpc_broker.runtime.cluster.greeting import refusal_of, removed_text
 from tpc_broker.runtime.cluster.identity import IdentityFile, NodeIdentity
 from tpc_broker.runtime.cluster.joining import Joining, say_what_is_waited_for
 from tpc_broker.runtime.cluster.links import LinkRefusedError, Links, Peer
@@ -38,8 +39,9 @@ from tpc_broker.runtime.cluster.metadata_group import MetadataGroup, NotControll
 from tpc_broker.runtime.cluster.observer import PULL, Observer, answer_pull
 from tpc_broker.runtime.cluster.options import read_secret
 from tpc_broker.runtime.cluster.quorum import APPLIED, describe_quorum
-from tpc_broker.runtime.cluster.voter_file import GROUP, VoterFile, VoterFileDamagedError
-from tpc_broker.runtime.cluster.voters import node_rows, registration_of, wanted_voters
+from tpc_broker.runtime.cluster.tending import hand_over, tend_voters, why_not_gone
+from tpc_broker.runtime.cluster.voter_file import VoterFile, VoterFileDamagedError
+from tpc_broker.runtime.cluster.voters import node_rows, registration_of, successor
 from tpc_broker.runtime.options import StartError
 from tpc_broker.swim.model import GONE, Change, MemberEvent, State
 from tpc_broker.task_queue import TaskQueue, in_queue
@@ -88,13 +90,18 @@ class ClusterNodeMain:
         self._fed = ClusterImage()
         self._feed: list[tuple[list[MetadataRecord] | None, ClusterImage]] = []
         self._feed_filled = trio.Event()
-        self._observer = Observer(self._links, is_voter=lambda: self._is_voter, committed=self._committed)
+        self._observer = Observer(
+            self._links, follows=lambda: self._follows, newest=lambda: self.image, committed=self._committed
+        )
         self._deciding = trio.Lock()
         self._at_controller: dict[str, NodeHandler] = {}
         self._absent: frozenset[NodeId] = frozenset()
         self._conflict = ""
         self.on_peer_up: Callable[[NodeId], None] = lambda _node: None
         self.on_absent_changed: Callable[[frozenset[NodeId]], None] = lambda _nodes: None
+        self.on_removed: Callable[[str], Awaitable[None]] = _wait_for_ever
+        """Called with the reason when this node is told that it was removed from its cluster."""
+        self._started_ms = clock.monotonic_ms()
         self.on_controller_changed: Callable[[NodeId | None], None] = lambda _node: None
         self._told_controller: int | None = None
         self._configuration: BrokerConfiguration
@@ -228,20 +235,31 @@ class ClusterNodeMain:
     async def leave(self) -> None:
         """The node is being stopped: somebody else is to lead, and nobody is to suspect it."""
         with trio.move_on_after(LEAVE_S):
-            group = self._group
-            if group is not None and group.is_leader:
-                assert group.group.config is not None
-                others = [voter for voter in sorted(group.group.config.voters) if self._links.peer_of(voter.node)]
-                others = [voter for voter in others if voter != group.me]
-                if others:
-                    group.core.transfer_leadership(GROUP, others[0], self._clock.monotonic_ms())
-                    group.turn()
-                    while group.is_leader:
-                        await group.moved()
+            if self._configuration.settings.controlled_shutdown_enable:
+                await self._hand_over()
             if self._members is not None:
                 self._members.leave()
                 while not self._members.has_left:
                     await trio.sleep(LOOK_S / 4)
+
+    async def _hand_over(self) -> None:
+        """Until another one leads; given up when nobody is there to."""
+        group = self._group
+        while group is not None and group.is_leader:
+            if hand_over(group, self.image, self._is_within_reach, self._clock, why="this node is being stopped"):
+                while group.is_leader and group.group.transfer is not None:
+                    await group.moved()
+            elif successor(group, self.image, self._is_within_reach) is None:
+                return
+            else:
+                await trio.sleep(LOOK_S / 4)
+
+    def why_not_gone(self, node: NodeId) -> str:
+        assert self._members is not None
+        known = self.image.nodes.get(node)
+        has_link = node == self._identity.node or (known is not None and self._is_alive(known))
+        uptime_ms = self._clock.monotonic_ms() - self._started_ms
+        return why_not_gone(node, self._members.state_of(node), has_link=has_link, uptime_ms=uptime_ms)
 
     @property
     def _identity(self) -> NodeIdentity:
@@ -259,34 +277,13 @@ class ClusterNodeMain:
         return Hello(self._cluster, *who, CoreId(0), *address, __version__)
 
     def _check_hello(self, hello: Hello) -> LinkRefusedError | None:
-        own = self._own_hello()
-        if (hello.node, hello.incarnation, hello.boot) == (own.node, own.incarnation, own.boot):
-            return LinkRefusedError(Reason.NODE_ITSELF, "a node that dialled itself", by_peer=False)
-        if hello.cluster and own.cluster and hello.cluster != own.cluster:
-            text = (
-                f"node {own.node} at {self._options.address} is of cluster {own.cluster}, and node {hello.node} at "
-                f"{SeedAddress(*hello.address)} is of cluster {hello.cluster}"
-            )
-            return LinkRefusedError(Reason.CLUSTER, text, by_peer=False)
-        if hello.node == own.node:
-            text = (
-                f"node id {hello.node} is alive at {self._options.address} with another incarnation; give the node at "
-                f"{SeedAddress(*hello.address)} another --node-id"
-            )
-            return LinkRefusedError(Reason.NODE_ID, text, by_peer=False)
-        for known in self._links.incoming.values():
-            if known.node == hello.node and (known.incarnation, known.boot) != (hello.incarnation, hello.boot):
-                what = "incarnation" if known.incarnation != hello.incarnation else "process of the same data directory"
-                text = (
-                    f"node id {hello.node} is alive at {SeedAddress(*known.address)} with another {what}; give the "
-                    f"node at {SeedAddress(*hello.address)} another --node-id and --data"
-                )
-                return LinkRefusedError(Reason.NODE_ID, text, by_peer=False)
-        return None
+        return refusal_of(hello, self._own_hello(), self._links.incoming.values(), self.image.removed)
 
     def _check_member(self, hello: Hello) -> None:
         if not self._cluster or hello.cluster != self._cluster:
             raise MailboxError(f"node {hello.node} is not in this cluster yet")
+        if hello.incarnation in self.image.removed:
+            raise MailboxError(removed_text(hello.node, self._cluster))
 
     def _link_up(self, peer: Peer) -> None:
         assert peer.hello is not None
@@ -303,7 +300,10 @@ class ClusterNodeMain:
         identity = self._identity
         who = identity.node, identity.incarnation, identity.boot
         cores = self._core_options.cores
-        self._members = Members(self._options, who, founding.cluster, self._secret, self._links, cores)
+        self._members = Members(
+            self._options, who, founding.cluster, self._secret, self._links, cores,
+            is_removed=lambda incarnation: incarnation in self.image.removed,
+        )  # fmt: skip
         self._members.on_event = self._member_changed
         with in_queue(TaskQueue.REPLICATION):
             self._nursery.start_soon(self._members.run, self._datagrams)
@@ -364,6 +364,8 @@ class ClusterNodeMain:
     def _take_frame(self, hello: Hello, body: bytes) -> None:
         if self._group is None or not self._cluster or hello.cluster != self._cluster:
             return
+        if hello.incarnation in self.image.removed:
+            return
         frame = decode_frame(body)
         if frame.source.node != hello.node or frame.target != self._group.core.address:
             raise LinkDecodeError(f"node {hello.node} sent a frame of {frame.source} for {frame.target}")
@@ -413,10 +415,14 @@ class ClusterNodeMain:
     def _is_voter(self) -> bool:
         return self._group is not None and self._group.has_replica and self._group.group.is_voter
 
+    @property
+    def _follows(self) -> bool:
+        return self._group is not None and self._is_voter and self._group.leader is not None
+
     async def _serve_pull(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
         self._check_member(hello)
         group = self._group
-        if group is None or not self._is_voter or group.leader is None:
+        if group is None or not self._follows:
             return {"known": False}, []
         return await answer_pull(group, int(payload["after"]))
 
@@ -517,6 +523,9 @@ class ClusterNodeMain:
         def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
             nonlocal refused
             known = image.nodes.get(record.node)
+            if record.incarnation in image.removed:
+                refused = removed_text(record.node, image.cluster_id)
+                return [], None
             if known is not None and known.incarnation != record.incarnation and self._is_alive(known):
                 refused = (
                     f"node id {record.node} is alive at {SeedAddress(*known.address)} with another incarnation; give "
@@ -566,8 +575,27 @@ class ClusterNodeMain:
             self._tend_peers()
             self._look_who_is_absent()
             self._look_who_controls()
-            if self.is_controller:
-                await self._tend_voters()
+            await self._look_whether_removed()
+            group = self._group
+            if group is None or not self.is_controller:
+                continue
+            await tend_voters(group, self.image, self._links, self._is_within_reach, self._clock)
+            if NodeId(self._identity.node) in self.image.draining and group.is_leader:
+                self._lead_no_more(group)
+
+    def _lead_no_more(self, group: MetadataGroup) -> None:
+        """The node is draining; another one that is, too, would do no better."""
+        target = successor(group, self.image, self._is_within_reach)
+        if target is not None and target.node not in self.image.draining and group.group.transfer is None:
+            hand_over(group, self.image, self._is_within_reach, self._clock, why="this node is draining")
+
+    async def _look_whether_removed(self) -> None:
+        """It is told by who has proved the secret; this node learns nothing of its cluster any more."""
+        for peer in self._links.peers.values():
+            refused = peer.refused
+            if refused is not None and refused.is_proven and refused.by_peer and refused.reason is Reason.REMOVED:
+                await self.on_removed(str(refused))
+                await trio.sleep_forever()
 
     def _tend_peers(self) -> None:
         """Links to all nodes that are registered, and to the seeds."""
@@ -578,31 +606,9 @@ class ClusterNodeMain:
         for address in set(self._links.peers) - wanted:
             if self._links.peers[address].hello is None:
                 self._links.peers.pop(address).close()
-
-    async def _tend_voters(self) -> None:
-        group = self._group
-        assert group is not None
-        config = group.group.config
-        assert config is not None
-        if config.is_joint:
-            return
-        target = wanted_voters(config.new, self.image, self._is_within_reach)
-        new = sorted(target - config.new)
-        for voter in new:
-            peer = self._links.peer_of(voter.node)
-            if peer is None:
-                return
-            try:
-                await peer.call("metadata.become_replica", {"incarnation": voter.incarnation})
-            except MailboxError as error:
-                log.info("node %d does not become a voter: %s", voter.node, error)
-                return
-        if target != config.new and group.is_leader:
-            now_ms = self._clock.monotonic_ms()
-            refusal = group.core.change_voters(GROUP, target, now_ms)
-            group.turn()
-            if refusal is None:
-                log.info("metadata: the voters are to be nodes %s", sorted(voter.node for voter in target))
+        for peer in self._links.peers.values():
+            if peer.hello is not None and peer.hello.incarnation in self.image.removed:
+                peer.reconnect()  # and be refused
 
     def _is_within_reach(self, node: NodeId) -> bool:
         assert self._members is not None
@@ -645,9 +651,14 @@ class ClusterNodeMain:
         self.serve_controller("cluster.begin", self._serve_begin)
         self.serve_controller("metadata.version", self._serve_version)
 
+    @property
+    def _is_told_more(self) -> bool:
+        """Than its replica knows, which seems to vote and has no leader."""
+        return not self._follows and self._observer.is_told
+
     def counters(self) -> ClusterCounters:
         hint, voters = self._observer.controller, self._observer.voters
-        if self._group is not None and self._is_voter:  # what it was told while it was none may be old
+        if self._group is not None and self._is_voter and not self._is_told_more:
             hint, voters = self._group.leader and self._group.leader.node, self._group.voters
         parts = self._identity, self.image, self._links, self._members, self._group
         return cluster_counters(*parts, Known(self._absent, hint, voters, self._conflict))
@@ -663,3 +674,7 @@ class ClusterNodeMain:
             "term": metadata["term"] if self._is_voter else None,
             "nodes": node_rows(self.image, states, metadata["voters"], metadata["leader"]),
         }
+
+
+async def _wait_for_ever(_reason: str) -> None:
+    await trio.sleep_forever()

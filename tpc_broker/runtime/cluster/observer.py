@@ -1,4 +1,8 @@
-"""A node without a vote: it pulls what the voters of the metadata have committed, and knows by hearsay who leads."""
+"""A node without a vote: it pulls what the voters of the metadata have committed, and knows by hearsay who leads.
+
+A voter whose vote was taken hears nothing of that any more: the term that leaves it out is not sent to it. So one that
+knows no leader pulls too, and any voter asks now and then.
+"""
 
 from __future__ import annotations
 
@@ -22,33 +26,45 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.2
+VOTER_ASKS_S: Final = 5.0
+TOLD_LATELY_S: Final = 3.0
 PULL_WAIT_S: Final = 1.0
 PULL_TIMEOUT_MS: Final = 5_000
 PULL: Final = "metadata.pull"
 
 
 class Observer:
-    """`image` is the newest that was pulled; `controller` and `voters` are what the last voter that was asked said."""
+    """`image` is the newest that was pulled; `controller` and `voters` are what the last voter that was asked said.
+    `follows`: whether the node's own replica has a vote and a leader; `newest`: the newest image that the node has.
+    """
 
     def __init__(
         self,
         links: Links,
         *,
-        is_voter: Callable[[], bool],
+        follows: Callable[[], bool],
+        newest: Callable[[], ClusterImage],
         committed: Callable[[list[MetadataRecord] | None, ClusterImage], None],
     ) -> None:
         self.image = ClusterImage()
         self.controller: int | None = None
         self.voters: set[int] = set()
         self._links = links
-        self._is_voter = is_voter
+        self._follows = follows
+        self._newest = newest
         self._committed = committed
+        self._told_s = -TOLD_LATELY_S
+        self._term = 0
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a voter that knows the leader has answered lately."""
+        return trio.current_time() - self._told_s < TOLD_LATELY_S
 
     async def run(self) -> None:
         while True:
-            if self._is_voter():
-                await trio.sleep(LOOK_S)
-                continue
+            if self._follows():
+                await self._wait_while_following()
             peers = [peer for peer in self._links.peers.values() if peer.is_up]
             if not any([await self._pull(peer) for peer in peers[:1]]):
                 await trio.sleep(LOOK_S)
@@ -56,14 +72,22 @@ class Observer:
                     address = peers[0].address
                     self._links.peers[address] = self._links.peers.pop(address)
 
+    async def _wait_while_following(self) -> None:
+        with trio.move_on_after(VOTER_ASKS_S):
+            while self._follows():
+                await trio.sleep(LOOK_S)
+
     async def _pull(self, peer: Peer) -> bool:
         """Whether that node knows something."""
+        before = self._newest()
         try:
-            answer, blobs = await peer.call(PULL, {"after": self.image.version}, timeout_ms=PULL_TIMEOUT_MS)
+            answer, blobs = await peer.call(PULL, {"after": before.version}, timeout_ms=PULL_TIMEOUT_MS)
         except MailboxError:
             return False
-        if not answer["known"]:
+        if not answer["known"] or answer["term"] < self._term:  # a voter that has lost its vote may not know it yet
             return False
+        self._term = answer["term"]
+        self._told_s = trio.current_time()
         self.controller = answer["leader"]
         self.voters = set(answer.get("voters", ()))
         if answer["whole"]:
@@ -73,9 +97,10 @@ class Observer:
                 self._committed(None, image)
         elif blobs:
             records = [decode_record(blob) for blob in blobs]
-            version = MetadataVersion(self.image.version + len(records))
-            self.image = self.image.apply(records, version)
-            self._committed(records, self.image)
+            image = before.apply(records, MetadataVersion(before.version + len(records)))
+            if image.version > self.image.version:
+                self.image = image
+                self._committed(records, image)
         return True
 
 
@@ -85,7 +110,10 @@ async def answer_pull(group: MetadataGroup, after: int) -> tuple[dict[str, Any],
         while group.image.version <= after:
             await group.moved()
     leader = group.leader
-    answer = {"known": True, "whole": False, "leader": leader and leader.node, "voters": sorted(group.voters)}
+    if leader is None:
+        return {"known": False}, []
+    told = {"term": group.group.term, "leader": leader.node, "voters": sorted(group.voters)}
+    answer = {"known": True, "whole": False, **told}
     if group.image.version <= after:
         return answer, []
     records = records_after(group, after)

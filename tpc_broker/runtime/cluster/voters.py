@@ -28,21 +28,45 @@ def wanted_voters(
     present: frozenset[Voter], image: ClusterImage, is_within_reach: Callable[[NodeId], bool]
 ) -> frozenset[Voter]:
     """Who should vote on the metadata, from who does: a data directory that is another by now takes the place of the
-    one before, and with enough nodes there are three, then five. Nobody loses its vote for being away.
+    one before, and with enough nodes there are three, then five. Nobody loses its vote for being away; who was removed
+    does, and who is draining, unless their number would be even without it.
     """
-    target = set(present)
-    for voter in sorted(present):
+    draining = image.draining
+    target = {voter for voter in present if voter.incarnation not in image.removed}
+    for voter in sorted(target):
         known = image.nodes.get(voter.node)
         if known is not None and known.incarnation != voter.incarnation and is_within_reach(voter.node):
             target.remove(voter)
             target.add(Voter(voter.node, known.incarnation))
     nodes = {voter.node for voter in target}
-    free = [node for node in sorted(image.nodes) if node not in nodes and is_within_reach(node)]
-    possible = min(CLUSTER_VOTERS_MAX, len(target) + len(free))
+    free = [
+        node for node in sorted(image.nodes)
+        if node not in nodes and node not in draining and is_within_reach(node)
+    ]  # fmt: skip
+    leaving = sorted(voter for voter in target if voter.node in draining)
+    staying = target.difference(leaving)
+    possible = min(CLUSTER_VOTERS_MAX, len(staying) + len(free))
     wanted = possible if possible % 2 else possible - 1
-    for node in free[: max(0, wanted - len(target))]:
-        target.add(Voter(node, image.nodes[node].incarnation))
-    return frozenset(target)
+    staying.update(Voter(node, image.nodes[node].incarnation) for node in free[: max(0, wanted - len(staying))])
+    if leaving and len(staying) % 2 == 0:
+        staying.add(leaving[0])
+    return frozenset(staying)
+
+
+def successor(
+    group: MetadataGroup, image: ClusterImage, is_within_reach: Callable[[NodeId], bool]
+) -> Voter | None:
+    """Who is to lead the metadata in this leader's place: the one that has most of them, and is not draining if there
+    is a choice. None: nobody is there.
+    """
+    machine = group.group
+    assert machine.config is not None
+    there = [
+        (voter.node not in image.draining, peer.match, voter)
+        for voter, peer in machine.peers.items()
+        if voter in machine.config.new and peer.match >= 0 and is_within_reach(voter.node)
+    ]
+    return max(there)[2] if there else None
 
 
 def records_after(group: MetadataGroup, after: int) -> list[MetadataRecord] | None:
@@ -62,10 +86,12 @@ def node_rows(
     controller: int | None,
 ) -> list[dict[str, Any]]:
     """Every registered node, as one of them knows it, for people."""
-    rows = []
+    rows, draining = [], image.draining
     for node, known in sorted(image.nodes.items()):
         state, info = states.get(node, (None, None))
         name = "unknown" if state is None else "suspected" if state is State.SUSPECT else state.name.lower()
+        if state is State.ALIVE and node in draining:
+            name = "draining"
         rows.append({
             "node": node,
             "state": name,

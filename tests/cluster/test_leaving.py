@@ -1,0 +1,96 @@
+"""Nodes that are drained, stopped, and removed for good."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+
+from click.testing import CliRunner
+
+from tests.support.cluster_nodes import (
+    Cluster,
+    brokers,
+    cluster,
+    cluster_told,
+    create_topic,
+    eventually,
+    leaders,
+    produce,
+)
+from tpc_broker.cli import connection
+from tpc_broker.cli.main import main as tpc
+
+
+def run_tpc(*arguments: str) -> tuple[int, str]:
+    """Exit code, and what it has said."""
+    connection.leave_interrupts_alone()
+    done = CliRunner().invoke(tpc, list(arguments), catch_exceptions=False)
+    return done.exit_code, done.output
+
+
+def node_command(made: Cluster, *arguments: str) -> tuple[int, str]:
+    return run_tpc("node", *arguments, "--bootstrap", made[1].bootstrap)
+
+
+def states(made: Cluster) -> dict[int, str]:
+    return {row["node"]: row["state"] for row in cluster_told(made[1].bootstrap)["nodes"]}
+
+
+def voters(made: Cluster) -> list[int]:
+    return [row["node"] for row in cluster_told(made[1].bootstrap)["nodes"] if row["metadata"] != "observer"]
+
+
+def test_a_node_that_is_gone_for_good(tmp_path):
+    """It is paused until it is buried and removed: so it learns of that while it runs, and again when it is started."""
+    with cluster(tmp_path, count=4, founders=3) as made:
+        made.start(1, 2, 3)
+        made.start(4)
+        create_topic(made[1].bootstrap, "spread", 4)
+        code, said = node_command(made, "remove", "3")
+        assert (code, said.count("\n")) == (5, 1), said
+        assert "Node 3 is alive: stop it first" in said
+        assert node_command(made, "remove", "9")[0] == 4
+        os.killpg(made[3].process.pid, signal.SIGSTOP)
+        eventually(lambda: states(made)[3] == "dead", "the paused one is buried")
+        code, said = node_command(made, "remove", "3")
+        assert code == 5
+        assert "1 partitions are on node 3 alone (the first: spread-" in said
+        assert node_command(made, "remove", "3", "--accept-loss") == (0, "Node 3 is removed.\n")
+        eventually(lambda: voters(made) == [1, 2, 4], "another one votes in its place")
+        assert sorted(states(made)) == [1, 2, 4]
+        eventually(lambda: set(leaders(made[1].bootstrap, "spread").values()) == {1024, 2048, 4096}, "all are led")
+        produce(made[2].bootstrap, "spread", [f"value {number}" for number in range(8)], 4)
+        os.killpg(made[3].process.pid, signal.SIGCONT)
+        assert made[3].wait_ended() == 2
+        refused = f"node 3 was removed from cluster {cluster_told(made[1].bootstrap)['cluster_id']}"
+        assert refused in made[3].log_text()
+        made.launch(3)
+        assert made[3].wait_ended() == 2
+        assert refused in made[3].log_text().splitlines()[-1]
+        shutil.rmtree(made[3].data_folder)
+        made.start(3)
+        eventually(lambda: brokers(made[2].bootstrap) == {1024, 2048, 3072, 4096}, "with an empty disk it joins as new")
+
+
+def test_a_node_that_is_drained_and_one_that_is_stopped(tmp_path):
+    """Who leads the metadata hands over when it is to leave, and when it is stopped; nobody waits for an election."""
+    with cluster(tmp_path, count=4, founders=3) as made:
+        made.start(1, 2, 3)
+        made.start(4)
+        drained = eventually(made.controller, "somebody leads")
+        assert node_command(made, "drain", str(drained)) == (0, f"Node {drained} is draining.\n")
+        heir = eventually(lambda: made.controller() not in (0, drained) and made.controller(), "another one leads")
+        assert f"metadata: handed over to node {heir}: this node is draining" in made[drained].log_messages()
+        eventually(lambda: states(made)[drained] == "draining", "it is shown")
+        eventually(lambda: drained not in voters(made) and 4 in voters(made), "the spare node votes in its place")
+        create_topic(made[1].bootstrap, "new", 6)
+        eventually(lambda: -1 not in leaders(made[1].bootstrap, "new").values(), "all are led")
+        assert drained * 1024 not in leaders(made[1].bootstrap, "new").values()
+        assert node_command(made, "drain", str(drained), "--cancel")[0] == 0
+        eventually(lambda: states(made)[drained] == "alive", "it is one of them again")
+        made[heir].stop()
+        (line,) = [each for each in made[heir].log_messages() if "this node is being stopped" in each]
+        assert eventually(made.controller, "another one leads") == int(line.split()[5].rstrip(":"))
+        left = made[1 if heir != 1 else 2]
+        create_topic(left.bootstrap, "after")

@@ -1,0 +1,53 @@
+"""Whether who greets on a link belongs here: nodes of one cluster, each with its own id and data, none removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpc_broker.cluster.founding import SeedAddress
+from tpc_broker.cluster.link_codec import Reason
+from tpc_broker.runtime.cluster.links import LinkRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tpc_broker.cluster.link_codec import Hello
+    from tpc_broker.model import NodeId
+
+
+def refusal_of(
+    hello: Hello, own: Hello, known: Iterable[Hello], removed: Mapping[int, NodeId]
+) -> LinkRefusedError | None:
+    """`known`: who has a connection to this node; `removed`: the nodes that operators removed, by incarnation."""
+    if (hello.node, hello.incarnation, hello.boot) == (own.node, own.incarnation, own.boot):
+        return LinkRefusedError(Reason.NODE_ITSELF, "a node that dialled itself", by_peer=False)
+    if hello.cluster and own.cluster and hello.cluster != own.cluster:
+        text = (
+            f"node {own.node} at {SeedAddress(*own.address)} is of cluster {own.cluster}, and node {hello.node} at "
+            f"{SeedAddress(*hello.address)} is of cluster {hello.cluster}"
+        )
+        return LinkRefusedError(Reason.CLUSTER, text, by_peer=False)
+    if hello.incarnation in removed:
+        return LinkRefusedError(Reason.REMOVED, removed_text(hello.node, own.cluster), by_peer=False)
+    if hello.node == own.node:
+        text = (
+            f"node id {hello.node} is alive at {SeedAddress(*own.address)} with another incarnation; give the node at "
+            f"{SeedAddress(*hello.address)} another --node-id"
+        )
+        return LinkRefusedError(Reason.NODE_ID, text, by_peer=False)
+    for one in known:
+        if one.node == hello.node and (one.incarnation, one.boot) != (hello.incarnation, hello.boot):
+            what = "incarnation" if one.incarnation != hello.incarnation else "process of the same data directory"
+            text = (
+                f"node id {hello.node} is alive at {SeedAddress(*one.address)} with another {what}; give the "
+                f"node at {SeedAddress(*hello.address)} another --node-id and --data"
+            )
+            return LinkRefusedError(Reason.NODE_ID, text, by_peer=False)
+    return None
+
+
+def removed_text(node: int, cluster: str) -> str:
+    return (
+        f"node {node} was removed from cluster {cluster}, and its data directory cannot come back; with an empty "
+        "--data it joins as new"
+    )
