@@ -20,7 +20,8 @@ import errno
 import os
 import socket
 import struct
-from contextlib import ExitStack
+import time
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from tpc_broker.ebpf.kernel import ProgramRuns
 
 SO_ATTACH_REUSEPORT_EBPF: Final = 52
+SO_DETACH_REUSEPORT_BPF: Final = 68
+LEAVE_S: Final = 10.0
+"""For the kernel to give back the maps of a program that was detached: some ms, unless somebody else has them open."""
 CPUS_MAX: Final = 4096
 OWNERS_MAX: Final = 65_536
 LOAD: Final = struct.Struct("=IIIIQQ")
@@ -106,11 +110,29 @@ class Steering:
         return self._maps["OWNERS"]
 
     def attach(self, sockets: Sequence[socket.socket]) -> None:
-        """To sockets that were bound to one port with SO_REUSEPORT, those of TCP listening; one a core, in order."""
+        """To sockets that were bound to one port with SO_REUSEPORT, those of TCP listening; one a core, in order.
+
+        Raises LoaderUnavailableError for one that another program's map has and keeps: a socket is in one map only.
+        """
         assert len(sockets) == self.cores
+        give_up_s = time.monotonic() + LEAVE_S
         for core, each in enumerate(sockets):
-            kernel.update(self._maps["SOCKETS"], _U32.pack(core), _U64.pack(each.fileno()))
+            self._place(core, each, give_up_s)
         sockets[0].setsockopt(socket.SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, self.program_fd)
+
+    def _place(self, core: int, each: socket.socket, give_up_s: float) -> None:
+        while True:
+            try:
+                kernel.update(self._maps["SOCKETS"], _U32.pack(core), _U64.pack(each.fileno()))
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                if time.monotonic() >= give_up_s:
+                    reason = f"the socket of core {core} is in another program's map, which somebody has open"
+                    raise LoaderUnavailableError(reason, "end the earlier life of this broker") from error
+                time.sleep(0.001)
+            else:
+                return
 
     def set_select(self, select: Select) -> None:
         kernel.update(self._maps["POLICY"], _U32.pack(0), _POLICY.pack(self.cores, select, 0, 0))
@@ -147,6 +169,12 @@ class Steering:
     def close(self) -> None:
         """The port's sockets keep the program, and the program the maps, until they are closed."""
         self._undo.close()
+
+
+def detach(one: socket.socket) -> None:
+    """The program of an earlier life from all sockets of a port: until there is another one the kernel chooses."""
+    with suppress(OSError):  # there was none
+        one.setsockopt(socket.SOL_SOCKET, SO_DETACH_REUSEPORT_BPF, 0)
 
 
 def make_loads(cores: int) -> int:

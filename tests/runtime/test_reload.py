@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -21,7 +22,11 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from tests.support.broker_process import TpcBroker
 from tests.support.ports import free_port_range
 from tests.support.server_process import answers_api_versions
+from tpc_broker.client.datagrams import decode_answer, encode_datagram
+from tpc_broker.ebpf.loaders import LoaderUnavailableError
+from tpc_broker.ebpf.steering import Select, Steering
 from tpc_broker.runtime.handed_sockets import HANDED_VARIABLE, HandedSockets
+from tpc_broker.runtime.status import read_status
 
 DEADLINE_S = 90.0
 LAUNCH = """
@@ -142,6 +147,106 @@ def test_a_configuration_that_is_wrong_is_refused_and_the_broker_goes_on(broker:
     assert partitions_setting(broker) == "5"
 
 
+def sharing(port: int) -> list[str]:
+    """Options for a listener at a port that the cores share; none where the kernel's program cannot be loaded."""
+    try:
+        Steering("libbpf", 2, Select.LOAD).close()
+    except LoaderUnavailableError:
+        return []
+    listener = f"--listen=ONE://127.0.0.1:{port}", "--override=listener.ONE.mode=shared"
+    return [*listener, "--override=ebpf.loader=libbpf"]
+
+
+def steered(broker: TpcBroker, name: str) -> dict[str, Any]:
+    (found,) = [each["steering"] for each in read_status(broker.data_folder)["listeners"] if each["name"] == name]
+    return found
+
+
+def placed_by_the_program(broker: TpcBroker, port: int) -> None:
+    """The next life's one: each connection, and none by chance."""
+    wait_for(lambda: steered(broker, "ONE")["alive"] == [True, True], "not all cores take connections")
+    before = steered(broker, "ONE")
+    for _each in range(16):
+        socket.create_connection(("127.0.0.1", port)).close()
+    after = steered(broker, "ONE")
+    assert sum(after["selected"]) - sum(before["selected"]) == 16
+    assert after["fallback_kernel"] == before["fallback_kernel"]
+
+
+class Datagrams:
+    """Records as datagrams, one at a time, each sent again until it is acknowledged; the kernel may refuse none."""
+
+    def __init__(self, port: int) -> None:
+        self.acknowledged = 0
+        self.failed: list[str] = []
+        self._stop = threading.Event()
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.settimeout(1)
+        self._socket.connect(("127.0.0.1", port))
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            number += 1
+            try:
+                self._socket.send(encode_datagram("t", number % 2, b"datagram", request_id=number))
+                answer = decode_answer(self._socket.recv(100))
+            except TimeoutError:
+                continue
+            except OSError as error:
+                self.failed.append(str(error))
+                return
+            self.acknowledged += answer is not None and answer.error_code == 0
+            time.sleep(0.002)
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join(2 * DEADLINE_S)
+        self._socket.close()
+
+
+def test_a_reload_hands_over_the_ports_that_the_cores_share(tmp_path: Path) -> None:
+    """Also to another number of cores, and to a configuration in which they share it no more."""
+    broker = TpcBroker(tmp_path / "broker", 2, {"num.partitions": "2"})
+    broker._first_port = free_port_range(4)
+    shared, datagrams = broker.ports[-1] + 1, broker.ports[-1] + 2
+    options = sharing(shared)
+    if not options:
+        pytest.skip("the kernel's program cannot be loaded")
+    (tmp_path / "config").write_text("listener.ONE.mode=shared\nebpf.loader=libbpf\n")
+    broker.more_options = [options[0], "--config", str(tmp_path / "config"), "--datagram", str(datagrams)]
+    broker.start()
+    try:
+        producer = Producer({"bootstrap.servers": f"127.0.0.1:{shared}", "linger.ms": 0})
+        producer.produce("t", b"first")
+        assert producer.flush(60) == 0
+        udp = Datagrams(datagrams)
+        with connecting([*broker.ports, shared]) as clients:
+            broker.process.send(signal.SIGUSR2)
+            wait_for(lambda: broker.log_text().count("is ready: ") == 2, "it was not reloaded")
+            producer.produce("t", b"second")
+            assert producer.flush(60) == 0
+            connected, acknowledged = clients.connected + 10, udp.acknowledged + 10
+            wait_for(lambda: clients.connected > connected, "nobody connects any more")
+            wait_for(lambda: udp.acknowledged > acknowledged, "no datagram is acknowledged any more")
+        udp.end()
+        assert (clients.refused, udp.failed) == ([], [])
+        placed_by_the_program(broker, shared)
+        assert steered(broker, "datagrams")["alive"] == [True, True]
+        (tmp_path / "config").write_text("ebpf.loader=off\nlistener.ONE.mode=shared\n")
+        broker.process.send(signal.SIGUSR2)
+        refusal = "not reloaded, and nothing was changed: tpc-broker: listener ONE has mode shared, which needs eBPF"
+        wait_for(lambda: refusal in broker.log_text(), "what would be refused is not")
+        (tmp_path / "config").write_text("ebpf.loader=off\n")  # each core has a port of its own then, from this one on
+        broker.process.send(signal.SIGUSR2)
+        wait_for(lambda: broker.log_text().count("is ready: ") == 3, "it was not reloaded")
+        assert answers_api_versions("127.0.0.1", shared)
+    finally:
+        broker.kill()
+
+
 class ServiceManager:
     """What systemd does for a unit with Type=notify and FileDescriptorStoreMax: it keeps what it is sent."""
 
@@ -163,6 +268,8 @@ class ServiceManager:
             )  # fmt: skip
         while True:
             message, ancillary, _flags, _address = self.socket.recvmsg(4096, socket.CMSG_SPACE(4 * 253))
+            if message.startswith(b"FDSTOREREMOVE=1"):
+                self._forget()
             for _level, _kind, data in ancillary:
                 assert message.startswith(b"FDSTORE=1")
                 found = array.array("i")
@@ -179,6 +286,11 @@ class ServiceManager:
         else:
             self.stored.append(number)
 
+    def _forget(self) -> None:
+        for each in self.stored:
+            os.close(each)
+        self.stored.clear()
+
     def ports(self) -> list[int]:
         """Of what is stored."""
         found = []
@@ -188,28 +300,39 @@ class ServiceManager:
         return sorted(found)
 
     def close(self) -> None:
-        for each in self.stored:
-            os.close(each)
+        self._forget()
         self.socket.close()
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_a_restart_under_a_service_manager_refuses_no_connection(end: signal.Signals, tmp_path: Path) -> None:
+    """Killed, it leaves its program in the kernel with the sockets that share a port."""
     broker = TpcBroker(tmp_path / "broker", 2)
-    broker._first_port = free_port_range(2)
+    broker._first_port = free_port_range(4)
+    shared, datagrams = broker.ports[-1] + 1, broker.ports[-1] + 2
+    broker.more_options = [*sharing(shared), "--datagram", str(datagrams)]
+    ports = [*broker.ports, shared] if sharing(shared) else broker.ports
+    kept = sorted([*broker.ports, *([shared] * 2 if shared in ports else []), datagrams, datagrams])
     manager = ServiceManager(tmp_path)
     child = manager.start(broker.command())
     try:
-        assert manager.ports() == broker.ports
-        with connecting(broker.ports) as clients:
+        assert manager.ports() == kept
+        with connecting(ports) as clients:
             child.send_signal(end)
             child.wait(90)
             child = manager.start(broker.command())
             before = clients.connected
             wait_for(lambda: clients.connected > before + 10, "nobody connects any more")
         assert clients.refused == []
-        assert len(manager.stored) == 2
-        assert all(answers_api_versions("127.0.0.1", port) for port in broker.ports)
+        assert manager.ports() == kept
+        assert all(answers_api_versions("127.0.0.1", port) for port in ports)
+        if shared in ports:
+            placed_by_the_program(broker, shared)
+        child.terminate()
+        child.wait(90)
+        del broker.more_options[-2:]  # the port for datagrams is configured no more, and kept no more
+        child = manager.start(broker.command())
+        assert manager.ports() == [each for each in kept if each != datagrams]
     finally:
         child.kill()
         child.wait(90)
@@ -238,3 +361,22 @@ def test_what_is_handed_over_is_taken_once_and_the_rest_is_closed(monkeypatch: p
     for port in ports:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))
+
+
+def test_a_port_is_taken_only_for_what_it_was() -> None:
+    """One that was of a single core is closed for one that cores share, and the other way round: it keeps the port."""
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        for was_shared in (False, True):
+            bound = socket.socket(socket.AF_INET, kind)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, was_shared)
+            bound.bind(("127.0.0.1", 0))
+            if kind == socket.SOCK_STREAM:
+                bound.listen()
+            place = bound.getsockname()
+            handed = HandedSockets([bound.detach()])
+            assert not handed.has_closed
+            assert handed.take(*place, kind=kind, is_shared=not was_shared) is None
+            assert handed.has_closed
+            with socket.socket(socket.AF_INET, kind) as again:
+                again.bind(place)
+            assert handed.take(*place, kind=kind, is_shared=was_shared) is None

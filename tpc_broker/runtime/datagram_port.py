@@ -11,12 +11,15 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker import limits
 from tpc_broker.ebpf.loaders import LoaderUnavailableError
 from tpc_broker.ebpf.steering import Select, Steering, disown, own
+from tpc_broker.runtime.handed_sockets import HandedSockets
+from tpc_broker.runtime.listening import FORGET_S
 from tpc_broker.runtime.options import StartError
 
 if TYPE_CHECKING:
@@ -30,27 +33,38 @@ BY_HASH: Final = "hash"
 
 
 class DatagramPort:
-    def __init__(self, address: Address, cores: int, *, loader: str, cpus: Sequence[int] | None = None) -> None:
-        """Bind. `loader`: see `ebpf.loader`. StartError names the port."""
+    def __init__(
+        self,
+        address: Address,
+        cores: int,
+        *,
+        loader: str,
+        cpus: Sequence[int] | None = None,
+        handed: HandedSockets | None = None,
+    ) -> None:
+        """Bind, but what an earlier life has `handed` over. `loader`: see `ebpf.loader`. StartError names the port."""
         self._address = address
         self._steering: Steering | None = None
         self._owned: list[dict[int, set[int]]] = [{} for _ in range(cores)]
         with ExitStack() as undo:
-            if cores > 1:  # sockets that share a port share it with any process of this user: nobody else may have it
-                _bind(address, is_shared=False).close()
-            self._sockets = [undo.enter_context(_bind(address, is_shared=cores > 1)) for _ in range(cores)]
+            self._sockets = _bind_all(address, cores, HandedSockets() if handed is None else handed, undo)
             if cores > 1:
                 self._steer(loader, cpus, undo)
             undo.pop_all()
 
     def _steer(self, loader: str, cpus: Sequence[int] | None, undo: ExitStack) -> None:
         try:
-            self._steering = Steering(loader, len(self._sockets), Select.OWNER, cpus=cpus)
+            steering = Steering(loader, len(self._sockets), Select.OWNER, cpus=cpus)
+            undo.callback(steering.close)
+            steering.attach(self._sockets)
         except LoaderUnavailableError as error:
             log.warning("datagrams are dealt out by their senders' addresses, and sent on between cores: %s", error)
             return
-        undo.callback(self._steering.close)
-        self._steering.attach(self._sockets)
+        self._steering = steering
+
+    def lasting(self) -> list[socket.socket]:
+        """Those that the next life can take over."""
+        return list(self._sockets)
 
     def of_core(self, core: int) -> int:
         """The descriptor of a core's socket."""
@@ -108,7 +122,36 @@ class DatagramPort:
         return found
 
 
-def _bind(address: Address, *, is_shared: bool) -> socket.socket:
+def _bind_all(address: Address, cores: int, handed: HandedSockets, undo: ExitStack) -> list[socket.socket]:
+    found: list[socket.socket] = []
+    while len(found) < cores:
+        taken = handed.take(*address, kind=socket.SOCK_DGRAM, is_shared=cores > 1)
+        if taken is None:
+            break
+        taken.setblocking(False)  # noqa: FBT003
+        found.append(undo.enter_context(taken))
+    if cores > 1 and not found:  # they share the port with any process of this user: nobody else may have it yet
+        _bind(address, is_shared=False, patiently=handed.has_closed).close()
+    while len(found) < cores:
+        found.append(undo.enter_context(_bind(address, is_shared=cores > 1, patiently=handed.has_closed)))
+    return found
+
+
+def _bind(address: Address, *, is_shared: bool, patiently: bool) -> socket.socket:
+    until_s = time.monotonic() + (FORGET_S if patiently else 0)
+    while True:
+        try:
+            return _bind_once(address, is_shared=is_shared)
+        except OSError as error:
+            where = f"--datagram {address}"
+            if error.errno != errno.EADDRINUSE:
+                raise StartError(f"{where}: {error.strerror or error}") from error
+            if time.monotonic() >= until_s:
+                raise StartError(f"{where}: the UDP port is in use; free it or choose another") from error
+            time.sleep(0.01)
+
+
+def _bind_once(address: Address, *, is_shared: bool) -> socket.socket:
     bound = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_DGRAM)
     try:
         bound.setblocking(False)  # noqa: FBT003
@@ -116,10 +159,7 @@ def _bind(address: Address, *, is_shared: bool) -> socket.socket:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.DATAGRAM_RECEIVE_BUFFER_BYTES)
         bound.bind(address)
-    except OSError as error:
+    except OSError:
         bound.close()
-        where = f"--datagram {address}"
-        if error.errno == errno.EADDRINUSE:
-            raise StartError(f"{where}: the UDP port is in use; free it or choose another") from error
-        raise StartError(f"{where}: {error.strerror or error}") from error
+        raise
     return bound

@@ -1,11 +1,14 @@
-"""Listening sockets that outlive the process: so a restart refuses no connection, because they wait in the backlog.
+"""Sockets that outlive the process: so a restart refuses no connection, because they wait in the backlog, and datagrams
+wait in the sockets that take them.
 
 They come from an earlier life in two ways. When the supervisor is told to take a new binary and configuration
 (SIGUSR2), it executes it in its own place, and the sockets stay open (`TPC_HANDED_FDS`). When it is ended and started
 again, the service manager has kept them: systemd's file descriptor store, sd_notify(3), gives them back from descriptor
 3 on (`LISTEN_FDS`, `LISTEN_PID`, sd_listen_fds(3)).
 
-Those of listeners that all cores share are not handed over: the kernel's program chooses among the sockets of one life.
+Of a port that the cores share (SO_REUSEPORT) all sockets are handed over, in any order. The kernel's program is not: it
+knows the cores of one life. Until the next one has its own, the kernel chooses by a hash, and whichever it chose is
+served in the end. A port that was shared and is not any more, or the other way round, is opened anew.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Final
 
+from tpc_broker.ebpf.steering import detach
 from tpc_broker.runtime.notify import notify_address
 
 if TYPE_CHECKING:
@@ -28,6 +32,7 @@ HANDED_VARIABLE: Final = "TPC_HANDED_FDS"
 FIRST_DESCRIPTOR: Final = 3
 STORED_AT_ONCE: Final = 64
 """Descriptors in one message; the kernel's bound is 253 (SCM_MAX_FD)."""
+_NAME: Final = b"FDNAME=listener"
 _BY_MANAGER: Final = ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 
 
@@ -35,7 +40,9 @@ class HandedSockets:
     """Those that an earlier life left, until somebody takes them."""
 
     def __init__(self, descriptors: Iterable[int] = ()) -> None:
-        self._sockets: dict[tuple[str, int], list[socket.socket]] = {}
+        self._sockets: dict[tuple[int, str, int], list[socket.socket]] = {}
+        self.has_closed = False
+        """One whose port may be bound anew: the service manager, if there is one, may have it open for a moment."""
         for descriptor in descriptors:
             try:
                 found = socket.socket(fileno=descriptor)
@@ -43,10 +50,11 @@ class HandedSockets:
                 log.warning("descriptor %d was handed over and is no socket: %s", descriptor, error)
                 continue
             found.set_inheritable(False)
-            if not _listens(found):
+            if not _is_server(found):
                 found.close()
                 continue
-            self._sockets.setdefault(found.getsockname()[:2], []).append(found)
+            host, port = found.getsockname()[:2]
+            self._sockets.setdefault((found.type, host, port), []).append(found)
 
     @classmethod
     def of_environment(cls) -> HandedSockets:
@@ -58,14 +66,29 @@ class HandedSockets:
             descriptors += range(FIRST_DESCRIPTOR, FIRST_DESCRIPTOR + int(count))
         return cls(dict.fromkeys(descriptors))
 
-    def take(self, host: str, port: int) -> socket.socket | None:
-        """The one that listens there; None: there is none."""
+    def take(
+        self, host: str, port: int, *, kind: int = socket.SOCK_STREAM, is_shared: bool = False
+    ) -> socket.socket | None:
+        """One that is bound there; None: there is none. `is_shared`: one of several at this port."""
         with contextlib.suppress(OSError):
-            for *_kind, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-                found = self._sockets.get((str(address[0]), int(address[1])))
+            for *_kind, address in socket.getaddrinfo(host, port, type=kind):
+                found = self._sockets.get((kind, str(address[0]), int(address[1])), [])
+                self._close_unlike(found, is_shared=is_shared)
                 if found:
-                    return found.pop()
+                    if is_shared:
+                        detach(found[0])
+                    return found.pop(0)
         return None
+
+    def _close_unlike(self, found: list[socket.socket], *, is_shared: bool) -> None:
+        """Those that would keep the port from whom they do not fit."""
+        unlike = [each for each in found if _shares_port(each) != is_shared]
+        for each in unlike:
+            found.remove(each)
+            each.close()
+        if unlike and not self.has_closed:
+            self.has_closed = True
+            forget_at_service_manager()
 
     def close(self) -> None:
         """Those that nobody took: of listeners that are configured no more."""
@@ -75,22 +98,38 @@ class HandedSockets:
         self._sockets.clear()
 
 
+def forget_at_service_manager() -> None:
+    """Have the service manager close what it keeps of earlier lives."""
+    address = notify_address()
+    if address is not None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
+            _tell(manager, b"FDSTOREREMOVE=1\n" + _NAME, [], address)
+
+
 def store_at_service_manager(sockets: Sequence[socket.socket]) -> bool:
-    """Have the service manager keep them for the next life; what it has already it does not keep twice. False: there is
-    none. It takes as many as `FileDescriptorStoreMax=` says, and none by default.
+    """Have the service manager keep these for the next life, and nothing else of ours: one that it keeps and that
+    nobody serves would take connections. False: there is none. It takes as many as `FileDescriptorStoreMax=` says, and
+    none by default.
     """
     address = notify_address()
     if address is None:
         return False
+    forget_at_service_manager()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
         for first in range(0, len(sockets), STORED_AT_ONCE):
             numbers = array.array("i", [each.fileno() for each in sockets[first : first + STORED_AT_ONCE]])
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers.tobytes())]
-            try:
-                manager.sendmsg([b"FDSTORE=1\nFDNAME=listener"], rights, 0, address)
-            except OSError as error:
-                log.warning("the service manager does not keep the listening sockets: %s", error)
+            if not _tell(manager, b"FDSTORE=1\nFDPOLL=0\n" + _NAME, rights, address):
                 return False
+    return True
+
+
+def _tell(manager: socket.socket, text: bytes, rights: list[tuple[int, int, bytes]], address: str) -> bool:
+    try:
+        manager.sendmsg([text], rights, 0, address)
+    except OSError as error:
+        log.warning("the service manager does not keep the listening sockets: %s", error)
+        return False
     return True
 
 
@@ -101,10 +140,17 @@ def environment_with(sockets: Sequence[socket.socket]) -> dict[str, str]:
     return {**os.environ, HANDED_VARIABLE: ",".join(str(each.fileno()) for each in sockets)}
 
 
-def _listens(found: socket.socket) -> bool:
+def _is_server(found: socket.socket) -> bool:
+    """Listens, or is bound and takes datagrams."""
     try:
-        return found.family in (socket.AF_INET, socket.AF_INET6) and bool(
-            found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        )
+        if found.family not in (socket.AF_INET, socket.AF_INET6):
+            return False
+        if found.type == socket.SOCK_DGRAM:
+            return bool(found.getsockname()[1])
+        return bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     except OSError:
         return False
+
+
+def _shares_port(found: socket.socket) -> bool:
+    return bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT))

@@ -11,6 +11,7 @@ import errno
 import mmap
 import os
 import socket
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,12 +22,16 @@ from tpc_broker.runtime.handed_sockets import HandedSockets
 from tpc_broker.runtime.options import StartError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from tpc_broker.metadata.listeners import Listener
+    from tpc_broker.metadata.listeners import Address, Listener
 
 BACKLOG: Final = 4096
-_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+FORGET_S: Final = 5.0
+"""For the service manager to close what it is told to."""
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_IS_SET, _PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 1, 2, 4
+_CAPABILITIES: Final = 64
 _SELECT: Final = {
     Placement.LOAD: Select.LOAD,
     Placement.CPU: Select.CPU,
@@ -43,8 +48,9 @@ class ListeningSockets:
         cpus: Sequence[int] | None = None,
         handed: HandedSockets | None = None,
     ) -> None:
-        """Bind all, but those that an earlier life has `handed` over. `loader`: see `ebpf.loader`. `cpus`: those the
-        cores are pinned to. StartError names the port, or what is missing and the command that mends it.
+        """Bind all, but those that an earlier life has `handed` over; who gave them closes the rest. `loader`: see
+        `ebpf.loader`. `cpus`: those the cores are pinned to. StartError names the port, or what is missing and the
+        command that mends it.
         """
         handed = HandedSockets() if handed is None else handed
         self.loads_fd = -1
@@ -57,21 +63,10 @@ class ListeningSockets:
                 if listener.mode is ListenerMode.SHARED:
                     self._steered[number] = self._steer(number, loader, cpus, undo)
             undo.pop_all()
-        handed.close()
-
-    @property
-    def shared(self) -> list[str]:
-        """Names of listeners whose sockets cannot be handed over."""
-        return [listener.name for listener in self._listeners if listener.mode is ListenerMode.SHARED]
 
     def lasting(self) -> list[socket.socket]:
         """Those that the next life can take over."""
-        return [
-            each
-            for listener, sockets in zip(self._listeners, self._sockets, strict=True)
-            if listener.mode is not ListenerMode.SHARED
-            for each in sockets
-        ]
+        return [each for sockets in self._sockets for each in sockets]
 
     def _steer(self, number: int, loader: str, cpus: Sequence[int] | None, undo: ExitStack) -> Steering:
         listener = self._listeners[number]
@@ -81,10 +76,10 @@ class ListeningSockets:
                 undo.callback(os.close, self.loads_fd)
             select = _SELECT[listener.placement]
             steering = Steering(loader, len(listener.addresses), select, cpus=cpus, loads_fd=self.loads_fd)
+            undo.callback(steering.close)
+            steering.attach(self._sockets[number])
         except LoaderUnavailableError as error:
-            raise StartError(f"listener {listener.name} has mode shared, which needs eBPF: {error}") from error
-        undo.callback(steering.close)
-        steering.attach(self._sockets[number])
+            raise _needs_steering(listener, error) from error
         return steering
 
     def of_core(self, core: int) -> list[socket.socket]:
@@ -126,9 +121,22 @@ def _steering_report(listener: Listener, steering: Steering | None) -> dict[str,
     }
 
 
-def drop_capabilities() -> None:
-    """Those that an unprivileged user was lent for the program: whatever is started from here on has none of them."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+def drop_capabilities() -> tuple[int, ...]:
+    """Those that an unprivileged user was lent for the program: whatever is started from here on has none of them.
+    Returns what was lent, for `lend_capabilities`.
+    """
+    call = ctypes.CDLL(None, use_errno=True).prctl
+    every = range(_CAPABILITIES)
+    lent = tuple(each for each in every if call(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_IS_SET, each, 0, 0) == 1)
+    call(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    return lent
+
+
+def lend_capabilities(lent: Iterable[int]) -> None:
+    """To what this thread executes next: it needs them for its own program."""
+    call = ctypes.CDLL(None, use_errno=True).prctl
+    for each in lent:
+        call(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, each, 0, 0)
 
 
 def map_load(loads_fd: int, core: int) -> memoryview:
@@ -137,20 +145,48 @@ def map_load(loads_fd: int, core: int) -> memoryview:
     return memoryview(mapped)[core * LOAD.size : (core + 1) * LOAD.size]
 
 
+def check_steering(listeners: Sequence[Listener], loader: str) -> None:
+    """StartError where the program that listeners of mode shared need could not be loaded here."""
+    for listener in listeners:
+        if listener.mode is ListenerMode.SHARED:
+            try:
+                Steering(loader, len(listener.addresses), _SELECT[listener.placement]).close()
+            except LoaderUnavailableError as error:
+                raise _needs_steering(listener, error) from error
+            return
+
+
+def _needs_steering(listener: Listener, error: LoaderUnavailableError) -> StartError:
+    return StartError(f"listener {listener.name} has mode shared, which needs eBPF: {error}")
+
+
 def _bind_all(listener: Listener, handed: HandedSockets, undo: ExitStack) -> list[socket.socket]:
     is_shared = listener.mode is ListenerMode.SHARED
-    if is_shared:  # sockets that share a port share it with any process of this user: nobody else may have it yet
-        _bind(listener, 0, is_shared=False).close()
-    cores = range(len(listener.addresses))
-    found = []
-    for core in cores:
-        taken = None if is_shared else handed.take(*listener.addresses[core])
-        found.append(undo.enter_context(_bind(listener, core, is_shared=is_shared) if taken is None else taken))
-    return found
+    taken: list[socket.socket | None] = []
+    for address in listener.addresses:
+        one = handed.take(*address, is_shared=is_shared)
+        taken.append(None if one is None else undo.enter_context(one))
+    until_s = time.monotonic() + (FORGET_S if handed.has_closed else 0)
+    if is_shared and not any(taken):  # they share the port with any process of this user: nobody else may have it yet
+        _bind(listener, 0, is_shared=False, until_s=until_s).close()
+    return [
+        undo.enter_context(_bind(listener, core, is_shared=is_shared, until_s=until_s)) if one is None else one
+        for core, one in enumerate(taken)
+    ]
 
 
-def _bind(listener: Listener, core: int, *, is_shared: bool) -> socket.socket:
-    address = listener.addresses[core]
+def _bind(listener: Listener, core: int, *, is_shared: bool, until_s: float) -> socket.socket:
+    """`until_s`: a port that is in use is tried again until then."""
+    while True:
+        try:
+            return _bind_once(listener.addresses[core], is_shared=is_shared)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= until_s:
+                raise StartError(_bind_message(error, listener, core)) from error
+            time.sleep(0.01)
+
+
+def _bind_once(address: Address, *, is_shared: bool) -> socket.socket:
     bound = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if is_shared:
@@ -158,9 +194,9 @@ def _bind(listener: Listener, core: int, *, is_shared: bool) -> socket.socket:
     try:
         bound.bind(address)
         bound.listen(BACKLOG)
-    except OSError as error:
+    except OSError:
         bound.close()
-        raise StartError(_bind_message(error, listener, core)) from error
+        raise
     return bound
 
 

@@ -19,6 +19,7 @@ from tpc_broker.metadata.listener_settings import DEFAULT_LISTEN, plan_listeners
 from tpc_broker.metadata.settings import listener_settings, load_settings, without_comments, without_effect
 from tpc_broker.runtime.cluster.options import plan_cluster
 from tpc_broker.runtime.data_commands import COMMANDS, refuse
+from tpc_broker.runtime.listening import check_steering
 from tpc_broker.runtime.logs import set_up_logging
 from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, parse_admin, parse_datagram
 from tpc_broker.runtime.ring import Ring, RingUnavailable
@@ -244,6 +245,7 @@ for command in COMMANDS:
 def _serve(arguments: dict[str, object]) -> int:
     options = _serve_options(arguments)
     if os.environ.pop(CHECK_ONLY_VARIABLE, ""):
+        check_steering(options.listeners, load_settings(options.settings_text, options.overrides).settings.ebpf_loader)
         return EXIT_OK
     signal.signal(RELOAD_SIGNAL, signal.SIG_IGN)  # one that comes before the supervisor listens ends nothing
     set_up_logging("supervisor", style=options.log_style, level=options.log_level)

@@ -45,7 +45,7 @@ from tpc_broker.runtime.core_watch import CoreWatch, Judgement, activity_of
 from tpc_broker.runtime.data_directory import DataDirectory
 from tpc_broker.runtime.datagram_port import DatagramPort
 from tpc_broker.runtime.handed_sockets import HandedSockets, environment_with, store_at_service_manager
-from tpc_broker.runtime.listening import ListeningSockets, drop_capabilities
+from tpc_broker.runtime.listening import ListeningSockets, drop_capabilities, lend_capabilities
 from tpc_broker.runtime.mailbox import make_mailbox_listeners
 from tpc_broker.runtime.notify import notify_service_manager
 from tpc_broker.runtime.options import CoreOptions, ServeOptions, StartError
@@ -110,6 +110,7 @@ class Supervisor:
         self._listening: ListeningSockets
         self._datagrams: DatagramPort | None = None
         self._cluster_sockets: tuple[socket.socket, ...] = ()
+        self._lent: tuple[int, ...] = ()
         self._mailbox_names: list[str] = []
         self._mailbox_listeners: list[socket.socket] = []
         self._cores: dict[CoreId, CoreProcess] = {}
@@ -129,14 +130,15 @@ class Supervisor:
         options = self._options
         with DataDirectory.open(options.data) as data:
             self._cluster_sockets = self._bind_cluster()
+            handed = HandedSockets.of_environment()
             self._listening = ListeningSockets(
-                options.listeners, loader=self._settings().ebpf_loader, cpus=options.cpus,
-                handed=HandedSockets.of_environment(),
-            )  # fmt: skip
-            store_at_service_manager(self._listening.lasting())
-            self._datagrams = self._bind_datagrams()
+                options.listeners, loader=self._settings().ebpf_loader, cpus=options.cpus, handed=handed
+            )
+            self._datagrams = self._bind_datagrams(handed)
+            handed.close()
+            store_at_service_manager(self._lasting())
             admin = self._bind_admin()
-            drop_capabilities()
+            self._lent = drop_capabilities()
             self._mailbox_names, self._mailbox_listeners = make_mailbox_listeners(options.cores)
             await self._recover_if_cores_changed(data)
             data.write_cores(options.cores)
@@ -158,11 +160,15 @@ class Supervisor:
     def _settings(self) -> Settings:
         return load_settings(self._options.settings_text, self._options.overrides).settings
 
-    def _bind_datagrams(self) -> DatagramPort | None:
-        options = self._options
+    def _bind_datagrams(self, handed: HandedSockets) -> DatagramPort | None:
+        options, loader = self._options, self._settings().ebpf_loader
         if options.datagram is None:
             return None
-        return DatagramPort(options.datagram, options.cores, loader=self._settings().ebpf_loader, cpus=options.cpus)
+        return DatagramPort(options.datagram, options.cores, loader=loader, cpus=options.cpus, handed=handed)
+
+    def _lasting(self) -> list[socket.socket]:
+        """Sockets that the next life can take over."""
+        return [*self._listening.lasting(), *(self._datagrams.lasting() if self._datagrams is not None else ())]
 
     def _report_listeners(self) -> list[dict[str, Any]]:
         return [*self._listening.report(), *([self._datagrams.report()] if self._datagrams is not None else [])]
@@ -185,7 +191,7 @@ class Supervisor:
         from tpc_broker.runtime.admin import AdminServer, bind_admin  # noqa: PLC0415
 
         listening = bind_admin(self._options.admin)
-        server = AdminServer(self._options.data, self._look, lambda: self._draining, self._listening.report)
+        server = AdminServer(self._options.data, self._look, lambda: self._draining, self._report_listeners)
         return partial(server.serve, listening)
 
     # -- start ----------------------------------------------------------------------------------------------------
@@ -462,14 +468,13 @@ class Supervisor:
         await self._drain()
 
     async def _why_not_to_reload(self) -> str | None:
-        if self._listening.shared:
-            return f"listener {self._listening.shared[0]} has mode shared, whose sockets cannot be handed over; restart"
         environment = {**os.environ, CHECK_ONLY_VARIABLE: "1"}
         try:
             with trio.fail_after(CHECK_S):
                 done = await trio.run_process(
-                    _serve_command(), env=environment, capture_stdout=True, capture_stderr=True, check=False
-                )
+                    _serve_command(), env=environment, capture_stdout=True, capture_stderr=True, check=False,
+                    preexec_fn=partial(lend_capabilities, self._lent) if self._lent else None,
+                )  # fmt: skip
         except (OSError, trio.TooSlowError) as error:
             return f"the configuration could not be checked: {error}"
         said = done.stderr.decode(errors="replace").strip().splitlines()
@@ -479,7 +484,8 @@ class Supervisor:
         """After `run`, when this process is to be followed by another one in its place; else nothing."""
         if not self._is_reloading or self._exit_code != EXIT_OK:
             return
-        environment = environment_with(self._listening.lasting())
+        environment = environment_with(self._lasting())
+        lend_capabilities(self._lent)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*TERMINAL_SIGNALS, RELOAD_SIGNAL})
         signal.signal(RELOAD_SIGNAL, signal.SIG_IGN)  # until the next life listens to it
         os.execve(sys.executable, _serve_command(), environment)  # noqa: S606 (no shell is wanted)
