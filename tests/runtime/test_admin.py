@@ -211,12 +211,17 @@ def test_a_disk_that_is_nearly_full_is_told() -> None:
 
 def test_what_the_kernel_placed_is_told_by_listener(tmp_path: Path) -> None:
     steering = {"selected": [3, 4], "fallback_down": 1, "fallback_kernel": 2}
-    listeners = [{"name": "INSIDE", "steering": steering}, {"name": "OUTSIDE", "steering": None}]
+    datagrams = {**steering, "miss_unowned": 5, "miss_malformed": 6}
+    listeners = [
+        {"name": "INSIDE", "steering": steering}, {"name": "OUTSIDE", "steering": None},
+        {"name": "datagrams", "steering": datagrams},
+    ]  # fmt: skip
     found = {family.name: family for family in CoreMetrics([], tmp_path, listeners).collect()}
     placed, astray = found["tpc_steering_placed"], found["tpc_steering_fallbacks"]
     assert samples(placed, "tpc_steering_placed_total", listener="INSIDE", core="1") == [4]
     assert samples(placed, "tpc_steering_placed_total", listener="OUTSIDE") == []
-    assert samples(astray, "tpc_steering_fallbacks_total", reason="kernel") == [2]
+    assert samples(astray, "tpc_steering_fallbacks_total", listener="INSIDE") == [1, 2]
+    assert samples(astray, "tpc_steering_fallbacks_total", listener="datagrams") == [1, 2, 5, 6]
 
 
 def test_the_age_of_checkpoints(watched: Watched) -> None:

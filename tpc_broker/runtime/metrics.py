@@ -181,10 +181,10 @@ class CoreMetrics:
     def _of_steering(self) -> Iterator[Metric]:
         """Without samples where no listener is steered."""
         placed = CounterMetricFamily(
-            "tpc_steering_placed", "Connections that the kernel's program placed.", labels=["listener", "core"]
+            "tpc_steering_placed", "Connections, or datagrams, that the kernel placed.", labels=["listener", "core"]
         )
         astray = CounterMetricFamily(
-            "tpc_steering_fallbacks", "Connections that it placed elsewhere, by reason.", labels=["listener", "reason"]
+            "tpc_steering_fallbacks", "Those that it placed elsewhere, by reason.", labels=["listener", "reason"]
         )
         for listener in self._listeners:
             name, steering = listener["name"], listener["steering"]
@@ -194,6 +194,9 @@ class CoreMetrics:
                 placed.add_metric([name, str(core)], count)
             astray.add_metric([name, "down"], steering["fallback_down"])
             astray.add_metric([name, "kernel"], steering["fallback_kernel"])
+            for reason in ("unowned", "malformed"):  # of datagrams
+                if f"miss_{reason}" in steering:
+                    astray.add_metric([name, reason], steering[f"miss_{reason}"])
         yield from (placed, astray)
 
     def _of_scrub(self) -> Iterator[Metric]:
