@@ -5,71 +5,25 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from tests.log.log_batches import batch
+from tests.support.memory_clients import (
+    create_topic,
+    delete_topic,
+    fetch_request,
+    fetched,
+    leaders,
+    metadata,
+    owner_of,
+    produce,
+    produce_request,
+)
 from tests.support.memory_node import answer_of, running_node
 from tpc_broker.broker.metadata_service import RESUBSCRIBE_S
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionNotMadeError
 from tpc_broker.kafka import messages
-from tpc_broker.log.batch import walk_headers
 from tpc_broker.model import PartitionIndex, TopicPartition
 
 NONE = ErrorCode.NONE
-
-
-async def create_topic(node, core, name, partitions=4, **configs):
-    kind = messages.CreateTopicsRequest
-    settings = [kind.CreatableTopicConfig(name=key.replace("_", "."), value=text) for key, text in configs.items()]
-    topic = kind.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=settings)
-    answer = await node.ask(core, kind(topics=[topic], timeout_ms=1000))
-    return ErrorCode(answer.topics[0].error_code)
-
-
-async def delete_topic(node, core, name):
-    kind = messages.DeleteTopicsRequest
-    answer = await node.ask(core, kind(topics=[kind.DeleteTopicState(name=name)], timeout_ms=1000))
-    return ErrorCode(answer.responses[0].error_code)
-
-
-async def metadata(node, core, name, *, creates=False):
-    kind = messages.MetadataRequest
-    asked = kind(topics=[kind.MetadataRequestTopic(name=name)], allow_auto_topic_creation=creates)
-    return (await node.ask(core, asked, 12)).topics[0]
-
-
-async def leaders(node, core, name):
-    """Broker, epoch by partition; None: it has no leader."""
-    partitions = (await metadata(node, core, name)).partitions
-    return {one.partition_index: None if one.error_code else (one.leader_id, one.leader_epoch) for one in partitions}
-
-
-def produce_request(name, index, values, acks=-1):
-    kind = messages.ProduceRequest
-    part = kind.PartitionProduceData(index=index, records=batch(0, values))
-    return kind(acks=acks, timeout_ms=1000, topic_data=[kind.TopicProduceData(name=name, partition_data=[part])])
-
-
-async def produce(node, core, name, index, values):
-    answer = await node.ask(core, produce_request(name, index, values), 12)
-    found = answer.responses[0].partition_responses[0]
-    return ErrorCode(found.error_code), found.base_offset
-
-
-def fetch_request(name, index, offset, *, min_bytes=1, wait_ms=500):
-    kind = messages.FetchRequest
-    part = kind.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
-    topics = [kind.FetchTopic(topic=name, partitions=[part])]
-    return kind(max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=1 << 20, topics=topics)
-
-
-def fetched(answer):
-    """Error, high watermark, base offsets."""
-    (part,) = answer.responses[0].partitions
-    return ErrorCode(part.error_code), part.high_watermark, [one.base_offset for one, _at in walk_headers(part.records)]
-
-
-def owner_of(node, name, index):
-    return node[0].view.topic(name).assignment.owner_of(index)
 
 
 async def test_a_topic_is_made_wherever_it_is_asked_for_and_each_core_opens_its_part(autojump_clock):

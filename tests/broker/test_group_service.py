@@ -1,0 +1,253 @@
+"""Groups on cores in memory: their coordinators' logs, timers, restarts and failures."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from tests.support.memory_clients import Member, create_topic, delete_topic
+from tests.support.memory_node import running_node
+from tpc_broker.broker import group_service
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import messages
+
+NONE = ErrorCode.NONE
+SETTINGS = ("offsets.topic.num.partitions=4",)
+
+
+async def find_coordinator(node, core, group):
+    kind = messages.FindCoordinatorRequest
+    (found,) = (await node.ask(core, kind(key_type=0, coordinator_keys=[group]), 4)).coordinators
+    return ErrorCode(found.error_code), found.node_id
+
+
+async def with_group(node, topic="t"):
+    """A topic to read, and the topic of groups, which the first question makes."""
+    await create_topic(node, 0, topic, 4)
+    with trio.fail_after(30):
+        while (await find_coordinator(node, 0, "g"))[0] is not NONE:
+            await trio.sleep(0.1)
+        while any(life.core.groups.is_loading for life in node.lives.values()):
+            await trio.sleep(0.1)
+    return Member(node, "g", 10)
+
+
+def log_of_groups(core):
+    """The only partition of groups that has records."""
+    (log,) = (one for one in core.partitions.opened() if one.topic_name == "__consumer_offsets" and one.bounds()[3])
+    return log
+
+
+async def test_every_core_names_the_coordinator_and_only_that_one_takes_members(autojump_clock):
+    async with running_node(settings=SETTINGS) as node:
+        member = await with_group(node)
+        for core in range(2):
+            assert await find_coordinator(node, core, "g") == (NONE, member.coordinator())
+        right = member.coordinator()
+        member.coordinator = lambda: 1 - right
+        assert await member.join() is ErrorCode.NOT_COORDINATOR
+        assert await member.committed("t", [0]) == (ErrorCode.NOT_COORDINATOR, {})
+        assert node[1 - right].statistics().asked_of_wrong_core == 2
+        member.coordinator = lambda: right
+        await member.begin()
+        assert (member.assignment, await member.heartbeat()) == (b"all", NONE)
+
+
+async def test_a_restart_is_a_replay(autojump_clock):
+    async with running_node(settings=SETTINGS) as node:
+        member = await with_group(node)
+        await member.begin()
+        assert await member.commit("t", {0: 5, 1: 7}) == {0: NONE, 1: NONE}
+        assert await member.commit("t", {0: 6}) == {0: NONE}
+        await node.restart(member.coordinator())
+        await trio.sleep(1)
+        assert await member.heartbeat() is NONE, "it is still a member, and its session begins anew"
+        assert await member.committed("t", [0, 1, 2]) == (NONE, {0: 6, 1: 7, 2: -1})
+
+
+async def test_a_member_that_falls_silent_is_gone_after_its_session_and_the_others_go_on(autojump_clock):
+    async with running_node(settings=SETTINGS) as node:
+        first = await with_group(node)
+        second = Member(node, "g", 11)
+        await first.begin()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(second.join)
+            await trio.sleep(0.1)
+            assert await first.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+            await first.join()
+        assert sorted(first.others) == sorted([first.member_id, second.member_id])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(second.sync)
+            await trio.sleep(0.1)
+            assert not second.assignment, "what the leader says is not known yet"
+            await first.sync({first.member_id: b"a", second.member_id: b"b"})
+        assert (first.assignment, second.assignment) == (b"a", b"b")
+        for _ in range(12):
+            await trio.sleep(1)
+            if await first.heartbeat() is not NONE:
+                break
+        assert await first.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+        assert await first.join() is NONE
+        assert first.others == [first.member_id]
+        assert await second.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_when_the_clock_jumps_members_are_heard_first(autojump_clock):
+    """After a pause of the machine the sessions of all would be over, though nobody was given a chance."""
+    async with running_node(settings=SETTINGS) as node:
+        member = await with_group(node)
+        await member.begin()
+        await trio.sleep(9)
+        node.clock.wall_ahead_ms += 60_000
+        await trio.sleep(2)  # its session was over by the clock a second ago
+        assert await member.heartbeat() is NONE
+        await trio.sleep(20)
+        assert await member.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_what_could_not_be_written_is_refused_and_nothing_of_it_stays(autojump_clock):
+    async with running_node(settings=SETTINGS) as node:
+        member = await with_group(node)
+        await member.begin()
+        assert await member.commit("t", {0: 5}) == {0: NONE}
+        storage = node.lives[member.coordinator()].storage
+        storage.has_space = False
+        (refused,) = (await member.commit("t", {0: 6})).values()
+        assert refused is not NONE
+        assert await member.committed("t", [0]) == (NONE, {0: 5})
+        storage.has_space = True
+        assert await member.commit("t", {0: 7}) == {0: NONE}
+        assert await member.committed("t", [0]) == (NONE, {0: 7})
+
+
+async def test_an_offset_is_committed_when_it_is_durable(autojump_clock):
+    async with running_node(settings=SETTINGS) as node:
+        member = await with_group(node)
+        await member.begin()
+        plane = node.lives[member.coordinator()].plane
+        plane.holds = True
+        told = []
+        async with trio.open_nursery() as nursery:
+
+            async def commit():
+                told.append(await member.commit("t", {0: 5}))
+
+            nursery.start_soon(commit)
+            await trio.sleep(1)
+            assert not told
+            assert await Member(node, "g", 12).committed("t", [0]) == (NONE, {0: -1})
+            plane.make_durable()
+        assert told == [{0: NONE}]
+
+
+async def test_a_coordinator_that_loads_says_so(autojump_clock):
+    async with running_node(settings=SETTINGS) as node:
+        member = await with_group(node)
+        await member.begin()
+        assert await member.commit("t", {0: 5}) == {0: NONE}
+        gate, number = trio.Event(), member.coordinator()
+        await node.crash(number)
+        load = group_service.LoadedCoordinator._load
+
+        async def held(self):
+            await gate.wait()
+            await load(self)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(group_service.LoadedCoordinator, "_load", held)
+            await node.start(number)
+            assert (await member.committed("t", [0]))[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            assert await member.heartbeat() is NONE, "its session begins when all is loaded"
+            assert await member.join() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            gate.set()
+            await trio.testing.wait_all_tasks_blocked()
+        assert await member.committed("t", [0]) == (NONE, {0: 5})
+
+
+async def test_offsets_of_a_topic_go_with_it(autojump_clock):
+    async with running_node(settings=SETTINGS) as node:
+        member = await with_group(node)
+        await create_topic(node, 0, "other", 1)
+        assert await member.commit("t", {0: 5}) == {0: NONE}
+        assert await member.commit("other", {0: 6}) == {0: NONE}
+        await delete_topic(node, 0, "t")
+        await trio.sleep(1)
+        await create_topic(node, 0, "t", 4)
+        for _ in range(2):
+            assert await member.committed("t", [0]) == (NONE, {0: -1})
+            assert await member.committed("other", [0]) == (NONE, {0: 6})
+            await node.restart(member.coordinator())
+            await trio.sleep(1)
+
+
+async def test_a_log_of_groups_that_has_grown_begins_anew_with_a_snapshot(autojump_clock, monkeypatch):
+    monkeypatch.setattr(group_service, "SNAPSHOT_GROWTH_RECORDS", 50)
+    async with running_node(settings=SETTINGS) as node:
+        member = await with_group(node)
+        await member.begin()
+        for offset in range(200):
+            assert await member.commit("t", {offset % 4: offset}) == {offset % 4: NONE}
+        bounds = log_of_groups(node[member.coordinator()]).bounds()
+        assert bounds.log_start_offset > 100
+        assert bounds.log_end_offset - bounds.log_start_offset < 100
+        await node.restart(member.coordinator())
+        await trio.sleep(1)
+        assert await member.committed("t", range(4)) == (NONE, {0: 196, 1: 197, 2: 198, 3: 199})
+        assert await member.heartbeat() is NONE
+
+
+async def test_a_partition_that_is_given_up_takes_its_groups_along(autojump_clock):
+    async with running_node(cores=1, settings=SETTINGS) as node:
+        member = await with_group(node)
+        await member.begin()
+        second, told = Member(node, "g", 11), []
+        async with trio.open_nursery() as nursery:
+
+            async def join():
+                told.append(await second.join())
+
+            nursery.start_soon(join)
+            await trio.sleep(0.1)
+            node.lives[0].storage.give_up(log_of_groups(node[0]).key, "its disk")
+        assert told == [ErrorCode.NOT_COORDINATOR]
+        assert await member.heartbeat() is ErrorCode.NOT_COORDINATOR
+        assert (await find_coordinator(node, 0, "g"))[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_drain_tells_those_who_wait_for_others(autojump_clock):
+    async with running_node(cores=1, settings=SETTINGS) as node:
+        member = await with_group(node)
+        await member.begin()
+        second, told = Member(node, "g", 11), []
+        async with trio.open_nursery() as nursery:
+
+            async def join():
+                told.append(await second.join())
+
+            nursery.start_soon(join)
+            await trio.sleep(0.1)
+            with trio.fail_after(20):
+                assert await node[0].drain()
+        assert told == [ErrorCode.NOT_COORDINATOR]
+
+
+async def test_groups_are_listed_described_and_deleted(autojump_clock):
+    async with running_node(cores=1, settings=SETTINGS) as node:
+        member = await with_group(node)
+        await member.begin(b"mine")
+        await member.commit("t", {0: 5})
+        listed = await node.ask(0, messages.ListGroupsRequest(), 4)
+        assert [(one.group_id, one.group_state) for one in listed.groups] == [("g", "Stable")]
+        (found, missing) = (await node.ask(0, messages.DescribeGroupsRequest(groups=["g", "none"]), 5)).groups
+        assert [(one.client_id, one.client_host, one.member_assignment) for one in found.members] == [
+            ("a-client", "/127.0.0.1", b"mine")
+        ]
+        assert (missing.group_state, missing.members) == ("Dead", [])
+        delete = messages.DeleteGroupsRequest(groups_names=["g"])
+        assert (await node.ask(0, delete, 2)).results[0].error_code == ErrorCode.NON_EMPTY_GROUP
+        kind = messages.LeaveGroupRequest
+        await node.ask(0, kind(group_id="g", members=[kind.MemberIdentity(member_id=member.member_id)]), 4)
+        assert (await node.ask(0, delete, 2)).results[0].error_code == NONE
+        assert await member.committed("t", [0]) == (NONE, {0: -1})
+        assert not (await node.ask(0, messages.ListGroupsRequest(), 4)).groups
