@@ -30,6 +30,7 @@ from tpc_broker.storage.ports import FileSystemStatus
 
 BEGAN_MS = 1_700_000_000_000
 CALL_TIMEOUT_S = 30.0
+LIFE_S = 3600.0
 
 
 class MemoryClock:
@@ -310,10 +311,11 @@ def _api_name(message):
 
 @asynccontextmanager
 async def running_node(cores=2, settings=(), seed=1):
-    """A node whose cores serve."""
-    async with trio.open_nursery() as nursery:
-        node = MemoryNode(nursery, cores, settings, seed)
-        for number in range(cores):
-            await node.start(number)
-        yield node
-        nursery.cancel_scope.cancel()
+    """A node whose cores serve, for an hour of trio's time: what waits for ever fails at once where the clock jumps."""
+    with trio.fail_after(LIFE_S):
+        async with trio.open_nursery() as nursery:
+            node = MemoryNode(nursery, cores, settings, seed)
+            for number in range(cores):
+                await node.start(number)
+            yield node
+            nursery.cancel_scope.cancel()

@@ -18,6 +18,8 @@ from tpc_broker.kafka.records import read_batches
 from tpc_broker.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from tpc_broker.broker.ports import CoreStorage, DataPlane
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.storage.partition_storage import PartitionStorage
@@ -119,14 +121,18 @@ class Partition:
         try:
             data = await self.files.read(offset, bytes_max, upto)
         except (OSError, LookupError) as error:
-            if not self.is_open or offset < self.bounds().log_start_offset:
-                raise OffsetOutOfRangeError from error
-            raise PartitionOfflineError(f"{self.label}: {error}") from error
+            raise self._unreadable(offset, error) from error
         if data and self._plane.wants_window(self.handle, offset, bytes_max):
             await self._open_window(offset)
         if not data or (len(data) > bytes_max and not at_least_one):
             return [], 0
         return [data], len(data)
+
+    def _unreadable(self, offset: int, error: Exception) -> OffsetOutOfRangeError | PartitionOfflineError:
+        """What it means that the segments cannot be read there: some may go while a reader waits for the disk."""
+        if not self.is_open or offset < self.bounds().log_start_offset:
+            return OffsetOutOfRangeError()
+        return PartitionOfflineError(f"{self.label}: {error}")
 
     async def _open_window(self, offset: int) -> None:
         """From now on the data plane reads this stretch by itself. It is no loss when it does not."""
@@ -144,14 +150,34 @@ class Partition:
         """(producer id, first offset) of aborted transactions that reach into [offset, upto)."""
         if offset >= self.files.written_end_offset:
             return []
-        found = await self.files.aborted_transactions(offset, upto)
+        try:
+            found = await self.files.aborted_transactions(offset, upto)
+        except (OSError, LookupError) as error:
+            raise self._unreadable(offset, error) from error
         if not found:
             self._plane.set_committed_from(self.handle, offset)
         return [(entry.producer_id, entry.first_offset) for entry in found]
 
     async def find_timestamp(self, timestamp_ms: int, upto: int) -> RecordPosition | None:
         """The first record below ``upto`` whose time stamp is at least this; exact inside compressed batches."""
-        offset, in_memory = self.bounds().log_start_offset, self.files.written_end_offset
+        return await self._search(lambda start: self._find_timestamp(timestamp_ms, start, upto))
+
+    async def find_max_timestamp(self, upto: int) -> RecordPosition | None:
+        """The first of the records below ``upto`` that have the largest time stamp."""
+        return await self._search(lambda start: self._find_max_timestamp(start, upto))
+
+    async def _search(self, search: Callable[[int], Awaitable[RecordPosition | None]]) -> RecordPosition | None:
+        """Through all records from the log's start on; again when that has moved and what was looked at is gone."""
+        while True:
+            start = self.bounds().log_start_offset
+            try:
+                return await search(start)
+            except (OSError, LookupError, OffsetOutOfRangeError) as error:
+                if self.bounds().log_start_offset == start:
+                    raise PartitionOfflineError(f"{self.label}: {error}") from error
+
+    async def _find_timestamp(self, timestamp_ms: int, offset: int, upto: int) -> RecordPosition | None:
+        in_memory = self.files.written_end_offset
         match = await self.files.offset_for_timestamp(timestamp_ms, offset)
         offset = max(offset, match.header.base_offset if match is not None else in_memory)
         while offset < upto:
@@ -163,10 +189,8 @@ class Partition:
                 return found
         return None
 
-    async def find_max_timestamp(self, upto: int) -> RecordPosition | None:
-        """The first of the records below ``upto`` that have the largest time stamp."""
-        best_ms, best_offset, start = -1, -1, self.bounds().log_start_offset
-        in_memory = self.files.written_end_offset
+    async def _find_max_timestamp(self, start: int, upto: int) -> RecordPosition | None:
+        best_ms, best_offset, in_memory = -1, -1, self.files.written_end_offset
         match = await self.files.largest_timestamp(start, min(upto, in_memory))
         if match is not None:
             best_ms, best_offset = match.header.max_timestamp, match.header.base_offset
@@ -181,7 +205,7 @@ class Partition:
                     best_ms, best_offset = batch.max_timestamp, batch.base_offset
         if best_ms < 0:
             return None
-        start = max(best_offset, self.bounds().log_start_offset)
+        start = max(best_offset, start)
         data = await self.read_bytes(start, upto, 1)
         found, _next = await trio.to_thread.run_sync(find_in_batches, data, best_ms, start, upto)
         return found
