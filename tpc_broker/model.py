@@ -67,6 +67,15 @@ class Replica(NamedTuple):
     core: CoreId
 
 
+class FirstVoter(NamedTuple):
+    """A replica with which a partition was made, by the incarnation that its node had: a node that came back with an
+    empty disk is another one.
+    """
+
+    node: NodeId
+    incarnation: int
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic. Carries the id, so that a topic made again under an old name is another topic."""
 

@@ -35,6 +35,7 @@ def core_with(plane):
     return SimpleNamespace(
         plane=plane,
         clock=SimpleNamespace(monotonic_ms=lambda: int(trio.current_time() * 1000)),
+        replicated=None,
         partitions=SimpleNamespace(find=lambda _key, _index: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         view=SimpleNamespace(endpoints=lambda _listener: ()),
     )

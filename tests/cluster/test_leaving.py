@@ -46,7 +46,7 @@ def test_a_node_that_is_gone_for_good(tmp_path):
     with cluster(tmp_path, count=4, founders=3) as made:
         made.start(1, 2, 3)
         made.start(4)
-        create_topic(made[1].bootstrap, "spread", 4)
+        create_topic(made[1].bootstrap, "spread", 4, replicas=1)
         code, said = node_command(made, "remove", "3")
         assert (code, said.count("\n")) == (5, 1), said
         assert "Node 3 is alive: stop it first" in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -55,7 +56,10 @@ def registered(node: int, cores: int, incarnation: int = 7) -> NodeRegistered:
 
 def test_partitions_go_over_nodes_and_cores_by_their_number():
     nodes = Nodes({1: 1, 2: 2, 3: 3})
-    nodes.create(*(CreatableTopic(name=f"t{number}", num_partitions=number % 5 + 1) for number in range(40)))
+    topics = [
+        CreatableTopic(name=f"t{number}", num_partitions=number % 5 + 1, replication_factor=1) for number in range(40)
+    ]
+    nodes.create(*topics)
     held = nodes.held()
     total = held.total()
     for node, cores in ((1, 1), (2, 2), (3, 3)):
@@ -68,7 +72,7 @@ def test_partitions_go_over_nodes_and_cores_by_their_number():
 def test_nodes_that_seem_to_be_gone_get_nothing_new():
     nodes = Nodes({1: 1, 2: 1, 3: 1})
     nodes.absent = {NodeId(2)}
-    nodes.create(CreatableTopic(name="t", num_partitions=6))
+    nodes.create(CreatableTopic(name="t", num_partitions=6, replication_factor=2))
     assert {replica.node for replica in nodes.held()} == {1, 3}
     nodes.absent = {NodeId(1), NodeId(2), NodeId(3)}
     assert nodes.create(CreatableTopic(name="u", num_partitions=3))[0].error_code == ErrorCode.NONE
@@ -87,18 +91,73 @@ def test_what_is_there_stays_when_partitions_are_added():
     assert after[2][0].node == 3, "the empty node first"
 
 
-def test_a_replication_factor_above_one_is_refused_in_one_line():
+def test_replicas_are_on_nodes_racks_and_cores_and_leaders_everywhere():
+    nodes = Nodes({})
+    for node, rack in enumerate("aabbc", start=1):
+        nodes.apply(nodes.controller.register_node(replace(registered(node, 2), rack=rack)))
+    nodes.create(*(CreatableTopic(name=f"t{number}", num_partitions=6, replication_factor=3) for number in range(10)))
+    racks = dict(enumerate("aabbc", start=1))
+    everywhere = [each for topic in nodes.image.topics.values() for each in topic.replicas]
+    assert all(len({racks[replica.node] for replica in replicas}) == 3 for replicas in everywhere)
+    leaders = Counter(replicas[0].node for replicas in everywhere)
+    assert max(leaders.values()) - min(leaders.values()) <= 2
+    on_cores = Counter(replica for replicas in everywhere for replica in replicas)
+    for node in racks:
+        assert abs(on_cores[Replica(node, 0)] - on_cores[Replica(node, 1)]) <= 1
+    topic = nodes.image.topic("t0")
+    for replicas, voters in zip(topic.replicas, topic.voters, strict=True):
+        assert {replica.node for replica in replicas} == {voter.node for voter in voters}
+        assert {voter.incarnation for voter in voters} == {7}
+
+
+def test_how_many_replicas_there_may_be():
+    nodes = Nodes({1: 1, 2: 1})
+    assert nodes.create(CreatableTopic(name="a"))[0].replication_factor == 2, "min(3, nodes)"
+    for node in range(3, 8):
+        nodes.apply(nodes.controller.register_node(registered(node, 1)))
+    assert nodes.create(CreatableTopic(name="b"))[0].replication_factor == 3
+    assert nodes.create(CreatableTopic(name="c", replication_factor=1))[0].replication_factor == 1
+    assert nodes.image.topic("c").voters == (), "nobody votes for the only one"
+    for asked, said in ((6, "at most 5 replicas"), (8, "has 7 node(s)")):
+        refused = nodes.create(CreatableTopic(name="d", replication_factor=asked))[0]
+        assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert said in refused.error_message
+    nodes.configuration = load_settings("", ["node.id=1", "default.replication.factor=2"])
+    assert nodes.create(CreatableTopic(name="e"))[0].replication_factor == 2
+
+
+def test_voters_of_the_creation_stay_when_partitions_are_added_and_nodes_are_others():
     nodes = Nodes({1: 1, 2: 1, 3: 1})
-    refused = nodes.create(CreatableTopic(name="t", num_partitions=1, replication_factor=3))[0]
-    assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
-    assert "nodes do not replicate partitions yet" in refused.error_message
+    nodes.create(CreatableTopic(name="t", num_partitions=1))
+    before = nodes.image.topic("t").voters
+    nodes.apply(nodes.controller.register_node(registered(2, 1, incarnation=8)))
+    nodes.apply(nodes.controller.create_partitions([GrowableTopic(name="t", count=3)])[0])
+    after = nodes.image.topic("t").voters
+    assert after[:1] == before
+    assert {voter.incarnation for voter in after[1] if voter.node == 2} == {8}
+    assert ClusterImage.from_bytes(nodes.image.to_bytes()).topic("t") == nodes.image.topic("t")
+
+
+def test_min_insync_replicas_is_at_most_a_majority():
+    nodes = Nodes({1: 1, 2: 1, 3: 1})
+    refused = nodes.create(CreatableTopic(name="t", configs=(("min.insync.replicas", "3"),)))[0]
+    assert refused.error_code == ErrorCode.INVALID_CONFIG
+    assert "at most 2 is possible" in refused.error_message
+    assert nodes.create(CreatableTopic(name="t", configs=(("min.insync.replicas", "2"),)))[0].error_code == 0
+    resource = AlterableResource(2, "t", (AlterableConfig("min.insync.replicas", "3"),))
+    _records, (result,) = ConfigController(nodes.image, nodes.configuration).incremental_alter_configs([resource])
+    assert result.error_code == ErrorCode.INVALID_CONFIG
 
 
 def test_partitions_may_be_assigned_to_a_core_of_any_node():
     nodes = Nodes({1: 1, 2: 2})
     nodes.create(CreatableTopic(name="t", assignments=((0, (2049,)), (1, (1024,)))))
     assert nodes.image.topic("t").replicas == ((Replica(2, 1),), (Replica(1, 0),))
-    for brokers, said in (((3072,), "no such broker"), ((1025,), "no such broker"), ((1024, 2048), "do not replicate"),
+    nodes.create(CreatableTopic(name="v", assignments=((0, (2049, 1024)), (1, (1024, 2048)))))
+    assert nodes.image.topic("v").replicas[0] == (Replica(2, 1), Replica(1, 0))
+    uneven = nodes.create(CreatableTopic(name="w", assignments=((0, (2049, 1024)), (1, (1024,)))))[0]
+    assert "Inconsistent replication factor" in uneven.error_message
+    for brokers, said in (((3072,), "no such broker"), ((1025,), "no such broker"),
                           ((2048, 2049), "of one node"), ((), "empty replica list")):  # fmt: skip
         refused = nodes.create(CreatableTopic(name="u", assignments=((0, brokers),)))[0]
         assert refused.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
@@ -109,6 +168,7 @@ def test_the_offsets_topic_is_spread():
     nodes = Nodes({1: 1, 2: 1, 3: 1})
     nodes.apply(nodes.controller.create_offsets_topic(TopicId(uuid.uuid4()), 1))
     assert {replica.node for replica in nodes.held()} == {1, 2, 3}
+    assert all(len(voters) == 3 for voters in nodes.image.topic("__consumer_offsets").voters)
 
 
 def test_a_node_registers_once_and_again_when_it_is_another():
@@ -138,7 +198,8 @@ def test_a_cluster_begins_with_what_one_node_has_had():
 
 def test_what_only_a_removed_node_had_is_made_anew_on_others_if_that_is_accepted():
     nodes = Nodes({1: 1, 2: 1, 3: 1, 4: 1})
-    nodes.create(CreatableTopic(name="t", num_partitions=8), CreatableTopic(name="u", num_partitions=4))
+    sizes = (("t", 8), ("u", 4))
+    nodes.create(*(CreatableTopic(name=name, num_partitions=size, replication_factor=1) for name, size in sizes))
     before = nodes.image
     with pytest.raises(Refusal, match=r"3 partitions are on node 2 alone \(the first: t-1\)"):
         remove_node(nodes.image, NodeId(2), (), accept_loss=False)
@@ -157,7 +218,7 @@ def test_what_only_a_removed_node_had_is_made_anew_on_others_if_that_is_accepted
 
 def test_a_node_is_not_removed_with_what_others_have_too_nor_twice_nor_the_last_one():
     nodes = Nodes({1: 1, 2: 1})
-    nodes.create(CreatableTopic(name="t", num_partitions=2))
+    nodes.create(CreatableTopic(name="t", num_partitions=2, replication_factor=1))
     topic = nodes.image.topic("t")
     both = (Replica(NodeId(1), 0), Replica(NodeId(2), 0))
     nodes.apply([TopicAssigned(topic.topic_id, (0, 0), (), (both, topic.replicas[1]))])

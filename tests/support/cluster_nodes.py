@@ -161,10 +161,10 @@ def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 5_000, "log_level": 0})
 
 
-def create_topic(bootstrap: str, name: str, partitions: int = 1, timeout_s: float = 10) -> None:
-    """KafkaException when it was not made."""
+def create_topic(bootstrap: str, name: str, partitions: int = 1, timeout_s: float = 10, replicas: int = -1) -> None:
+    """KafkaException when it was not made. `replicas`: -1 leaves their number to the cluster."""
     client = admin(bootstrap)  # kept until the answer is there
-    asked = [NewTopic(name, partitions, 1)]
+    asked = [NewTopic(name, partitions, replicas)]
     made = client.create_topics(asked, operation_timeout=timeout_s, request_timeout=timeout_s)
     made[name].result(timeout_s + 5)
     del client

@@ -13,7 +13,7 @@ import trio
 
 from tests.support.memory_plane import MemoryFiles, MemoryPlane
 from tpc_broker.broker.partitions import Partitions
-from tpc_broker.broker.view import ClusterView
+from tpc_broker.broker.view import ClusterView, Leader
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
 from tpc_broker.metadata.records import TopicCreated
 from tpc_broker.metadata.settings import load_settings
@@ -85,7 +85,7 @@ class MemoryStorage:
         await trio.lowlevel.checkpoint()
         self.asked.append(("cut", self.handles[handle].key, offset, last_epoch_kept))
 
-    def alter(self, files, _handle, config, *, is_internal):
+    def alter(self, files, _handle, config, *, is_internal, is_replicated=False):
         self.asked.append(("alter", files.key, config.retention_ms, is_internal))
 
     async def delete(self, files, handle):
@@ -149,6 +149,7 @@ class MemoryCore:
         self.storage = MemoryStorage(self.plane)
         listener = Listener("PLAINTEXT", ListenerMode.PER_CORE_PORT, _ADDRESSES, _ADDRESSES)
         self.view = ClusterView(0, CORES, (listener,), None)
+        self.replicated = None
         self.configuration = load_settings()
         self.clock = SimpleNamespace(wall_ms=lambda: 1000, monotonic_ms=lambda: 1000)
         self.advanced, self.without_leader, self.owners_asked, self.in_new_epochs = [], [], [], []
@@ -172,7 +173,7 @@ class MemoryCore:
         after = before.apply(records, MetadataVersion(self._records))
         self.view.image = after
         opened = await self.partitions.follow(before, after)
-        self.view.note_leaders(opened)
+        self.view.note_leaders([(key, Leader(epoch)) for key, epoch in opened])
         return opened
 
 

@@ -28,7 +28,8 @@ from tpc_broker.broker.partitions import Partitions
 from tpc_broker.broker.producer_ids import ProducerIds
 from tpc_broker.broker.purgatory import Purgatory
 from tpc_broker.broker.reassignments import NodeReassignments, NoReassignments, Reassignments
-from tpc_broker.broker.view import ClusterView
+from tpc_broker.broker.replicated import ReplicatedPartitions
+from tpc_broker.broker.view import ClusterView, Leader
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError, MetadataUnreadableError
 from tpc_broker.kafka.api_keys import ApiKey
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         CoreStorage,
         DataPlane,
         Mailboxes,
+        Replication,
         Request,
     )
     from tpc_broker.metadata.image import ClusterImage
@@ -108,8 +110,9 @@ class Core:
         nursery: trio.Nursery,
         on_settings: Callable[[Any], None] = lambda _settings: None,
         cluster: ClusterNode | None = None,
+        replication: Replication | None = None,
     ) -> None:
-        """`cluster`: of core 0 of a node of several."""
+        """`cluster`: of core 0 of a node of several; `replication`: of each core of such a node."""
         self.cluster = cluster
         self.core_id = place.core_id
         self.data_path = place.data_path
@@ -126,12 +129,14 @@ class Core:
         node = NodeId(settings.node_id)
         self.broker_id: BrokerId = broker_id_of(node, place.core_id)
         self.view = ClusterView(node, place.cores, place.listeners, settings.broker_rack)
+        self.view.core = place.core_id
         self.view.on_changed = partial(plane.forget_answers, int(ApiKey.METADATA))
         self.purgatory = Purgatory(plane.watch)
         plane.on_advanced(self.purgatory.advanced)
         self._on_settings = on_settings
         self._apply_settings()
         self.holders = Holders(self, storage, place.cores)
+        self.replicated = None if replication is None else ReplicatedPartitions(self, replication)
         self.partitions = Partitions(self, storage)
         self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image, cluster)
         self.producer_ids = ProducerIds(self)
@@ -169,6 +174,8 @@ class Core:
         else:
             await self._subscribe_until_ready()
         self._nursery.start_soon(self._keep_subscribed)
+        if self.replicated is not None:
+            self._nursery.start_soon(self.replicated.run)
         with in_queue(TaskQueue.BACKGROUND):
             self._nursery.start_soon(self._retain_now_and_then)
         self._nursery.start_soon(self._make_missing_partitions)
@@ -201,7 +208,7 @@ class Core:
             await self.partitions.wait_lacking()
             await trio.sleep(NOT_MADE_RETRY_S)
             opened = await self.metadata.between_changes(self._make_missing)
-            await self.metadata.announce_leaders(opened)
+            await self._announce(opened)
 
     async def _make_missing(self) -> list[tuple[TopicPartition, LeaderEpoch]]:
         opened = await self.partitions.make_what_could_not_be_made()
@@ -241,11 +248,15 @@ class Core:
     def has_no_leader(self, key: TopicPartition) -> None:
         """A partition of this core can be led no more: every core's Metadata says so, and its groups hear it."""
         self.groups.end(key)
-        self._nursery.start_soon(self.metadata.announce_leaders, [(key, NO_LEADER_EPOCH)])
+        self._nursery.start_soon(self._announce, [(key, NO_LEADER_EPOCH)])
 
     def leads_in_new_epochs(self, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
         """Partitions of this core, which go on under a later leader epoch: every core's Metadata says so."""
-        self._nursery.start_soon(self.metadata.announce_leaders, leaders)
+        self._nursery.start_soon(self._announce, leaders)
+
+    async def _announce(self, opened: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
+        """Leaders of partitions with one replica."""
+        await self.metadata.announce_leaders([(key, Leader(epoch)) for key, epoch in opened])
 
     def is_available(self, place: Replica) -> bool:
         if place.node != self.view.node:
@@ -264,9 +275,11 @@ class Core:
             self._apply_settings()
         self.view.image = after
         self._tell_owners(before, after)
+        if self.replicated is not None:
+            await self.replicated.follow(after)
         opened = await self.partitions.follow(before, after)
         await self.groups.follow(before, after)
-        await self.metadata.announce_leaders(opened)
+        await self._announce(opened)
         if not before.version:
             self._nursery.start_soon(self.holders.report_misplaced)
 
@@ -348,6 +361,11 @@ class Core:
         return {}, []
 
     # -- drain -------------------------------------------------------------------------------------------------------
+
+    async def hand_over(self) -> None:
+        """Before a drain, while clients are answered: other nodes lead what has replicas there."""
+        if self.replicated is not None:
+            await self.replicated.hand_over()
 
     async def drain(self) -> bool:
         """Take nothing more, answer what was taken, bring everything to the disk; within the deadline of the scope that

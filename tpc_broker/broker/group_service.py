@@ -224,13 +224,19 @@ class GroupService:
         for key in [key for key in self._coordinators if key not in wanted]:
             self.end(key)
         for key in wanted - self._coordinators.keys():
-            partition = self._core.partitions.get(key)
-            if partition is not None:
-                self._begin(key, partition)
+            self.begin_if_coordinates(key)
         gone = [name for name in deleted if after.topic(name) is None]
         if gone:
             for coordinator in self.loaded():
                 coordinator.perform(coordinator.machine.topics_deleted(gone))
+
+    def begin_if_coordinates(self, key: TopicPartition) -> None:
+        """A partition is led here: if it is one of groups, they are coordinated here now."""
+        topic = self._core.view.topic(CONSUMER_OFFSETS_TOPIC)
+        partition = self._core.partitions.get(key)
+        is_of_groups = topic is not None and topic.topic_id == key.topic_id
+        if is_of_groups and partition is not None and partition.is_led and key not in self._coordinators:
+            self._begin(key, partition)
 
     def end(self, key: TopicPartition) -> None:
         """A partition is served here no more; its groups, if it has any, find their coordinator anew."""

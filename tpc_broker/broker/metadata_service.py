@@ -25,11 +25,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
+from tpc_broker.broker.view import Leader
 from tpc_broker.errors import NotDeliveredError
 from tpc_broker.kafka.records import Record, build_batch, read_records
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import MetadataDamagedError, MetadataRecord, decode_record, encode_record
-from tpc_broker.model import CoreId, LeaderEpoch, MetadataVersion, NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.model import (
+    CoreId,
+    LeaderEpoch,
+    MetadataVersion,
+    NodeId,
+    PartitionIndex,
+    Replica,
+    TopicId,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -270,12 +280,12 @@ class MetadataService:
         self._view.controller = node
         self._tell_cores_of_nodes([])
 
-    def _tell_cores_of_nodes(self, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
+    def _tell_cores_of_nodes(self, leaders: list[tuple[TopicPartition, Leader]]) -> None:
         assert self._cluster is not None
         for core in self._view.others_up(self._core_id):
             self._cluster.start_soon(self._mailboxes.notify, core, "nodes", self._about_nodes(leaders))
 
-    def _about_nodes(self, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> dict[str, Any]:
+    def _about_nodes(self, leaders: list[tuple[TopicPartition, Leader]]) -> dict[str, Any]:
         leaders_told = _leaders_to_json(leaders)
         return {"absent": sorted(self._view.absent), "controller": self._view.controller, "leaders": leaders_told}
 
@@ -284,7 +294,7 @@ class MetadataService:
         rows = _leaders_to_json(list(self._view.leaders_here(here=True)))
         self._cluster.tell(node, "leaders", {"leaders": rows})
 
-    def _tell_nodes(self, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
+    def _tell_nodes(self, leaders: list[tuple[TopicPartition, Leader]]) -> None:
         if self._cluster is not None and leaders:
             self._cluster.tell(None, "leaders", {"leaders": _leaders_to_json(leaders)})
 
@@ -397,14 +407,14 @@ class MetadataService:
         """Tell every core that is up the leader epochs of the partitions led here, and learn theirs."""
         await self.announce_leaders(list(self._view.leaders_of(self._core_id)))
 
-    async def announce_leaders(self, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
+    async def announce_leaders(self, leaders: list[tuple[TopicPartition, Leader]]) -> None:
         self._view.note_leaders(leaders)
         self._tell_nodes(leaders)
         async with trio.open_nursery() as nursery:
             for core in self._view.others_up(self._core_id):
                 nursery.start_soon(self._tell_leaders, core, leaders)
 
-    async def _tell_leaders(self, core: CoreId, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
+    async def _tell_leaders(self, core: CoreId, leaders: list[tuple[TopicPartition, Leader]]) -> None:
         try:
             payload, _blobs = await self._mailboxes.call(
                 core, "leaders", {"leaders": _leaders_to_json(leaders)}, timeout_ms=PUSH_TIMEOUT_MS
@@ -440,12 +450,17 @@ async def read_image(storage: PartitionStorage) -> ClusterImage:
     return image
 
 
-def _leaders_to_json(leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> list[list[Any]]:
-    return [[partition.topic_id.hex, partition.partition, epoch] for partition, epoch in leaders]
-
-
-def _leaders_from_json(rows: list[list[Any]]) -> list[tuple[TopicPartition, LeaderEpoch]]:
+def _leaders_to_json(leaders: list[tuple[TopicPartition, Leader]]) -> list[list[Any]]:
     return [
-        (TopicPartition(TopicId(uuid.UUID(hex=topic)), PartitionIndex(partition)), LeaderEpoch(epoch))
-        for topic, partition, epoch in rows
+        [partition.topic_id.hex, partition.partition, epoch, serial, place, in_sync]
+        for partition, (epoch, serial, place, in_sync) in leaders
     ]
+
+
+def _leaders_from_json(rows: list[list[Any]]) -> list[tuple[TopicPartition, Leader]]:
+    found = []
+    for topic, partition, epoch, serial, place, in_sync in rows:
+        where = None if place is None else Replica(*place)
+        leader = Leader(LeaderEpoch(epoch), serial, where, tuple(in_sync))
+        found.append((TopicPartition(TopicId(uuid.UUID(hex=topic)), PartitionIndex(partition)), leader))
+    return found

@@ -43,6 +43,7 @@ class Partition:
         files: PartitionStorage,
         handle: int,
         is_internal: bool,
+        is_replicated: bool = False,
     ) -> None:
         self.topic_id = topic_id
         self.topic_name = topic_name
@@ -51,6 +52,9 @@ class Partition:
         self.files = files
         self.handle = handle
         self.is_internal = is_internal
+        self.is_replicated = is_replicated
+        self.led_epoch: LeaderEpoch | None = None
+        """Of one with replicas on other nodes: the epoch in which it is led here and clients may know."""
         self.is_open = True
         self._plane = plane
         self._storage = storage
@@ -65,7 +69,12 @@ class Partition:
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
-        return LeaderEpoch(self.files.leader_epoch)
+        return LeaderEpoch(self.files.leader_epoch) if self.led_epoch is None else self.led_epoch
+
+    @property
+    def is_led(self) -> bool:
+        """Whether it serves clients here."""
+        return not self.is_replicated or self.led_epoch is not None
 
     @property
     def deletes_records(self) -> bool:

@@ -21,6 +21,7 @@ from tpc_broker.model import (
     CoreId,
     LeaderEpoch,
     PartitionIndex,
+    Replica,
     TopicId,
     TopicPartition,
 )
@@ -56,6 +57,7 @@ class Partitions:
         self._not_made: set[TopicPartition] = set()
         self._config_read: tuple[TopicImage, BrokerConfiguration, TopicConfig] | None = None
         self._lacking = trio.Event()
+        self._here = Replica(core.view.node, core.core_id)
         storage.on_given_up(self._given_up)
         storage.on_epochs_begun(self._epochs_begun)
 
@@ -87,12 +89,21 @@ class Partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         key = TopicPartition(topic.topic_id, PartitionIndex(index))
         partition = self._open.get(key)
-        if partition is not None:
+        if partition is not None and partition.is_led:
             return partition
         if key in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         self._core.note_asked(topic.owner_on(self._core.view.node, key.partition))
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def waiting_for_leader(self, topic_key: str | uuid.UUID, index: int) -> Partition | None:
+        """A partition of which this core has a replica, and of which nobody is known to lead it."""
+        topic = self._core.view.topic(topic_key)
+        replicated = self._core.replicated
+        if topic is None or replicated is None or not topic.is_replicated(index):
+            return None
+        partition = self._open.get(TopicPartition(topic.topic_id, PartitionIndex(index)))
+        return partition if partition is not None and replicated.is_between_leaders(partition) else None
 
     # -- following the image -----------------------------------------------------------------------------------------
 
@@ -158,13 +169,13 @@ class Partitions:
         return [
             TopicPartition(topic.topic_id, PartitionIndex(index))
             for index in range(topic.partitions_count)
-            if topic.owner_on(self._core.view.node, index) == self._core.core_id
+            if topic.is_on(self._here, index)
         ]
 
     def _forget_others(self, topic: TopicImage) -> None:
         """What another core has now is not offline here."""
         for index in range(topic.partitions_count):
-            if topic.owner_on(self._core.view.node, index) != self._core.core_id:
+            if not topic.is_on(self._here, index):
                 self._offline.pop(TopicPartition(topic.topic_id, PartitionIndex(index)), None)
 
     async def _open_into(
@@ -190,17 +201,35 @@ class Partitions:
                 return
             if self._offline.pop(key, None) is not None:
                 log.warning("%s-%d is open now", topic.name, key.partition)
-        opened.append((key, partition.leader_epoch))
+        if not partition.is_replicated:
+            opened.append((key, partition.leader_epoch))
 
     async def _open_one(self, topic: TopicImage, key: TopicPartition) -> Partition:
         if await self._storage.is_left_over(key, topic.name):
             await self._core.holders.ask_others(key)
-        return await self._lead(topic, key, await self._storage.open(key, topic.name, self._config_of(topic)))
+        files = await self._storage.open(key, topic.name, self._config_of(topic))
+        if topic.is_replicated(key.partition):
+            return self._join(topic, key, files)
+        return await self._lead(topic, key, files)
+
+    def _join(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage) -> Partition:
+        """One of several replicas: its group decides who leads."""
+        replicated = self._core.replicated
+        assert replicated is not None, "only a cluster has such partitions"
+        partition = self._register(topic, key, files, is_replicated=True)
+        replicated.add(topic, partition)
+        return partition
 
     async def _lead(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage) -> Partition:
-        config = self._config_of(topic)
         await self._storage.begin_epoch(files)
-        handle = self._storage.register(files, config, is_internal=topic.is_internal or key == METADATA_PARTITION)
+        return self._register(topic, key, files, is_replicated=False)
+
+    def _register(
+        self, topic: TopicImage, key: TopicPartition, files: PartitionStorage, *, is_replicated: bool
+    ) -> Partition:
+        config = self._config_of(topic)
+        is_internal = topic.is_internal or key == METADATA_PARTITION
+        handle = self._storage.register(files, config, is_internal=is_internal, is_replicated=is_replicated)
         partition = Partition(
             topic.topic_id,
             topic.name,
@@ -210,7 +239,8 @@ class Partitions:
             storage=self._storage,
             files=files,
             handle=handle,
-            is_internal=topic.is_internal or key == METADATA_PARTITION,
+            is_internal=is_internal,
+            is_replicated=is_replicated,
         )
         self._open[key] = partition
         self._by_handle[handle] = partition
@@ -229,7 +259,10 @@ class Partitions:
         config = self._config_of(topic)
         if config != partition.config:
             partition.config = config
-            self._storage.alter(partition.files, partition.handle, config, is_internal=partition.is_internal)
+            self._storage.alter(
+                partition.files, partition.handle, config,
+                is_internal=partition.is_internal, is_replicated=partition.is_replicated,
+            )  # fmt: skip
 
     def _refresh_configs(self, image: ClusterImage) -> None:
         for key, partition in self._open.items():
@@ -246,9 +279,14 @@ class Partitions:
                     await self._storage.delete_offline(key)
                 continue
             partition.is_open = False
-            del self._by_handle[partition.handle]
-            self._core.purgatory.advanced(partition.handle)
+            self._leave(partition)
             await self._storage.delete(partition.files, partition.handle)
+
+    def _leave(self, partition: Partition) -> None:
+        del self._by_handle[partition.handle]
+        if partition.is_replicated and self._core.replicated is not None:
+            self._core.replicated.remove(partition.key)
+        self._core.purgatory.advanced(partition.handle)
 
     def _epochs_begun(self, epochs: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
         """The storage has begun them by itself: clients are to hear of those that are still open."""
@@ -260,9 +298,9 @@ class Partitions:
             return
         self._offline[key] = reason
         partition.is_open = False
-        del self._by_handle[partition.handle]
-        self._core.purgatory.advanced(partition.handle)
-        self._core.has_no_leader(key)
+        self._leave(partition)
+        if not partition.is_replicated:
+            self._core.has_no_leader(key)
 
     async def make_room(self, partition: Partition, size: int) -> None:
         """Segment space for so many bytes of records; OSError or PartitionOfflineError when there is none."""

@@ -76,7 +76,7 @@ class NodeReassignments:
         if one.brokers is None:
             return Outcome(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
         try:
-            place = assigned_to(one.brokers, {view.node: view.image.cores_count})
+            (place,) = assigned_to(one.brokers, {view.node: view.image.cores_count})
         except Refusal as refusal:
             return Outcome(refusal.code, refusal.message)
         if place.core == topic.owner_on(view.node, one.partition):

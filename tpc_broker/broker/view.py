@@ -1,14 +1,15 @@
 """What one core knows of the whole node and cluster: the image, which cores are up, every partition's leader epoch.
 
-The image is replayed from the metadata log (durable). Who is up comes from the supervisor, leader epochs from the
-owners (soft: a core that starts asks for them).
+The image is replayed from the metadata log (durable). Who is up comes from the supervisor, leaders and their epochs
+from the leaders themselves (soft: a core that starts asks for them). Of a partition with several replicas the leader
+says where it is, too.
 """
 
 from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker.metadata.image import ClusterImage, TopicImage
 from tpc_broker.metadata.listeners import ListenerMode
@@ -35,6 +36,20 @@ if TYPE_CHECKING:
 TopicKey = str | uuid.UUID
 
 
+NOBODY: Final = Replica(NodeId(-1), NOT_HERE)
+"""In place of a leader's place: that epoch is over."""
+
+
+class Leader(NamedTuple):
+    """What a leader has told of itself. Of one epoch the highest serial counts."""
+
+    epoch: LeaderEpoch
+    serial: int = 0
+    place: Replica | None = None
+    """None: where the image says, since there is one replica."""
+    in_sync: tuple[NodeId, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where a core answers, as clients are told."""
@@ -46,7 +61,13 @@ class Endpoint:
     rack: str | None
 
 
+NO_LEADER: Final = Leader(NO_LEADER_EPOCH)
+
+
 class ClusterView:
+    core = NOT_HERE
+    """The one that has this view."""
+
     def __init__(self, node: NodeId, cores: int, listeners: Sequence[Listener], rack: str | None) -> None:
         self._image = ClusterImage()
         self.on_changed: Callable[[], None] = lambda: None
@@ -68,7 +89,7 @@ class ClusterView:
         )
         self._up: set[CoreId] = set()
         self._heard: set[CoreId] = set()
-        self._leaders: dict[TopicPartition, LeaderEpoch] = {}
+        self._leaders: dict[TopicPartition, Leader] = {}
 
     @property
     def image(self) -> ClusterImage:
@@ -108,8 +129,21 @@ class ClusterView:
             self.on_changed()
 
     def place_of(self, topic: TopicImage, index: int) -> Replica:
-        """Where the leader of a partition is."""
+        """Where the leader of a partition is; of one that has none, where it should be."""
+        if topic.is_replicated(index):
+            known = self._leaders.get(TopicPartition(topic.topic_id, PartitionIndex(index)))
+            if known is not None and known.place is not None and known.place != NOBODY:
+                return known.place
         return topic.leader_place(index, self.node)
+
+    def in_sync(self, topic: TopicImage, index: int) -> tuple[Replica, ...]:
+        """The replicas that have all of it, as the leader said; those on nodes that are gone have not."""
+        known = self._leaders.get(TopicPartition(topic.topic_id, PartitionIndex(index)))
+        if not topic.is_replicated(index) or known is None:
+            return (self.place_of(topic, index),)
+        return tuple(
+            each for each in topic.replicas[index] if each.node in known.in_sync and self.is_present(each.node)
+        )
 
     def endpoint_at(self, listener: int, place: Replica) -> Endpoint | None:
         """Where a core of any node is reached by clients of a listener; None: not by them, or not known."""
@@ -189,16 +223,16 @@ class ClusterView:
     def topic(self, key: TopicKey) -> TopicImage | None:
         return self.image.topic(key) if isinstance(key, str) else self.image.topic_by_id(TopicId(key))
 
-    def note_leaders(self, leaders: Iterable[tuple[TopicPartition, LeaderEpoch]]) -> None:
-        """Epochs told by the owners. An epoch never falls: an old message that arrives late changes nothing. Epoch -1:
-        the owner had to give the partition up, and it has no leader.
+    def note_leaders(self, leaders: Iterable[tuple[TopicPartition, Leader]]) -> None:
+        """What leaders have told. An epoch never falls: an old message that arrives late changes nothing. Epoch -1:
+        the only replica had to be given up, and there is no leader.
         """
-        for partition, epoch in leaders:
-            if epoch == NO_LEADER_EPOCH:
+        for partition, leader in leaders:
+            if leader.epoch == NO_LEADER_EPOCH:
                 self._leaders.pop(partition, None)
                 self.on_changed()
-            elif epoch > self._leaders.get(partition, -1):
-                self._leaders[partition] = epoch
+            elif leader[:2] > self._leaders.get(partition, NO_LEADER)[:2]:
+                self._leaders[partition] = leader
                 self.on_changed()
 
     def forget_leaders(self, topic: TopicImage) -> None:
@@ -207,31 +241,38 @@ class ClusterView:
         self.on_changed()
 
     def leader_epoch(self, partition: TopicPartition) -> LeaderEpoch | None:
-        """None: its owner has not opened it yet."""
-        return self._leaders.get(partition)
+        """None: nobody leads it, or has not said so yet."""
+        known = self._leaders.get(partition)
+        return None if known is None or known.place == NOBODY else known.epoch
 
-    def leaders_of(self, core: CoreId) -> Iterator[tuple[TopicPartition, LeaderEpoch]]:
-        for partition, epoch in self._leaders.items():
-            topic = self.image.topics.get(partition.topic_id)
-            if topic is not None and topic.owner_on(self.node, partition.partition) == core:
-                yield partition, epoch
+    def leaders_of(self, core: CoreId) -> Iterator[tuple[TopicPartition, Leader]]:
+        for partition, leader in self._leaders.items():
+            if self._place(partition, leader) == (self.node, core):
+                yield partition, leader
+
+    def _place(self, partition: TopicPartition, leader: Leader) -> Replica | None:
+        """None: there is no such partition."""
+        topic = self.image.topics.get(partition.topic_id)
+        if topic is None or partition.partition >= topic.partitions_count:
+            return None
+        return topic.leader_place(partition.partition, self.node) if leader.place is None else leader.place
 
     def leaders_everywhere(self) -> Iterator[TopicPartition]:
         """Partitions whose leader is known."""
-        return iter(self._leaders)
+        return (partition for partition, leader in self._leaders.items() if leader.place != NOBODY)
 
-    def leaders_here(self, *, here: bool) -> Iterator[tuple[TopicPartition, LeaderEpoch]]:
+    def leaders_here(self, *, here: bool) -> Iterator[tuple[TopicPartition, Leader]]:
         """Those led on this node, or on the others."""
-        for partition, epoch in self._leaders.items():
-            topic = self.image.topics.get(partition.topic_id)
-            owner = None if topic is None else topic.owner_on(self.node, partition.partition)
-            if owner is not None and (owner != NOT_HERE) == here:
-                yield partition, epoch
+        for partition, leader in self._leaders.items():
+            place = self._place(partition, leader)
+            if place is not None and (place.node == self.node) == here:
+                yield partition, leader
 
     def _forget_leaders_on(self, node: NodeId) -> None:
-        for partition in list(self._leaders):
+        for partition, leader in list(self._leaders.items()):
+            place = self._place(partition, leader)
             topic = self.image.topics.get(partition.topic_id)
-            if topic is not None and topic.replicas and topic.leader_place(partition.partition, self.node).node == node:
+            if topic is not None and topic.replicas and place is not None and place.node == node:
                 del self._leaders[partition]
 
     def leader_of(self, listener: int, key: TopicKey, index: int) -> tuple[BrokerId, LeaderEpoch] | None:
@@ -242,10 +283,13 @@ class ClusterView:
         if topic is None:
             return None
         partition = TopicPartition(topic.topic_id, PartitionIndex(index))
-        epoch = self._leaders.get(partition)
+        epoch = self.leader_epoch(partition)
         if not 0 <= index < topic.partitions_count or epoch is None:
             return None
-        endpoint = self.endpoint_at(listener, self.place_of(topic, index))
+        place = self.place_of(topic, index)
+        if topic.is_replicated(index) and place == (self.node, self.core):
+            return None  # not any more, or not yet
+        endpoint = self.endpoint_at(listener, place)
         return None if endpoint is None else (endpoint.broker_id, epoch)
 
 

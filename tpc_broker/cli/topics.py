@@ -47,7 +47,7 @@ topic.add_command(trim)
     "--replication-factor",
     type=click.IntRange(1, REPLICAS_MAX),
     metavar="R",
-    help="Nodes that have a copy. Default: the broker's; tpc-broker has one so far.",
+    help="Nodes that have a copy. Default: the broker's, which is up to 3.",
 )
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A topic setting. Repeatable.")
 @common_options

@@ -47,6 +47,8 @@ class Kind(enum.IntEnum):
     REQUEST = 5
     ANSWER = 6
     RAFT = 7
+    REPLICA = 8
+    """As RAFT, of the partitions of two cores, and not of the metadata."""
 
 
 class Reason(enum.StrEnum):
@@ -77,6 +79,8 @@ class Hello:
     host: str
     port: int
     version: str
+    replication: bool = False
+    """Between two cores, for their partitions."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -152,7 +156,7 @@ def decode_proof(body: bytes) -> bytes:
 def encode_hello(hello: Hello) -> bytes:
     message = pb.Hello(
         cluster=hello.cluster, node=hello.node, incarnation=hello.incarnation, boot=hello.boot,
-        core=hello.core, host=hello.host, port=hello.port, version=hello.version,
+        core=hello.core, host=hello.host, port=hello.port, version=hello.version, replication=hello.replication,
     )  # fmt: skip
     return frame(Kind.HELLO, message.SerializeToString())
 
@@ -177,7 +181,7 @@ def decode_hello(body: bytes) -> Hello:
             raise LinkDecodeError(f"{name} {number} is above {largest}")
     return Hello(
         message.cluster, NodeId(message.node), message.incarnation, message.boot,
-        CoreId(message.core), message.host, message.port, message.version,
+        CoreId(message.core), message.host, message.port, message.version, message.replication,
     )  # fmt: skip
 
 

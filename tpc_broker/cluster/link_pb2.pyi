@@ -20,7 +20,7 @@ class Proof(_message.Message):
     def __init__(self, mac: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("cluster", "node", "incarnation", "boot", "core", "host", "port", "version")
+    __slots__ = ("cluster", "node", "incarnation", "boot", "core", "host", "port", "version", "replication")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class Hello(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     node: int
     incarnation: int
@@ -37,7 +38,8 @@ class Hello(_message.Message):
     host: str
     port: int
     version: str
-    def __init__(self, cluster: _Optional[str] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., core: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    replication: bool
+    def __init__(self, cluster: _Optional[str] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., core: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., version: _Optional[str] = ..., replication: bool = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("reason", "text")

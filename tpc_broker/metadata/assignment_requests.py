@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import BrokerId, NodeId, PartitionIndex, Replica, core_of, node_of
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tpc_broker.metadata.controller import CreatableTopic, GrowableTopic
+
+REPLICAS_MAX: Final = 5
+"""Of a partition. A group has places for one more, so that one replica can be replaced by another."""
 
 
 class Refusal(Exception):  # noqa: N818 - an expected result inside the controller, which turns it into a response
@@ -22,7 +25,9 @@ class Refusal(Exception):  # noqa: N818 - an expected result inside the controll
         self.message = message
 
 
-def assigned_for_creation(topic: CreatableTopic, cores: Mapping[NodeId, int]) -> dict[PartitionIndex, Replica] | None:
+def assigned_for_creation(
+    topic: CreatableTopic, cores: Mapping[NodeId, int]
+) -> dict[PartitionIndex, tuple[Replica, ...]] | None:
     """Where all partitions of a topic go that names it; None when it leaves the choice to us. `cores`: how many each
     node has.
     """
@@ -34,19 +39,25 @@ def assigned_for_creation(topic: CreatableTopic, cores: Mapping[NodeId, int]) ->
                 ErrorCode.INVALID_REQUEST,
                 f"A manual partition assignment was specified, but {name} was not set to -1.",
             )
-    assigned: dict[PartitionIndex, Replica] = {}
+    assigned: dict[PartitionIndex, tuple[Replica, ...]] = {}
     for partition, brokers in topic.assignments:
         if partition in assigned:
             raise _bad(f"Found multiple manual partition assignments for partition {partition}")
         assigned[PartitionIndex(partition)] = assigned_to(brokers, cores)
+        if len(brokers) != len(topic.assignments[0][1]):
+            raise _bad(
+                "Inconsistent replication factor between partitions, partition "
+                f"{topic.assignments[0][0]} has {len(topic.assignments[0][1])} while partition {partition} has "
+                f"replication factor {len(brokers)}."
+            )
     if sorted(assigned) != list(range(len(assigned))):
         raise _bad("partitions should be a consecutive 0-based integer sequence")
     return assigned
 
 
 def assigned_for_growth(
-    topic: GrowableTopic, present: int, cores: Mapping[NodeId, int]
-) -> dict[PartitionIndex, Replica]:
+    topic: GrowableTopic, present: int, replication_factor: int, cores: Mapping[NodeId, int]
+) -> dict[PartitionIndex, tuple[Replica, ...]]:
     """Where the partitions to be added go; empty when the choice is ours."""
     if topic.assignments is None:
         return {}
@@ -56,14 +67,19 @@ def assigned_for_growth(
             f"Attempted to add {added_count} additional partition(s), but only {len(topic.assignments)} "
             "assignment(s) were specified."
         )
-    return {
-        PartitionIndex(present + index): assigned_to(brokers, cores)
-        for index, brokers in enumerate(topic.assignments)
-    }
+    found = {}
+    for index, brokers in enumerate(topic.assignments, start=present):
+        found[PartitionIndex(index)] = assigned_to(brokers, cores)
+        if len(brokers) != replication_factor:
+            raise _bad(
+                f"Inconsistent replication factor between partitions, partition 0 has {replication_factor} while "
+                f"partition {index} has replication factor {len(brokers)}."
+            )
+    return found
 
 
-def assigned_to(brokers: Sequence[int], cores: Mapping[NodeId, int]) -> Replica:
-    """The core that one partition's broker ids name: exactly one, because the cores of a node share its disk."""
+def assigned_to(brokers: Sequence[int], cores: Mapping[NodeId, int]) -> tuple[Replica, ...]:
+    """The cores that one partition's broker ids name: one of a node, because the cores of a node share its disk."""
     if not brokers:
         raise _bad("The manual partition assignment includes an empty replica list.")
     for broker in brokers:
@@ -76,9 +92,21 @@ def assigned_to(brokers: Sequence[int], cores: Mapping[NodeId, int]) -> Replica:
             f"The manual partition assignment names {len(brokers)} brokers of one node; they are its cores and share "
             "its disk, so a partition has one of them."
         )
-    if len(brokers) > 1:
-        raise _bad("Nodes do not replicate partitions yet; a partition has one broker.")
-    return Replica(node_of(BrokerId(brokers[0])), core_of(BrokerId(brokers[0])))
+    if len(brokers) > REPLICAS_MAX:
+        raise _bad(f"A partition has at most {REPLICAS_MAX} replicas; the assignment names {len(brokers)} brokers.")
+    return tuple(Replica(node_of(BrokerId(broker)), core_of(BrokerId(broker))) for broker in brokers)
+
+
+def check_min_insync_replicas(configs: Mapping[str, str], replication_factor: int) -> None:
+    """Refusal above a majority: that is what commits a record, and there is no second rule beside it."""
+    majority = replication_factor // 2 + 1
+    asked = configs.get("min.insync.replicas")
+    if asked is not None and int(asked) > majority:
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            f"min.insync.replicas={asked}: with {replication_factor} replica(s) at most {majority} is possible: a "
+            "record is committed when a majority has it on disk",
+        )
 
 
 def _bad(message: str) -> Refusal:

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.metadata.assignment_requests import Refusal
+from tpc_broker.metadata.assignment_requests import Refusal, check_min_insync_replicas
 from tpc_broker.metadata.broker_config import BROKER_CONFIGS
 from tpc_broker.metadata.config_types import ConfigDefinition, ConfigError, ConfigType, to_text
 from tpc_broker.metadata.image import NODE_DRAINING
@@ -135,6 +135,8 @@ class ConfigController:
             stored = validate_topic_configs(topic.name, wanted, topic.configs)
         except ConfigError as error:
             raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
+        if topic.replicas:
+            check_min_insync_replicas(stored, len(topic.replicas[0]))
         return [TopicConfigChanged(topic.topic_id, name, value) for name, value in _difference(topic.configs, stored)]
 
     def _broker_changes(self, resource: AlterableResource, *, replace_all: bool) -> Sequence[MetadataRecord]:

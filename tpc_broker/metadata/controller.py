@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.assignment_requests import (
+    REPLICAS_MAX,
     Refusal,
     assigned_for_creation,
     assigned_for_growth,
+    check_min_insync_replicas,
 )
 from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.metadata.describe import ConfigEntry, describe_topic
-from tpc_broker.metadata.node_assignment import place_over_nodes
+from tpc_broker.metadata.node_assignment import first_voters, place_over_nodes
 from tpc_broker.metadata.records import (
     ClusterCreated,
     CoresChanged,
@@ -41,6 +43,7 @@ from tpc_broker.model import (
     METADATA_TOPIC,
     NO_TOPIC_ID,
     CoreId,
+    FirstVoter,
     NodeId,
     PartitionIndex,
     Replica,
@@ -61,6 +64,9 @@ _Item = TypeVar("_Item")
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 """Partitions one CreateTopics request may make, as in Kafka."""
+
+INTERNAL_REPLICAS: Final = 3
+"""Of internal topics, and of others that are made without naming a number, where there are so many nodes."""
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 """As in Kafka. A core that starts again loses the rest of its block; 2**63 ids outlast that."""
@@ -203,10 +209,13 @@ class Controller:
         if self._image.topic(CONSUMER_OFFSETS_TOPIC) is not None:
             return []
         partitions_count = self._settings.offsets_topic_num_partitions
-        assignment, replicas = self._placed(topic_id, partitions_count, {}, [])
+        replication_factor = min(INTERNAL_REPLICAS, len(self._image.nodes))
+        assignment, replicas = self._placed(topic_id, (partitions_count, replication_factor), {}, [])
         configs = {**INTERNAL_TOPIC_CONFIGS, "segment.bytes": str(self._settings.offsets_topic_segment_bytes)}
-        owners = assignment.owners
-        return [TopicCreated(CONSUMER_OFFSETS_TOPIC, topic_id, owners, now_ms, configs=configs, replicas=replicas)]
+        owners, voters = assignment.owners, first_voters(self._image, replicas)
+        return [
+            TopicCreated(CONSUMER_OFFSETS_TOPIC, topic_id, owners, now_ms, (), configs, replicas, voters)
+        ]  # fmt: skip
 
     def delete_topics(self, topics: Sequence[DeletableTopic]) -> tuple[list[MetadataRecord], list[DeletedTopic]]:
         """DeleteTopics."""
@@ -267,7 +276,8 @@ class Controller:
                 continue
             added_count += topic.count - found.partitions_count
             placed += replicas[found.partitions_count :]
-            records.append(_assigned(found.topic_id, assignment, replicas))
+            voters = first_voters(self._image, replicas, found.voters)
+            records.append(_assigned(found.topic_id, assignment, replicas, voters))
             results.append(GrownTopic(name=topic.name))
         return ([] if validate_only else records), results
 
@@ -308,15 +318,22 @@ class Controller:
         return records
 
     def _placed(
-        self, topic_id: TopicId, partitions_count: int, assigned: Mapping[PartitionIndex, Replica], placed: Placed
+        self,
+        topic_id: TopicId,
+        size: tuple[int, int],
+        assigned: Mapping[PartitionIndex, tuple[Replica, ...]],
+        placed: Placed,
     ) -> tuple[Assignment, tuple[tuple[Replica, ...], ...]]:
-        """Where the partitions of a new topic go. `placed`: what else this request has placed already."""
+        """Where the partitions of a new topic go; `size`: how many, and with how many replicas. `placed`: what else
+        this request has placed already.
+        """
         image = self._image
+        partitions_count, replication_factor = size
         if not image.nodes:
-            cores = {partition: replica.core for partition, replica in assigned.items()}
+            cores = {partition: replicas[0].core for partition, replicas in assigned.items()}
             return assign_all(topic_id, partitions_count, image.cores_count, cores), ()
-        free = PartitionIndex(partitions_count)
-        replicas = place_over_nodes(image, (topic_id, 0, free), assigned, placed, self._absent)
+        new = topic_id, 0, partitions_count
+        replicas = place_over_nodes(image, new, replication_factor, assigned, placed, self._absent)
         owners = tuple(each[0].core for each in replicas)
         return Assignment(owners, frozenset(assigned)), replicas
 
@@ -330,7 +347,7 @@ class Controller:
         settings = self._settings
         assigned = assigned_for_creation(topic, self._cores_of_nodes())
         if assigned is None:
-            self._check_replication_factor(topic.replication_factor)
+            replication_factor = self._replication_factor(topic.replication_factor)
             if topic.num_partitions == 0 or topic.num_partitions < -1:
                 raise Refusal(
                     ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
@@ -338,13 +355,17 @@ class Controller:
             partitions_count = settings.num_partitions if topic.num_partitions == -1 else topic.num_partitions
         else:
             partitions_count = len(assigned)
+            replication_factor = len(assigned[PartitionIndex(0)])
         requested = added_count + partitions_count
         if requested > PARTITIONS_PER_REQUEST_MAX:
             raise Refusal(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         self._check_partitions_max(requested)
-        assignment, replicas = self._placed(topic_id, partitions_count, assigned or {}, placed)
-        manual = tuple(sorted(assignment.manual))
-        return TopicCreated(topic.name, topic_id, assignment.owners, now_ms, manual, overrides, replicas)
+        if self._image.nodes:
+            check_min_insync_replicas(overrides, replication_factor)
+        size = partitions_count, replication_factor
+        assignment, replicas = self._placed(topic_id, size, assigned or {}, placed)
+        manual, voters = tuple(sorted(assignment.manual)), first_voters(self._image, replicas)
+        return TopicCreated(topic.name, topic_id, assignment.owners, now_ms, manual, overrides, replicas, voters)
 
     def _cores_of_nodes(self) -> dict[NodeId, int]:
         """How many cores each node has that a partition may be assigned to by hand."""
@@ -362,7 +383,7 @@ class Controller:
             name=record.name,
             topic_id=record.topic_id,
             num_partitions=len(record.owners),
-            replication_factor=1,
+            replication_factor=len(record.replicas[0]) if record.replicas else 1,
             configs=described,
         )
 
@@ -387,25 +408,34 @@ class Controller:
         except ConfigError as error:
             raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
 
-    def _check_replication_factor(self, replication_factor: int) -> None:
-        """One node holds one replica, however many cores it shows as brokers."""
+    def _replication_factor(self, replication_factor: int) -> int:
+        """How many replicas a new topic has. One node holds one, however many cores it shows as brokers."""
         if replication_factor == 0 or replication_factor < -1:
             raise Refusal(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 "Replication factor must be larger than 0, or -1 to use the default value.",
             )
-        wanted = self._settings.default_replication_factor if replication_factor == -1 else replication_factor
-        if wanted > 1 and replication_factor != -1 and self._settings.replication_factor_excess == "refuse":
+        nodes_count = max(1, len(self._image.nodes))
+        possible = min(nodes_count, REPLICAS_MAX)
+        if replication_factor == -1:
+            return min(self._default_replication_factor(), possible)
+        if replication_factor > possible and self._settings.replication_factor_excess == "refuse":
             raise Refusal(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"Unable to replicate the partition {wanted} time(s): the target replication factor of {wanted} cannot "
+                f"Unable to replicate the partition {replication_factor} time(s): the target replication factor of "
+                f"{replication_factor} cannot be reached because "
                 + (
-                    "be reached because nodes do not replicate partitions yet; a replication factor of 1 is possible."
-                    if self._image.nodes
-                    else "be reached because the cluster has 1 node(s); brokers of one node are its cores and share "
-                    "its disk."
+                    f"a partition has at most {REPLICAS_MAX} replicas."
+                    if nodes_count >= replication_factor
+                    else f"the cluster has {nodes_count} node(s); brokers of one node are its cores and share its disk."
                 ),
             )
+        return min(replication_factor, possible)
+
+    def _default_replication_factor(self) -> int:
+        if self._image.nodes and not self._configuration.is_given("default.replication.factor"):
+            return INTERNAL_REPLICAS
+        return self._settings.default_replication_factor
 
     def _check_partitions_max(self, added_count: int) -> None:
         total = self._partitions_count + added_count
@@ -456,20 +486,25 @@ class Controller:
         if added_count + topic.count - present > PARTITIONS_PER_REQUEST_MAX:
             raise Refusal(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         self._check_partitions_max(added_count + topic.count - present)
-        assigned = assigned_for_growth(topic, present, self._cores_of_nodes())
+        replication_factor = len(found.replicas[0]) if found.replicas else 1
+        assigned = assigned_for_growth(topic, present, replication_factor, self._cores_of_nodes())
         if not self._image.nodes:
-            cores = {partition: replica.core for partition, replica in assigned.items()}
+            cores = {partition: replicas[0].core for partition, replicas in assigned.items()}
             return found, extend(found.assignment, found.topic_id, topic.count, self._image.cores_count, cores), ()
-        place = (found.topic_id, present, PartitionIndex(topic.count))
-        replicas = (*found.replicas, *place_over_nodes(self._image, place, assigned, placed, self._absent))
+        new = found.topic_id, present, topic.count
+        wanted = min(replication_factor, len(self._image.nodes))
+        replicas = (*found.replicas, *place_over_nodes(self._image, new, wanted, assigned, placed, self._absent))
         owners = tuple(each[0].core for each in replicas)
         return found, Assignment(owners, found.assignment.manual | frozenset(assigned)), replicas
 
 
 def _assigned(
-    topic_id: TopicId, assignment: Assignment, replicas: tuple[tuple[Replica, ...], ...] = ()
+    topic_id: TopicId,
+    assignment: Assignment,
+    replicas: tuple[tuple[Replica, ...], ...] = (),
+    voters: tuple[tuple[FirstVoter, ...], ...] = (),
 ) -> TopicAssigned:
-    return TopicAssigned(topic_id, assignment.owners, tuple(sorted(assignment.manual)), replicas)
+    return TopicAssigned(topic_id, assignment.owners, tuple(sorted(assignment.manual)), replicas, voters)
 
 
 def _repeated(items: Iterable[_Item]) -> list[_Item]:

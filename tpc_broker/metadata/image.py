@@ -33,6 +33,7 @@ from tpc_broker.model import (
     NOT_HERE,
     BrokerId,
     CoreId,
+    FirstVoter,
     MetadataVersion,
     NodeId,
     PartitionIndex,
@@ -75,6 +76,12 @@ class TopicImage:
     configs: Mapping[str, str] = field(default_factory=dict)
     replicas: tuple[tuple[Replica, ...], ...] = ()
     """Of each partition, in a cluster of nodes."""
+    voters: tuple[tuple[FirstVoter, ...], ...] = ()
+    """Of each partition with several replicas the first ones of its group, and none of the others."""
+
+    def is_replicated(self, index: int) -> bool:
+        """Whether a group of replicas decides who leads a partition."""
+        return bool(self.voters) and 0 <= index < len(self.voters) and bool(self.voters[index])
 
     def leader_place(self, index: int, own: NodeId) -> Replica:
         """Where the preferred leader of a partition is; `own`: the only node, without a cluster."""
@@ -86,6 +93,12 @@ class TopicImage:
             return None
         place = self.leader_place(index, node)
         return place.core if place.node == node else NOT_HERE
+
+    def is_on(self, place: Replica, index: int) -> bool:
+        """Whether a core of a node has a partition, leading it or not."""
+        if not 0 <= index < self.partitions_count:
+            return False
+        return place in self.replicas[index] if self.replicas else self.assignment.owners[index] == place.core
 
     def cores_on(self, node: NodeId) -> tuple[CoreId, ...]:
         """The core of a node that has each partition, leading it or not; NOT_HERE: none of them."""
@@ -109,7 +122,9 @@ class TopicImage:
         """The record that makes this topic."""
         manual = tuple(sorted(self.assignment.manual))
         owners = self.assignment.owners
-        return TopicCreated(self.name, self.topic_id, owners, self.created_ms, manual, self.configs, self.replicas)
+        return TopicCreated(
+            self.name, self.topic_id, owners, self.created_ms, manual, self.configs, self.replicas, self.voters
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +293,9 @@ def _apply_to_topic(
         ids[record.name] = record.topic_id
         _mutable(image.deleted).pop(record.topic_id, None)
         topics[record.topic_id] = TopicImage(
-            record.name, record.topic_id, assignment, record.created_ms, dict(record.configs), record.replicas
-        )
+            record.name, record.topic_id, assignment, record.created_ms, dict(record.configs), record.replicas,
+            record.voters,
+        )  # fmt: skip
         return
     topic = topics.get(record.topic_id)
     if isinstance(record, TopicDeleted):
@@ -295,7 +311,9 @@ def _apply_to_topic(
             del ids[topic.name]
         case TopicAssigned():
             assignment = Assignment(record.owners, frozenset(record.manual))
-            topics[record.topic_id] = replace(topic, assignment=assignment, replicas=record.replicas)
+            topics[record.topic_id] = replace(
+                topic, assignment=assignment, replicas=record.replicas, voters=record.voters
+            )
         case TopicConfigChanged():
             topics[record.topic_id] = replace(topic, configs=_changed(topic.configs, record.name, record.value))
 

@@ -1,7 +1,9 @@
-"""Where new partitions go in a cluster of nodes: to the node that is farthest below its share, and its emptiest core.
+"""Where new partitions go in a cluster of nodes: to the nodes that are farthest below their share, and their emptiest
+cores.
 
-A node's share is proportional to its cores. What is there stays: a node that joins gets what is made from then on. Only
-one replica so far; `placement` has what several need.
+A node's share is proportional to its cores, and racks are respected (`placement`). What is there stays: a node that
+joins gets what is made from then on. The first replica is the preferred leader: that on the node with the fewest of
+them for its cores.
 """
 
 from __future__ import annotations
@@ -9,51 +11,100 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tpc_broker.metadata.placement.model import PlacementNode, Shares
-from tpc_broker.model import CoreId, NodeId, PartitionIndex, Replica, TopicId
+from tpc_broker.metadata.placement import PlacementNode, Replicated, place_new_replicas
+from tpc_broker.metadata.placement.model import Shares
+from tpc_broker.model import CoreId, FirstVoter, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
 from tpc_broker.routing import start_core
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from tpc_broker.metadata.image import ClusterImage
 
+Replicas = tuple[Replica, ...]
 
-def place_over_nodes(
+
+def place_over_nodes(  # noqa: PLR0913 (a decision with all that it depends on)
     image: ClusterImage,
     new: tuple[TopicId, int, int],
-    assigned: Mapping[PartitionIndex, Replica],
-    placed: Sequence[tuple[Replica, ...]],
+    replication_factor: int,
+    assigned: Mapping[PartitionIndex, Replicas],
+    placed: Sequence[Replicas],
     absent: Collection[NodeId],
-) -> tuple[tuple[Replica, ...], ...]:
+) -> tuple[Replicas, ...]:
     """The replicas of partitions [first, end) of a topic: `new` is (topic, first, end).
 
     `assigned` were named by hand, `placed` are made by the same request. Nodes that are `absent` get nothing, unless
-    all are.
+    there are too few others.
     """
     topic_id, first, end = new
-    nodes = [node for node in image.nodes if node not in absent] or list(image.nodes)
-    shares = Shares(PlacementNode(node=node, cores_count=image.nodes[node].cores) for node in image.nodes)
-    on_cores: Counter[Replica] = Counter()
-    held = [each for topic in image.topics.values() for each in topic.replicas]
-    for replicas in (*held, *placed):
+    table = _Table(image, placed)
+    wanted = [
+        TopicPartition(topic_id, PartitionIndex(index)) for index in range(first, end) if index not in assigned
+    ]
+    table.put_all(assigned.values())
+    found = dict(assigned)
+    for key, nodes in zip(wanted, table.nodes_for(wanted, replication_factor, absent), strict=True):
+        found[key.partition] = table.put_on_cores(key, nodes)
+    return tuple(found[PartitionIndex(index)] for index in range(first, end))
+
+
+def first_voters(
+    image: ClusterImage, replicas: Sequence[Replicas], present: tuple[tuple[FirstVoter, ...], ...] = ()
+) -> tuple[tuple[FirstVoter, ...], ...]:
+    """Of each partition: none where there is one replica, which needs nobody's vote; nothing at all where that is so of
+    all. `present`: of the partitions that were there before.
+    """
+    found = list(present)
+    for each in replicas[len(found) :]:
+        voting = sorted(each) if len(each) > 1 else []
+        found.append(tuple(FirstVoter(one.node, image.nodes[one.node].incarnation) for one in voting))
+    return tuple(found) if any(found) else ()
+
+
+class _Table:
+    """What each node has, while it is being decided."""
+
+    def __init__(self, image: ClusterImage, placed: Sequence[Replicas]) -> None:
+        self._nodes = {
+            node: PlacementNode(node=node, cores_count=known.cores, rack=known.rack)
+            for node, known in image.nodes.items()
+        }
+        self._leaders = Shares(self._nodes.values())
+        self._on_cores: Counter[Replica] = Counter()
+        self._held: list[NodeId] = []
+        self.put_all(each for topic in image.topics.values() for each in topic.replicas)
+        self.put_all(placed)
+
+    def put_all(self, partitions: Iterable[Replicas]) -> None:
+        for replicas in partitions:
+            self._put([each for each in replicas if each.node in self._nodes])
+
+    def _put(self, replicas: Sequence[Replica]) -> None:
+        if replicas:
+            self._leaders.add(replicas[0].node)
         for replica in replicas:
-            if replica.node in image.nodes:
-                shares.add(replica.node)
-                on_cores[replica] += 1
-    found = []
-    for index in range(first, end):
-        named = assigned.get(PartitionIndex(index))
-        if named is not None:
-            replica = named
-        else:
-            node = shares.emptiest(sorted(nodes))
-            cores = image.nodes[node].cores
-            ruled = (start_core(topic_id, cores) + index) % cores
-            order = sorted(range(cores), key=lambda core: (core - ruled) % cores)
-            core = min(order, key=lambda core: on_cores[Replica(node, CoreId(core))])
-            replica = Replica(node, CoreId(core))
-        shares.add(replica.node)
-        on_cores[replica] += 1
-        found.append((replica,))
-    return tuple(found)
+            self._on_cores[replica] += 1
+            self._held.append(replica.node)
+
+    def nodes_for(
+        self, wanted: Sequence[TopicPartition], replication_factor: int, absent: Collection[NodeId]
+    ) -> list[tuple[NodeId, ...]]:
+        there = [each for node, each in self._nodes.items() if node not in absent]
+        if len(there) < replication_factor:
+            there += [each for node, each in self._nodes.items() if node in absent][: replication_factor - len(there)]
+        partitions = [Replicated(partition=key, replication_factor=replication_factor) for key in wanted]
+        return place_new_replicas(there, self._held, partitions)
+
+    def put_on_cores(self, key: TopicPartition, nodes: Sequence[NodeId]) -> Replicas:
+        leader = self._leaders.emptiest(sorted(nodes))
+        order = [leader, *(node for node in nodes if node != leader)]
+        replicas = tuple(Replica(node, self._core(key, node)) for node in order)
+        self._put(replicas)
+        return replicas
+
+    def _core(self, key: TopicPartition, node: NodeId) -> CoreId:
+        cores = self._nodes[node].cores_count
+        ruled = (start_core(key.topic_id, cores) + key.partition) % cores
+        order = sorted(range(cores), key=lambda core: (core - ruled) % cores)
+        return CoreId(min(order, key=lambda core: self._on_cores[Replica(node, CoreId(core))]))

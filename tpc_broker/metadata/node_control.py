@@ -95,11 +95,11 @@ def _made_anew(
     replicas = list(topic.replicas)
     for index, each in enumerate(topic.replicas):
         if _is_on(each, node):
-            (found,) = place_over_nodes(left, (topic.topic_id, index, index + 1), {}, placed, absent)
+            (found,) = place_over_nodes(left, (topic.topic_id, index, index + 1), 1, {}, placed, absent)
             replicas[index] = found
             placed.append(found)
     owners = tuple(each[0].core for each in replicas)
     manual = tuple(
         PartitionIndex(index) for index in sorted(topic.assignment.manual) if replicas[index] == topic.replicas[index]
     )
-    return TopicAssigned(topic.topic_id, owners, manual, tuple(replicas))
+    return TopicAssigned(topic.topic_id, owners, manual, tuple(replicas), topic.voters)

@@ -17,7 +17,7 @@ from collections.abc import Mapping  # noqa: TC003 - the fields of a dataclass a
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
-from tpc_broker.model import BrokerId, CoreId, NodeId, PartitionIndex, ProducerId, Replica, TopicId
+from tpc_broker.model import BrokerId, CoreId, FirstVoter, NodeId, PartitionIndex, ProducerId, Replica, TopicId
 
 RECORD_VERSION: Final = 1
 
@@ -45,7 +45,8 @@ class TopicCreated:
     """A topic with everything it has: `owners[p]` owns partition p; `manual` partitions were assigned by hand.
 
     In a cluster of nodes `replicas[p]` says where partition p is, the preferred leader first, and `owners[p]` is that
-    one's core.
+    one's core. `voters[p]` are the first ones of its group, where it has several replicas: they never change, whatever
+    becomes of the replicas.
     """
 
     name: str
@@ -55,6 +56,7 @@ class TopicCreated:
     manual: tuple[PartitionIndex, ...] = ()
     configs: Mapping[str, str] = field(default_factory=dict)
     replicas: tuple[tuple[Replica, ...], ...] = ()
+    voters: tuple[tuple[FirstVoter, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class TopicAssigned:
     owners: tuple[CoreId, ...]
     manual: tuple[PartitionIndex, ...] = ()
     replicas: tuple[tuple[Replica, ...], ...] = ()
+    voters: tuple[tuple[FirstVoter, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,7 @@ def to_json(record: MetadataRecord) -> dict[str, Any]:
     members: dict[str, Any] = {"type": _TYPE_NAMES[type(record)], "v": RECORD_VERSION}
     for part in fields(record):
         value = getattr(record, part.name)
-        if part.name == "replicas" and not value:
+        if part.name in {"replicas", "voters"} and not value:
             continue  # without a cluster records are as they always were
         members[part.name] = str(value) if isinstance(value, uuid.UUID) else value
     return members
@@ -189,6 +192,8 @@ def from_json(members: Any) -> MetadataRecord:
                 values[name] = tuple(values[name])
         if "replicas" in values:
             values["replicas"] = tuple(tuple(Replica(*one) for one in each) for each in values["replicas"])
+        if "voters" in values:
+            values["voters"] = tuple(tuple(FirstVoter(*one) for one in each) for each in values["voters"])
         if record_type is NodeRegistered:
             values["address"] = NodeAddress(*values["address"])
             values["listeners"] = tuple(

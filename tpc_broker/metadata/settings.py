@@ -34,6 +34,10 @@ class BrokerConfiguration:
     altered_default: Mapping[str, str] = field(default_factory=dict)
     altered_here: Mapping[str, str] = field(default_factory=dict)
 
+    def is_given(self, name: str) -> bool:
+        """Whether somebody has said what a setting is to be."""
+        return any(name in texts for texts in (self.given, self.altered_default, self.altered_here))
+
     def altered(self, default: Mapping[str, str], here: Mapping[str, str]) -> BrokerConfiguration:
         """The same broker after its dynamic settings have become these."""
         settings = _settings_of({**self.given, **default, **here})

@@ -37,6 +37,7 @@ methods return at once.
     core.tick(now_ms);  core.next_deadline_ms()
     core.propose(group, proposals, now_ms)               -> Accepted | Refusal
     core.read_index(group, token, now_ms)                -> Refusal | None; then ReadReady or ReadFailed with the token
+    core.stand_at_once(group, now_ms)                    it has no leader, and is to be the first one
     core.transfer_leadership(group, target, now_ms)      -> Refusal | None
     core.set_learners(group, learners, now_ms)           -> Refusal | None
     core.change_voters(group, target, now_ms)            -> Refusal | None; then ConfigCommitted or ChangeAborted

@@ -491,6 +491,11 @@ class RaftCore:
         self._now_ms = now_ms
         return self.groups[group].read_index(token)
 
+    def stand_at_once(self, group: GroupId, now_ms: int) -> None:
+        """Where it has no leader; for who is to lead a new group."""
+        self._now_ms = now_ms
+        self.groups[group].stand_at_once(now_ms)
+
     def transfer_leadership(self, group: GroupId, target: Voter, now_ms: int) -> Refusal | None:
         self._now_ms = now_ms
         return self.groups[group].transfer_leadership(target, now_ms)

@@ -8,7 +8,8 @@ from tpc_broker.raft.journal import Checkpoint, checkpoint_of
 from tpc_broker.raft.log import ReplicaLog
 from tpc_broker.raft.membership import Membership
 from tpc_broker.raft.messages import Ack, AppendEntries, Install, Reject, RequestVote, Resign, TimeoutNow, Vote
-from tpc_broker.raft.output import CANDIDATE, FOLLOWER, LEADER
+from tpc_broker.raft.output import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE
+from tpc_broker.raft.steady import REPLICATE
 
 if TYPE_CHECKING:
     from tpc_broker.model import CoreId, NodeId
@@ -169,6 +170,21 @@ class Group(Membership):
         self.links.pop(voter, None)
         if voter in self.peers:
             self.peers[voter].link = None
+
+    def stand_at_once(self, now_ms: int) -> None:
+        """It has no leader, and need not wait for its time to ask whether it would be elected."""
+        if self.role is FOLLOWER or self.role is PRE_CANDIDATE:
+            self.on_deadline(now_ms)
+
+    def fresh_leader(self, now_ms: int) -> Voter | None:
+        """Who leads, as far as this replica has heard lately."""
+        return self.leader if self._leader_is_fresh(now_ms) else None
+
+    def in_touch(self, now_ms: int) -> tuple[Voter, ...]:
+        """Of a leader: itself and the voters that are heard and have nothing to catch up with."""
+        assert self.config is not None
+        near = [peer.voter for peer in self.peers.values() if peer.state is REPLICATE]
+        return tuple(sorted(v for v in {self.me, *near} & self.config.voters if self.is_heard(v, now_ms)))
 
     def hears_quorum(self, now_ms: int) -> bool:
         """Whether a quorum of its configuration was heard lately; False for one that has none."""

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.ports import Connections, DataPlane
     from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.runtime.cluster.node import ClusterNodeMain
+    from tpc_broker.runtime.cluster.replication import CoreReplication
     from tpc_broker.runtime.counters import CoreCounters
     from tpc_broker.runtime.datagrams import CoreDatagrams
 
@@ -78,7 +79,8 @@ def main(arguments: list[str]) -> int:
         os.sched_setaffinity(0, {options.cpu})
     sys.setswitchinterval(GIL_SWITCH_S)
     if options.cluster is not None:
-        import tpc_broker.runtime.cluster.node  # noqa: F401, PLC0415 (before the loop, which it would hold up)
+        import tpc_broker.runtime.cluster.node  # noqa: PLC0415 (before the loop, which they would hold up)
+        import tpc_broker.runtime.cluster.replication  # noqa: F401, PLC0415
     return run_on_ring(_recover_only if options.recover_only else _serve, options)
 
 
@@ -179,18 +181,8 @@ class CoreProcessMain:
     async def _run_broker(self, assembly: CoreAssembly) -> None:
         options = self._options
         mailboxes = Mailboxes(options.core, options.mailbox_names, socket.socket(fileno=options.mailbox_fd))
-        configuration = load_settings(
-            options.settings, options.overrides, shown=shown_listeners(options.listeners, options.core)
-        )
         async with AsyncExitStack() as opened, trio.open_nursery() as nursery:
             self._nursery = nursery
-            place = CoreIdentity(
-                options.core,
-                options.cores,
-                options.listeners,
-                Path(options.data),
-                read_properties(Path(options.data) / "meta.properties")["cluster.id"],
-            )
             try:
                 self._cluster = self._node_of(assembly)
             except StartError as error:
@@ -198,21 +190,7 @@ class CoreProcessMain:
                 return
             if self._cluster is not None:
                 await self._control.send("joining")
-            core = Core(
-                place,
-                configuration,
-                # These get back only the requests that they gave out, so the port's wider type does no harm.
-                connections=cast("Connections", assembly.connections),
-                plane=cast("DataPlane", assembly.plane),
-                storage=assembly.storage,
-                disk=assembly.disk,
-                mailboxes=mailboxes,
-                clock=assembly.clock,
-                chance=SystemChance(),
-                nursery=nursery,
-                on_settings=partial(_apply_settings, assembly),
-                cluster=self._cluster,
-            )
+            core = self._core_of(assembly, mailboxes, nursery)
             core.serve_metadata_calls()
             self._links = _open_links(options, assembly, mailboxes)
             datagrams = await opened.enter_async_context(_datagrams_open(options, assembly))
@@ -262,6 +240,41 @@ class CoreProcessMain:
         node.on_removed = self._removed
         return node
 
+    def _core_of(self, assembly: CoreAssembly, mailboxes: Mailboxes, nursery: trio.Nursery) -> Core:
+        options, data = self._options, Path(self._options.data)
+        cluster_id = read_properties(data / "meta.properties")["cluster.id"]
+        configuration = load_settings(
+            options.settings, options.overrides, shown=shown_listeners(options.listeners, options.core)
+        )
+        return Core(
+            CoreIdentity(options.core, options.cores, options.listeners, data, cluster_id),
+            configuration,
+            # These get back only the requests that they gave out, so the port's wider type does no harm.
+            connections=cast("Connections", assembly.connections),
+            plane=cast("DataPlane", assembly.plane),
+            storage=assembly.storage,
+            disk=assembly.disk,
+            mailboxes=mailboxes,
+            clock=assembly.clock,
+            chance=SystemChance(),
+            nursery=nursery,
+            on_settings=partial(_apply_settings, assembly),
+            cluster=self._cluster,
+            replication=self._replication_of(assembly, nursery),
+        )
+
+    def _replication_of(self, assembly: CoreAssembly, nursery: trio.Nursery) -> CoreReplication | None:
+        """Every core's of a node among others."""
+        options = self._options
+        if options.cluster is None:
+            return None
+        from tpc_broker.runtime.cluster.replication import CoreReplication  # noqa: PLC0415
+
+        replication = CoreReplication(options, assembly.plane, assembly.storage, assembly.clock, nursery)
+        if self._cluster is not None:
+            self._cluster.links.on_replica = replication.take  # core 0's port is the node's
+        return replication
+
     async def _begin(self, core: Core, nursery: trio.Nursery) -> bool:
         """From the newest metadata to open partitions; False: it was refused."""
         if self._cluster is not None:
@@ -293,6 +306,7 @@ class CoreProcessMain:
     async def _drain_or_end(self, core: Core) -> None:
         """Drain; where that cannot be done in time, end where the process stands."""
         with self._drain:
+            await core.hand_over()
             if self._cluster is not None:
                 await self._cluster.leave()
             if await core.drain():

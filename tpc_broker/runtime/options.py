@@ -121,7 +121,7 @@ class CoreOptions:
     """Its UDP socket of the port for datagrams; -1: there is none."""
     cluster: ClusterOptions | None = None
     cluster_fds: tuple[int, ...] = ()
-    """Core 0's sockets for links and for datagrams of other nodes."""
+    """Its sockets for what comes from other nodes: links, at core 0 datagrams too."""
 
     def to_arguments(self) -> list[str]:
         return [json.dumps(asdict(self))]

@@ -109,7 +109,7 @@ class Supervisor:
         self._say = say
         self._listening: ListeningSockets
         self._datagrams: DatagramPort | None = None
-        self._cluster_sockets: tuple[socket.socket, ...] = ()
+        self._cluster_sockets: list[tuple[socket.socket, ...]] = []
         self._lent: tuple[int, ...] = ()
         self._mailbox_names: list[str] = []
         self._mailbox_listeners: list[socket.socket] = []
@@ -179,10 +179,11 @@ class Supervisor:
         if self._datagrams is not None:
             self._datagrams.set_alive(core, alive=alive)
 
-    def _bind_cluster(self) -> tuple[socket.socket, ...]:
-        """Those of core 0, which has all links so far; none without a cluster."""
-        check_directory(self._options.data, self._options.cluster, self._options.cores)
-        return () if self._options.cluster is None else bind_cluster(self._options.cluster.address)
+    def _bind_cluster(self) -> list[tuple[socket.socket, ...]]:
+        """Those of each core; none without a cluster."""
+        options = self._options
+        check_directory(options.data, options.cluster, options.cores)
+        return [] if options.cluster is None else bind_cluster(options.cluster.address, options.cores)
 
     def _bind_admin(self) -> Callable[[], Awaitable[None]]:
         """What serves the admin endpoint. A broker without one is spared HTTP and metrics."""
@@ -230,7 +231,9 @@ class Supervisor:
             loads_fd=self._listening.loads_fd,
             datagram_fd=self._datagrams.of_core(core) if self._datagrams is not None else -1,
             cluster=self._options.cluster,
-            cluster_fds=() if core or recover_only else tuple(each.fileno() for each in self._cluster_sockets),
+            cluster_fds=()
+            if recover_only or not self._cluster_sockets
+            else tuple(each.fileno() for each in self._cluster_sockets[core]),
         )
 
     def _spawn(self, core: CoreId) -> CoreProcess:

@@ -212,9 +212,18 @@ class JournalledStorage:
         files.rolls.follow(PlaneWindow(self._plane, handle))
         return handle
 
-    def alter(self, files: PartitionStorage, handle: int, config: TopicConfig, *, is_internal: bool) -> None:
+    def alter(
+        self,
+        files: PartitionStorage,
+        handle: int,
+        config: TopicConfig,
+        *,
+        is_internal: bool,
+        is_replicated: bool = False,
+    ) -> None:
         files.settings = log_settings(config)
-        self._plane.update(handle, partition_params(files, config, is_internal=is_internal))
+        params = partition_params(files, config, is_internal=is_internal, is_replicated=is_replicated)
+        self._plane.update(handle, params)
 
     async def forget_unclaimed(self, image: ClusterImage) -> None:
         """After the first image: what was recovered of a deleted topic goes, what is unknown is put aside."""

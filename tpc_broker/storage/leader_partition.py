@@ -53,7 +53,9 @@ def partition_params(
         last_stable_offset=-1 if stable >= files.written_end_offset else min(stable, committed),
         timestamp_before_ms_max=config.message_timestamp_before_max_ms,
         timestamp_after_ms_max=config.message_timestamp_after_max_ms,
-        batch_bytes_max=config.max_message_bytes,
+        batch_bytes_max=min(config.max_message_bytes, limits.REPLICATED_BATCH_BYTES_MAX)
+        if is_replicated
+        else config.max_message_bytes,
         segment_bytes=config.segment_bytes,
         is_internal=is_internal,
         is_relaxed=config.durability == "relaxed" and not is_internal,

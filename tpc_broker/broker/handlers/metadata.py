@@ -191,15 +191,21 @@ def _topic_metadata(core: Core, request: Request, topic: TopicImage) -> Any:
         broker_id = broker_id_of(*place) if endpoint is None else endpoint.broker_id
         epoch = core.view.leader_epoch(TopicPartition(topic.topic_id, PartitionIndex(index)))
         available = epoch is not None and endpoint is not None and core.is_available(place)
+        replicas, in_sync, offline = [broker_id], [broker_id], [] if available else [broker_id]
+        if topic.is_replicated(index):
+            places = topic.replicas[index]
+            replicas = [broker_id_of(*each) for each in places]
+            in_sync = [broker_id_of(*each) for each in core.view.in_sync(topic, index)]
+            offline = [broker_id_of(*each) for each in places if not core.is_available(each)]
         result.partitions.append(
             messages.MetadataResponse.MetadataResponsePartition(
                 error_code=0 if available else int(ErrorCode.LEADER_NOT_AVAILABLE),
                 partition_index=index,
                 leader_id=broker_id if available else -1,
                 leader_epoch=NO_LEADER_EPOCH if epoch is None else epoch,
-                replica_nodes=[broker_id],
-                isr_nodes=[broker_id],
-                offline_replicas=[] if available else [broker_id],
+                replica_nodes=replicas,
+                isr_nodes=in_sync,
+                offline_replicas=offline,
             )
         )
     return result

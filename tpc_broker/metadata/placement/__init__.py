@@ -2,6 +2,7 @@
 
 * `replicas.place_replicas`: from what is to what should be: never two replicas of a partition on one node, racks
   respected, every node within one of its share, and as few replicas moved as that allows.
+* `replicas.place_new_replicas`: only where new partitions go.
 * `leaders.place_leaders`: one of the replicas leads; every node within one of its share where replicas allow.
 * `cores.place_on_cores`: the core of each replica on its node.
 * `moves.plan_moves`: the steps (learner, joint, new, remove) of each partition's move; `moves.startable`: which may
@@ -16,7 +17,7 @@ from tpc_broker.metadata.placement.cores import place_on_cores
 from tpc_broker.metadata.placement.leaders import place_leaders
 from tpc_broker.metadata.placement.model import PlacementNode, Replicated
 from tpc_broker.metadata.placement.moves import Limits, PartitionMove, Phase, Step, plan_moves, startable
-from tpc_broker.metadata.placement.replicas import place_replicas
+from tpc_broker.metadata.placement.replicas import place_new_replicas, place_replicas
 
 __all__ = [
     "Limits",
@@ -26,6 +27,7 @@ __all__ = [
     "Replicated",
     "Step",
     "place_leaders",
+    "place_new_replicas",
     "place_on_cores",
     "place_replicas",
     "plan_moves",

@@ -59,6 +59,17 @@ def place_replicas(nodes: Sequence[PlacementNode], partitions: Sequence[Replicat
     return [table.placed(index) for index in range(len(partitions))]
 
 
+def place_new_replicas(
+    nodes: Sequence[PlacementNode], present: Iterable[NodeId], partitions: Sequence[Replicated]
+) -> list[tuple[NodeId, ...]]:
+    """The nodes of partitions that are made now; what is there stays. `present`: the node of each replica there is."""
+    table = _Table(nodes, partitions)
+    table.count(present)
+    for index in range(len(partitions)):
+        table.fill(index)
+    return [table.placed(index) for index in range(len(partitions))]
+
+
 class _Table:
     """Which node holds which partition, while it is being decided. Partitions are indexes."""
 
@@ -71,6 +82,12 @@ class _Table:
         self._held: list[list[NodeId]] = [[] for _partition in partitions]
         self._holds: dict[NodeId, dict[int, None]] = {node: {} for node in self._nodes}
         self._bounds: dict[int, dict[_Rack, tuple[int, int]]] = {}
+
+    def count(self, present: Iterable[NodeId]) -> None:
+        """Replicas of partitions that are not decided about."""
+        for node in present:
+            if node in self._racks:
+                self._shares.add(node)
 
     def placed(self, index: int) -> tuple[NodeId, ...]:
         """The decision for one partition."""

@@ -35,7 +35,7 @@ def refusal_of(
             f"{SeedAddress(*hello.address)} another --node-id"
         )
         return LinkRefusedError(Reason.NODE_ID, text, by_peer=False)
-    for one in known:
+    for one in () if hello.replication else known:  # the incarnation of a core's replicas stands in each message
         if one.node == hello.node and (one.incarnation, one.boot) != (hello.incarnation, hello.boot):
             what = "incarnation" if one.incarnation != hello.incarnation else "process of the same data directory"
             text = (

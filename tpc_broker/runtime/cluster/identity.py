@@ -112,14 +112,18 @@ class IdentityFile:
             "founding": None if identity.founding is None else identity.founding.to_json(),
             "has_replica": identity.has_replica,
         }
-        temporary = self._path.with_suffix(".tmp")
-        with temporary.open("w") as file:
-            json.dump(fields, file, indent=1)
-            file.flush()
-            os.fdatasync(file.fileno())
-        temporary.rename(self._path)
-        for folder in (self.folder, self.folder.parent):
-            sync_folder(folder)
+        _replace(self._path, json.dumps(fields, indent=1).encode())
+        sync_folder(self.folder.parent)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fdatasync(file.fileno())
+    temporary.rename(path)
+    sync_folder(path.parent)
 
 
 def _from_fields(fields: dict[str, Any]) -> NodeIdentity:
@@ -128,6 +132,20 @@ def _from_fields(fields: dict[str, Any]) -> NodeIdentity:
     founding = None if fields["founding"] is None else Founding.from_json(fields["founding"])
     node, incarnation, boot, cores = (int(fields[name]) for name in ("node", "incarnation", "boot", "cores"))
     return NodeIdentity(node, incarnation, boot, cores, founding, bool(fields["has_replica"]))
+
+
+def next_core_boot(data: Path, core: int) -> int:
+    """A number above those of all earlier starts of a core, kept beside the node's identity. Core 0 has the node's."""
+    path = data / FOLDER / f"core{core}.boot"
+    try:
+        before = int(path.read_text())
+    except FileNotFoundError:
+        before = 0
+    except (OSError, ValueError) as error:
+        raise StartError(f"{path} cannot be read: {error}; it counts the starts of a core") from error
+    boot = max(before + 1, time.time_ns() // 1_000_000)
+    _replace(path, str(boot).encode())
+    return boot
 
 
 def check_directory(data: Path, cluster: ClusterOptions | None, cores: int) -> None:

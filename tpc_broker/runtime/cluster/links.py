@@ -47,6 +47,8 @@ UNACKNOWLEDGED_MS_MAX: Final = 2_000
 SILENCE_S_MAX: Final = 5.0
 """Heartbeats of replication come ten times a second, as soon as a node is in a cluster, and questions before that."""
 READ_BYTES: Final = 1 << 16
+SEND_BYTES: Final = 1 << 18
+"""Of small frames in one call."""
 TCP_USER_TIMEOUT: Final = 18
 COMPLAIN_EVERY_S: Final = 10.0
 MALFORMED: Final = "malformed"
@@ -126,11 +128,14 @@ class _Outbox:
             await self._filled.wait()
             self._filled = trio.Event()
             while self._parts:
-                data = b"".join(self._parts)
-                self._parts.clear()
-                await stream.send_all(data)
-                self._bytes -= len(data)
-                self._counts.sent_bytes += len(data)
+                parts = [self._parts.popleft()]
+                size = len(parts[0])
+                while self._parts and size + len(self._parts[0]) <= SEND_BYTES:
+                    parts.append(self._parts.popleft())
+                    size += len(parts[-1])
+                await stream.send_all(b"".join(parts) if len(parts) > 1 else parts[0])
+                self._bytes -= size
+                self._counts.sent_bytes += size
 
 
 class FrameReader:
@@ -195,7 +200,14 @@ class Peer:
 
     def send_raft(self, body: bytes) -> None:
         """Lost where there is no connection or no room."""
-        data, counts = codec.frame(Kind.RAFT, body), self.owner.counts
+        self._put(Kind.RAFT, body)
+
+    def send_replica(self, body: bytes) -> None:
+        """The same, of partitions."""
+        self._put(Kind.REPLICA, body)
+
+    def _put(self, kind: Kind, body: bytes) -> None:
+        data, counts = codec.frame(kind, body), self.owner.counts
         if self._outbox is not None and self._outbox.put(data):
             counts.raft_sent_bytes += len(data)
         else:
@@ -339,11 +351,12 @@ class Links:
         self._greetings = 0
         self._complained: dict[str, float] = {}
         self.incoming: dict[int, Hello] = {}
-        """Who has a connection to this node, by the number of the connection."""
+        """Nodes that have a connection to this one, by the number of the connection."""
         self._next_incoming = 0
         self.on_up: Callable[[Peer], None] = lambda _peer: None
         self.on_down: Callable[[Peer], None] = lambda _peer: None
         self.on_raft: Callable[[Hello, bytes], None] = lambda _hello, _body: None
+        self.on_replica: Callable[[Hello, bytes], None] = lambda _hello, _body: None
         self.counts = LinkCounts()
         self.nursery: trio.Nursery
 
@@ -363,10 +376,16 @@ class Links:
         """The link to a node that is up."""
         return next((peer for peer in self.peers.values() if peer.hello is not None and peer.hello.node == node), None)
 
-    async def run(self, listener: socket.socket, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        accepting = trio.socket.from_stdlib_socket(listener)
+    async def run(
+        self, listener: socket.socket | None, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """`listener`: None where others listen for what it dials."""
         async with trio.open_nursery() as self.nursery:
             task_status.started()
+            if listener is None:
+                await trio.sleep_forever()
+            assert listener is not None
+            accepting = trio.socket.from_stdlib_socket(listener)
             while True:
                 try:
                     sock, _address = await accepting.accept()
@@ -433,7 +452,8 @@ class Links:
                     hello = await self._welcome(stream, reader)
             finally:
                 self._greetings -= 1
-            self.incoming[number] = hello
+            if not hello.replication:
+                self.incoming[number] = hello
             await self._serve_node(stream, reader, hello)
         except* (LinkRefusedError, LinkDecodeError) as group:
             error = group.exceptions[0]
@@ -467,6 +487,8 @@ class Links:
                 if kind is Kind.RAFT:
                     self.counts.raft_received_bytes += codec.HEADER.size + len(body)
                     self.on_raft(hello, body)
+                elif kind is Kind.REPLICA:
+                    self.on_replica(hello, body)
                 elif kind is Kind.REQUEST:
                     nursery.start_soon(self._serve_request, outbox, hello, codec.decode_request(body), under_way)
                 else:

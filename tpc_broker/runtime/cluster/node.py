@@ -80,18 +80,18 @@ class ClusterNodeMain:
         self._secret = read_secret(self._options.secret_path)
         self._file = IdentityFile(data)
         self._file.open(self._options.node_id, options.cores)
-        self._links = Links(self._own_hello, self._secret, self._check_hello)
-        self._links.on_up = self._link_up
-        self._links.on_raft = self._take_frame
+        self.links = Links(self._own_hello, self._secret, self._check_hello)
+        self.links.on_up = self._link_up
+        self.links.on_raft = self._take_frame
         self._members: Members | None = None
         self._group: MetadataGroup | None = None
         self._voter_file = VoterFile(disk, self._file.folder)
-        self._joining = Joining(self._options, self._file, self._voter_file, self._links)
+        self._joining = Joining(self._options, self._file, self._voter_file, self.links)
         self._fed = ClusterImage()
         self._feed: list[tuple[list[MetadataRecord] | None, ClusterImage]] = []
         self._feed_filled = trio.Event()
         self._observer = Observer(
-            self._links, follows=lambda: self._follows, newest=lambda: self.image, committed=self._committed
+            self.links, follows=lambda: self._follows, newest=lambda: self.image, committed=self._committed
         )
         self._deciding = trio.Lock()
         self._at_controller: dict[str, NodeHandler] = {}
@@ -119,10 +119,10 @@ class ClusterNodeMain:
         links, self._datagrams = bound
         async with trio.open_nursery() as self._nursery:
             with in_queue(TaskQueue.REPLICATION):
-                await self._nursery.start(self._links.run, links)
+                await self._nursery.start(self.links.run, links)
             for seed in self._options.seeds:
                 if seed != self._options.address:
-                    self._links.peer(seed)
+                    self.links.peer(seed)
             task_status.started()
 
     async def start(self, local: ClusterImage, configuration: BrokerConfiguration) -> ClusterImage:
@@ -186,13 +186,13 @@ class ClusterNodeMain:
     async def quorum(self) -> Quorum:
         if self._group is None or not self._group.is_ready:
             raise NotControllerError("this node does not lead the metadata")
-        return await describe_quorum(self._group, self._links)
+        return await describe_quorum(self._group, self.links)
 
     async def call_controller(
         self, method: str, payload: dict[str, Any], blobs: Sequence[bytes]
     ) -> tuple[dict[str, Any], list[bytes]]:
         node = self._controller_node
-        peer = None if node is None else self._links.peer_of(node)
+        peer = None if node is None else self.links.peer_of(node)
         if peer is None:
             raise NotDeliveredError("no leader of the metadata is known")
         calling = partial(
@@ -213,10 +213,10 @@ class ClusterNodeMain:
             self._check_member(hello)
             return await handler(payload, blobs)
 
-        self._links.serve(method, serve)
+        self.links.serve(method, serve)
 
     def tell(self, node: NodeId | None, method: str, payload: dict[str, Any]) -> None:
-        for peer in list(self._links.peers.values()):
+        for peer in list(self.links.peers.values()):
             if peer.hello is not None and (node is None or peer.hello.node == node):
                 self._nursery.start_soon(self._tell, peer, method, payload)
 
@@ -277,7 +277,7 @@ class ClusterNodeMain:
         return Hello(self._cluster, *who, CoreId(0), *address, __version__)
 
     def _check_hello(self, hello: Hello) -> LinkRefusedError | None:
-        return refusal_of(hello, self._own_hello(), self._links.incoming.values(), self.image.removed)
+        return refusal_of(hello, self._own_hello(), self.links.incoming.values(), self.image.removed)
 
     def _check_member(self, hello: Hello) -> None:
         if not self._cluster or hello.cluster != self._cluster:
@@ -301,7 +301,7 @@ class ClusterNodeMain:
         who = identity.node, identity.incarnation, identity.boot
         cores = self._core_options.cores
         self._members = Members(
-            self._options, who, founding.cluster, self._secret, self._links, cores,
+            self._options, who, founding.cluster, self._secret, self.links, cores,
             is_removed=lambda incarnation: incarnation in self.image.removed,
         )  # fmt: skip
         self._members.on_event = self._member_changed
@@ -340,7 +340,7 @@ class ClusterNodeMain:
         group.on_role = self._role_changed
         if identity.has_replica:
             await self._open_replica(founding)
-        for peer in self._links.peers.values():
+        for peer in self.links.peers.values():
             if peer.is_up:
                 self._link_up(peer)
         with in_queue(TaskQueue.REPLICATION):
@@ -357,7 +357,7 @@ class ClusterNodeMain:
         self._group.recover(found, founding.voters)
 
     def _send_frame(self, frame: Frame) -> None:
-        peer = self._links.peer_of(frame.target.node)
+        peer = self.links.peer_of(frame.target.node)
         if peer is not None:
             peer.send_raft(encode_frame(frame))
 
@@ -397,7 +397,7 @@ class ClusterNodeMain:
         assert self._group is not None
         asked = {"incarnation": target.incarnation, "position": list(position)}
         while self._group.is_leader:
-            peer = self._links.peer_of(target.node)
+            peer = self.links.peer_of(target.node)
             if peer is None:
                 return  # its link is reset, and it is asked for again
             try:
@@ -493,7 +493,7 @@ class ClusterNodeMain:
         fields = {"record": encode_record(registration_of(self._identity, self._core_options)).decode()}
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(say_what_is_waited_for, self._links)
+                nursery.start_soon(say_what_is_waited_for, self.links)
                 if self._founding.data_node == self._identity.node and not self.image.cluster_id:
                     local = {"image": base64.b64encode(self._joining.local.to_bytes()).decode()}
                     await self._ask_controller("cluster.begin", local)
@@ -540,7 +540,7 @@ class ClusterNodeMain:
     def _is_alive(self, known: NodeRegistered) -> bool:
         return any(
             hello.node == known.node and hello.incarnation == known.incarnation
-            for hello in self._links.incoming.values()
+            for hello in self.links.incoming.values()
         )
 
     def _begin(self, brought: ClusterImage | None) -> Callable[[ClusterImage], tuple[list[MetadataRecord], None]]:
@@ -579,7 +579,7 @@ class ClusterNodeMain:
             group = self._group
             if group is None or not self.is_controller:
                 continue
-            await tend_voters(group, self.image, self._links, self._is_within_reach, self._clock)
+            await tend_voters(group, self.image, self.links, self._is_within_reach, self._clock)
             if NodeId(self._identity.node) in self.image.draining and group.is_leader:
                 self._lead_no_more(group)
 
@@ -591,29 +591,30 @@ class ClusterNodeMain:
 
     async def _look_whether_removed(self) -> None:
         """It is told by who has proved the secret; this node learns nothing of its cluster any more."""
-        for peer in self._links.peers.values():
+        for peer in self.links.peers.values():
             refused = peer.refused
             if refused is not None and refused.is_proven and refused.by_peer and refused.reason is Reason.REMOVED:
                 await self.on_removed(str(refused))
                 await trio.sleep_forever()
 
     def _tend_peers(self) -> None:
-        """Links to all nodes that are registered, and to the seeds."""
-        registered = {SeedAddress(*each.address) for each in self.image.nodes.values()}
-        wanted = (registered | set(self._options.seeds)) - {self._options.address}
+        """To registered nodes, seeds, and who has dialled: a voter that starts may know of the leader by that alone."""
+        known = {SeedAddress(*each.address) for each in self.image.nodes.values()}
+        known |= {SeedAddress(*hello.address) for hello in self.links.incoming.values() if hello.cluster}
+        wanted = (known | set(self._options.seeds)) - {self._options.address}
         for address in wanted:
-            self._links.peer(address)
-        for address in set(self._links.peers) - wanted:
-            if self._links.peers[address].hello is None:
-                self._links.peers.pop(address).close()
-        for peer in self._links.peers.values():
+            self.links.peer(address)
+        for address in set(self.links.peers) - wanted:
+            if self.links.peers[address].hello is None:
+                self.links.peers.pop(address).close()
+        for peer in self.links.peers.values():
             if peer.hello is not None and peer.hello.incarnation in self.image.removed:
                 peer.reconnect()  # and be refused
 
     def _is_within_reach(self, node: NodeId) -> bool:
         assert self._members is not None
         return node == self._identity.node or (
-            self._members.state_of(node) is State.ALIVE and self._links.peer_of(node) is not None
+            self._members.state_of(node) is State.ALIVE and self.links.peer_of(node) is not None
         )
 
     async def _become_replica(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
@@ -642,11 +643,11 @@ class ClusterNodeMain:
         return {"version": self.image.version}, []
 
     def _serve_own(self) -> None:
-        self._links.serve(PULL, self._serve_pull)
-        self._links.serve(APPLIED, self._serve_applied)
-        self._links.serve("metadata.ship", self._take_shipped)
-        self._links.serve("metadata.become_replica", self._become_replica)
-        self._links.serve("controller", self._serve_controller)
+        self.links.serve(PULL, self._serve_pull)
+        self.links.serve(APPLIED, self._serve_applied)
+        self.links.serve("metadata.ship", self._take_shipped)
+        self.links.serve("metadata.become_replica", self._become_replica)
+        self.links.serve("controller", self._serve_controller)
         self.serve_controller("nodes.register", self._serve_register)
         self.serve_controller("cluster.begin", self._serve_begin)
         self.serve_controller("metadata.version", self._serve_version)
@@ -660,7 +661,7 @@ class ClusterNodeMain:
         hint, voters = self._observer.controller, self._observer.voters
         if self._group is not None and self._is_voter and not self._is_told_more:
             hint, voters = self._group.leader and self._group.leader.node, self._group.voters
-        parts = self._identity, self.image, self._links, self._members, self._group
+        parts = self._identity, self.image, self.links, self._members, self._group
         return cluster_counters(*parts, Known(self._absent, hint, voters, self._conflict))
 
     def facts(self) -> dict[str, Any]:

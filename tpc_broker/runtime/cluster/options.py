@@ -128,16 +128,24 @@ def is_loopback(host: str) -> bool:
     return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in found)
 
 
-def bind_cluster(address: SeedAddress) -> tuple[socket.socket, socket.socket]:
-    """The socket for links and that for datagrams, bound by the supervisor so that they outlive a core."""
-    try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
-        links = socket.socket(found[0], socket.SOCK_STREAM)
-        links.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        links.bind(found[4])
-        links.listen(128)
-        datagrams = socket.socket(found[0], socket.SOCK_DGRAM)
-        datagrams.bind(found[4])
-    except OSError as error:
-        raise StartError(f"--cluster {address}: {error.strerror or error}") from error
-    return links, datagrams
+def bind_cluster(address: SeedAddress, cores: int) -> list[tuple[socket.socket, ...]]:
+    """The sockets of each core, bound by the supervisor so that they outlive it: for links, at core 0 for datagrams
+    too.
+    """
+    bound = []
+    for core in range(cores):
+        own = SeedAddress(address.host, address.port + core)
+        try:
+            found = socket.getaddrinfo(own.host, own.port, type=socket.SOCK_STREAM)[0]
+            links = socket.socket(found[0], socket.SOCK_STREAM)
+            links.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            links.bind(found[4])
+            links.listen(128)
+            sockets = [links]
+            if not core:
+                sockets.append(socket.socket(found[0], socket.SOCK_DGRAM))
+                sockets[-1].bind(found[4])
+        except OSError as error:
+            raise StartError(f"--cluster {address}: {own}: {error.strerror or error}") from error
+        bound.append(tuple(sockets))
+    return bound

@@ -31,18 +31,21 @@ from tpc_broker.raft.output import (
     Accepted,
     Committed,
     LeaderReady,
+    ReadFailed,
     ReadItems,
+    ReadReady,
     Role,
     RoleChanged,
     ShipSegments,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tpc_broker.broker.ports import AppendedRange
+    from tpc_broker.model import CoreId, NodeId
     from tpc_broker.raft.core import RaftCore
-    from tpc_broker.raft.items import Config
+    from tpc_broker.raft.items import Address, Config
     from tpc_broker.raft.journal import JournalEntry
     from tpc_broker.raft.messages import Frame
     from tpc_broker.runtime.data_plane import RingDataPlane
@@ -70,6 +73,7 @@ class _Replica:
     files: PartitionStorage
     me: Voter
     config: Config | None
+    cores: Mapping[NodeId, CoreId] | None
     role: Role = FOLLOWER
     term: int = 0
     armed_term: int | None = None
@@ -104,6 +108,9 @@ class ReplicaDriver:
         self._clock = clock
         self._send = send
         self._replicas: dict[str, _Replica] = {}
+        self._due: dict[str, _Replica] = {}
+        """Those with entries, or with a commit that is not shown yet."""
+        self._reads: dict[object, tuple[trio.Event, list[bool]]] = {}
         self._by_handle: dict[int, _Replica] = {}
         self._inbox: deque[Frame] = deque()
         self._held: list[Frame] = []
@@ -118,16 +125,27 @@ class ReplicaDriver:
 
     # -- groups ------------------------------------------------------------------------------------------------------
 
-    def add(self, group: str, handle: int, files: PartitionStorage, me: Voter, config: Config | None) -> None:
-        """A replicated partition that was registered. `config`: of its creation; None: it is a learner's."""
-        replica = _Replica(group, handle, files, me, config)
+    def add(  # noqa: PLR0913 (a replica with all that makes it)
+        self,
+        group: str,
+        handle: int,
+        files: PartitionStorage,
+        me: Voter,
+        config: Config | None,
+        cores: Mapping[NodeId, CoreId] | None = None,
+    ) -> None:
+        """A replicated partition that was registered. `config`: of its creation; None: it is a learner's. `cores`:
+        which core of each node has its replica.
+        """
+        replica = _Replica(group, handle, files, me, config, cores)
         self._replicas[group] = self._by_handle[handle] = replica
-        self.core.create_group(group, me, config, self._now_ms(), checkpoint_of(group, files, config))
+        self.core.create_group(group, me, config, self._now_ms(), checkpoint_of(group, files, config), cores)
         self.wake()
 
     def remove(self, group: str) -> None:
         """It is deleted, or damaged: it resigns, and says nothing more."""
         replica = self._replicas.pop(group)
+        self._due.pop(group, None)
         del self._by_handle[replica.handle]
         replica.generation += 1
         for number, _entry in replica.entries:
@@ -139,6 +157,27 @@ class ReplicaDriver:
         """Role and term, as the last turn left them."""
         replica = self._replicas[group]
         return replica.role, replica.term
+
+    # -- what others ask for -----------------------------------------------------------------------------------------
+
+    def connected(self, address: Address) -> None:
+        """A core's connection is new."""
+        if address in self.core.links:
+            self.core.connected(address, self._now_ms())
+            self.wake()
+
+    async def confirm(self, group: str) -> bool:
+        """Whether a quorum still follows this leader, so that what is committed here is all there is (rules 7.3)."""
+        token, done, outcome = object(), trio.Event(), list[bool]()
+        if group not in self._replicas or self.core.read_index(group, token, self._now_ms()) is not None:
+            return False
+        self._reads[token] = (done, outcome)
+        self.wake()
+        try:
+            await done.wait()
+        finally:
+            del self._reads[token]
+        return outcome[0]
 
     # -- turns -------------------------------------------------------------------------------------------------------
 
@@ -189,9 +228,9 @@ class ReplicaDriver:
                 self._open[number] = 0
             else:
                 replica.entries.append((number, entry))
-        for replica in list(self._replicas.values()):
-            if replica.entries or replica.commit_offset:
-                self._guarded(replica, self._journal)
+                self._due[replica.group] = replica
+        for replica in list(self._due.values()):
+            self._guarded(replica, self._journal)
         self._put_frames(ready.frames)
         if now_ms - self._released_ms >= RELEASE_MS:
             self._released_ms = now_ms
@@ -284,12 +323,22 @@ class ReplicaDriver:
                 self._guarded(replica, lambda replica: self._role_changed(replica, event))
             case Committed():
                 replica.commit_offset = max(replica.commit_offset, event.position.offset)
+                self._due[replica.group] = replica
+            case ReadReady() | ReadFailed():
+                self._reads_answered(event)
             case LeaderReady():
                 self.on_leader_ready(replica.group, event.term)
             case ReadItems():
                 self._tasks.start_soon(self._read_items, replica, event)
             case ShipSegments():
                 log.warning("%s: node %d needs segments, which are not shipped", replica.group, event.target.node)
+
+    def _reads_answered(self, event: ReadReady | ReadFailed) -> None:
+        for token in event.tokens:
+            if token in self._reads:
+                done, outcome = self._reads[token]
+                outcome.append(isinstance(event, ReadReady))
+                done.set()
 
     def _role_changed(self, replica: _Replica, event: RoleChanged) -> None:
         was_leader = replica.role is LEADER
@@ -302,6 +351,7 @@ class ReplicaDriver:
             last = self.core.group(replica.group).log.last
             replica.unproposed.clear()
             replica.entries.append((0, CutEntry(replica.group, last.offset, last.epoch)))
+            self._due[replica.group] = replica
         self.on_role(replica.group, event.role, event.term)
 
     async def _read_items(self, replica: _Replica, event: ReadItems) -> None:
@@ -338,8 +388,8 @@ class ReplicaDriver:
             self._open[number] = sequence
             if self._plane.watch_durable(sequence):
                 self.wake()
-        if not replica.is_busy:
-            self._show(replica)
+        if not replica.is_busy and self._show(replica) and not replica.entries:
+            self._due.pop(replica.group, None)
 
     def _put(self, replica: _Replica, entry: JournalEntry) -> int | None:
         if isinstance(entry, VoteEntry):
@@ -368,11 +418,12 @@ class ReplicaDriver:
             self._plane.follow(replica.handle, replica.term)
             replica.armed_term = replica.term
 
-    def _show(self, replica: _Replica) -> None:
+    def _show(self, replica: _Replica) -> bool:
+        """Whether all that is committed is shown now."""
         state = self._plane.state(replica.handle)
         offset = min(replica.commit_offset, state.durable_offset)
         if offset <= state.high_watermark:
-            return
+            return replica.commit_offset <= state.high_watermark
         if replica.role is not LEADER:
             self._follow(replica)
         if replica.armed_term is not None:
@@ -380,6 +431,7 @@ class ReplicaDriver:
             if replica.unproposed:
                 self._propose(replica, self._now_ms())
                 self.wake()
+        return False  # looked at again
 
     def _begin_task(self, replica: _Replica, work: Any, number: int, entry: JournalEntry) -> None:
         replica.is_busy = True
@@ -449,9 +501,13 @@ class ReplicaDriver:
         for replica in self._replicas.values():
             try:
                 written_offset = self._plane.state(replica.handle).written_offset
+                log_start_offset = self._plane.bounds(replica.handle).log_start_offset
             except PartitionOfflineError:
                 continue
-            machine_log = self.core.group(replica.group).log
+            machine = self.core.group(replica.group)
+            machine_log = machine.log
+            if machine_log.log_start_offset < log_start_offset <= machine.high_watermark:
+                self.core.truncate_start(replica.group, log_start_offset)
             if machine_log.markers and written_offset > machine_log.start.offset:
                 position = machine_log.position_at(min(written_offset, machine_log.end_offset))
                 if machine_log.contains(position):

@@ -1,0 +1,109 @@
+"""Partitions with several replicas on real nodes: what acks=all has acknowledged outlives whoever fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.support.cluster_nodes import Cluster, admin, cluster, create_topic, eventually
+from tests.support.replicated_load import Load
+
+PARTITIONS = 6
+
+
+@pytest.fixture
+def three(tmp_path):
+    with cluster(tmp_path, cores=2) as made:
+        made.start()
+        yield made
+
+
+def described(bootstrap: str, topic: str) -> dict[int, tuple[int, list[int], list[int]]]:
+    """(leader, replicas, replicas in sync) of each partition, as nodes, once each has a leader."""
+    found = admin(bootstrap).list_topics(topic, timeout=5).topics[topic].partitions
+    if not found or any(each.leader < 0 for each in found.values()):
+        return {}
+    return {
+        index: (each.leader // 1024, sorted(r // 1024 for r in each.replicas), sorted(r // 1024 for r in each.isrs))
+        for index, each in found.items()
+    }
+
+
+def leads(made: Cluster, topic: str, but: int = 0) -> int:
+    """The node that leads most of a topic, as one of the others says."""
+    asked = next(node for node in made.nodes if node.number != but and node.process.is_running)
+    found = eventually(lambda: described(asked.bootstrap, topic), "every partition has a leader")
+    leaders = [leader for leader, _replicas, _in_sync in found.values()]
+    return max(set(leaders), key=leaders.count)
+
+
+def in_sync_everywhere(made: Cluster, topic: str) -> bool:
+    found = described(made[1].bootstrap, topic)
+    return bool(found) and all(in_sync == [1, 2, 3] for _leader, _replicas, in_sync in found.values())
+
+
+def cores_of(made: Cluster, number: int) -> list[int]:
+    """Process ids of a node's cores."""
+    pid = made[number].process.pid
+    found = subprocess.run(["ps", "--ppid", str(pid), "-o", "pid="], capture_output=True, text=True, check=True)
+    return [int(line) for line in found.stdout.split()]
+
+
+def test_what_was_acknowledged_outlives_whoever_leads(three: Cluster):
+    """A node is killed, a core is, a node hangs, a node is stopped in order: a producer that retries sees no error."""
+    create_topic(three.bootstrap, "kept", PARTITIONS, replicas=3)
+    eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
+    assert {leader for leader, *_ in described(three[1].bootstrap, "kept").values()} == {1, 2, 3}
+    with Load(three.bootstrap, "kept", PARTITIONS) as load:
+        load.wait_progress()
+        killed = leads(three, "kept")
+        three[killed].kill()
+        load.wait_progress()
+        three.start(killed)
+        eventually(lambda: in_sync_everywhere(three, "kept"), "it has caught up")
+
+        os.kill(cores_of(three, leads(three, "kept"))[-1], signal.SIGKILL)
+        load.wait_progress()
+
+        paused = leads(three, "kept")
+        os.killpg(three[paused].process.pid, signal.SIGSTOP)
+        time.sleep(3)  # longer than a leader may be silent
+        os.killpg(three[paused].process.pid, signal.SIGCONT)
+        load.wait_progress()
+        eventually(lambda: in_sync_everywhere(three, "kept"), "it has caught up")
+
+        stopped = leads(three, "kept")
+        three[stopped].stop()
+        load.wait_progress()
+        three.start(stopped)
+        load.wait_progress()
+    load.check(three.bootstrap)
+    for node in three.nodes:
+        assert not [line for line in node.log_messages() if "Traceback" in line or "AssertionError" in line]
+
+
+def test_all_nodes_are_killed_at_once(three: Cluster):
+    create_topic(three.bootstrap, "kept", PARTITIONS, replicas=3)
+    with Load(three.bootstrap, "kept", PARTITIONS) as load:
+        load.wait_progress()
+        three.kill_all()
+        three.start()
+        load.wait_progress()
+    load.check(three.bootstrap)
+
+
+def test_a_node_with_an_empty_disk_does_not_vote_as_the_one_before(three: Cluster):
+    """Two of three are a majority without it, and it is none with one of them."""
+    create_topic(three.bootstrap, "kept", PARTITIONS, replicas=3)
+    with Load(three.bootstrap, "kept", PARTITIONS) as load:
+        load.wait_progress()
+        three[3].kill()
+        shutil.rmtree(three[3].data_folder)
+        three.start(3)
+        load.wait_progress()
+    load.check(three[3].bootstrap)

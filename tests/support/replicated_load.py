@@ -1,0 +1,99 @@
+"""An idempotent producer that goes on while brokers fail, and what must be there afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from tests.support.cluster_nodes import eventually
+
+DEADLINE_S = 60.0
+PACE_S = 0.002
+
+
+class Load:
+    """Values 0, 1, 2, … of each partition in order, with acks=all. Nothing may fail: everything is retried."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self.topic, self.partitions = topic, partitions
+        self.acknowledged: list[dict[int, int]] = [{} for _ in range(partitions)]
+        self.errors: list[str] = []
+        self.sent = [0] * partitions
+        self._bootstrap = bootstrap
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        producer = Producer({
+            "bootstrap.servers": self._bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 2,
+            "message.timeout.ms": 120_000, "retry.backoff.ms": 50, "retry.backoff.max.ms": 200,
+            "reconnect.backoff.max.ms": 500, "log_level": 0,
+        })  # fmt: skip
+        for number in itertools.count():
+            if self._stop.is_set():
+                break
+            for partition in range(self.partitions):
+                producer.produce(self.topic, str(number), partition=partition, on_delivery=self._delivered)
+                self.sent[partition] += 1
+            producer.poll(PACE_S)
+        if producer.flush(DEADLINE_S):
+            self.errors.append("not everything was acknowledged")
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.errors.append(f"{message.partition()}: {error}")
+            return
+        offset, value = message.offset(), message.value()
+        assert offset is not None
+        assert value is not None
+        self.acknowledged[message.partition() or 0][offset] = int(value)
+
+    def wait_progress(self, deadline_s: float = DEADLINE_S) -> None:
+        """Until every partition has taken records that were sent from now on."""
+        sent = list(self.sent)
+        eventually(
+            lambda: self.errors or all(map(int.__le__, sent, map(len, self.acknowledged))), "it goes on", deadline_s
+        )
+        assert not self.errors, self.errors[:3]
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def check(self, bootstrap: str) -> None:
+        """Everything that was sent is there once, in order, where it was acknowledged."""
+        assert not self.errors, self.errors[:3]
+        for partition in range(self.partitions):
+            assert len(self.acknowledged[partition]) == self.sent[partition]
+            found = read_all(bootstrap, self.topic, partition)
+            assert [value for _offset, value in found] == list(range(self.sent[partition]))
+            assert dict(found) == self.acknowledged[partition]
+
+
+def read_all(bootstrap: str, topic: str, partition: int) -> list[tuple[int, int]]:
+    """(offset, value) of every record of a partition that is shown."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "nobody", "log_level": 0})
+    found: list[tuple[int, int]] = []
+    give_up_at = time.monotonic() + DEADLINE_S
+    try:
+        where: Any = TopicPartition(topic, partition, 0)
+        _low, end = eventually(lambda: consumer.get_watermark_offsets(where, timeout=5), "its end is told")
+        consumer.assign([where])
+        while (not found or found[-1][0] + 1 < end) and end and time.monotonic() < give_up_at:
+            for message in consumer.consume(1000, timeout=0.5):
+                if message.error() is None:
+                    found.append((message.offset() or 0, int(message.value() or b"-1")))
+    finally:
+        consumer.close()
+    return found

@@ -1,0 +1,123 @@
+"""The partitions of this core that have replicas on other nodes: who leads them, as the rest of the broker needs it.
+
+A partition that is led here serves clients from the moment on when its machine says that they may be told its epoch; it
+is announced, with its place, and a partition of ``__consumer_offsets`` begins its coordinator. When the leadership ends
+all of that does, at once. How leaders are known: each one tells all cores of all nodes (`MetadataService`), when it
+begins, when it ends, and when other replicas are in sync than before. Nothing of it is in the metadata: a leader is
+fenced by its epoch, and what others believe of it only says where clients ask first.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from tpc_broker.broker.view import NOBODY, Leader
+from tpc_broker.model import LeaderEpoch, NodeId, Replica, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.partition import Partition
+    from tpc_broker.broker.ports import Replication
+    from tpc_broker.metadata.image import ClusterImage, TopicImage
+
+log = logging.getLogger(__name__)
+
+HELD_S: Final = 2.0
+"""For so long a Produce waits for a leader: the silence after which one is given up, and an election."""
+LOOK_S: Final = 1.0
+"""Between two looks at which replicas are in sync."""
+
+
+class ReplicatedPartitions:
+    """Of one core of a node of a cluster."""
+
+    def __init__(self, core: Core, replication: Replication) -> None:
+        self._core = core
+        self.replication = replication
+        self._told: dict[TopicPartition, Leader] = {}
+        self._to_tell: dict[TopicPartition, Leader] = {}
+        self._tell = trio.Event()
+        replication.on_roles(self._led, self._lost)
+
+    async def follow(self, image: ClusterImage) -> None:
+        await self.replication.follow(image)
+
+    def add(self, topic: TopicImage, partition: Partition) -> None:
+        """One that is open and has its place in the data plane; nobody leads it here yet."""
+        self.replication.add(topic, partition.key, partition.files, partition.handle)
+
+    def remove(self, key: TopicPartition) -> None:
+        self.replication.remove(key)
+        self._told.pop(key, None)
+
+    async def hand_over(self) -> None:
+        """Before a drain."""
+        await self.replication.hand_over()
+        await self._tell_now()
+
+    # -- roles -------------------------------------------------------------------------------------------------------
+
+    def _led(self, key: TopicPartition, epoch: LeaderEpoch) -> None:
+        partition = self._core.partitions.get(key)
+        if partition is None:
+            return
+        partition.led_epoch = epoch
+        self._announce(key, epoch, Replica(self._core.view.node, self._core.core_id))
+        self._core.groups.begin_if_coordinates(key)
+
+    def _lost(self, key: TopicPartition, epoch: LeaderEpoch) -> None:
+        partition = self._core.partitions.get(key)
+        if partition is not None:
+            partition.led_epoch = None
+            self._core.purgatory.advanced(partition.handle)
+        self._core.groups.end(key)
+        self._announce(key, epoch, NOBODY)
+
+    def _announce(self, key: TopicPartition, epoch: LeaderEpoch, place: Replica) -> None:
+        told = self._told.get(key)
+        serial = told.serial + 1 if told is not None and told.epoch == epoch else 0
+        in_sync: tuple[NodeId, ...] = () if place == NOBODY else self.replication.in_sync(key)
+        self._told[key] = self._to_tell[key] = leader = Leader(epoch, serial, place, in_sync)
+        self._core.view.note_leaders([(key, leader)])
+        self._tell.set()
+
+    async def run(self) -> None:
+        """Tell the others, many at once, as soon as there is something; and look who is in sync."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._look_who_is_in_sync)
+            while True:
+                await self._tell.wait()
+                await self._tell_now()
+
+    async def _tell_now(self) -> None:
+        self._tell = trio.Event()
+        told, self._to_tell = self._to_tell, {}
+        if told:
+            await self._core.metadata.announce_leaders(list(told.items()))
+
+    async def _look_who_is_in_sync(self) -> None:
+        here = Replica(self._core.view.node, self._core.core_id)
+        while True:
+            await trio.sleep(LOOK_S)
+            for key, leader in list(self._told.items()):
+                if leader.place == here and self.replication.in_sync(key) != leader.in_sync:
+                    self._announce(key, leader.epoch, here)
+
+    # -- what requests wait for --------------------------------------------------------------------------------------
+
+    async def wait_leaders(self, partitions: Iterable[Partition]) -> None:
+        """Until each is led, here or by another node that is heard; or for as long as an election takes."""
+        with trio.move_on_after(HELD_S):
+            for partition in partitions:
+                while self.is_between_leaders(partition):
+                    await self.replication.wait_moved(partition.key)
+
+    def is_between_leaders(self, partition: Partition) -> bool:
+        """Whether nobody is known to lead it."""
+        is_led = partition.is_led or not partition.is_open
+        return not is_led and not self.replication.hears_leader(partition.key)

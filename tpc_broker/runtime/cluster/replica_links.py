@@ -1,0 +1,131 @@
+"""Links of one core to cores of other nodes that have replicas of the same partitions.
+
+Core *i* of a node is at the port of its cluster address + *i*. Of each pair of cores both dial, as nodes do, and each
+sends its frames on the connection that it has dialled (`links`). Core 0's port is the node's: what comes there for its
+partitions is handed over by the node's links, but it dials connections of its own, so that records do not hold up what
+the metadata's voters say to each other.
+
+Who proves the secret and is of this cluster is let in. Whether a message is for this replica, of which incarnation, is
+decided by the machines: each one names both.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker.cluster.link_codec import Hello, LinkDecodeError, Reason
+from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
+from tpc_broker.limits import MIB
+from tpc_broker.raft.messages import AppendEntries, Frame
+from tpc_broker.runtime.cluster.links import LinkRefusedError, Links, Peer
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator, Mapping
+
+    import trio
+
+    from tpc_broker.cluster.founding import SeedAddress
+    from tpc_broker.cluster.secret import ClusterSecret
+    from tpc_broker.raft.items import Address, Item
+    from tpc_broker.raft.messages import Message
+
+log = logging.getLogger(__name__)
+
+FRAME_BYTES: Final = 4 * MIB
+"""What a turn has for one core leaves in frames of about this size."""
+MESSAGE_BYTES: Final = 128
+"""Of one without records, about."""
+
+
+class ReplicaLinks:
+    """Of one core, touched by its thread only."""
+
+    def __init__(self, address: Address, own_hello: Callable[[], Hello], secret: ClusterSecret) -> None:
+        self.address = address
+        self.on_frame: Callable[[Frame], None] = lambda _frame: None
+        self.on_up: Callable[[Address], None] = lambda _address: None
+        """Called with a core whose connection is new."""
+        self._own_hello = own_hello
+        self._links = Links(own_hello, secret, self._check)
+        self._links.on_up = self._is_up
+        self._links.on_replica = self.take
+        self._peers: dict[Address, Peer] = {}
+
+    async def run(self, listener: socket.socket | None, task_status: trio.TaskStatus[None]) -> None:
+        await self._links.run(listener, task_status)
+
+    def follow(self, wanted: Mapping[Address, SeedAddress]) -> None:
+        """Keep links to these cores, where they are by now, and to no others."""
+        for address in list(self._peers):
+            peer = self._peers[address]
+            if wanted.get(address) != peer.address:
+                del self._peers[address]
+                self._links.peers.pop(peer.address, None)
+                peer.close()
+        for address, place in wanted.items():
+            if address not in self._peers:
+                self._peers[address] = self._links.peer(place)
+
+    def send(self, frame: Frame) -> None:
+        """Lost where there is no connection, or no room: frames are sent again by whoever misses their answers."""
+        peer = self._peers.get(frame.target)
+        if peer is not None and peer.is_up:
+            for part in _parts(frame):
+                peer.send_replica(encode_frame(part))
+
+    def take(self, hello: Hello, body: bytes) -> None:
+        """A frame of another core. LinkDecodeError: it is none."""
+        own = self._own_hello()
+        if not own.cluster or hello.cluster != own.cluster:
+            raise LinkDecodeError(f"node {hello.node} is not of this cluster")
+        frame = decode_frame(body)
+        if frame.source != (hello.node, hello.core) or frame.target != self.address:
+            raise LinkDecodeError(f"core {hello.core} of node {hello.node} sent a frame of {frame.source} for "
+                                  f"{frame.target}")  # fmt: skip
+        self.on_frame(frame)
+
+    def _check(self, hello: Hello) -> LinkRefusedError | None:
+        own = self._own_hello()
+        if hello.cluster != own.cluster:
+            other = hello.cluster or "none yet"
+            text = f"node {own.node} is of cluster {own.cluster}, and node {hello.node} of {other}"
+            return LinkRefusedError(Reason.CLUSTER, text, by_peer=False)
+        if hello.node == own.node:
+            text = f"core {own.core} of node {own.node} was dialled by a node with its own id"
+            return LinkRefusedError(Reason.NODE_ID, text, by_peer=False)
+        return None
+
+    def _is_up(self, peer: Peer) -> None:
+        hello = peer.hello
+        assert hello is not None
+        address = next((address for address, each in self._peers.items() if each is peer), None)
+        if address is None:
+            return
+        if (hello.node, hello.core) != address:
+            log.warning("%s is core %d of node %d, not core %d of node %d", peer.address, hello.core, hello.node,
+                        address.core, address.node)  # fmt: skip
+            peer.reconnect()
+            return
+        self.on_up(address)
+
+
+def _parts(frame: Frame) -> Iterator[Frame]:
+    """A frame, in parts that fit: its messages may be separated (`raft`)."""
+    messages: list[Message] = []
+    size = 0
+    for message in frame.messages:
+        length = MESSAGE_BYTES
+        if isinstance(message, AppendEntries):
+            length += sum(map(_item_bytes, message.items))
+        if messages and size + length > FRAME_BYTES:
+            yield frame._replace(messages=tuple(messages))
+            messages, size = [], 0
+        messages.append(message)
+        size += length
+    yield frame._replace(messages=tuple(messages))
+
+
+def _item_bytes(item: Item) -> int:
+    return getattr(item, "length", MESSAGE_BYTES)

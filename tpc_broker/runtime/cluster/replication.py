@@ -1,0 +1,293 @@
+"""The replicas of one core: the driver of their machines, its links to other cores, and what the broker hears of them.
+
+`broker.ports.Replication`. Who this core is comes from the node's identity, which is there when the first image is: a
+core begins with it. Partitions are added when their files are open, and from then on their machine decides who leads
+them; the broker is told when one is led here and clients may know (`on_led`), and when it is no more (`on_lost`).
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from tpc_broker import __version__
+from tpc_broker.broker.ports import ReplicaFacts
+from tpc_broker.cluster.founding import SeedAddress
+from tpc_broker.cluster.link_codec import Hello
+from tpc_broker.limits import MIB
+from tpc_broker.model import LeaderEpoch, NodeId, TopicPartition
+from tpc_broker.raft.core import RaftCore
+from tpc_broker.raft.items import Address, Voter, simple
+from tpc_broker.raft.output import LEADER
+from tpc_broker.raft.settings import Settings
+from tpc_broker.runtime.cluster.identity import IdentityFile, next_core_boot
+from tpc_broker.runtime.cluster.options import read_secret
+from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
+from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
+from tpc_broker.task_queue import TaskQueue, in_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tpc_broker.metadata.image import ClusterImage, TopicImage
+    from tpc_broker.raft.group import Group
+    from tpc_broker.raft.output import Role
+    from tpc_broker.runtime.cluster.identity import NodeIdentity
+    from tpc_broker.runtime.data_plane import RingDataPlane
+    from tpc_broker.runtime.options import CoreOptions
+    from tpc_broker.storage.journalled_storage import JournalledStorage
+    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.ports import Clock
+
+log = logging.getLogger(__name__)
+
+SETTINGS: Final = Settings(link_inflight_bytes_max=32 * MIB)
+"""Half of what a link's queue takes (`limits.LINK_QUEUE_BYTES_MAX`): nothing is lost for want of room."""
+STAND_EVERY_S: Final = 0.1
+STAND_TIMES_MAX: Final = 20
+HAND_OVER_S: Final = 3.0
+LOOK_S: Final = 0.02
+
+
+class CoreReplication:
+    """Of one core, touched by its thread only."""
+
+    def __init__(
+        self,
+        options: CoreOptions,
+        plane: RingDataPlane,
+        storage: JournalledStorage,
+        clock: Clock,
+        nursery: trio.Nursery,
+    ) -> None:
+        assert options.cluster is not None
+        self._options = options
+        self._cluster = options.cluster
+        self._data = Path(options.data)
+        self._plane = plane
+        self._storage = storage
+        self._clock = clock
+        self._nursery = nursery
+        self._identity: NodeIdentity
+        self._driver: ReplicaDriver | None = None
+        self.links: ReplicaLinks
+        self._wanted: set[Address] = set()
+        self._nodes: dict[NodeId, SeedAddress] = {}
+        self._keys: dict[str, TopicPartition] = {}
+        self._led: dict[TopicPartition, LeaderEpoch] = {}
+        self._moved: dict[TopicPartition, trio.Event] = {}
+        self._new: dict[str, int] = {}
+        self._new_came = trio.Event()
+        self._on_led: Callable[[TopicPartition, LeaderEpoch], None]
+        self._on_lost: Callable[[TopicPartition, LeaderEpoch], None]
+
+    # -- what the broker asks (`broker.ports.Replication`) -------------------------------------------------------------
+
+    def on_roles(
+        self,
+        led: Callable[[TopicPartition, LeaderEpoch], None],
+        lost: Callable[[TopicPartition, LeaderEpoch], None],
+    ) -> None:
+        self._on_led, self._on_lost = led, lost
+
+    async def follow(self, image: ClusterImage) -> None:
+        if self._driver is None:
+            await self._begin()
+        self._nodes = {node: SeedAddress(*known.address) for node, known in image.nodes.items()}
+        self._link()
+
+    def add(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage, handle: int) -> None:
+        assert self._driver is not None, "the first image comes before its partitions"
+        group = group_of(key)
+        config = simple(Voter(*voter) for voter in topic.voters[key.partition])
+        replicas = topic.replicas[key.partition]
+        others = {Address(*each) for each in replicas if each.node != self._identity.node}
+        now_ms = self._clock.monotonic_ms()
+        for address in sorted(others - self._wanted):
+            self._driver.core.add_link(address, now_ms)
+        if not others <= self._wanted:
+            self._wanted |= others
+            self._link()
+        self._keys[group] = key
+        me = Voter(NodeId(self._identity.node), self._identity.incarnation)
+        self._driver.add(group, handle, files, me, config, {each.node: each.core for each in replicas})
+        if replicas[0].node == self._identity.node and not files.leader_epoch > 0:
+            self._new[group] = STAND_TIMES_MAX
+            self._new_came.set()
+
+    def remove(self, key: TopicPartition) -> None:
+        group = group_of(key)
+        if self._keys.pop(group, None) is None:
+            return
+        assert self._driver is not None
+        self._new.pop(group, None)
+        self._driver.remove(group)
+        self._lost(key)
+        self._moved.pop(key, trio.Event()).set()
+
+    def hears_leader(self, key: TopicPartition) -> bool:
+        """Whether another node leads it, as far as was heard lately."""
+        machine = self._machine(key)
+        if machine is None:
+            return False
+        leader = machine.fresh_leader(self._clock.monotonic_ms())
+        return leader is not None and leader != machine.me
+
+    async def wait_moved(self, key: TopicPartition) -> None:
+        await self._moved.setdefault(key, trio.Event()).wait()
+
+    async def confirm(self, key: TopicPartition) -> bool:
+        return self._driver is not None and await self._driver.confirm(group_of(key))
+
+    async def hand_over(self) -> None:
+        if self._driver is None or not self._led:
+            return
+        count = len(self._led)
+        with trio.move_on_after(HAND_OVER_S):
+            while self._led:
+                for key in list(self._led):
+                    self._transfer_to_best(key)
+                await trio.sleep(LOOK_S)
+        log.info("%d of %d leaderships were handed over", count - len(self._led), count)
+
+    def transfer(self, key: TopicPartition, node: NodeId) -> bool:
+        """Begin to hand a leadership over to a voter's node; False: it is not led here, or that is no voter."""
+        machine = self._machine(key)
+        if machine is None or self._driver is None or not machine.is_leader or machine.config is None:
+            return False
+        target = next((voter for voter in machine.config.voters if voter.node == node), None)
+        if target is None or machine.transfer is not None:
+            return False
+        refusal = self._driver.core.transfer_leadership(group_of(key), target, self._clock.monotonic_ms())
+        self._driver.wake()
+        return refusal is None
+
+    def in_sync(self, key: TopicPartition) -> tuple[NodeId, ...]:
+        machine = self._machine(key)
+        if machine is None or not machine.is_leader:
+            return ()
+        return tuple(voter.node for voter in machine.in_touch(self._clock.monotonic_ms()))
+
+    def facts(self) -> Iterator[ReplicaFacts]:
+        for key in self._keys.values():
+            machine = self._machine(key)
+            if machine is not None:
+                leader = machine.leader.node if machine.leader is not None else None
+                voters = () if machine.config is None else tuple(sorted(v.node for v in machine.config.voters))
+                yield ReplicaFacts(
+                    key, machine.role.value, LeaderEpoch(machine.term), leader, voters, self.in_sync(key),
+                    machine.log.end_offset, machine.high_watermark,
+                )  # fmt: skip
+
+    def take(self, hello: Hello, body: bytes) -> None:
+        """A frame for core 0, whose port is the node's. LinkDecodeError: it is none."""
+        if self._driver is not None:
+            self.links.take(hello, body)
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        """There is an image, so the node is in its cluster."""
+        identity = IdentityFile(self._data).read()
+        assert identity is not None, "a core has an image when its node is in the cluster"
+        self._identity = identity
+        core = self._options.core
+        boot = next_core_boot(self._data, core) if core else identity.boot
+        address = Address(NodeId(identity.node), core)
+        machine = RaftCore(address, boot, self._clock.monotonic_ms(), SETTINGS)
+        self.links = ReplicaLinks(address, self._own_hello, read_secret(self._cluster.secret_path))
+        self._driver = ReplicaDriver(machine, self._plane, self._storage, self._clock, self.links.send)
+        self._driver.on_leader_ready = self._leader_ready
+        self._driver.on_role = self._role_changed
+        self.links.on_frame = self._driver.receive
+        self.links.on_up = self._driver.connected
+        with in_queue(TaskQueue.REPLICATION):
+            await self._nursery.start(self.links.run, self._listener())
+            self._nursery.start_soon(self._driver.run)
+            self._nursery.start_soon(self._stand_for_new)
+
+    def _listener(self) -> socket.socket | None:
+        """Core 0's is the node's."""
+        return socket.socket(fileno=self._options.cluster_fds[0]) if self._options.core else None
+
+    def _own_hello(self) -> Hello:
+        identity = self._identity
+        assert identity.founding is not None
+        host, port = self._cluster.address
+        who = NodeId(identity.node), identity.incarnation, identity.boot
+        core = self._options.core
+        return Hello(identity.founding.cluster, *who, core, host, port + core, __version__, replication=True)
+
+    def _link(self) -> None:
+        wanted = {
+            address: SeedAddress(place.host, place.port + address.core)
+            for address in self._wanted
+            if (place := self._nodes.get(address.node)) is not None
+        }
+        self.links.follow(wanted)
+
+    async def _stand_for_new(self) -> None:
+        """The preferred leaders of new groups need not wait for an election's time: nobody else leads them."""
+        assert self._driver is not None
+        while True:
+            if not self._new:
+                self._new_came = trio.Event()
+                await self._new_came.wait()
+            await trio.sleep(STAND_EVERY_S)
+            now_ms = self._clock.monotonic_ms()
+            for group, times in list(self._new.items()):
+                machine = self._driver.core.groups.get(group)
+                if machine is None or machine.term or machine.leader is not None or not times:
+                    self._new.pop(group, None)
+                    continue
+                self._new[group] = times - 1
+                self._driver.core.stand_at_once(group, now_ms)
+            self._driver.wake()
+
+    # -- roles -------------------------------------------------------------------------------------------------------
+
+    def _machine(self, key: TopicPartition) -> Group | None:
+        return None if self._driver is None else self._driver.core.groups.get(group_of(key))
+
+    def _leader_ready(self, group: str, term: int) -> None:
+        key = self._keys.get(group)
+        if key is not None:
+            self._led[key] = LeaderEpoch(term)
+            self._on_led(key, LeaderEpoch(term))
+            self._tell_moved(key)
+
+    def _role_changed(self, group: str, role: Role, _term: int) -> None:
+        key = self._keys.get(group)
+        if key is not None:
+            if role is not LEADER:
+                self._lost(key)
+            self._tell_moved(key)
+
+    def _lost(self, key: TopicPartition) -> None:
+        term = self._led.pop(key, None)
+        if term is not None:
+            self._on_lost(key, term)
+
+    def _tell_moved(self, key: TopicPartition) -> None:
+        self._moved.pop(key, trio.Event()).set()
+
+    def _transfer_to_best(self, key: TopicPartition) -> None:
+        """To the voter that is heard and has most of the log."""
+        machine = self._machine(key)
+        if machine is None or machine.config is None or machine.transfer is not None:
+            return
+        now_ms = self._clock.monotonic_ms()
+        heard = [each for each in machine.peers.values()
+                 if each.voter in machine.config.voters and machine.is_heard(each.voter, now_ms)]  # fmt: skip
+        if heard:
+            self.transfer(key, max(heard, key=lambda peer: (peer.match, peer.voter)).voter.node)
+
+
+def group_of(key: TopicPartition) -> str:
+    """The name of a partition's group."""
+    return f"{key.topic_id.hex}-{key.partition}"
+
