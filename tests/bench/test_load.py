@@ -11,11 +11,13 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tpc_broker.bench.failing_over import Acknowledged
 from tpc_broker.bench.kafka_requests import produce_request, record_batch
 from tpc_broker.bench.load import KAFKA_PRODUCE, Connection, LoadFailed, Plan, run_load
 from tpc_broker.bench.measured import CountsDiffer, Extent, Round, Stage, Workload, check_stored
 from tpc_broker.bench.peers import Shape
 from tpc_broker.bench.peers.bare import BareClusterPeer, BarePeer
+from tpc_broker.bench.peers.clusters import NatsClusterPeer
 from tpc_broker.bench.peers.kafka_like import spread
 from tpc_broker.bench.peers.nats import NatsPeer
 from tpc_broker.bench.peers.peer import Peer
@@ -123,6 +125,36 @@ def test_the_bare_leader_answers_when_one_follower_has_what_it_has(tmp_path: Pat
         assert [journal_of(peer, member, len(batch)) for member in range(3)] == [batch, bytes(len(batch)), batch]
     finally:
         peer.kill()
+
+
+def test_three_nats_servers_hold_what_they_acknowledge(tmp_path: Path) -> None:
+    peer = NatsClusterPeer(tmp_path / "nats", "default")
+    try:
+        peer.start()
+        made = run(Stage(peer, TINY), "cluster-latency")
+        assert made.requests_per_s > 0
+        replicas = peer._ask("STREAM.INFO.load-cluster-latency", {})["cluster"]["replicas"]
+        assert len(replicas) == 2, "beside the leader"
+    except PeerUnavailable as reason:
+        pytest.skip(str(reason))
+    finally:
+        peer.kill()
+
+
+def test_after_a_kill_only_what_was_handed_over_afterwards_shows_that_a_partition_is_back() -> None:
+    found = Acknowledged()
+    second = 10**9
+    found.times_ns = {
+        0: [(0, second), (1 * second, 5 * second), (5 * second, 9 * second), (6 * second, 7 * second)],
+        1: [(6 * second, 8 * second)],
+        2: [(3 * second, 4 * second)],
+    }
+    assert found.again_after_s(4 * second) == {0: 3.0, 1: 4.0}
+    slots = found.slots(second, 70)
+    assert {place: count for place, count in enumerate(slots) if count} == {0: 1, 30: 1, 40: 1, 60: 1}
+    found.seen(None, 3, 0)
+    assert 3 in found.times_ns
+    assert not found.failed
 
 
 def test_what_waits_for_room_in_open_loop_is_late_and_its_lateness_is_part_of_its_latency(tmp_path: Path) -> None:

@@ -113,6 +113,12 @@ _BARE: Final = "bare durable"
 _DEFAULT: Final = "kafka default"
 _DURABLES: Final = ("redis durable", "nats durable", "kafka durable")
 _DEFAULTS: Final = ("kafka default", "nats default", "redis default")
+_US_3: Final = "tpc-cluster durable"
+_BARE_3: Final = "bare-cluster durable"
+_NATS_3: Final = "nats-cluster default"
+_OTHERS_3: Final = (_NATS_3, "kafka-cluster default")
+AGAIN: Final = "s until all partitions are acknowledged again"
+"""The figure of a failover: from the kill to the last partition's first acknowledgement of a record sent afterwards."""
 
 BARS: Final[tuple[Bar, ...]] = (
     at_most("latency", "p50", p50_us, 1.4, _BARE),
@@ -147,4 +153,16 @@ BARS: Final[tuple[Bar, ...]] = (
     at_most("recovery", "seconds until it serves", Extra("serving_s"), 1.5),
     at_least("storage", "append 1,120 B, krecords/s", Extra("append_1120_krecords_per_s"), 738.0),
     at_least("storage", "read-stream 1,120 B, krecords/s", Extra("read_1120_krecords_per_s"), 1736.0),
+    at_most("cluster-latency", "p50", p50_us, 1.6, _BARE_3, peer=_US_3),
+    at_most("cluster-latency", "p99", p99_us, 1.6, _BARE_3, peer=_US_3),
+    *(at_most("cluster-latency", "p50", p50_us, 1.0, other, peer=_US_3) for other in _OTHERS_3),
+    *(at_most("cluster-latency", "p99", p99_us, 1.0, other, peer=_US_3) for other in _OTHERS_3),
+    at_least("cluster-connections", "requests/s", requests_per_s, 0.5, _BARE_3, peer=_US_3),
+    at_least("cluster-connections", "requests/s", requests_per_s, 2.0, _NATS_3, peer=_US_3),
+    at_least("cluster-batches", "MB/s", mb_per_s, 0.45, _BARE_3, peer=_US_3),
+    *(at_least("cluster-batches", "MB/s", mb_per_s, 2.0, other, peer=_US_3) for other in _OTHERS_3),
+    at_least("cluster-partitions", "requests/s", requests_per_s, 0.5, _BARE_3, peer=_US_3),
+    at_least("cluster-partitions", "requests/s", requests_per_s, 1.0, _NATS_3, peer=_US_3),
+    at_most("cluster-partitions", "p99", p99_us, 1.0, _NATS_3, peer=_US_3),
+    at_most("cluster-failover", AGAIN, Extra(AGAIN), 1.0, peer=_US_3),
 )

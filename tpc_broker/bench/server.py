@@ -68,11 +68,20 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, ports: Sequence[int], deadline_s: float = 60.0) -> None:
+        self.launch()
+        self.wait_listening(ports, deadline_s)
+
+    def launch(self) -> None:
+        """Wait for nothing."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment,
                 start_new_session=True,
             )  # fmt: skip
+
+    def wait_listening(self, ports: Sequence[int], deadline_s: float = 60.0) -> None:
+        """`ServerFailed` when it ends before, or at the deadline; it is killed then."""
+        assert self._process is not None
         give_up_at = time.monotonic() + deadline_s
         for port in ports:
             while not self._takes_connections(port):
@@ -163,12 +172,17 @@ class Server:
                 self._process.wait(deadline_s)
         self.kill()
 
+    def begin_kill(self) -> None:
+        """SIGKILL to every process of the group."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
     def kill(self) -> None:
         """SIGKILL to every process of the group, and wait until none is left."""
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self.begin_kill()
         self._process.wait()
         while self.pids():
             time.sleep(0.005)

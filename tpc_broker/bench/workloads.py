@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tpc_broker.bench.consuming import catch_up_cold, catch_up_warm, end_to_end, maximum, tail
+from tpc_broker.bench.failing_over import failover
 from tpc_broker.bench.idling import idle_connections
 from tpc_broker.bench.measured import Workload
 from tpc_broker.bench.peers import Shape
@@ -21,7 +22,7 @@ _BARE_BEHIND: Final = (*_ALL, "bare twice", "bare direct", "bare in_place")
 _OURS_AND_DEFAULT: Final = ("tpc durable", "kafka default")
 _OURS_AND_DURABLE: Final = ("tpc durable", "kafka durable")
 _OURS: Final = ("tpc durable",)
-_CLUSTERS: Final = ("bare-cluster",)
+_CLUSTERS: Final = ("bare-cluster", "tpc-cluster", "kafka-cluster", "nats-cluster")
 _TAIL: Final = Shape(4, 8, 1, 1024, 1, 2000.0)
 _PAIRED: Final = Shape(8, 16, 1, 1024, 8)
 _BESIDE_IDLE: Final = Shape(64, 64, 1, 1024, 8, 5_000.0)
@@ -66,7 +67,10 @@ def _idle(connections: int, brief: tuple[str, ...] = ()) -> Workload:
 
 
 def _cluster(name: str, title: str, shape: Shape) -> Workload:
-    return Workload(f"cluster-{name}", f"three nodes: {title}", produce, shape, peers=_CLUSTERS)
+    return Workload(
+        f"cluster-{name}", f"three nodes: {title}", produce, shape, group="cluster", peers=_CLUSTERS,
+        brief=("bare-cluster", "tpc-cluster durable", "kafka-cluster default", "nats-cluster default"),
+    )  # fmt: skip
 
 
 WORKLOADS: Final[tuple[Workload, ...]] = (
@@ -152,6 +156,11 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     _cluster("connections", "64 connections, 1 KiB, one in flight each", Shape(64, 1, 1, 1024, 8)),
     _cluster("batches", "8 connections x 4 x 500 x 1 KiB", Shape(8, 4, 500, 1024, 8)),
     _cluster("partitions", "50 connections x 5 x 100 B over 100 partitions", Shape(50, 5, 1, 100, 100)),
+    Workload(
+        "cluster-failover", "three nodes: 1,000 records/s of 1 KiB over 12 partitions, kill -9 of a leader", failover,
+        Shape(1, 1, 1, 1024, 12, 1000.0), group="cluster", peers=("tpc-cluster", "kafka-cluster"),
+        brief=("tpc-cluster durable", "kafka-cluster default"),
+    ),
     Workload(
         "soak", "10,000 requests/s of 1 KiB, each read as it is written, for long", soak,
         Shape(8, 2048, 1, 1024, 8, 10_000.0), peers=_KAFKA_LIKE, is_asked_for=True,

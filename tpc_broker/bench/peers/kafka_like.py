@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -17,12 +18,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Address = tuple[str, int]
+_BROKERS_S: Final = 60.0
 FETCH_WAIT_MS: Final = 500
 """As stock consumers wait."""
 
 
 class KafkaLikePeer(Peer):
     speaks_kafka: ClassVar[bool] = True
+    replicas: ClassVar[int] = 1
+    """Of each topic."""
     port: int = 0
 
     @property
@@ -45,9 +49,12 @@ class KafkaLikePeer(Peer):
         """Make a topic; the address of each partition's leader once all have one."""
         admin = self._admin()
         settings = self.topic_settings() | self.topic_extras
-        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
+        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=self.replicas, config=settings)
         for future in admin.create_topics([wanted], operation_timeout=60).values():
-            future.result()
+            try:
+                future.result()
+            except KafkaException as error:
+                raise ServerFailed(f"{self.label}: {topic} was not made: {error.args[0].str()}") from error
         give_up_at = time.monotonic() + 60
         while time.monotonic() < give_up_at:
             leaders = self.leaders(topic)
@@ -69,6 +76,16 @@ class KafkaLikePeer(Peer):
         addresses = {node: (str(broker.host), broker.port) for node, broker in metadata.brokers.items()}
         partitions = metadata.topics[topic].partitions.values()
         return {one.id: addresses[one.leader] for one in partitions if one.leader in addresses}
+
+    def wait_for_brokers(self, count: int) -> None:
+        """Until Metadata names so many."""
+        give_up_at = time.monotonic() + _BROKERS_S
+        while time.monotonic() < give_up_at:
+            with contextlib.suppress(KafkaException):
+                if len(self.broker_addresses()) == count:
+                    return
+            time.sleep(0.1)
+        raise ServerFailed(f"{self.label}: there are no {count} brokers after {_BROKERS_S:g} s")
 
     def broker_addresses(self) -> list[Address]:
         """Of all brokers that Metadata names."""

@@ -42,25 +42,32 @@ class NatsPeer(Peer):
 
     name: ClassVar[str] = "nats"
     modes: ClassVar[dict[str, bool]] = {"durable": True, "default": False}
+    replicas: ClassVar[int] = 1
+    answer_s: ClassVar[float] = 30.0
+    """JetStream says nothing while it has no leader."""
     _port: int = 0
 
     def start(self) -> None:
-        binary = nats_server()
         self._port = self._port or free_ports(1)
-        sync = "sync_interval: always" if self.mode == "durable" else ""
-        settings = self.folder / "nats.conf"
-        settings.write_text(
-            f'listen: "127.0.0.1:{self._port}"\njetstream {{ store_dir: "{self.folder}/data"\n {sync}\n'
-            " max_memory_store: 64MB, max_file_store: 64GB }\n"
-        )
-        self.server = Server([binary, "-c", settings], self.folder / "nats.log")
+        self.server = self.node(self.folder, self._port)
         self.server.start([self._port])
+
+    def node(self, folder: Path, port: int, more: str = "") -> Server:
+        """A server that is to listen there; `more` settings, a line each."""
+        binary = nats_server()
+        sync = "sync_interval: always" if self.mode == "durable" else ""
+        settings = folder / "nats.conf"
+        settings.write_text(
+            f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{folder}/data"\n {sync}\n'
+            f" max_memory_store: 64MB, max_file_store: 64GB }}\n{more}\n"
+        )
+        return Server([binary, "-c", settings], folder / "nats.log")
 
     def _ask(self, subject: str, request: dict[str, Any]) -> dict[str, Any]:
         """One request to JetStream's API."""
         body = json.dumps(request).encode()
         words = f"SUB _R 1\r\nPUB $JS.API.{subject} _R {len(body)}\r\n".encode()
-        with socket.create_connection(("127.0.0.1", self._port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", self._port), timeout=self.answer_s) as connection:
             connection.sendall(_CONNECT + words + body + b"\r\n")
             lines = connection.makefile("rb")
             while line := lines.readline():
@@ -71,9 +78,13 @@ class NatsPeer(Peer):
                     return answer
         raise ConnectionError(f"NATS gave no answer to {subject}")
 
-    def produce_plan(self, topic: str, shape: Shape, seconds: tuple[float, float]) -> Plan:
-        stream = {"name": topic, "subjects": [f"{topic}.*"], "storage": "file", "num_replicas": 1}
+    def _make_stream(self, topic: str, stream: dict[str, Any]) -> None:
+        """`_port` is that of its leader afterwards."""
         self._ask(f"STREAM.CREATE.{topic}", stream)
+
+    def produce_plan(self, topic: str, shape: Shape, seconds: tuple[float, float]) -> Plan:
+        stream = {"name": topic, "subjects": [f"{topic}.*"], "storage": "file", "num_replicas": self.replicas}
+        self._make_stream(topic, stream)
         value = b"x" * shape.value_bytes
         connections = []
         for index in range(shape.connections):

@@ -27,12 +27,16 @@ class TpcPeer(KafkaLikePeer):
     """Of the broker's processes, besides this one's."""
 
     def start(self) -> None:
-        _compile_once()
         self.port = self.port or free_ports(self.cores_count)
-        command = [sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(self.folder / "data")]
-        place = ["--listen", self.bootstrap, "--cores", str(self.cores_count), "--oversubscribe"]
-        self.server = Server([*command, *place], self.folder / "tpc.log", self.environment)
+        self.server = self.node(self.folder, self.port)
         self.server.start(range(self.port, self.port + self.cores_count))
+
+    def node(self, folder: Path, port: int, *more: str) -> Server:
+        """A broker that is to listen there."""
+        _compile_once()
+        command = [sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(folder / "data")]
+        place = ["--listen", f"127.0.0.1:{port}", "--cores", str(self.cores_count), "--oversubscribe"]
+        return Server([*command, *place, *more], folder / "tpc.log", self.environment)
 
     def topic_settings(self) -> dict[str, str]:
         return {"durability": "relaxed"} if self.mode == "relaxed" else {}

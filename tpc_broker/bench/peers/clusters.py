@@ -1,0 +1,132 @@
+"""Three nodes of a peer, and topics with a replica on each."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from tpc_broker.bench.peers.kafka import KafkaPeer
+from tpc_broker.bench.peers.kafka_like import Address, KafkaLikePeer
+from tpc_broker.bench.peers.nats import NatsPeer
+from tpc_broker.bench.peers.tpc import TpcPeer
+from tpc_broker.bench.server import Server, ServerFailed, Servers, free_ports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NODES: Final = 3
+_NATS_READY_S: Final = 60.0
+
+
+def _folders(folder: Path) -> list[Path]:
+    made = [folder / f"node{number}" for number in range(1, NODES + 1)]
+    for one in made:
+        one.mkdir(exist_ok=True)
+    return made
+
+
+class KafkaLikeCluster(KafkaLikePeer):
+    """Nodes by the port at which clients reach them."""
+
+    replicas: ClassVar[int] = NODES
+
+    def __init__(self, folder: Path, mode: str) -> None:
+        super().__init__(folder, mode)
+        self.nodes: dict[int, Server] = {}
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.nodes)
+
+    def _start_all(self) -> None:
+        self.server = Servers(list(self.nodes.values()))
+        for node in self.nodes.values():
+            node.launch()
+        for port, node in self.nodes.items():
+            node.wait_listening([port], deadline_s=120)
+        self.wait_for_brokers(NODES)
+
+    def begin_kill(self, topic: str) -> Address:
+        """SIGKILL to the node that leads most partitions of a topic; where it was. Waits for nothing."""
+        led = list(self.leaders(topic).values())
+        host, port = max(sorted(set(led)), key=led.count)
+        self.nodes[port].begin_kill()
+        return host, port
+
+
+class TpcClusterPeer(KafkaLikeCluster, TpcPeer):
+    """`durable` answers when a record is on the disks of a majority."""
+
+    name: ClassVar[str] = "tpc-cluster"
+
+    def start(self) -> None:
+        first = free_ports(2 * NODES)
+        ports, cluster_ports = range(first, first + NODES), range(first + NODES, first + 2 * NODES)
+        seeds = ",".join(f"127.0.0.1:{port}" for port in cluster_ports)
+        places = zip(_folders(self.folder), ports, cluster_ports, strict=True)
+        for number, (folder, port, cluster_port) in enumerate(places, 1):
+            more = ["--cluster", f"127.0.0.1:{cluster_port}", "--seeds", seeds, "--node-id", str(number)]
+            self.nodes[port] = self.node(folder, port, *more)
+        self._start_all()
+
+    def remark(self) -> str:
+        return ""
+
+
+class KafkaClusterPeer(KafkaLikeCluster, KafkaPeer):
+    """KRaft, each node broker and controller. `durable` flushes every message, and asks for two replicas in sync."""
+
+    name: ClassVar[str] = "kafka-cluster"
+
+    def start(self) -> None:
+        first, cluster_id = free_ports(2 * NODES), uuid.uuid4().hex[:22]
+        ports, controllers = range(first, first + NODES), range(first + NODES, first + 2 * NODES)
+        voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1))
+        in_sync = {"min.insync.replicas": "2"} if self.mode == "durable" else {}
+        for number, (folder, port) in enumerate(zip(_folders(self.folder), ports, strict=True), 1):
+            properties = self._common(folder, port, f"127.0.0.1:{controllers[number - 1]}") | in_sync
+            properties |= {"node.id": str(number), "controller.quorum.voters": voters}
+            self.format(folder / "server.properties", properties, cluster_id)
+            self.nodes[port] = self.node(folder / "server.properties", folder / "kafka.log")
+        self._start_all()
+
+
+class NatsClusterPeer(NatsPeer):
+    """One stream with three replicas; all connections go to its leader."""
+
+    name: ClassVar[str] = "nats-cluster"
+    replicas: ClassVar[int] = NODES
+    answer_s: ClassVar[float] = 3.0
+
+    def start(self) -> None:
+        first = free_ports(2 * NODES)
+        ports, routes = range(first, first + NODES), range(first + NODES, first + 2 * NODES)
+        self._ports = {f"n{port}": port for port in ports}
+        urls = ", ".join(f"nats-route://127.0.0.1:{route}" for route in routes)
+        members = []
+        for folder, port, route in zip(_folders(self.folder), ports, routes, strict=True):
+            place = f'cluster {{ name: bench, listen: "127.0.0.1:{route}", routes: [{urls}] }}'
+            members.append(self.node(folder, port, f"server_name: n{port}\n{place}"))
+        self.server = Servers(members)
+        for member, port in zip(members, ports, strict=True):
+            member.start([port])
+        self._port = first
+
+    def _make_stream(self, topic: str, stream: dict[str, Any]) -> None:
+        """The servers have to find each other first."""
+        give_up_at = time.monotonic() + _NATS_READY_S
+        while True:
+            try:
+                self._ask(f"STREAM.CREATE.{topic}", stream)
+                leader = self._ask(f"STREAM.INFO.{topic}", {})["cluster"].get("leader")
+            except (RuntimeError, OSError) as error:
+                reason = str(error)
+            else:
+                if leader:
+                    self._port = self._ports[leader]
+                    return
+                reason = "the stream has no leader"
+            if time.monotonic() > give_up_at:
+                raise ServerFailed(f"{self.label}: {reason}")
+            time.sleep(0.2)
