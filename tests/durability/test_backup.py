@@ -269,6 +269,7 @@ def test_what_is_refused(filled, tmp_path):
 
 ENDING = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell begins with SIG_IGN
 from pathlib import Path
 from tpc_broker.runtime.backup import backup, restore
 calls = 0

@@ -27,8 +27,9 @@ from tests.support.ports import free_port_range
 from tpc_broker.runtime.scrub_report import Damage, ScrubReport, write_report
 
 DEADLINE_S = 90.0
+# A node waits a second for a core that hangs (`STATUS_ANSWER_MS`), and a scrape may take an interval at most.
 CONFIGURATION = """
-global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+global: {{scrape_interval: 3s, evaluation_interval: 1s}}
 rule_files: ["{alerts}"]
 scrape_configs:
   - job_name: tpc-broker

@@ -49,8 +49,8 @@ class SanitizedPackage:
         self.tree = tree
         libraries = sanitizer_libraries()
         shutil.copytree(ROOT / "tpc_broker", tree / "tpc_broker", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-        build = [sys.executable, "setup.py", "-q", "build_ext", "--parallel", "2"]
-        build += [f"--build-lib={tree}", f"--build-temp={tree / 'build'}"]
+        # Not in parallel: both extensions compile native/bytes into the same object files.
+        build = [sys.executable, "setup.py", "-q", "build_ext", f"--build-lib={tree}", f"--build-temp={tree / 'build'}"]
         flags = {"TPC_CFLAGS": FLAGS, "TPC_LDFLAGS": FLAGS}
         subprocess.run(build, cwd=ROOT, env=os.environ | flags, check=True, capture_output=True)
         self._environment = os.environ | {
