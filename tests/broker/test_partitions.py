@@ -163,6 +163,22 @@ async def test_an_append_of_the_brokers_own_returns_when_it_is_durable_and_is_re
         await partition.append_durably(batch(0))
 
 
+async def test_an_append_that_finds_the_journal_full_waits_until_there_is_room(core, autojump_clock):
+    await core.follow(created(1, "t"))
+    partition, room, attempts, append = core.partitions.find("t", 0), trio.Event(), [], core.plane.append
+
+    def append_if_there_is_room(handle, data):
+        attempts.append(trio.current_time())
+        return append(handle, data) if room.is_set() else None
+
+    core.plane.append, core.storage.wait_journal_room = append_if_there_is_room, room.wait
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partition.append_durably, batch(0))
+        await trio.sleep(1)
+        room.set()
+    assert attempts == [attempts[0], attempts[0] + 1]
+
+
 async def test_retention_takes_partitions_of_clients(core):
     await core.partitions.open_metadata_log()
     await core.follow(created(1, "t", owners=(0, 0)))

@@ -9,6 +9,7 @@ from tests.storage.storage_world import DATA, World
 from tpc_broker.storage.core_partitions import CorePartitions
 from tpc_broker.storage.deletion import RETRY_MS, Deletions
 from tpc_broker.storage.folders import list_partitions
+from tpc_broker.storage.journal_room import JournalRoom
 from tpc_broker.storage.maintenance_requests import MaintenanceRequests
 from tpc_broker.storage.recovery import recover_core
 from tpc_broker.storage.refusals import Failures
@@ -31,12 +32,38 @@ class Plane:
         await trio.lowlevel.checkpoint()
 
 
-def deletions_of(world, clock):
+def deletions_of(world, clock, plane=None, room=None):
     return Deletions(
-        Plane(), world.disk, DATA, clock,
+        plane or Plane(), world.disk, DATA, clock,
         partitions=CorePartitions(world.storages, {}, world.checkpointer.kept),
-        checkpointer=world.checkpointer, requests=MaintenanceRequests(), failures=Failures(),
+        checkpointer=world.checkpointer, room=room or JournalRoom(world.checkpointer), requests=MaintenanceRequests(),
+        failures=Failures(),
     )  # fmt: skip
+
+
+class FullPlane(Plane):
+    """A journal that takes nothing before it `has_room`."""
+
+    attempts, has_room = 0, False
+
+    def journal_append(self, *_entry):
+        self.attempts += 1
+        return 1 if self.has_room else None
+
+
+async def test_a_deletion_waits_for_room_in_the_journal_and_goes_on_at_once(autojump_clock):
+    world, plane = World(seed=1), FullPlane()
+    await world.open()
+    room, key = JournalRoom(world.checkpointer), world.partitions[0].key
+    deletions = deletions_of(world, Clock(), plane, room)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(deletions.delete_files, world.storages[key], trio.Lock())
+        await trio.sleep(0.09)
+        assert plane.attempts == 1
+        plane.has_room, began_s = True, trio.current_time()
+        room.made()
+    assert trio.current_time() == began_s
+    assert key not in world.storages
 
 
 async def refuse(_source, _target):

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Bounds
 
-JOURNAL_RETRY_S = 0.002
 UNKNOWN_END = -1
 SCAN_BYTES = 1 << 20
 
@@ -237,7 +236,7 @@ class Partition:
             result = self._plane.append(self.handle, batch)
             if result is not None:
                 break
-            await trio.sleep(JOURNAL_RETRY_S)
+            await self._storage.wait_journal_room()
         if result.error_code:
             raise PartitionOfflineError(f"{self.label}: append refused with {ErrorCode(result.error_code).name}")
         await self._plane.wait_committed(self.handle, result.end_offset, result.leader_epoch)

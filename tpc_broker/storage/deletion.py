@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tpc_broker.model import TopicPartition
     from tpc_broker.storage.checkpoint import Checkpointer
     from tpc_broker.storage.core_partitions import CorePartitions
+    from tpc_broker.storage.journal_room import JournalRoom
     from tpc_broker.storage.maintenance_requests import MaintenanceRequests
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Clock, Disk, StoragePlane
@@ -42,7 +43,6 @@ LOOK_S = 60.0
 """At most between two looks at what is due: the wall clock may be set."""
 RETRY_MS = 10_000
 """For files that cannot be removed now."""
-JOURNAL_FULL_RETRY_S = 0.002
 FOR_EVER_MS = 1 << 62
 
 
@@ -58,6 +58,7 @@ class Deletions:
         *,
         partitions: CorePartitions,
         checkpointer: Checkpointer,
+        room: JournalRoom,
         requests: MaintenanceRequests,
         failures: Failures,
     ) -> None:
@@ -67,6 +68,7 @@ class Deletions:
         self._clock = clock
         self._partitions = partitions
         self._checkpointer = checkpointer
+        self._room = room
         self._requests = requests
         self._failures = failures
         self._left: list[tuple[PartitionStorage, trio.Lock]] = []
@@ -153,7 +155,7 @@ class Deletions:
 
     async def _wait_journal_room(self) -> None:
         self._requests.checkpoint.ask()
-        await trio.sleep(JOURNAL_FULL_RETRY_S)  # a checkpoint makes room meanwhile
+        await self._room.wait()
 
     # -- files -------------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,6 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-import trio
-
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.model import LeaderEpoch, Offset
 
@@ -25,13 +23,13 @@ if TYPE_CHECKING:
     from tpc_broker.storage.core_partitions import CorePartitions
     from tpc_broker.storage.in_place_windows import InPlaceWindows
     from tpc_broker.storage.journal_growth import JournalGrowth
+    from tpc_broker.storage.journal_room import JournalRoom
     from tpc_broker.storage.maintenance_requests import MaintenanceRequests
     from tpc_broker.storage.ports import StoragePlane
     from tpc_broker.storage.refusals import Failures
 
 log = logging.getLogger(__name__)
 
-FULL_RETRY_S = 0.002
 FAILED = "a journal write failed; appends are refused until the journal works again"
 STILL_FAILS = "the journal still fails"
 
@@ -48,6 +46,7 @@ class JournalUpkeep:
         requests: MaintenanceRequests,
         failures: Failures,
         *,
+        room: JournalRoom,
         new_run_id: Callable[[], int],
         reopen_file: Callable[[], tuple[int, int]],
     ) -> None:
@@ -57,6 +56,7 @@ class JournalUpkeep:
         self._in_place_windows = in_place_windows
         self._requests = requests
         self._failures = failures
+        self._room = room
         self._new_run_id = new_run_id
         self._reopen_file = reopen_file
         self._errors_before = 0
@@ -80,7 +80,7 @@ class JournalUpkeep:
             sequence = self._plane.journal_append(kind, key, offset, argument)
             if sequence is not None:
                 break
-            await trio.sleep(FULL_RETRY_S)
+            await self._room.wait()
         await self._plane.wait_durable(sequence, then)
 
     def _needs_space(self) -> None:

@@ -102,16 +102,16 @@ class JournalledStorage:
         self._failures = failures = Failures()
         self._checkpointer = Checkpointer(journal_file, plane, recovered.storages, recovered.kept)
         self._partitions = partitions = CorePartitions(recovered.storages, recovered.offline, self._checkpointer.kept)
+        self._room = room = JournalRoom(self._checkpointer)
         self._deletions = Deletions(
-            plane, disk, data, clock, partitions=partitions, checkpointer=self._checkpointer, requests=requests,
-            failures=failures,
+            plane, disk, data, clock, partitions=partitions, checkpointer=self._checkpointer, room=room,
+            requests=requests, failures=failures,
         )  # fmt: skip
         self._space = SegmentSpace(plane, disk, data, partitions.led, self._deletions)
-        self._room = JournalRoom(self._checkpointer)
-        self._growth = JournalGrowth(journal_file, plane, partitions.checkpointing, self._space, self._room)
+        self._growth = JournalGrowth(journal_file, plane, partitions.checkpointing, self._space, room)
         self._in_place_windows = windows = InPlaceWindows(plane, partitions.led, requests)
         self._journal = JournalUpkeep(
-            plane, partitions, self._growth, windows, requests, failures, new_run_id=new_run_id,
+            plane, partitions, self._growth, windows, requests, failures, room=room, new_run_id=new_run_id,
             reopen_file=reopen_journal_file,
         )  # fmt: skip
         self._retention = Retention(plane, clock, partitions, journal=self._journal, deletions=self._deletions)
@@ -120,10 +120,10 @@ class JournalledStorage:
         )
         self._checkpoints = CheckpointSchedule(
             plane, data, partitions, self._checkpointer, write_behind=self._write_behind, retention=self._retention,
-            in_place_windows=windows, room=self._room, requests=requests, failures=failures,
+            in_place_windows=windows, room=room, requests=requests, failures=failures,
         )  # fmt: skip
         self._replicas = Replicas(
-            plane, partitions, journal=self._journal, room=self._room, space=self._space, in_place_windows=windows
+            plane, partitions, journal=self._journal, room=room, space=self._space, in_place_windows=windows
         )
         self._mending = Mending(
             plane, data, recovered, partitions, journal=self._journal, deletions=self._deletions, space=self._space,
