@@ -13,8 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from tests.support.broker_process import TpcBroker, run_command
 from tests.support.ports import free_port_range
@@ -194,6 +201,35 @@ def test_what_retention_removes_meanwhile_is_no_damage(stopped: Path) -> None:
     finally:
         for path, data in kept.items():
             path.write_bytes(data)
+
+
+def test_what_was_removed_since_the_checkpoint_is_no_damage(broker: TpcBroker, tmp_path: Path) -> None:
+    """A backup makes one; then a topic is deleted, and another one trimmed to its end; retention takes the rest."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    names = ("gone", "trimmed")
+    for made in admin.create_topics([NewTopic(name, 2, 1) for name in names]).values():
+        made.result()
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "acks": "all"})
+    for number in range(6):
+        producer.produce(names[number % 2], VALUE, partition=number // 2 % 2)
+    assert producer.flush(30) == 0
+    assert run_command("backup", str(tmp_path / "b"), "--data", str(broker.data_folder)).returncode == 0
+    admin.delete_topics(["gone"])["gone"].result()
+    resource = ConfigResource(ResourceType.TOPIC, "trimmed", incremental_configs=[
+        ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET),
+    ])  # fmt: skip
+    admin.incremental_alter_configs([resource])[resource].result()
+    trimmed = [TopicPartition("trimmed", number, -1) for number in range(2)]
+    for removed in admin.delete_records(trimmed).values():
+        removed.result()
+    files = [broker.data_folder / "topics" / f"{name}-{number}" for name in names for number in range(2)]
+    deadline_s = time.monotonic() + 60
+    while any((folder / f"{0:020}.log").exists() for folder in files):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    found = scrub(broker.data_folder)
+    assert (found["damaged_count"], found["damaged"]) == (0, [])
+    admin.delete_topics(["trimmed"])["trimmed"].result()
 
 
 def test_an_interrupted_scrub_says_so_and_keeps_what_was_known(broker: TpcBroker) -> None:

@@ -6,7 +6,8 @@ read past the page cache where that can be, so that it is the disk that is asked
 What a core's checkpoint names is certainly in the segments: all of those in front of the active one, and the first
 bytes of that. Only so much is checked; what came later is still in the journal, and is checked the next time. A running
 broker removes segments meanwhile, and a cut takes bytes back, so whatever looks damaged is looked at again with the
-checkpoint as it is then, before it counts. Nothing is ever repaired here.
+checkpoint as it is then, before it counts. A file that is missing may have been removed since: then a journal says so,
+which is written first. Nothing is ever repaired here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import os
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tpc_broker import limits
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchDamageError, decode_header
@@ -35,8 +36,10 @@ from tpc_broker.log.files import (
 from tpc_broker.log.journal import (
     BLOCK_BYTES,
     REGION_BLOCK_FIRST,
+    EntryKind,
     JournalUnreadableError,
     choose_superblock,
+    journal_entries,
     scan_journal,
 )
 from tpc_broker.native_bytes import find_batches_end
@@ -53,12 +56,17 @@ from tpc_broker.runtime.scrub_report import (
 from tpc_broker.storage.readable_runs import OFFSETS_PER_SEGMENT, Bounds, next_sound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
-    from tpc_broker.model import CoreId
+    from tpc_broker.log.journal import JournalEntry, ReadRequest, Superblock
+    from tpc_broker.model import CoreId, TopicPartition
+    from tpc_broker.native_bytes import Buffer
+
+T = TypeVar("T")
 
 READ_BYTES: Final = 1024 * 1024
+OFFSET_MAX: Final = 2**63 - 1
 BATCH_BYTES_MAX: Final = 2**31
 TELL_S: Final = 1.0
 LOCK_FILE: Final = ".scrub.lock"
@@ -152,6 +160,9 @@ class Scrub:
         self._found: list[Damage] = []
         self._found_count = 0
         self._told_s = 0.0
+        self._removals: dict[TopicPartition, int] = {}
+        """Up to which offset the journals say that records were removed, looked at `_removals_s`."""
+        self._removals_s = -TELL_S
         self.report = ScrubReport(state=RUNNING, pid=os.getpid(), started_ms=time.time_ns() // 1_000_000)
 
     def run(self) -> ScrubReport:
@@ -235,7 +246,11 @@ class Scrub:
             self._found.append(damage)
 
     def _is_still_so(self, segment: _Segment, damage: Damage) -> bool:
-        """Looked at again, by what the checkpoint and the folder say now."""
+        """Looked at again, by what the folder, the journals and the checkpoint say now. In this order: what is removed
+        is in a journal before, and in the checkpoint when the journal has it no more.
+        """
+        if not (self._data / segment.name).exists() and self._is_removed(segment.state):
+            return False
         try:
             states = [one for one in self._checkpoint(segment.core) if one.key == segment.state.key]
         except CheckpointError:
@@ -249,6 +264,18 @@ class Scrub:
         if not is_there and (end < 0 or state.log_start_offset >= state.log_end_offset):
             return False  # retention has taken it
         return any(one.position == damage.position for one in self._damages(now, paced=False))
+
+    def _is_removed(self, state: PartitionCheckpoint) -> bool:
+        """Whether a journal tells that the partition, or everything that the checkpoint has of it, was removed."""
+        now_s = time.monotonic()
+        if now_s >= self._removals_s + TELL_S:  # many files of one topic may be missing
+            self._removals, self._removals_s = {}, now_s
+            for core in self._cores():
+                for entry in _entries(self._data / "journals" / journal_file_name(core)):
+                    if entry.kind in (EntryKind.LOG_START, EntryKind.PARTITION_DELETED):
+                        offset = entry.offset if entry.kind == EntryKind.LOG_START else OFFSET_MAX
+                        self._removals[entry.partition] = max(offset, self._removals.get(entry.partition, 0))
+        return self._removals.get(state.key, 0) >= max(state.log_end_offset, 1)
 
     def _damages(self, segment: _Segment, *, paced: bool) -> Iterator[Damage]:
         """What looks damaged. Paced: each read is waited for and counted."""
@@ -395,19 +422,34 @@ def _why(data: memoryview, left_bytes: int, next_offset: int) -> str:
 
 def _journal_damage(path: Path) -> str | None:
     try:
-        with path.open("rb") as file:
-            superblock = choose_superblock(file.read(REGION_BLOCK_FIRST * BLOCK_BYTES))
-            machine = scan_journal(superblock)
-            request = next(machine)
-            while True:
-                file.seek(request.position)
-                request = machine.send(file.read(request.length).ljust(request.length, b"\0"))
-    except StopIteration as end:
-        return end.value.damage  # type: ignore[no-any-return]
+        found = _read_journal(path, scan_journal)
     except JournalUnreadableError as error:
         return str(error)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
+    return found.damage
+
+
+def _entries(path: Path) -> tuple[JournalEntry, ...]:
+    """Of a journal that may be written meanwhile."""
+    try:
+        return _read_journal(path, journal_entries)
+    except (JournalUnreadableError, OSError):
+        return ()
+
+
+def _read_journal(path: Path, read: Callable[[Superblock], Generator[ReadRequest, Buffer, T]]) -> T:
+    """JournalUnreadableError, OSError."""
+    with path.open("rb") as file:
+        machine = read(choose_superblock(file.read(REGION_BLOCK_FIRST * BLOCK_BYTES)))
+        try:
+            request = next(machine)
+            while True:
+                file.seek(request.position)
+                request = machine.send(file.read(request.length).ljust(request.length, b"\0"))
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 @contextmanager
