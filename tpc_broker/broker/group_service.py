@@ -207,6 +207,14 @@ class GroupService:
             return ErrorCode.NOT_COORDINATOR
         return found[0] if found[0].is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
+    async def confirm(self, group_id: str) -> bool:
+        """Whether it is certain that no other node has coordinated the group before this call."""
+        topic, replicated = self._core.view.topic(CONSUMER_OFFSETS_TOPIC), self._core.replicated
+        if topic is None or replicated is None:
+            return True
+        key = TopicPartition(topic.topic_id, coordinator_partition(group_id, topic.partitions_count))
+        return not topic.is_replicated(key.partition) or await replicated.replication.confirm(key)
+
     def loaded(self) -> list[LoadedCoordinator]:
         return [coordinator for coordinator, _scope in self._coordinators.values() if coordinator.is_loaded]
 

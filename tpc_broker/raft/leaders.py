@@ -439,9 +439,9 @@ class Leaders(Followers):
             self._read_items(peer, peer.prev)
 
     def _needs_segments(self, prev: Position) -> bool:
-        """It has nothing at all, or what it needs next was deleted or compacted: then only segments travel."""
+        """What it needs next was deleted or compacted, or, if so set, it has nothing at all: then segments travel."""
         gone = prev.offset < max(self.log.log_start_offset, self.contiguous_from_offset) or not self.log.contains(prev)
-        return gone or (prev == START and self.commit > START)
+        return gone or (self.settings.ships_to_empty and prev == START and self.commit > START)
 
     def compacted(self, contiguous_from_offset: int) -> None:
         """Whoever needs something below gets segments, also one that is being read for right now."""

@@ -47,6 +47,8 @@ class Settings:
     """One AppendEntries; a single batch may be larger."""
     uncommitted_bytes_max: int = 16 * MIB
     """Above it a leader refuses proposals: memory and journal would have to hold them until a quorum comes back."""
+    ships_to_empty: bool = True
+    """Whether a replica that has nothing gets segments at once, and not items as long as these are all there."""
     caught_up_bytes: int = MIB
     """A learner this close to the leader's end counts as one that can vote soon ..."""
     caught_up_ms: int = 1_000

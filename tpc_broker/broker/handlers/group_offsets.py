@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from tpc_broker.broker.group_service import LoadedCoordinator
 from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit
 from tpc_broker.error_codes import ErrorCode
@@ -20,6 +22,7 @@ BATCHED_FETCH_VERSION = 8
 TOP_LEVEL_ERROR_VERSION = 2
 GROUP_NOT_FOUND_VERSION = 9
 NOTHING_COMMITTED = -1
+CONFIRM_RETRY_S = 0.02
 
 
 async def handle_offset_commit(core: Core, request: Request, message: Any) -> Any:
@@ -104,6 +107,23 @@ async def _commit(
 
 
 def handle_offset_fetch(core: Core, request: Request, message: Any) -> Any:
+    """The answer; where others may lead the groups by now, the wait for a quorum that says no."""
+    if core.replicated is None:
+        return _offsets_told(core, request, message)
+    return _confirm_and_tell(core, request, message)
+
+
+async def _confirm_and_tell(core: Core, request: Request, message: Any) -> Any:
+    batched = request.api_version >= BATCHED_FETCH_VERSION
+    for group_id in [group.group_id for group in message.groups] if batched else [message.group_id]:
+        while isinstance(core.groups.coordinator_of(group_id), LoadedCoordinator):
+            if await core.groups.confirm(group_id):
+                break
+            await trio.sleep(CONFIRM_RETRY_S)  # its leadership is ending, and the coordinator with it
+    return _offsets_told(core, request, message)
+
+
+def _offsets_told(core: Core, request: Request, message: Any) -> Any:
     if request.api_version >= BATCHED_FETCH_VERSION:
         return messages.OffsetFetchResponse(
             groups=[_fetched_group(core, request.api_version, group) for group in message.groups]

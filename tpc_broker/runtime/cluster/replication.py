@@ -19,6 +19,7 @@ from tpc_broker.broker.ports import ReplicaFacts
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Hello
 from tpc_broker.limits import MIB
+from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import LeaderEpoch, NodeId, TopicPartition
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Voter, simple
@@ -33,7 +34,7 @@ from tpc_broker.task_queue import TaskQueue, in_queue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tpc_broker.metadata.image import ClusterImage, TopicImage
+    from tpc_broker.metadata.image import TopicImage
     from tpc_broker.raft.group import Group
     from tpc_broker.raft.output import Role
     from tpc_broker.runtime.cluster.identity import NodeIdentity
@@ -45,12 +46,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SETTINGS: Final = Settings(link_inflight_bytes_max=32 * MIB)
+SETTINGS: Final = Settings(link_inflight_bytes_max=32 * MIB, ships_to_empty=False)
 """Half of what a link's queue takes (`limits.LINK_QUEUE_BYTES_MAX`): nothing is lost for want of room."""
 STAND_EVERY_S: Final = 0.1
 STAND_TIMES_MAX: Final = 20
 HAND_OVER_S: Final = 3.0
 LOOK_S: Final = 0.02
+TEND_S: Final = 0.5
+CHANGES_MAX: Final = 8
+"""Groups whose voters a core changes at once."""
 
 
 class CoreReplication:
@@ -82,6 +86,7 @@ class CoreReplication:
         self._moved: dict[TopicPartition, trio.Event] = {}
         self._new: dict[str, int] = {}
         self._new_came = trio.Event()
+        self._image = ClusterImage()
         self._on_led: Callable[[TopicPartition, LeaderEpoch], None]
         self._on_lost: Callable[[TopicPartition, LeaderEpoch], None]
 
@@ -97,6 +102,7 @@ class CoreReplication:
     async def follow(self, image: ClusterImage) -> None:
         if self._driver is None:
             await self._begin()
+        self._image = image
         self._nodes = {node: SeedAddress(*known.address) for node, known in image.nodes.items()}
         self._link()
 
@@ -209,6 +215,7 @@ class CoreReplication:
             await self._nursery.start(self.links.run, self._listener())
             self._nursery.start_soon(self._driver.run)
             self._nursery.start_soon(self._stand_for_new)
+            self._nursery.start_soon(self._tend)
 
     def _listener(self) -> socket.socket | None:
         """Core 0's is the node's."""
@@ -248,6 +255,42 @@ class CoreReplication:
                 self._driver.core.stand_at_once(group, now_ms)
             self._driver.wake()
 
+    async def _tend(self) -> None:
+        while True:
+            await trio.sleep(TEND_S)
+            self._replace_voters()
+
+    def _replace_voters(self) -> None:
+        """Of what is led here: the replicas that the metadata name vote, on the disks that nodes have now. A few at
+        once, since each has everything to learn.
+        """
+        assert self._driver is not None
+        machines = [(key, machine) for key in self._led if (machine := self._machine(key)) is not None]
+        free = CHANGES_MAX - sum(_is_changing(machine) for _key, machine in machines)
+        for key, machine in machines:
+            if free <= 0:
+                return
+            target = self._wanted_voters(key)
+            config = machine.config
+            if target is None or config is None or _is_changing(machine) or config.new == target:
+                continue
+            now_ms = self._clock.monotonic_ms()
+            if not all(machine.is_heard(voter, now_ms) for voter in target):
+                continue
+            if self._driver.core.change_voters(group_of(key), target, now_ms) is None:
+                free -= 1
+                log.info("%s: the voters are to be nodes %s", machine.group, sorted(voter.node for voter in target))
+        self._driver.wake()
+
+    def _wanted_voters(self, key: TopicPartition) -> frozenset[Voter] | None:
+        topic, nodes = self._image.topic_by_id(key.topic_id), self._image.nodes
+        if topic is None or not topic.is_replicated(key.partition):
+            return None
+        replicas = topic.replicas[key.partition]
+        if any(replica.node not in nodes for replica in replicas):
+            return None
+        return frozenset(Voter(replica.node, nodes[replica.node].incarnation) for replica in replicas)
+
     # -- roles -------------------------------------------------------------------------------------------------------
 
     def _machine(self, key: TopicPartition) -> Group | None:
@@ -285,6 +328,10 @@ class CoreReplication:
                  if each.voter in machine.config.voters and machine.is_heard(each.voter, now_ms)]  # fmt: skip
         if heard:
             self.transfer(key, max(heard, key=lambda peer: (peer.match, peer.voter)).voter.node)
+
+
+def _is_changing(machine: Group) -> bool:
+    return machine.target is not None or (machine.config is not None and machine.config.is_joint)
 
 
 def group_of(key: TopicPartition) -> str:
