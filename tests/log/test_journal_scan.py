@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.journal_file import encode_commit, encode_entry, encode_vote
 from tpc_broker.log.journal import (
     BLOCK_BYTES,
     ENTRY_MAY_SKIP,
@@ -17,9 +18,6 @@ from tpc_broker.log.journal import (
     WantedRun,
     choose_superblock,
     decode_superblock,
-    encode_commit,
-    encode_entry,
-    encode_vote,
     journal_region_blocks,
     scan_journal,
 )

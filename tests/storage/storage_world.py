@@ -7,9 +7,10 @@ from pathlib import Path
 from tests.log.log_batches import batch
 from tests.storage.direct_writes import append_past_the_page_cache
 from tests.storage.fake_disk import FakeDisk, PowerLoss
+from tests.support.journal_file import encode_commit, encode_entry
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import walk_headers
-from tpc_broker.log.journal import BLOCK_BYTES, REGION_BLOCK_FIRST, CommitCursor, EntryKind, encode_commit, encode_entry
+from tpc_broker.log.journal import BLOCK_BYTES, REGION_BLOCK_FIRST, CommitCursor, EntryKind
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
 from tpc_broker.storage.checkpoint import Checkpointer

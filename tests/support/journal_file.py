@@ -1,11 +1,14 @@
-"""Reads journal files as `native/bytes/journal_format.h` describes them: a second opinion to the C code."""
+"""Reads and writes journal files as `native/bytes/journal_format.h` describes them: a second opinion to the C code."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.support.record_batches import crc32c
+from tpc_broker.log.journal import CommitCursor
+from tpc_broker.model import TopicPartition
 
 BLOCK_BYTES = 4096
 REGION_BLOCK_FIRST = 2
@@ -13,6 +16,7 @@ APPEND, CUT, EPOCH, LOG_START, PARTITION_DELETED, NOTE = range(1, 7)
 
 _COMMIT = struct.Struct("<IHH16sQQQQIIII24s")
 _ENTRY = struct.Struct("<IBBH16siIqq")
+COMMIT_MAGIC, FORMAT_VERSION, ENTRY_ALIGNMENT = b"TPCJ", 1, 8
 COMMIT_HEADER_BYTES = _COMMIT.size
 ENTRY_HEADER_BYTES = _ENTRY.size
 
@@ -82,3 +86,49 @@ def read_chain(data: bytes, block: int, sequence: int, previous_crc: int, region
         commits.append(found)
         block = REGION_BLOCK_FIRST + (found.block - REGION_BLOCK_FIRST + found.blocks) % region_blocks
         sequence, previous_crc = sequence + 1, found.crc
+
+
+def encode_entry(
+    kind: int, partition: TopicPartition, offset: int = 0, argument: int = 0, payload: bytes = b"", *, flags: int = 0
+) -> bytes:
+    """One entry, without the zeros that align the next one."""
+    header = _ENTRY.pack(
+        _ENTRY.size + len(payload), kind, flags, 0, partition.topic_id.bytes, partition.partition, 0, offset, argument
+    )
+    return header + payload
+
+
+def encode_vote(node: int) -> bytes:
+    """Payload of an EPOCH entry that carries a vote."""
+    return struct.pack("<i", node)
+
+
+def encode_commit(
+    place: CommitCursor,
+    entries: Sequence[bytes],
+    *,
+    journal_id: bytes,
+    run_id: int,
+    durable_sequence: int,
+    submitted_ms: int = 0,
+) -> tuple[bytes, int]:
+    """A commit padded to whole blocks, and its CRC. The C journal writes the same bytes."""
+    body = bytearray()
+    for entry in entries:
+        body += bytes(-len(body) % ENTRY_ALIGNMENT) + entry
+    fields = (
+        int.from_bytes(COMMIT_MAGIC, "little"),
+        FORMAT_VERSION,
+        0,
+        journal_id,
+        run_id,
+        place.sequence,
+        durable_sequence,
+        submitted_ms,
+        place.previous_crc,
+        _COMMIT.size + len(body),
+        len(entries),
+    )
+    crc = crc32c(_COMMIT.pack(*fields, 0, b"") + bytes(body))
+    data = _COMMIT.pack(*fields, crc, b"") + bytes(body)
+    return data + bytes(-len(data) % BLOCK_BYTES), crc

@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-`native/bytes/journal_format.h` describes the file. Blocks 0 and 1 are superblocks; the one with the higher generation
-that passes its CRC counts, and the next is written over the other one, so a torn superblock leaves its predecessor. A
-superblock says where replay begins: the block, the sequence number expected there, and the CRC of the commit before it.
-From there commits form a chain.
+`native/bytes/journal_format.h` describes the file; C alone writes and reads commits and entries. Blocks 0 and 1 are
+superblocks; the one with the higher generation that passes its CRC counts, and the next is written over the other one,
+so a torn superblock leaves its predecessor. A superblock says where replay begins: the block, the sequence number
+expected there, and the CRC of the commit before it. From there commits form a chain.
 
 *Where the chain ends.* A commit belongs to it when it stands at the next block (or, if not there, at the first block of
 the region), has the expected sequence number, names its predecessor's CRC and passes its own. Blocks of commits that
@@ -37,7 +37,7 @@ from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
 from tpc_broker.native_bytes import crc32c, ffi, lib, pinned
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Generator, Mapping
 
     from tpc_broker.log.batch import Buffer
 
@@ -50,13 +50,6 @@ REPLAY_WINDOW_BYTES: Final = 32 * 1024 * 1024
 ENTRIES_PER_CALL: Final = 4096
 PAYLOAD_KEPT_BYTES: Final = 32
 
-_COMMIT: Final = struct.Struct("<IHH16sQQQQIIII24s")
-_ENTRY: Final = struct.Struct("<IBBH16siIqq")
-_COMMIT_MAGIC: Final = b"TPCJ"
-_FORMAT_VERSION: Final = 1
-COMMIT_HEADER_BYTES: Final = _COMMIT.size
-ENTRY_HEADER_BYTES: Final = _ENTRY.size
-_ENTRY_ALIGNMENT: Final = 8
 _VOTE: Final = struct.Struct("<i")
 _NOTE: Final = b"note:"
 
@@ -75,9 +68,6 @@ ENTRY_MAY_SKIP: Final = 0x01
 _SUPERBLOCK_MAGIC: Final = b"TPCS"
 _CRC: Final = struct.Struct("<I")
 _CLEAN: Final = 0x100
-
-assert _COMMIT.size == 96
-assert _ENTRY.size == 48
 
 
 class EntryKind(IntEnum):
@@ -261,31 +251,15 @@ class JournalEntry(NamedTuple):
         """Of an EPOCH entry: the node voted for, when it says so."""
         return int(_VOTE.unpack(self.payload)[0]) if len(self.payload) == _VOTE.size else None
 
-
     @property
     def note(self) -> bytes | None:
         """Of an EPOCH entry of a replicated partition: what its replica has to know of the term."""
         return self.payload[len(_NOTE) :] if self.payload.startswith(_NOTE) else None
 
 
-def encode_entry(
-    kind: int, partition: TopicPartition, offset: int = 0, argument: int = 0, payload: bytes = b"", *, flags: int = 0
-) -> bytes:
-    """One entry, without the zeros that align the next one."""
-    header = _ENTRY.pack(
-        _ENTRY.size + len(payload), kind, flags, 0, partition.topic_id.bytes, partition.partition, 0, offset, argument
-    )
-    return header + payload
-
-
 def encode_note(note: bytes) -> bytes:
     """Payload of an EPOCH entry that carries a note."""
     return _NOTE + note
-
-
-def encode_vote(node: int) -> bytes:
-    """Payload of an EPOCH entry that carries a vote."""
-    return _VOTE.pack(node)
 
 
 class CommitCursor(NamedTuple):
@@ -294,37 +268,6 @@ class CommitCursor(NamedTuple):
     block: int
     sequence: int
     previous_crc: int
-
-
-def encode_commit(
-    place: CommitCursor,
-    entries: Sequence[bytes],
-    *,
-    journal_id: bytes,
-    run_id: int,
-    durable_sequence: int,
-    submitted_ms: int = 0,
-) -> tuple[bytes, int]:
-    """A commit padded to whole blocks, and its CRC. The C journal writes the same bytes."""
-    body = bytearray()
-    for entry in entries:
-        body += bytes(-len(body) % _ENTRY_ALIGNMENT) + entry
-    fields = (
-        int.from_bytes(_COMMIT_MAGIC, "little"),
-        _FORMAT_VERSION,
-        0,
-        journal_id,
-        run_id,
-        place.sequence,
-        durable_sequence,
-        submitted_ms,
-        place.previous_crc,
-        _COMMIT.size + len(body),
-        len(entries),
-    )
-    crc = crc32c(_COMMIT.pack(*fields, 0, b"") + bytes(body))
-    data = _COMMIT.pack(*fields, crc, b"") + bytes(body)
-    return data + bytes(-len(data) % BLOCK_BYTES), crc
 
 
 class ReadRequest(NamedTuple):
