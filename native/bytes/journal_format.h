@@ -37,6 +37,8 @@ enum tpc_journal_kind {
     TPC_JOURNAL_NOTE = 6,     /* payload: opaque to the journal */
     TPC_JOURNAL_IN_PLACE = 7, /* offset, argument: of one batch; payload: tpc_journal_in_place_header, then the
                                         * bytes in front of and behind those that are in the segment */
+    TPC_JOURNAL_RELEASED = 8, /* argument: how often it was handed over; payload: its fields of a checkpoint */
+    TPC_JOURNAL_ADOPTED = 9,  /* the same, in the journal of its next core */
 };
 
 #define TPC_JOURNAL_MAY_SKIP 0x01u

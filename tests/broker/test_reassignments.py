@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments and ListPartitionReassignments over the port behind them, and what one node answers."""
+"""AlterPartitionReassignments and ListPartitionReassignments over the port behind them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.memory_core import MemoryCore, created
 from tpc_broker.broker.handlers.reassignments import (
     handle_alter_partition_reassignments,
     handle_list_partition_reassignments,
 )
-from tpc_broker.broker.reassignments import NodeReassignments, Ongoing, Outcome, WantedBrokers
+from tpc_broker.broker.reassignments import Ongoing, Outcome
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
-from tpc_broker.metadata.records import CoresChanged
 
 PER_CORE, SHARED = 0, 1
 
@@ -96,21 +94,3 @@ async def test_what_is_under_way_is_listed(asked, listener, expected):
     for topic in answer.topics:
         for one in topic.partitions:
             assert (one.replicas, one.adding_replicas, one.removing_replicas) == ([1, 0], [1], [0])
-
-
-async def test_a_partition_of_one_node_is_on_one_of_its_cores():
-    core = MemoryCore()
-    await core.follow(CoresChanged(2), created(1, "t", owners=(0, 1)))
-    node = NodeReassignments(core)
-
-    async def judged(topic, partition, brokers):
-        (outcome,) = await node.alter([WantedBrokers(topic, partition, brokers)], allow_factor_change=True)
-        return outcome.error_code
-
-    assert await judged("t", 0, (0,)) is ErrorCode.NONE
-    assert await judged("t", 1, (1,)) is ErrorCode.NONE
-    for brokers in ((), (2,), (1024,), (-1,), (0, 0), (0, 1)):
-        assert await judged("t", 0, brokers) is ErrorCode.INVALID_REPLICA_ASSIGNMENT, brokers
-    for topic, partition in (("t", 2), ("t", -1), ("other", 0)):
-        assert await judged(topic, partition, (0,)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert await judged("t", 0, None) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS

@@ -1,14 +1,15 @@
 """Makes a data directory of this release, for later ones to open: ``python -m tests.durability.earlier_data NAME``.
 
 The broker is killed, so that journals hold records: small and large batches, some written in place, of producers with
-sequence numbers; a cut log start, a deleted topic, settings, offsets of a group. What has to be found is in
-``expected.json`` beside the data. A directory is made once for each feature level of docs/formats.md, by the last
-release that has it, and never again.
+sequence numbers; a partition that was moved between cores, a cut log start, a deleted topic, settings, offsets of a
+group. What has to be found is in ``expected.json`` beside the data. A directory is made once for each feature level of
+docs/formats.md, by the last release that has it, and never again.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -28,6 +29,8 @@ PARTITIONS = [("events", 0), ("events", 1), ("large", 0), ("trimmed", 0)]
 GROUP = "g"
 COMMITTED = 17
 ROUNDS_MAX = 50
+WANTED = {EntryKind.IN_PLACE, EntryKind.APPEND, EntryKind.RELEASED, EntryKind.ADOPTED}
+"""Kinds of entries."""
 
 
 def expected_of(broker: TpcBroker) -> dict[str, Any]:
@@ -100,6 +103,13 @@ def write_in_place(broker: TpcBroker) -> None:
         assert producer.flush(60) == 0
 
 
+def move_about(broker: TpcBroker) -> None:
+    """A partition goes to the other core and back, so that both journals have said so."""
+    for core in (1, 0):
+        command = [sys.executable, "-m", "tpc_broker.cli.main", "partition", "move", "events-0", "--core", str(core)]
+        subprocess.run([*command, "--bootstrap", broker.bootstrap], check=True, stdout=subprocess.DEVNULL, timeout=120)
+
+
 def make(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         broker = TpcBroker(Path(folder), 2)
@@ -108,10 +118,12 @@ def make(name: str) -> None:
             fill(broker)
             for _round in range(ROUNDS_MAX):
                 broker.restart()
+                move_about(broker)
                 write_in_place(broker)
+                move_about(broker)
                 expected = expected_of(broker)
                 broker.kill()
-                if {EntryKind.IN_PLACE, EntryKind.APPEND} <= kinds_in(broker.data_folder):
+                if kinds_in(broker.data_folder) >= WANTED:
                     break
                 broker.start()
             else:

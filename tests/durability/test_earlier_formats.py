@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.durability.conftest import against_kafka
-from tests.durability.earlier_data import DATA, expected_of, kinds_in
+from tests.durability.earlier_data import DATA, WANTED, expected_of, kinds_in
 from tests.durability.test_repair import consume, numbered, produce
 from tests.support.broker_process import TpcBroker
 from tpc_broker.log.checkpoint import Tag
@@ -99,13 +99,15 @@ def test_the_newest_directory_has_what_this_release_writes(tmp_path):
     rows = re.findall(r"^\| (\d+) \|", table, re.MULTILINE)
     assert max(map(int, rows)) == level
     kinds = kinds_in(broker.data_folder)
-    assert {EntryKind.APPEND, EntryKind.IN_PLACE} <= kinds
+    assert kinds >= WANTED
     for superblock in superblocks(broker):
         assert (superblock.features_required, superblock.features_optional) == (FEATURES_REQUIRED, FEATURES_OPTIONAL)
     assert {kind.name for kind in EntryKind} == {
-        "APPEND", "CUT", "EPOCH", "LOG_START", "PARTITION_DELETED", "NOTE", "IN_PLACE",
+        "APPEND", "CUT", "EPOCH", "LOG_START", "PARTITION_DELETED", "NOTE", "IN_PLACE", "RELEASED", "ADOPTED",
     }  # fmt: skip
-    assert {tag.name for tag in Tag} == {"STATE", "TOPIC", "EPOCHS", "PRODUCERS", "COMMIT_OFFSET", "NOTES"}
+    assert {tag.name for tag in Tag} == {
+        "STATE", "TOPIC", "EPOCHS", "PRODUCERS", "COMMIT_OFFSET", "NOTES", "RELEASED", "MOVES",
+    }  # fmt: skip
 
 
 def test_a_later_release_of_the_same_level_wrote_it(tmp_path):

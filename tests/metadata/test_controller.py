@@ -5,6 +5,7 @@ import uuid
 import pytest
 
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.config_control import AlterableConfig, AlterableResource, ConfigController
 from tpc_broker.metadata.controller import Controller, CreatableTopic, DeletableTopic, GrowableTopic
 from tpc_broker.metadata.image import ClusterImage, changed_topics
@@ -346,3 +347,56 @@ def test_another_number_of_cores_moves_partitions_and_the_same_number_writes_not
     assert cluster.image.topic("hand").assignment.owners[0] == 1
     names = {new.name for _old, new in changed_topics(before, cluster.image)}
     assert names == {"rule", "hand"}
+
+
+def begin_move(cluster, topic, partition, *brokers, move_id=7):
+    """What came of it; "" when it was accepted."""
+    try:
+        records = cluster.controller.begin_move(topic, partition, brokers, move_id=move_id, now_ms=9)
+    except Refusal as refusal:
+        return refusal.code
+    cluster.apply(records)
+    return len(records)
+
+
+def test_a_partition_is_moved_to_a_core_of_its_node():
+    cluster = Cluster()
+    cluster.create_one(assignments=((0, (0,)), (1, (1,))))
+    assert begin_move(cluster, "t", 0, 0) == 0, "it is there"
+    assert begin_move(cluster, "t", 0, 3) == 1
+    assert begin_move(cluster, "t", 0, 3, move_id=8) == 0, "it is on its way"
+    assert begin_move(cluster, "t", 0, 2) is ErrorCode.REASSIGNMENT_IN_PROGRESS
+    move = cluster.controller.move_of("t", 0)
+    assert (move.target, move.move_id) == (3, 7)
+    cluster.apply(cluster.controller.end_move(move, 3))
+    assert cluster.image.topic("t").assignment.owners == (3, 1)
+    assert cluster.controller.end_move(move, 3) == []
+    with pytest.raises(Refusal) as refused:
+        cluster.controller.move_of("t", 0)
+    assert refused.value.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+@pytest.mark.parametrize("brokers", [(), (4,), (1024,), (-1,), (0, 0), (0, 1)])
+def test_a_partition_is_on_one_core_that_there_is(brokers):
+    cluster = Cluster()
+    cluster.create_one(assignments=((0, (0,)),))
+    assert begin_move(cluster, "t", 0, *brokers) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+@pytest.mark.parametrize(("topic", "partition"), [("t", 1), ("t", -1), ("other", 0), ("__cluster_metadata", 0)])
+def test_only_partitions_that_there_are_can_be_moved(topic, partition):
+    cluster = Cluster()
+    cluster.create_one(assignments=((0, (0,)),))
+    assert begin_move(cluster, topic, partition, 1) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_another_number_of_cores_ends_what_was_under_way():
+    """The start has brought every partition to its owner, whichever core had it."""
+    cluster = Cluster()
+    cluster.create_one(assignments=((0, (0,)), (1, (1,))))
+    assert begin_move(cluster, "t", 0, 3) == 1
+    cluster.apply(cluster.controller.begin("cluster", 4))
+    assert cluster.image.moving
+    cluster.apply(cluster.controller.begin("cluster", 2))
+    assert not cluster.image.moving
+    assert cluster.image.topic("t").assignment.owners == (0, 1)

@@ -19,6 +19,8 @@ from tpc_broker.metadata.records import (
     ClusterCreated,
     CoresChanged,
     MetadataDamagedError,
+    MoveBegun,
+    MoveDone,
     NodeAddress,
     NodeRegistered,
     NodeRemoved,
@@ -30,7 +32,7 @@ from tpc_broker.metadata.records import (
     decode_record,
     encode_record,
 )
-from tpc_broker.model import NOT_HERE, MetadataVersion, Replica, TopicId
+from tpc_broker.model import NOT_HERE, MetadataVersion, Replica, TopicId, TopicPartition
 
 IDS = [TopicId(uuid.UUID(int=n)) for n in range(10, 15)]
 names = st.sampled_from(["retention.ms", "segment.ms"])
@@ -47,6 +49,8 @@ records = st.one_of(
     st.builds(TopicAssigned, st.sampled_from(IDS), owners, st.just((0,))),
     st.builds(TopicDeleted, st.sampled_from(IDS)),
     st.builds(TopicConfigChanged, st.sampled_from(IDS), names, values),
+    st.builds(MoveBegun, st.sampled_from(IDS), st.just(0), st.integers(0, 3), st.integers(0, 2**62), st.just(9)),
+    st.builds(MoveDone, st.sampled_from(IDS), st.just(0), st.integers(0, 3)),
     st.builds(BrokerConfigChanged, st.sampled_from([None, 0, 1]), names, values),
     replicas.flatmap(
         lambda held: st.builds(
@@ -89,6 +93,7 @@ def live(image):
         image.deleted,
         image.nodes,
         image.removed,
+        image.moving,
     )
 
 
@@ -169,7 +174,7 @@ def test_the_format_on_the_disk_is_what_it_was():
         b'{"type":"topic_created","v":1,"name":"t","topic_id":"00000000-0000-0000-0000-00000000000a",'
         b'"owners":[0,1],"created_ms":5,"manual":[1],"configs":{"retention.ms":"9"}}'
     )
-    assert len(RECORD_TYPES) == 10
+    assert len(RECORD_TYPES) == 12
 
 
 def test_the_format_of_a_cluster_of_nodes_on_the_disk_is_what_it_was():
@@ -181,6 +186,30 @@ def test_the_format_of_a_cluster_of_nodes_on_the_disk_is_what_it_was():
     assert encode_record(NodeRemoved(2, 7)) == b'{"type":"node_removed","v":1,"node":2,"incarnation":7}'
     assigned = TopicAssigned(IDS[0], (1,), (), ((Replica(2, 1), Replica(3, 0)),))
     assert encode_record(assigned).endswith(b'"owners":[1],"manual":[],"replicas":[[[2,1],[3,0]]]}')
+
+
+def test_the_format_of_moves_on_the_disk_is_what_it_was():
+    assert encode_record(MoveBegun(IDS[0], 3, 1, 77, 9)) == (
+        b'{"type":"move_begun","v":1,"topic_id":"00000000-0000-0000-0000-00000000000a",'
+        b'"partition":3,"target":1,"move_id":77,"begun_ms":9}'
+    )
+    assert encode_record(MoveDone(IDS[0], 3, 1)) == (
+        b'{"type":"move_done","v":1,"topic_id":"00000000-0000-0000-0000-00000000000a","partition":3,"owner":1}'
+    )
+
+
+def test_a_move_changes_the_owner_when_it_is_done():
+    made = replay([TopicCreated("t", IDS[0], (0, 1), 5, (), {})])
+    begun = made.apply([MoveBegun(IDS[0], 1, 2, 77, 9)], MetadataVersion(2))
+    key = TopicPartition(IDS[0], 1)
+    assert begun.owner_of(key) == 1
+    assert begun.moving[key].target == 2
+    done = begun.apply([MoveDone(IDS[0], 1, 2)], MetadataVersion(3))
+    assert (done.owner_of(key), done.moving) == (2, {})
+    assert done.topics[IDS[0]].assignment.manual == {1}
+    stays = begun.apply([MoveDone(IDS[0], 1, 1)], MetadataVersion(3))
+    assert (stays.topics[IDS[0]], stays.moving) == (made.topics[IDS[0]], {})
+    assert not begun.apply([TopicDeleted(IDS[0])], MetadataVersion(3)).moving
 
 
 def test_where_a_partition_is():

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from tpc_broker.storage.core_partitions import TRANSITIONS, CorePartitions, PartitionState
 
-KEYS = ["a", "b", "recovered", "offline"]
+KEYS = ["a", "b", "recovered", "offline", "released"]
+CHECKPOINT, RELEASED = SimpleNamespace(released=None), SimpleNamespace(released="to another core")
 IN_STORAGES = {PartitionState.RECOVERED, PartitionState.OPEN, PartitionState.LED, PartitionState.GIVEN_UP}
 NOT_IN_STORAGES = {
     PartitionState.ABSENT, PartitionState.PREPARED, PartitionState.MAKING, PartitionState.OFFLINE,
+    PartitionState.RELEASED, PartitionState.ADOPTING,
 }  # fmt: skip
 
 
@@ -20,11 +22,12 @@ class World:
     """What drives the tables: it has the same files for a partition all the time."""
 
     def __init__(self):
-        self.files = {key: SimpleNamespace(key=key, checkpointed=f"of {key}") for key in KEYS}
+        self.files = {key: SimpleNamespace(key=key, checkpointed=CHECKPOINT) for key in KEYS}
         self.led = {key: SimpleNamespace(files=self.files[key], handle=number) for number, key in enumerate(KEYS)}
-        self.lost = {key: SimpleNamespace(key=key, checkpoint=f"of {key}") for key in KEYS}
+        self.lost = {key: SimpleNamespace(key=key, checkpoint=CHECKPOINT) for key in KEYS}
         self.partitions = CorePartitions(
-            {"recovered": self.files["recovered"]}, {"offline": self.lost["offline"]}, {"offline": "of offline"}
+            {"recovered": self.files["recovered"]}, {"offline": self.lost["offline"]},
+            {"offline": CHECKPOINT, "released": RELEASED},
         )
 
     def tables(self):
@@ -48,6 +51,10 @@ STEPS = {
     "forget": lambda world, key: world.partitions.forget(world.files[key]),
     "keep": lambda world, key: world.partitions.keep(world.files[key]),
     "deleted": lambda world, key: world.partitions.deleted(key),
+    "release": lambda world, key: world.partitions.release(world.led[key], RELEASED),
+    "forget_release": lambda world, key: world.partitions.forget_release(key),
+    "adopt": lambda world, key: world.partitions.adopt(key),
+    "adopted": lambda world, key: world.partitions.adopted(world.files[key]),
 }
 
 
@@ -77,8 +84,12 @@ def test_the_tables_say_what_the_states_say(steps):
         assert (key in one.offline) == (after is PartitionState.OFFLINE)
         assert key in one.storages or after not in IN_STORAGES
         assert key not in one.storages or after not in NOT_IN_STORAGES
-        assert key not in one.kept or after in (PartitionState.OFFLINE, PartitionState.DELETING)
-        assert key in one.kept or after is not PartitionState.OFFLINE
+        assert key not in one.kept or after in (
+            PartitionState.OFFLINE, PartitionState.DELETING, PartitionState.RELEASED, PartitionState.ADOPTING,
+        )  # fmt: skip
+        assert key in one.kept or after not in (PartitionState.OFFLINE, PartitionState.RELEASED)
+        assert (key in one.all_released()) == (after is PartitionState.RELEASED) == (one.released(key) is not None)
+        assert one.is_here(key) == (after not in (PartitionState.ABSENT, PartitionState.RELEASED))
 
 
 def test_every_transition_of_the_table_happens():
@@ -109,7 +120,7 @@ def test_a_second_deletion_changes_nothing_and_the_first_ends_it():
     before = world.tables()
     assert take(world, "begin_deletion", "recovered")
     assert world.tables() == before
-    assert world.partitions.kept["recovered"] == "of recovered", "the next start has to find it"
+    assert world.partitions.kept["recovered"] is CHECKPOINT, "the next start has to find it"
     assert take(world, "deleted", "recovered")
     assert world.partitions.state("recovered") is PartitionState.ABSENT
     assert "recovered" not in world.partitions.kept

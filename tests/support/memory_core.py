@@ -14,6 +14,7 @@ import trio
 from tests.support.memory_plane import MemoryFiles, MemoryPlane
 from tpc_broker.broker.partitions import Partitions
 from tpc_broker.broker.view import ClusterView, Leader
+from tpc_broker.log.checkpoint import PartitionCheckpoint, Release
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
 from tpc_broker.metadata.records import TopicCreated
 from tpc_broker.metadata.settings import load_settings
@@ -32,7 +33,7 @@ class MemoryStorage:
         self.plane = plane
         self.files = {} if files is None else files
         self.asked, self.refuses, self.once = [], {}, set()
-        self.handles, self.left_over = {}, set()
+        self.handles, self.left_over, self.away = {}, set(), {}
         self.has_space = True
         self._tell_given_up = None
 
@@ -49,9 +50,42 @@ class MemoryStorage:
         await trio.lowlevel.checkpoint()
         return key in self.left_over and not self.has(key)
 
+    def released(self, key):
+        return self.away.get(key)
+
+    def all_released(self):
+        return list(self.away)
+
+    def forget_release(self, key):
+        self.asked.append(("forget_release", key))
+        del self.away[key]
+
+    async def release(self, handle, target, move_id, then):
+        files = self.handles.pop(handle)
+        self.asked.append(("release", files.key, target, move_id))
+        if files.key in self.refuses:
+            self.handles[handle] = files
+            raise self.refuses[files.key]
+        await trio.lowlevel.checkpoint()
+        del self.files[files.key]
+        self.away[files.key] = released = PartitionCheckpoint(
+            *files.key, files.topic, moves=1, released=Release(target, move_id)
+        )
+        self.plane.withdraw(handle)
+        then()
+        return released
+
+    async def adopt(self, released, _config):
+        await trio.lowlevel.checkpoint()
+        self.asked.append(("adopt", released.key))
+        if released.key in self.refuses:
+            raise self.refuses[released.key]
+        self.files[released.key] = MemoryFiles(released.key, released.topic)
+
     async def open(self, key, topic, _config):
         await trio.lowlevel.checkpoint()
         self.asked.append(("open", key))
+        self.away.pop(key, None)  # taken back
         error = self.refuses.pop(key, None) if key in self.once else self.refuses.get(key)
         if error is not None:
             raise error
@@ -140,6 +174,20 @@ class MemoryStorage:
         self._tell_given_up(key, reason)
 
 
+class MemoryGroups:
+    """Coordinators that came and went."""
+
+    def __init__(self):
+        self.ended, self.followed = [], 0
+
+    def end(self, key):
+        self.ended.append(key)
+
+    async def follow(self, _before, _after):
+        await trio.lowlevel.checkpoint()
+        self.followed += 1
+
+
 class MemoryCore:
     """Core 0 of two."""
 
@@ -153,6 +201,7 @@ class MemoryCore:
         self.configuration = load_settings()
         self.clock = SimpleNamespace(wall_ms=lambda: 1000, monotonic_ms=lambda: 1000)
         self.advanced, self.without_leader, self.owners_asked, self.in_new_epochs = [], [], [], []
+        self.groups = MemoryGroups()
         self.purgatory = SimpleNamespace(advanced=self.advanced.append)
         self.partitions = Partitions(self, self.storage)
         self._records = 0

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tpc_broker import limits
+from tpc_broker.broker.core_moves import CoreMoves
 from tpc_broker.broker.dispatch import Dispatcher
 from tpc_broker.broker.group_service import GroupService
 from tpc_broker.broker.handlers.forward import serve_forwarded
@@ -27,7 +28,7 @@ from tpc_broker.broker.metadata_service import METADATA_CORE, NOT_MADE_RETRY_S, 
 from tpc_broker.broker.partitions import Partitions
 from tpc_broker.broker.producer_ids import ProducerIds
 from tpc_broker.broker.purgatory import Purgatory
-from tpc_broker.broker.reassignments import NodeReassignments, NoReassignments, Reassignments
+from tpc_broker.broker.reassignments import NoReassignments, Reassignments
 from tpc_broker.broker.replicated import ReplicatedPartitions
 from tpc_broker.broker.view import ClusterView, Leader
 from tpc_broker.error_codes import ErrorCode
@@ -140,7 +141,8 @@ class Core:
         self.partitions = Partitions(self, storage)
         self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image, cluster)
         self.producer_ids = ProducerIds(self)
-        self.reassignments: Reassignments = NodeReassignments(self) if cluster is None else NoReassignments()
+        self.moves = CoreMoves(self, storage)
+        self.reassignments: Reassignments = self.moves if cluster is None else NoReassignments()
         self.groups = GroupService(self, nursery)
         self.dispatcher = Dispatcher(self, HANDLERS, nursery)
         self.offered_apis = OFFERED_APIS
@@ -179,6 +181,8 @@ class Core:
         with in_queue(TaskQueue.BACKGROUND):
             self._nursery.start_soon(self._retain_now_and_then)
         self._nursery.start_soon(self._make_missing_partitions)
+        if self.core_id == METADATA_CORE:
+            self._nursery.start_soon(self.moves.run)
 
     async def _start_metadata(self) -> None:
         partition = await self.partitions.open_metadata_log()
@@ -262,6 +266,10 @@ class Core:
         if place.node != self.view.node:
             return self.view.is_present(place.node)
         return place.core == self.core_id or self.view.is_up(place.core)
+
+    def is_up(self, core: CoreId) -> bool:
+        """Of this node."""
+        return core == self.core_id or self.view.is_up(core)
 
     def controller(self, image: ClusterImage) -> Controller:
         """To decide a change of that image."""

@@ -67,8 +67,11 @@ class Holders:
     def _misplaced(self) -> list[TopicPartition]:
         if self._core.view.image.nodes:
             return []  # the metadata of several nodes are no copy of this one's that may be old
-        owner_of = self._core.view.image.owner_of
-        return [key for key in self._storage.unclaimed() if owner_of(key) not in (None, self._core.core_id)]
+        owner_of, moving = self._core.view.image.owner_of, self._core.view.image.moving
+        return [
+            key for key in self._storage.unclaimed()
+            if key not in moving and owner_of(key) not in (None, self._core.core_id)
+        ]  # fmt: skip
 
     async def _nobody_else_has(self, keys: list[TopicPartition]) -> list[TopicPartition]:
         """Those that their owners by the metadata do not have. MailboxError: one of them does not answer."""
@@ -88,13 +91,22 @@ class Holders:
         return found
 
     async def _has(self, other: CoreId, key: TopicPartition) -> bool:
-        answer, _blobs = await self._core.mailboxes.call(
-            other, "partitions.has", {"partitions": _to_json([key])}, timeout_ms=ASK_TIMEOUT_MS
-        )
+        """Of one that was released here the other core says so by metadata as new as this one's: no move that was under
+        way before these can still bring it there.
+        """
+        version = self._core.view.image.version if self._storage.released(key) is not None else 0
+        asked = {"partitions": _to_json([key]), "version": version}
+        answer, _blobs = await self._core.mailboxes.call(other, "partitions.has", asked, timeout_ms=ASK_TIMEOUT_MS)
+        if answer["has"] is None:
+            raise MailboxError(f"core {other} has older metadata")
         return bool(answer["has"])
 
     async def _serve_has(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
-        return {"has": any(self._storage.has(key) for key in _from_json(payload["partitions"]))}, []
+        has: bool | None = any(self._storage.has(key) for key in _from_json(payload["partitions"]))
+        if not has and self._core.view.image.version < payload.get("version", 0):
+            self._core.metadata.behind.set()
+            has = None
+        return {"has": has}, []
 
     async def _serve_follow(self, caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
         """Core 0: these belong to the caller from now on."""

@@ -7,6 +7,7 @@ place in the data plane. Only then do the other cores hear of its epoch, and cli
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import CoreStorage
+    from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.storage.partition_storage import PartitionStorage
@@ -135,15 +137,15 @@ class Partitions:
             [(key, new.name) for _old, new in changed if new is not None for key in self._owned(new)]
         )
         async with trio.open_nursery() as nursery:
-            for _old, new in changed:
+            for old, new in changed:
                 if new is None:
                     continue
                 self._forget_others(new)
+                opened += self._alter_open(old, new)
                 for key in self._owned(new):
-                    if key in self._open:
-                        self._alter(self._open[key], new)
-                    else:
+                    if key not in self._open and not self._is_away(key):
                         nursery.start_soon(self._open_into, new, key, opened, limiter)
+        self._settle_releases(after)
         if before.broker_configs != after.broker_configs:
             self._refresh_configs(after)
         return opened
@@ -154,7 +156,7 @@ class Partitions:
         for key in list(self._not_made):
             self._not_made.discard(key)
             topic = self._core.view.image.topic_by_id(key.topic_id)
-            if topic is None or key not in self._owned(topic) or key in self._open:
+            if topic is None or key not in self._owned(topic) or key in self._open or self._is_away(key):
                 continue
             await self._open_into(topic, key, opened, trio.CapacityLimiter(1))
         return opened
@@ -164,6 +166,66 @@ class Partitions:
         if not self._not_made:
             self._lacking = trio.Event()
             await self._lacking.wait()
+
+    # -- moves between cores -----------------------------------------------------------------------------------------
+
+    def is_led(self, key: TopicPartition) -> bool:
+        return key in self._open
+
+    async def release(self, key: TopicPartition, target: CoreId, move_id: int) -> PartitionCheckpoint:
+        """Let a partition that is led go to another core; what goes over. Not while the image changes.
+
+        PartitionOfflineError: it cannot be moved now, and is led here.
+        """
+        partition = self._open[key]
+        self._core.groups.end(key)
+        try:
+            return await self._storage.release(partition.handle, target, move_id, partial(self._close, partition))
+        except PartitionOfflineError:
+            await self._core.groups.follow(self._core.view.image, self._core.view.image)
+            raise
+
+    async def adopt(self, key: TopicPartition, released: PartitionCheckpoint) -> None:
+        """Take a partition over that another core let go. PartitionOfflineError: its files cannot be used."""
+        topic = self._core.view.image.topics[key.topic_id]
+        await self._storage.adopt(released, self._config_of(topic))
+
+    async def lead_adopted(self, key: TopicPartition) -> None:
+        """Lead what was adopted; clients hear of it when the image says whose it is. Errors of `CoreStorage.open`."""
+        image = self._core.view.image
+        if key not in self._open:
+            topic = image.topics[key.topic_id]
+            await self._lead(topic, key, await self._storage.open(key, topic.name, self._config_of(topic)))
+        await self._core.groups.follow(image, image)
+
+    def _close(self, partition: Partition) -> None:
+        """It is served here no more: who waits for it is told so."""
+        self._open.pop(partition.key, None)
+        self._by_handle.pop(partition.handle, None)
+        partition.is_open = False
+        if partition.is_replicated and self._core.replicated is not None:
+            self._core.replicated.remove(partition.key)
+        self._core.purgatory.advanced(partition.handle)
+
+    def _is_away(self, key: TopicPartition) -> bool:
+        """Whether it was released here for a move that is under way."""
+        checkpoint, move = self._storage.released(key), self._core.view.image.moving.get(key)
+        released = None if checkpoint is None else checkpoint.released
+        return released is not None and move is not None and released.move_id == move.move_id
+
+    def _settle_releases(self, image: ClusterImage) -> None:
+        """What was released and is another core's now is forgotten; what is this one's again is to be taken back."""
+        for key in self._storage.all_released():
+            topic = image.topics.get(key.topic_id)
+            if topic is None or self._is_away(key):
+                continue
+            if topic.owner_on(self._core.view.node, key.partition) != self._core.core_id:
+                self._storage.forget_release(key)
+            else:
+                self._not_made.add(key)
+                self._lacking.set()
+
+    # -- opening and closing -----------------------------------------------------------------------------------------
 
     def _owned(self, topic: TopicImage) -> list[TopicPartition]:
         return [
@@ -255,6 +317,20 @@ class Partitions:
             read = self._config_read = topic, configuration, config
         return read[2]
 
+    def _alter_open(self, old: TopicImage | None, new: TopicImage) -> list[tuple[TopicPartition, LeaderEpoch]]:
+        """Partitions of a changed topic that are led here; returns those that came from another core, as all may know
+        from now on.
+        """
+        here, came = (self._core.view.node, self._core.core_id), []
+        for key in self._owned(new):
+            partition = self._open.get(key)
+            if partition is not None:
+                self._alter(partition, new)
+                was_here = old is None or old.owner_on(here[0], key.partition) == here[1]
+                if not was_here and not partition.is_replicated:
+                    came.append((key, partition.leader_epoch))
+        return came
+
     def _alter(self, partition: Partition, topic: TopicImage) -> None:
         config = self._config_of(topic)
         if config != partition.config:
@@ -275,30 +351,22 @@ class Partitions:
             key = TopicPartition(TopicId(topic.topic_id), PartitionIndex(index))
             partition = self._open.pop(key, None)
             if partition is None:
-                if self._offline.pop(key, None) is not None:
+                if self._offline.pop(key, None) is not None or self._storage.released(key) is not None:
                     await self._storage.delete_offline(key)
                 continue
-            partition.is_open = False
-            self._leave(partition)
+            self._close(partition)
             await self._storage.delete(partition.files, partition.handle)
-
-    def _leave(self, partition: Partition) -> None:
-        del self._by_handle[partition.handle]
-        if partition.is_replicated and self._core.replicated is not None:
-            self._core.replicated.remove(partition.key)
-        self._core.purgatory.advanced(partition.handle)
 
     def _epochs_begun(self, epochs: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
         """The storage has begun them by itself: clients are to hear of those that are still open."""
         self._core.leads_in_new_epochs([(key, epoch) for key, epoch in epochs if key in self._open])
 
     def _given_up(self, key: TopicPartition, reason: str) -> None:
-        partition = self._open.pop(key, None)
+        partition = self._open.get(key)
         if partition is None:
             return
         self._offline[key] = reason
-        partition.is_open = False
-        self._leave(partition)
+        self._close(partition)
         if not partition.is_replicated:
             self._core.has_no_leader(key)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.view import Endpoint
     from tpc_broker.error_codes import ErrorCode
+    from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.metadata.records import MetadataRecord
     from tpc_broker.metadata.settings import BrokerConfiguration
@@ -584,6 +585,30 @@ class CoreStorage(Protocol):
 
     async def open(self, key: TopicPartition, topic: str, config: TopicConfig) -> PartitionStorage:
         """Recovered, or made. PartitionOfflineError when damaged."""
+        ...
+
+    async def release(self, handle: int, target: CoreId, move_id: int, then: Callable[[], None]) -> PartitionCheckpoint:
+        """Let a led partition go to another core of the node, durably; what goes over. `then` is called at the moment
+        from which it is not here. PartitionOfflineError: it is led here as before.
+        """
+        ...
+
+    async def adopt(self, released: PartitionCheckpoint, config: TopicConfig) -> None:
+        """Take one over that another core has let go, durably; `open` finds it. PartitionOfflineError: its files cannot
+        be used, and nothing was done; or the process ends.
+        """
+        ...
+
+    def released(self, key: TopicPartition) -> PartitionCheckpoint | None:
+        """What goes over, of a partition that was released here; `open` takes it back."""
+        ...
+
+    def all_released(self) -> list[TopicPartition]:
+        """Partitions that were released here, and are not known to be another core's."""
+        ...
+
+    def forget_release(self, key: TopicPartition) -> None:
+        """Another core has it."""
         ...
 
     async def begin_epoch(self, files: PartitionStorage) -> None:

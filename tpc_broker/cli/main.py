@@ -16,6 +16,7 @@ from tpc_broker.cli.consume import consume
 from tpc_broker.cli.groups import group
 from tpc_broker.cli.info import info
 from tpc_broker.cli.nodes import node
+from tpc_broker.cli.partitions import partition
 from tpc_broker.cli.pipeline import pipeline
 from tpc_broker.cli.produce import produce
 from tpc_broker.cli.profiles import profile
@@ -31,6 +32,7 @@ def main() -> None:
 
 main.add_command(topic)
 main.add_command(group)
+main.add_command(partition)
 main.add_command(config)
 main.add_command(info)
 main.add_command(cluster)

@@ -27,6 +27,8 @@ VERSION_MAX: Final = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
     ApiKey.DESCRIBE_CLUSTER: 1,
     ApiKey.UNREGISTER_BROKER: 0,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: 1,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
 }
 """The newest version of each API whose meaning this client knows."""
 

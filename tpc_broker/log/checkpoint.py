@@ -16,13 +16,13 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from tpc_broker.log.batch import NO_TIMESTAMP
 from tpc_broker.log.files import EpochStart
 from tpc_broker.log.producer_state import ProducerState
-from tpc_broker.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.model import NO_LEADER_EPOCH, CoreId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.native_bytes import crc32c
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ TAG_MAY_SKIP: Final = 0x8000
 _PARTITION: Final = struct.Struct("<16siqqqqiiqqqIIIHI")
 _EPOCH: Final = struct.Struct("<iq")
 _NOTE: Final = struct.Struct("<iI")
+_RELEASE: Final = struct.Struct("<iq")
+_MOVES: Final = struct.Struct("<I")
 _CRC: Final = struct.Struct("<I")
 
 class Tag(IntEnum):
@@ -53,6 +55,10 @@ class Tag(IntEnum):
     """Absent: `log_end_offset`."""
     NOTES = 6
     """Absent: none."""
+    RELEASED = 7
+    """Absent: the partition is this core's."""
+    MOVES = 0x8008
+    """Absent: 0."""
 
 
 NO_VOTE: Final = -1
@@ -64,6 +70,15 @@ _LOG_END: Final = Offset(-1)
 
 _TAGS: Final = frozenset(map(int, Tag))
 _NEEDED: Final = {Tag.STATE, Tag.TOPIC, Tag.EPOCHS, Tag.PRODUCERS}
+
+
+class Release(NamedTuple):
+    """A partition's core has let it go."""
+
+    target: CoreId
+    """The core that may adopt it."""
+    move_id: int
+    """Of the metadata's record that began it."""
 
 
 class CheckpointError(ValueError):
@@ -102,6 +117,10 @@ class PartitionCheckpoint:
     """
     notes: tuple[tuple[int, bytes], ...] = ()
     """What the replica of a replicated partition has to know of its terms, by term."""
+    moves: int = 0
+    """How often it was handed from one core to another: of two that name it, the one that counts more is later."""
+    released: Release | None = None
+    """It is not this core's any more, and perhaps no other's yet; the rest is what goes over."""
 
     @property
     def committed_end_offset(self) -> Offset:
@@ -148,6 +167,10 @@ class PartitionCheckpoint:
             values.append((Tag.COMMIT_OFFSET, _COMMIT_OFFSET.pack(self.commit_offset)))
         if self.notes:
             values.append((Tag.NOTES, b"".join(_NOTE.pack(term, len(note)) + note for term, note in self.notes)))
+        if self.released is not None:
+            values.append((Tag.RELEASED, _RELEASE.pack(*self.released)))
+        if self.moves:
+            values.append((Tag.MOVES, _MOVES.pack(self.moves)))
         body = b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in values)
         return _LENGTH.pack(len(body)) + body
 
@@ -173,7 +196,23 @@ def _decode_partition(data: bytes, place: int) -> tuple[PartitionCheckpoint, int
         entry = replace(entry, commit_offset=commit_offset)
     if Tag.NOTES in values:
         entry = replace(entry, notes=tuple(_decode_notes(values[Tag.NOTES])))
+    if Tag.RELEASED in values:
+        target, move_id = _RELEASE.unpack(values[Tag.RELEASED])
+        entry = replace(entry, released=Release(CoreId(target), move_id))
+    if Tag.MOVES in values:
+        entry = replace(entry, moves=_MOVES.unpack(values[Tag.MOVES])[0])
     return entry, end
+
+
+def decode_entry(data: bytes) -> PartitionCheckpoint:
+    """One partition by itself, as `PartitionCheckpoint.encode` gives it; CheckpointError when it is none."""
+    try:
+        entry, end = _decode_partition(data, 0)
+    except (struct.error, AssertionError, UnicodeDecodeError, ValueError) as error:
+        raise CheckpointError(f"no partition: {error}") from error
+    if end != len(data):
+        raise CheckpointError(f"a partition ends at byte {end} of {len(data)}")
+    return entry
 
 
 def _decode_notes(data: bytes) -> Iterator[tuple[int, bytes]]:

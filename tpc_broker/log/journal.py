@@ -81,6 +81,10 @@ class EntryKind(IntEnum):
     NOTE = 6
     IN_PLACE = 7
     """One batch that is in its segment already; see `log.in_place`."""
+    RELEASED = 8
+    """The last thing that this core's journal says of a partition; see `log.lives`."""
+    ADOPTED = 9
+    """The first one."""
 
 
 _KINDS: Final = frozenset(map(int, EntryKind))

@@ -23,6 +23,9 @@ removes what later entries of the journal append again. An epoch that is not abo
 append that begins behind the end can be older too: then the log was longer once, and a cut at or below the end follows.
 Only when none follows is the gap a loss.
 
+A partition that was moved to another core is not touched, and one that came from there begins with what came over
+(`log.lives`).
+
 Damage stays where it is. A partition whose files are shorter than their checkpoint, whose folder carries another
 topic's id, or whose journal entries leave a gap is taken offline with a message; the others open.
 """
@@ -32,10 +35,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpc_broker.log.checkpoint import NO_VOTE, VOTE_NOTE, PartitionCheckpoint
+from tpc_broker.log.checkpoint import NO_VOTE, VOTE_NOTE, CheckpointError, PartitionCheckpoint
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.files import partition_folder_name
 from tpc_broker.log.journal import EntryKind
+from tpc_broker.log.lives import last_life
 from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -103,6 +107,11 @@ class PartitionPlan:
         return self.start.key
 
     @property
+    def is_released(self) -> bool:
+        """It is another core's, or on its way there: nothing is done, and later checkpoints say what `start` says."""
+        return self.start.released is not None
+
+    @property
     def in_place_writes(self) -> list[JournalEntry]:
         """Batches that the active segment holds behind its checkpointed position."""
         return [append.in_place for append in self.appends if append.in_place is not None]
@@ -139,7 +148,7 @@ class _Replay:
         self.records_known = False
 
     def take(self, entry: JournalEntry) -> None:
-        if self.deleted:
+        if self.deleted or (self.start.released is not None and entry.kind != EntryKind.PARTITION_DELETED):
             return
         self.records_known |= entry.kind in (EntryKind.APPEND, EntryKind.CUT, EntryKind.IN_PLACE)
         if entry.kind in (EntryKind.APPEND, EntryKind.IN_PLACE):
@@ -205,13 +214,21 @@ def plan_partition(
     entries: Iterable[JournalEntry],
 ) -> PartitionPlan:
     """The plan for one partition. `folder` None: there is none with this topic id."""
+    unreadable = None
+    try:
+        checkpoint, entries = last_life(checkpoint, entries)
+    except CheckpointError as error:
+        unreadable = f"it was moved between cores, and what went over cannot be read ({error})"
     start = checkpoint or PartitionCheckpoint(key.topic_id, key.partition, topic)
     replay = _Replay(start)
     for entry in entries:
         replay.take(entry)
+    if start.released is not None:
+        folder = None  # it is another core's to judge
     segments = folder.segments if folder else ()
-    problem = replay.problem or (folder.problem if folder else None)
-    problem = problem or (None if replay.deleted else _files_problem(replay, segments, checkpoint))
+    problem = unreadable or replay.problem or (folder.problem if folder else None)
+    if problem is None and not replay.deleted and start.released is None:
+        problem = _files_problem(replay, segments, checkpoint)
     if replay.log_start > replay.end and problem is None:
         problem = f"its log ends at offset {replay.end}, below its start at {replay.log_start}"
     if problem is None:
@@ -289,12 +306,12 @@ def plan_recovery(
             continue
         topic = folder.topic if folder else checkpoint.topic if checkpoint else str(key.topic_id)
         plan = plan_partition(folder, checkpoint, topic, key, own)
-        if folder is None and not plan.deleted:
-            if checkpoint is None and not plan.appends:
+        if folder is None and not plan.deleted and not plan.is_released:
+            if not plan.in_checkpoint and not plan.appends:
                 continue
             if plan.offline is None and (plan.appends or plan.log_end_offset > plan.log_start_offset):
                 plan.offline = "its folder is missing"
-            if checkpoint is None:
+            if not plan.in_checkpoint:
                 remarks.append(f"{plan.label}: {plan.offline}; journal entries up to offset {plan.log_end_offset}")
         plans[key] = plan
     return RecoveryPlan(plans, tuple(remarks))

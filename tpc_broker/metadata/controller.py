@@ -20,6 +20,7 @@ from tpc_broker.metadata.assignment_requests import (
     Refusal,
     assigned_for_creation,
     assigned_for_growth,
+    assigned_to,
     check_min_insync_replicas,
 )
 from tpc_broker.metadata.config_types import ConfigError
@@ -29,6 +30,8 @@ from tpc_broker.metadata.records import (
     ClusterCreated,
     CoresChanged,
     MetadataRecord,
+    MoveBegun,
+    MoveDone,
     NodeRegistered,
     ProducerIdsReserved,
     TopicAssigned,
@@ -48,6 +51,8 @@ from tpc_broker.model import (
     PartitionIndex,
     Replica,
     TopicId,
+    TopicPartition,
+    broker_id_of,
 )
 from tpc_broker.routing import Assignment, adapt_to_cores, assign_all, extend
 
@@ -56,7 +61,6 @@ if TYPE_CHECKING:
 
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.metadata.settings import BrokerConfiguration
-    from tpc_broker.model import TopicPartition
 
     Placed = Sequence[tuple[Replica, ...]]
 
@@ -165,6 +169,10 @@ class Controller:
             return records
         if self._image.cores_count != cores_count:
             records.append(CoresChanged(cores_count))
+            for key in self._image.moving:  # the hand-over at the start has brought every partition to its owner
+                owner = self._image.owner_of(key)
+                assert owner is not None, key
+                records.append(MoveDone(key.topic_id, key.partition, owner))
         for topic in self._image.topics.values():
             adapted = adapt_to_cores(topic.assignment, topic.topic_id, cores_count, rebalance=rebalance)
             if adapted != topic.assignment:
@@ -294,6 +302,50 @@ class Controller:
             if owners != before.owners:
                 records.append(_assigned(topic_id, Assignment(owners, before.manual | held)))
         return records
+
+    def begin_move(
+        self, topic: str, index: int, brokers: Sequence[int], *, move_id: int, now_ms: int
+    ) -> list[MetadataRecord]:
+        """A partition of a node alone is to be on another of its cores: nothing where it is there, or on its way.
+        Refusal: it cannot be.
+        """
+        found = self._movable(topic, index)
+        key = TopicPartition(found.topic_id, PartitionIndex(index))
+        (place,) = assigned_to(brokers, self._cores_of_nodes())
+        target = place.core
+        moving = self._image.moving.get(key)
+        if moving is not None and moving.target != target:
+            raise Refusal(
+                ErrorCode.REASSIGNMENT_IN_PROGRESS,
+                f"The partition is on its way to broker {broker_id_of(self._node, moving.target)}.",
+            )
+        if moving is not None or found.assignment.owners[index] == target:
+            return []
+        return [MoveBegun(found.topic_id, key.partition, target, move_id, now_ms)]
+
+    def _movable(self, topic: str, index: int) -> TopicImage:
+        if self._image.nodes:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions of a cluster of nodes cannot be reassigned yet."
+            )
+        found = self._image.topic(topic)
+        if found is None or not 0 <= index < found.partitions_count:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+        return found
+
+    def move_of(self, topic: str, index: int) -> MoveBegun:
+        """The move of a partition that is under way. Refusal: there is none."""
+        found = self._movable(topic, index)
+        moving = self._image.moving.get(TopicPartition(found.topic_id, PartitionIndex(index)))
+        if moving is None:
+            raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
+        return moving
+
+    def end_move(self, move: MoveBegun, owner: CoreId) -> list[MetadataRecord]:
+        """It is over; nothing where it is not under way any more."""
+        if self._image.moving.get(TopicPartition(move.topic_id, move.partition)) != move:
+            return []
+        return [MoveDone(move.topic_id, move.partition, owner)]
 
     def reserve_producer_ids(self, core: CoreId) -> tuple[list[MetadataRecord], ProducerIdsReserved]:
         """The next block of producer ids for a core; to be used only once the record is durable."""

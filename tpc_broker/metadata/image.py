@@ -18,6 +18,8 @@ from tpc_broker.metadata.records import (
     CoresChanged,
     MetadataDamagedError,
     MetadataRecord,
+    MoveBegun,
+    MoveDone,
     NodeRegistered,
     NodeRemoved,
     ProducerIdsReserved,
@@ -147,6 +149,8 @@ class ClusterImage:
     """Of the cluster; none without one."""
     removed: Mapping[int, NodeId] = field(default_factory=dict)
     """Nodes that were removed last, oldest first, by the incarnation of their data."""
+    moving: Mapping[TopicPartition, MoveBegun] = field(default_factory=dict)
+    """Partitions on their way to another core of their node. Until that is done their owner is the old one."""
 
     def topic(self, name: str) -> TopicImage | None:
         """The topic of that name."""
@@ -202,6 +206,7 @@ class ClusterImage:
             deleted=dict(self.deleted),
             nodes=dict(self.nodes),
             removed=dict(self.removed),
+            moving=dict(self.moving),
         )
         for record in records:
             image = _apply_one(image, record)
@@ -217,6 +222,7 @@ class ClusterImage:
         records.extend(self.nodes[node] for node in sorted(self.nodes))
         records.extend(TopicDeleted(topic_id) for topic_id in self.deleted)
         records.extend(self.topics[topic_id].record() for _name, topic_id in sorted(self.ids.items()))
+        records.extend(self.moving.values())
         for broker, configs in self.broker_configs.items():
             records.extend(BrokerConfigChanged(broker, name, value) for name, value in configs.items())
         # The latest block of all is among them, and so `next_producer_id`.
@@ -285,7 +291,8 @@ def _remove_node(image: ClusterImage, record: NodeRemoved) -> None:
 
 
 def _apply_to_topic(
-    image: ClusterImage, record: TopicCreated | TopicAssigned | TopicDeleted | TopicConfigChanged
+    image: ClusterImage,
+    record: TopicCreated | TopicAssigned | TopicDeleted | TopicConfigChanged | MoveBegun | MoveDone,
 ) -> None:
     topics, ids = _mutable(image.topics), _mutable(image.ids)
     if isinstance(record, TopicCreated):
@@ -299,16 +306,18 @@ def _apply_to_topic(
         return
     topic = topics.get(record.topic_id)
     if isinstance(record, TopicDeleted):
-        deleted = _mutable(image.deleted)
-        deleted[record.topic_id] = None
-        while len(deleted) > DELETIONS_REMEMBERED_MAX:
-            del deleted[next(iter(deleted))]
+        _forget(image, record.topic_id)
     if topic is None:
         return
     match record:
         case TopicDeleted():
             del topics[record.topic_id]
             del ids[topic.name]
+        case MoveBegun():
+            _mutable(image.moving)[TopicPartition(record.topic_id, record.partition)] = record
+        case MoveDone():
+            _mutable(image.moving).pop(TopicPartition(record.topic_id, record.partition), None)
+            topics[record.topic_id] = replace(topic, assignment=_moved(topic.assignment, record))
         case TopicAssigned():
             assignment = Assignment(record.owners, frozenset(record.manual))
             topics[record.topic_id] = replace(
@@ -316,6 +325,24 @@ def _apply_to_topic(
             )
         case TopicConfigChanged():
             topics[record.topic_id] = replace(topic, configs=_changed(topic.configs, record.name, record.value))
+
+
+def _forget(image: ClusterImage, topic_id: TopicId) -> None:
+    """A topic is deleted."""
+    deleted, moving = _mutable(image.deleted), _mutable(image.moving)
+    deleted[topic_id] = None
+    while len(deleted) > DELETIONS_REMEMBERED_MAX:
+        del deleted[next(iter(deleted))]
+    for key in [key for key in moving if key.topic_id == topic_id]:
+        del moving[key]
+
+
+def _moved(before: Assignment, record: MoveDone) -> Assignment:
+    if before.owners[record.partition] == record.owner:
+        return before
+    owners = list(before.owners)
+    owners[record.partition] = record.owner
+    return Assignment(tuple(owners), before.manual | {record.partition})
 
 
 def _changed(configs: Mapping[str, str], name: str, value: str | None) -> dict[str, str]:

@@ -135,6 +135,26 @@ class NodeRemoved:
     incarnation: int
 
 
+@dataclass(frozen=True, slots=True)
+class MoveBegun:
+    """A partition is to go from its core to another one of its node. `move_id` is random; clock: the wall's."""
+
+    topic_id: TopicId
+    partition: PartitionIndex
+    target: CoreId
+    move_id: int
+    begun_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveDone:
+    """The move is over, and `owner` has the partition: the target, or, where it was given up, the one before."""
+
+    topic_id: TopicId
+    partition: PartitionIndex
+    owner: CoreId
+
+
 MetadataRecord = (
     ClusterCreated
     | TopicCreated
@@ -146,6 +166,8 @@ MetadataRecord = (
     | CoresChanged
     | NodeRegistered
     | NodeRemoved
+    | MoveBegun
+    | MoveDone
 )
 
 RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
@@ -159,6 +181,8 @@ RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
     "cores_changed": CoresChanged,
     "node_registered": NodeRegistered,
     "node_removed": NodeRemoved,
+    "move_begun": MoveBegun,
+    "move_done": MoveDone,
 }
 _TYPE_NAMES: Final = {record_type: name for name, record_type in RECORD_TYPES.items()}
 

@@ -54,6 +54,7 @@ ZEROS_BLOCKS: Final = 1024 * 1024 // BLOCK_BYTES
 SYNCFS_PARTITIONS: Final = 64
 """From so many changed partitions on, one syncfs instead of their single syncs."""
 EPOCH_FILES_TOGETHER: Final = 128
+_WHOLE_PAYLOADS: Final = frozenset({EntryKind.EPOCH, EntryKind.RELEASED, EntryKind.ADOPTED})
 BALLAST_FILE: Final = "ballast"
 BALLAST_BYTES: Final = 8 * 1024 * 1024
 
@@ -137,10 +138,10 @@ class JournalFile:
             data[done:] = bytes(request.length - done)
 
     async def _with_notes(self, scan: JournalScan) -> JournalScan:
-        """What the notes of terms have beyond what a scan keeps of payloads."""
+        """What the notes of terms, releases and adoptions have beyond what a scan keeps of payloads."""
         entries = list(scan.entries)
         for number, entry in enumerate(entries):
-            if entry.kind == EntryKind.EPOCH and entry.payload_bytes > len(entry.payload):
+            if entry.kind in _WHOLE_PAYLOADS and entry.payload_bytes > len(entry.payload):
                 payload = await self.disk.read(self.fd, entry.payload_bytes, entry.payload_position)
                 entries[number] = entry._replace(payload=bytes(payload))
         return replace(scan, entries=tuple(entries))

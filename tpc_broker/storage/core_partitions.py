@@ -5,12 +5,19 @@ ABSENT ──► MAKING ──► OPEN ──► LED ──► GIVEN_UP ──�
    └► PREPARED ─┘    ▲ │        │          │            │
                      │ ▼        ▼          ▼            ▼
           (a start) RECOVERED ──────────► DELETING ──► ABSENT
+
+LED ──► RELEASED ──► ABSENT (another core has it)          (what is RELEASED may be deleted, too)
+           └─► ADOPTING ──► RECOVERED
+ABSENT ────────┘
 ```
 
 *Recovered* partitions wait for the broker to open them; one whose leader epoch the journal does not take goes back
 there. A *led* one is in the data plane, by its handle. One that can be mended no more is *given up* (taken out of the
 data plane), and *offline* when what the journal has of it lies beside its files; recovery makes such ones too. What is
 *being deleted* is forgotten durably first, and absent when its folder has another name.
+
+One that is moved to another core is *released* here: checkpoints say so until the other core is known to have it. One
+that comes from there, or is taken back, is being *adopted* until the journal has it.
 
 Everybody may look into the tables; only the methods here change them, and each asserts that its step is one of
 `TRANSITIONS`. A deletion takes a partition out of `led` at any moment, so that is to be looked at again after every
@@ -47,19 +54,23 @@ class PartitionState(Enum):
     GIVEN_UP = "given up"
     OFFLINE = "offline"
     DELETING = "being deleted"
+    RELEASED = "released to another core"
+    ADOPTING = "being adopted"
 
 
 _S = PartitionState
 TRANSITIONS: Final[Mapping[PartitionState, frozenset[PartitionState]]] = {
-    _S.ABSENT: frozenset({_S.PREPARED, _S.MAKING}),
+    _S.ABSENT: frozenset({_S.PREPARED, _S.MAKING, _S.ADOPTING}),
     _S.PREPARED: frozenset({_S.MAKING}),
     _S.MAKING: frozenset({_S.OPEN, _S.ABSENT}),
     _S.RECOVERED: frozenset({_S.OPEN, _S.DELETING, _S.ABSENT}),
     _S.OPEN: frozenset({_S.LED, _S.RECOVERED}),
-    _S.LED: frozenset({_S.GIVEN_UP, _S.DELETING}),
+    _S.LED: frozenset({_S.GIVEN_UP, _S.DELETING, _S.RELEASED}),
     _S.GIVEN_UP: frozenset({_S.OFFLINE, _S.DELETING}),
     _S.OFFLINE: frozenset({_S.DELETING, _S.ABSENT}),
     _S.DELETING: frozenset({_S.ABSENT}),
+    _S.RELEASED: frozenset({_S.ABSENT, _S.ADOPTING, _S.DELETING}),
+    _S.ADOPTING: frozenset({_S.RECOVERED}),
 }
 
 
@@ -83,7 +94,11 @@ class CorePartitions:
         """By their handles in the data plane."""
         self.given_up: dict[TopicPartition, OfflinePartition] = {}
         self.checkpointing = trio.Lock()
-        self._states = dict.fromkeys(storages, _S.RECOVERED) | dict.fromkeys(offline, _S.OFFLINE)
+        released = {key for key, one in kept.items() if one.released is not None}
+        self._states = {
+            **dict.fromkeys(storages, _S.RECOVERED), **dict.fromkeys(offline, _S.OFFLINE),
+            **dict.fromkeys(released - offline.keys(), _S.RELEASED),
+        }  # fmt: skip
 
     def state(self, key: TopicPartition) -> PartitionState:
         """Now."""
@@ -162,6 +177,46 @@ class CorePartitions:
         self._become(key, _S.ABSENT)
         for table in (self.unclaimed, self.kept, self.storages, self.offline):
             table.pop(key, None)
+
+    # -- moves to other cores ----------------------------------------------------------------------------------------
+
+    def is_here(self, key: TopicPartition) -> bool:
+        """Whether this core's journal or checkpoint has it, or is about to; one that was released is not here."""
+        return self.state(key) not in (_S.ABSENT, _S.RELEASED)
+
+    def release(self, led: LeaderPartition, released: PartitionCheckpoint) -> None:
+        """The journal's entry is durable: checkpoints say that it is not here any more."""
+        key = led.files.key
+        self._become(key, _S.RELEASED)
+        del self.led[led.handle]
+        del self.storages[key]
+        self.kept[key] = released
+
+    def released(self, key: TopicPartition) -> PartitionCheckpoint | None:
+        """What goes over, of a partition that was released here."""
+        return self.kept[key] if self.state(key) is _S.RELEASED else None
+
+    def all_released(self) -> list[TopicPartition]:
+        """Those that nobody is known to have adopted yet."""
+        return [key for key, state in self._states.items() if state is _S.RELEASED]
+
+    def forget_release(self, key: TopicPartition) -> None:
+        """Another core has it."""
+        assert self.state(key) is _S.RELEASED, (key, self.state(key))
+        self._become(key, _S.ABSENT)
+        del self.kept[key]
+
+    def adopt(self, key: TopicPartition) -> None:
+        """The journal's entry is about to be written, and is not taken back."""
+        self._become(key, _S.ADOPTING)
+
+    def adopted(self, files: PartitionStorage) -> None:
+        """It is durable: the partition is here as if it had been recovered."""
+        if self.state(files.key) is _S.RECOVERED:
+            return  # the entry was written twice
+        self._become(files.key, _S.RECOVERED, of=_S.ADOPTING)
+        self.kept.pop(files.key, None)
+        self.storages[files.key] = self.unclaimed[files.key] = files
 
     # -- deletion ----------------------------------------------------------------------------------------------------
 

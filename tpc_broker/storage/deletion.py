@@ -22,6 +22,7 @@ import trio
 from tpc_broker.errors import JournalStoppedError, PartitionOfflineError
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.storage.folders import delete_folder, delete_offline_files, remove_folder
+from tpc_broker.storage.recovery import OfflinePartition
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from tpc_broker.storage.maintenance_requests import MaintenanceRequests
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Clock, Disk, StoragePlane
-    from tpc_broker.storage.recovery import OfflinePartition
     from tpc_broker.storage.refusals import Failures
 
 log = logging.getLogger(__name__)
@@ -100,10 +100,10 @@ class Deletions:
                     self._partitions.begin_deletion(key)
         if files is not None:  # it was given up, or never opened
             await self.delete_files(files, trio.Lock())
-        offline = self._partitions.offline.get(key)
+        offline = self._partitions.offline.get(key) or self._released(key)
         if offline is None:
             return
-        log.info("%s-%d was offline and belongs to a deleted topic; removing its files", offline.topic, key.partition)
+        log.info("%s-%d was not open and belongs to a deleted topic; removing its files", offline.topic, key.partition)
         while True:
             async with self._partitions.checkpointing:
                 sequence = self._plane.journal_append(EntryKind.PARTITION_DELETED, key, 0, 0)
@@ -113,6 +113,11 @@ class Deletions:
                     await self._remove_offline_files(offline)
                     return
             await self._wait_journal_room()
+
+    def _released(self, key: TopicPartition) -> OfflinePartition | None:
+        """One that no other core is known to have adopted; one that did deletes the same files."""
+        released = self._partitions.released(key)
+        return None if released is None else OfflinePartition(released.topic, key, "released", released)
 
     async def delete_files(self, files: PartitionStorage, lock: trio.Lock) -> None:
         """Forget a partition that the data plane does not know any more; later, when the journal does not work now.

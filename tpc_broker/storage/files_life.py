@@ -5,14 +5,15 @@ queues them on one lock, in the order in which they came, and each asks here whe
 at any moment, also while a change waits for the disk: a sync fails, a topic is deleted.
 
 ```
-OPEN ──► FAILED ──► REWRITING ──► OPEN
-  │        │ ▲          │ │
-  │        │ └──────────┘ │
-  └────────┴──────────────┴──► DELETING
+OPEN ──► FAILED ──► REWRITING ──► OPEN ──► RELEASED
+  │        │ ▲          │ │                   │
+  │        │ └──────────┘ │                   │
+  └────────┴──────────────┴───► DELETING ◄────┘
 ```
 
 *Failed* files take nothing: the kernel may have thrown pages away. They are *rewritten* from the journal into new ones,
-to which only that replay writes. Files that are being *deleted* never come back, whatever was under way.
+to which only that replay writes. *Released* ones are another core's. Files that are being *deleted* never come back,
+whatever was under way.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class FilesState(Enum):
     FAILED = "failed"
     REWRITING = "being written anew"
     DELETING = "it is being deleted"
+    RELEASED = "it was moved to another core"
 
 
 class Change(Enum):
@@ -46,16 +48,18 @@ class Change(Enum):
 
 
 TRANSITIONS: Final[Mapping[FilesState, frozenset[FilesState]]] = {
-    FilesState.OPEN: frozenset({FilesState.FAILED, FilesState.DELETING}),
+    FilesState.OPEN: frozenset({FilesState.FAILED, FilesState.DELETING, FilesState.RELEASED}),
     FilesState.FAILED: frozenset({FilesState.REWRITING, FilesState.DELETING}),
     FilesState.REWRITING: frozenset({FilesState.OPEN, FilesState.FAILED, FilesState.DELETING}),
     FilesState.DELETING: frozenset(),
+    FilesState.RELEASED: frozenset({FilesState.DELETING}),
 }
 CHANGES: Final[Mapping[FilesState, frozenset[Change]]] = {
     FilesState.OPEN: frozenset(Change),
     FilesState.FAILED: frozenset(),
     FilesState.REWRITING: frozenset({Change.WRITE}),
     FilesState.DELETING: frozenset(),
+    FilesState.RELEASED: frozenset(),
 }
 
 
@@ -84,7 +88,7 @@ class FilesLife:
 
     def check_open(self) -> None:
         """StorageFailedError: what the files hold may not be believed."""
-        if self.state is not FilesState.OPEN:
+        if self.state not in (FilesState.OPEN, FilesState.RELEASED):
             raise StorageFailedError(self._reason or self.state.value)
 
     def fail(self, reason: str, *, pages_in_doubt: bool) -> None:
@@ -106,6 +110,10 @@ class FilesLife:
         if self.state is not FilesState.REWRITING:
             raise StorageFailedError(self._reason)
         self._become(FilesState.OPEN)
+
+    def release(self) -> None:
+        """For good. They hold what they should, until the journal says whose they are."""
+        self._become(FilesState.RELEASED)
 
     def delete(self) -> None:
         """For good; a second time nothing changes."""

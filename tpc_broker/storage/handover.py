@@ -8,6 +8,8 @@ A partition belongs to the journal and checkpoint of one core. When ownership ch
 3. every old owner's checkpoint is written without what it gave; journals of cores that are no more are removed;
 4. the marker goes.
 
+A partition that one core has released to another, and that none has adopted, goes to its owner like all others.
+
 Between 2 and 3 a partition stands in two checkpoints with equal entries. Nothing is appended before 4 is done, so a
 hand-over that was cut short is done again from what is there: `handover_needed` sees the marker.
 """
@@ -15,6 +17,7 @@ hand-over that was cut short is done again from what is there: `handover_needed`
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpc_broker.log.files import (
@@ -86,7 +89,7 @@ async def hand_over(
 ) -> int:
     """Give each partition's checkpoint entry to its owner; how many moved. Closes what `recover_all` opened."""
     journals = data / "journals"
-    before = {core: _entries(one) for core, one in recovered.items()}
+    before = _settled({core: _entries(one) for core, one in recovered.items()})
     after: dict[CoreId, dict[TopicPartition, PartitionCheckpoint]] = {CoreId(core): {} for core in range(cores_count)}
     for entries in before.values():
         for key, entry in entries.items():
@@ -116,6 +119,28 @@ async def hand_over(
 
 def _entries(core: RecoveredCore) -> dict[TopicPartition, PartitionCheckpoint]:
     return {**{key: storage.checkpointed for key, storage in core.storages.items()}, **core.kept}
+
+
+def _settled(
+    before: dict[CoreId, dict[TopicPartition, PartitionCheckpoint]],
+) -> dict[CoreId, dict[TopicPartition, PartitionCheckpoint]]:
+    """Each partition where it is: releases of what another core has are forgotten; of several that nobody has adopted
+    the latest counts, and it is taken back.
+    """
+    held = {key for entries in before.values() for key, entry in entries.items() if entry.released is None}
+    latest: dict[TopicPartition, int] = {}
+    for entries in before.values():
+        for key, entry in entries.items():
+            if key not in held:
+                latest[key] = max(latest.get(key, 0), entry.moves)
+    settled: dict[CoreId, dict[TopicPartition, PartitionCheckpoint]] = {}
+    for core, entries in before.items():
+        settled[core] = {
+            key: entry if entry.released is None else replace(entry, released=None, moves=entry.moves + 1)
+            for key, entry in entries.items()
+            if entry.released is None or latest.get(key) == entry.moves
+        }
+    return settled
 
 
 async def _write(file: JournalFile, entries: dict[TopicPartition, PartitionCheckpoint]) -> None:

@@ -105,11 +105,11 @@ class InPlaceWindows:
         reserved_position = led.files.active.reserved_end_position
         if self._plane.set_in_place_space(led.handle, reserved_position) or written_bytes < IN_PLACE_BYTES_MIN_OPEN:
             return
-        if self._ended or led.is_internal or led.handle not in self._led or self._failures_settled != self._failures:
+        if led.is_internal or not self._may_open(led):
             return
 
         def open_it(descriptor: int) -> None:
-            if led.handle in self._led and not self._ended and self._failures_settled == self._failures:
+            if self._may_open(led):
                 window = in_place_window(led.files, descriptor, IN_PLACE_BATCH_BYTES_MIN)
                 self._plane.open_in_place_window(led.handle, window)
 
@@ -118,6 +118,10 @@ class InPlaceWindows:
                 self._ask_checkpoint()
         except OSError as error:
             log.debug("%s-%d: nothing is written in place: %s", led.files.topic, led.files.key.partition, error)
+
+    def _may_open(self, led: LeaderPartition) -> bool:
+        is_settled = not self._ended and self._failures_settled == self._failures
+        return is_settled and led.handle in self._led and not led.is_leaving
 
     def _ask_checkpoint(self) -> None:
         now_s = trio.current_time()

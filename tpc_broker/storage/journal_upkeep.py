@@ -12,7 +12,9 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from tpc_broker.errors import PartitionOfflineError
+import trio
+
+from tpc_broker.errors import JournalStoppedError, PartitionOfflineError
 from tpc_broker.model import LeaderEpoch, Offset
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MENDED_S = 0.05
+"""Between two looks at a journal that has failed."""
 FAILED = "a journal write failed; appends are refused until the journal works again"
 STILL_FAILS = "the journal still fails"
 
@@ -70,18 +74,46 @@ class JournalUpkeep:
         self._tell_epochs = callback
 
     async def append_entry(
-        self, kind: EntryKind, key: TopicPartition, offset: int, argument: int, then: Callable[[], None] = lambda: None
+        self,
+        kind: EntryKind,
+        key: TopicPartition,
+        offset: int,
+        argument: int,
+        then: Callable[[], None] = lambda: None,
+        payload: bytes = b"",
     ) -> None:
         """One control entry, durable when this returns. PartitionOfflineError when the journal failed.
 
         `then` takes over what the entry says, before a checkpoint can cover it.
         """
         while True:
-            sequence = self._plane.journal_append(kind, key, offset, argument)
+            sequence = self._plane.journal_append(kind, key, offset, argument, payload)
             if sequence is not None:
                 break
             await self._room.wait()
         await self._plane.wait_durable(sequence, then)
+
+    async def append_at_last(
+        self, kind: EntryKind, key: TopicPartition, argument: int, payload: bytes, then: Callable[[], None]
+    ) -> None:
+        """One that is not taken back: the disk may have it although the journal failed, so it is written again until it
+        is durable. JournalStoppedError: at the end of the process it may be there or not.
+        """
+        while True:
+            try:
+                await self.append_entry(kind, key, 0, argument, then, payload)
+            except JournalStoppedError:
+                raise
+            except PartitionOfflineError as error:
+                log.debug("partition %s: %s", key, error)
+                while self._plane.journal_error():
+                    await trio.sleep(MENDED_S)
+            else:
+                return
+
+    def tell_epoch(self, key: TopicPartition, epoch: LeaderEpoch) -> None:
+        """One that began by itself is durable."""
+        self._tell_epochs([(key, epoch)])
 
     def _needs_space(self) -> None:
         self._requests.checkpoint.ask()

@@ -13,6 +13,7 @@ own, which calls those above it in this list and asks the others for work (`main
 * *write-behind*: durable batches go from memory to the segments, so that memory and journal can be given back
   (`write_behind`);
 * *checkpoints*: when three eighths of the journal are used, now and then, and at the end (`checkpoint_schedule`);
+* *moves*: partitions that go to another core of the node, or come from there (`core_moves`);
 * *replicas*: terms, votes and cuts of replicated partitions (`replicas`);
 * *mending*: a journal that failed is opened again, a partition whose segment failed is written anew from the journal,
   both again and again until the disk is well (`mending`).
@@ -35,6 +36,7 @@ from tpc_broker.log.journal import EntryKind
 from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
 from tpc_broker.storage.checkpoint import Checkpointer
 from tpc_broker.storage.checkpoint_schedule import CheckpointSchedule
+from tpc_broker.storage.core_moves import CoreMoves
 from tpc_broker.storage.core_partitions import CorePartitions, PartitionState
 from tpc_broker.storage.deletion import Deletions
 from tpc_broker.storage.drain import drain
@@ -64,9 +66,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
+    from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.log.segment import LogSettings
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.topic_config import TopicConfig
+    from tpc_broker.model import CoreId
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Clock, Disk, StoragePlane
     from tpc_broker.storage.recovery import RecoveredCore
@@ -125,6 +129,10 @@ class JournalledStorage:
         self._replicas = Replicas(
             plane, partitions, journal=self._journal, room=room, space=self._space, in_place_windows=windows
         )
+        self._moves = CoreMoves(
+            plane, data, recovered.files, partitions, journal=self._journal, write_behind=self._write_behind,
+            retention=self._retention, in_place_windows=windows,
+        )  # fmt: skip
         self._mending = Mending(
             plane, data, recovered, partitions, journal=self._journal, deletions=self._deletions, space=self._space,
             in_place_windows=windows, requests=requests, failures=failures,
@@ -147,8 +155,8 @@ class JournalledStorage:
             partitions.prepared(ready)
 
     def has(self, key: TopicPartition) -> bool:
-        """Also while it is made, and until it is deleted."""
-        return self._partitions.state(key) is not PartitionState.ABSENT
+        """Also while it is made, and until it is deleted; not when it was released."""
+        return self._partitions.is_here(key)
 
     def unclaimed(self) -> list[TopicPartition]:
         return list(self._partitions.unclaimed)
@@ -162,6 +170,7 @@ class JournalledStorage:
         offline = partitions.offline.get(key) or partitions.given_up.get(key)
         if offline is not None:
             raise PartitionOfflineError(offline.reason)
+        await self._moves.take_back(key, log_settings(config))
         files = partitions.claim(key) or await self._make(key, topic, log_settings(config))
         files.settings = log_settings(config)
         return files
@@ -232,12 +241,35 @@ class JournalledStorage:
             if image.is_deleted(key.topic_id):
                 log.info("%s-%d belongs to a deleted topic; removing its files", files.topic, key.partition)
                 await self.delete_offline(key)
-        for key in [key for key in partitions.offline if image.is_deleted(key.topic_id)]:
+        closed = (*partitions.offline, *partitions.all_released())
+        for key in [key for key in closed if image.is_deleted(key.topic_id)]:
             await self.delete_offline(key)
         async with partitions.checkpointing:
             if await put_unknown_aside(self._disk, self._data, partitions, image):
                 self._requests.checkpoint.ask()
         await remove_deleted_folders(self._disk, self._data / "topics")
+
+    # -- moves between cores -----------------------------------------------------------------------------------------
+
+    async def release(self, handle: int, target: CoreId, move_id: int, then: Callable[[], None]) -> PartitionCheckpoint:
+        """`CoreMoves.release`."""
+        return await self._moves.release(handle, target, move_id, then)
+
+    async def adopt(self, released: PartitionCheckpoint, config: TopicConfig) -> None:
+        """`CoreMoves.adopt`."""
+        await self._moves.adopt(released, log_settings(config))
+
+    def released(self, key: TopicPartition) -> PartitionCheckpoint | None:
+        """`CorePartitions.released`."""
+        return self._partitions.released(key)
+
+    def all_released(self) -> list[TopicPartition]:
+        """`CorePartitions.all_released`."""
+        return self._partitions.all_released()
+
+    def forget_release(self, key: TopicPartition) -> None:
+        """`CorePartitions.forget_release`."""
+        self._partitions.forget_release(key)
 
     # -- replicated partitions ---------------------------------------------------------------------------------------
 
@@ -278,7 +310,7 @@ class JournalledStorage:
         grow: not for long.
         """
         await self.checkpoint()
-        async with self._partitions.checkpointing:
+        async with self._moves.lock, self._partitions.checkpointing:
             yield
 
     async def mend_once(self) -> bool:

@@ -27,6 +27,10 @@ class LeaderPartition:
     lock: trio.Lock
     is_internal: bool
     admitted_bytes: int = 0
+    is_leaving: bool = False
+    """It is about to be released to another core."""
+    log_starts_under_way: int = 0
+    """Entries of the journal that move it and are not durable yet."""
 
     @property
     def step_bytes(self) -> int:

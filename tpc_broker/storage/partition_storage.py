@@ -97,7 +97,7 @@ class PartitionStorage(ShortRuns, ReservedSpace):
         self.leader_epoch: int = state.leader_epoch
         self.voted_for = state.voted_for
         self.epochs = LeaderEpochs(state.epochs)
-        self.notes = dict(state.notes)
+        self.moves, self.notes = state.moves, dict(state.notes)
         """`PartitionCheckpoint.notes`."""
         self.commit_offset: Callable[[], int] | None = None
         """Where committed records end; None: nobody says so yet. Without notes what is durable is committed."""
@@ -472,6 +472,7 @@ class PartitionStorage(ShortRuns, ReservedSpace):
             producers=self.producers.copy(),
             commit_offset=Offset(self._committed_end_offset()),
             notes=tuple(sorted(self.notes.items())),
+            moves=self.moves,
         )
 
     def _committed_end_offset(self) -> int:
@@ -506,8 +507,13 @@ class PartitionStorage(ShortRuns, ReservedSpace):
         self.rolls.close_window()
         self.life.fail(reason, pages_in_doubt=pages_in_doubt)
 
+    def release(self) -> None:
+        """Another core's from here on."""
+        self.rolls.close_window()
+        self.life.release()
+
     def begin_deletion(self) -> None:
-        """Take nothing more, for good."""
+        """For good."""
         self.rolls.close_window()
         self.life.delete()
 

@@ -447,6 +447,10 @@ class ReplicaLogs(Protocol):
 
     def disarm(self, handle: int, *, keep_waits: bool = False) -> None: ...
 
+    def lead(self, handle: int, term: int) -> None:
+        """Take appends again, in a term whose marker is in the journal."""
+        ...
+
     async def wait_settled(self, handle: int) -> None:
         """Until everything that was appended is durable. PartitionOfflineError: the journal failed."""
         ...

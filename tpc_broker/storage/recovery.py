@@ -108,11 +108,14 @@ class RecoveredCore:
     storages: dict[TopicPartition, PartitionStorage]
     offline: dict[TopicPartition, OfflinePartition]
     report: RecoveryReport
+    released: dict[TopicPartition, PartitionCheckpoint] = field(default_factory=dict)
+    """Partitions that another core has adopted, or may adopt."""
 
     @property
     def kept(self) -> dict[TopicPartition, PartitionCheckpoint]:
-        """Checkpoint entries of offline partitions: every later checkpoint has to carry them."""
-        return {key: one.checkpoint for key, one in self.offline.items() if one.checkpoint is not None}
+        """Checkpoint entries of partitions that are offline or released: every later checkpoint has to carry them."""
+        offline = {key: one.checkpoint for key, one in self.offline.items() if one.checkpoint is not None}
+        return self.released | offline
 
     async def close(self) -> None:
         """Close files; nothing is written."""
@@ -132,6 +135,7 @@ class _Recovery:
     listings: dict[TopicPartition, PartitionListing]
     storages: dict[TopicPartition, PartitionStorage] = field(default_factory=dict)
     offline: dict[TopicPartition, OfflinePartition] = field(default_factory=dict)
+    released: dict[TopicPartition, PartitionCheckpoint] = field(default_factory=dict)
     in_place_writes: dict[TopicPartition, InPlaceReplay] = field(default_factory=dict)
     replayed_bytes: int = 0
     in_place_bytes: int = 0
@@ -147,6 +151,9 @@ class _Recovery:
         if plan.deleted:
             if listing is not None and listing.folder.problem is None:
                 await delete_folder(self.disk, listing.path, str(self.journal_file.superblock.generation))
+            return
+        if plan.is_released and plan.offline is None:
+            self.released[plan.key] = plan.start
             return
         if reason is None:
             try:
@@ -412,7 +419,7 @@ async def recover_core(
         scan.torn_commits_count,
         plan.remarks,
     )
-    recovered = RecoveredCore(journal_file, scan, work.files, work.storages, work.offline, report)
+    recovered = RecoveredCore(journal_file, scan, work.files, work.storages, work.offline, report, work.released)
     await _finish_core(recovered, checkpoints, generation)
     if scan.damage is not None:
         await journal_file.close()

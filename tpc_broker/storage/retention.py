@@ -44,7 +44,7 @@ class Retention:
     async def set_log_start(self, handle: int, offset: int) -> None:
         """The log starts here from now on, durably; whole segments below it go."""
         led = self._led.get(handle)
-        if led is None:
+        if led is None or led.is_leaving:
             raise PartitionOfflineError("the partition is closed")
 
         def begin_there() -> None:
@@ -52,7 +52,11 @@ class Retention:
             led.files.mark_changed()
             self._plane.set_log_start(handle, offset)
 
-        await self._journal.append_entry(EntryKind.LOG_START, led.files.key, offset, 0, begin_there)
+        led.log_starts_under_way += 1
+        try:
+            await self._journal.append_entry(EntryKind.LOG_START, led.files.key, offset, 0, begin_there)
+        finally:
+            led.log_starts_under_way -= 1
         if handle in self._led:
             await self.advance(led, offset)
 

@@ -129,6 +129,10 @@ class WriteBehindWriter:
                 nursery.start_soon(write_in_turn, led)
         return len(dirty)
 
+    async def write_one(self, led: LeaderPartition) -> None:
+        """Everything of one partition that is durable now; a failure leaves its files failed."""
+        await self._write_one(led, all_of_it=True)
+
     async def _write_one(self, led: LeaderPartition, *, all_of_it: bool) -> None:
         async with UncontendedLock(led.lock):
             if led.handle not in self._led:  # deleted while this waited

@@ -1,0 +1,181 @@
+"""Partitions are moved between cores of a running broker, under load and under kill -9: nothing is lost, nothing comes
+twice, the order is kept, and clients follow by themselves.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.durability.conftest import against_kafka
+from tests.support.broker_process import TpcBroker
+from tpc_broker.cli.partitions import alter, ongoing
+from tpc_broker.client.cluster import Cluster, ClusterSettings
+from tpc_broker.model import BrokerId, coordinator_partition
+
+pytestmark = pytest.mark.skipif(against_kafka(), reason="moves of ours")
+CORES, PARTITIONS = 3, 2
+DEADLINE_S = 90
+GROUP = "followers"
+
+
+@pytest.fixture
+def broker(tmp_path):
+    one = TpcBroker(tmp_path / "broker", cores_count=CORES)
+    one.start()
+    admin = AdminClient({"bootstrap.servers": one.bootstrap})
+    admin.create_topics([NewTopic("moved", PARTITIONS, 1)])["moved"].result(DEADLINE_S)
+    yield one
+    one.kill()
+
+
+def tpc(broker, *arguments):
+    command = [sys.executable, "-m", "tpc_broker.cli.main", *arguments, "--bootstrap", broker.bootstrap]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S * 2, check=True)
+
+
+def move(broker, topic, partition, core):
+    """As the command does, without waiting for the end, in this process."""
+    with Cluster(ClusterSettings(broker.bootstrap, retry_seconds=DEADLINE_S)) as client:
+        alter(client, {(topic, partition): BrokerId(core)})
+
+
+def wait_moved(broker):
+    give_up_at = time.monotonic() + DEADLINE_S
+    with Cluster(ClusterSettings(broker.bootstrap, retry_seconds=DEADLINE_S)) as client:
+        while found := ongoing(client):
+            assert time.monotonic() < give_up_at, f"{found} {broker.log_text()[-3000:]}"
+            time.sleep(0.05)
+
+
+class Load:
+    """An idempotent producer that numbers what it sends to each partition, and counts what was acknowledged."""
+
+    def __init__(self, broker):
+        self._producer = Producer({
+            "bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 1,
+            "delivery.timeout.ms": DEADLINE_S * 1000, "message.timeout.ms": DEADLINE_S * 1000,
+        })  # fmt: skip
+        self.sent = [0] * PARTITIONS
+        self.errors = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _told(self, error, _message):
+        if error is not None:
+            self.errors.append(error)
+
+    def _run(self):
+        while not self._stop.is_set():
+            for partition in range(PARTITIONS):
+                number = self.sent[partition]
+                self._producer.produce("moved", b"%d" % number, partition=partition, on_delivery=self._told)
+                self.sent[partition] += 1
+            self._producer.poll(0)
+            time.sleep(0.004)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+        self.left = self._producer.flush(DEADLINE_S)
+
+
+def read_all(broker, sent, consumer=None, found=None):
+    """Until all that was sent is there, and a little longer: nothing may come twice."""
+    found = found or [[] for _ in sent]
+    if consumer is None:
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers", "enable.auto.commit": False})
+        consumer.assign([TopicPartition("moved", partition, 0) for partition in range(PARTITIONS)])
+    give_up_at, quiet = time.monotonic() + DEADLINE_S, 0
+    while quiet < 3 and time.monotonic() < give_up_at:
+        messages = consumer.consume(5000, 0.3)
+        for message in messages:
+            if message.error() is None:
+                found[message.partition()].append(int(message.value()))
+        is_whole = all(len(each) >= count for each, count in zip(found, sent, strict=True))
+        quiet = quiet + 1 if is_whole and not messages else 0
+    consumer.close()
+    return found
+
+
+def test_clients_follow_partitions_that_move(broker):
+    """Those of the group's coordinator too; its offsets go with it."""
+    consumer = Consumer({
+        "bootstrap.servers": broker.bootstrap, "group.id": GROUP, "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    })  # fmt: skip
+    consumer.subscribe(["moved"])
+    found, offsets = [[] for _ in range(PARTITIONS)], {}
+
+    def read(seconds):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for message in consumer.consume(2000, 0.1):
+                if message.error() is None:
+                    found[message.partition()].append(int(message.value()))
+                    offsets[message.partition()] = message.offset() + 1
+
+    def commit():
+        places = [TopicPartition("moved", partition, offset) for partition, offset in offsets.items()]
+        consumer.commit(offsets=places, asynchronous=False)
+
+    with Load(broker) as load:
+        give_up_at = time.monotonic() + DEADLINE_S
+        while len(offsets) < PARTITIONS:
+            assert time.monotonic() < give_up_at
+            read(0.2)
+        offsets_topic = consumer.list_topics("__consumer_offsets", DEADLINE_S).topics["__consumer_offsets"]
+        coordinator = coordinator_partition(GROUP, len(offsets_topic.partitions))
+        stdout = tpc(broker, "partition", "move", "moved-0", "moved-1", "--core", "2").stdout
+        assert stdout == "moved-0: is on core 2.\nmoved-1: is on core 2.\n"
+        for core in (1, 0):
+            for partition in range(PARTITIONS):
+                move(broker, "moved", partition, core)
+                read(0.1)
+            move(broker, "__consumer_offsets", coordinator, core)
+            wait_moved(broker)
+            read(0.1)
+            commit()
+    assert (load.errors, load.left) == ([], 0)
+    committed = consumer.committed([TopicPartition("moved", partition) for partition in range(PARTITIONS)], DEADLINE_S)
+    assert all(one.offset > 0 for one in committed)
+    found = read_all(broker, load.sent, consumer, found)
+    assert found == [list(range(count)) for count in load.sent]
+    broker.restart()
+    assert read_all(broker, load.sent) == [list(range(count)) for count in load.sent]
+    assert "is offline" not in broker.log_text()
+
+
+def test_kill_9_in_the_midst_of_moves(broker):
+    """Of the whole broker, and of each of the cores that have a part in it; moves that were begun are finished."""
+    chooser = random.Random()
+    with Load(broker) as load:
+        for victim in ("broker", 0, 1, 2):
+            wait_moved(broker)
+            for partition in range(PARTITIONS):
+                move(broker, "moved", partition, chooser.randrange(CORES))
+            time.sleep(chooser.random() * 0.03)
+            if victim == "broker":
+                broker.kill()
+                broker.start()
+            else:
+                process = broker.core_process(victim)
+                process.kill()
+                broker.wait_core_replaced(victim, process.pid)
+        wait_moved(broker)
+    assert (load.errors, load.left) == ([], 0)
+    broker.kill()
+    broker.start()
+    assert read_all(broker, load.sent) == [list(range(count)) for count in load.sent]
+    assert "is offline" not in broker.log_text()

@@ -1,0 +1,299 @@
+"""A partition is handed from one core to another and back: what `kill -9` at any step of it leaves has one owner, and
+every acknowledged record.
+
+Two cores do not run in one process, so each leg is run by itself; of every change of the disk that the loop comes to
+see a copy is made, and all are recovered afterwards.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import trio
+
+from tests.runtime.in_place_core import KEY, Bench, held
+from tests.storage.plain_disk import PlainDisk
+from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.log.checkpoint import Release, decode_entry
+from tpc_broker.log.journal import JournalMode
+from tpc_broker.model import CoreId
+from tpc_broker.runtime import assembly
+from tpc_broker.runtime.options import CoreOptions
+from tpc_broker.runtime.trio_ring import run as run_on_ring
+from tpc_broker.storage.handover import hand_over, recover_all
+from tpc_broker.storage.recovery import recover_core
+
+MOVE_ID = 77
+CORES = (1, 2)
+"""Core 0 would ask for the cluster's metadata."""
+
+
+class CopiesOfTheDisk(trio.abc.Instrument):
+    """A copy of the folder after every step of a task that has changed anything in it, with what was promised then."""
+
+    def __init__(self, data: Path, bench) -> None:
+        self._data, self._bench = data, bench
+        self._seen = None
+        self._numbers = itertools.count()
+        self.made: list[tuple[Path, dict[int, bytes]]] = []
+
+    def after_task_step(self, task):
+        state = sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in self._data.rglob("*"))
+        if state != self._seen:
+            self._seen = state
+            target = self._data.with_name(f"{self._data.name}-{next(self._numbers)}-of-{self._bench.name}")
+            shutil.copytree(self._data, target)
+            self.made.append((target, dict(self._bench.acknowledged)))
+
+
+async def _on_core(data: Path, core: int, body, acknowledged) -> None:
+    nowhere = dict.fromkeys(("mailbox_fd", "control_fd"), -1)
+    options = CoreOptions(
+        core=CoreId(core), cores=3, data=str(data), **nowhere, mailbox_names=(), listeners=(), listen_fds=(),
+        cpu=None, settings="", overrides=(), log_style="json", log_level="warning", supervisor_pid=os.getpid(),
+    )  # fmt: skip
+    async with assembly.open_assembly(options) as ports:
+        bench = Bench(ports)
+        bench.config, bench.acknowledged = bench.make_config(), acknowledged
+        await body(bench)
+
+
+class Node:
+    """Cores on one directory, of which one runs at a time, and what was acknowledged."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.data = tmp_path / "data"
+        for name in ("journals", "topics"):
+            (self.data / name).mkdir(parents=True)
+        self.acknowledged: dict[int, bytes] = {}
+        self.copies: list[tuple[Path, dict[int, bytes]]] = []
+        self.released: bytes | None = None
+
+    def run(self, core: int, body) -> None:
+        with mock.patch.object(assembly, "probe_journal_mode", return_value=JournalMode.DIRECT_DSYNC):
+            run_on_ring(partial(_on_core, self.data, core, body, self.acknowledged))
+
+    def watch(self, bench, name: str) -> CopiesOfTheDisk:
+        bench.name = name
+        copies = CopiesOfTheDisk(self.data, bench)
+        trio.lowlevel.add_instrument(copies)
+        return copies
+
+    def end(self, copies: CopiesOfTheDisk) -> None:
+        trio.lowlevel.remove_instrument(copies)
+        self.copies += copies.made
+
+    async def release(self, bench, target: int, *, watched: bool = True) -> None:
+        copies = self.watch(bench, f"release-to-{target}") if watched else None
+        gone: list[int] = []
+        released = await bench.storage.release(bench.handle, CoreId(target), MOVE_ID, lambda: gone.append(1))
+        if copies is not None:
+            self.end(copies)
+        assert gone == [1]
+        self.released = released.encode()
+
+    async def adopt(self, bench, *, watched: bool = True, name: str = "adopt") -> None:
+        copies = self.watch(bench, name) if watched else None
+        await bench.storage.adopt(decode_entry(self.released), bench.config)
+        await bench.open()
+        await bench.append(500, 3)
+        if copies is not None:
+            self.end(copies)
+
+    # -- what a crash leaves -------------------------------------------------------------------------------------------
+
+    def check_copies(self) -> None:
+        assert self.copies
+        for folder, acknowledged in self.copies:
+            trio.run(_check, folder, acknowledged)
+            shutil.rmtree(folder)
+
+    def check_now(self) -> None:
+        target = self.data.with_name("now")
+        shutil.copytree(self.data, target)
+        trio.run(_check, target, self.acknowledged)
+        shutil.rmtree(target)
+
+
+async def _recovered(folder: Path, core: int):
+    return await recover_core(PlainDisk(), folder, CoreId(core), new_journal_id=bytes([core]) * 16)
+
+
+async def _check(folder: Path, acknowledged: dict[int, bytes]) -> None:
+    """Both cores start; twice, as a start may be cut short. Then the same with another number of cores."""
+    for _start in range(2):
+        cores = [await _recovered(folder, core) for core in CORES]
+        assert not any(one.offline for one in cores), (folder, cores)
+        owners = [core for core, one in enumerate(cores) if KEY in one.storages]
+        assert len(owners) <= 1, (folder, owners)
+        assert owners or any(KEY in one.released for one in cores), f"{folder}: nobody knows of it"
+        for owner in owners:
+            await _has_all(cores[owner].storages[KEY], acknowledged, folder)
+        for one in cores:
+            await one.close()
+    disk = PlainDisk()
+    recovered = await recover_all(disk, folder, lambda: bytes(16))
+    await hand_over(
+        disk, folder, recovered, lambda _key, _topic: CoreId(0), cores_count=1, new_journal_id=lambda: b"1" * 16
+    )
+    one = await _recovered(folder, 0)
+    assert list(one.storages) == [KEY], folder
+    assert not one.offline
+    assert not one.released
+    await _has_all(one.storages[KEY], acknowledged, folder)
+    await one.close()
+
+
+async def _has_all(storage, acknowledged: dict[int, bytes], folder: Path) -> None:
+    found = await held(storage)
+    wanted = {offset: data for offset, data in acknowledged.items() if offset >= storage.log_start_offset}
+    lost = [offset for offset, data in wanted.items() if found.get(offset) != data]
+    assert not lost, f"{folder}: lost {lost}"
+
+
+# -- moves -----------------------------------------------------------------------------------------------------------
+
+
+async def _fill(node: Node, bench) -> None:
+    await bench.open()
+    await bench.append(2000, 20)
+    await bench.storage.checkpoint()
+    await bench.append(2000, 20)
+    await bench.storage.set_log_start(bench.handle, 5)
+
+
+def test_every_step_of_a_move_leaves_one_owner_and_every_record(tmp_path):
+    node = Node(tmp_path)
+
+    async def first_leg(bench):
+        await _fill(node, bench)
+        await node.release(bench, 2)
+
+    node.run(1, first_leg)
+    node.run(2, partial(node.adopt, name="adopt"))
+
+    async def back(bench):
+        await bench.open()
+        await bench.append(700, 4)
+        await node.release(bench, 1)
+
+    node.run(2, back)
+    node.run(1, partial(node.adopt, name="adopt-again"))
+    node.check_copies()
+    node.check_now()
+
+
+def test_a_busy_partition_whose_batches_are_written_in_place_moves(tmp_path):
+    node = Node(tmp_path)
+
+    async def first_leg(bench):
+        await bench.open()
+        await bench.begin_in_place()
+        await bench.append(300_000, 4)
+        await node.release(bench, 2)
+
+    node.run(1, first_leg)
+    node.run(2, node.adopt)
+    node.check_copies()
+
+
+def test_checkpoints_of_both_cores_go_with_the_move(tmp_path):
+    """Its first core says in each that it has let it go, until that is forgotten; the second has it."""
+    node = Node(tmp_path)
+
+    async def first_leg(bench):
+        await _fill(node, bench)
+        await node.release(bench, 2)
+        assert await bench.storage.checkpoint()
+        assert bench.storage.released(KEY).released == Release(CoreId(2), MOVE_ID)
+
+    node.run(1, first_leg)
+    node.check_now()
+
+    async def second_leg(bench):
+        await node.adopt(bench)
+        assert await bench.storage.checkpoint()
+
+    node.run(2, second_leg)
+    node.check_now()
+
+    async def forget(bench):
+        assert bench.storage.all_released() == [KEY]
+        bench.storage.forget_release(KEY)
+        assert await bench.storage.checkpoint()
+
+    node.run(1, forget)
+    node.check_now()
+
+    async def is_forgotten(bench):
+        assert not bench.storage.all_released()
+        assert not bench.storage.has(KEY)
+
+    node.run(1, is_forgotten)
+    node.check_copies()
+
+
+def test_what_nobody_adopted_is_taken_back(tmp_path):
+    node = Node(tmp_path)
+
+    async def first_leg(bench):
+        await _fill(node, bench)
+        await node.release(bench, 2)
+        assert not bench.storage.has(KEY)
+        with pytest.raises(PartitionOfflineError):
+            bench.plane.bounds(bench.handle)
+
+    node.run(1, first_leg)
+
+    async def take_back(bench):
+        copies = node.watch(bench, "take-back")
+        await bench.open()
+        await bench.append(500, 2)
+        node.end(copies)
+        assert bench.files.moves == 2
+
+    node.run(1, take_back)
+    node.check_copies()
+    node.check_now()
+
+
+def test_an_adoption_is_carried_out_once(tmp_path):
+    node = Node(tmp_path)
+
+    async def first_leg(bench):
+        await _fill(node, bench)
+        await node.release(bench, 2, watched=False)
+
+    async def second_leg(bench):
+        await node.adopt(bench, watched=False)
+        end_offset = bench.plane.bounds(bench.handle).log_end_offset
+        await bench.storage.adopt(decode_entry(node.released), bench.config)
+        assert bench.plane.bounds(bench.handle).log_end_offset == end_offset
+        await bench.append(100)
+
+    node.run(1, first_leg)
+    node.run(2, second_leg)
+    node.check_now()
+
+
+def test_files_that_are_not_what_was_released_are_not_adopted(tmp_path):
+    node = Node(tmp_path)
+
+    async def first_leg(bench):
+        await _fill(node, bench)
+        await node.release(bench, 2, watched=False)
+        os.truncate(bench.log, bench.log.stat().st_size // 2)
+
+    async def second_leg(bench):
+        with pytest.raises(PartitionOfflineError, match="were durable"):
+            await bench.storage.adopt(decode_entry(node.released), bench.config)
+        assert not bench.storage.has(KEY)
+
+    node.run(1, first_leg)
+    node.run(2, second_leg)

@@ -1,0 +1,249 @@
+"""Live moves of partitions between the cores of a node: core 0 conducts, the two cores act, the metadata fence.
+
+The life of a move, each step durable before the next begins:
+
+1. core 0: MoveBegun in the metadata;
+2. the core that has the partition lets it go: all of it in its segments, RELEASED in its journal
+   (`storage.core_moves`);
+3. the target, if the metadata name it for this very move: ADOPTED in its journal, a new leader epoch, the partition is
+   led there;
+4. core 0: MoveDone in the metadata. Now clients hear of it, and the first core forgets what it let go.
+
+Every step may be asked for again, and answers as the first time; so whatever ends, core 0 goes on from the metadata
+with step 2. A partition that was released is nowhere until it is adopted. If the target refuses it, the metadata give
+it back (MoveDone names the old owner), and that core takes it again once every other one, on metadata no older, has
+said that it has not got it: nobody may adopt it after that, because an adoption is for a move that is under way.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from tpc_broker.broker.reassignments import Ongoing, Outcome, WantedBrokers
+from tpc_broker.errors import JournalStoppedError, MailboxError, PartitionOfflineError
+from tpc_broker.log.checkpoint import CheckpointError, decode_entry
+from tpc_broker.metadata.assignment_requests import Refusal
+from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition, broker_id_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.ports import CoreStorage
+    from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.records import MetadataRecord, MoveBegun
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 4
+"""Moves under way at the same time: each takes a share of the disk."""
+RETRY_S: Final = 0.1
+RELEASE_TIMEOUT_MS: Final = 60_000
+ADOPT_TIMEOUT_MS: Final = 30_000
+
+
+class MoveRefusedError(Exception):
+    """The partition stays, or cannot come, and asking again does not help."""
+
+
+@dataclass(slots=True)
+class MoveStatistics:
+    """Of one core: moves that it has conducted, and partitions that it let go or took over, since its start."""
+
+    done: int = 0
+    given_up: int = 0
+    released: int = 0
+    adopted: int = 0
+    release_us: int = 0
+    """That the releases have taken, together."""
+
+
+class CoreMoves:
+    """Of one core; on core 0 `Reassignments` too."""
+
+    def __init__(self, core: Core, storage: CoreStorage) -> None:
+        self._core = core
+        self._storage = storage
+        self._running: set[TopicPartition] = set()
+        self._changed = trio.Event()
+        self.statistics = MoveStatistics()
+        core.mailboxes.serve("moves.release", self._serve_release)
+        core.mailboxes.serve("moves.adopt", self._serve_adopt)
+
+    # -- what clients ask for (core 0) ---------------------------------------------------------------------------------
+
+    async def alter(self, wanted: Sequence[WantedBrokers], *, allow_factor_change: bool) -> list[Outcome]:  # noqa: ARG002
+        outcomes: list[Outcome] = []
+
+        def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
+            outcomes.clear()
+            records: list[MetadataRecord] = []
+            for one in wanted:
+                try:
+                    records += self._decide(image, one)
+                except Refusal as refusal:
+                    outcomes.append(Outcome(refusal.code, refusal.message))
+                else:
+                    outcomes.append(Outcome())
+            return records, None
+
+        await self._core.metadata.change(decide)
+        self._changed.set()
+        return outcomes
+
+    def _decide(self, image: ClusterImage, one: WantedBrokers) -> list[MetadataRecord]:
+        controller, now_ms = self._core.controller(image), self._core.clock.wall_ms()
+        if one.brokers is not None:
+            move_id = self._core.chance.uuid().int >> 66
+            return controller.begin_move(one.topic, one.partition, one.brokers, move_id=move_id, now_ms=now_ms)
+        move = controller.move_of(one.topic, one.partition)
+        owner = image.owner_of(TopicPartition(move.topic_id, move.partition))
+        assert owner is not None, move
+        return controller.end_move(move, owner)
+
+    def ongoing(self) -> Sequence[Ongoing]:
+        view, found = self._core.view, []
+        for key, move in view.image.moving.items():
+            topic = view.image.topics[key.topic_id]
+            target = broker_id_of(view.node, move.target)
+            source = broker_id_of(view.node, topic.assignment.owners[key.partition])
+            found.append(Ongoing(topic.name, key.partition, (target, source), (target,), (source,)))
+        return found
+
+    # -- core 0 conducts -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Carry out what the metadata say is under way, until cancelled. Core 0 only."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                for key, move in self._core.view.image.moving.items():
+                    if key not in self._running and len(self._running) < AT_ONCE:
+                        self._running.add(key)
+                        nursery.start_soon(self._conduct, key, move)
+                await self._changed.wait()
+                self._changed = trio.Event()
+
+    async def _conduct(self, key: TopicPartition, move: MoveBegun) -> None:
+        told = None
+        while self._core.view.image.moving.get(key) == move:
+            try:
+                await self._carry_out(key, move)
+                break
+            except (MailboxError, PartitionOfflineError) as error:
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("move of %s to core %d: %s; it is tried again", self._label(key), move.target, error)
+            await trio.sleep(RETRY_S)
+        self._running.discard(key)
+        self._changed.set()
+
+    async def _carry_out(self, key: TopicPartition, move: MoveBegun) -> None:
+        source = self._core.view.image.owner_of(key)
+        if source is None:
+            return
+        if not self._core.is_up(move.target):
+            raise PartitionOfflineError(f"core {move.target} is not up")
+        call = self._core.mailboxes.call
+        payload = {"partition": [key.topic_id.hex, key.partition], "target": move.target, "move_id": move.move_id,
+                   "version": self._core.view.image.version}  # fmt: skip
+        answer, blobs = await call(source, "moves.release", payload, timeout_ms=RELEASE_TIMEOUT_MS)
+        if "refused" not in answer:
+            _check_again(answer)
+            answer, _blobs = await call(move.target, "moves.adopt", payload, blobs, timeout_ms=ADOPT_TIMEOUT_MS)
+            _check_again(answer)
+        refused = answer.get("refused")
+        owner = move.target if refused is None else source
+        label = self._label(key)
+        await self._core.metadata.change(lambda image: (self._core.controller(image).end_move(move, owner), None))
+        if refused is None:
+            self.statistics.done += 1
+            log.info("%s was moved from core %d to core %d", label, source, move.target)
+        else:
+            self.statistics.given_up += 1
+            log.error("%s stays on core %d, its move to core %d was given up: %s", label, source, move.target, refused)
+
+    def _label(self, key: TopicPartition) -> str:
+        topic = self._core.view.image.topics.get(key.topic_id)
+        return f"{topic.name if topic is not None else key.topic_id}-{key.partition}"
+
+    # -- the two cores -------------------------------------------------------------------------------------------------
+
+    async def _serve_release(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        """What goes over; "refused": why it stays here; "again": why it is to be asked again."""
+        return await self._between_changes(payload, self._release)
+
+    async def _serve_adopt(self, _caller: CoreId, payload: dict[str, Any], blobs: list[bytes]) -> Any:
+        """Nothing: done; else as `_serve_release`."""
+        return await self._between_changes(payload, partial(self._adopt, blobs))
+
+    async def _between_changes(
+        self, payload: dict[str, Any], act: Callable[[TopicPartition, CoreId, int], Awaitable[list[bytes]]]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        topic_id, index = payload["partition"]
+        key = TopicPartition(TopicId(uuid.UUID(hex=topic_id)), PartitionIndex(index))
+
+        async def act_then() -> list[bytes]:
+            if self._core.view.image.version < payload["version"]:
+                self._core.metadata.behind.set()
+                raise PartitionOfflineError(f"core {self._core.core_id} has older metadata")
+            return await act(key, CoreId(payload["target"]), payload["move_id"])
+
+        try:
+            return {}, await self._core.metadata.between_changes(act_then)
+        except MoveRefusedError as error:
+            return {"refused": str(error)}, []
+        except PartitionOfflineError as error:
+            return {"again": str(error)}, []
+
+    async def _release(self, key: TopicPartition, target: CoreId, move_id: int) -> list[bytes]:
+        released = self._storage.released(key)
+        if released is None:
+            if not self._core.partitions.is_led(key):
+                if self._storage.has(key):
+                    raise MoveRefusedError("it is offline")
+                return []  # the target has it already, or says that it has not
+            started_ns = self._core.clock.monotonic_ns()
+            try:
+                released = await self._core.partitions.release(key, target, move_id)
+            except JournalStoppedError:
+                raise
+            except PartitionOfflineError as error:
+                raise MoveRefusedError(str(error)) from error
+            self._note_time(started_ns)
+        if released.released is None or released.released.move_id != move_id:
+            raise PartitionOfflineError("an earlier release of it is being taken back")
+        return [released.encode()]
+
+    def _note_time(self, started_ns: int) -> None:
+        took_us = (self._core.clock.monotonic_ns() - started_ns) // 1000
+        self.statistics.released += 1
+        self.statistics.release_us += took_us
+
+    async def _adopt(self, blobs: list[bytes], key: TopicPartition, target: CoreId, move_id: int) -> list[bytes]:
+        move = self._core.view.image.moving.get(key)
+        if move is None or (move.move_id, move.target, target) != (move_id, self._core.core_id, move.target):
+            raise PartitionOfflineError("the metadata know of no such move")
+        if not self._storage.has(key):
+            if not blobs:
+                raise MoveRefusedError("neither of the two cores has it")
+            try:
+                released = decode_entry(blobs[0])
+                await self._core.partitions.adopt(key, released)
+            except (CheckpointError, PartitionOfflineError) as error:
+                if not self._storage.has(key):
+                    raise MoveRefusedError(str(error)) from error
+                raise
+            self.statistics.adopted += 1
+        await self._core.partitions.lead_adopted(key)
+        return []
+
+
+def _check_again(answer: dict[str, Any]) -> None:
+    if "again" in answer:
+        raise PartitionOfflineError(answer["again"])

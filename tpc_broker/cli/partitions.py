@@ -1,0 +1,155 @@
+"""``tpc partition``: where partitions are, and moves of them between the cores of a node."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tpc_broker.cli.connection import CommandGroup, Exit, common_options, fail, print_json, print_table
+from tpc_broker.cli.info import CORES_PER_NODE
+from tpc_broker.cli.own_client import own_client
+from tpc_broker.client.errors import ClientError, RefusedError
+from tpc_broker.kafka import ApiKey, ErrorCode, messages
+
+if TYPE_CHECKING:
+    from tpc_broker.client.cluster import Cluster
+
+LOOK_S: Final = 0.05
+MOVE_S: Final = 120.0
+"""Until `move` goes without waiting for the end."""
+REQUEST_TIMEOUT_MS: Final = 60_000
+NODES_MAX: Final = (2**31 - 1) // CORES_PER_NODE - 1
+"""Broker ids are 32-bit numbers."""
+
+
+@click.group(cls=CommandGroup)
+def partition() -> None:
+    """Move partitions between the cores of a node."""
+
+
+def parse_partition(text: str) -> tuple[str, int]:
+    """TOPIC-N."""
+    topic, dash, number = text.rpartition("-")
+    if not dash or not topic or not number.isascii() or not number.isdecimal():
+        fail(f"{text!r} is no partition: expected TOPIC-N, as in events-0", Exit.USAGE)
+    return topic, int(number)
+
+
+@partition.command()
+@click.argument("partitions", metavar="TOPIC-N...", nargs=-1, required=True)
+@click.option("--core", type=click.IntRange(0, CORES_PER_NODE - 1), required=True, help="The core to move to.")
+@click.option("--node", type=click.IntRange(0, NODES_MAX), help="Its node. Default: the one that has the partition.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until it is there.")
+@common_options
+def move(  # noqa: PLR0913 (click hands each option over by name)
+    partitions: tuple[str, ...],
+    core: int,
+    node: int | None,
+    no_wait: bool,  # noqa: FBT001
+    bootstrap: str,
+    as_json: bool,  # noqa: FBT001
+) -> None:
+    """Move partitions to another core of their node, while they are written and read."""
+    places = [parse_partition(text) for text in partitions]
+    with own_client(bootstrap) as client:
+        wanted = {place: _target(client, place, core, node) for place in places}
+        alter(client, wanted)
+        if not no_wait:
+            _wait(client, wanted)
+    if as_json:
+        print_json([{"topic": topic, "partition": index, "broker": wanted[topic, index]} for topic, index in places])
+        return
+    for topic, index in places:
+        click.echo(f"{topic}-{index}: {'on its way to' if no_wait else 'is on'} core {core}.")
+
+
+def _target(client: Cluster, place: tuple[str, int], core: int, node: int | None) -> int:
+    topic, index = place
+    leaders = client.topic(topic).leaders
+    if index not in leaders:
+        fail(f"{topic} has no partition {index}; it has {len(leaders)}", Exit.NOT_FOUND)
+    here = leaders[index] // CORES_PER_NODE if leaders[index] >= 0 else None
+    if node is not None and here is not None and node != here:
+        fail(f"{topic}-{index} is on node {here}; partitions are moved between the cores of one node only", Exit.USAGE)
+    found = here if node is None else node
+    if found is None:
+        fail(f"{topic}-{index} has no leader now; say which node it is on (--node)")
+    return found * CORES_PER_NODE + core
+
+
+def alter(client: Cluster, wanted: dict[tuple[str, int], int]) -> None:
+    """AlterPartitionReassignments. RefusedError: the first one that was refused."""
+    kind = messages.AlterPartitionReassignmentsRequest
+    by_topic: dict[str, list[Any]] = {}
+    for (topic, index), broker in wanted.items():
+        part = kind.ReassignablePartition(partition_index=index, replicas=[broker])
+        by_topic.setdefault(topic, []).append(part)
+    request = kind(
+        timeout_ms=REQUEST_TIMEOUT_MS,
+        topics=[kind.ReassignableTopic(name=name, partitions=parts) for name, parts in by_topic.items()],
+    )
+    answer = client.any_connection().call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, partial(_of_any_version, request))
+    if answer.error_code:
+        raise RefusedError(answer.error_code, answer.error_message or "moving partitions")
+    for topic in answer.responses:
+        for one in topic.partitions:
+            if one.error_code:
+                label = f"{topic.name}-{one.partition_index}"
+                raise RefusedError(one.error_code, f"{label}: {one.error_message or 'it cannot be moved'}")
+
+
+def _of_any_version(request: Any, _version: int) -> Any:
+    return request
+
+
+def ongoing(client: Cluster) -> list[tuple[str, int, int, int]]:
+    """Topic, partition, and the brokers from and to which it is on its way."""
+    request = messages.ListPartitionReassignmentsRequest(timeout_ms=REQUEST_TIMEOUT_MS, topics=None)
+    answer = client.any_connection().call(ApiKey.LIST_PARTITION_REASSIGNMENTS, partial(_of_any_version, request))
+    if answer.error_code:
+        raise RefusedError(answer.error_code, answer.error_message or "asking which partitions move")
+    return sorted(
+        (topic.name, one.partition_index, (one.removing_replicas or [-1])[0], (one.adding_replicas or [-1])[0])
+        for topic in answer.topics
+        for one in topic.partitions
+    )
+
+
+def _wait(client: Cluster, wanted: dict[tuple[str, int], int]) -> None:
+    """Until nothing of it is under way. A partition that is not where it should be then, stayed."""
+    give_up_s = time.monotonic() + MOVE_S
+    while True:
+        try:
+            left = {(topic, index) for topic, index, _from, _to in ongoing(client)} & wanted.keys()
+            client.forget_topics()
+            there = {place: client.topic(place[0]).leaders.get(place[1], -1) for place in wanted}
+        except RefusedError as error:
+            if error.code != ErrorCode.NOT_CONTROLLER:
+                raise
+            continue
+        if not left and all(there[place] == broker for place, broker in wanted.items()):
+            return
+        stayed = [place for place, broker in wanted.items() if place not in left and there[place] not in (broker, -1)]
+        if stayed:
+            topic, index = stayed[0]
+            raise ClientError(
+                f"{topic}-{index} stays on core {there[stayed[0]] % CORES_PER_NODE}; the broker's log says why"
+            )
+        if time.monotonic() > give_up_s:
+            raise ClientError(f"{len(left)} partitions are still on their way after {MOVE_S:.0f} s; they go on")
+        time.sleep(LOOK_S)
+
+
+@partition.command()
+@common_options
+def moves(bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
+    """Partitions that are on their way now."""
+    with own_client(bootstrap) as client:
+        found = ongoing(client)
+    if as_json:
+        print_json([{"topic": t, "partition": p, "from": source, "to": target} for t, p, source, target in found])
+        return
+    print_table(("Partition", "From broker", "To broker"), [(f"{t}-{p}", a, b) for t, p, a, b in found])
