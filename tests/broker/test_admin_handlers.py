@@ -1,0 +1,128 @@
+"""Administrative requests and questions, on cores in memory: who decides, who hears of it, and who answers alone."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+
+from tests.support.memory_clients import create_topic, delete_topic, leaders, metadata, owner_of, produce
+from tests.support.memory_node import answer_of, running_node
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import messages
+from tpc_broker.kafka.api_keys import ApiKey
+
+NONE = ErrorCode.NONE
+TOPIC, BROKER = 2, 4
+
+
+async def describe_configs(node, core, kind, name, keys=None):
+    """Error, values by name."""
+    request = messages.DescribeConfigsRequest
+    resource = request.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    (found,) = (await node.ask(core, request(resources=[resource]))).results
+    return ErrorCode(found.error_code), {one.name: one.value for one in found.configs}
+
+
+async def alter_config(node, core, kind, name, key, value):
+    request = messages.IncrementalAlterConfigsRequest
+    change = request.AlterableConfig(name=key, config_operation=0, value=value)
+    resource = request.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[change])
+    (found,) = (await node.ask(core, request(resources=[resource]))).responses
+    return ErrorCode(found.error_code)
+
+
+async def test_topics_grow_on_every_core(autojump_clock):
+    async with running_node(cores=3) as node:
+        await create_topic(node, 0, "t", 2)
+        kind = messages.CreatePartitionsRequest
+
+        async def grow(count, *, validate_only=False):
+            topic = kind.CreatePartitionsTopic(name="t", count=count, assignments=None)
+            answer = await node.ask(2, kind(topics=[topic], timeout_ms=1000, validate_only=validate_only))
+            return ErrorCode(answer.results[0].error_code)
+
+        assert await grow(6, validate_only=True) is NONE
+        assert len(await leaders(node, 1, "t")) == 2
+        assert await grow(6) is NONE
+        assert await grow(5) is ErrorCode.INVALID_PARTITIONS
+        for core in range(3):
+            assert await leaders(node, core, "t") == {index: (owner_of(node, "t", index), 1) for index in range(6)}
+        assert [await produce(node, owner_of(node, "t", 5), "t", 5, [b"a"])] == [(NONE, 0)]
+
+
+async def test_settings_of_a_topic_reach_its_partitions(autojump_clock):
+    async with running_node() as node:
+        await create_topic(node, 0, "t", 4, retention_ms="5000")
+        assert await alter_config(node, 1, TOPIC, "t", "max.message.bytes", "2000") is NONE
+        for core in range(2):
+            assert {one.config.max_message_bytes for one in node[core].partitions.opened()} == {2000}
+            keys = ["max.message.bytes", "retention.ms"]
+            wanted = {"max.message.bytes": "2000", "retention.ms": "5000"}
+            assert await describe_configs(node, core, TOPIC, "t", keys) == (NONE, wanted)
+        assert await alter_config(node, 1, TOPIC, "t", "max.message.bytes", "many") is ErrorCode.INVALID_CONFIG
+        assert (await describe_configs(node, 1, TOPIC, "none"))[0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await describe_configs(node, 1, BROKER, "0"))[0] is ErrorCode.INVALID_REQUEST, "another core's"
+        assert (await describe_configs(node, 1, BROKER, "1"))[0] is NONE
+
+
+async def test_what_is_validated_only_is_not_made(autojump_clock):
+    async with running_node(cores=1) as node:
+        kind = messages.CreateTopicsRequest
+        topics = [kind.CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in ("ok", "bad name")]
+        answer = await node.ask(0, kind(topics=topics, timeout_ms=1000, validate_only=True))
+        found = {one.name: ErrorCode(one.error_code) for one in answer.topics}
+        assert found == {"ok": NONE, "bad name": ErrorCode.INVALID_TOPIC_EXCEPTION}
+        assert node[0].view.topic("ok") is None
+        assert await delete_topic(node, 0, "ok") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_each_core_tells_the_sizes_of_its_own_partitions(autojump_clock):
+    async with running_node() as node:
+        await create_topic(node, 0, "t", 4)
+        for index in range(4):
+            await produce(node, owner_of(node, "t", index), "t", index, [b"a" * 100 * index])
+        sizes = {}
+        for core in range(2):
+            (result,) = (await node.ask(core, messages.DescribeLogDirsRequest(topics=None))).results
+            assert (result.log_dir, result.total_bytes, result.usable_bytes) == ("/data", 1000, 500)
+            found = {one.partition_index: one.partition_size for topic in result.topics for one in topic.partitions}
+            assert set(found) == {index for index in range(4) if owner_of(node, "t", index) == core}
+            sizes |= found
+        assert sorted(sizes, key=sizes.get) == [0, 1, 2, 3]
+
+
+async def test_answers_for_everybody_are_kept_until_anything_in_them_changes(autojump_clock):
+    async with running_node() as node:
+        await create_topic(node, 0, "t", 4)
+        plane = node.lives[0].plane
+        await node.ask(0, messages.MetadataRequest(topics=None), 12)
+        await node.ask(0, messages.ApiVersionsRequest(client_software_name="a", client_software_version="1"))
+        assert {asked[0] for asked in plane.prepared} == {ApiKey.METADATA, ApiKey.API_VERSIONS}
+        await metadata(node, 0, "t")
+        assert len(plane.prepared) == 2, "an answer about one topic is not kept"
+        await node.crash(1)
+        assert {asked[0] for asked in plane.prepared} == {ApiKey.API_VERSIONS}
+        index = next(index for index in range(4) if owner_of(node, "t", index) == 1)
+        assert (await leaders(node, 0, "t"))[index] is None
+        await node.ask(0, messages.MetadataRequest(topics=None), 12)
+        await node.start(1)
+        assert {asked[0] for asked in plane.prepared} == {ApiKey.API_VERSIONS}
+        assert (await leaders(node, 0, "t"))[index] == (1, 2)
+
+
+async def test_the_cluster_is_described_by_every_core(autojump_clock):
+    async with running_node(cores=3) as node:
+        for core in range(3):
+            found = await node.ask(core, messages.DescribeClusterRequest(endpoint_type=1), 1)
+            assert [(one.broker_id, one.port) for one in found.brokers] == [(0, 9092), (1, 9093), (2, 9094)]
+            assert (found.cluster_id, found.controller_id) == ("a-cluster", 0)
+
+
+async def test_a_client_that_asks_for_what_is_not_offered_is_closed_and_nobody_else(autojump_clock):
+    async with running_node(cores=1) as node:
+        other = node.send(0, messages.MetadataRequest(topics=None), 12, connection=2)
+        assert await node.ask(0, messages.DescribeTransactionsRequest(transactional_ids=["x"]), 0, connection=1) is None
+        assert node.lives[0].connections.closed == {1: "refused"}
+        await trio.testing.wait_all_tasks_blocked()
+        assert answer_of(other).cluster_id == "a-cluster"
+        assert node[0].dispatcher.statistics().refused == 1
