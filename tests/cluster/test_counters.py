@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from tests.support.broker_process import run_command
-from tests.support.cluster_nodes import Cluster, Node, cluster, create_topic, eventually
+from tests.support.cluster_nodes import Cluster, Node, cluster, create_topic, eventually, produce
 from tests.support.ports import free_port_range
 from tpc_broker.cluster import link_codec as codec
 from tpc_broker.cluster.secret import MAC_BYTES, NONCE_BYTES
@@ -51,6 +52,14 @@ def told(node: Node) -> Samples:
 
 def value(node: Node, name: str, **labels: str) -> float:
     return told(node)[name, frozenset(labels.items())]
+
+
+def replicas_by_role(nodes: list[Node]) -> dict[str, float]:
+    found: Counter[str] = Counter()
+    for node in nodes:
+        for role in ("leader", "follower", "candidate", "pre-candidate"):
+            found[role] += int(value(node, "tpc_replicas", core="0", role=role))
+    return {role: count for role, count in found.items() if count}
 
 
 def ready(node: Node) -> dict[str, Any]:
@@ -104,13 +113,19 @@ def waits_for_its_founding(three: Cluster) -> None:
 
 
 def all_is_well(three: Cluster) -> None:
-    create_topic(three.bootstrap, "t", 3)
+    create_topic(three.bootstrap, "t", 3, replicas=3)
+    eventually(lambda: replicas_by_role(three.nodes) == {"leader": 3, "follower": 6}, "all partitions are led")
+    produce(three.bootstrap, "t", [f"value {number}" for number in range(9)], 3)
     fine = {"ready": True, "reasons": [], "warnings": []}
     for node in three.nodes:
         eventually(lambda node=node: value(node, "tpc_cluster_members", state="alive") == 3, "all are members")
         eventually(lambda node=node: value(node, "tpc_cluster_links") == 2, "all links")
         eventually(lambda node=node: ready(node) == fine, "nothing to warn of")
         eventually(lambda node=node: value(node, "tpc_swim_probes_total") > 0, "probes")
+    for name in ("commits", "messages_sent", "messages_received", "sent_bytes", "received_bytes", "elections_won"):
+        assert sum(value(node, f"tpc_replication_{name}_total", core="0") for node in three.nodes) >= 3, name
+    for name in ("leaderless", "under_replicated", "refusing"):
+        assert not any(value(node, f"tpc_partitions_{name}", core="0") for node in three.nodes)
     newest = max(value(node, "tpc_metadata_version") for node in three.nodes)
     assert newest > 0
     for node in three.nodes:
@@ -136,7 +151,10 @@ def all_is_well(three: Cluster) -> None:
     assert labels["direction"] == {"incoming", "outgoing"}
     cluster_of = asked(three[1])
     assert json.loads(get(three[1], "/debug")[1])["cores"][0]["cluster"]["cluster_id"] == cluster_of["cluster_id"] != ""
-    assert f"cluster {cluster_of['cluster_id']}: node 1 of 3\n" in status(three[1])
+    text = status(three[1])
+    assert f"cluster {cluster_of['cluster_id']}: node 1 of 3\n" in text
+    assert "0 in elections; 0 without a leader, 0 of those led lack replicas, 0 refuse records" in text
+    assert {value(node, "tpc_replication_links", core="0") for node in three.nodes} == {2}
 
 
 def strangers_are_counted(three: Cluster) -> None:
@@ -169,7 +187,13 @@ def its_controller_goes(three: Cluster) -> None:
         eventually(lambda node=node: value(node, "tpc_metadata_has_leader") == 1, "another one leads")
         assert value(node, "tpc_cluster_links") == 1
         assert value(node, "tpc_cluster_links_lost_total") >= 1
-        assert ready(node) == {"ready": True, "reasons": [], "warnings": [f"nodes that are away: {gone}"]}
+    eventually(lambda: replicas_by_role(left) == {"leader": 3, "follower": 3}, "all partitions are led again")
+    lacking = [value(node, "tpc_partitions_under_replicated", core="0") for node in left]
+    assert sum(lacking) == 3
+    for node, count in zip(left, lacking, strict=True):
+        warnings = [f"core 0: {count:.0f} partitions that it leads lack replicas"] if count else []
+        warnings.append(f"nodes that are away: {gone}")
+        assert ready(node) == {"ready": True, "reasons": [], "warnings": warnings}
     assert f"; away: {gone}\n" in status(left[0])
     assert asked(left[1])["absent"] == [gone]
     for name in ("metadata_elections_won", "swim_burials", "swim_suspicions", "swim_probes_failed"):

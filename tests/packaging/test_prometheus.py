@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http
 import json
 import os
 import shutil
@@ -61,6 +62,8 @@ class Prometheus:
             with urllib.request.urlopen(url, timeout=30) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
+            if error.code == http.HTTPStatus.SERVICE_UNAVAILABLE:
+                raise ConnectionError("it is still starting") from error
             raise AssertionError(f"{parameters}: {error.read().decode()}") from error
 
     def result(self, query: str) -> list[dict[str, Any]]:
@@ -100,7 +103,7 @@ def nodes(module_tmp_path: Path) -> Iterator[Cluster]:
 def broker(nodes: Cluster) -> TpcBroker:
     """The node that is looked at."""
     broker = nodes[1]
-    create_topic(nodes.bootstrap, "t", 4)
+    create_topic(nodes.bootstrap, "t", 4, replicas=2)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce("t", b"value")
     assert producer.flush(60) == 0
@@ -173,6 +176,6 @@ def test_a_core_that_is_down_is_seen(prometheus: Prometheus, broker: TpcBroker) 
 def test_a_node_that_is_gone_is_seen(prometheus: Prometheus, nodes: Cluster) -> None:
     """Last in the module. These rules wait, too; of two voters one is no majority."""
     nodes.kill(2)
-    for name in ("TpcNodesAway", "TpcMetadataLeaderless"):
+    for name in ("TpcNodesAway", "TpcMetadataLeaderless", "TpcPartitionsLeaderless"):
         wait_for(lambda name=name: prometheus.rules()[name]["state"] != "inactive", f"{name} stays quiet")
     assert prometheus.rules()["TpcLinksDown"]["state"] in {"inactive", "pending"}

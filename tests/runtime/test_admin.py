@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from tests.support.broker_process import TpcBroker, run_command
 from tests.support.ports import free_port_range
 from tpc_broker.kafka.api_keys import ApiKey, api
-from tpc_broker.runtime.cluster_metrics import cluster_metrics
+from tpc_broker.runtime.cluster_metrics import cluster_metrics, replica_metrics
 from tpc_broker.runtime.counters import CoreStatus
 from tpc_broker.runtime.health import Disk, health_of
 from tpc_broker.runtime.metrics import COUNTED, CoreMetrics
@@ -89,7 +89,7 @@ def test_every_metric_is_there_in_both_formats(watched: Watched) -> None:
 
 
 def test_without_a_cluster_its_metrics_have_no_samples(watched: Watched) -> None:
-    expected = [family.name for family in cluster_metrics(None)]
+    expected = [family.name for family in (*cluster_metrics(None), *replica_metrics([]))]
     found = watched.metrics()
     assert found.keys() >= set(expected)
     assert not [name for name in expected if found[name].samples]

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
+from tpc_broker.raft.output import Role
 from tpc_broker.runtime.cluster.counters import METADATA_ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
@@ -79,6 +80,43 @@ LINKS: Final = (
 )
 
 
+ROLES: Final = tuple(role.value for role in Role)
+REPLICAS: Final = (
+    Counted("tpc_partitions_leaderless", "leaderless", "Replicas here whose leader was not heard of lately."),
+    Counted("tpc_partitions_under_replicated", "under_replicated", "Led here, and a replica is silent or behind."),
+    Counted("tpc_partitions_refusing", "refusing", "Led here, and taking nothing: too much waits for a majority."),
+    Counted("tpc_replication_uncommitted_records", "uncommitted_records", "Led here, and not committed yet."),
+    Counted("tpc_replication_commits_total", "commits", "Times that the high watermark of a replica here rose."),
+    Counted("tpc_replication_elections_total", "elections", "Elections that replicas here began."),
+    Counted("tpc_replication_elections_won_total", "elections_won", "Of them, that they won."),
+    Counted("tpc_replication_cuts_total", "cuts", "Times that another leader's log replaced the end of one here."),
+    Counted("tpc_replication_messages_sent_total", "messages_sent", "Messages of replicas here to others."),
+    Counted("tpc_replication_messages_received_total", "messages_received", "Messages of others to replicas here."),
+    Counted("tpc_replication_links_wanted", "links_wanted", "Cores of other nodes that share partitions with this."),
+    Counted("tpc_replication_links", "links_up", "Links to them that are up."),
+    Counted("tpc_replication_links_lost_total", "links_lost", "Links to them that ended."),
+    Counted("tpc_replication_sent_bytes_total", "sent_bytes", "Bytes sent to them."),
+    Counted("tpc_replication_received_bytes_total", "received_bytes", "Bytes received from them."),
+    Counted("tpc_replication_dropped_total", "frames_dropped", "Frames that found no room on a link."),
+)
+
+
+def replica_metrics(told: Sequence[tuple[str, Mapping[str, int]]]) -> Iterator[Metric]:
+    """`told`: what each core counts of its replicas, if it has any."""
+    roles = GaugeMetricFamily("tpc_replicas", "Replicas of partitions by role.", labels=["core", "role"])
+    for core, numbers in told:
+        for role in ROLES:
+            if numbers:
+                roles.add_metric([core, role], numbers[role.replace("-", "_")])
+    yield roles
+    for row in REPLICAS:
+        family = _family(row, ["core"])
+        for core, numbers in told:
+            if numbers:
+                family.add_metric([core], numbers[row.field])
+        yield family
+
+
 def cluster_metrics(told: ClusterCounters | None) -> Iterator[Metric]:
     yield InfoMetricFamily(
         "tpc_cluster", "Which node of which cluster this is.",
@@ -134,11 +172,13 @@ def _of_metadata(told: ClusterCounters | None) -> Iterator[Metric]:
 
 def _table(rows: tuple[Counted, ...], numbers: Mapping[str, int] | None) -> Iterator[Metric]:
     for row in rows:
-        family = (
-            CounterMetricFamily(row.name.removesuffix("_total"), row.explanation, labels=[])
-            if row.name.endswith("_total")
-            else GaugeMetricFamily(row.name, row.explanation, labels=[])
-        )
+        family = _family(row, [])
         if numbers:
             family.add_metric([], int(numbers[row.field]))
         yield family
+
+
+def _family(row: Counted, labels: list[str]) -> CounterMetricFamily | GaugeMetricFamily:
+    if row.name.endswith("_total"):
+        return CounterMetricFamily(row.name.removesuffix("_total"), row.explanation, labels=labels)
+    return GaugeMetricFamily(row.name, row.explanation, labels=labels)

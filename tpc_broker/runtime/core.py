@@ -164,6 +164,7 @@ class CoreProcessMain:
         self._assembly: CoreAssembly | None = None
         self._links: Links | None = None
         self._cluster: ClusterNodeMain | None = None
+        self._replication: CoreReplication | None = None
 
     async def run(self) -> int:
         try:
@@ -216,7 +217,7 @@ class CoreProcessMain:
             # What is there now stays: no collection looks through it again. None before it, which would hold up
             # the loop for 50 ms: the few cycles that recovery left behind stay too.
             gc.freeze()
-            self._counters = lambda: assembly.counters(core.statistics())
+            self._counters = partial(self._count, assembly, core)
             self._assembly = assembly
             try:
                 await self._control.send("ready")
@@ -270,10 +271,18 @@ class CoreProcessMain:
             return None
         from tpc_broker.runtime.cluster.replication import CoreReplication  # noqa: PLC0415
 
-        replication = CoreReplication(options, assembly.plane, assembly.storage, assembly.clock, nursery)
+        self._replication = replication = CoreReplication(
+            options, assembly.plane, assembly.storage, assembly.clock, nursery
+        )
         if self._cluster is not None:
             self._cluster.links.on_replica = replication.take  # core 0's port is the node's
         return replication
+
+    def _count(self, assembly: CoreAssembly, core: Core) -> CoreCounters:
+        counters = assembly.counters(core.statistics())
+        if self._replication is not None:
+            counters["replicas"] = self._replication.counters()
+        return counters
 
     async def _begin(self, core: Core, nursery: trio.Nursery) -> bool:
         """From the newest metadata to open partitions; False: it was refused."""

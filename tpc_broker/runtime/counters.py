@@ -27,17 +27,18 @@ Numbers = dict[str, int]
 
 
 class CoreCounters(TypedDict):
-    """`broker`: of `BrokerStatistics`. `storage`: of `JournalledStorage.counters`. `queues`: of `TaskQueueStatistics`,
-    by queue. `datagrams`: of `tpc_datagram_statistics`. `links`, `forwards`: fields of the C structures
-    `tpc_link_statistics` and `tpc_forward_statistics`. `plane`, `journal`, `ring`: fields of the C structures
-    `tpc_plane_statistics`, `tpc_journal_statistics`, `tpc_ring_statistics`. `fetches`: of `FetchStatistics`;
-    `fetch_fallbacks`: to Python, by reason. `connections`: of `ConnectionStatistics`; `closed`: by reason.
-    `python_spans`: how often Python took how long between two visits of C, [i] less than 2^i us, the last one all
-    longer times too; `commit_spans`: the same of the journal's commits. `latencies`: of requests, by API;
-    `slowest`: requests of the last two minutes.
+    """`broker`: of `BrokerStatistics`. `replicas`: of `replica_counters`; empty without a cluster. `storage`: of
+    `JournalledStorage.counters`. `queues`: of `TaskQueueStatistics`, by queue. `datagrams`: of
+    `tpc_datagram_statistics`. `links`, `forwards`: fields of the C structures `tpc_link_statistics` and
+    `tpc_forward_statistics`. `plane`, `journal`, `ring`: fields of the C structures `tpc_plane_statistics`,
+    `tpc_journal_statistics`, `tpc_ring_statistics`. `fetches`: of `FetchStatistics`; `fetch_fallbacks`: to Python, by
+    reason. `connections`: of `ConnectionStatistics`; `closed`: by reason. `python_spans`: how often Python took how
+    long between two visits of C, [i] less than 2^i us, the last one all longer times too; `commit_spans`: the same of
+    the journal's commits. `latencies`: of requests, by API; `slowest`: requests of the last two minutes.
     """
 
     broker: Numbers
+    replicas: Numbers
     storage: Numbers
     queues: dict[str, Numbers]
     links: Numbers
@@ -81,6 +82,7 @@ def core_counters(
     python_spans = list(looped.pop("python_spans"))
     return CoreCounters(
         broker=asdict(broker),
+        replicas={},
         storage=storage.counters(),
         queues={queue.name.lower(): asdict(found) for queue, found in current_task_queues().statistics().items()},
         links=link_statistics(connections),

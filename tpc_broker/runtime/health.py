@@ -62,6 +62,12 @@ def health_of(cores: list[CoreStatus], *, is_draining: bool, disk: Disk | None =
         offline = counters["broker"]["partitions_offline"]
         if offline:
             health.warnings.append(f"core {core['core']}: {offline} partitions have no leader: their files are damaged")
+        replicas = counters.get("replicas")
+        if replicas and replicas["leaderless"]:
+            health.warnings.append(f"core {core['core']}: {replicas['leaderless']} partitions have no leader")
+        if replicas and replicas["under_replicated"]:
+            count = replicas["under_replicated"]
+            health.warnings.append(f"core {core['core']}: {count} partitions that it leads lack replicas")
         if core["restarts"]:
             health.warnings.append(f"core {core['core']} was restarted {core['restarts']} times")
     cluster = cluster_of(cores)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 
 from tpc_broker import __version__
-from tpc_broker.runtime.cluster_metrics import cluster_metrics
+from tpc_broker.runtime.cluster_metrics import cluster_metrics, replica_metrics
 from tpc_broker.runtime.health import cluster_of, disk_of
 from tpc_broker.runtime.scrub_report import FINISHED, read_report
 
@@ -138,6 +138,7 @@ class CoreMetrics:
         yield InfoMetricFamily("tpc_build", "Which release this is.", {"version": __version__})
         yield from self._of_cores()
         yield from cluster_metrics(cluster_of(self._cores))
+        yield from replica_metrics([(core, counters["replicas"]) for core, counters in self._told])
         yield from self._of_disk()
         yield from self._of_scrub()
         yield from self._of_steering()

@@ -314,7 +314,22 @@ def _of_storage(counters: CoreCounters) -> list[tuple[str, str]]:
         f"{_bytes(counters['connections']['budget_bytes_used'])} of the budget; {_bytes(plane['tail_bytes'])} of "
         f"records, {_bytes(plane['tail_clean_bytes'])} of them written behind"
     )
-    return [("partitions", partitions), ("journal", commits), ("memory", memory)]
+    return [("partitions", partitions), *_of_replicas(counters), ("journal", commits), ("memory", memory)]
+
+
+def _of_replicas(counters: CoreCounters) -> list[tuple[str, str]]:
+    found = counters.get("replicas")  # an earlier release's broker does not tell
+    if not found:
+        return []
+    text = (
+        f"{found['leader']:,} led, {found['follower']:,} followed, {found['candidate'] + found['pre_candidate']:,} in "
+        f"elections; {found['leaderless']:,} without a leader, {found['under_replicated']:,} of those led lack "
+        f"replicas, {found['refusing']:,} refuse records; {found['uncommitted_records']:,} records not committed; "
+        f"commits: {found['commits']:,}, elections begun: {found['elections']:,}, won: {found['elections_won']:,}; "
+        f"links: {found['links_up']:,} of {found['links_wanted']:,}, {_bytes(found['sent_bytes'])} out, "
+        f"{_bytes(found['received_bytes'])} in"
+    )
+    return [("replicas", text)]
 
 
 def _of_loop(counters: CoreCounters) -> str:

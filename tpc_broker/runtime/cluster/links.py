@@ -488,6 +488,7 @@ class Links:
                     self.counts.raft_received_bytes += codec.HEADER.size + len(body)
                     self.on_raft(hello, body)
                 elif kind is Kind.REPLICA:
+                    self.counts.raft_received_bytes += codec.HEADER.size + len(body)
                     self.on_replica(hello, body)
                 elif kind is Kind.REQUEST:
                     nursery.start_soon(self._serve_request, outbox, hello, codec.decode_request(body), under_way)

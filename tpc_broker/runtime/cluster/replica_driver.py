@@ -10,7 +10,7 @@ Frames are given to `send` when the journal has come as far as they say; they co
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -114,6 +114,10 @@ class ReplicaDriver:
         self._by_handle: dict[int, _Replica] = {}
         self._inbox: deque[Frame] = deque()
         self._held: list[Frame] = []
+        self.commits = 0
+        """How often a partition's high watermark rose here, since the start."""
+        self.ended: Counter[str] = Counter()
+        """What replicas that are here no more had counted: elections begun and won, cuts."""
         self._open: dict[int, int | None] = {}
         self._released_ms = 0
         self._wake = trio.Event()
@@ -147,6 +151,10 @@ class ReplicaDriver:
         replica = self._replicas.pop(group)
         self._due.pop(group, None)
         del self._by_handle[replica.handle]
+        counted = self.core.group(group).statistics()
+        self.ended += Counter(
+            elections=counted.elections_started, elections_won=counted.elections_won, cuts=counted.cuts
+        )
         replica.generation += 1
         for number, _entry in replica.entries:
             self._open[number] = 0
@@ -157,6 +165,11 @@ class ReplicaDriver:
         """Role and term, as the last turn left them."""
         replica = self._replicas[group]
         return replica.role, replica.term
+
+    @property
+    def refusing(self) -> int:
+        """Replicas that take nothing now, because too much waits for a quorum."""
+        return sum(replica.is_refusing for replica in self._replicas.values())
 
     # -- what others ask for -----------------------------------------------------------------------------------------
 
@@ -323,6 +336,7 @@ class ReplicaDriver:
                 self._guarded(replica, lambda replica: self._role_changed(replica, event))
             case Committed():
                 replica.commit_offset = max(replica.commit_offset, event.position.offset)
+                self.commits += 1
                 self._due[replica.group] = replica
             case ReadReady() | ReadFailed():
                 self._reads_answered(event)

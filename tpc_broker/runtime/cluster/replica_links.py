@@ -52,6 +52,19 @@ class ReplicaLinks:
         self._links.on_up = self._is_up
         self._links.on_replica = self.take
         self._peers: dict[Address, Peer] = {}
+        self._received_bytes = 0
+
+    def numbers(self) -> dict[str, int]:
+        """Links to other cores, and what they carried."""
+        counts = self._links.counts
+        return {
+            "links_wanted": len(self._peers),
+            "links_up": sum(peer.is_up for peer in self._peers.values()),
+            "links_lost": counts.lost,
+            "sent_bytes": counts.raft_sent_bytes,
+            "received_bytes": self._received_bytes,
+            "frames_dropped": counts.raft_dropped,
+        }
 
     async def run(self, listener: socket.socket | None, task_status: trio.TaskStatus[None]) -> None:
         await self._links.run(listener, task_status)
@@ -80,6 +93,7 @@ class ReplicaLinks:
         own = self._own_hello()
         if not own.cluster or hello.cluster != own.cluster:
             raise LinkDecodeError(f"node {hello.node} is not of this cluster")
+        self._received_bytes += len(body)
         frame = decode_frame(body)
         if frame.source != (hello.node, hello.core) or frame.target != self.address:
             raise LinkDecodeError(f"core {hello.core} of node {hello.node} sent a frame of {frame.source} for "

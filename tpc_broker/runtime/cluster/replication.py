@@ -27,6 +27,7 @@ from tpc_broker.raft.output import LEADER
 from tpc_broker.raft.settings import Settings
 from tpc_broker.runtime.cluster.identity import IdentityFile, next_core_boot
 from tpc_broker.runtime.cluster.options import read_secret
+from tpc_broker.runtime.cluster.replica_counters import replica_counters
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
 from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
 from tpc_broker.task_queue import TaskQueue, in_queue
@@ -188,6 +189,12 @@ class CoreReplication:
                     key, machine.role.value, LeaderEpoch(machine.term), leader, voters, self.in_sync(key),
                     machine.log.end_offset, machine.high_watermark,
                 )  # fmt: skip
+
+    def counters(self) -> dict[str, int]:
+        """See `replica_counters`; empty before this core has replicas."""
+        if self._driver is None:
+            return {}
+        return replica_counters(self._driver, self.links, self._clock.monotonic_ms())
 
     def take(self, hello: Hello, body: bytes) -> None:
         """A frame for core 0, whose port is the node's. LinkDecodeError: it is none."""
