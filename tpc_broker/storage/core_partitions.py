@@ -146,7 +146,7 @@ class CorePartitions:
 
     def give_back(self, files: PartitionStorage) -> None:
         """It was opened, and is to be opened again."""
-        self._become(files.key, _S.RECOVERED)
+        self._become(files.key, _S.RECOVERED, of=_S.OPEN)
         self.unclaimed[files.key] = files
 
     def lead(self, led: LeaderPartition) -> None:
