@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tpc_broker.cluster import link_codec as links
 from tpc_broker.cluster.link_codec import Hello, Kind, LinkDecodeError, Reason
 from tpc_broker.cluster.raft_codec import decode_entry, decode_frame, encode_entry, encode_frame
+from tpc_broker.feature_levels import Levels
 from tpc_broker.limits import CLUSTER_GROUP_BYTES_MAX, LINK_FRAME_BYTES_MAX, LINK_GREETING_BYTES_MAX
 from tpc_broker.model import CORES_PER_NODE_MAX, NODE_ID_MAX
 from tpc_broker.raft.items import Address, Batch, Config, Marker, Position, Voter
@@ -97,6 +98,7 @@ entries = st.one_of(
 hellos = st.builds(
     Hello, st.text(max_size=16), nodes, numbers, numbers, st.integers(0, CORES_PER_NODE_MAX - 1),
     st.text(max_size=16), st.integers(0, 65_535), st.text(max_size=16),
+    st.booleans(), st.tuples(st.integers(0, 9), st.integers(10, 32_767)).map(lambda pair: Levels(*pair)),
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tpc_broker.cluster.founding import Acceptor, Founding, Join, Propose, Refuse, SeedAddress, Status, Wait, next_step
+from tpc_broker.feature_levels import Levels
 from tpc_broker.raft.items import Voter
 
 SEEDS = frozenset(SeedAddress("10.0.0.1", 9000 + number) for number in (1, 2, 3))
@@ -87,6 +88,18 @@ def test_founders_need_the_same_seeds():
     found = step(status(1), status(2), status(3, seeds=SEEDS | {SeedAddress("10.0.0.1", 9009)}))
     assert isinstance(found, Refuse)
     assert "9009" in found.reason
+
+
+def test_a_cluster_begins_with_the_newest_level_that_all_founders_speak():
+    def begun(*levels):
+        own, *others = (replace(status(number), levels=Levels(*each)) for number, each in enumerate(levels, start=1))
+        return step(own, *others)
+
+    assert begun((2, 3), (2, 4), (1, 3)).founding.level == 3
+    refused = begun((2, 2), (2, 4), (3, 4))
+    assert isinstance(refused, Refuse)
+    assert "speaks feature level 2 and node 3" in refused.reason
+    assert begun((2, 2), (2, 2), (2, 2)).founding.level == 2
 
 
 def test_more_founders_than_voters():

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tpc_broker.feature_levels import UNSAID, Levels
 from tpc_broker.metadata.image import (
     DELETIONS_REMEMBERED_MAX,
     REMOVALS_REMEMBERED_MAX,
@@ -18,6 +19,7 @@ from tpc_broker.metadata.records import (
     BrokerConfigChanged,
     ClusterCreated,
     CoresChanged,
+    FeatureLevelChanged,
     MetadataDamagedError,
     MoveBegun,
     MoveDone,
@@ -62,7 +64,9 @@ records = st.one_of(
         NodeRegistered, st.integers(0, 3), st.integers(0, 3) | st.just(2**62), st.integers(1, 2), st.just("räck"),
         st.just("1"), st.just(NodeAddress("host", 1)),
         st.just((("EXTERNAL", (NodeAddress("h", 2), NodeAddress("h", 3))),)),
+        st.sampled_from([UNSAID, Levels(2, 3)]),
     ),
+    st.builds(FeatureLevelChanged, st.integers(2, 4), st.integers(1, 9)),
     st.builds(NodeRemoved, st.integers(0, 3), st.integers(0, 3)),
 )  # fmt: skip
 
@@ -94,6 +98,7 @@ def live(image):
         image.nodes,
         image.removed,
         image.moving,
+        (image.feature_level, image.feature_epoch),
     )
 
 
@@ -174,7 +179,7 @@ def test_the_format_on_the_disk_is_what_it_was():
         b'{"type":"topic_created","v":1,"name":"t","topic_id":"00000000-0000-0000-0000-00000000000a",'
         b'"owners":[0,1],"created_ms":5,"manual":[1],"configs":{"retention.ms":"9"}}'
     )
-    assert len(RECORD_TYPES) == 12
+    assert len(RECORD_TYPES) == 13
 
 
 def test_the_format_of_a_cluster_of_nodes_on_the_disk_is_what_it_was():
@@ -184,6 +189,8 @@ def test_the_format_of_a_cluster_of_nodes_on_the_disk_is_what_it_was():
         b'"address":["h",1],"listeners":[["L",[["c",2]]]]}'
     )
     assert encode_record(NodeRemoved(2, 7)) == b'{"type":"node_removed","v":1,"node":2,"incarnation":7}'
+    assert encode_record(replace(node, levels=Levels(2, 3))).endswith(b'[["L",[["c",2]]]],"levels":[2,3]}')
+    assert encode_record(FeatureLevelChanged(3, 1)) == b'{"type":"feature_level_changed","v":1,"level":3,"epoch":1}'
     assigned = TopicAssigned(IDS[0], (1,), (), ((Replica(2, 1), Replica(3, 0)),))
     assert encode_record(assigned).endswith(b'"owners":[1],"manual":[],"replicas":[[[2,1],[3,0]]]}')
 

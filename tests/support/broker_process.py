@@ -41,6 +41,7 @@ class TpcBroker:
     name = "tpc"
 
     def __init__(self, folder: Path, cores_count: int = 2, overrides: dict[str, str] | None = None) -> None:
+        self.environment: dict[str, str] = {}
         self.folder = folder
         self.cores_count = cores_count
         self.cores_count_max = cores_count
@@ -76,7 +77,7 @@ class TpcBroker:
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._first_port:
             self._first_port = free_port_range(max(self.cores_count, self.cores_count_max))
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **self.environment}
         self._process = ServerProcess(self.command(), self.folder / "broker.log", environment)
         self._process.launch()
 

@@ -33,6 +33,7 @@ TOOLS = {
     "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
     "storage": "kafka.tools.StorageTool",
+    "features": "org.apache.kafka.tools.FeatureCommand",
     "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
 }
 """Names of the shell scripts that Kafka ships (without `kafka-` and `.sh`), and the class each one runs."""

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "tpc_broker"
-FOUNDATION = {"model", "limits", "errors", "error_codes", "task_queue"}
+FOUNDATION = {"model", "limits", "errors", "error_codes", "task_queue", "feature_levels"}
 LINKED = ("routing", "ebpf")
 """Folders at the top level that are parts of the package."""
 NATIVE_BYTES = {"native_bytes", "_bytes"}
@@ -38,6 +38,7 @@ ALLOWED = {
     "errors": set(),
     "error_codes": set(),
     "task_queue": set(),
+    "feature_levels": set(),
 }
 EVERYTHING = {"runtime", "bench"}
 NO_KERNEL = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator", "storage", "broker")

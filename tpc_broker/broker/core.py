@@ -282,6 +282,8 @@ class Core:
             self.configuration = self._started_with.altered(after.configs_of_broker(None), here)
             self._apply_settings()
         self.view.image = after
+        if after.feature_epoch != before.feature_epoch or bool(after.nodes) != bool(before.nodes):
+            self.plane.forget_answers(int(ApiKey.API_VERSIONS))
         self._tell_owners(before, after)
         if self.replicated is not None:
             await self.replicated.follow(after)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, LEVEL_MAX, UNSAID, Levels
 from tpc_broker.limits import CLUSTER_SEEDS_MAX, CLUSTER_VOTERS_MAX, SWIM_CLUSTER_BYTES_MAX, SWIM_HOST_BYTES_MAX
 from tpc_broker.model import NODE_ID_MAX, NodeId
 from tpc_broker.raft.items import Voter
@@ -52,9 +53,12 @@ class Founding:
     cluster: str
     voters: tuple[Voter, ...]
     data_node: NodeId | None = None
+    level: int = FIRST_OF_CLUSTERS
+    """The feature level that it begins with."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"cluster": self.cluster, "voters": [list(voter) for voter in self.voters], "data_node": self.data_node}
+        voters = [list(voter) for voter in self.voters]
+        return {"cluster": self.cluster, "voters": voters, "data_node": self.data_node, "level": self.level}
 
     @classmethod
     def from_json(cls, fields: Any) -> Founding:
@@ -63,11 +67,12 @@ class Founding:
             voters = tuple(Voter(_node(node), _number(incarnation)) for node, incarnation in fields["voters"])
             data_node = fields["data_node"]
             cluster = _text(fields["cluster"], SWIM_CLUSTER_BYTES_MAX)
+            level = _number(fields.get("level", FIRST_OF_CLUSTERS))
         except (TypeError, KeyError) as error:
             raise ValueError(f"not a founding: {error!r}") from error
         if not 0 < len(voters) <= CLUSTER_VOTERS_MAX:
             raise ValueError(f"a founding with {len(voters)} voters; allowed are 1 to {CLUSTER_VOTERS_MAX}")
-        return cls(cluster, voters, None if data_node is None else _node(data_node))
+        return cls(cluster, voters, None if data_node is None else _node(data_node), level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,8 @@ class Status:
     data_cluster: str = ""
     founding: Founding | None = None
     """Of the cluster that it is in."""
+    levels: Levels = UNSAID
+    """Feature levels that its release speaks."""
 
     @property
     def is_founder(self) -> bool:
@@ -94,6 +101,7 @@ class Status:
             "seeds": sorted(list(seed) for seed in self.seeds),
             "data_cluster": self.data_cluster,
             "founding": None if self.founding is None else self.founding.to_json(),
+            "levels": list(self.levels),
         }
 
     @classmethod
@@ -109,6 +117,7 @@ class Status:
                 frozenset(map(_seed, fields["seeds"])),
                 _text(fields["data_cluster"], SWIM_CLUSTER_BYTES_MAX) if fields["data_cluster"] else "",
                 None if fields["founding"] is None else Founding.from_json(fields["founding"]),
+                _levels(fields.get("levels", UNSAID)),
             )
         except (TypeError, KeyError) as error:
             raise ValueError(f"not a status: {error!r}") from error
@@ -197,6 +206,14 @@ def _found(own: Status, others: list[Status], new_cluster: str) -> Step:
     for one, two in pairwise(founders):
         if one.node == two.node:
             return Refuse(f"{one.address} and {two.address} both have the node id {one.node}")
+    level = min(founder.levels.highest for founder in founders)
+    for founder in founders:
+        if not founder.levels.has(level):
+            oldest = min(founders, key=lambda each: each.levels.highest)
+            return Refuse(
+                f"{oldest} speaks feature {oldest.levels} and {founder} {founder.levels}; begin with releases that "
+                "have one in common"
+            )
     bringing = [founder for founder in founders if founder.data_cluster]
     if len(bringing) > 1:
         told = " and ".join(f"{founder} of cluster {founder.data_cluster}" for founder in bringing[:2])
@@ -206,7 +223,7 @@ def _found(own: Status, others: list[Status], new_cluster: str) -> Step:
         return Wait(f"{proposer} is to found the cluster")
     voters = [proposer, *(founder for founder in founders if founder is not proposer)][:CLUSTER_VOTERS_MAX]
     named = tuple(sorted(Voter(founder.node, founder.incarnation) for founder in voters))
-    return Propose(Founding(own.data_cluster or new_cluster, named, own.node if bringing else None))
+    return Propose(Founding(own.data_cluster or new_cluster, named, own.node if bringing else None, level))
 
 
 class Acceptor:
@@ -230,6 +247,13 @@ def _number(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= NUMBER_MAX:
         raise ValueError(f"{str(value)[:40]} is no number from 0 to {NUMBER_MAX}")
     return value
+
+
+def _levels(value: Any) -> Levels:
+    lowest, highest = value
+    if not 0 < _number(lowest) <= _number(highest) <= LEVEL_MAX:
+        raise ValueError(f"feature levels {lowest} to {highest}; allowed are 1 to {LEVEL_MAX}")
+    return Levels(lowest, highest)
 
 
 def _text(value: Any, bytes_max: int) -> str:

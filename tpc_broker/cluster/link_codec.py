@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from tpc_broker.cluster import link_pb2 as pb
 from tpc_broker.cluster.secret import MAC_BYTES, NONCE_BYTES
+from tpc_broker.feature_levels import LEVEL_MAX, UNSAID, Levels
 from tpc_broker.limits import (
     LINK_FRAME_BYTES_MAX,
     LINK_GREETING_BYTES_MAX,
@@ -59,6 +60,8 @@ class Reason(enum.StrEnum):
     """It belongs to another cluster."""
     NODE_ID = "node-id"
     """Another node with its id is alive."""
+    LEVEL = "level"
+    """It does not speak the cluster's feature level."""
     REMOVED = "removed"
     """An operator has removed it from the cluster."""
     NODE_ITSELF = "itself"
@@ -81,6 +84,7 @@ class Hello:
     version: str
     replication: bool = False
     """Between two cores, for their partitions."""
+    levels: Levels = UNSAID
 
     @property
     def address(self) -> tuple[str, int]:
@@ -157,6 +161,7 @@ def encode_hello(hello: Hello) -> bytes:
     message = pb.Hello(
         cluster=hello.cluster, node=hello.node, incarnation=hello.incarnation, boot=hello.boot,
         core=hello.core, host=hello.host, port=hello.port, version=hello.version, replication=hello.replication,
+        level_min=hello.levels.lowest, level_max=hello.levels.highest,
     )  # fmt: skip
     return frame(Kind.HELLO, message.SerializeToString())
 
@@ -176,12 +181,15 @@ def decode_hello(body: bytes) -> Hello:
         (message.port, "port", 65_535),
         (message.incarnation, "incarnation", NUMBER_MAX),
         (message.boot, "boot id", NUMBER_MAX),
+        (message.level_max, "feature level", LEVEL_MAX),
+        (message.level_min, "lowest feature level", message.level_max),
     ):
         if number > largest:
             raise LinkDecodeError(f"{name} {number} is above {largest}")
     return Hello(
         message.cluster, NodeId(message.node), message.incarnation, message.boot,
         CoreId(message.core), message.host, message.port, message.version, message.replication,
+        Levels(message.level_min, message.level_max) if message.level_max else UNSAID,
     )  # fmt: skip
 
 

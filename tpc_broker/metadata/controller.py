@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS
 from tpc_broker.metadata.assignment_requests import (
     REPLICAS_MAX,
     Refusal,
@@ -29,6 +30,7 @@ from tpc_broker.metadata.node_assignment import first_voters, place_over_nodes
 from tpc_broker.metadata.records import (
     ClusterCreated,
     CoresChanged,
+    FeatureLevelChanged,
     MetadataRecord,
     MoveBegun,
     MoveDone,
@@ -356,11 +358,13 @@ class Controller:
         """A node has started, or joins; nothing when all of it is known."""
         return [] if self._image.nodes.get(node.node) == node else [node]
 
-    def begin_cluster(self, cluster_id: str, brought: ClusterImage | None, node: NodeId) -> list[MetadataRecord]:
+    def begin_cluster(
+        self, cluster_id: str, brought: ClusterImage | None, node: NodeId, level: int = FIRST_OF_CLUSTERS
+    ) -> list[MetadataRecord]:
         """The first records of a cluster of nodes; `brought`: what the node has had while it was alone."""
         if self._image.cluster_id:
             return []
-        records: list[MetadataRecord] = [ClusterCreated(cluster_id)]
+        records: list[MetadataRecord] = [ClusterCreated(cluster_id), FeatureLevelChanged(level, 1)]
         for record in brought.snapshot() if brought is not None else ():
             if isinstance(record, TopicCreated):
                 replicas = tuple((Replica(node, core),) for core in record.owners)

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS
 from tpc_broker.metadata.records import (
     BrokerConfigChanged,
     ClusterCreated,
     CoresChanged,
+    FeatureLevelChanged,
     MetadataDamagedError,
     MetadataRecord,
     MoveBegun,
@@ -151,6 +153,9 @@ class ClusterImage:
     """Nodes that were removed last, oldest first, by the incarnation of their data."""
     moving: Mapping[TopicPartition, MoveBegun] = field(default_factory=dict)
     """Partitions on their way to another core of their node. Until that is done their owner is the old one."""
+    feature_level: int = FIRST_OF_CLUSTERS
+    """Of a cluster of nodes: what they may write (`feature_levels`)."""
+    feature_epoch: int = 0
 
     def topic(self, name: str) -> TopicImage | None:
         """The topic of that name."""
@@ -216,6 +221,8 @@ class ClusterImage:
     def snapshot(self) -> list[MetadataRecord]:
         """Records that rebuild this image from nothing, and that change nothing when applied to it."""
         records: list[MetadataRecord] = [ClusterCreated(self.cluster_id)] if self.cluster_id else []
+        if self.feature_epoch:
+            records.append(FeatureLevelChanged(self.feature_level, self.feature_epoch))
         if self.cores_count:
             records.append(CoresChanged(self.cores_count))
         records.extend(NodeRemoved(node, incarnation) for incarnation, node in self.removed.items())
@@ -266,6 +273,8 @@ def _apply_one(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
             _mutable(image.producer_ids)[record.core] = record
             behind = ProducerId(record.first + record.count)
             return replace(image, next_producer_id=max(image.next_producer_id, behind))
+        case FeatureLevelChanged():
+            return replace(image, feature_level=record.level, feature_epoch=record.epoch)
         case NodeRegistered():
             _mutable(image.nodes)[record.node] = record
         case NodeRemoved():

@@ -17,6 +17,7 @@ from collections.abc import Mapping  # noqa: TC003 - the fields of a dataclass a
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
+from tpc_broker.feature_levels import UNSAID, Levels
 from tpc_broker.model import BrokerId, CoreId, FirstVoter, NodeId, PartitionIndex, ProducerId, Replica, TopicId
 
 RECORD_VERSION: Final = 1
@@ -125,6 +126,8 @@ class NodeRegistered:
     version: str
     address: NodeAddress
     listeners: tuple[tuple[str, tuple[NodeAddress, ...]], ...]
+    levels: Levels = UNSAID
+    """Feature levels that its release speaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,14 @@ class MoveDone:
     owner: CoreId
 
 
+@dataclass(frozen=True, slots=True)
+class FeatureLevelChanged:
+    """The cluster's feature level from here on; `epoch` rises by one each time."""
+
+    level: int
+    epoch: int
+
+
 MetadataRecord = (
     ClusterCreated
     | TopicCreated
@@ -168,6 +179,7 @@ MetadataRecord = (
     | NodeRemoved
     | MoveBegun
     | MoveDone
+    | FeatureLevelChanged
 )
 
 RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
@@ -183,6 +195,7 @@ RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
     "node_removed": NodeRemoved,
     "move_begun": MoveBegun,
     "move_done": MoveDone,
+    "feature_level_changed": FeatureLevelChanged,
 }
 _TYPE_NAMES: Final = {record_type: name for name, record_type in RECORD_TYPES.items()}
 
@@ -194,6 +207,8 @@ def to_json(record: MetadataRecord) -> dict[str, Any]:
         value = getattr(record, part.name)
         if part.name in {"replicas", "voters"} and not value:
             continue  # without a cluster records are as they always were
+        if part.name == "levels" and value == UNSAID:
+            continue
         members[part.name] = str(value) if isinstance(value, uuid.UUID) else value
     return members
 
@@ -220,6 +235,7 @@ def from_json(members: Any) -> MetadataRecord:
             values["voters"] = tuple(tuple(FirstVoter(*one) for one in each) for each in values["voters"])
         if record_type is NodeRegistered:
             values["address"] = NodeAddress(*values["address"])
+            values["levels"] = Levels(*values.get("levels", UNSAID))
             values["listeners"] = tuple(
                 (name, tuple(NodeAddress(*one) for one in addresses)) for name, addresses in values["listeners"]
             )

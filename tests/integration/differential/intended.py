@@ -46,16 +46,10 @@ INTENDED: list[Intended] = [
     ),
     Intended(
         "features",
-        "Kafka's features switch behaviour that is not there yet (transactions, share groups); none is advertised.",
+        "Kafka's features switch behaviour that is not there yet (transactions, share groups); ours is the level of "
+        "what nodes write.",
         api="ApiVersions",
         path=r"(SupportedFeatures|FinalizedFeatures).*",
-        ours=r"<missing>|0",
-    ),
-    Intended(
-        "features-epoch",
-        "Without features there is no epoch of them.",
-        api="ApiVersions",
-        path="FinalizedFeaturesEpoch",
     ),
     Intended(
         "quorum-directory",

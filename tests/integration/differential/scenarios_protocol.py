@@ -13,6 +13,7 @@ OURS = [
     "DeleteTopics", "DeleteRecords", "InitProducerId", "OffsetForLeaderEpoch", "DescribeConfigs", "AlterConfigs",
     "DescribeLogDirs", "CreatePartitions", "DeleteGroups", "IncrementalAlterConfigs", "OffsetDelete",
     "DescribeCluster", "DescribeQuorum", "UnregisterBroker",
+    "UpdateFeatures",
 ]  # fmt: skip
 """The APIs that are implemented; every scenario file takes its names from here or spells them itself."""
 
@@ -190,6 +191,16 @@ def describe_quorum(d: Dialogue) -> None:
 def unregister_a_broker_that_is_not_there(d: Dialogue) -> None:
     for broker in (99, 2**31 - 1, -1, -1024):
         d.anywhere.ask("UnregisterBroker", 0, {"BrokerId": broker})
+
+
+@scenario
+def update_features_that_are_not_there(d: Dialogue) -> None:
+    for version in range(3):
+        for feature in ("absent", ""):
+            for level in (1, 0, -1):
+                update = {"Feature": feature, "MaxVersionLevel": level}
+                d.anywhere.ask("UpdateFeatures", version, {"FeatureUpdates": [update]})
+        d.anywhere.ask("UpdateFeatures", version, {"FeatureUpdates": []})
 
 
 @scenario

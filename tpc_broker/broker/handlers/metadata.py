@@ -8,6 +8,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
+from tpc_broker.broker.handlers.features import tell_features
 from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -52,6 +53,7 @@ def handle_api_versions(core: Core, request: Request, message: Any) -> Any:
     ):
         return messages.ApiVersionsResponse(error_code=int(ErrorCode.INVALID_REQUEST))
     response = messages.ApiVersionsResponse(api_keys=[_api_version(key) for key in core.offered_apis])
+    tell_features(core, response, request.api_version)
     return _for_everybody(core, request, response)
 
 

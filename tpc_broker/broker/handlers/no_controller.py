@@ -74,6 +74,10 @@ def _unregister_broker(_version: int, _message: Any, said: dict[str, Any]) -> An
     return messages.UnregisterBrokerResponse(**said)
 
 
+def _update_features(_version: int, _message: Any, said: dict[str, Any]) -> Any:
+    return messages.UpdateFeaturesResponse(**said)
+
+
 def _resource(resource: Any) -> dict[str, Any]:
     return {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
 
@@ -88,4 +92,5 @@ _ANSWERS: dict[ApiKey, Callable[[int, Any, dict[str, Any]], Any]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _list_reassignments,
     ApiKey.DESCRIBE_QUORUM: _describe_quorum,
     ApiKey.UNREGISTER_BROKER: _unregister_broker,
+    ApiKey.UPDATE_FEATURES: _update_features,
 }

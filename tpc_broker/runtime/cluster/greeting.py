@@ -9,16 +9,15 @@ from tpc_broker.cluster.link_codec import Reason
 from tpc_broker.runtime.cluster.links import LinkRefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from tpc_broker.cluster.link_codec import Hello
-    from tpc_broker.model import NodeId
+    from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.records import NodeRegistered
 
 
-def refusal_of(
-    hello: Hello, own: Hello, known: Iterable[Hello], removed: Mapping[int, NodeId]
-) -> LinkRefusedError | None:
-    """`known`: who has a connection to this node; `removed`: the nodes that operators removed, by incarnation."""
+def refusal_of(hello: Hello, own: Hello, known: Iterable[Hello], image: ClusterImage) -> LinkRefusedError | None:
+    """`known`: who has a connection to this node; `image`: the newest that it has, perhaps the empty one."""
     if (hello.node, hello.incarnation, hello.boot) == (own.node, own.incarnation, own.boot):
         return LinkRefusedError(Reason.NODE_ITSELF, "a node that dialled itself", by_peer=False)
     if hello.cluster and own.cluster and hello.cluster != own.cluster:
@@ -27,8 +26,21 @@ def refusal_of(
             f"{SeedAddress(*hello.address)} is of cluster {hello.cluster}"
         )
         return LinkRefusedError(Reason.CLUSTER, text, by_peer=False)
-    if hello.incarnation in removed:
-        return LinkRefusedError(Reason.REMOVED, removed_text(hello.node, own.cluster), by_peer=False)
+    return refusal_of_node(hello, image) or _refusal_of_id(hello, own, known)
+
+
+def refusal_of_node(hello: Hello, image: ClusterImage) -> LinkRefusedError | None:
+    """It was removed, or its release does not speak what the cluster does."""
+    if hello.incarnation in image.removed:
+        return LinkRefusedError(Reason.REMOVED, removed_text(hello.node, image.cluster_id), by_peer=False)
+    if image.cluster_id and not hello.levels.has(image.feature_level):
+        text = level_text(hello, image.cluster_id, image.feature_level)
+        return LinkRefusedError(Reason.LEVEL, text, by_peer=False)
+    return None
+
+
+def _refusal_of_id(hello: Hello, own: Hello, known: Iterable[Hello]) -> LinkRefusedError | None:
+    """Each id is one process's."""
     if hello.node == own.node:
         text = (
             f"node id {hello.node} is alive at {SeedAddress(*own.address)} with another incarnation; give the node at "
@@ -44,6 +56,13 @@ def refusal_of(
             )
             return LinkRefusedError(Reason.NODE_ID, text, by_peer=False)
     return None
+
+
+def level_text(node: Hello | NodeRegistered, cluster: str, level: int) -> str:
+    return (
+        f"node {node.node} (release {node.version}) speaks feature {node.levels}, and cluster {cluster} is at level "
+        f"{level}: start a release that speaks it"
+    )
 
 
 def removed_text(node: int, cluster: str) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tpc_broker.cluster.founding import Founding
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, SPOKEN
 from tpc_broker.runtime.options import StartError
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ INCARNATION_BITS = 62
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
     """`founding` is None until the node is in a cluster; `has_replica`: it has, or is to have, a part of the metadata
-    group, as one of its first voters or because a leader asked it to.
+    group, as one of its first voters or because a leader asked it to; `level`: the cluster's feature level, as far as
+    the node has heard.
     """
 
     node: int
@@ -41,6 +43,7 @@ class NodeIdentity:
     cores: int
     founding: Founding | None = None
     has_replica: bool = False
+    level: int = FIRST_OF_CLUSTERS
 
     @property
     def is_first_voter(self) -> bool:
@@ -48,6 +51,11 @@ class NodeIdentity:
 
     def check(self, data: Path, node: int, cores: int) -> None:
         """StartError when the directory cannot be started so."""
+        if self.founding is not None and not SPOKEN.has(self.level):
+            raise StartError(
+                f"{data} is of a cluster at feature level {self.level}, and this release speaks {SPOKEN}: start one "
+                "that speaks it"
+            )
         if self.node != node:
             raise StartError(f"{data} is node {self.node}'s data directory, not node {node}'s")
         if self.cores != cores and self.founding is not None:
@@ -101,6 +109,12 @@ class IdentityFile:
         self._write()
         return self.identity
 
+    def is_at_level(self, level: int) -> None:
+        """The cluster is, so that an earlier release that is started here says so before it reads anything else."""
+        if self.identity.level != level:
+            self.identity = replace(self.identity, level=level)
+            self._write()
+
     def _write(self) -> None:
         identity = self.identity
         fields: dict[str, Any] = {
@@ -111,6 +125,7 @@ class IdentityFile:
             "cores": identity.cores,
             "founding": None if identity.founding is None else identity.founding.to_json(),
             "has_replica": identity.has_replica,
+            "level": identity.level,
         }
         _replace(self._path, json.dumps(fields, indent=1).encode())
         sync_folder(self.folder.parent)
@@ -131,7 +146,8 @@ def _from_fields(fields: dict[str, Any]) -> NodeIdentity:
         raise ValueError(f"format {fields['format']}; this release knows {FORMAT}")
     founding = None if fields["founding"] is None else Founding.from_json(fields["founding"])
     node, incarnation, boot, cores = (int(fields[name]) for name in ("node", "incarnation", "boot", "cores"))
-    return NodeIdentity(node, incarnation, boot, cores, founding, bool(fields["has_replica"]))
+    level = int(fields.get("level", FIRST_OF_CLUSTERS))
+    return NodeIdentity(node, incarnation, boot, cores, founding, bool(fields["has_replica"]), level)
 
 
 def next_core_boot(data: Path, core: int) -> int:

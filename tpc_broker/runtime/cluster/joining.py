@@ -16,6 +16,7 @@ import trio
 from tpc_broker.cluster.founding import Acceptor, Founding, Join, Propose, Refuse, SeedAddress, Status, next_step
 from tpc_broker.cluster.link_codec import Hello, Reason
 from tpc_broker.errors import MailboxError
+from tpc_broker.feature_levels import SPOKEN
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import NodeId
 from tpc_broker.runtime.options import StartError
@@ -60,6 +61,7 @@ class Joining:
             frozenset(self._options.seeds),
             local.cluster_id if brings and identity.founding is None else "",
             identity.founding,
+            SPOKEN,
         )
 
     async def run(self) -> Founding:

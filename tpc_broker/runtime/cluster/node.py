@@ -23,14 +23,21 @@ from tpc_broker.cluster.founding import Founding, SeedAddress
 from tpc_broker.cluster.link_codec import Hello, LinkDecodeError, Reason
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
 from tpc_broker.errors import CoreDownError, MailboxError, NotDeliveredError
+from tpc_broker.feature_levels import SPOKEN
 from tpc_broker.metadata.controller import Controller
 from tpc_broker.metadata.image import ClusterImage
-from tpc_broker.metadata.records import MetadataRecord, NodeRegistered, decode_record, encode_record
+from tpc_broker.metadata.records import (
+    MetadataDamagedError,
+    MetadataRecord,
+    NodeRegistered,
+    decode_record,
+    encode_record,
+)
 from tpc_broker.model import CoreId, MetadataVersion, NodeId
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Position, Voter
 from tpc_broker.runtime.cluster.counters import ClusterCounters, Known, cluster_counters
-from tpc_broker.runtime.cluster.greeting import refusal_of, removed_text
+from tpc_broker.runtime.cluster.greeting import level_text, refusal_of, removed_text
 from tpc_broker.runtime.cluster.identity import IdentityFile, NodeIdentity
 from tpc_broker.runtime.cluster.joining import Joining, say_what_is_waited_for
 from tpc_broker.runtime.cluster.links import LinkRefusedError, Links, Peer
@@ -66,6 +73,8 @@ CHANGE_TIMEOUT_S: Final = 10.0
 CONTROLLER_TIMEOUT_MS: Final = 15_000
 TEND_S: Final = 0.5
 LEAVE_S: Final = 2.0
+FINAL_REASONS: Final = (Reason.REMOVED, Reason.LEVEL)
+"""Refusals after which a node has no place in its cluster as it is."""
 
 
 class ClusterNodeMain:
@@ -274,10 +283,10 @@ class ClusterNodeMain:
     def _own_hello(self) -> Hello:
         identity, address = self._identity, self._options.address
         who = NodeId(identity.node), identity.incarnation, identity.boot
-        return Hello(self._cluster, *who, CoreId(0), *address, __version__)
+        return Hello(self._cluster, *who, CoreId(0), *address, __version__, levels=SPOKEN)
 
     def _check_hello(self, hello: Hello) -> LinkRefusedError | None:
-        return refusal_of(hello, self._own_hello(), self.links.incoming.values(), self.image.removed)
+        return refusal_of(hello, self._own_hello(), self.links.incoming.values(), self.image)
 
     def _check_member(self, hello: Hello) -> None:
         if not self._cluster or hello.cluster != self._cluster:
@@ -354,7 +363,11 @@ class ClusterNodeMain:
             raise StartError(str(error)) from error
         if found is None:
             raise StartError(f"{self._voter_file.path} is gone: what this node has promised as a voter is lost")
-        self._group.recover(found, founding.voters)
+        try:
+            self._group.recover(found, founding.voters)
+        except MetadataDamagedError as error:
+            text = f"{self._voter_file.path} was written by a later release, or is damaged: {error}"
+            raise StartError(text) from error
 
     def _send_frame(self, frame: Frame) -> None:
         peer = self.links.peer_of(frame.target.node)
@@ -375,6 +388,7 @@ class ClusterNodeMain:
     def _committed(self, records: list[MetadataRecord] | None, image: ClusterImage) -> None:
         if image.version <= self._fed.version:
             return
+        self._file.is_at_level(image.feature_level)
         follows = records is not None and image.version - len(records) == self._fed.version
         self._fed = image
         self._feed.append((records if follows else None, image))
@@ -523,6 +537,9 @@ class ClusterNodeMain:
         def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
             nonlocal refused
             known = image.nodes.get(record.node)
+            if not record.levels.has(image.feature_level):
+                refused = level_text(record, image.cluster_id, image.feature_level)
+                return [], None
             if record.incarnation in image.removed:
                 refused = removed_text(record.node, image.cluster_id)
                 return [], None
@@ -548,7 +565,7 @@ class ClusterNodeMain:
 
         def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
             controller = Controller(image, self._configuration)
-            return controller.begin_cluster(self._cluster, brought, node), None
+            return controller.begin_cluster(self._cluster, brought, node, self._founding.level), None
 
         return decide
 
@@ -575,7 +592,7 @@ class ClusterNodeMain:
             self._tend_peers()
             self._look_who_is_absent()
             self._look_who_controls()
-            await self._look_whether_removed()
+            await self._look_whether_refused()
             group = self._group
             if group is None or not self.is_controller:
                 continue
@@ -589,11 +606,11 @@ class ClusterNodeMain:
         if target is not None and target.node not in self.image.draining and group.group.transfer is None:
             hand_over(group, self.image, self._is_within_reach, self._clock, why="this node is draining")
 
-    async def _look_whether_removed(self) -> None:
-        """It is told by who has proved the secret; this node learns nothing of its cluster any more."""
+    async def _look_whether_refused(self) -> None:
+        """For good, by who has proved the secret: this node learns nothing of its cluster any more."""
         for peer in self.links.peers.values():
             refused = peer.refused
-            if refused is not None and refused.is_proven and refused.by_peer and refused.reason is Reason.REMOVED:
+            if refused is not None and refused.is_proven and refused.by_peer and refused.reason in FINAL_REASONS:
                 await self.on_removed(str(refused))
                 await trio.sleep_forever()
 

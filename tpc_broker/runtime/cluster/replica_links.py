@@ -47,6 +47,8 @@ class ReplicaLinks:
         self.on_frame: Callable[[Frame], None] = lambda _frame: None
         self.on_up: Callable[[Address], None] = lambda _address: None
         """Called with a core whose connection is new."""
+        self.check_node: Callable[[Hello], LinkRefusedError | None] = lambda _hello: None
+        """Called with a node of the same cluster: whether it has no place in it any more."""
         self._own_hello = own_hello
         self._links = Links(own_hello, secret, self._check)
         self._links.on_up = self._is_up
@@ -109,7 +111,7 @@ class ReplicaLinks:
         if hello.node == own.node:
             text = f"core {own.core} of node {own.node} was dialled by a node with its own id"
             return LinkRefusedError(Reason.NODE_ID, text, by_peer=False)
-        return None
+        return self.check_node(hello)
 
     def _is_up(self, peer: Peer) -> None:
         hello = peer.hello

@@ -18,6 +18,7 @@ from tpc_broker import __version__
 from tpc_broker.broker.ports import ReplicaFacts
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Hello
+from tpc_broker.feature_levels import SPOKEN
 from tpc_broker.limits import MIB
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import LeaderEpoch, NodeId, TopicPartition
@@ -25,6 +26,7 @@ from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Voter, simple
 from tpc_broker.raft.output import LEADER
 from tpc_broker.raft.settings import Settings
+from tpc_broker.runtime.cluster.greeting import refusal_of_node
 from tpc_broker.runtime.cluster.identity import IdentityFile, next_core_boot
 from tpc_broker.runtime.cluster.options import read_secret
 from tpc_broker.runtime.cluster.replica_counters import replica_counters
@@ -216,6 +218,7 @@ class CoreReplication:
         self._driver = ReplicaDriver(machine, self._plane, self._storage, self._clock, self.links.send)
         self._driver.on_leader_ready = self._leader_ready
         self._driver.on_role = self._role_changed
+        self.links.check_node = lambda hello: refusal_of_node(hello, self._image)
         self.links.on_frame = self._driver.receive
         self.links.on_up = self._driver.connected
         with in_queue(TaskQueue.REPLICATION):
@@ -234,7 +237,8 @@ class CoreReplication:
         host, port = self._cluster.address
         who = NodeId(identity.node), identity.incarnation, identity.boot
         core = self._options.core
-        return Hello(identity.founding.cluster, *who, core, host, port + core, __version__, replication=True)
+        cluster = identity.founding.cluster
+        return Hello(cluster, *who, core, host, port + core, __version__, replication=True, levels=SPOKEN)
 
     def _link(self) -> None:
         wanted = {

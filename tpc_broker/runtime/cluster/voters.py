@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpc_broker import __version__
 from tpc_broker.cluster.founding import SeedAddress
+from tpc_broker.feature_levels import SPOKEN
 from tpc_broker.limits import CLUSTER_VOTERS_MAX
 from tpc_broker.metadata.records import NodeAddress, NodeRegistered
 from tpc_broker.model import NodeId
@@ -98,6 +99,7 @@ def node_rows(
             "cores": known.cores,
             "rack": known.rack,
             "version": info.version if info is not None else known.version,
+            "levels": list(known.levels),
             "address": str(SeedAddress(*known.address)),
             "metadata": "leader" if node == controller else "voter" if node in voters else "observer",
         })  # fmt: skip
@@ -112,5 +114,5 @@ def registration_of(identity: NodeIdentity, options: CoreOptions) -> NodeRegiste
     )
     return NodeRegistered(
         NodeId(identity.node), identity.incarnation, options.cores, options.cluster.rack, __version__,
-        NodeAddress(*options.cluster.address), listeners,
+        NodeAddress(*options.cluster.address), listeners, SPOKEN,
     )  # fmt: skip

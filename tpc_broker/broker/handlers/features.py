@@ -1,0 +1,66 @@
+"""UpdateFeatures, and what ApiVersions says of features: there is one, the level of what nodes write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tpc_broker.feature_levels import FEATURE, SPOKEN
+from tpc_broker.kafka import messages
+from tpc_broker.metadata.feature_control import UPGRADE, FeatureUpdate, update_features
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.ports import Request
+    from tpc_broker.metadata.feature_control import FeatureOutcome
+    from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.records import MetadataRecord
+
+FEATURES_VERSION = 3
+"""ApiVersions has features from here on."""
+SAFE_DOWNGRADE = 2
+RESULTS_VERSION_MAX = 1
+"""Up to here UpdateFeatures names each feature that was updated."""
+
+
+def tell_features(core: Core, response: Any, version: int) -> None:
+    """Into an answer to ApiVersions."""
+    if version < FEATURES_VERSION:
+        return
+    image = core.view.image
+    level = image.feature_level if image.nodes else SPOKEN.highest
+    answer = messages.ApiVersionsResponse
+    response.supported_features = [
+        answer.SupportedFeatureKey(name=FEATURE, min_version=SPOKEN.lowest, max_version=SPOKEN.highest)
+    ]
+    response.finalized_features = [
+        answer.FinalizedFeatureKey(name=FEATURE, min_version_level=level, max_version_level=level)
+    ]
+    response.finalized_features_epoch = image.feature_epoch
+
+
+async def handle_update_features(core: Core, request: Request, message: Any) -> Any:
+    updates = [
+        FeatureUpdate(each.feature, each.max_version_level, _type_of(each, request.api_version))
+        for each in message.feature_updates
+    ]
+
+    def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[FeatureOutcome]]:
+        return update_features(image, updates, validate_only=message.validate_only)
+
+    return _answer(request, await core.metadata.change(decide))
+
+
+def _type_of(update: Any, version: int) -> int:
+    if version == 0:
+        return SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
+    return int(update.upgrade_type)
+
+
+def _answer(request: Request, outcomes: list[FeatureOutcome]) -> Any:
+    """The first refusal stands for all: nothing was done."""
+    response = messages.UpdateFeaturesResponse
+    for outcome in outcomes:
+        if outcome.error_code:
+            return response(error_code=int(outcome.error_code), error_message=outcome.error_message)
+    done = [response.UpdatableFeatureResult(feature=each.feature, error_message=None) for each in outcomes]
+    return response(error_message=None, results=done if request.api_version <= RESULTS_VERSION_MAX else [])

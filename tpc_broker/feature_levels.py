@@ -1,0 +1,48 @@
+"""Feature levels: what releases can read of what others have written, on disks, in the metadata and on links.
+
+A level is a number that rises with every change that an earlier release could not live with (docs/formats.md has the
+table). A release speaks a range of them. A broker alone takes the newest at its start. A cluster has one level, that of
+its founding until an operator raises it, and its nodes write nothing that is newer, whatever else they could: so a
+cluster can be upgraded node by node, and back, until then.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final, NamedTuple
+
+FEATURE: Final = "tpc.version"
+"""Its name in ApiVersions and UpdateFeatures."""
+FIRST_OF_CLUSTERS: Final = 2
+"""The level that clusters began with, and of whatever says nothing of levels."""
+
+
+class Levels(NamedTuple):
+    """From the lowest to the highest, both included."""
+
+    lowest: int
+    highest: int
+
+    def __str__(self) -> str:
+        one = self.lowest == self.highest
+        return f"level {self.lowest}" if one else f"levels {self.lowest} to {self.highest}"
+
+    def has(self, level: int) -> bool:
+        return self.lowest <= level <= self.highest
+
+
+def _spoken() -> Levels:
+    """TPC_TEST_FEATURE_LEVELS=LOWEST-HIGHEST: the tests' releases of the past and the future."""
+    text = os.environ.get("TPC_TEST_FEATURE_LEVELS", "")
+    if not text:
+        return Levels(FIRST_OF_CLUSTERS, 2)
+    lowest, _, highest = text.partition("-")
+    return Levels(int(lowest), int(highest))
+
+
+SPOKEN: Final = _spoken()
+"""By this release."""
+UNSAID: Final = Levels(FIRST_OF_CLUSTERS, FIRST_OF_CLUSTERS)
+"""Of a node that says nothing of levels."""
+LEVEL_MAX: Final = 32_767
+"""In ApiVersions it is a signed number of 16 bits."""
