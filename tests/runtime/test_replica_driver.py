@@ -3,6 +3,8 @@
 from unittest import mock
 
 import pytest
+import trio
+import trio.testing
 
 from tests.log.log_batches import batch
 from tests.runtime.faults import BrokenJournal
@@ -206,3 +208,83 @@ def test_above_what_may_wait_for_a_quorum_appends_are_refused_until_there_is_one
     cores.produce(cores.leader(), values("b", 3))
     cores.check()
     cores.shut()
+
+
+@pytest.mark.parametrize("reason", ["too much waits for a quorum", "a transfer is under way"])
+def test_what_was_refused_goes_before_anything_of_the_next_leader_comes(tmp_path, reason):
+    """One turn in which a leader is refused a proposal, steps down, and hears what its successor has appended."""
+    cores = ReplicaCores(tmp_path, settings=Settings(uncommitted_bytes_max=1))
+    first = cores.leader()
+    for value in values("a", 10):
+        cores.produce(first, [value])
+    others = [node for node in cores.up() if node is not first]
+    machine, driver = first.driver.core.group(GROUP), first.driver
+    first.ask(first.storage.make_room, first.files, first.handle, 1 << 20)
+
+    def append():
+        assert first.plane.append(first.handle, batch(0, [b"lost"])).error_code == ErrorCode.NONE
+
+    def stop_turns():
+        if reason == "a transfer is under way":
+            now_ms = driver._now_ms()
+            assert driver.core.transfer_leadership(GROUP, Voter(NodeId(others[0].number), 0), now_ms) is None
+        driver._turn = lambda: None
+        append()
+        append()
+
+    if reason == "too much waits for a quorum":
+        for node in others:
+            node.is_heard = False
+        first.ask(append)
+        cores.until(lambda: first.ask(lambda: machine.log.end_offset) == 11)
+    first.ask(stop_turns)
+    for node in others:
+        node.is_heard = True
+    second = cores.until(lambda: next((node for node in others if cores.leader() is node), None))
+    for value in values("b", 4):
+        cores.produce(second, [value])
+    first.ask(lambda: delattr(driver, "_turn"))
+    cores.check()
+    assert cores.leader().bounds().log_end_offset == 14
+    cores.shut()
+
+
+def test_who_waits_for_a_quorum_of_a_replica_that_is_removed_is_told_that_there_is_none(cores):
+    leader = cores.leader()
+    cores.produce(leader, values("a", 3))
+    for node in cores.up():
+        node.is_heard = node is leader
+
+    async def confirm():
+        found = []
+
+        async def wait():
+            found.append(await leader.driver.confirm(GROUP))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert not found
+            leader.driver.remove(GROUP)
+            leader.driver.remove(GROUP)
+        return found
+
+    assert leader.ask(confirm) == [False]
+
+
+def test_a_replica_that_is_sent_damaged_records_is_silent_and_holds_up_nobody(cores, caplog):
+    leader = cores.leader()
+    cores.produce(leader, values("a", 3))
+    follower = next(node for node in cores.up() if node is not leader)
+    append = follower.plane.append_replica
+
+    def damage(handle, term, data):
+        return append(handle, term, bytes(data[:-1]) + b"!")
+
+    with mock.patch.object(follower.plane, "append_replica", damage):
+        cores.produce(leader, values("b", 3))
+        cores.until(lambda: follower.ask(lambda: GROUP not in follower.driver.core.groups))
+    assert follower.ask(lambda: follower.driver._open) == {}
+    assert follower.bounds().log_end_offset == 3
+    assert "damaged records (CORRUPT_MESSAGE)" in caplog.text
+    cores.produce(leader, values("c", 3))

@@ -88,6 +88,10 @@ class _Replica:
     """Rises when the journal fails: what was under way is void."""
 
 
+class _DamagedRecordsError(Exception):
+    """What a leader has sent cannot be appended; the machine has taken it into its log."""
+
+
 class ReplicaDriver:
     """Of one core; touched by its thread only."""
 
@@ -147,8 +151,10 @@ class ReplicaDriver:
         self.wake()
 
     def remove(self, group: str) -> None:
-        """It is deleted, or damaged: it resigns, and says nothing more."""
-        replica = self._replicas.pop(group)
+        """It is deleted, or damaged: it resigns, and says nothing more. No effect when it has been removed."""
+        replica = self._replicas.pop(group, None)
+        if replica is None:
+            return
         self._due.pop(group, None)
         del self._by_handle[replica.handle]
         counted = self.core.group(group).statistics()
@@ -277,6 +283,10 @@ class ReplicaDriver:
             replica.armed_term = None
         except PartitionOfflineError as error:
             log.info("%s: %s", replica.group, error)
+        except _DamagedRecordsError as error:
+            log.error("%s: its leader has sent damaged records (%s): this replica is silent until the next start",
+                      replica.group, error)  # fmt: skip
+            self.remove(replica.group)
 
     # -- a leader's appends ------------------------------------------------------------------------------------------
 
@@ -328,6 +338,9 @@ class ReplicaDriver:
     # -- events ------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, event: Any) -> None:
+        if isinstance(event, ReadReady | ReadFailed):  # of a group that was removed, too
+            self._reads_answered(event)
+            return
         replica = self._replicas.get(event.group) if hasattr(event, "group") else None
         if replica is None:
             return
@@ -338,8 +351,6 @@ class ReplicaDriver:
                 replica.commit_offset = max(replica.commit_offset, event.position.offset)
                 self.commits += 1
                 self._due[replica.group] = replica
-            case ReadReady() | ReadFailed():
-                self._reads_answered(event)
             case LeaderReady():
                 self.on_leader_ready(replica.group, event.term)
             case ReadItems():
@@ -361,10 +372,11 @@ class ReplicaDriver:
             replica.armed_term = None
             self._refuse(replica, is_refusing=False)
             self._plane.disarm(replica.handle, keep_waits=was_leader and event.role is CANDIDATE)
-        if was_leader and event.role is not LEADER and replica.unproposed:  # the machine does not know of it
-            last = self.core.group(replica.group).log.last
+        if was_leader and event.role is not LEADER and replica.unproposed:
+            # The machine does not know of it; its log may have what the next leader has sent by now.
+            first = replica.unproposed[0]
             replica.unproposed.clear()
-            replica.entries.append((0, CutEntry(replica.group, last.offset, last.epoch)))
+            replica.entries.append((0, CutEntry(replica.group, first.base_offset, first.leader_epoch)))
             self._due[replica.group] = replica
         self.on_role(replica.group, event.role, event.term)
 
@@ -424,7 +436,7 @@ class ReplicaDriver:
         if result is None:
             return None
         if result.error_code:
-            raise PartitionOfflineError(f"its leader has sent damaged records: {ErrorCode(result.error_code).name}")
+            raise _DamagedRecordsError(ErrorCode(result.error_code).name)
         return result.sequence
 
     def _follow(self, replica: _Replica) -> None:
