@@ -1,15 +1,23 @@
-"""Nodes on hosts of their own whose network fails: what a minority may not do, and that it heals by itself."""
+"""Nodes on hosts of their own whose network fails: what a minority may not do, and that it heals by itself.
+
+Of the metadata, and of partitions with replicas on all nodes.
+"""
 
 from __future__ import annotations
 
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.support.cluster_nodes import Cluster, Node, create_topic, eventually, topics
+from tests.log.log_batches import batch
+from tests.support.cluster_nodes import Cluster, Node, create_topic, eventually, leaders, topics
 from tests.support.namespaces import Hosts, hosts, why_no_namespaces
+from tests.support.raw_client import RawConnection
+from tests.support.replicated_load import Load, read_all
+from tpc_broker.error_codes import ErrorCode
 
 WHY_NOT = why_no_namespaces()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 CLUSTER_PORT, CLIENT_PORT = 9192, 9092
 
 
@@ -51,6 +59,12 @@ def made_by_another(made: Cluster, but: int, name: str) -> bool:
     return True
 
 
+def topics_at(node: Node) -> set[str]:
+    """As that node itself says: a client that is told of other brokers may ask those."""
+    with RawConnection(node.host, node.ports[0]) as connection:
+        return {topic["Name"] for topic in connection.ask("Metadata", 1, {"Topics": None})["Topics"]}
+
+
 def test_a_minority_acknowledges_nothing_and_heals_by_itself(on_hosts):
     """The controller is cut off, then it can hear and not speak, then two nodes do not see each other."""
     made, on = on_hosts
@@ -62,7 +76,7 @@ def test_a_minority_acknowledges_nothing_and_heals_by_itself(on_hosts):
     eventually(lambda: made_by_another(made, first, "without-it"), "the majority goes on")
     with pytest.raises(KafkaException):
         create_topic(made[first].bootstrap, "refused", timeout_s=4)
-    assert "without-it" not in topics(made[first].bootstrap), "it cannot know"
+    assert "without-it" not in topics_at(made[first]), "it cannot know"
     on.heal(first)
     eventually(lambda: "without-it" in topics(made[first].bootstrap), "it catches up")
 
@@ -83,4 +97,54 @@ def test_a_minority_acknowledges_nothing_and_heals_by_itself(on_hosts):
     wanted = {"before", "without-it", "while-it-is-mute", "two-do-not-see-each-other"}
     for node in made.nodes:
         eventually(lambda node=node: wanted <= topics(node.bootstrap), f"node {node.number} has everything")
+        assert not [line for line in node.log_messages() if "Traceback" in line]
+
+
+def produced_at(node: Node, topic: str, partition: int) -> ErrorCode:
+    """What that node itself says of a record with acks=all."""
+    data = {"PartitionData": [{"Index": partition, "Records": batch(0, [b"-1"])}], "Name": topic}
+    with RawConnection(node.host, node.ports[0]) as connection:
+        asked = {"Acks": -1, "TimeoutMs": 30_000, "TopicData": [data]}
+        (answer,) = connection.ask("Produce", 9, asked)["Responses"]
+    return ErrorCode(answer["PartitionResponses"][0]["ErrorCode"])
+
+
+def led_by(made: Cluster, topic: str, number: int) -> list[int]:
+    asked = next(node for node in made.nodes if node.number != number)
+    found = leaders(asked.bootstrap, topic)
+    assert -1 not in found.values()
+    return [partition for partition, leader in found.items() if leader == made[number].broker_id]
+
+
+def test_a_leader_that_is_cut_off_acknowledges_nothing(on_hosts):
+    """Another one leads; what the old one took meanwhile is gone when it is back, and nothing else is."""
+    made, on = on_hosts
+    made.start()
+    bootstrap = made.bootstrap
+    create_topic(bootstrap, "kept", 3, replicas=3)
+    create_topic(bootstrap, "cut", 3, replicas=3)
+    partition = eventually(lambda: led_by(made, "cut", 1), "it leads one")[0]
+    eventually(lambda: led_by(made, "kept", 1), "and another one")
+    with Load(bootstrap, "kept", 3) as load:
+        load.wait_progress()
+        on.isolate(1)
+        assert produced_at(made[1], "cut", partition) == NOT_LEADER, "it was appended, and could not be committed"
+        assert produced_at(made[1], "cut", partition) == NOT_LEADER, "it leads no more"
+        load.wait_progress()
+        eventually(lambda: not led_by(made, "kept", 1), "others lead")
+        on.heal(1)
+        load.wait_progress()
+
+        on.mute(2, 1, 3)
+        load.wait_progress()
+        on.unmute(2, 1, 3)
+        on.mute(1, 2)
+        on.mute(2, 1)
+        load.wait_progress()
+        on.unmute(1, 2)
+        on.unmute(2, 1)
+        load.wait_progress()
+    load.check(bootstrap)
+    for node in made.nodes:
+        assert read_all(node.bootstrap, "cut", partition) == []
         assert not [line for line in node.log_messages() if "Traceback" in line]

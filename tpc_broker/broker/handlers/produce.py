@@ -40,7 +40,8 @@ async def handle_produce(core: Core, request: Request, message: Any) -> None:
     for key, partition in parts:
         sizes[key, partition.index] += len(partition.records or b"")
     deadline_ms = core.clock.monotonic_ms() + min(max(message.timeout_ms, 1000), ROOM_WAIT_MS_MAX)
-    verdicts = await _verdicts_between_leaders(core, [(key, partition.index) for key, partition in parts])
+    await _wait_between_leaders(core, [(key, partition.index) for key, partition in parts])
+    verdicts: list[Verdict | None] = [None] * len(parts)
     is_refused = False
     while True:
         for number, (key, partition) in enumerate(parts):
@@ -63,16 +64,15 @@ async def handle_produce(core: Core, request: Request, message: Any) -> None:
             await trio.sleep(ROOM_RETRY_S)
 
 
-async def _verdicts_between_leaders(core: Core, parts: list[tuple[str | uuid.UUID, int]]) -> list[Verdict | None]:
+async def _wait_between_leaders(core: Core, parts: list[tuple[str | uuid.UUID, int]]) -> None:
     """What has lost its leader, and has a replica here, is held for as long as an election takes: later requests of the
-    connection are behind this one.
+    connection are behind this one. Then the client is told to look for the leader: a replica that is cut off may be the
+    only one that knows of none, and with NOT_ENOUGH_REPLICAS clients come back to it for ever.
     """
-    if core.replicated is None:
-        return [None] * len(parts)
-    find = core.partitions.waiting_for_leader
-    waiting = [partition for key, index in parts if (partition := find(key, index)) is not None]
-    await core.replicated.wait_leaders(waiting)
-    return [Verdict(ErrorCode.NOT_ENOUGH_REPLICAS) if find(key, index) is not None else None for key, index in parts]
+    if core.replicated is not None:
+        find = core.partitions.waiting_for_leader
+        waiting = [partition for key, index in parts if (partition := find(key, index)) is not None]
+        await core.replicated.wait_leaders(waiting)
 
 
 def _topic_key(topic: Any, version: int) -> str | uuid.UUID:
