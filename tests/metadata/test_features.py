@@ -46,7 +46,7 @@ def test_it_is_raised_to_what_all_nodes_speak():
 @pytest.mark.parametrize(
     ("update", "said"),
     [
-        (to(5), "tpc.version 5 is not spoken by the node that leads the metadata, which speaks levels 2 to 4."),
+        (to(5), "tpc.version 5 is not spoken by node 1 (release r1), which speaks levels 2 to 4."),
         (to(4), "tpc.version 4 is not spoken by node 2 (release r2), which speaks level 3."),
         (to(2, SAFE), "tpc.version does not go back from 3 to 2: what has been written since cannot be read at an"),
         (to(2, UNSAFE), "tpc.version does not go back from 3 to 2"),
@@ -59,6 +59,10 @@ def test_what_is_refused_says_why(update, said):
     level, (message,) = updated(cluster_of((2, 4), (3, 3)), update)
     assert level == 3
     assert message.startswith(said)
+
+
+def test_who_leads_may_not_have_registered_anew_yet():
+    assert updated(cluster_of((2, 5)), to(5))[1][0].startswith("tpc.version 5 is not spoken by the node that leads")
 
 
 def test_all_of_it_or_nothing():
