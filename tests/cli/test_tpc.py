@@ -50,6 +50,19 @@ def test_a_topic_from_creation_to_deletion(run: Tpc) -> None:
     assert [row["partition"] for row in described["partitions"]] == [0, 1, 2]
     assert all((row["log_start_offset"], row["high_watermark"]) == (0, 0) for row in described["partitions"])
     assert {row["leader"] for row in described["partitions"]} <= {0, 1}
+    listed = json.loads(run("partition", "list", "orders", "--json"))
+    assert [(row["topic"], row["partition"]) for row in listed] == [("orders", 0), ("orders", 1), ("orders", 2)]
+    assert all(row["replicas"] == row["in_sync"] == [row["leader"]] and row["offline"] == [] for row in listed)
+    assert [row["replicas"] for row in listed] == [row["replicas"] for row in described["partitions"]]
+    assert [line.split("\t")[0] for line in run("partition", "list", "orders").splitlines()] == [
+        "orders-0", "orders-1", "orders-2",
+    ]  # fmt: skip
+    for option in ("--under-replicated", "--leaderless"):
+        assert run("partition", "list", "orders", option) == ""
+    leader = str(listed[0]["leader"])
+    on_it = [row["partition"] for row in listed if str(row["leader"]) == leader]
+    found = json.loads(run("partition", "list", "orders", "--broker", leader, "--json"))
+    assert [row["partition"] for row in found] == on_it
     assert run("topic", "delete", "orders") == "Deleted topic orders.\n"
     assert "orders" not in run("topic", "list")
 
@@ -350,3 +363,12 @@ def test_ctrl_c_is_heard_while_librdkafka_waits(arguments: tuple[str, ...]) -> N
     assert code == 130
     assert "Traceback" not in said
     assert took_s < 8
+
+
+def test_what_is_not_there_is_named(command: Tpc) -> None:
+    assert command.error("topic", "delete", "nowhere", code=4).startswith("tpc: nowhere: ")
+    missing = "tpc: there is no topic 'nowhere'; `tpc topic list` shows those that are"
+    assert command.error("partition", "list", "nowhere", code=4) == missing
+    assert command.error("topic", "describe", "nowhere", code=4) == missing
+    done = CliRunner().invoke(main, ["topic", "list", "--bootstrap", ""])
+    assert (done.exit_code, done.stderr) == (2, "tpc: --bootstrap : expected HOST:PORT, for example 127.0.0.1:9092\n")

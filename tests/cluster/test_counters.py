@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from tests.support.broker_process import run_command
 from tests.support.cluster_nodes import Cluster, Node, cluster, create_topic, eventually, produce
 from tests.support.ports import free_port_range
+from tpc_broker.cli import connection
+from tpc_broker.cli.main import main as tpc
 from tpc_broker.cluster import link_codec as codec
 from tpc_broker.cluster.secret import MAC_BYTES, NONCE_BYTES
 from tpc_broker.runtime.cluster_report import cluster_lines
@@ -80,6 +83,7 @@ def asked(node: Node) -> dict[str, Any]:
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[Cluster]:
+    connection.leave_interrupts_alone()  # `tpc` runs in this process
     with cluster(tmp_path) as made:
         for node in made.nodes:
             node.more_options = ["--admin", str(free_port_range(1))]
@@ -194,6 +198,12 @@ def its_controller_goes(three: Cluster) -> None:
         warnings = [f"core 0: {count:.0f} partitions that it leads lack replicas"] if count else []
         warnings.append(f"nodes that are away: {gone}")
         assert ready(node) == {"ready": True, "reasons": [], "warnings": warnings}
+    listed = ["partition", "list", "--under-replicated", "--json", "--bootstrap", left[0].bootstrap]
+    rows = json.loads(CliRunner().invoke(tpc, listed, catch_exceptions=False).stdout)
+    assert [(row["partition"], len(row["replicas"]), len(row["in_sync"])) for row in rows] == [
+        (0, 3, 2), (1, 3, 2), (2, 3, 2),
+    ]  # fmt: skip
+    assert {broker for row in rows for broker in row["offline"]} == {gone * 1024}
     assert f"; away: {gone}\n" in status(left[0])
     assert asked(left[1])["absent"] == [gone]
     for name in ("metadata_elections_won", "swim_burials", "swim_suspicions", "swim_probes_failed"):

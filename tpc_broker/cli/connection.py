@@ -118,7 +118,7 @@ def _keep_profile(context: click.Context, _parameter: click.Parameter, name: str
 
 def _choose_bootstrap(context: click.Context, _parameter: click.Parameter, given: str | None) -> str:
     profile: Profile | None = context.meta.get(_PROFILE)
-    return given or (profile.bootstrap if profile else DEFAULT_BOOTSTRAP)
+    return given if given is not None else (profile.bootstrap if profile else DEFAULT_BOOTSTRAP)
 
 
 def _keep_properties(context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> None:

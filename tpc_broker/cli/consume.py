@@ -60,10 +60,10 @@ def consume(  # noqa: PLR0913
     In --format (kcat's -f): %s value, %k key, %h headers, %t topic, %p partition, %o offset,
     %T timestamp in ms, %S and %K sizes (-1: null), %% a percent sign; \\n \\t \\r \\0 \\x41.
 
+    \b
     Examples:
       tpc consume orders --from earliest --format '%p %o %k=%s\\n'
       tpc consume orders --from 2026-11-21T08:00:00Z --partition 0 --hex --exit-at-end
-
     """  # noqa: D301 (click's mark for text that keeps its lines)
     place = parse_start(start)
     coding = chosen_coding(as_hex=as_hex, as_base64=as_base64)

@@ -13,6 +13,7 @@ from tpc_broker.cli.completion import completion
 from tpc_broker.cli.configs import config
 from tpc_broker.cli.connection import CommandGroup
 from tpc_broker.cli.consume import consume
+from tpc_broker.cli.examples import TPC, add_examples
 from tpc_broker.cli.groups import group
 from tpc_broker.cli.info import info
 from tpc_broker.cli.nodes import node
@@ -44,6 +45,7 @@ main.add_command(send)
 main.add_command(consume)
 main.add_command(bench)
 main.add_command(pipeline)
+add_examples(main, TPC)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,6 +11,7 @@ import click
 from tpc_broker.cli.connection import CommandGroup, Exit, common_options, fail, print_json, print_table
 from tpc_broker.cli.info import CORES_PER_NODE
 from tpc_broker.cli.own_client import own_client
+from tpc_broker.cli.partition_list import list_partitions
 from tpc_broker.client.errors import ClientError, RefusedError
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
@@ -27,7 +28,10 @@ NODES_MAX: Final = (2**31 - 1) // CORES_PER_NODE - 1
 
 @click.group(cls=CommandGroup)
 def partition() -> None:
-    """Move partitions between the cores of a node."""
+    """List partitions with their replicas, and move them between the cores of a node."""
+
+
+partition.add_command(list_partitions)
 
 
 def parse_partition(text: str) -> tuple[str, int]:

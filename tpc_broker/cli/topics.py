@@ -101,7 +101,7 @@ def describe(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     if found is None:
         fail(f"there is no topic {name!r}; `tpc topic list` shows those that are", Exit.NOT_FOUND)
     indexes = sorted(found.partitions)
-    places = [(name, index) for index in indexes]
+    places = [(name, index) for index in indexes if found.partitions[index].leader >= 0]  # else nobody has offsets
     earliest = list_offsets(admin, places, OffsetSpec.earliest(), bootstrap)  # type: ignore[no-untyped-call]
     latest = list_offsets(admin, places, OffsetSpec.latest(), bootstrap)  # type: ignore[no-untyped-call]
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
@@ -111,6 +111,8 @@ def describe(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
         {
             "partition": index,
             "leader": found.partitions[index].leader,
+            "replicas": found.partitions[index].replicas,
+            "in_sync": found.partitions[index].isrs,
             "log_start_offset": earliest.get((name, index)),
             "high_watermark": latest.get((name, index)),
         }
@@ -119,9 +121,11 @@ def describe(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     if as_json:
         print_json({"topic": name, "partitions": partitions, "configs": own})
         return
-    print_table(
-        ("Partition", "Leader", "Log start", "High watermark"), [tuple(row.values()) for row in partitions], title=name
-    )
+    rows = [
+        tuple(",".join(map(str, value)) if isinstance(value, list) else value for value in row.values())
+        for row in partitions
+    ]
+    print_table(("Partition", "Leader", "Replicas", "In sync", "Log start", "High watermark"), rows, title=name)
     if own:
         print_table(("Setting", "Value"), sorted(own.items()))
 
@@ -132,7 +136,7 @@ def describe(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
 def delete(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     """Delete a topic and its records."""
     admin = admin_client(bootstrap)
-    only_result(admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S), bootstrap)
+    only_result(admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S), bootstrap, name)
     if as_json:
         print_json({"topic": name, "deleted": True})
     else:

@@ -14,6 +14,7 @@ import click
 import trio
 
 from tpc_broker import __version__
+from tpc_broker.cli.examples import TPC_BROKER, add_examples
 from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.metadata.listener_settings import DEFAULT_LISTEN, plan_listeners
 from tpc_broker.metadata.settings import listener_settings, load_settings, without_comments, without_effect
@@ -240,6 +241,7 @@ def repair(  # noqa: PLR0913 (click hands each option over by name)
 
 for command in COMMANDS:
     main.add_command(command)
+add_examples(main, TPC_BROKER)
 
 
 def _serve(arguments: dict[str, object]) -> int:

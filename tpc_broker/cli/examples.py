@@ -1,0 +1,75 @@
+"""Examples at the end of commands' help. Those that need more words have them in their own docstrings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Examples = dict[str, tuple[str, ...]]
+"""By command, such as `topic create`; what stands behind two blanks is a remark."""
+
+TPC: Final[Examples] = {
+    "topic create": (
+        "tpc topic create orders --partitions 6 --replication-factor 3",
+        "tpc topic create logs --config retention.ms=86400000 --config compression.type=zstd",
+    ),
+    "topic list": ("tpc topic list --internal",),
+    "topic describe": ("tpc topic describe orders --json",),
+    "topic delete": ("tpc topic delete orders",),
+    "topic alter": (
+        "tpc topic alter orders --partitions 12",
+        "tpc topic alter orders --config retention.ms=86400000 --unset segment.bytes --dry-run",
+    ),
+    "group list": ("tpc group list --state Stable",),
+    "group describe": (
+        "tpc group describe readers              committed offsets, log ends, lag",
+        "tpc group describe readers --members    who is assigned what",
+        "tpc group describe --all --watch        again and again, until Ctrl-C",
+    ),
+    "group delete": ("tpc group delete readers",),
+    "info": ("tpc info --bootstrap broker.example:9092", "tpc info --apis"),
+    "cluster": ("tpc cluster --json",),
+    "cluster start": ("tpc cluster start --nodes 3 --data ./cluster",),
+    "partition move": ("tpc partition move orders-0 orders-1 --core 1",),
+    "partition moves": ("tpc partition moves --json",),
+    "profile list": ("tpc profile list --json",),
+    "profile remove": ("tpc profile remove prod",),
+    "bench spark": ("tpc bench spark --part read --rows 1000000",),
+    "bench": ("tpc bench --minutes 10 --output results",),
+}
+TPC_BROKER: Final[Examples] = {
+    "serve": (
+        "tpc-broker serve --data /var/lib/tpc-broker --config broker.properties --admin 9644",
+        "tpc-broker serve --listen 0.0.0.0:9092 --advertise broker.example:9092 --cores 4",
+        "tpc-broker serve --cluster 10.0.0.1:9192 --seeds 10.0.0.1:9192,10.0.0.2:9192,10.0.0.3:9192 --node-id 1",
+    ),
+    "doctor": ("tpc-broker doctor --data /var/lib/tpc-broker",),
+    "check-config": ("tpc-broker check-config --config broker.properties --cores 4",),
+    "status": (
+        "tpc-broker status --data /var/lib/tpc-broker",
+        "tpc-broker status --data /var/lib/tpc-broker --watch --interval 1",
+    ),
+    "steering": ("tpc-broker steering --data /var/lib/tpc-broker",),
+    "repair": (
+        "tpc-broker repair --data /var/lib/tpc-broker                        what is offline, and why",
+        "tpc-broker repair --data /var/lib/tpc-broker --partition orders-0   what could be brought back",
+        "tpc-broker repair --data /var/lib/tpc-broker --all --apply          does it where nothing is lost",
+    ),
+    "scrub": ("tpc-broker scrub --data /var/lib/tpc-broker --rate 50M",),
+    "backup": ("tpc-broker backup /backup/monday --data /var/lib/tpc-broker",),
+    "restore": ("tpc-broker restore /backup/monday --data /var/lib/restored",),
+    "bundle": ("tpc-broker bundle --data /var/lib/tpc-broker --config broker.properties --out bundle.tar.gz",),
+}
+
+
+def add_examples(main: click.Group, examples: Mapping[str, tuple[str, ...]]) -> None:
+    for path, lines in examples.items():
+        command: click.Command = main
+        for name in path.split():
+            assert isinstance(command, click.Group), path
+            command = command.commands[name]
+        command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
