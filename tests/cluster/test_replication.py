@@ -9,9 +9,11 @@ import subprocess
 import time
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.support.cluster_nodes import Cluster, admin, cluster, create_topic, eventually
 from tests.support.replicated_load import Load
+from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, coordinator_partition
 
 PARTITIONS = 6
 
@@ -111,3 +113,80 @@ def test_a_node_with_an_empty_disk_votes_when_it_has_learned(three: Cluster):
         three[killed].kill()
         load.wait_progress()
     load.check(three[3 if killed != 3 else 1].bootstrap)
+
+
+def coordinator(made: Cluster, group: str, but: int = 0) -> int:
+    """The node of a group's coordinator."""
+    asked = next(node for node in made.nodes if node.number != but and node.process.is_running)
+
+    def look() -> int:
+        found = described(asked.bootstrap, CONSUMER_OFFSETS_TOPIC)
+        return found[coordinator_partition(group, len(found))][0] if found else 0
+
+    return eventually(look, "the group has a coordinator")
+
+
+class Reader:
+    """A member of a group that commits what it has read; a commit that was acknowledged counts."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+        self.seen: list[set[int]] = [set() for _ in range(PARTITIONS)]
+        self.committed = [0] * PARTITIONS
+        self._consumer = Consumer({
+            "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+            "enable.auto.commit": False, "session.timeout.ms": 20_000, "log_level": 0,
+            "reconnect.backoff.max.ms": 500,
+        })  # fmt: skip
+        self._consumer.subscribe([topic])
+
+    def read(self) -> bool:
+        """Some records, and the commit of their offsets; whether it was acknowledged."""
+        reached: dict[int, int] = {}
+        for message in self._consumer.consume(500, timeout=0.5):
+            if message.error() is None:
+                partition, offset = message.partition() or 0, message.offset() or 0
+                self.seen[partition].add(int(message.value() or b""))
+                reached[partition] = offset + 1
+        if not reached:
+            return False
+        offsets = [TopicPartition("kept", partition, offset) for partition, offset in reached.items()]
+        try:
+            done = self._consumer.commit(offsets=offsets, asynchronous=False) or []
+        except KafkaException:
+            return False
+        for one in done:
+            if one.error is None:
+                self.committed[one.partition] = max(self.committed[one.partition], one.offset)
+        return True
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def test_groups_go_on_where_they_have_committed(three: Cluster):
+    """Their coordinator is killed, then all nodes at once: no commit that was acknowledged is forgotten."""
+    create_topic(three.bootstrap, "kept", PARTITIONS, replicas=3)
+    reader = Reader(three.bootstrap, "kept", "readers")
+    with Load(three.bootstrap, "kept", PARTITIONS) as load:
+        eventually(reader.read, "it reads and commits")
+        killed = coordinator(three, "readers")
+        three[killed].kill()
+        assert coordinator(three, "readers", but=killed)
+        before = sum(reader.committed)
+        eventually(lambda: reader.read() and sum(reader.committed) > before, "it commits to another one")
+        three.kill_all()
+        three.start()
+        before = sum(reader.committed)
+        eventually(lambda: reader.read() and sum(reader.committed) > before, "it commits again")
+    sent = [set(range(count)) for count in load.sent]
+    eventually(lambda: not reader.read() and reader.seen == sent, "it has read everything")
+    reader.close()
+    load.check(three.bootstrap)
+    asked = Consumer({"bootstrap.servers": three.bootstrap, "group.id": "readers", "log_level": 0})
+    try:
+        places = [TopicPartition("kept", partition) for partition in range(PARTITIONS)]
+        told = eventually(lambda: asked.committed(places, timeout=5), "committed offsets are told")
+        for one in told:
+            assert one.offset >= reader.committed[one.partition]
+    finally:
+        asked.close()

@@ -107,6 +107,17 @@ class ReplicatedPartitions:
             for key, leader in list(self._told.items()):
                 if leader.place == here and self.replication.in_sync(key) != leader.in_sync:
                     self._announce(key, leader.epoch, here)
+            if here.node in self._core.view.image.draining:
+                self._lead_no_more()
+
+    def _lead_no_more(self) -> None:
+        """The node is draining: whoever has all of a partition leads it, but for others that are draining."""
+        draining = self._core.view.image.draining
+        for partition in self._core.partitions.opened():
+            if partition.led_epoch is not None:
+                heirs = [node for node in self.replication.in_sync(partition.key) if node not in draining]
+                if heirs:
+                    self.replication.transfer(partition.key, heirs[partition.index % len(heirs)])
 
     # -- what requests wait for --------------------------------------------------------------------------------------
 

@@ -12,13 +12,13 @@ decided by the machines: each one names both.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker.cluster.link_codec import Hello, LinkDecodeError, Reason
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
 from tpc_broker.limits import MIB
 from tpc_broker.raft.messages import AppendEntries, Frame
-from tpc_broker.runtime.cluster.links import LinkRefusedError, Links, Peer
+from tpc_broker.runtime.cluster.links import Handler, LinkRefusedError, Links, Peer
 
 if TYPE_CHECKING:
     import socket
@@ -83,12 +83,26 @@ class ReplicaLinks:
             if address not in self._peers:
                 self._peers[address] = self._links.peer(place)
 
+    def is_up(self, address: Address) -> bool:
+        peer = self._peers.get(address)
+        return peer is not None and peer.is_up
+
     def send(self, frame: Frame) -> None:
         """Lost where there is no connection, or no room: frames are sent again by whoever misses their answers."""
         peer = self._peers.get(frame.target)
         if peer is not None and peer.is_up:
             for part in _parts(frame):
                 peer.send_replica(encode_frame(part))
+
+    def serve(self, method: str, handler: Handler) -> None:
+        """What other cores ask this one, at a port of its own."""
+        self._links.serve(method, handler)
+
+    async def tell(self, address: Address, method: str, payload: dict[str, Any]) -> None:
+        """Ask a core for something, once. MailboxError: it may not have heard."""
+        peer = self._peers.get(address)
+        if peer is not None:
+            await peer.call(method, payload)
 
     def take(self, hello: Hello, body: bytes) -> None:
         """A frame of another core. LinkDecodeError: it is none."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import socket
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -18,6 +19,7 @@ from tpc_broker import __version__
 from tpc_broker.broker.ports import ReplicaFacts
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Hello
+from tpc_broker.errors import MailboxError, PartitionOfflineError
 from tpc_broker.feature_levels import SPOKEN
 from tpc_broker.limits import MIB
 from tpc_broker.metadata.image import ClusterImage
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from tpc_broker.runtime.options import CoreOptions
     from tpc_broker.storage.journalled_storage import JournalledStorage
     from tpc_broker.storage.partition_storage import PartitionStorage
-    from tpc_broker.storage.ports import Clock
+    from tpc_broker.storage.ports import Bounds, Clock
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ STAND_TIMES_MAX: Final = 20
 HAND_OVER_S: Final = 3.0
 LOOK_S: Final = 0.02
 TEND_S: Final = 0.5
+LOG_STARTS: Final = "replicas.log_starts"
 CHANGES_MAX: Final = 8
 """Groups whose voters a core changes at once."""
 
@@ -85,6 +88,8 @@ class CoreReplication:
         self._wanted: set[Address] = set()
         self._nodes: dict[NodeId, SeedAddress] = {}
         self._keys: dict[str, TopicPartition] = {}
+        self._handles: dict[str, int] = {}
+        self._starts_told: dict[tuple[Address, str], int] = {}
         self._led: dict[TopicPartition, LeaderEpoch] = {}
         self._moved: dict[TopicPartition, trio.Event] = {}
         self._new: dict[str, int] = {}
@@ -121,7 +126,7 @@ class CoreReplication:
         if not others <= self._wanted:
             self._wanted |= others
             self._link()
-        self._keys[group] = key
+        self._keys[group], self._handles[group] = key, handle
         me = Voter(NodeId(self._identity.node), self._identity.incarnation)
         self._driver.add(group, handle, files, me, config, {each.node: each.core for each in replicas})
         if replicas[0].node == self._identity.node and not files.leader_epoch > 0:
@@ -134,6 +139,7 @@ class CoreReplication:
             return
         assert self._driver is not None
         self._new.pop(group, None)
+        del self._handles[group]
         self._driver.remove(group)
         self._lost(key)
         self._moved.pop(key, trio.Event()).set()
@@ -220,7 +226,8 @@ class CoreReplication:
         self._driver.on_role = self._role_changed
         self.links.check_node = lambda hello: refusal_of_node(hello, self._image)
         self.links.on_frame = self._driver.receive
-        self.links.on_up = self._driver.connected
+        self.links.on_up = self._is_connected
+        self.links.serve(LOG_STARTS, self.serve_log_starts)
         with in_queue(TaskQueue.REPLICATION):
             await self._nursery.start(self.links.run, self._listener())
             self._nursery.start_soon(self._driver.run)
@@ -270,6 +277,7 @@ class CoreReplication:
         while True:
             await trio.sleep(TEND_S)
             self._replace_voters()
+            await self._tell_log_starts()
 
     def _replace_voters(self) -> None:
         """Of what is led here: the replicas that the metadata name vote, on the disks that nodes have now. A few at
@@ -292,6 +300,57 @@ class CoreReplication:
                 free -= 1
                 log.info("%s: the voters are to be nodes %s", machine.group, sorted(voter.node for voter in target))
         self._driver.wake()
+
+    # -- where logs start ----------------------------------------------------------------------------------------------
+
+    async def _tell_log_starts(self) -> None:
+        """What a leader has deleted goes at its followers too, sooner or later: where a log starts is no part of it. A
+        core that was away is told anew.
+        """
+        changed: dict[Address, dict[str, list[int]]] = {}
+        for key in self._led:
+            group, machine = group_of(key), self._machine(key)
+            bounds = self._bounds(group)
+            if machine is None or bounds is None or not bounds.log_start_offset:
+                continue
+            starts = bounds.log_start_offset
+            for voter in machine.others():
+                address = machine.address_of(voter)
+                if self._starts_told.get((address, group)) != starts and self.links.is_up(address):
+                    changed.setdefault(address, {})[group] = [machine.term, starts]
+        for address, told in changed.items():
+            try:
+                await self.links.tell(address, LOG_STARTS, told)
+            except MailboxError as error:
+                log.debug("log starts were not told to %s: %s", address, error)
+                continue
+            for group, (_term, starts) in told.items():
+                self._starts_told[address, group] = starts
+
+    def _is_connected(self, address: Address) -> None:
+        assert self._driver is not None
+        for told in [told for told in self._starts_told if told[0] == address]:
+            del self._starts_told[told]
+        self._driver.connected(address)
+
+    async def serve_log_starts(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> None:
+        for group, (term, starts) in payload.items():
+            key = self._keys.get(group)
+            machine = None if key is None else self._machine(key)
+            leader = None if machine is None else machine.leader
+            if machine is None or leader is None or (leader.node, machine.term) != (hello.node, term):
+                continue
+            bounds = self._bounds(group)
+            if bounds is not None and bounds.log_start_offset < min(starts, bounds.high_watermark):
+                with suppress(PartitionOfflineError):  # deleted, or its journal fails
+                    await self._storage.set_log_start(self._handles[group], min(starts, bounds.high_watermark))
+
+    def _bounds(self, group: str) -> Bounds | None:
+        """None: it was withdrawn this moment."""
+        try:
+            return self._plane.bounds(self._handles[group])
+        except PartitionOfflineError:
+            return None
 
     def _wanted_voters(self, key: TopicPartition) -> frozenset[Voter] | None:
         topic, nodes = self._image.topic_by_id(key.topic_id), self._image.nodes
