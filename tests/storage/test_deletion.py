@@ -5,6 +5,7 @@ import errno
 import pytest
 import trio
 
+from tests.log.log_batches import batch
 from tests.storage.storage_world import DATA, World
 from tpc_broker.storage.core_partitions import CorePartitions
 from tpc_broker.storage.deletion import RETRY_MS, Deletions
@@ -66,8 +67,8 @@ async def test_a_deletion_waits_for_room_in_the_journal_and_goes_on_at_once(auto
     assert key not in world.storages
 
 
-async def refuse(_source, _target):
-    raise OSError(errno.EIO, "no rename now")
+async def refuse(*_paths):
+    raise OSError(errno.EIO, "not now, for a test")
 
 
 async def left_behind():
@@ -85,6 +86,32 @@ async def left_behind():
     world.disk.rename = rename
     assert key not in world.storages
     return world, clock, deletions, key
+
+
+async def test_segments_that_cannot_be_removed_are_tried_again():
+    world, clock = World(seed=1), Clock()
+    await world.open()
+    files = world.storages[world.partitions[0].key]
+    for number in range(40):
+        await files.append([batch(number, [bytes(300)])])
+    deletions = deletions_of(world, clock)
+    gone = await files.advance_log_start(40, clock.now_ms)
+    assert gone > 2
+    deletions.segments_doomed(files)
+
+    def left():
+        return [path for path in world.disk.names if path.name.endswith(".deleted")]
+
+    unlink, world.disk.unlink = world.disk.unlink, refuse
+    clock.now_ms += files.settings.file_delete_delay_ms
+    await deletions.free(clock.now_ms)
+    assert len(left()) >= gone
+    world.disk.unlink = unlink
+    clock.now_ms += RETRY_MS
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(deletions.free_at_once)
+    assert not left()
 
 
 async def is_there(world, key):

@@ -212,7 +212,8 @@ class Deletions:
         try:
             await files.purge(now_ms)
         except OSError as error:
-            log.warning("segments of %s-%d cannot be removed: %s", files.topic, files.key.partition, error)
+            log.warning("segments of %s-%d cannot be removed now: %s", files.topic, files.key.partition, error)
+            self._doom(RETRY_MS, lambda now_ms: self._free_segments(files, now_ms))
 
     def _doom(self, delay_ms: int, free: Callable[[int], Awaitable[None]]) -> None:
         heapq.heappush(self._doomed, (self._clock.wall_ms() + delay_ms, next(self._numbers), free))

@@ -428,11 +428,13 @@ class PartitionStorage(ShortRuns, ReservedSpace):
             return gone
 
     async def purge(self, now_ms: int) -> None:
-        """Unlink files whose delay is over."""
+        """Unlink files whose delay is over. OSError: those that are left are tried again by the next call."""
         while self._doomed and self._doomed[0][0] <= now_ms:
-            _due, names = self._doomed.pop(0)
-            for name in names:
+            doomed = self._doomed[0]
+            for name in doomed[1]:
                 await self.folder.remove(name)
+            if doomed in self._doomed:  # two may be at it
+                self._doomed.remove(doomed)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
