@@ -168,6 +168,25 @@ async def test_a_core_that_was_away_or_missed_a_change_takes_the_whole_image(aut
             assert None not in (await leaders(node, 1, name)).values()
 
 
+async def test_a_core_that_could_not_be_told_who_leads_is_told_again(autojump_clock):
+    async with running_node() as node:
+        node.lives[1].mailboxes.lost.add("leaders")
+        await create_topic(node, 0, "t", 4)
+        owned = [index for index in range(4) if owner_of(node, "t", index) == 1]
+        assert [(await leaders(node, 0, "t"))[index] for index in owned] == [None] * len(owned)
+        node.lives[1].mailboxes.lost.clear()
+        await trio.sleep(1.3 * RESUBSCRIBE_S)
+        assert [(await leaders(node, 0, "t"))[index] for index in owned] == [(1, 1)] * len(owned)
+        node.lives[1].mailboxes.lost.add("leaders")
+        topic = node[1].view.topic("t")
+        node.lives[1].storage.give_up(TopicPartition(topic.topic_id, PartitionIndex(owned[0])), "its disk")
+        await trio.sleep(2 * RESUBSCRIBE_S)
+        assert (await leaders(node, 0, "t"))[owned[0]] == (1, 1)
+        node.lives[1].mailboxes.lost.clear()
+        await trio.sleep(1.3 * RESUBSCRIBE_S)
+        assert (await leaders(node, 0, "t"))[owned[0]] is None
+
+
 async def test_broker_settings_are_applied_by_every_core(autojump_clock):
     async with running_node() as node:
         kind = messages.IncrementalAlterConfigsRequest

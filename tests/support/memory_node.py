@@ -133,9 +133,10 @@ class MemoryConnections:
 class MemoryMailboxes:
     """`Mailboxes` between the cores that are in `posts`. `lost`: methods whose calls from here never arrive."""
 
-    def __init__(self, core_id, posts):
+    def __init__(self, core_id, posts, delay_s=lambda: 0.0):
         self.core_id = core_id
         self.lost = set()
+        self._delay_s, self._arrive_s = delay_s, {}
         self._posts, self._handlers = posts, {}
         self._nursery = None
         self._calls = set()
@@ -165,11 +166,15 @@ class MemoryMailboxes:
         payload, blobs = json.loads(json.dumps(payload)), [bytes(blob) for blob in blobs]
         if core == self.core_id:
             return await self._handlers[method](core, payload, blobs)
-        await trio.lowlevel.checkpoint()
+        # Calls to one core arrive in their order.
+        self._arrive_s[core] = max(self._arrive_s.get(core, 0.0), trio.current_time() + self._delay_s())
+        await trio.sleep_until(self._arrive_s[core])
         if core not in self._posts or method in self.lost:
             raise NotDeliveredError(f"core {core} is not there, for {method}")
         with trio.move_on_after(CALL_TIMEOUT_S if timeout_ms is None else timeout_ms / 1000):
-            return await self._posts[core].answer(self.core_id, method, payload, blobs)
+            answer = await self._posts[core].answer(self.core_id, method, payload, blobs)
+            await trio.sleep(self._delay_s())
+            return answer
         raise CoreDownError(f"core {core} did not answer {method}")
 
     async def answer(self, caller, method, payload, blobs):
@@ -216,7 +221,7 @@ class Life:
         self.settings_told = []
         self.plane = MemoryPlane(self.connections, node.clock)
         self.storage = MemoryStorage(self.plane, node.files[number])
-        self.mailboxes = MemoryMailboxes(number, node.posts)
+        self.mailboxes = MemoryMailboxes(number, node.posts, node.delay_s)
         self.nursery = nursery
         self.core = Core(
             CoreIdentity(number, node.cores, (node.listener,), Path("/data"), "a-cluster"), node.configuration,
@@ -235,6 +240,7 @@ class MemoryNode:
         self.files = {CoreId(number): {} for number in range(cores)}
         self.posts: dict[CoreId, MemoryMailboxes] = {}
         self.clock, self.chance = MemoryClock(), random.Random(seed)
+        self.delay_s_max = self.write_s_max = 0.0
         addresses = tuple(Address("here", 9092 + number) for number in range(cores))
         self.listener = Listener("PLAINTEXT", ListenerMode.PER_CORE_PORT, addresses, addresses)
         self.configuration = load_settings("", ("group.initial.rebalance.delay.ms=0", *settings))
@@ -244,6 +250,10 @@ class MemoryNode:
 
     def __getitem__(self, number) -> Core:
         return self.lives[CoreId(number)].core
+
+    def delay_s(self):
+        """Of a call between two cores."""
+        return self.chance.uniform(0, self.delay_s_max)
 
     async def start(self, number):
         """A core, until it serves; the others hear of it."""
@@ -256,8 +266,17 @@ class MemoryNode:
             life = Life(self, number, nursery)
             life.core.serve_metadata_calls()
             life.mailboxes.open(nursery)
+            nursery.start_soon(self._write, life.plane)
             await life.core.start()
             task_status.started(life)
+
+    async def _write(self, plane):
+        """Make durable what a slow disk has taken."""
+        while True:
+            plane.holds = plane.holds or self.write_s_max > 0
+            await trio.sleep(self.chance.uniform(0, self.write_s_max) or 1)
+            if self.write_s_max:
+                plane.make_durable()
 
     async def _tell_who_is_up(self):
         up = sorted(self.lives)

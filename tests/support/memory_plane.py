@@ -113,6 +113,8 @@ class _Pending:
     request: Any
     response: Any
     ends: dict[int, int] = field(default_factory=dict)
+    parts: dict[int, Any] = field(default_factory=dict)
+    """Of the response, by handle."""
 
 
 class MemoryPlane:
@@ -143,6 +145,7 @@ class MemoryPlane:
         self._files.pop(handle, None)
         self._durable.set()
         self._durable = trio.Event()
+        self._answer()
 
     def _log(self, handle):
         if handle not in self.logs:
@@ -158,7 +161,7 @@ class MemoryPlane:
         if self.refuses:
             return self.refuses.pop(0)
         version, message = request.api_version, decode_request(ApiKey.PRODUCE, request.api_version, request.body)
-        response, ends = messages.ProduceResponse(), {}
+        response, ends, parts = messages.ProduceResponse(), {}, {}
         pending, told = iter(verdicts), set()
         for topic in message.topic_data:
             key = uuid.UUID(bytes=bytes(topic.topic_id)) if version >= TOPIC_IDS_IN_PRODUCE else topic.name
@@ -170,20 +173,20 @@ class MemoryPlane:
             for asked in topic.partition_data:
                 verdict = next(pending)
                 told.add(verdict.leader_id)
-                answer.partition_responses.append(self._take(key, asked, verdict, ends))
+                answer.partition_responses.append(self._take(key, asked, verdict, ends, parts))
             response.responses.append(answer)
         response.node_endpoints = [
             messages.ProduceResponse.NodeEndpoint(node_id=one.broker_id, host=one.host, port=one.port)
             for one in endpoints
             if one.broker_id in told
         ]
-        self._pending.append(_Pending(request, response if message.acks else None, ends if message.acks else {}))
+        self._pending.append(_Pending(request, response, ends, parts) if message.acks else _Pending(request, None))
         if not self.holds:
             self.make_durable()
         self._answer()
         return ProduceFallback.NONE
 
-    def _take(self, key, asked, verdict, ends):
+    def _take(self, key, asked, verdict, ends, parts):
         answer = messages.ProduceResponse.PartitionProduceResponse(
             index=asked.index, error_code=int(verdict.error_code), base_offset=-1, error_message=verdict.message
         )
@@ -197,7 +200,7 @@ class MemoryPlane:
             return answer
         answer.base_offset = self.logs[handle].append(bytes(asked.records), self._files[handle].leader_epoch)
         answer.log_start_offset = self.logs[handle].log_start_offset
-        ends[handle] = self.logs[handle].log_end_offset
+        ends[handle], parts[handle] = self.logs[handle].log_end_offset, answer
         return answer
 
     def _handle_of(self, key, index):
@@ -209,7 +212,10 @@ class MemoryPlane:
     def _answer(self):
         waiting, self._pending = self._pending, []
         for one in waiting:
-            if any(self._log(handle).high_watermark < end for handle, end in one.ends.items()):
+            for handle in one.ends.keys() - self.logs.keys():
+                one.parts[handle].error_code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                del one.ends[handle]
+            if any(self.logs[handle].high_watermark < end for handle, end in one.ends.items()):
                 self._pending.append(one)
             elif one.response is None:
                 self._connections.answer_none(one.request)

@@ -176,6 +176,7 @@ class Core:
         else:
             await self._subscribe_until_ready()
         self._nursery.start_soon(self._keep_subscribed)
+        self._nursery.start_soon(self._keep_told)
         if self.replicated is not None:
             self._nursery.start_soon(self.replicated.run)
         with in_queue(TaskQueue.BACKGROUND):
@@ -228,6 +229,12 @@ class Core:
             self.metadata.behind = trio.Event()
             if self.core_id != METADATA_CORE:
                 await self._subscribe_once()
+
+    async def _keep_told(self) -> None:
+        """Cores that could not be told who leads are told again."""
+        while True:
+            await trio.sleep(RESUBSCRIBE_S * self.chance.uniform(0.8, 1.2))
+            await self.metadata.tell_untold()
 
     async def _retain_now_and_then(self) -> None:
         """Retention by age and size, and the end of deleted files."""

@@ -87,6 +87,8 @@ class MetadataService:
         self._partition: Partition | None = None
         self._records_since_snapshot = 0
         self._subscribers: set[CoreId] = set()
+        self._untold: dict[CoreId, set[TopicPartition]] = {}
+        """Of which partitions' leaders cores may not have heard."""
         self._applied = trio.Event()
         self.behind = trio.Event()
         """Set when a change does not follow the image here: the whole one has to be fetched."""
@@ -414,13 +416,24 @@ class MetadataService:
             for core in self._view.others_up(self._core_id):
                 nursery.start_soon(self._tell_leaders, core, leaders)
 
+    async def tell_untold(self) -> None:
+        """Leaders to cores that were up and could not be told: overloaded, or paused for long. One that was down asks
+        when it is back.
+        """
+        untold, self._untold = self._untold, {}
+        async with trio.open_nursery() as nursery:
+            for core in self._view.others_up(self._core_id):
+                if core in untold:
+                    nursery.start_soon(self._tell_leaders, core, self._view.leaders_known(untold[core]))
+
     async def _tell_leaders(self, core: CoreId, leaders: list[tuple[TopicPartition, Leader]]) -> None:
         try:
             payload, _blobs = await self._mailboxes.call(
                 core, "leaders", {"leaders": _leaders_to_json(leaders)}, timeout_ms=PUSH_TIMEOUT_MS
             )
-        except Exception as error:  # it asks when it is back
+        except Exception as error:
             log.debug("leaders: core %d was not told (%s)", core, error)
+            self._untold.setdefault(core, set()).update(partition for partition, _leader in leaders)
             return
         self._view.note_leaders(_leaders_from_json(payload["leaders"]))
 

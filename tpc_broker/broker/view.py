@@ -245,6 +245,10 @@ class ClusterView:
         known = self._leaders.get(partition)
         return None if known is None or known.place == NOBODY else known.epoch
 
+    def leaders_known(self, partitions: Iterable[TopicPartition]) -> list[tuple[TopicPartition, Leader]]:
+        """As they are to be told; NO_LEADER for those that nobody leads."""
+        return [(partition, self._leaders.get(partition, NO_LEADER)) for partition in partitions]
+
     def leaders_of(self, core: CoreId) -> Iterator[tuple[TopicPartition, Leader]]:
         for partition, leader in self._leaders.items():
             if self._place(partition, leader) == (self.node, core):

@@ -1,0 +1,168 @@
+"""Cores of a node in memory under random orders of requests, crashes and lost calls, from seeds.
+
+While it goes on, everything may be refused. When all cores are up again and left alone, they agree: on the topics
+(those whose making was acknowledged and whose deletion was not), and on who leads what. And every record that was
+acknowledged is there, once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+import trio
+
+from tests.support.memory_clients import (
+    create_topic,
+    delete_topic,
+    fetch_request,
+    leaders,
+    metadata,
+    owner_of,
+    produce_request,
+)
+from tests.support.memory_node import answer_of, running_node
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka.records import read_records
+
+NONE = ErrorCode.NONE
+CORES = 3
+STEPS = 60
+NAMES = ("a", "b", "c")
+SETTLE_S = 60
+
+
+class Story:
+    """What was asked and what was promised."""
+
+    def __init__(self, node, seed):
+        self.node, self.chooser = node, random.Random(seed)
+        self.values = iter(range(1 << 30))
+        self.sent, self.acknowledged = defaultdict(list), defaultdict(list)
+        self.is_there = dict.fromkeys(NAMES, False)
+        """Topics by name; one whose making or deletion was not answered is in `unknown` from then on."""
+        self.unknown = set()
+        self.changing = {name: trio.Lock() for name in NAMES}
+
+    def a_core(self):
+        return self.chooser.choice(sorted(self.node.lives))
+
+    async def create(self):
+        name = self.chooser.choice(NAMES)
+        async with self.changing[name]:
+            answer = await self.asked(create_topic(self.node, self.a_core(), name, self.chooser.randrange(1, 5)))
+            self.learn(name, answer, ErrorCode.TOPIC_ALREADY_EXISTS, is_there=True)
+
+    async def delete(self):
+        name = self.chooser.choice(NAMES)
+        async with self.changing[name]:
+            answer = await self.asked(delete_topic(self.node, self.a_core(), name))
+            self.learn(name, answer, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, is_there=False)
+
+    def learn(self, name, answer, already, *, is_there):
+        if answer is None:
+            self.unknown.add(name)
+        elif name not in self.unknown:
+            assert answer is (already if self.is_there[name] is is_there else NONE), (name, answer, is_there)
+            self.is_there[name] = is_there
+
+    async def produce(self):
+        core, name = self.a_core(), self.chooser.choice(NAMES)
+        topic = self.node[core].view.topic(name)
+        if topic is None:
+            return
+        index, value = self.chooser.randrange(topic.partitions_count), next(self.values)
+        key = (topic.topic_id, index)
+        core = core if self.chooser.random() < 0.2 else topic.assignment.owner_of(index)
+        if core not in self.node.lives:
+            return
+        self.sent[key].append(value)
+        request = self.node.send(core, produce_request(name, index, [b"%d" % value]), 12, connection=1000 + value)
+        with trio.move_on_after(20):
+            await request.done.wait()
+        answer = answer_of(request)
+        if answer is not None and not answer.responses[0].partition_responses[0].error_code:
+            self.acknowledged[key].append(value)
+
+    async def crash(self):
+        number = self.a_core()
+        if len(self.node.lives) > 1:
+            await self.node.crash(number)
+            await trio.sleep(self.chooser.uniform(0, 3))
+            await self.node.start(number)
+
+    async def lose_calls(self):
+        life = self.node.lives[self.a_core()]
+        methods = set(self.chooser.sample(["metadata.apply", "leaders", "metadata.fetch", "api"], 2))
+        life.mailboxes.lost |= methods
+        await trio.sleep(self.chooser.uniform(0, 2))
+        life.mailboxes.lost -= methods
+
+    async def asked(self, question):
+        """The answer; None when there is none."""
+        answer = None
+        with trio.move_on_after(40):
+            try:
+                answer = await question
+            except AttributeError:  # no answer: the connection was closed
+                answer = None
+        return answer
+
+    async def run(self):
+        """Things happen beside each other."""
+        steps = [self.create, self.create, self.delete, *[self.produce] * 4, self.lose_calls]
+        crashing = trio.Lock()
+
+        async def crash():
+            async with crashing:
+                await self.crash()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(STEPS):
+                nursery.start_soon(crash if self.chooser.random() < 0.1 else self.chooser.choice(steps))
+                await trio.sleep(self.chooser.uniform(0, 0.5))
+
+    async def check(self):
+        node = self.node
+        images = {core: node[core].view.image for core in range(CORES)}
+        assert len({image.version for image in images.values()}) == 1
+        for name in NAMES:
+            there = node[0].view.topic(name) is not None
+            assert name in self.unknown or self.is_there[name] is there, name
+            if not there:
+                continue
+            topic = node[0].view.topic(name)
+            wanted = {
+                index: (owner_of(node, name, index), self.epoch_at_owner(topic, index))
+                for index in range(topic.partitions_count)
+            }
+            for core in range(CORES):
+                assert await leaders(node, core, name) == wanted, (name, core)
+            for index in range(topic.partitions_count):
+                found = await self.stored(name, index)
+                key = (topic.topic_id, index)
+                assert set(self.acknowledged[key]) <= set(found), (name, index)
+                assert len(found) == len(set(found))
+                assert set(found) <= set(self.sent[key])
+
+    def epoch_at_owner(self, topic, index):
+        core = self.node[topic.assignment.owner_of(index)]
+        return core.partitions.find(topic.name, index).leader_epoch
+
+    async def stored(self, name, index):
+        answer = await self.node.ask(owner_of(self.node, name, index), fetch_request(name, index, 0, wait_ms=0), 12)
+        return [int(record.value) for record in read_records(bytes(answer.responses[0].partitions[0].records))]
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_cores_that_are_left_alone_agree_and_have_what_was_acknowledged(seed, autojump_clock):
+    async with running_node(CORES, seed=seed) as node:
+        story = Story(node, seed)
+        node.delay_s_max, node.write_s_max = 0.5, 1.0
+        await story.run()
+        for number in set(range(CORES)) - set(node.lives):
+            await node.start(number)
+        await trio.sleep(SETTLE_S)
+        await story.check()
+        assert (await metadata(node, 0, "never-made")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
