@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 
@@ -145,3 +146,40 @@ def test_perf_tools(broker, topic):
     consumed = tool(broker, "consumer-perf-test", "--topic", topic, "--num-records", "20000")
     figures = consumed.strip().splitlines()[-1].split(", ")
     assert float(figures[4]) >= 20000, consumed
+
+
+def leaders_of(broker, topic: str) -> list[int]:
+    described = tool(broker, "topics", "--describe", "--topic", topic)
+    return [int(leader) for leader in re.findall(r"Partition: \d+\tLeader: (\d+)", described)]
+
+
+def test_partitions_are_reassigned_while_java_writes(broker, topic, tmp_path):
+    """A broker id is a core, so this moves them between cores; the producer is idempotent, and follows."""
+    make_topic(broker, topic, 2)
+    count = 9000
+    producing = start_tool(
+        "producer-perf-test", "--topic", topic, "--num-records", str(count), "--record-size", "50",
+        "--throughput", "600",
+        "--producer-props", f"bootstrap.servers={broker.bootstrap}", "acks=all",
+    )  # fmt: skip
+    try:
+        before = leaders_of(broker, topic)
+        plan = tmp_path / "moves.json"
+        wanted = [1 - core for core in before]
+        plan.write_text(json.dumps({
+            "version": 1,
+            "partitions": [{"topic": topic, "partition": n, "replicas": [core]} for n, core in enumerate(wanted)],
+        }))  # fmt: skip
+        file = ["--reassignment-json-file", str(plan)]
+        assert "Successfully started" in tool(broker, "reassign-partitions", *file, "--execute")
+        eventually(lambda: leaders_of(broker, topic) == wanted, "each partition is on the other core")
+        said = tool(broker, "reassign-partitions", *file, "--verify", "--preserve-throttles")
+        assert said.count("is completed.") == 2
+        assert "No partition reassignments found." in tool(broker, "reassign-partitions", "--list")
+        output, errors = producing.communicate(timeout=120)
+    finally:
+        producing.kill()
+    assert f"{count} records sent" in output, errors
+    assert "ERROR" not in errors
+    offsets = tool(broker, "get-offsets", "--topic", topic)
+    assert sum(int(line.rpartition(":")[2]) for line in offsets.splitlines()) == count

@@ -35,6 +35,7 @@ TOOLS = {
     "storage": "kafka.tools.StorageTool",
     "features": "org.apache.kafka.tools.FeatureCommand",
     "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
+    "reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
 }
 """Names of the shell scripts that Kafka ships (without `kafka-` and `.sh`), and the class each one runs."""
 

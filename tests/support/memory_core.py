@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from types import SimpleNamespace
+from typing import ClassVar
 
 import trio
 
@@ -24,16 +25,27 @@ CORES = 2
 _ADDRESSES = tuple(Address("here", 9092 + core) for core in range(CORES))
 
 
+class CoreFiles(dict):
+    """What a core's storage leaves to its next life: files by partition, and in `away` those that it has released."""
+
+    def __init__(self):
+        self.away = {}
+
+
 class MemoryStorage:
     """`CoreStorage`. `refuses[key]` is raised by the next `open` of a partition, once if it is in `once`. `files` are
     what a storage before this one has left.
     """
 
+    folders: ClassVar[dict] = {}
+    """Files of partitions that were released, by any core."""
+
     def __init__(self, plane, files=None):
         self.plane = plane
-        self.files = {} if files is None else files
+        self.files = CoreFiles() if files is None else files
+        self.away = self.files.away
         self.asked, self.refuses, self.once = [], {}, set()
-        self.handles, self.left_over, self.away = {}, set(), {}
+        self.handles, self.left_over = {}, set()
         self.has_space = True
         self._tell_given_up = None
 
@@ -67,9 +79,10 @@ class MemoryStorage:
             self.handles[handle] = files
             raise self.refuses[files.key]
         await trio.lowlevel.checkpoint()
-        del self.files[files.key]
+        files.moves = getattr(files, "moves", 0) + 1
+        self.folders[files.key] = self.files.pop(files.key)
         self.away[files.key] = released = PartitionCheckpoint(
-            *files.key, files.topic, moves=1, released=Release(target, move_id)
+            *files.key, files.topic, moves=files.moves, released=Release(target, move_id)
         )
         self.plane.withdraw(handle)
         then()
@@ -80,12 +93,14 @@ class MemoryStorage:
         self.asked.append(("adopt", released.key))
         if released.key in self.refuses:
             raise self.refuses[released.key]
-        self.files[released.key] = MemoryFiles(released.key, released.topic)
+        self.away.pop(released.key, None)
+        self.files[released.key] = self.folders.pop(released.key)
 
     async def open(self, key, topic, _config):
         await trio.lowlevel.checkpoint()
         self.asked.append(("open", key))
-        self.away.pop(key, None)  # taken back
+        if self.away.pop(key, None) is not None:  # taken back
+            self.files[key] = self.folders.pop(key)
         error = self.refuses.pop(key, None) if key in self.once else self.refuses.get(key)
         if error is not None:
             raise error
@@ -130,6 +145,7 @@ class MemoryStorage:
 
     async def delete_offline(self, key):
         await trio.lowlevel.checkpoint()
+        self.away.pop(key, None)
         self.asked.append(("delete_offline", key))
 
     async def set_log_start(self, handle, offset):

@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from tests.support.memory_core import MemoryStorage
+from tests.support.memory_core import CoreFiles, MemoryStorage
 from tests.support.memory_plane import MemoryPlane
 from tpc_broker.broker.core import Core, CoreIdentity
 from tpc_broker.errors import CallFailedError, CoreDownError, NotDeliveredError
@@ -237,7 +237,7 @@ class MemoryNode:
 
     def __init__(self, nursery, cores, settings, seed):
         self.cores = cores
-        self.files = {CoreId(number): {} for number in range(cores)}
+        self.files = {CoreId(number): CoreFiles() for number in range(cores)}
         self.posts: dict[CoreId, MemoryMailboxes] = {}
         self.clock, self.chance = MemoryClock(), random.Random(seed)
         self.delay_s_max = self.write_s_max = 0.0

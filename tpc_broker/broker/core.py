@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -131,7 +130,6 @@ class Core:
         self.broker_id: BrokerId = broker_id_of(node, place.core_id)
         self.view = ClusterView(node, place.cores, place.listeners, settings.broker_rack)
         self.view.core = place.core_id
-        self.view.on_changed = partial(plane.forget_answers, int(ApiKey.METADATA))
         self.purgatory = Purgatory(plane.watch)
         plane.on_advanced(self.purgatory.advanced)
         self._on_settings = on_settings
@@ -139,6 +137,7 @@ class Core:
         self.holders = Holders(self, storage, place.cores)
         self.replicated = None if replication is None else ReplicatedPartitions(self, replication)
         self.partitions = Partitions(self, storage)
+        self.view.on_changed = self._view_changed
         self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image, cluster)
         self.producer_ids = ProducerIds(self)
         self.moves = CoreMoves(self, storage)
@@ -273,6 +272,10 @@ class Core:
         if place.node != self.view.node:
             return self.view.is_present(place.node)
         return place.core == self.core_id or self.view.is_up(place.core)
+
+    def _view_changed(self) -> None:
+        self.plane.forget_answers(int(ApiKey.METADATA))
+        self.partitions.look_at_moves()
 
     def is_up(self, core: CoreId) -> bool:
         """Of this node."""

@@ -192,6 +192,9 @@ class CoreMoves:
             if self._core.view.image.version < payload["version"]:
                 self._core.metadata.behind.set()
                 raise PartitionOfflineError(f"core {self._core.core_id} has older metadata")
+            move = self._core.view.image.moving.get(key)
+            if move is None or (move.move_id, move.target) != (payload["move_id"], payload["target"]):
+                raise PartitionOfflineError("the metadata know of no such move")
             return await act(key, CoreId(payload["target"]), payload["move_id"])
 
         try:
@@ -226,9 +229,7 @@ class CoreMoves:
         self.statistics.release_us += took_us
 
     async def _adopt(self, blobs: list[bytes], key: TopicPartition, target: CoreId, move_id: int) -> list[bytes]:
-        move = self._core.view.image.moving.get(key)
-        if move is None or (move.move_id, move.target, target) != (move_id, self._core.core_id, move.target):
-            raise PartitionOfflineError("the metadata know of no such move")
+        assert target == self._core.core_id, (target, move_id)
         if not self._storage.has(key):
             if not blobs:
                 raise MoveRefusedError("neither of the two cores has it")

@@ -45,6 +45,7 @@ OPEN_AT_ONCE_MAX = 128
 """Each waits for its epoch to be durable, and those that wait together share a commit: a start with thousands of
 partitions waits for a few of them. All of these are begun in one turn, so they are not more.
 """
+MOVE_WAIT_S = 1.0
 _ON_CORE_0 = Assignment((CoreId(0),))
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC_ID, PartitionIndex(0))
 
@@ -58,6 +59,8 @@ class Partitions:
         self._offline: dict[TopicPartition, str] = {}
         self._not_made: set[TopicPartition] = set()
         self._config_read: tuple[TopicImage, BrokerConfiguration, TopicConfig] | None = None
+        self._going: dict[TopicPartition, tuple[LeaderEpoch, trio.Event]] = {}
+        """On their way to another core, with their epochs here; set when all is known of them again."""
         self._lacking = trio.Event()
         self._here = Replica(core.view.node, core.core_id)
         storage.on_given_up(self._given_up)
@@ -179,11 +182,35 @@ class Partitions:
         """
         partition = self._open[key]
         self._core.groups.end(key)
+        self._going[key] = partition.leader_epoch, trio.Event()
         try:
             return await self._storage.release(partition.handle, target, move_id, partial(self._close, partition))
         except PartitionOfflineError:
+            self._has_gone(key)
             await self._core.groups.follow(self._core.view.image, self._core.view.image)
             raise
+
+    async def wait_moved(self, topic_key: str | uuid.UUID, index: int) -> None:
+        """While a partition goes to another core: until it is known in which epoch that leads it, or for a while. Then
+        clients can be sent there at once, and need not come back to ask.
+        """
+        topic = self._core.view.topic(topic_key) if self._going else None
+        going = None if topic is None else self._going.get(TopicPartition(topic.topic_id, PartitionIndex(index)))
+        if going is not None:
+            with trio.move_on_after(MOVE_WAIT_S):
+                await going[1].wait()
+
+    def look_at_moves(self) -> None:
+        """Something that Metadata tells is another."""
+        for key, (epoch, _is_there) in list(self._going.items()):
+            topic = self._core.view.image.topics.get(key.topic_id)
+            owner = None if topic is None else topic.owner_on(self._core.view.node, key.partition)
+            known = self._core.view.leader_epoch(key)
+            if owner is None or (owner != self._core.core_id and known is not None and known > epoch):
+                self._has_gone(key)
+
+    def _has_gone(self, key: TopicPartition) -> None:
+        self._going.pop(key)[1].set()
 
     async def adopt(self, key: TopicPartition, released: PartitionCheckpoint) -> None:
         """Take a partition over that another core let go. PartitionOfflineError: its files cannot be used."""

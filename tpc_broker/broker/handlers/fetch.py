@@ -106,6 +106,7 @@ async def _read_all(
 async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
     core: Core, reading: Reading, isolation_level: int, left: int, *, may_exceed: bool, is_follower: bool
 ) -> None:
+    await core.partitions.wait_moved(reading.asked.topic, reading.asked.partition)
     found = _readable(core, reading, is_follower=is_follower)
     if found is None:
         return

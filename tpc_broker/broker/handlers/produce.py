@@ -81,6 +81,7 @@ def _topic_key(topic: Any, version: int) -> str | uuid.UUID:
 
 async def _judge(core: Core, listener: int, key: str | uuid.UUID, asked: Any, size: int) -> Verdict:
     """What Python knows of one partition: an error, or room for so many bytes."""
+    await core.partitions.wait_moved(key, asked.index)
     found = core.partitions.find(key, asked.index)
     if not isinstance(found, Partition):
         if found is ErrorCode.NOT_LEADER_OR_FOLLOWER:
