@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,10 +13,11 @@ from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import BrokerConfigChanged, NodeAddress, NodeRegistered, NodeRemoved
 from tpc_broker.model import MetadataVersion
 from tpc_broker.raft.items import Voter
-from tpc_broker.runtime.cluster.identity import IdentityFile, check_directory
+from tpc_broker.runtime.cluster.identity import IdentityFile, check_directory, next_core_boot
 from tpc_broker.runtime.cluster.options import parse_address, plan_cluster
 from tpc_broker.runtime.cluster.voters import wanted_voters
 from tpc_broker.runtime.options import ClusterOptions, StartError
+from tpc_broker.runtime.repair import _refuse_replicas
 
 GOOD = {"cluster": "127.0.0.1:9000", "seeds": "127.0.0.1:9000,127.0.0.1:9001", "node_id": 1}
 
@@ -160,3 +162,29 @@ def test_what_knows_only_a_broker_without_a_cluster_refuses_a_nodes_directory(tm
         done = run_command(*command, "--data", str(data))
         assert done.returncode == 2, done
         assert "node 1's of cluster the-cluster, whose metadata its voters have" in done.stderr
+
+
+def test_a_journal_that_is_gone_ends_the_start_of_a_node_whose_core_had_replicas(tmp_path):
+    node_directory(tmp_path, joined=True)
+    options = ClusterOptions(1, ("127.0.0.1", 9000), (), "", "")
+    first = [next_core_boot(tmp_path, core) for core in (0, 1)]
+    assert all(next_core_boot(tmp_path, core) > before for core, before in enumerate(first))
+    (tmp_path / "journals").mkdir()
+    for core in (0, 1):
+        (tmp_path / "journals" / f"000{core}.journal").touch()
+    check_directory(tmp_path, options, 2)
+    (tmp_path / "journals" / "0001.journal").unlink()
+    with pytest.raises(StartError, match=r"0001\.journal is gone, .* to others: start it with an empty --data"):
+        check_directory(tmp_path, options, 2)
+
+
+def test_a_replica_that_has_lost_something_is_not_brought_back(tmp_path):
+    def found(name, checkpoint):
+        key = SimpleNamespace(partition=0)
+        return SimpleNamespace(label=f"{name}-0", offline=SimpleNamespace(key=key, checkpoint=checkpoint))
+
+    alone = found("alone", SimpleNamespace(notes=()))
+    _refuse_replicas([alone])
+    for replica in (found("kept", SimpleNamespace(notes=((3, b"marker"),))), found("kept", None)):
+        with pytest.raises(StartError, match="kept-0 may have replicas on other nodes"):
+            _refuse_replicas([alone, replica])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -113,6 +114,48 @@ def test_a_node_with_an_empty_disk_votes_when_it_has_learned(three: Cluster):
         three[killed].kill()
         load.wait_progress()
     load.check(three[3 if killed != 3 else 1].bootstrap)
+
+
+def test_failures_by_chance(three: Cluster, request: pytest.FixtureRequest):
+    """One after the other, and sometimes the next one before everybody has caught up; --failures N for a long run."""
+    seed = request.config.getoption("--crash-seed") or random.randrange(1 << 32)
+    print(f"--crash-seed {seed}")
+    chance = random.Random(seed)
+    create_topic(three.bootstrap, "kept", PARTITIONS, replicas=3)
+    with Load(three.bootstrap, "kept", PARTITIONS) as load:
+        load.wait_progress()
+        for number in range(request.config.getoption("--failures")):
+            fail(three, chance, chance.randint(1, 3), load, number)
+            if chance.random() < 0.5:
+                eventually(lambda: in_sync_everywhere(three, "kept"), f"all have caught up after failure {number}")
+        load.wait_progress()
+    load.check(three.bootstrap)
+    for node in three.nodes:
+        assert not [line for line in node.log_messages() if "Traceback" in line or "AssertionError" in line]
+
+
+def fail(made: Cluster, chance: random.Random, number: int, load: Load, count: int) -> None:
+    """One node fails in one way, and is back in the end."""
+    node, how = made[number], chance.choice(("kill", "core", "pause", "stop", "all"))
+    print(f"{count}: {how} node {number}, {sum(map(len, load.acknowledged))} acknowledged")
+    if how == "kill":
+        node.kill()
+        time.sleep(chance.uniform(0, 2))
+        made.start(number)
+    elif how == "core":
+        os.kill(chance.choice(cores_of(made, number)), signal.SIGKILL)
+    elif how == "pause":
+        os.killpg(node.process.pid, signal.SIGSTOP)
+        time.sleep(chance.uniform(0.1, 4))
+        os.killpg(node.process.pid, signal.SIGCONT)
+    elif how == "stop":
+        node.stop()
+        made.start(number)
+    else:
+        made.kill_all()
+        made.start()
+    if chance.random() < 0.7:
+        load.wait_progress()
 
 
 def coordinator(made: Cluster, group: str, but: int = 0) -> int:

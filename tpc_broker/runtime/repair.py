@@ -21,7 +21,7 @@ from tpc_broker.log.files import HANDOVER_FILE, partition_folder_name
 from tpc_broker.log.journal import EntryKind, JournalUnreadableError
 from tpc_broker.log.recovery import plan_recovery
 from tpc_broker.model import METADATA_TOPIC, CoreId
-from tpc_broker.runtime.cluster.identity import refuse_of_cluster
+from tpc_broker.runtime.cluster.identity import START_EMPTY, is_in_cluster, refuse_of_cluster
 from tpc_broker.runtime.data_directory import DataDirectory
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.journal_lock import JournalLock, JournalLockedError
@@ -43,7 +43,7 @@ from tpc_broker.storage.repair import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from tpc_broker.storage.folders import PartitionListing
@@ -320,6 +320,11 @@ async def _accept_journal(
             "partitions whose segments may hold more are offline then, and come back by --partition\n"
             f"nothing was changed; to do it: --core {core} --accept-journal-damage"
         )
+    if is_in_cluster(data):
+        raise StartError(
+            f"the journal of core {core} has what this node has promised to others, and cannot be cut: {START_EMPTY}; "
+            "nothing was changed"
+        )
     recovered = await recover_core(disk, data, core, new_journal_id=uuid4().bytes, accept_damage=True)
     try:
         offline = sorted(partition_folder_name(one.topic, one.key.partition) for one in recovered.offline.values())
@@ -346,6 +351,8 @@ async def _bring_back(disk: RingDisk, data: Path, cores: list[CoreId], request: 
     plans = [await survey(disk, data, one.offline, one.listing, one.journalled) for one in found]
     if not request.apply:
         return _show_plans(plans, request)
+    if is_in_cluster(data):
+        _refuse_replicas(found)
     left = [plan for plan in plans if plan.lost and not request.accept_loss]
     if left and not request.every_partition:
         (plan,) = left
@@ -353,6 +360,17 @@ async def _bring_back(disk: RingDisk, data: Path, cores: list[CoreId], request: 
     labels_left = {plan.label for plan in left}
     reports = await _repair_all(disk, data, [one for one in found if one.label not in labels_left])
     return _show_reports(reports, left, request)
+
+
+def _refuse_replicas(found: Sequence[_Found]) -> None:
+    """A replica that has lost something must not vote again as who it was. StartError."""
+    for one in found:
+        kept = one.offline.checkpoint
+        if kept is None or kept.notes:
+            raise StartError(
+                f"{one.label} may have replicas on other nodes, which this one has promised what is lost: "
+                f"{START_EMPTY}; nothing was changed"
+            )
 
 
 async def _asked_for(disk: RingDisk, data: Path, cores: list[CoreId], partition: str | None) -> list[_Found]:

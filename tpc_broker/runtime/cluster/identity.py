@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from tpc_broker.cluster.founding import Founding
 from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, SPOKEN
+from tpc_broker.log.files import journal_file_name
+from tpc_broker.model import CoreId
 from tpc_broker.runtime.options import StartError
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ FOLDER = "cluster"
 FILE = "node.json"
 FORMAT = 1
 INCARNATION_BITS = 62
+START_EMPTY = "start it with an empty --data, and it learns from them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +153,13 @@ def _from_fields(fields: dict[str, Any]) -> NodeIdentity:
     return NodeIdentity(node, incarnation, boot, cores, founding, bool(fields["has_replica"]), level)
 
 
+def _boot_path(data: Path, core: int) -> Path:
+    return data / FOLDER / f"core{core}.boot"
+
+
 def next_core_boot(data: Path, core: int) -> int:
-    """A number above those of all earlier starts of a core, kept beside the node's identity. Core 0 has the node's."""
-    path = data / FOLDER / f"core{core}.boot"
+    """A number above those of all earlier starts of a core, kept beside the node's identity."""
+    path = _boot_path(data, core)
     try:
         before = int(path.read_text())
     except FileNotFoundError:
@@ -173,11 +180,20 @@ def check_directory(data: Path, cluster: ClusterOptions | None, cores: int) -> N
         return
     if cluster is not None:
         found.check(data, cluster.node_id, cores)
+        _check_journals(data, cores)
     elif found.founding is not None:
         raise StartError(
             f"{data} is node {found.node}'s of cluster {found.founding.cluster}: start it with --cluster, --seeds and "
             f"--node-id {found.node}"
         )
+
+
+def _check_journals(data: Path, cores: int) -> None:
+    """A core that has had replicas has promised others what was in its journal. StartError where that is gone."""
+    for core in range(cores):
+        journal = data / "journals" / journal_file_name(CoreId(core))
+        if _boot_path(data, core).exists() and not journal.exists():
+            raise StartError(f"{journal} is gone, and with it what this node has promised to others: {START_EMPTY}")
 
 
 def refuse_of_cluster(data: Path, what: str) -> None:

@@ -217,7 +217,7 @@ class CoreReplication:
         assert identity is not None, "a core has an image when its node is in the cluster"
         self._identity = identity
         core = self._options.core
-        boot = next_core_boot(self._data, core) if core else identity.boot
+        boot = next_core_boot(self._data, core)
         address = Address(NodeId(identity.node), core)
         machine = RaftCore(address, boot, self._clock.monotonic_ms(), SETTINGS)
         self.links = ReplicaLinks(address, self._own_hello, read_secret(self._cluster.secret_path))
