@@ -23,6 +23,7 @@ from tpc_broker.broker.group_service import GroupService
 from tpc_broker.broker.handlers.forward import serve_forwarded
 from tpc_broker.broker.handlers.table import HANDLERS, OFFERED_APIS
 from tpc_broker.broker.holders import Holders
+from tpc_broker.broker.leadership import Leadership, LeadershipOnDemand
 from tpc_broker.broker.metadata_service import METADATA_CORE, NOT_MADE_RETRY_S, RESUBSCRIBE_S, MetadataService
 from tpc_broker.broker.partitions import Partitions
 from tpc_broker.broker.producer_ids import ProducerIds
@@ -136,6 +137,8 @@ class Core:
         self._apply_settings()
         self.holders = Holders(self, storage, place.cores)
         self.replicated = None if replication is None else ReplicatedPartitions(self, replication)
+        self.leadership = None if replication is None else Leadership(self, replication)
+        self.leadership_on_demand = None if cluster is None else LeadershipOnDemand(self)
         self.partitions = Partitions(self, storage)
         self.view.on_changed = self._view_changed
         self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image, cluster)
@@ -178,6 +181,8 @@ class Core:
         self._nursery.start_soon(self._keep_told)
         if self.replicated is not None:
             self._nursery.start_soon(self.replicated.run)
+        if self.leadership is not None:
+            self._nursery.start_soon(self.leadership.run)
         with in_queue(TaskQueue.BACKGROUND):
             self._nursery.start_soon(self._retain_now_and_then)
         self._nursery.start_soon(self._make_missing_partitions)

@@ -198,6 +198,26 @@ class Settings(IgnoredSettings):
     num_partitions: int = setting(
         "num.partitions", ConfigType.INT, 1, "Partitions of a topic that is made without naming a number.", minimum=1
     )
+    auto_leader_rebalance_enable: bool = setting(
+        "auto.leader.rebalance.enable",
+        ConfigType.BOOLEAN,
+        True,
+        "Whether leaderships go back to the preferred replicas by themselves.",
+    )
+    leader_imbalance_check_interval_seconds: int = setting(
+        "leader.imbalance.check.interval.seconds",
+        ConfigType.LONG,
+        300,
+        "Between two looks at whether leaders are those that are preferred.",
+        minimum=1,
+    )
+    leader_imbalance_per_broker_percentage: int = setting(
+        "leader.imbalance.per.broker.percentage",
+        ConfigType.INT,
+        10,
+        "Share of the partitions that a node should lead that others may; with more they are handed over.",
+        minimum=0,
+    )
     controlled_shutdown_enable: bool = setting(
         "controlled.shutdown.enable",
         ConfigType.BOOLEAN,
@@ -484,8 +504,8 @@ class Settings(IgnoredSettings):
         "unclean.leader.election.enable",
         ConfigType.BOOLEAN,
         False,
-        f"{_FALL_BACK} unclean.leader.election.enable.",
-        status=_STORED,
+        "A replica that lacks acknowledged records never leads: they would be lost.",
+        status=ConfigStatus.REFUSED,
         dynamic=True,
     )
 

@@ -358,8 +358,8 @@ class TopicConfig:
         "unclean.leader.election.enable",
         ConfigType.BOOLEAN,
         False,
-        "Whether a replica that lacks acknowledged records may lead; it never may here.",
-        status=_STORED,
+        "A replica that lacks acknowledged records never leads: they would be lost.",
+        status=ConfigStatus.REFUSED,
         synonyms=_same("unclean.leader.election.enable"),
     )
 

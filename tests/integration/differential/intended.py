@@ -118,7 +118,7 @@ INTENDED: list[Intended] = [
         "configs-as-they-act",
         "CreateTopics shows a value as it acts (true, 0.0), Kafka as it was written (TRUE, 0).",
         api="CreateTopics",
-        path=r".*\[(unclean\.leader\.election\.enable|min\.cleanable\.dirty\.ratio|retention\.ms)\]\.Value",
+        path=r".*\[(preallocate|min\.cleanable\.dirty\.ratio|retention\.ms)\]\.Value",
         kafka="TRUE|0|1| 5 ",
         ours=r"true|0\.0|1\.0|5",
     ),

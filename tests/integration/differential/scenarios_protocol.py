@@ -13,7 +13,7 @@ OURS = [
     "DeleteTopics", "DeleteRecords", "InitProducerId", "OffsetForLeaderEpoch", "DescribeConfigs", "AlterConfigs",
     "DescribeLogDirs", "CreatePartitions", "DeleteGroups", "IncrementalAlterConfigs", "OffsetDelete",
     "DescribeCluster", "DescribeQuorum", "UnregisterBroker",
-    "UpdateFeatures",
+    "UpdateFeatures", "ElectLeaders",
 ]  # fmt: skip
 """The APIs that are implemented; every scenario file takes its names from here or spells them itself."""
 
@@ -201,6 +201,16 @@ def update_features_that_are_not_there(d: Dialogue) -> None:
                 update = {"Feature": feature, "MaxVersionLevel": level}
                 d.anywhere.ask("UpdateFeatures", version, {"FeatureUpdates": [update]})
         d.anywhere.ask("UpdateFeatures", version, {"FeatureUpdates": []})
+
+
+@scenario
+def elect_leaders_where_nothing_is_to_be_elected(d: Dialogue) -> None:
+    one = d.topic("one", 2)
+    for version in range(3):
+        for kind in (0, 1, 2, -1):
+            asked = [{"Topic": one, "Partitions": [0, 1, 2, -1]}, {"Topic": f"{d.prefix}-absent", "Partitions": [0]}]
+            d.anywhere.ask("ElectLeaders", version, {"ElectionType": kind, "TopicPartitions": asked})
+            d.anywhere.ask("ElectLeaders", version, {"ElectionType": kind, "TopicPartitions": []})
 
 
 @scenario

@@ -187,7 +187,7 @@ RIGHT_CONFIGS = [
     ("retention.ms", "-1"), ("retention.ms", "0"), ("retention.bytes", "-1"), ("cleanup.policy", "compact,delete"),
     ("cleanup.policy", "delete,compact"), ("compression.type", "producer"),
     ("min.insync.replicas", "2"), ("max.message.bytes", "0"), ("message.timestamp.type", "LogAppendTime"),
-    ("unclean.leader.election.enable", "true"), ("unclean.leader.election.enable", "TRUE"),
+    ("preallocate", "true"), ("preallocate", "TRUE"), ("unclean.leader.election.enable", "false"),
     ("min.cleanable.dirty.ratio", "0"), ("min.cleanable.dirty.ratio", "1"), ("segment.ms", "1"),
     ("segment.bytes", "1048576"), ("retention.ms", " 5 "),
 ]  # fmt: skip

@@ -78,6 +78,20 @@ def _update_features(_version: int, _message: Any, said: dict[str, Any]) -> Any:
     return messages.UpdateFeaturesResponse(**said)
 
 
+def _elect_leaders(version: int, message: Any, said: dict[str, Any]) -> Any:
+    response = messages.ElectLeadersResponse
+    if version:
+        return response(error_code=said["error_code"])
+    results = [
+        response.ReplicaElectionResult(
+            topic=each.topic,
+            partition_result=[response.PartitionResult(partition_id=index, **said) for index in each.partitions],
+        )
+        for each in message.topic_partitions or ()
+    ]
+    return response(replica_election_results=results)
+
+
 def _resource(resource: Any) -> dict[str, Any]:
     return {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
 
@@ -93,4 +107,5 @@ _ANSWERS: dict[ApiKey, Callable[[int, Any, dict[str, Any]], Any]] = {
     ApiKey.DESCRIBE_QUORUM: _describe_quorum,
     ApiKey.UNREGISTER_BROKER: _unregister_broker,
     ApiKey.UPDATE_FEATURES: _update_features,
+    ApiKey.ELECT_LEADERS: _elect_leaders,
 }

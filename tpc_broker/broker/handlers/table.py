@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tpc_broker.broker.handlers import (
     configs,
+    elections,
     features,
     fetch,
     group_offsets,
@@ -60,6 +61,7 @@ _ON_THIS_CORE: dict[ApiKey, Handler] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: on_core(METADATA_CORE, reassignments.handle_list_partition_reassignments),
     ApiKey.OFFSET_DELETE: group_offsets.handle_offset_delete,
     ApiKey.DESCRIBE_QUORUM: on_core(METADATA_CORE, quorum.handle_describe_quorum),
+    ApiKey.ELECT_LEADERS: on_core(METADATA_CORE, elections.handle_elect_leaders),
     ApiKey.UPDATE_FEATURES: on_core(METADATA_CORE, features.handle_update_features),
     ApiKey.UNREGISTER_BROKER: on_core(METADATA_CORE, nodes.handle_unregister_broker),
     ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,

@@ -1,0 +1,99 @@
+"""Which leaderships a core gives away by itself: to nodes that lead too little, and all of them when drained."""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+
+import trio
+
+from tpc_broker.broker.leadership import Leadership
+from tpc_broker.broker.view import ClusterView, Leader
+from tpc_broker.metadata.image import ClusterImage
+from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
+from tpc_broker.metadata.records import BrokerConfigChanged, NodeAddress, NodeRegistered, TopicCreated
+from tpc_broker.model import (
+    CoreId,
+    FirstVoter,
+    LeaderEpoch,
+    MetadataVersion,
+    NodeId,
+    PartitionIndex,
+    Replica,
+    TopicId,
+    TopicPartition,
+)
+
+TOPIC = TopicId(uuid.UUID(int=5))
+HERE = NodeId(1)
+NODES = tuple(map(NodeId, (1, 2, 3)))
+
+
+class Nodes:
+    """This core is node 1's, and leads all 20 partitions: half of them should be led by node 2, half by node 1."""
+
+    def __init__(self, should_lead: list[int], draining: int = 0) -> None:
+        replicas = tuple(
+            tuple(Replica(NodeId(node), CoreId(0)) for node in (first, *(other for other in NODES if other != first)))
+            for first in should_lead
+        )
+        voters = tuple(tuple(FirstVoter(node, 7) for node in NODES) for _ in should_lead)
+        records: list = [NodeRegistered(node, 7, 1, "", "1", NodeAddress("h", node), ()) for node in NODES]
+        records.append(TopicCreated("t", TOPIC, (CoreId(0),) * len(should_lead), 1, replicas=replicas, voters=voters))
+        if draining:
+            records.append(BrokerConfigChanged(draining * 1024, "node.draining", "true"))
+        self.view = ClusterView(HERE, 1, (Listener("L", ListenerMode.PER_CORE_PORT, (), (Address("h", 1),)),), None)
+        self.view.image = ClusterImage().apply(records, MetadataVersion(len(records)))
+        self.keys = [TopicPartition(TOPIC, PartitionIndex(index)) for index in range(len(should_lead))]
+        self.view.note_leaders((key, Leader(LeaderEpoch(1), 0, Replica(HERE, CoreId(0)), NODES)) for key in self.keys)
+        self.settings = SimpleNamespace(
+            auto_leader_rebalance_enable=True, leader_imbalance_check_interval_seconds=10,
+            leader_imbalance_per_broker_percentage=10,
+        )  # fmt: skip
+        self.synced = set(NODES)
+        self.given: dict[int, int] = {}
+
+    def in_sync(self, _key) -> tuple[NodeId, ...]:
+        return tuple(node for node in NODES if node in self.synced)
+
+    def transfer(self, key: TopicPartition, node: NodeId) -> bool:
+        self.given[key.partition] = node
+        return True
+
+    async def run(self, seconds: float) -> dict[int, int]:
+        core = SimpleNamespace(
+            view=self.view, core_id=CoreId(0), settings=self.settings, mailboxes=SimpleNamespace(serve=lambda *_: None)
+        )
+        with trio.move_on_after(seconds):
+            await Leadership(core, self).run()
+        return self.given
+
+
+async def test_leaderships_go_back_to_whom_they_belong_when_there_are_many(autojump_clock):
+    some = [2] * 2 + [1] * 18
+    assert await Nodes(some).run(9) == {}, "not before it is time"
+    assert await Nodes(some).run(11) == {0: 2, 1: 2}, "all that node 2 should lead is elsewhere"
+    off = Nodes(some)
+    off.settings.auto_leader_rebalance_enable = False
+    assert await off.run(30) == {}
+    tolerant = Nodes(some)
+    tolerant.settings.leader_imbalance_per_broker_percentage = 100
+    assert await tolerant.run(30) == {}
+
+
+async def test_a_leadership_goes_to_nobody_who_lacks_something_or_is_gone_or_draining(autojump_clock):
+    behind, gone, draining = Nodes([2] * 3), Nodes([2] * 3), Nodes([2] * 3, draining=2)
+    behind.synced.discard(NodeId(2))
+    gone.view.absent = frozenset({NodeId(2)})
+    for nodes in (behind, gone, draining):
+        assert await nodes.run(30) == {}
+
+
+async def test_a_drained_node_gives_everything_away(autojump_clock):
+    assert await Nodes([1, 2, 3], draining=1).run(1) == {0: 2, 1: 2, 2: 3}
+    with_one = Nodes([1, 2, 3], draining=1)
+    with_one.view.absent = frozenset({NodeId(2)})
+    assert await with_one.run(1) == {0: 3, 1: 3, 2: 3}
+    alone = Nodes([1, 2, 3], draining=1)
+    alone.view.absent = frozenset({NodeId(2), NodeId(3)})
+    assert await alone.run(1) == {}, "better led here than by nobody"

@@ -1,0 +1,158 @@
+"""Which leaderships of this core other nodes should have: those of a node that is drained, those that are elsewhere by
+preference, and those that an operator asks to move (ElectLeaders).
+
+The preferred leader of a partition is the first of its replicas. Everything is decided anew from the image and what is
+known of the replicas; a transfer that comes to nothing is tried again. A leadership only goes to a replica that has
+everything, so nobody waits for it long.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from tpc_broker.model import CoreId, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.ports import Replication
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.5
+GIVEN_AT_ONCE_MAX: Final = 100
+"""Leaderships that are begun to be handed over in one look."""
+
+
+class Leadership:
+    """Of one core of a node of a cluster."""
+
+    def __init__(self, core: Core, replication: Replication) -> None:
+        self._core = core
+        self._replication = replication
+        self._balanced_s = 0.0
+        core.mailboxes.serve("replica.prefer", self._serve_prefer)
+
+    async def run(self) -> None:
+        self._balanced_s = trio.current_time()
+        while True:
+            await trio.sleep(LOOK_S)
+            if self._core.view.node in self._core.view.image.draining:
+                self._give_away()
+            elif self._is_time_to_balance():
+                self._balance()
+
+    def led(self) -> list[TopicPartition]:
+        """What is led here."""
+        return [key for key, _leader in self._core.view.leaders_of(self._core.core_id) if self._is_replicated(key)]
+
+    def _is_replicated(self, key: TopicPartition) -> bool:
+        topic = self._core.view.image.topics.get(key.topic_id)
+        return topic is not None and topic.is_replicated(key.partition)
+
+    def _heirs(self, key: TopicPartition) -> list[NodeId]:
+        """Other nodes that could lead a partition just as well, the preferred one first."""
+        view = self._core.view
+        in_sync, draining = self._replication.in_sync(key), view.image.draining
+        places = view.image.topics[key.topic_id].replicas[key.partition]
+        return [
+            place.node for place in places
+            if place.node != view.node and place.node in in_sync and place.node not in draining
+            and view.is_present(place.node)
+        ]  # fmt: skip
+
+    def prefer(self, key: TopicPartition) -> bool:
+        """Begin to hand it over to its preferred leader; False: that is this core, or cannot lead now."""
+        preferred = self.preferred(key)
+        if preferred is None or self._heirs(key)[:1] != [preferred]:
+            return False
+        return self._replication.transfer(key, preferred)
+
+    def preferred(self, key: TopicPartition) -> NodeId | None:
+        topic = self._core.view.image.topics.get(key.topic_id)
+        return None if topic is None or not self._is_replicated(key) else topic.replicas[key.partition][0].node
+
+    # -- a node that is drained --------------------------------------------------------------------------------------
+
+    def _give_away(self) -> None:
+        given = 0
+        for key in self.led():
+            heirs = self._heirs(key)
+            given += bool(heirs) and self._replication.transfer(key, heirs[0])
+            if given >= GIVEN_AT_ONCE_MAX:
+                break
+        if given:
+            log.info("%d leaderships are handed over: this node is draining", given)
+
+    # -- preference --------------------------------------------------------------------------------------------------
+
+    def _is_time_to_balance(self) -> bool:
+        settings, now_s = self._core.settings, trio.current_time()
+        if now_s - self._balanced_s < settings.leader_imbalance_check_interval_seconds:
+            return False
+        self._balanced_s = now_s
+        return bool(settings.auto_leader_rebalance_enable)
+
+    def _balance(self) -> None:
+        """Of what is led here, what a node should lead that leads too little of what it should."""
+        lacking = self._lacking()
+        given = 0
+        for key in self.led():
+            preferred = self.preferred(key)
+            if preferred in lacking and given < GIVEN_AT_ONCE_MAX:
+                given += self.prefer(key)
+        if given:
+            log.info("%d leaderships are handed over to the replicas that are preferred", given)
+
+    def _lacking(self) -> set[NodeId]:
+        """Nodes that do not lead more than `leader.imbalance.per.broker.percentage` of what they should."""
+        view = self._core.view
+        should: Counter[NodeId] = Counter()
+        elsewhere: Counter[NodeId] = Counter()
+        for topic_id, topic in view.image.topics.items():
+            for index in range(topic.partitions_count):
+                if topic.is_replicated(index):
+                    preferred = topic.replicas[index][0].node
+                    should[preferred] += 1
+                    is_led = view.leader_epoch(TopicPartition(topic_id, PartitionIndex(index))) is not None
+                    elsewhere[preferred] += is_led and view.place_of(topic, index).node != preferred
+        percentage = self._core.settings.leader_imbalance_per_broker_percentage
+        return {node for node, count in elsewhere.items() if count * 100 > percentage * should[node]}
+
+    # -- on demand ---------------------------------------------------------------------------------------------------
+
+    async def _serve_prefer(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        for topic_id, index in payload["partitions"]:
+            self.prefer(TopicPartition(TopicId(uuid.UUID(hex=topic_id)), PartitionIndex(index)))
+        return {}, []
+
+
+class LeadershipOnDemand:
+    """On core 0 of a node: leaders of this node and of others are asked to hand over to who is preferred."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        assert core.cluster is not None
+        core.cluster.serve("replica.prefer", self._serve)
+
+    def ask(self, keys: dict[TopicPartition, Replica]) -> None:
+        """`keys`: partitions and who leads them. Nobody waits for it: who leads is seen."""
+        cluster, view = self._core.cluster, self._core.view
+        assert cluster is not None
+        by_place: dict[Replica, list[list[Any]]] = {}
+        for key, place in keys.items():
+            by_place.setdefault(place, []).append([key.topic_id.hex, int(key.partition)])
+        for place, partitions in by_place.items():
+            payload = {"core": place.core, "partitions": partitions}
+            if place.node == view.node:
+                cluster.start_soon(self._core.mailboxes.notify, place.core, "replica.prefer", payload)
+            else:
+                cluster.tell(place.node, "replica.prefer", payload)
+
+    async def _serve(self, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        await self._core.mailboxes.notify(CoreId(int(payload["core"])), "replica.prefer", payload)
+        return {}, []
