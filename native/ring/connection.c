@@ -165,8 +165,18 @@ void connection_begin_close(connection *it, int reason, int error) {
     connection_let_go(it);
 }
 
+static void add_to_listener(tpc_listener_statistics *sum, const connection *it) {
+    sum->opened++;
+    sum->requests += it->requests;
+    sum->received_bytes += it->received_bytes;
+    sum->sent_bytes += it->sent_bytes;
+}
+
+static bool came_to_a_listener(const connection *it) { return it->link == NULL && it->carrier == NULL; }
+
 static void finish_close(connection *it) {
     tpc_connections *connections = it->owner;
+    if (came_to_a_listener(it)) add_to_listener(&connections->listeners[it->listener].ended, it);
     if (it->carrier == NULL) close(it->descriptor);
     if (it->link != NULL || it->carrier != NULL) links_connection_gone(it);
     if (it->link == NULL) {
@@ -502,4 +512,17 @@ void tpc_connections_statistics(tpc_connections *connections, tpc_connection_sta
     statistics->connections = connections_of_clients(connections);
     statistics->slots = connections->slots_count;
     statistics->answer_bytes_held = (uint64_t)connections->answers_held_bytes;
+}
+
+uint32_t tpc_connections_listener_statistics(const tpc_connections *connections, tpc_listener_statistics *statistics,
+                                             uint32_t count) {
+    if (count > connections->listeners_count) count = connections->listeners_count;
+    for (uint32_t i = 0; i < count; i++) statistics[i] = connections->listeners[i].ended;
+    for (uint32_t i = 0; i < connections->slots_count; i++) {
+        const connection *it = connections->slots[i].connection;
+        if (it == NULL || !came_to_a_listener(it) || it->listener >= count) continue;
+        add_to_listener(&statistics[it->listener], it);
+        statistics[it->listener].connections++;
+    }
+    return connections->listeners_count;
 }

@@ -71,7 +71,10 @@ static void accepted(tpc_connections *connections, const listener *it, int descr
     if (connections->accepting && connections_of_clients(connections) < connections->limits.connections_max &&
         connection_open(connections, descriptor, number, NULL) == 0)
         return;
-    if (connections->accepting) connections->statistics.refused++;
+    if (connections->accepting) {
+        connections->statistics.refused++;
+        connections->listeners[number].ended.refused++;
+    }
     close(descriptor);
 }
 

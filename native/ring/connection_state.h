@@ -208,7 +208,8 @@ typedef struct {
     bool armed;
     bool stopped;
     bool cancelled;
-    int64_t retry_ns; /* INT64_MAX: not waiting */
+    int64_t retry_ns;              /* INT64_MAX: not waiting */
+    tpc_listener_statistics ended; /* of connections that are no more; and all that were refused */
 } listener;
 
 struct tpc_connections {

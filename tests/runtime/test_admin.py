@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from tests.support.broker_process import TpcBroker, run_command
 from tests.support.ports import free_port_range
+from tests.support.raw_client import RawConnection
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.runtime.cluster_metrics import cluster_metrics, replica_metrics
 from tpc_broker.runtime.counters import CoreStatus
@@ -36,8 +37,9 @@ class Watched:
 
     def __init__(self, folder: Path) -> None:
         self.broker = TpcBroker(folder, cores_count=2)
-        self.port = free_port_range(1)
-        self.broker.more_options = ["--admin", str(self.port)]
+        self.port = free_port_range(3)
+        self.other = self.port + 1  # and the next one: of a second listener
+        self.broker.more_options = ["--admin", str(self.port), f"--listen=TWO://{LOOPBACK}:{self.other}"]
 
     def get(self, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> tuple[int, str, str]:
         """Status, content type and body."""
@@ -102,7 +104,8 @@ def test_nothing_that_clients_choose_is_a_label(watched: Watched) -> None:
         for sample in family.samples:
             for name, value in sample.labels.items():
                 labels.setdefault(name, set()).add(value)
-    assert labels.keys() == {"core", "api", "reason", "queue", "version", "le"}
+    assert labels.keys() == {"core", "api", "reason", "queue", "version", "le", "listener"}
+    assert labels["listener"] == {"PLAINTEXT", "TWO"}
     assert labels["core"] == {"0", "1"}
     assert labels["api"] <= API_NAMES
 
@@ -128,6 +131,40 @@ def test_counters_are_those_of_what_was_done(watched: Watched) -> None:
     commits = samples(found["tpc_journal_commits"], "tpc_journal_commits_total", core="0")
     spans = samples(found["tpc_journal_commit_seconds"], "tpc_journal_commit_seconds_bucket", core="0", le="+Inf")
     assert spans[0] >= commits[0] > 0
+
+
+def test_each_listener_has_its_own_figures(watched: Watched) -> None:
+    """Of connections that are open, and of those that are no more."""
+    before = listener_figures(watched)
+    with RawConnection(LOOPBACK, watched.other) as client:
+        client.ask("ApiVersions", 0, {})
+        after = listener_figures(watched)
+    differences = {key: after[key] - before[key] for key in after}
+    of_two = {name: count for (name, listener), count in differences.items() if listener == "TWO"}
+    assert (of_two["connections"], of_two["opened"], of_two["requests"], of_two["refused"]) == (1, 1, 1, 0)
+    assert of_two["received_bytes"] > 10
+    assert of_two["sent_bytes"] > 100
+    deadline = time.monotonic() + 60
+    while listener_figures(watched)["connections", "TWO"] != before["connections", "TWO"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    closed = listener_figures(watched)
+    assert {name: closed[name, "TWO"] - after[name, "TWO"] for name in of_two} == {
+        "connections": -1, "opened": 0, "refused": 0, "requests": 0, "received_bytes": 0, "sent_bytes": 0,
+    }  # fmt: skip
+    cores = json.loads(watched.get("/debug")[2])["cores"]
+    for counters in (core["counters"] for core in cores):  # there are no links, so listeners are all there is
+        for name in of_two:
+            assert sum(listener[name] for listener in counters["listeners"]) == counters["connections"][name]
+
+
+def listener_figures(watched: Watched) -> dict[tuple[str, str], int]:
+    found: dict[tuple[str, str], int] = {}
+    for core in json.loads(watched.get("/debug")[2])["cores"]:
+        for name, numbers in zip(("PLAINTEXT", "TWO"), core["counters"]["listeners"], strict=True):
+            for field, count in numbers.items():
+                found[field, name] = found.get((field, name), 0) + count
+    return found
 
 
 def test_debug_tells_all_counters_and_the_slowest_requests(watched: Watched) -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tests.support.broker_process import TpcBroker
 from tpc_broker.runtime.main import main
 from tpc_broker.runtime.status import BrokerStatus, read_status
-from tpc_broker.runtime.status_watch import rates, within_ms
+from tpc_broker.runtime.status_watch import listener_rates, rates, within_ms
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +40,31 @@ def test_each_look_is_a_line_for_programs(broker: TpcBroker) -> None:
         assert (core["core"], core["state"]) == (0, "up")
         assert core["requests_per_s"] >= 0
         assert 0 <= core["journal_used"] <= 100
+        assert core["tasks"] >= 0
+        (listener,) = look["listeners"]
+        assert (listener["listener"], listener["mode"]) == ("PLAINTEXT", "per-core-port")
+        assert listener["requests_per_s"] >= 0
+        assert 0 < look["disk"]["left_bytes"] <= look["disk"]["free_bytes"] < look["disk"]["total_bytes"]
 
 
 def test_people_see_a_table(broker: TpcBroker) -> None:
     text = watch(broker, "--count", "1")
     assert "Requests/s" in text
     assert "Commits 99 % ms" in text
+    assert "Opened/s" in text
+    assert "GiB of it for records" in text
+
+
+def test_rates_of_a_listener(broker: TpcBroker) -> None:
+    before: BrokerStatus = read_status(broker.data_folder)
+    now: Any = copy.deepcopy(before)
+    now["cores"][0]["counters"]["listeners"][0]["requests"] += 500
+    now["cores"][0]["counters"]["listeners"][0]["opened"] += 7
+    (row,) = listener_rates(before, now, 2.0)
+    assert (row["requests_per_s"], row["opened_per_s"], row["refused_per_s"]) == (250, 3.5, 0)
+    now["cores"][0]["pid"] += 1  # it was started again: what it counts began anew
+    (row,) = listener_rates(before, now, 2.0)
+    assert "requests_per_s" not in row
 
 
 def test_rates_are_what_came_between_two_looks(broker: TpcBroker) -> None:

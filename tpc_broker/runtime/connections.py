@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 import trio
 
+from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
 from tpc_broker.native_bytes import pinned
 
@@ -168,6 +169,7 @@ class SlowRequest(NamedTuple):
 
 _C_STATISTICS: Final = tuple(field.name for field in fields(ConnectionStatistics))[:28]
 assert _C_STATISTICS[-1] == "slots"
+_LISTENER_FIELDS: Final = ("opened", "refused", "requests", "received_bytes", "sent_bytes", "connections")
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,6 +545,12 @@ class Connections:
             frames=self.budget.frames,
             closed_by_reason={reason: now.closed_by_reason[reason] for reason in CloseReason},
         )
+
+    def listener_statistics(self) -> list[dict[str, int]]:
+        """Fields of `tpc_listener_statistics`, by number of the listener. Looks at every connection."""
+        out = ffi.new("tpc_listener_statistics[]", limits.LISTENERS_MAX)
+        count = lib.tpc_connections_listener_statistics(self.pointer, out, limits.LISTENERS_MAX)
+        return [{name: int(getattr(out[number], name)) for name in _LISTENER_FIELDS} for number in range(count)]
 
     def latencies(self) -> dict[int, Latency]:
         """By API key, of those that were asked."""

@@ -109,6 +109,14 @@ COUNTED: Final = (
     Counted("tpc_loop_stalls_total", "ring", "stalls", "Turns in which Python held the core up."),
     Counted("tpc_ring_overflows_total", "ring", "overflows", "Completions that did not fit into the ring."),
 )
+OF_LISTENERS: Final = (
+    ("tpc_listener_connections", "connections", "Connections that are open, by listener."),
+    ("tpc_listener_connections_opened_total", "opened", "Connections that were accepted, by listener."),
+    ("tpc_listener_connections_refused_total", "refused", "Connections refused above max.connections, by listener."),
+    ("tpc_listener_requests_total", "requests", "Requests that arrived, by listener."),
+    ("tpc_listener_received_bytes_total", "received_bytes", "Bytes received from clients, by listener."),
+    ("tpc_listener_sent_bytes_total", "sent_bytes", "Bytes sent to clients, by listener."),
+)
 REASONS: Final = (
     ("tpc_connections_closed_total", "closed", "Connections closed, by reason."),
     ("tpc_fetch_in_python_total", "fetch_fallbacks", "Fetch requests left to Python, by reason."),
@@ -142,6 +150,7 @@ class CoreMetrics:
         yield from self._of_disk()
         yield from self._of_scrub()
         yield from self._of_steering()
+        yield from self._of_listeners()
         for row in COUNTED:
             family = _family(row.name, row.explanation, ["core"])
             for core, counters in self._told:
@@ -199,6 +208,14 @@ class CoreMetrics:
                 if f"miss_{reason}" in steering:
                     astray.add_metric([name, reason], steering[f"miss_{reason}"])
         yield from (placed, astray)
+
+    def _of_listeners(self) -> Iterator[Metric]:
+        for name, field, explanation in OF_LISTENERS:
+            family = _family(name, explanation, ["listener", "core"])
+            for core, counters in self._told:
+                for listener, numbers in zip(self._listeners, counters["listeners"], strict=False):
+                    family.add_metric([listener["name"], core], numbers[field])
+            yield family
 
     def _of_scrub(self) -> Iterator[Metric]:
         """Without samples before the first scrub."""

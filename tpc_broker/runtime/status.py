@@ -34,6 +34,7 @@ SOCKET_NAME: Final = "status.sock"
 CONTROL_NAME: Final = "control.sock"
 _PATIENCE_S: Final = 5.0
 _RETRY_S: Final = 0.1
+LISTENER_COUNTS: Final = ("connections", "opened", "refused", "requests", "received_bytes", "sent_bytes")
 
 
 class BrokerStatus(TypedDict):
@@ -183,6 +184,7 @@ def status_report(status: BrokerStatus, *, as_json: bool) -> str:
     if as_json:
         return json.dumps(status)
     lines = [line for core in status["cores"] for line in _core_lines(core)]
+    lines += [f"listener {row['listener']}: {_of_listener(row)}" for row in listener_rows(status)]
     cluster = cluster_of(status["cores"])
     if cluster is not None:
         first, *rest = cluster_lines(cluster)
@@ -192,6 +194,27 @@ def status_report(status: BrokerStatus, *, as_json: bool) -> str:
         first, *rest = report_lines(report_of(scrubbed))
         lines += [f"scrub: {first}", *rest]
     return "\n".join(lines)
+
+
+def listener_rows(status: BrokerStatus) -> list[dict[str, Any]]:
+    """What the cores together count of each listener for clients."""
+    counted = [core["counters"].get("listeners", []) for core in status["cores"] if "counters" in core]
+    return [
+        {
+            "listener": listener["name"], "mode": listener["mode"],
+            **{name: sum(core[number][name] for core in counted if number < len(core)) for name in LISTENER_COUNTS},
+        }
+        for number, listener in enumerate(status.get("listeners", []))
+        if any(number < len(core) for core in counted)
+    ]  # fmt: skip
+
+
+def _of_listener(row: dict[str, Any]) -> str:
+    return (
+        f"{row['mode']}, {_counted(row['connections'], 'connection')}, {row['opened']:,} opened, "
+        f"{row['refused']:,} refused; {row['requests']:,} requests, {_bytes(row['received_bytes'])} in, "
+        f"{_bytes(row['sent_bytes'])} out"
+    )
 
 
 def steering_report(status: BrokerStatus, *, as_json: bool) -> str:

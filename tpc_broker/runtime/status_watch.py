@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from tpc_broker.runtime.status import read_status
+from tpc_broker.runtime.health import Disk, disk_of
+from tpc_broker.runtime.status import listener_rows, read_status
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,13 +23,21 @@ if TYPE_CHECKING:
 
 WAITS_BY_DESIGN: Final = frozenset({"Fetch", "JoinGroup", "SyncGroup"})
 MIB: Final = 1024 * 1024
+GIB: Final = 1024 * MIB
 INTERVAL_S: Final = 2.0
 COLUMNS: Final = {
     "core": "Core", "state": "State", "requests_per_s": "Requests/s", "received_mib_per_s": "In MiB/s",
     "sent_mib_per_s": "Out MiB/s", "answered_within_ms": "99 % ms", "produced_within_ms": "Produce 99 % ms",
     "commits_within_ms": "Commits 99 % ms", "connections": "Connections", "unanswered": "Unanswered",
-    "waiting": "Waiting", "journal_used": "Journal %", "budget_mib": "Budget MiB", "records_mib": "Records MiB",
-    "python_share": "Python %",
+    "waiting": "Waiting", "tasks": "Tasks", "journal_used": "Journal %", "budget_mib": "Budget MiB",
+    "records_mib": "Records MiB", "python_share": "Python %",
+}  # fmt: skip
+
+
+LISTENER_COLUMNS: Final = {
+    "listener": "Listener", "mode": "Mode", "requests_per_s": "Requests/s", "received_mib_per_s": "In MiB/s",
+    "sent_mib_per_s": "Out MiB/s", "connections": "Connections", "opened_per_s": "Opened/s",
+    "refused_per_s": "Refused/s",
 }  # fmt: skip
 
 
@@ -43,8 +52,7 @@ def watch_status(data: Path, interval_s: float, count: int | None, *, as_json: b
         while count is None or shown < count:
             time.sleep(interval_s)
             now, now_s = read_status(data), time.monotonic()
-            rows = rates(before, now, now_s - before_s)
-            _show(rows, live, as_json=as_json)
+            _show(Look(before, now, now_s - before_s, disk_of(data)), live, as_json=as_json)
             before, before_s = now, now_s
             shown += 1
     finally:
@@ -52,18 +60,66 @@ def watch_status(data: Path, interval_s: float, count: int | None, *, as_json: b
             live.stop()
 
 
-def _show(rows: list[dict[str, Any]], live: Live | None, *, as_json: bool) -> None:
+class Look(NamedTuple):
+    """Two statuses, the seconds between them, and the data directory's disk."""
+
+    before: BrokerStatus
+    now: BrokerStatus
+    seconds: float
+    disk: Disk
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "cores": rates(self.before, self.now, self.seconds),
+            "listeners": listener_rates(self.before, self.now, self.seconds),
+            "disk": self.disk._asdict(),
+        }
+
+
+def _show(look: Look, live: Live | None, *, as_json: bool) -> None:
+    told = look.told()
     if as_json:
-        click.echo(json.dumps({"cores": rows}))
+        click.echo(json.dumps(told))
         return
-    table = Table(*COLUMNS.values(), header_style="bold")
-    for row in rows:
-        table.add_row(*("" if row.get(name) is None else f"{row[name]:,}" if name != "state" else row[name]
-                        for name in COLUMNS))  # fmt: skip
+    disk = look.disk
+    shown = Group(
+        _table(COLUMNS, told["cores"]),
+        _table(LISTENER_COLUMNS, told["listeners"]),
+        f"Disk: {disk.free_bytes / GIB:,.1f} of {disk.total_bytes / GIB:,.1f} GiB free, "
+        f"{disk.left_bytes / GIB:,.1f} GiB of it for records",
+    )
     if live is not None:
-        live.update(table, refresh=True)
+        live.update(shown, refresh=True)
     else:
-        Console(width=240).print(table)
+        Console(width=240).print(shown)
+
+
+def _table(columns: dict[str, str], rows: list[dict[str, Any]]) -> Table:
+    table = Table(*columns.values(), header_style="bold")
+    for row in rows:
+        cells = (row.get(name) for name in columns)
+        table.add_row(*("" if cell is None else cell if isinstance(cell, str) else f"{cell:,}" for cell in cells))
+    return table
+
+
+def listener_rates(before: BrokerStatus, now: BrokerStatus, seconds: float) -> list[dict[str, Any]]:
+    """One row for each listener, over all cores; without rates when a core was started again in between."""
+    earlier = {row["listener"]: row for row in listener_rows(before)}
+    is_same = [core["pid"] for core in before["cores"]] == [core["pid"] for core in now["cores"]]
+    found = []
+    for row in listener_rows(now):
+        told = {name: row[name] for name in ("listener", "mode", "connections")}
+        then = earlier.get(row["listener"])
+        if is_same and then is not None:
+            told |= {
+                "opened_per_s": round((row["opened"] - then["opened"]) / seconds, 1),
+                "refused_per_s": round((row["refused"] - then["refused"]) / seconds, 1),
+                "requests_per_s": round((row["requests"] - then["requests"]) / seconds),
+                "received_mib_per_s": round((row["received_bytes"] - then["received_bytes"]) / seconds / MIB, 1),
+                "sent_mib_per_s": round((row["sent_bytes"] - then["sent_bytes"]) / seconds / MIB, 1),
+            }
+        found.append(told)
+    return found
 
 
 def rates(before: BrokerStatus, now: BrokerStatus, seconds: float) -> list[dict[str, Any]]:
@@ -98,6 +154,7 @@ def _levels(now: CoreCounters) -> dict[str, Any]:
     return {
         "connections": connections["connections"],
         "unanswered": connections["requests_unanswered"],
+        "tasks": sum(queue["waiting_now"] for queue in now["queues"].values()),
         "waiting": now["fetches"]["parked_now"] + now["plane"]["produces_pending"],
         "journal_used": round(100 * journal["blocks_used"] / max(1, journal["region_blocks"])),
         "budget_mib": round(connections["budget_bytes_used"] / MIB, 1),

@@ -98,6 +98,16 @@ typedef struct {
     uint32_t slots;
 } tpc_connection_statistics;
 
+/* What came to one listener's socket. Connections of links are not in it. */
+typedef struct {
+    uint64_t opened;
+    uint64_t refused; /* above connections_max */
+    uint64_t requests;
+    uint64_t received_bytes;
+    uint64_t sent_bytes;
+    uint64_t connections; /* now */
+} tpc_listener_statistics;
+
 enum { TPC_LATENCY_APIS = 93, TPC_LATENCY_SPANS = 25, TPC_SLOWEST = 16 };
 
 /* The times of one API's requests, from the arrival of the whole request until its answer was ready to be sent:
@@ -187,6 +197,9 @@ int tpc_connection_describe(tpc_connections *connections, uint64_t connection, t
 uint32_t tpc_connections_describe(tpc_connections *connections, uint32_t *slot, tpc_connection_info *infos,
                                   uint32_t count);
 void tpc_connections_statistics(tpc_connections *connections, tpc_connection_statistics *statistics);
+/* Of listener n in statistics[n], up to `count` of them; how many there are. Looks at every connection. */
+uint32_t tpc_connections_listener_statistics(const tpc_connections *connections, tpc_listener_statistics *statistics,
+                                             uint32_t count);
 /* Valid as long as the connections are. */
 const tpc_latencies *tpc_connections_latencies(const tpc_connections *connections);
 /* Changes bounds while running; buffers and slots stay as they were made. */
