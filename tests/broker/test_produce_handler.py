@@ -2,61 +2,70 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import trio
 
-from tpc_broker.broker.handlers.produce import REFUSAL_WAIT_MS_MAX, handle_produce
+from tests.support.memory_clients import create_topic, produce_request
+from tests.support.memory_node import answer_of, running_node
+from tpc_broker.broker.handlers.produce import REFUSAL_WAIT_MS_MAX
 from tpc_broker.broker.ports import ProduceFallback
 from tpc_broker.error_codes import ErrorCode
 
 TIMEOUT_MS = 5_000
 CALLS_MAX = 100_000
-TOPIC = SimpleNamespace(name="t", partition_data=[SimpleNamespace(index=0, records=b"x")])
 
 
-class Plane:
-    """Leaves every request, or takes refusals, and counts how often it is asked."""
+class Leaving:
+    """A plane's `produce_with` that leaves every request, or takes refusals, and counts how often it is asked."""
 
-    def __init__(self, left: ProduceFallback, *, takes_refusals: bool) -> None:
+    def __init__(self, plane, left: ProduceFallback, *, takes_refusals: bool) -> None:
         self.left = left
         self.takes_refusals = takes_refusals
         self.calls = 0
+        self._take = plane.produce_with
 
-    def produce_with(self, _request, verdicts, _endpoints):
+    def __call__(self, request, verdicts, endpoints):
         self.calls += 1
         assert self.calls < CALLS_MAX, "it spins"
         refused = all(verdict.error_code == ErrorCode.KAFKA_STORAGE_ERROR for verdict in verdicts)
-        return ProduceFallback.NONE if refused and self.takes_refusals else self.left
+        return self._take(request, verdicts, endpoints) if refused and self.takes_refusals else self.left
 
 
-def core_with(plane):
-    return SimpleNamespace(
-        plane=plane,
-        clock=SimpleNamespace(monotonic_ms=lambda: int(trio.current_time() * 1000)),
-        replicated=None,
-        partitions=SimpleNamespace(find=lambda _key, _index: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        view=SimpleNamespace(endpoints=lambda _listener: ()),
-    )
-
-
-async def produce(plane):
-    """How long the handler took, in ms."""
-    message = SimpleNamespace(topic_data=[TOPIC], timeout_ms=TIMEOUT_MS)
+async def produce(node, left, *, takes_refusals):
+    """The request, how long it took in ms, how often it was tried."""
+    await create_topic(node, 0, "t", 1)
+    plane = node.lives[0].plane
+    plane.produce_with = leaving = Leaving(plane, left, takes_refusals=takes_refusals)
+    message = produce_request("t", 0, [b"x"])
+    message.timeout_ms = TIMEOUT_MS
     begun_s = trio.current_time()
-    await handle_produce(core_with(plane), SimpleNamespace(api_version=9, listener=0), message)
-    return (trio.current_time() - begun_s) * 1000
+    request = node.send(0, message, 9)
+    await request.done.wait()
+    return request, (trio.current_time() - begun_s) * 1000, leaving.calls
 
 
-@pytest.mark.parametrize("left", [ProduceFallback.NO_MEMORY, ProduceFallback.NOT_ADMITTED])
-async def test_what_finds_no_room_in_time_is_refused(left, autojump_clock):
-    plane = Plane(left, takes_refusals=True)
-    assert TIMEOUT_MS <= await produce(plane) < TIMEOUT_MS + 100
+NO_ROOM = (ProduceFallback.NO_MEMORY, ProduceFallback.NOT_ADMITTED, ProduceFallback.JOURNAL_FULL)
+
+
+async def wait_in_vain():
+    await trio.sleep(0.1)
+
+
+@pytest.mark.parametrize("left", NO_ROOM)
+async def test_what_finds_no_room_in_time_is_refused(left, autojump_clock, monkeypatch):
+    async with running_node(cores=1) as node:
+        monkeypatch.setattr(node.lives[0].storage, "wait_journal_room", wait_in_vain)
+        request, took_ms, _calls = await produce(node, left, takes_refusals=True)
+        assert TIMEOUT_MS <= took_ms < TIMEOUT_MS + 200
+        (part,) = answer_of(request).responses[0].partition_responses
+        assert (part.error_code, part.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+        assert not node.lives[0].connections.closed
 
 
 async def test_without_memory_even_for_a_refusal_the_connection_is_given_up_and_the_loop_never_held(autojump_clock):
-    plane = Plane(ProduceFallback.NO_MEMORY, takes_refusals=False)
-    with pytest.raises(MemoryError, match="refuse"):
-        await produce(plane)
-    assert plane.calls < TIMEOUT_MS + REFUSAL_WAIT_MS_MAX
+    async with running_node(cores=1) as node:
+        request, took_ms, calls = await produce(node, ProduceFallback.NO_MEMORY, takes_refusals=False)
+        assert calls < TIMEOUT_MS + REFUSAL_WAIT_MS_MAX
+        assert took_ms >= TIMEOUT_MS + REFUSAL_WAIT_MS_MAX
+        assert request.answer is None
+        assert node.lives[0].connections.closed == {1: "refused"}
