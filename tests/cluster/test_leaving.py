@@ -10,9 +10,11 @@ from click.testing import CliRunner
 
 from tests.support.cluster_nodes import (
     Cluster,
+    admin,
     brokers,
     cluster,
     cluster_told,
+    consume,
     create_topic,
     eventually,
     leaders,
@@ -41,12 +43,20 @@ def voters(made: Cluster) -> list[int]:
     return [row["node"] for row in cluster_told(made[1].bootstrap)["nodes"] if row["metadata"] != "observer"]
 
 
+def in_sync(made: Cluster, topic: str) -> list[list[int]]:
+    """The nodes that have all of each partition."""
+    found = admin(made[1].bootstrap).list_topics(topic, timeout=5).topics[topic].partitions
+    return [sorted(broker // 1024 for broker in found[index].isrs) for index in sorted(found)]
+
+
 def test_a_node_that_is_gone_for_good(tmp_path):
     """It is paused until it is buried and removed: so it learns of that while it runs, and again when it is started."""
     with cluster(tmp_path, count=4, founders=3) as made:
         made.start(1, 2, 3)
+        create_topic(made[1].bootstrap, "spread", 3, replicas=1)
+        create_topic(made[1].bootstrap, "kept", 3, replicas=3)
+        produce(made[2].bootstrap, "kept", [f"kept {number}" for number in range(30)], 3)
         made.start(4)
-        create_topic(made[1].bootstrap, "spread", 4, replicas=1)
         code, said = node_command(made, "remove", "3")
         assert (code, said.count("\n")) == (5, 1), said
         assert "Node 3 is alive: stop it first" in said
@@ -59,8 +69,9 @@ def test_a_node_that_is_gone_for_good(tmp_path):
         assert node_command(made, "remove", "3", "--accept-loss") == (0, "Node 3 is removed.\n")
         eventually(lambda: voters(made) == [1, 2, 4], "another one votes in its place")
         assert sorted(states(made)) == [1, 2, 4]
+        eventually(lambda: in_sync(made, "kept") == [[1, 2, 4]] * 3, "and has the partitions that it had with others")
         eventually(lambda: set(leaders(made[1].bootstrap, "spread").values()) == {1024, 2048, 4096}, "all are led")
-        produce(made[2].bootstrap, "spread", [f"value {number}" for number in range(8)], 4)
+        produce(made[2].bootstrap, "spread", [f"value {number}" for number in range(6)], 3)
         os.killpg(made[3].process.pid, signal.SIGCONT)
         assert made[3].wait_ended() == 2
         refused = f"node 3 was removed from cluster {cluster_told(made[1].bootstrap)['cluster_id']}"
@@ -68,6 +79,9 @@ def test_a_node_that_is_gone_for_good(tmp_path):
         made.launch(3)
         assert made[3].wait_ended() == 2
         assert refused in made[3].log_text().splitlines()[-1]
+        made[2].kill()
+        assert consume(made[4].bootstrap, "kept", 30) == sorted(f"kept {number}" for number in range(30))
+        made.start(2)
         shutil.rmtree(made[3].data_folder)
         made.start(3)
         eventually(lambda: brokers(made[2].bootstrap) == {1024, 2048, 3072, 4096}, "with an empty disk it joins as new")

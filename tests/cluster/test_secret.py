@@ -44,6 +44,12 @@ def test_a_datagram_is_taken_once():
     assert strangers
 
 
+def test_what_is_refused_is_not_even_remembered():
+    opener = Opener(SECRET, lambda: None, lambda stamp: stamp.incarnation == 2)
+    assert opener.open(Sealer(SECRET, 1, 2, 3).seal(b"removed")) is None
+    assert opener.open(Sealer(SECRET, 1, 3, 3).seal(b"another directory")) == b"another directory"
+
+
 def test_an_earlier_life_is_over():
     window = ReplayWindow()
     assert window.take(Stamp(1, 9, 100, 1))

@@ -216,15 +216,46 @@ def test_what_only_a_removed_node_had_is_made_anew_on_others_if_that_is_accepted
             assert owner == now[0].core
 
 
-def test_a_node_is_not_removed_with_what_others_have_too_nor_twice_nor_the_last_one():
+def test_another_node_gets_a_replica_in_place_of_a_removed_one():
+    nodes = Nodes({1: 1, 2: 1, 3: 1, 4: 1, 5: 2})
+    nodes.create(CreatableTopic(name="t", num_partitions=30, replication_factor=3))
+    before = nodes.image.topic("t")
+    nodes.apply(remove_node(nodes.image, NodeId(2), {NodeId(4)}, accept_loss=False))
+    after = nodes.image.topic("t")
+    assert after.voters == before.voters, "those of the beginning stay what they were"
+    heirs = Counter()
+    for was, now, owner in zip(before.replicas, after.replicas, after.assignment.owners, strict=True):
+        assert owner == now[0].core
+        assert len({replica.node for replica in now}) == 3
+        if was != now:
+            ((old, new),) = [pair for pair in zip(was, now, strict=True) if pair[0] != pair[1]]
+            assert old.node == 2
+            heirs[new.node] += 1
+    assert 2 not in {replica.node for replicas in after.replicas for replica in replicas}
+    assert heirs[4] == 0, "who seems to be gone gets none"
+    assert sum(heirs.values()) == sum(any(replica.node == 2 for replica in each) for each in before.replicas)
+    with pytest.raises(Refusal, match=r"No node can take the replica of t-\d+ that node 1 has"):
+        remove_node(nodes.image, NodeId(1), {NodeId(4)}, accept_loss=True)
+
+
+def test_an_heir_is_in_another_rack_than_the_other_replicas_where_there_is_one():
+    nodes = Nodes({})
+    for node, rack in ((1, "a"), (2, "b"), (3, "c"), (4, "a"), (5, "c")):
+        nodes.apply([replace(registered(node, 1), rack=rack)])
+    three = tuple(Replica(NodeId(node), 0) for node in (3, 1, 2))
+    nodes.create(CreatableTopic(name="t", num_partitions=1, replication_factor=3))
+    topic = nodes.image.topic("t")
+    nodes.apply([TopicAssigned(topic.topic_id, (0,), (), (three,), topic.voters)])
+    nodes.apply(remove_node(nodes.image, NodeId(3), (), accept_loss=False))
+    assert [replica.node for replica in nodes.image.topic("t").replicas[0]] == [5, 1, 2]
+
+
+def test_a_node_is_not_removed_twice_nor_the_last_one():
     nodes = Nodes({1: 1, 2: 1})
     nodes.create(CreatableTopic(name="t", num_partitions=2, replication_factor=1))
     topic = nodes.image.topic("t")
-    both = (Replica(NodeId(1), 0), Replica(NodeId(2), 0))
-    nodes.apply([TopicAssigned(topic.topic_id, (0, 0), (), (both, topic.replicas[1]))])
-    with pytest.raises(Refusal, match=r"replicas of 1 partitions \(the first: t-0\), which other nodes have too"):
-        remove_node(nodes.image, NodeId(1), (), accept_loss=True)
-    nodes.apply([TopicAssigned(topic.topic_id, (0, 0), (), (both[:1], both[:1]))])
+    here = (Replica(NodeId(1), 0),)
+    nodes.apply([TopicAssigned(topic.topic_id, (0, 0), (), (here, here))])
     nodes.apply(remove_node(nodes.image, NodeId(2), (), accept_loss=False))
     with pytest.raises(Refusal, match="no node 2"):
         remove_node(nodes.image, NodeId(2), (), accept_loss=True)

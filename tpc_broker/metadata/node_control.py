@@ -1,11 +1,13 @@
 """Decides that a node is gone for good.
 
 What it had alone is lost with it. That is the operator's to accept: then such partitions are made anew, empty, on the
-others. A partition that others have too has to be moved away first, so that it gets back the copies that it lost.
+others. Of a partition that others have too another node gets a replica in its place: the metadata say so here, and the
+partition's leader has it vote when it has caught up.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.node_assignment import place_over_nodes
 from tpc_broker.metadata.records import NodeRemoved, TopicAssigned
-from tpc_broker.model import NodeId, PartitionIndex, Replica
+from tpc_broker.model import CoreId, NodeId, PartitionIndex, Replica
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -24,10 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """How many partitions a node has: those that it has alone, and those that others have too."""
+    """How many partitions a node has alone, and the first of them."""
 
     alone: int
-    shared: int
     example: str
 
 
@@ -39,12 +40,6 @@ def remove_node(
     if known is None:
         raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"The cluster has no node {node}.")
     held = _held(image, node)
-    if held.shared:
-        raise Refusal(
-            ErrorCode.INVALID_REQUEST,
-            f"Node {node} has replicas of {held.shared} partitions (the first: {held.example}), which other nodes have "
-            "too: let them be moved away first.",
-        )
     if held.alone and not accept_loss:
         raise Refusal(
             ErrorCode.INVALID_REQUEST,
@@ -57,9 +52,9 @@ def remove_node(
         raise Refusal(ErrorCode.INVALID_REQUEST, f"Node {node} is the only one.")
     removal = NodeRemoved(node, known.incarnation)
     left = image.apply([removal], image.version)
-    placed: list[tuple[Replica, ...]] = []
+    heirs = _Heirs(left, absent)
     anew = [
-        _made_anew(left, topic, node, absent, placed)
+        _without(left, topic, node, absent, heirs)
         for topic in image.topics.values()
         if any(_is_on(replicas, node) for replicas in topic.replicas)
     ]
@@ -78,26 +73,62 @@ def _held(image: ClusterImage, node: NodeId) -> _Held:
         for index, replicas in enumerate(topic.replicas)
         if _is_on(replicas, node) and len(replicas) == 1
     ]
-    shared = [
-        f"{topic.name}-{index}"
-        for _name, topic_id in sorted(image.ids.items())
-        for topic in (image.topics[topic_id],)
-        for index, replicas in enumerate(topic.replicas)
-        if _is_on(replicas, node) and len(replicas) > 1
-    ]
-    return _Held(len(alone), len(shared), (shared or alone or [""])[0])
+    return _Held(len(alone), (alone or [""])[0])
 
 
-def _made_anew(
-    left: ClusterImage, topic: TopicImage, node: NodeId, absent: Collection[NodeId], placed: list[tuple[Replica, ...]]
+class _Heirs:
+    """Who gets the replicas of a node that is gone: nodes in other racks than the partition's other replicas, where
+    there are such, and of these the one with the fewest for its cores.
+    """
+
+    def __init__(self, left: ClusterImage, absent: Collection[NodeId]) -> None:
+        self._nodes = {node: known for node, known in left.nodes.items() if node not in absent}
+        self._held: Counter[NodeId] = Counter()
+        self._on_cores: Counter[Replica] = Counter()
+        self.placed: list[tuple[Replica, ...]] = []
+        """All of the partitions that are somewhere else by now."""
+        for topic in left.topics.values():
+            for replicas in topic.replicas:
+                self.take(replicas)
+
+    def take(self, replicas: tuple[Replica, ...]) -> None:
+        for replica in replicas:
+            self._held[replica.node] += 1
+            self._on_cores[replica] += 1
+
+    def replaced(self, replicas: tuple[Replica, ...], node: NodeId, name: str) -> tuple[Replica, ...]:
+        """Refusal where nobody is left to take it."""
+        others = {replica.node for replica in replicas}
+        racks = {self._nodes[each].rack for each in others if each in self._nodes}
+        free = [known for each, known in self._nodes.items() if each not in others]
+        if not free:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST,
+                f"No node can take the replica of {name} that node {node} has: the others have one, or are gone or "
+                "draining. Start another node first.",
+            )
+        heir = min(free, key=lambda one: (one.rack in racks, self._held[one.node] / one.cores, one.node))
+        cores = [Replica(heir.node, CoreId(core)) for core in range(heir.cores)]
+        place = min(cores, key=lambda each: (self._on_cores[each], each.core))
+        self.take((place,))
+        return tuple(place if replica.node == node else replica for replica in replicas)
+
+
+def _without(
+    left: ClusterImage, topic: TopicImage, node: NodeId, absent: Collection[NodeId], heirs: _Heirs
 ) -> TopicAssigned:
-    """`placed`: what else is being made anew; this topic's partitions are added to it."""
+    """What the node had alone is made anew, of the rest another one gets a copy."""
     replicas = list(topic.replicas)
     for index, each in enumerate(topic.replicas):
-        if _is_on(each, node):
-            (found,) = place_over_nodes(left, (topic.topic_id, index, index + 1), 1, {}, placed, absent)
+        if not _is_on(each, node):
+            continue
+        if len(each) > 1:
+            replicas[index] = heirs.replaced(each, node, f"{topic.name}-{index}")
+        else:
+            (found,) = place_over_nodes(left, (topic.topic_id, index, index + 1), 1, {}, heirs.placed, absent)
             replicas[index] = found
-            placed.append(found)
+            heirs.take(found)
+            heirs.placed.append(found)
     owners = tuple(each[0].core for each in replicas)
     manual = tuple(
         PartitionIndex(index) for index in sorted(topic.assignment.manual) if replicas[index] == topic.replicas[index]

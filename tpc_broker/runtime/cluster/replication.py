@@ -110,9 +110,27 @@ class CoreReplication:
     async def follow(self, image: ClusterImage) -> None:
         if self._driver is None:
             await self._begin()
-        self._image = image
+        before, self._image = self._image, image
         self._nodes = {node: SeedAddress(*known.address) for node, known in image.nodes.items()}
+        self._meet_new_replicas(before)
         self._link()
+
+    def _meet_new_replicas(self, before: ClusterImage) -> None:
+        """Of partitions that are here: another node may have got one in place of a node that is gone."""
+        assert self._driver is not None
+        core, now_ms = self._driver.core, self._clock.monotonic_ms()
+        for group, key in self._keys.items():
+            topic, machine = self._image.topic_by_id(key.topic_id), core.groups.get(group)
+            if topic is before.topic_by_id(key.topic_id) or topic is None or machine is None:
+                continue
+            for replica in topic.replicas[key.partition]:
+                if replica.node == self._identity.node or machine.cores.get(replica.node) == replica.core:
+                    continue
+                address = Address(*replica)
+                if address not in self._wanted:
+                    self._wanted.add(address)
+                    core.add_link(address, now_ms)
+                core.replica_moved(group, replica.node, replica.core, now_ms)
 
     def add(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage, handle: int) -> None:
         assert self._driver is not None, "the first image comes before its partitions"
