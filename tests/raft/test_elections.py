@@ -523,3 +523,36 @@ def test_a_leader_whose_own_next_term_fails_says_so_and_holds_nothing() -> None:
         assert cluster.refused(leader) is Refusal.NOT_LEADER
         leader.turn()
         assert [m.term for m in cluster.messages(Resign)] == [term, term]
+
+
+def test_a_leader_where_nobody_listens_any_more_is_replaced_at_once() -> None:
+    cluster = Cluster()
+    leader = cluster.elect()
+    others = [node for node in cluster.nodes if node is not leader]
+    leader.crash()
+    for node in others:
+        node.core.link_refused(leader.address, cluster.now_ms)
+        assert not node.group()._leader_is_fresh(cluster.now_ms)
+    cluster.run(cluster.settings.link_silent_ms // 2)
+    assert sum(node.group().is_leader for node in others) == 1, "without a word the silence would have to end first"
+
+
+def test_a_refusal_that_was_none_is_over_with_the_next_word_of_the_leader() -> None:
+    cluster = Cluster()
+    leader = cluster.elect()
+    follower = next(node for node in cluster.nodes if node is not leader)
+    follower.core.link_refused(leader.address, cluster.now_ms)
+    cluster.run(3_000)
+    assert leader.group().is_leader
+    assert follower.group()._leader_is_fresh(cluster.now_ms)
+    assert follower.group().leader == leader.group().me
+
+
+def test_a_leader_whose_followers_have_all_ended_leads_no_more() -> None:
+    cluster = Cluster()
+    leader = cluster.elect()
+    for node in cluster.nodes:
+        if node is not leader:
+            node.crash()
+            leader.core.link_refused(node.address, cluster.now_ms)
+    assert not leader.group().is_leader

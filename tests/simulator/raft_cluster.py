@@ -32,12 +32,15 @@ class Cluster:
     """`nodes_count` nodes of `cores_count` cores, `groups_count` groups with `replicas_count` voters each."""
 
     def __init__(
-        self, seed: int, nodes_count: int, cores_count: int, groups_count: int, replicas_count: int
-    ) -> None:
+        self, seed: int, nodes_count: int, cores_count: int, groups_count: int, replicas_count: int,
+        *, refuses: bool = False,
+    ) -> None:  # fmt: skip
         self.world = World(seed)
         self.network = Network(self.world, QUIET)
         self.oracle = Oracle(self._durable_mirrors)
         self._random = self.world.stream("cluster")
+        self._refuses = refuses
+        self._refusals = self.world.stream("refusals")
         self._incarnations: dict[tuple[GroupId, int], int] = {}
         self._removed: set[tuple[GroupId, Voter]] = set()
         self._lost: dict[GroupId, list[tuple[Voter, Mirror]]] = {}
@@ -116,6 +119,15 @@ class Cluster:
         if driver.process.is_running:
             driver.crash()
             self.world.call_after(down_ms * MS, lambda: self._start(driver))
+            if self._refuses:
+                self._refuse(driver)
+
+    def _refuse(self, driver: CoreDriver) -> None:
+        """Some of the others, not all at the same time, find that nobody listens there, or that somebody does again."""
+        for other in self.drivers.values():
+            if other.address.node != driver.address.node and self._refusals.random() < 0.8:
+                delay_us = int(self._refusals.random() * self._refusals.choice((20, 200, 2000)) * MS)
+                self.world.call_after(delay_us, lambda other=other: other.refused(driver.address))
 
     def crash_node(self, node: int, down_ms: int) -> None:
         """Loss of power: all cores of a node."""

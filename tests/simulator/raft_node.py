@@ -241,6 +241,14 @@ class CoreDriver:
         self.core.connected(peer, self._clock.now_ms())
         self.turn()
 
+    def refused(self, peer: Address) -> None:
+        """Nobody listened there, a moment ago: by now somebody may."""
+        self.process.perform(lambda: self._refused(peer))
+
+    def _refused(self, peer: Address) -> None:
+        self.core.link_refused(peer, self._clock.now_ms())
+        self.turn()
+
     def perform(self, group: GroupId, action: Callable[[RaftCore, int], object]) -> None:
         """A command to a group from outside, and the turn that follows it; nothing while the core is down."""
 

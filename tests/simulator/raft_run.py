@@ -28,6 +28,8 @@ class Shape:
     """Steps that come ten times as often as they would."""
     mean_ms: int = 0
     """Between two steps; 0: one of several."""
+    refuses: bool = False
+    """Who was connected to a core that crashes finds that nobody listens there."""
 
 
 def shape_of(random: Random) -> Shape:
@@ -44,12 +46,14 @@ def shape_of(random: Random) -> Shape:
     )
 
 
-def plan(seed: int, steps: int, wanted: Shape | None = None) -> tuple[Shape, Schedule]:
-    """What happens when. Runs are dense or sparse: races need the one, time-outs the other."""
+def plan(seed: int, steps: int, wanted: Shape | None = None, *, refuses: bool = True) -> tuple[Shape, Schedule]:
+    """What happens when. Runs are dense or sparse: races need the one, time-outs the other. `refuses`: it may be so."""
     random = World(seed).stream("schedule")
     shape = wanted or shape_of(random)
     if wanted is None and shape.cores_count > 1:
         shape = replace(shape, moves_cores=World(seed).stream("core moves").random() < 0.5)
+    if wanted is None and refuses:
+        shape = replace(shape, refuses=World(seed).stream("refuses").random() < 0.5)
     mean_us = (shape.mean_ms or random.choice([20, 100, 400])) * MS
     at_us, schedule = SECOND, []
     for _number in range(steps):
@@ -98,7 +102,8 @@ def _draw(random: Random, shape: Shape) -> tuple[str, tuple[object, ...]]:
 
 def execute(seed: int, shape: Shape, schedule: Schedule) -> Cluster:
     """Runs a schedule, then the liveness phase. Raises what does not hold."""
-    cluster = Cluster(seed, shape.nodes_count, shape.cores_count, shape.groups_count, shape.replicas_count)
+    sizes = (shape.nodes_count, shape.cores_count, shape.groups_count, shape.replicas_count)
+    cluster = Cluster(seed, *sizes, refuses=shape.refuses)
     for step in schedule:
         action: Callable[..., None] = getattr(cluster, step.name)
         cluster.world.call_at(step.at_us, lambda action=action, step=step: action(*step.arguments))
@@ -116,9 +121,9 @@ def failure_of(seed: int, shape: Shape, schedule: Schedule) -> str | None:
     return None
 
 
-def run(seed: int, steps: int) -> str:
+def run(seed: int, steps: int, *, refuses: bool = True) -> str:
     """One run; SimulationFailedError with a shrunken schedule."""
-    shape, schedule = plan(seed, steps)
+    shape, schedule = plan(seed, steps, refuses=refuses)
     try:
         cluster = execute(seed, shape, schedule)
     except AssertionError as error:

@@ -22,6 +22,7 @@ methods return at once.
     core = RaftCore(Address(node, core), boot_id, now_ms, Settings())
     core.add_link(address, now_ms)                       a core of another node; heartbeats begin
     core.connected(address, now_ms)                      its connection is new: whatever was under way may be lost
+    core.link_refused(address, now_ms)                   it was connected, and nobody listens there now: it has ended
     core.create_group(group, me, config, now_ms, checkpoint=None, cores={})
                                                          `config` is that of the CREATION record, taken if `me` is named
                                                          in it; None for a later learner; `checkpoint` is what

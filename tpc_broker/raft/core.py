@@ -183,6 +183,16 @@ class RaftCore:
         if link.was_fresh:
             self._link_up(link, anew=False)
 
+    def link_refused(self, address: Address, now_ms: int) -> None:
+        """Rules 3.5: its connection is lost, and nobody listens there. The core has ended, so what it led may be led by
+        others at once. Freshness delays elections and decides none: it does no harm if this is not so.
+        """
+        self._now_ms = now_ms
+        link = self.links.get(address)
+        if link is not None and link.was_fresh:
+            link.forget()
+            self._link_silent(link)
+
     def create_group(
         self,
         group: GroupId,

@@ -78,6 +78,10 @@ class Link:
     def is_fresh(self, now_ms: int) -> bool:
         return self.heard_ms is not None and now_ms - self.heard_ms < self.silent_after_ms
 
+    def forget(self) -> None:
+        """Nobody listens there: not fresh, until it is heard again."""
+        self.heard_ms, self.was_fresh = None, False
+
     @property
     def silent_at_ms(self) -> int | None:
         """When it will be called silent; None if it is already."""

@@ -272,7 +272,9 @@ class Peer:
             try:
                 with trio.fail_after(CONNECT_TIMEOUT_S):
                     stream = await trio.open_tcp_stream(self.address.host, self.address.port)
-            except (OSError, trio.TooSlowError):
+            except (OSError, trio.TooSlowError) as error:
+                if _is_refused(error):
+                    self.owner.on_refused(self)
                 return False
             try:
                 _set_options(stream)
@@ -334,6 +336,12 @@ class Peer:
             self.owner.on_down(self)
 
 
+def _is_refused(error: BaseException) -> bool:
+    """Whether every address of a name has refused the connection."""
+    causes = error.__cause__.exceptions if isinstance(error.__cause__, ExceptionGroup) else ()
+    return bool(causes) and all(isinstance(cause, ConnectionRefusedError) for cause in causes)
+
+
 class Links:
     """All links of a node."""
 
@@ -354,6 +362,8 @@ class Links:
         """Nodes that have a connection to this one, by the number of the connection."""
         self._next_incoming = 0
         self.on_up: Callable[[Peer], None] = lambda _peer: None
+        self.on_refused: Callable[[Peer], None] = lambda _peer: None
+        """Called whenever nobody listens where a peer was dialled."""
         self.on_down: Callable[[Peer], None] = lambda _peer: None
         self.on_raft: Callable[[Hello, bytes], None] = lambda _hello, _body: None
         self.on_replica: Callable[[Hello, bytes], None] = lambda _hello, _body: None

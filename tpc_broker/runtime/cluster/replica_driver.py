@@ -117,6 +117,7 @@ class ReplicaDriver:
         self._reads: dict[object, tuple[trio.Event, list[bool]]] = {}
         self._by_handle: dict[int, _Replica] = {}
         self._inbox: deque[Frame] = deque()
+        self._refused: deque[Address] = deque()
         self._held: list[Frame] = []
         self.commits = 0
         """How often a partition's high watermark rose here, since the start."""
@@ -185,6 +186,11 @@ class ReplicaDriver:
             self.core.connected(address, self._now_ms())
             self.wake()
 
+    def refused(self, address: Address) -> None:
+        """Nobody listens at a core's place; heard in the next turn."""
+        self._refused.append(address)
+        self.wake()
+
     async def confirm(self, group: str) -> bool:
         """Whether a quorum still follows this leader, so that what is committed here is all there is (rules 7.3)."""
         token, done, outcome = object(), trio.Event(), list[bool]()
@@ -233,6 +239,8 @@ class ReplicaDriver:
         self._take_appended(now_ms)
         while self._inbox:
             self.core.receive(self._inbox.popleft(), now_ms)
+        while self._refused:
+            self.core.link_refused(self._refused.popleft(), now_ms)
         self.core.tick(now_ms)
         reached = self._reached()
         if reached:

@@ -47,11 +47,14 @@ class ReplicaLinks:
         self.on_frame: Callable[[Frame], None] = lambda _frame: None
         self.on_up: Callable[[Address], None] = lambda _address: None
         """Called with a core whose connection is new."""
+        self.on_refused: Callable[[Address], None] = lambda _address: None
+        """Called with a core where nobody listens, whenever it is dialled."""
         self.check_node: Callable[[Hello], LinkRefusedError | None] = lambda _hello: None
         """Called with a node of the same cluster: whether it has no place in it any more."""
         self._own_hello = own_hello
         self._links = Links(own_hello, secret, self._check)
         self._links.on_up = self._is_up
+        self._links.on_refused = self._is_refused
         self._links.on_replica = self.take
         self._peers: dict[Address, Peer] = {}
         self._received_bytes = 0
@@ -127,10 +130,18 @@ class ReplicaLinks:
             return LinkRefusedError(Reason.NODE_ID, text, by_peer=False)
         return self.check_node(hello)
 
+    def _address_of(self, peer: Peer) -> Address | None:
+        return next((address for address, each in self._peers.items() if each is peer), None)
+
+    def _is_refused(self, peer: Peer) -> None:
+        address = self._address_of(peer)
+        if address is not None:
+            self.on_refused(address)
+
     def _is_up(self, peer: Peer) -> None:
         hello = peer.hello
         assert hello is not None
-        address = next((address for address, each in self._peers.items() if each is peer), None)
+        address = self._address_of(peer)
         if address is None:
             return
         if (hello.node, hello.core) != address:

@@ -245,6 +245,7 @@ class CoreReplication:
         self.links.check_node = lambda hello: refusal_of_node(hello, self._image)
         self.links.on_frame = self._driver.receive
         self.links.on_up = self._is_connected
+        self.links.on_refused = self._driver.refused
         self.links.serve(LOG_STARTS, self.serve_log_starts)
         with in_queue(TaskQueue.REPLICATION):
             await self._nursery.start(self.links.run, self._listener())
