@@ -25,7 +25,10 @@ from confluent_kafka.admin import (
 
 from tests.support.broker_process import TpcBroker, run_command
 from tests.support.ports import free_port_range
-from tpc_broker.log.batch import decode_header
+from tpc_broker.log.batch import decode_header, walk_headers
+from tpc_broker.log.journal import EntryKind, JournalEntry
+from tpc_broker.model import CoreId
+from tpc_broker.runtime import scrub as scrub_module
 from tpc_broker.runtime.scrub import Scrub, SegmentFile
 from tpc_broker.runtime.scrub_report import FINISHED, INTERRUPTED, Damage, read_report
 
@@ -201,6 +204,24 @@ def test_what_retention_removes_meanwhile_is_no_damage(stopped: Path) -> None:
     finally:
         for path, data in kept.items():
             path.write_bytes(data)
+
+
+def test_what_was_cut_since_the_checkpoint_is_no_damage(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a replica's records are, when another leader has others: the file is shorter than the checkpoint says."""
+    active = segments(stopped)[-1]
+    kept = active.read_bytes()
+    *_earlier, last = (one for one in walk_headers(kept) if one[0].size_bytes)
+    cut = last[0].base_offset
+    active.write_bytes(kept[: last[1]])
+    states = (state for core in (CoreId(0), CoreId(1)) for state in Scrub(stopped, 1, print)._checkpoint(core))
+    (key,) = {state.key for state in states if (state.topic, state.partition) == ("t", 0)}
+    try:
+        for offset, count in ((cut, 0), (cut + 1, 1)):
+            entry = JournalEntry(EntryKind.CUT, 1, key, offset, 0, 0, 0)
+            monkeypatch.setattr(scrub_module, "_entries", lambda _path, entry=entry: (entry,))
+            assert Scrub(stopped, 2**30, lambda _done, _total: None).run().damaged_count == count
+    finally:
+        active.write_bytes(kept)
 
 
 def test_what_was_removed_since_the_checkpoint_is_no_damage(broker: TpcBroker, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ read past the page cache where that can be, so that it is the disk that is asked
 What a core's checkpoint names is certainly in the segments: all of those in front of the active one, and the first
 bytes of that. Only so much is checked; what came later is still in the journal, and is checked the next time. A running
 broker removes segments meanwhile, and a cut takes bytes back, so whatever looks damaged is looked at again with the
-checkpoint as it is then, before it counts. A file that is missing may have been removed since: then a journal says so,
-which is written first. Nothing is ever repaired here.
+checkpoint as it is then, before it counts. A file that is missing or too short may have been removed or cut since: then
+a journal says so, which is written first. Nothing is ever repaired here.
 """
 
 from __future__ import annotations
@@ -161,8 +161,12 @@ class Scrub:
         self._found_count = 0
         self._told_s = 0.0
         self._removals: dict[TopicPartition, int] = {}
-        """Up to which offset the journals say that records were removed, looked at `_removals_s`."""
-        self._removals_s = -TELL_S
+        """Up to which offset the journals say that records were removed."""
+        self._cuts: dict[TopicPartition, int] = {}
+        """From which offset on they say that records were taken back."""
+        self._journals_s = -TELL_S
+        """When they were looked at."""
+        self._suspects: list[tuple[_Segment, Damage]] = []
         self.report = ScrubReport(state=RUNNING, pid=os.getpid(), started_ms=time.time_ns() // 1_000_000)
 
     def run(self) -> ScrubReport:
@@ -181,6 +185,7 @@ class Scrub:
                 self.report.state = INTERRUPTED
                 raise
             finally:
+                self._judge(force=True)
                 self.report.ended_ms = time.time_ns() // 1_000_000
                 self._tell(force=True)
         return self.report
@@ -235,10 +240,22 @@ class Scrub:
     def _check(self, segment: _Segment) -> None:
         self._left = [one for one in self._left if one.file != segment.name]
         for damage in self._damages(segment, paced=True):
+            self._suspects.append((segment, damage))
+        self.report.checked_files += 1
+        self._judge()
+        self._tell()
+
+    def _judge(self, *, force: bool = False) -> None:
+        """What looked damaged, by journals that are looked at afterwards; once a second at most: they may be long."""
+        now_s = time.monotonic()
+        if not self._suspects or (now_s < self._journals_s + TELL_S and not force):
+            return
+        self._journals_s = now_s
+        self._look_at_journals()
+        for segment, damage in self._suspects:
             if self._is_still_so(segment, damage):
                 self._add(damage)
-        self.report.checked_files += 1
-        self._tell()
+        self._suspects.clear()
 
     def _add(self, damage: Damage) -> None:
         self._found_count += 1
@@ -249,7 +266,10 @@ class Scrub:
         """Looked at again, by what the folder, the journals and the checkpoint say now. In this order: what is removed
         is in a journal before, and in the checkpoint when the journal has it no more.
         """
-        if not (self._data / segment.name).exists() and self._is_removed(segment.state):
+        key, end_offset = segment.state.key, max(segment.state.log_end_offset, 1)
+        if not (self._data / segment.name).exists() and self._removals.get(key, 0) >= end_offset:
+            return False
+        if damage.offset >= self._cuts.get(key, OFFSET_MAX):
             return False
         try:
             states = [one for one in self._checkpoint(segment.core) if one.key == segment.state.key]
@@ -265,17 +285,16 @@ class Scrub:
             return False  # retention has taken it
         return any(one.position == damage.position for one in self._damages(now, paced=False))
 
-    def _is_removed(self, state: PartitionCheckpoint) -> bool:
-        """Whether a journal tells that the partition, or everything that the checkpoint has of it, was removed."""
-        now_s = time.monotonic()
-        if now_s >= self._removals_s + TELL_S:  # many files of one topic may be missing
-            self._removals, self._removals_s = {}, now_s
-            for core in self._cores():
-                for entry in _entries(self._data / "journals" / journal_file_name(core)):
-                    if entry.kind in (EntryKind.LOG_START, EntryKind.PARTITION_DELETED):
-                        offset = entry.offset if entry.kind == EntryKind.LOG_START else OFFSET_MAX
-                        self._removals[entry.partition] = max(offset, self._removals.get(entry.partition, 0))
-        return self._removals.get(state.key, 0) >= max(state.log_end_offset, 1)
+    def _look_at_journals(self) -> None:
+        """What was removed and cut since the checkpoints."""
+        self._removals, self._cuts = {}, {}
+        for core in self._cores():
+            for entry in _entries(self._data / "journals" / journal_file_name(core)):
+                if entry.kind in (EntryKind.LOG_START, EntryKind.PARTITION_DELETED):
+                    offset = entry.offset if entry.kind == EntryKind.LOG_START else OFFSET_MAX
+                    self._removals[entry.partition] = max(offset, self._removals.get(entry.partition, 0))
+                elif entry.kind == EntryKind.CUT:
+                    self._cuts[entry.partition] = min(entry.offset, self._cuts.get(entry.partition, OFFSET_MAX))
 
     def _damages(self, segment: _Segment, *, paced: bool) -> Iterator[Damage]:
         """What looks damaged. Paced: each read is waited for and counted."""
