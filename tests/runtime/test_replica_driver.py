@@ -276,6 +276,7 @@ def test_a_replica_that_is_sent_damaged_records_is_silent_and_holds_up_nobody(co
     leader = cores.leader()
     cores.produce(leader, values("a", 3))
     follower = next(node for node in cores.up() if node is not leader)
+    cores.until(lambda: follower.bounds().log_end_offset == 3)
     append = follower.plane.append_replica
 
     def damage(handle, term, data):
