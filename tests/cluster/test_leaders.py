@@ -33,6 +33,15 @@ def elect(made: Cluster, kind: int, partitions: list[int], topic: str = "kept") 
     return {each["PartitionId"]: (each["ErrorCode"], each["ErrorMessage"]) for each in found["PartitionResult"]}
 
 
+def prefer(made: Cluster, partition: int, brokers: list[int]) -> None:
+    """Put the replicas into another order."""
+    host, port = made[2].bootstrap.split(":")
+    with RawConnection(host, int(port)) as client:
+        asked = {"Name": "kept", "Partitions": [{"PartitionIndex": partition, "Replicas": brokers}]}
+        answer = client.ask("AlterPartitionReassignments", 0, {"TimeoutMs": 10_000, "Topics": [asked]})
+    assert answer["ErrorCode"] == answer["Responses"][0]["Partitions"][0]["ErrorCode"] == 0, answer
+
+
 @pytest.mark.usefixtures("kafka_tools")
 def test_leaders_are_those_that_are_preferred(tmp_path):
     connection.leave_interrupts_alone()
@@ -63,6 +72,10 @@ def test_leaders_are_those_that_are_preferred(tmp_path):
         eventually(elected, "Kafka's tool has the leaders that are preferred")
         assert elect(made, PREFERRED, [0, 99])[0][0] == NOT_NEEDED
         assert elect(made, PREFERRED, [99])[99][0] == 3
+        prefer(made, 0, [*described[0].replicas[1:], described[0].replicas[0]])
+        heir = described[0].replicas[1] // 1024
+        eventually(lambda: elect(made, PREFERRED, [0])[0][0] in (0, NOT_NEEDED), "it is elected")
+        eventually(lambda: led_by(made).get(0) == heir, "it leads")
         # A drained node leads nothing, and an election does not change that.
         done = CliRunner().invoke(tpc, ["node", "drain", "2", "--bootstrap", made[1].bootstrap], catch_exceptions=False)
         assert done.exit_code == 0, done.output

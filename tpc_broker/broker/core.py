@@ -28,7 +28,7 @@ from tpc_broker.broker.metadata_service import METADATA_CORE, NOT_MADE_RETRY_S, 
 from tpc_broker.broker.partitions import Partitions
 from tpc_broker.broker.producer_ids import ProducerIds
 from tpc_broker.broker.purgatory import Purgatory
-from tpc_broker.broker.reassignments import NoReassignments, Reassignments
+from tpc_broker.broker.reassignments import ClusterReassignments, Reassignments
 from tpc_broker.broker.replicated import ReplicatedPartitions
 from tpc_broker.broker.view import ClusterView, Leader
 from tpc_broker.error_codes import ErrorCode
@@ -144,7 +144,7 @@ class Core:
         self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image, cluster)
         self.producer_ids = ProducerIds(self)
         self.moves = CoreMoves(self, storage)
-        self.reassignments: Reassignments = self.moves if cluster is None else NoReassignments()
+        self.reassignments: Reassignments = self.moves if cluster is None else ClusterReassignments(self)
         self.groups = GroupService(self, nursery)
         self.dispatcher = Dispatcher(self, HANDLERS, nursery)
         self.offered_apis = OFFERED_APIS

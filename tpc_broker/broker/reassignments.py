@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.metadata.preference import order_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tpc_broker.broker.core import Core
     from tpc_broker.model import BrokerId
 
 
@@ -54,14 +56,15 @@ class Reassignments(Protocol):
         ...
 
 
-class NoReassignments:
-    """Of a cluster whose nodes do not hand partitions over yet."""
+class ClusterReassignments:
+    """Of a cluster, whose nodes do not hand partitions over yet: what may change is which replica is preferred."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
 
     async def alter(self, wanted: Sequence[WantedBrokers], *, allow_factor_change: bool) -> list[Outcome]:  # noqa: ARG002
-        refused = Outcome(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions of a cluster of nodes cannot be reassigned yet."
-        )
-        return [refused for _ in wanted]
+        refusals = await self._core.metadata.change(lambda image: order_replicas(image, wanted))
+        return [Outcome() if refusal is None else Outcome(refusal.code, refusal.message) for refusal in refusals]
 
     def ongoing(self) -> Sequence[Ongoing]:
         return ()
