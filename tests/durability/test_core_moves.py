@@ -4,6 +4,7 @@ twice, the order is kept, and clients follow by themselves.
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -179,3 +180,21 @@ def test_kill_9_in_the_midst_of_moves(broker):
     broker.start()
     assert read_all(broker, load.sent) == [list(range(count)) for count in load.sent]
     assert "is offline" not in broker.log_text()
+
+
+def test_busy_partitions_of_one_core_are_parted(broker):
+    """Both on core 0, both written to: one of them goes."""
+    for partition in range(PARTITIONS):
+        move(broker, "moved", partition, 0)
+    wait_moved(broker)
+    with Load(broker) as load:
+        plan = json.loads(tpc(broker, "partition", "balance", "--seconds", "1", "--dry-run", "--json").stdout)
+        assert plan["moved"] is False
+        (one,) = plan["moves"]
+        assert one["from"] == 0
+        assert one["bytes_per_second"] > 0
+        assert "Moved 1 partitions." in tpc(broker, "partition", "balance", "--seconds", "1").stdout
+    assert (load.errors, load.left) == ([], 0)
+    with Cluster(ClusterSettings(broker.bootstrap, retry_seconds=DEADLINE_S)) as client:
+        leaders = client.topic("moved").leaders
+    assert sorted(broker == 0 for broker in leaders.values()) == [False, True]

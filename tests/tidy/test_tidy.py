@@ -31,7 +31,7 @@ ALLOWED = {
     "client": FOUNDATION | NATIVE_COLUMNS | {"kafka"},
     "spark": FOUNDATION | NATIVE_COLUMNS | {"client", "kafka", "log"},
     "native_columns": {"_bytes"},
-    "cli": {"bench", "spark", "client", "kafka"},
+    "cli": {"bench", "spark", "client", "kafka", "routing"},
     "native_bytes": FOUNDATION | {"_bytes"},
     "model": set(),
     "limits": set(),

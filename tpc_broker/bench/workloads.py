@@ -8,6 +8,7 @@ from tpc_broker.bench.consuming import catch_up_cold, catch_up_warm, end_to_end,
 from tpc_broker.bench.failing_over import failover
 from tpc_broker.bench.idling import idle_connections
 from tpc_broker.bench.measured import Workload
+from tpc_broker.bench.moving import moves
 from tpc_broker.bench.peers import Shape
 from tpc_broker.bench.producing import idle_partitions, librdkafka, produce
 from tpc_broker.bench.recovering import recovery
@@ -147,6 +148,10 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     Workload(
         "datagrams", "2 cores: datagrams of 100 B, 16 senders with 64 under way each", datagrams,
         Shape(16, 64, 1, 100, 8), peers=_OURS, needs_server=False,
+    ),
+    Workload(
+        "move", "2 cores: 100 MB/s of librdkafka to a partition that goes back and forth between them", moves,
+        peers=_OURS, needs_server=False,
     ),
     Workload(
         "shares", "8 connections, 2,000 requests/s of 1 KiB in open loop, beside a saturated background queue",

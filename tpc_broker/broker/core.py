@@ -82,6 +82,9 @@ class BrokerStatistics:
     """To the core that decides."""
     partitions_offline: int
     """Of this core, now: they have no leader, because their files are damaged or failed."""
+    moves_done: int
+    """Of partitions between cores, conducted by this one."""
+    moves_given_up: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +335,11 @@ class Core:
         self._requests_forwarded += 1
 
     def statistics(self) -> BrokerStatistics:
-        return BrokerStatistics(self._asked_of_wrong_core, self._requests_forwarded, self.partitions.offline_count)
+        moves = self.moves.statistics
+        return BrokerStatistics(
+            self._asked_of_wrong_core, self._requests_forwarded, self.partitions.offline_count, moves.done,
+            moves.given_up,
+        )  # fmt: skip
 
     # -- what handlers ask for ---------------------------------------------------------------------------------------
 

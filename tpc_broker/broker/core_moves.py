@@ -54,14 +54,10 @@ class MoveRefusedError(Exception):
 
 @dataclass(slots=True)
 class MoveStatistics:
-    """Of one core: moves that it has conducted, and partitions that it let go or took over, since its start."""
+    """Moves that this core has conducted, since its start."""
 
     done: int = 0
     given_up: int = 0
-    released: int = 0
-    adopted: int = 0
-    release_us: int = 0
-    """That the releases have taken, together."""
 
 
 class CoreMoves:
@@ -152,6 +148,7 @@ class CoreMoves:
         call = self._core.mailboxes.call
         payload = {"partition": [key.topic_id.hex, key.partition], "target": move.target, "move_id": move.move_id,
                    "version": self._core.view.image.version}  # fmt: skip
+        begun_ns = self._core.clock.monotonic_ns()
         answer, blobs = await call(source, "moves.release", payload, timeout_ms=RELEASE_TIMEOUT_MS)
         if "refused" not in answer:
             _check_again(answer)
@@ -163,7 +160,8 @@ class CoreMoves:
         await self._core.metadata.change(lambda image: (self._core.controller(image).end_move(move, owner), None))
         if refused is None:
             self.statistics.done += 1
-            log.info("%s was moved from core %d to core %d", label, source, move.target)
+            took_ms = (self._core.clock.monotonic_ns() - begun_ns) / 1e6
+            log.info("%s was moved from core %d to core %d in %.0f ms", label, source, move.target, took_ms)
         else:
             self.statistics.given_up += 1
             log.error("%s stays on core %d, its move to core %d was given up: %s", label, source, move.target, refused)
@@ -211,22 +209,15 @@ class CoreMoves:
                 if self._storage.has(key):
                     raise MoveRefusedError("it is offline")
                 return []  # the target has it already, or says that it has not
-            started_ns = self._core.clock.monotonic_ns()
             try:
                 released = await self._core.partitions.release(key, target, move_id)
             except JournalStoppedError:
                 raise
             except PartitionOfflineError as error:
                 raise MoveRefusedError(str(error)) from error
-            self._note_time(started_ns)
         if released.released is None or released.released.move_id != move_id:
             raise PartitionOfflineError("an earlier release of it is being taken back")
         return [released.encode()]
-
-    def _note_time(self, started_ns: int) -> None:
-        took_us = (self._core.clock.monotonic_ns() - started_ns) // 1000
-        self.statistics.released += 1
-        self.statistics.release_us += took_us
 
     async def _adopt(self, blobs: list[bytes], key: TopicPartition, target: CoreId, move_id: int) -> list[bytes]:
         assert target == self._core.core_id, (target, move_id)
@@ -240,7 +231,6 @@ class CoreMoves:
                 if not self._storage.has(key):
                     raise MoveRefusedError(str(error)) from error
                 raise
-            self.statistics.adopted += 1
         await self._core.partitions.lead_adopted(key)
         return []
 

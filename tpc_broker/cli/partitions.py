@@ -13,7 +13,9 @@ from tpc_broker.cli.info import CORES_PER_NODE
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.cli.partition_list import list_partitions
 from tpc_broker.client.errors import ClientError, RefusedError
+from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
+from tpc_broker.routing import plan_balance
 
 if TYPE_CHECKING:
     from tpc_broker.client.cluster import Cluster
@@ -145,6 +147,68 @@ def _wait(client: Cluster, wanted: dict[tuple[str, int], int]) -> None:
         if time.monotonic() > give_up_s:
             raise ClientError(f"{len(left)} partitions are still on their way after {MOVE_S:.0f} s; they go on")
         time.sleep(LOOK_S)
+
+
+@partition.command()
+@click.option("--seconds", type=click.FloatRange(0.1, 3600), default=5.0, show_default=True, help="To measure for.")
+@click.option("--dry-run", is_flag=True, help="Show what would be moved, and move nothing.")
+@common_options
+def balance(seconds: float, dry_run: bool, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
+    """Move partitions so that the cores of each node append about as many bytes a second.
+
+    Measured now, for some seconds. Cores that differ by less than a fifth of the mean are left as they are.
+    """
+    with own_client(bootstrap) as client:
+        leaders, loads = _measured(client, seconds)
+        shifts = _shifts(client, leaders, loads)
+        if shifts and not dry_run:
+            wanted = {(place.topic, place.partition): target for place, _source, target in shifts}
+            alter(client, wanted)
+            _wait(client, wanted)
+    rows = [(str(place), source, target, round(loads[place])) for place, source, target in shifts]
+    if as_json:
+        names = ("partition", "from", "to", "bytes_per_second")
+        print_json({"moved": not dry_run, "moves": [dict(zip(names, row, strict=True)) for row in rows]})
+    elif not rows:
+        click.echo("The cores are about even; nothing to move.")
+    else:
+        print_table(("Partition", "From broker", "To broker", "Bytes/s"), rows)
+        click.echo("Nothing was moved (--dry-run)." if dry_run else f"Moved {len(rows)} partitions.")
+
+
+def _measured(client: Cluster, seconds: float) -> tuple[dict[TopicPartition, int], dict[TopicPartition, float]]:
+    """The brokers that lead partitions, and the bytes that are appended to each in a second."""
+    leaders = {
+        TopicPartition(topic, index): broker
+        for topic in client.topic_names()
+        for index, broker in client.topic(topic).leaders.items()
+        if broker >= 0
+    }
+    before, began_s = client.partition_bytes(leaders), time.monotonic()
+    time.sleep(seconds)
+    after = client.partition_bytes(leaders)
+    took_s = time.monotonic() - began_s
+    loads = {place: max(0, after.get(place, 0) - before.get(place, 0)) / took_s for place in leaders}
+    return leaders, loads
+
+
+def _shifts(
+    client: Cluster, leaders: dict[TopicPartition, int], loads: dict[TopicPartition, float]
+) -> list[tuple[TopicPartition, int, int]]:
+    """Partition, and the brokers from and to which it should go; of each node by itself."""
+    answer = client.any_connection().call(
+        ApiKey.DESCRIBE_CLUSTER, partial(_of_any_version, messages.DescribeClusterRequest())
+    )
+    brokers = sorted(row.broker_id for row in answer.brokers)
+    found = []
+    for node in sorted({broker // CORES_PER_NODE for broker in brokers}):
+        cores = sum(broker // CORES_PER_NODE == node for broker in brokers)
+        first = node * CORES_PER_NODE
+        owners = {place: broker - first for place, broker in leaders.items() if 0 <= broker - first < cores}
+        for place, source, target in plan_balance(loads, owners, cores):
+            assert isinstance(place, TopicPartition)
+            found.append((place, first + source, first + target))
+    return found
 
 
 @partition.command()

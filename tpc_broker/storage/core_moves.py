@@ -84,6 +84,9 @@ class CoreMoves:
         self._retention = retention
         self._in_place_windows = in_place_windows
         self.lock = trio.Lock()
+        self.released_count = self.adopted_count = 0
+        self.stopped_s = self.adopting_s = 0.0
+        """Together: from the end of a role until the release is durable; and until an adoption is."""
 
     # -- the core that lets go -----------------------------------------------------------------------------------------
 
@@ -97,7 +100,7 @@ class CoreMoves:
         async with self.lock:
             led = self._led(handle)
             await self._bring_to_files(led)
-            led.is_leaving = True
+            led.is_leaving, stopped_s = True, trio.current_time()
             try:
                 self._plane.disarm(handle, keep_waits=True)
                 state = await self._settle(led)
@@ -121,6 +124,8 @@ class CoreMoves:
                     then()
 
             await self._journal.append_at_last(EntryKind.RELEASED, led.files.key, released.moves, payload, gone)
+            self.released_count += 1
+            self.stopped_s += trio.current_time() - stopped_s
             await led.files.folder.close()
             return released
 
@@ -201,11 +206,13 @@ class CoreMoves:
         async with self.lock:
             if self._partitions.is_here(released.key):
                 return
-            state = replace(released, released=None)
+            begun_s, state = trio.current_time(), replace(released, released=None)
             files = await self._open(state, settings)
             self._partitions.adopt(state.key)
             adopted = partial(self._partitions.adopted, files)
             await self._journal.append_at_last(EntryKind.ADOPTED, state.key, state.moves, state.encode(), adopted)
+            self.adopted_count += 1
+            self.adopting_s += trio.current_time() - begun_s
 
     async def take_back(self, key: TopicPartition, settings: LogSettings) -> None:
         """What was released here, and no other core has or may adopt any more. Errors as of `adopt`."""

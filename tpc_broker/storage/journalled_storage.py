@@ -356,6 +356,10 @@ class JournalledStorage:
             "partitions_failed": sum(files.failed is not None for files in self._partitions.storages.values()),
             "disk_full": int(self._space.is_disk_full),
             "disk_full_refusals": self._space.refused_count,
+            "partitions_released": self._moves.released_count,
+            "partitions_adopted": self._moves.adopted_count,
+            "moves_stopped_us": int(self._moves.stopped_s * 1e6),
+            "moves_adopting_us": int(self._moves.adopting_s * 1e6),
         }
 
     # -- life --------------------------------------------------------------------------------------------------------
