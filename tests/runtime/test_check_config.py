@@ -25,6 +25,7 @@ def test_what_is_given_is_listed(tmp_path: Path) -> None:
     place = ("--cores", "2", "--listen", "127.0.0.1:9192")
     arguments = ("--config", str(file), "--override", "log.retention.ms=1000", *place)
     told = json.loads(check(*arguments, "--json"))
+    assert told["good"] is True
     assert told["settings"] == {"log.retention.ms": "1000", "num.io.threads": "8", "num.partitions": "3"}
     assert (told["cores"], told["without_effect"]) == (2, ["num.io.threads"])
     lines = check(*arguments).splitlines()
@@ -46,3 +47,7 @@ def test_what_is_wrong_is_one_line(arguments: list[str], said: str) -> None:
     assert line.startswith("tpc-broker: ")
     assert said in line
     assert len(line.splitlines()) == 1
+    done = CliRunner().invoke(main, ["check-config", *arguments, "--json"])
+    assert (done.exit_code, done.stderr) == (2, line)
+    told = json.loads(done.stdout)
+    assert (told["good"], f"tpc-broker: {told['reason']}\n") == (False, line)

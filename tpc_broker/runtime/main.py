@@ -115,12 +115,14 @@ def check_config(as_json: bool, **arguments: object) -> None:  # noqa: FBT001
     try:
         options = _serve_options({**arguments, **unused})
     except StartError as error:
+        if as_json:
+            click.echo(json.dumps({"good": False, "reason": str(error)}))
         refuse(str(error))
     given = load_settings(options.settings_text, options.overrides).given
     places = [listener.summary() for listener in options.listeners]
     settings = dict(sorted(given.items()))
     if as_json:
-        told = {"cores": options.cores, "listeners": places, "settings": settings}
+        told = {"good": True, "cores": options.cores, "listeners": places, "settings": settings}
         click.echo(json.dumps({**told, "without_effect": options.settings_ignored}))
         return
     click.echo(f"The configuration is good: {options.cores} cores on {' and '.join(places)}.")
