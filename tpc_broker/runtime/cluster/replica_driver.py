@@ -18,7 +18,7 @@ import trio
 
 from tpc_broker.cluster.raft_codec import decode_entry, encode_entry
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
+from tpc_broker.errors import JournalStoppedError, LeadershipLostError, PartitionOfflineError
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.raft.items import START, Batch, Marker, Position, Proposal, Voter
@@ -289,6 +289,8 @@ class ReplicaDriver:
         except LeadershipLostError as error:
             log.debug("%s: %s", replica.group, error)
             replica.armed_term = None
+        except JournalStoppedError as error:  # in each turn until the end of the process
+            log.debug("%s: %s", replica.group, error)
         except PartitionOfflineError as error:
             log.info("%s: %s", replica.group, error)
         except _DamagedRecordsError as error:
