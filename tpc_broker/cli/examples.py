@@ -35,6 +35,7 @@ TPC: Final[Examples] = {
     "cluster": ("tpc cluster --json",),
     "cluster start": ("tpc cluster start --nodes 3 --data ./cluster",),
     "partition move": ("tpc partition move orders-0 orders-1 --core 1",),
+    "partition balance": ("tpc partition balance --dry-run", "tpc partition balance"),
     "partition moves": ("tpc partition moves --json",),
     "profile list": ("tpc profile list --json",),
     "profile remove": ("tpc profile remove prod",),
