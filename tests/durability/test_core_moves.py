@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.durability.conftest import against_kafka
 from tests.support.broker_process import TpcBroker
+from tests.support.ports import free_port_range
 from tpc_broker.cli.partitions import alter, ongoing
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.model import BrokerId, coordinator_partition
@@ -198,3 +199,33 @@ def test_busy_partitions_of_one_core_are_parted(broker):
     with Cluster(ClusterSettings(broker.bootstrap, retry_seconds=DEADLINE_S)) as client:
         leaders = client.topic("moved").leaders
     assert sorted(broker == 0 for broker in leaders.values()) == [False, True]
+
+
+def appended_from_datagrams(broker):
+    command = [sys.executable, "-m", "tpc_broker.runtime.main", "status", "--data", str(broker.data_folder), "--json"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True).stdout
+    return [core["counters"]["datagrams"]["appended"] for core in json.loads(said)["cores"]]
+
+
+def test_datagrams_follow_a_partition(tmp_path):
+    """With the kernel's program, and without it, where they go to the owner over a link."""
+    broker = TpcBroker(tmp_path / "broker", cores_count=2)
+    port = free_port_range(1)
+    broker.more_options = ["--datagram", f"127.0.0.1:{port}"]
+    broker.start()
+    try:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("moved", 1, 1)])["moved"].result(DEADLINE_S)
+        for core in (1, 0):
+            tpc(broker, "partition", "move", "moved-0", "--core", str(core))
+            before = appended_from_datagrams(broker)
+            send = ["send", "moved", "--to", f"127.0.0.1:{port}", "--partition", "0"]
+            subprocess.run(
+                [sys.executable, "-m", "tpc_broker.cli.main", *send], input="a record\n" * 5, text=True, check=True,
+                timeout=DEADLINE_S,
+            )  # fmt: skip
+            after = appended_from_datagrams(broker)
+            assert after[core] >= before[core] + 5
+            assert after[1 - core] == before[1 - core]
+    finally:
+        broker.kill()
