@@ -221,7 +221,8 @@ def test_who_does_not_belong_is_refused(three: Cluster, tmp_path):
         eventually(lambda: any("another cluster secret" in m for n in three.nodes for m in n.log_messages()), "told")
         twin.number, twin.folder, twin.secret = 2, tmp_path / "copy", secret
         twin.data_folder.mkdir(parents=True)
-        shutil.copytree(three[2].data_folder / "cluster", twin.data_folder / "cluster")
+        for part in ("cluster", "journals"):
+            shutil.copytree(three[2].data_folder / part, twin.data_folder / part)
         twin.launch()  # it would vote in the name of the one that it was copied from
         eventually(lambda: any("another process of the same" in m for m in twin.log_messages()), "a copy is refused")
         assert not any("tpc-broker is ready" in m for m in twin.log_messages())
