@@ -35,7 +35,7 @@ def _spoken() -> Levels:
     """TPC_TEST_FEATURE_LEVELS=LOWEST-HIGHEST: the tests' releases of the past and the future."""
     text = os.environ.get("TPC_TEST_FEATURE_LEVELS", "")
     if not text:
-        return Levels(FIRST_OF_CLUSTERS, 2)
+        return Levels(FIRST_OF_CLUSTERS, 3)
     lowest, _, highest = text.partition("-")
     return Levels(int(lowest), int(highest))
 
