@@ -5,6 +5,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,7 @@ def test_produced_records_are_those_that_the_broker_has(broker: TpcPeer) -> None
 
 @pytest.mark.parametrize("key", ["librdkafka-latency", "librdkafka-batches", "librdkafka-keyed"])
 def test_librdkafka_counts_what_it_gets_acknowledged(stage: Stage, key: str) -> None:
+    stage.extent = replace(TINY, measured=2.0)  # a shared disk may stand still for longer than TINY's round
     made = run(stage, key)
     assert made.records_per_s > 0
     assert made.latency_us["50"] > 0

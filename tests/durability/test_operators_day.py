@@ -40,10 +40,13 @@ class Day:
         broker.more_options = ["--admin", str(self.admin_port), "--config", str(config)]
 
     def tpc(self, *arguments: str, stdin: str = "") -> str:
-        command = [sys.executable, "-m", "tpc_broker.cli.main", *arguments, "--bootstrap", self.broker.bootstrap]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=120)
+        done = self.tried(*arguments, stdin=stdin)
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         return done.stdout
+
+    def tried(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tpc_broker.cli.main", *arguments, "--bootstrap", self.broker.bootstrap]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=120)
 
     def node(self, *arguments: str) -> str:
         """A command of `tpc-broker` beside it."""
@@ -153,7 +156,9 @@ def afternoon(day: Day) -> None:
     assert [reason for reason in told["reasons"] if reason.endswith("refuses records: the disk is full")]
     assert day.metric("tpc_disk_full") == 1
     assert "the disk is full: requests are refused until this is over" in day.broker.log_text()
-    day.tpc("topic", "trim", "orders", "--before", "latest", "--execute")
+    trim = ("topic", "trim", "orders", "--before", "latest", "--execute")
+    # A partition whose files could not be written is offline until it is mended, and refuses until then.
+    wait_until(lambda: day.tried(*trim).returncode == 0, "room can be made", 120)
     wait_until(lambda: day.ready()[0] == 200, "ready when there is room again", 120)
     assert day.metric("tpc_disk_full") == 0
     day.produce(1000, 4)
