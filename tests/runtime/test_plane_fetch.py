@@ -273,6 +273,18 @@ def test_a_session_of_very_many_partitions(bench):
     assert bench.fetch_counts().session_partitions == 100
 
 
+def test_a_session_goes_on_in_a_version_that_cannot_tell_of_a_divergence(bench):
+    bench.make("t", leader_epoch=3)
+    client = bench.connect()
+    newer = asks(("t", 0, 5)) | {"SessionEpoch": 0}
+    newer["Topics"][0]["Partitions"][0]["LastFetchedEpoch"] = 3
+    answer = bench.fetch(client, 12, newer)
+    (part,) = parts_of(answer)
+    assert part["DivergingEpoch"] == {"Epoch": 3, "EndOffset": 0}
+    (part,) = parts_of(bench.fetch(client, 7, asks() | {"SessionId": answer["SessionId"], "SessionEpoch": 1}))
+    assert part["ErrorCode"] == E.OFFSET_OUT_OF_RANGE
+
+
 def cpu_s_of_fetch(bench, client, topics):
     """Of a fetch of so many topics with a partition each; the least of a few."""
     request = asks(*((f"topic{number}", 0, 0) for number in range(topics)))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.ports import Fetch, FetchPart, Request
 
 READ_COMMITTED = 1
+DIVERGENCE_VERSION = 12
 REPLICA_STATE_VERSION = 15
 LEADER_HINT_VERSION = 16
 
@@ -32,6 +33,8 @@ class Reading:
 
     asked: FetchPart
     listener: int
+    version: int
+    """Of the request: a session opened with a newer one may be continued with one that has fewer fields."""
     partition: Partition | None = None
     error_code: int = 0
     high_watermark: int = -1
@@ -61,7 +64,6 @@ async def handle_fetch(core: Core, request: Request, message: Any) -> Any:
 
 async def _read_enough(core: Core, request: Request, message: Any, fetch: Fetch) -> list[Reading] | None:
     """What there is when it is enough or the time is over; None when the connection is gone."""
-    is_follower = _is_follower(request.api_version, message)
     deadline_ms = fetch.deadline_ms
     while True:
         bytes_max = fetch.reserve()
@@ -70,7 +72,7 @@ async def _read_enough(core: Core, request: Request, message: Any, fetch: Fetch)
             bytes_max = await core.purgatory.wait_reserved(fetch.reserve, is_open)
             if bytes_max is None:
                 return None
-        readings = await _read_all(core, fetch, message.isolation_level, bytes_max, is_follower=is_follower)
+        readings = await _read_all(core, request, message, fetch, bytes_max)
         remaining_ms = deadline_ms - core.clock.monotonic_ms()
         is_shortened = bytes_max < fetch.bytes_max and any(reading.size for reading in readings)
         if is_shortened or _is_enough(readings, message.min_bytes) or remaining_ms <= 0:
@@ -89,15 +91,14 @@ def _is_follower(version: int, message: Any) -> bool:
     return replica_id >= 0
 
 
-async def _read_all(
-    core: Core, fetch: Fetch, isolation_level: int, bytes_max: int, *, is_follower: bool
-) -> list[Reading]:
+async def _read_all(core: Core, request: Request, message: Any, fetch: Fetch, bytes_max: int) -> list[Reading]:
+    is_follower = _is_follower(request.api_version, message)
     readings = []
     left = bytes_max
     for asked in fetch.parts:
-        reading = Reading(asked, fetch.listener)
+        reading = Reading(asked, fetch.listener, request.api_version)
         may_exceed = left == bytes_max
-        await _read_one(core, reading, isolation_level, left, may_exceed=may_exceed, is_follower=is_follower)
+        await _read_one(core, reading, message.isolation_level, left, may_exceed=may_exceed, is_follower=is_follower)
         left = max(0, left - reading.size)
         readings.append(reading)
     return readings
@@ -119,7 +120,7 @@ async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
     upto = bounds.last_stable_offset if isolation_level == READ_COMMITTED else bounds.high_watermark
     size_max = min(asked.max_bytes, left)
     try:
-        if asked.last_fetched_epoch >= 0:
+        if asked.last_fetched_epoch >= 0 and reading.version >= DIVERGENCE_VERSION:
             reading.diverging = found.diverging_epoch(asked.last_fetched_epoch, asked.fetch_offset)
             if reading.diverging is not None:
                 return
@@ -211,7 +212,7 @@ def _response(core: Core, request: Request, fetch: Fetch, readings: list[Reading
                 topic.topic_id = reading.asked.topic.bytes
             else:
                 topic.topic = reading.asked.topic
-        topic.partitions.append(_partition_data(reading, hints, request.api_version))
+        topic.partitions.append(_partition_data(reading, hints))
     response = messages.FetchResponse(session_id=fetch.session_id, responses=list(topics.values()))
     if hints:
         response.node_endpoints = [
@@ -222,7 +223,7 @@ def _response(core: Core, request: Request, fetch: Fetch, readings: list[Reading
     return response
 
 
-def _partition_data(reading: Reading, hints: set[int], version: int) -> Any:
+def _partition_data(reading: Reading, hints: set[int]) -> Any:
     data = messages.FetchResponse.PartitionData(
         partition_index=reading.asked.partition,
         error_code=int(reading.error_code),
@@ -239,7 +240,7 @@ def _partition_data(reading: Reading, hints: set[int], version: int) -> Any:
         ]
     if reading.diverging is not None:
         data.diverging_epoch.epoch, data.diverging_epoch.end_offset = reading.diverging
-    if reading.leader is not None and version >= LEADER_HINT_VERSION:
+    if reading.leader is not None and reading.version >= LEADER_HINT_VERSION:
         leader_id, leader_epoch = reading.leader
         data.current_leader.leader_id, data.current_leader.leader_epoch = leader_id, leader_epoch
         hints.add(leader_id)
