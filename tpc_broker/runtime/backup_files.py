@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker._ring import lib
 from tpc_broker.runtime.data_directory import mark_of
+from tpc_broker.runtime.durable_files import sync_folder
 from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.scrub import SegmentFile
 
@@ -65,14 +66,6 @@ def write_json(path: Path, fields: dict[str, Any]) -> None:
         json.dump(fields, file)
         file.flush()
         os.fdatasync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def sync_file_system(path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tpc_broker.log.files import HANDOVER_FILE
 from tpc_broker.model import CoreId
+from tpc_broker.runtime.durable_files import replace_file, sync_folder
 from tpc_broker.runtime.options import StartError
 
 if TYPE_CHECKING:
@@ -130,14 +131,8 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def write_properties(path: Path, properties: dict[str, str]) -> None:
-    temporary = path.with_suffix(".tmp")
     text = "".join(f"{name}={value}\n" for name, value in sorted(properties.items()))
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fdatasync(file.fileno())
-    temporary.rename(path)
-    _sync_folder(path.parent)
+    replace_file(path, text.encode())
 
 
 def _sync_names(path: Path) -> None:
@@ -146,18 +141,7 @@ def _sync_names(path: Path) -> None:
     """
     for folder in (path, *path.parents):
         with suppress(PermissionError):
-            _sync_folder(folder)
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EROFS):  # no file system that could lose a name: /proc, an image
-            raise
-    finally:
-        os.close(folder)
+            sync_folder(folder)
 
 
 def _unusable(path: Path, error: OSError) -> str:

@@ -9,7 +9,6 @@ the two).
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import time
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from tpc_broker.cluster.founding import Founding
 from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, SPOKEN
 from tpc_broker.log.files import journal_file_name
 from tpc_broker.model import CoreId
+from tpc_broker.runtime.durable_files import replace_file, sync_folder
 from tpc_broker.runtime.options import StartError
 
 if TYPE_CHECKING:
@@ -130,18 +130,8 @@ class IdentityFile:
             "has_replica": identity.has_replica,
             "level": identity.level,
         }
-        _replace(self._path, json.dumps(fields, indent=1).encode())
+        replace_file(self._path, json.dumps(fields, indent=1).encode())
         sync_folder(self.folder.parent)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fdatasync(file.fileno())
-    temporary.rename(path)
-    sync_folder(path.parent)
 
 
 def _from_fields(fields: dict[str, Any]) -> NodeIdentity:
@@ -167,7 +157,7 @@ def next_core_boot(data: Path, core: int) -> int:
     except (OSError, ValueError) as error:
         raise StartError(f"{path} cannot be read: {error}; it counts the starts of a core") from error
     boot = max(before + 1, time.time_ns() // 1_000_000)
-    _replace(path, str(boot).encode())
+    replace_file(path, str(boot).encode())
     return boot
 
 
@@ -210,11 +200,3 @@ def is_in_cluster(data: Path) -> bool:
     """Whether the metadata are a cluster's, and not in the directory's own log."""
     found = IdentityFile(data).read()
     return found is not None and found.founding is not None
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
