@@ -96,9 +96,9 @@ class CoreMoves:
 
         PartitionOfflineError: it cannot be moved now, and is led here, perhaps in a new leader epoch.
         """
-        await self._bring_to_files(self._led(handle))
+        await self._bring_to_files(self._partitions.writable(handle))
         async with self.lock:
-            led = self._led(handle)
+            led = self._partitions.writable(handle)
             await self._bring_to_files(led)
             led.is_leaving, stopped_s = True, trio.current_time()
             try:
@@ -129,19 +129,11 @@ class CoreMoves:
             await led.files.folder.close()
             return released
 
-    def _led(self, handle: int) -> LeaderPartition:
-        led = self._partitions.led.get(handle)
-        if led is None:
-            raise PartitionOfflineError("the partition is closed")
-        if led.files.failed is not None:
-            raise PartitionOfflineError(led.files.failed)
-        return led
-
     async def _bring_to_files(self, led: LeaderPartition) -> None:
         """With appends going on: until little is left, or as much comes as goes."""
         for _round in range(ROUNDS_MAX):
             await self._write_behind.write_one(led)
-            self._led(led.handle)
+            self._partitions.writable(led.handle)
             await self._sync(led.files)
             if self._plane.state(led.handle).unwritten_bytes <= LITTLE_BYTES:
                 return

@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from tpc_broker.errors import PartitionOfflineError
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
@@ -103,6 +105,15 @@ class CorePartitions:
     def state(self, key: TopicPartition) -> PartitionState:
         """Now."""
         return self._states.get(key, _S.ABSENT)
+
+    def writable(self, handle: int) -> LeaderPartition:
+        """The one that is in the data plane by this handle; PartitionOfflineError when none is, or when it failed."""
+        led = self.led.get(handle)
+        if led is None:
+            raise PartitionOfflineError("the partition is closed")
+        if led.files.failed is not None:
+            raise PartitionOfflineError(led.files.failed)
+        return led
 
     def _become(
         self, key: TopicPartition, state: PartitionState, *, of: PartitionState | None = None

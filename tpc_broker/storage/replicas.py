@@ -69,21 +69,13 @@ class Replicas:
         self._space = space
         self._in_place_windows = in_place_windows
 
-    def _led(self, handle: int) -> LeaderPartition:
-        led = self._partitions.led.get(handle)
-        if led is None:
-            raise PartitionOfflineError("the partition is closed")
-        if led.files.failed is not None:
-            raise PartitionOfflineError(led.files.failed)
-        return led
-
     def begin_term(self, handle: int, term: int, note: bytes) -> int | None:
         """The log's next item is the beginning of a term; the journal's sequence, None: it has no room now.
 
         The replica is in that term from here on, if it was in an earlier one; one that catches up gets terms that are
         long over. ValueError: the log has got to a later one.
         """
-        files = self._led(handle).files
+        files = self._partitions.writable(handle).files
         if term <= files.epochs.latest:
             raise ValueError(f"term {term} cannot begin behind {files.epochs.latest}")
         end_offset = self._plane.bounds(handle).log_end_offset
@@ -101,7 +93,7 @@ class Replicas:
 
     def note_term(self, handle: int, term: int, note: bytes) -> int | None:
         """The replica has got to a term, and voted as the note says; as `begin_term`."""
-        files = self._led(handle).files
+        files = self._partitions.writable(handle).files
         if term < files.leader_epoch:
             raise ValueError(f"term {term} is below {files.leader_epoch}")
         sequence = self._plane.journal_append(EntryKind.EPOCH, files.key, -1, term, encode_note(note))
@@ -118,14 +110,14 @@ class Replicas:
         closed, or the journal fails before the cut is in it; once it is, a failure is waited out. ValueError: below
         what is committed, or no batch ends there.
         """
-        self._led(handle)
+        self._partitions.writable(handle)
         self._plane.disarm(handle)
         await self._plane.wait_settled(handle)
         kept = last_epoch_kept or NO_EPOCH_KEPT
         while True:
             # No checkpoint in between: it would name segments that are longer than the log.
             async with self._partitions.checkpointing:
-                led = self._led(handle)
+                led = self._partitions.writable(handle)
                 async with led.lock:
                     sequence = self._plane.cut(handle, offset, kept)
                     if sequence is not None:
