@@ -124,6 +124,6 @@ def _round(found: Acknowledged, stage: Stage, times: tuple[int, int, float], aga
     }
     resident_mib = stage.server.resident_bytes() / 2**20
     return Round(
-        round(rate, 1), round(rate, 1), 0.0, histogram.percentiles_us(), 0.0, 0.0, round(resident_mib, 1),
-        False, 0.0, slots, histogram.buckets(), extra,  # noqa: FBT003
+        requests_per_s=round(rate, 1), records_per_s=round(rate, 1), latency_us=histogram.percentiles_us(),
+        resident_mib=round(resident_mib, 1), per_100ms=slots, buckets=histogram.buckets(), extra=extra,
     )  # fmt: skip

@@ -42,16 +42,16 @@ class Extent:
 class Round:
     """What one peer did in one round of one workload."""
 
-    requests_per_s: float
-    records_per_s: float
-    mb_per_s: float
+    requests_per_s: float = 0.0
+    records_per_s: float = 0.0
+    mb_per_s: float = 0.0
     """Millions of bytes of values (produce) or of batches (fetch)."""
-    latency_us: dict[str, float]
-    cpu_s_per_gb: float
-    cpu_us_per_request: float
-    resident_mib: float
-    generator_was_limit: bool
-    generator_cpu_share: float
+    latency_us: dict[str, float] = field(default_factory=dict)
+    cpu_s_per_gb: float = 0.0
+    cpu_us_per_request: float = 0.0
+    resident_mib: float = 0.0
+    generator_was_limit: bool = False
+    generator_cpu_share: float = 0.0
     per_100ms: list[int] = field(default_factory=list)
     buckets: list[tuple[int, int]] = field(default_factory=list)
     extra: dict[str, float] = field(default_factory=dict)
@@ -143,7 +143,7 @@ def make_round(found: LoadResult, stage: Stage, *, records: float, value_bytes: 
 def figures_round(stage: Stage, extra: dict[str, float]) -> Round:
     """A round whose figures are not those of a load."""
     resident_mib = round(stage.server.resident_bytes() / 2**20, 1)
-    return Round(0.0, 0.0, 0.0, {}, 0.0, 0.0, resident_mib, False, 0.0, extra=extra)  # noqa: FBT003
+    return Round(resident_mib=resident_mib, extra=extra)
 
 
 def check_stored(peer: Peer, topic: str, records: int) -> None:

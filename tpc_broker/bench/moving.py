@@ -146,4 +146,4 @@ def moves(workload: Workload, stage: Stage) -> Round:
         "ms without appends until released, mean": round(stopped_ms, 1),
         "ms until adopted, mean": round(adopting_ms, 1),
     }
-    return Round(0.0, 0.0, 0.0, {}, 0.0, 0.0, 0.0, False, 0.0, extra=extra)  # noqa: FBT003
+    return Round(extra=extra)

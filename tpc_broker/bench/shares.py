@@ -44,4 +44,4 @@ def beside_background(workload: Workload, stage: Stage) -> Round:
         for percent in ("50", "99"):
             extra[f"p{percent} us {name}"] = round(median(one[percent] for one in percentiles), 1)
     extra["p99 beside / alone"] = round(extra["p99 us beside"] / extra["p99 us alone"], 2)
-    return Round(0.0, 0.0, 0.0, {}, 0.0, 0.0, 0.0, False, 0.0, extra=extra)  # noqa: FBT003
+    return Round(extra=extra)

@@ -98,7 +98,7 @@ def _broker(stage: Stage, name: str, *, loader: str = "auto") -> Iterator[Steere
 
 def _figures(stage: Stage, extra: dict[str, float], latency_us: dict[str, float] | None = None) -> Round:
     del stage
-    return Round(0.0, 0.0, 0.0, latency_us or {}, 0.0, 0.0, 0.0, False, 0.0, extra=extra)  # noqa: FBT003
+    return Round(latency_us=latency_us or {}, extra=extra)
 
 
 def _over_one_port(plan: Plan, port: int) -> Plan:

@@ -24,4 +24,4 @@ def storage_shapes(workload: Workload, stage: Stage) -> Round:
     for shape in json.loads(done.stdout):
         extra[f"append_{shape['value_bytes']}_krecords_per_s"] = shape["append_krecords_per_s"]
         extra[f"read_{shape['value_bytes']}_krecords_per_s"] = shape["read_krecords_per_s"]
-    return Round(0.0, 0.0, 0.0, {}, 0.0, 0.0, 0.0, False, 0.0, extra=extra)  # noqa: FBT003
+    return Round(extra=extra)
