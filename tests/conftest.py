@@ -1,5 +1,5 @@
-"""What pytest reads only from this place: options of single tests, what is skipped without io_uring, and a fixture for
-tests in several folders."""
+"""What pytest reads only from this place: options of single tests, what is skipped without io_uring, and
+fixtures for tests in several folders."""
 
 import shutil
 from collections.abc import Generator
@@ -9,6 +9,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from tests.support.kafka_peer import PeerUnavailable, kafka_jars
 from tests.support.tls_proxy import make_certificates
 from tpc_broker.runtime.ring import Ring, RingUnavailable
 
@@ -70,3 +71,12 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no openssl to make certificates with")
     folder: Path = make_certificates(tmp_path_factory.mktemp("certificates"))
     return folder
+
+
+@pytest.fixture(scope="session")
+def kafka_tools() -> None:
+    """Kafka's command-line tools are there; otherwise the test is skipped."""
+    try:
+        kafka_jars()
+    except PeerUnavailable as reason:
+        pytest.skip(str(reason))

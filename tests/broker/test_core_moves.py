@@ -68,6 +68,14 @@ async def settled(node, key, owner):
         await trio.sleep(0.05)
 
 
+async def stays(node, key):
+    """Until the move is given up; then the log is where it was."""
+    while await ongoing(node):
+        await trio.sleep(0.05)
+    await settled(node, key, SOURCE)
+    assert node[0].moves.statistics.given_up == 1
+
+
 def stop_at(node, step):
     """Core 0 stops in front of a step; what is told when it has come there, and what lets it go on."""
     reached, going = trio.Event(), trio.Event()
@@ -132,10 +140,7 @@ async def test_a_partition_that_cannot_leave_stays():
         storage = node.lives[SOURCE].storage
         storage.refuses[key] = PartitionOfflineError("it fails, for a test")
         assert await alter(node, [TARGET]) == 0
-        while await ongoing(node):
-            await trio.sleep(0.05)
-        await settled(node, key, SOURCE)
-        assert node[0].moves.statistics.given_up == 1
+        await stays(node, key)
         del storage.refuses[key]
         assert await alter(node, [TARGET]) == 0
         await settled(node, key, TARGET)
@@ -147,11 +152,8 @@ async def test_a_partition_that_its_target_cannot_open_is_taken_back():
         log = node.files[SOURCE][key]
         node.lives[TARGET].storage.refuses[key] = PartitionOfflineError("its files are no good, for a test")
         assert await alter(node, [TARGET]) == 0
-        while await ongoing(node):
-            await trio.sleep(0.05)
-        await settled(node, key, SOURCE)
+        await stays(node, key)
         assert node.files[SOURCE][key] is log
-        assert node[0].moves.statistics.given_up == 1
 
 
 @pytest.mark.parametrize("step", STEPS[:2])

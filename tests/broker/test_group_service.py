@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
 import trio.testing
@@ -197,18 +199,25 @@ async def test_a_log_of_groups_that_has_grown_begins_anew_with_a_snapshot(autoju
         assert await member.heartbeat() is NONE
 
 
+@asynccontextmanager
+async def joining(node):
+    """A second member waits to join while the body runs; at its end the list has what it was told."""
+    second, told = Member(node, "g", 11), []
+
+    async def join():
+        told.append(await second.join())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(join)
+        await trio.sleep(0.1)
+        yield told
+
+
 async def test_a_partition_that_is_given_up_takes_its_groups_along(autojump_clock):
     async with running_node(cores=1, settings=SETTINGS) as node:
         member = await with_group(node)
         await member.begin()
-        second, told = Member(node, "g", 11), []
-        async with trio.open_nursery() as nursery:
-
-            async def join():
-                told.append(await second.join())
-
-            nursery.start_soon(join)
-            await trio.sleep(0.1)
+        async with joining(node) as told:
             node.lives[0].storage.give_up(log_of_groups(node[0]).key, "its disk")
         assert told == [ErrorCode.NOT_COORDINATOR]
         assert await member.heartbeat() is ErrorCode.NOT_COORDINATOR
@@ -219,14 +228,7 @@ async def test_a_drain_tells_those_who_wait_for_others(autojump_clock):
     async with running_node(cores=1, settings=SETTINGS) as node:
         member = await with_group(node)
         await member.begin()
-        second, told = Member(node, "g", 11), []
-        async with trio.open_nursery() as nursery:
-
-            async def join():
-                told.append(await second.join())
-
-            nursery.start_soon(join)
-            await trio.sleep(0.1)
+        async with joining(node) as told:
             with trio.fail_after(20):
                 assert await node[0].drain()
         assert told == [ErrorCode.NOT_COORDINATOR]

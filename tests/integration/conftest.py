@@ -38,15 +38,6 @@ def broker(module_tmp_path) -> Iterator[Broker]:
     peer.stop()
 
 
-@pytest.fixture(scope="session")
-def kafka_tools() -> None:
-    """Kafka's command-line tools are there; otherwise the test is skipped."""
-    try:
-        kafka_jars()
-    except PeerUnavailable as reason:
-        pytest.skip(str(reason))
-
-
 @pytest.fixture
 def topic(request) -> str:
     """Name for a topic of this test; the topic itself is the test's to make."""
