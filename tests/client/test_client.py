@@ -11,7 +11,9 @@ from tests.support.broker_process import TpcBroker
 from tpc_broker.client import requests
 from tpc_broker.client.batches import ProducerIdentity, RecordsPart, make_batch, next_sequence
 from tpc_broker.client.cluster import Cluster, ClusterSettings, parse_bootstrap
+from tpc_broker.client.conversation import Conversation
 from tpc_broker.client.errors import (
+    ClientError,
     DamagedDataError,
     OffsetsMissingError,
     RefusedError,
@@ -22,6 +24,7 @@ from tpc_broker.client.isolation import AbortedTransactions, Isolation
 from tpc_broker.client.producing import Producer
 from tpc_broker.client.reading import RangeReader, ReadSettings
 from tpc_broker.client.requests import TopicPartition
+from tpc_broker.kafka import ApiKey, messages
 from tpc_broker.kafka import records as codec
 from tpc_broker.kafka.compression import Compression
 
@@ -265,6 +268,18 @@ def test_damaged_batches_are_named_by_topic_partition_and_offset(position):
     chunk = Chunk(40, 42, memoryview(good + bad), [])
     with pytest.raises(DamagedDataError, match="t-3, offset 41: the record batch cannot be read: its CRC is wrong"):
         list(ColumnReader(TopicPartition("t", 3), ("value",), 0, 99).read([chunk]))
+
+
+def test_an_api_that_the_client_does_not_speak_is_one_line():
+    conversation = Conversation("t")
+    conversation.agree(messages.ApiVersionsResponse(error_code=0, api_keys=[]))
+    for key, said in (
+        (ApiKey.ELECT_LEADERS, "this client does not speak ElectLeaders"),
+        (ApiKey.METADATA, "the broker and this client have no version of Metadata in common"),
+    ):
+        with pytest.raises(ClientError) as refused:
+            conversation.version(key)
+        assert str(refused.value) == said
 
 
 def test_sequences_wrap_as_kafka_counts_them():

@@ -292,6 +292,9 @@ def test_a_missing_folder_and_a_damaged_sealed_segment(broker):
     assert consume(broker, 0) == [(RECORDS, b"new")]
     left = [*range(lost), *range(lost + 1, int(sealed[-1].stem))]
     assert consume(broker, 1) == [*((offset, large[offset]) for offset in left), (RECORDS, b"new")]
+    broker.restart()
+    scrubbed = run_command("scrub", "--data", str(broker.data_folder))
+    assert "no damage found" in scrubbed.stdout  # what is lost is known
 
 
 def test_an_empty_partition_metadata_costs_nothing(broker):

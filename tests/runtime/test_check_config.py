@@ -33,6 +33,23 @@ def test_what_is_given_is_listed(tmp_path: Path) -> None:
     assert "  num.io.threads=8  (without effect here)" in lines
 
 
+def test_a_node_of_a_cluster(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef0123456789abcdef")
+    secret.chmod(0o600)
+    arguments = (
+        "--cluster", "10.1.0.1:9192", "--seeds", "10.1.0.1:9192,10.1.0.2:9192", "--node-id", "7", "--rack", "a",
+        "--cluster-secret", str(secret), "--admin", "9644", "--cores", "3",
+    )  # fmt: skip
+    assert json.loads(check(*arguments, "--json"))["cluster"] == {
+        "node": 7, "address": "10.1.0.1:9192", "seeds": ["10.1.0.1:9192", "10.1.0.2:9192"], "rack": "a",
+        "has_secret": True,
+    }  # fmt: skip
+    lines = check(*arguments).splitlines()
+    assert lines[1] == "Node 7 of a cluster at 10.1.0.1:9192, a founder; seeds: 10.1.0.1:9192, 10.1.0.2:9192."
+    assert json.loads(check("--json"))["cluster"] is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -40,6 +57,10 @@ def test_what_is_given_is_listed(tmp_path: Path) -> None:
         (["--override", "num.partitions=x"], "Invalid value x for configuration num.partitions"),
         (["--override", "message.max.bytes=2000000000"], "must not be above socket.request.max.bytes"),
         (["--listen", "nowhere"], "nowhere"),
+        (["--admin", "0"], "--admin 0: expected HOST:PORT"),
+        (["--node-id", "1"], "--node-id goes with --cluster"),
+        (["--cluster", "10.1.0.1:9192", "--node-id", "1", "--seeds", "10.1.0.2:9192"], "without --cluster-secret FILE"),
+        (["--cluster", "127.0.0.1:9192", "--node-id", "1"], "--cluster needs --seeds"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments: list[str], said: str) -> None:

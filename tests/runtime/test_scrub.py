@@ -183,6 +183,48 @@ def test_a_stopped_broker_s_files_and_journals(stopped: Path) -> None:
     assert scrub(stopped)["damaged_count"] == 0
 
 
+def test_a_sealed_segment_that_is_missing(stopped: Path) -> None:
+    """Between two, in front of all, and where a repair has said that the records are lost."""
+    first, second, third = segments(stopped)[:3]
+    for lost, following in ((second, third), (first, second)):
+        kept = lost.read_bytes()
+        lost.unlink()
+        try:
+            [one] = scrub(stopped, code=1)["damaged"]
+            assert (one["file"], one["reason"]) == (f"topics/t-0/{lost.name}", "no segment has these records")
+            assert (one["offset"], one["end_offset"]) == (int(lost.stem), int(following.stem))
+            (lost.parent / "lost-records").write_text(f"?\n{int(lost.stem)} {int(following.stem)}\n")
+            assert scrub(stopped)["damaged_count"] == 0
+            (lost.parent / "lost-records").write_text(f"{int(lost.stem) + 1} {int(following.stem)}\n")
+            assert scrub(stopped, code=1)["damaged_count"] == 1
+        finally:
+            (lost.parent / "lost-records").unlink()
+            lost.write_bytes(kept)
+    assert scrub(stopped)["damaged_count"] == 0
+
+
+def test_what_another_core_or_retention_took_is_not_missing(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = segments(stopped)[:2]
+    states = [(core, state) for core in (CoreId(0), CoreId(1)) for state in Scrub(stopped, 1, print)._checkpoint(core)]
+    owner, key = next((core, state.key) for core, state in states if (state.topic, state.partition) == ("t", 0))
+    kept = first.read_bytes()
+    first.unlink()
+    try:
+        for kind, core, offset, count in (
+            (EntryKind.LOG_START, owner, int(second.stem), 0),
+            (EntryKind.LOG_START, owner, int(second.stem) - 1, 1),
+            (EntryKind.RELEASED, owner, 1, 0),
+            (EntryKind.RELEASED, CoreId(1 - owner), 1, 1),
+        ):
+            journal = stopped / "journals" / f"{core:04}.journal"
+            entry = JournalEntry(kind, 1, key, offset, 0, 0, 0)
+            found = {journal: (entry,)}
+            monkeypatch.setattr(scrub_module, "_entries", lambda path, found=found: found.get(path, ()))
+            assert Scrub(stopped, 2**30, lambda _done, _total: None).run().damaged_count == count, kind
+    finally:
+        first.write_bytes(kept)
+
+
 def test_what_retention_removes_meanwhile_is_no_damage(stopped: Path) -> None:
     first, second = segments(stopped)[:2]
     kept = {path: path.read_bytes() for path in (first, second)}

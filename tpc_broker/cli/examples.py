@@ -49,7 +49,10 @@ TPC_BROKER: Final[Examples] = {
         "tpc-broker serve --cluster 10.0.0.1:9192 --seeds 10.0.0.1:9192,10.0.0.2:9192,10.0.0.3:9192 --node-id 1",
     ),
     "doctor": ("tpc-broker doctor --data /var/lib/tpc-broker",),
-    "check-config": ("tpc-broker check-config --config broker.properties --cores 4",),
+    "check-config": (
+        "tpc-broker check-config --config broker.properties --cores 4",
+        "tpc-broker check-config --cluster 10.0.0.1:9192 --seeds 10.0.0.1:9192,10.0.0.2:9192 --node-id 1",
+    ),
     "status": (
         "tpc-broker status --data /var/lib/tpc-broker",
         "tpc-broker status --data /var/lib/tpc-broker --watch --interval 1",

@@ -64,6 +64,8 @@ class Conversation:
 
     def version(self, key: ApiKey) -> int:
         """The version in which an API is used on this connection."""
+        if key not in VERSION_MAX:
+            raise ClientError(f"this client does not speak {api(key).name}")
         first, last = self._versions.get(key, (1, 0))
         chosen = min(last, VERSION_MAX[key], api(key).last_version)
         if chosen < max(first, api(key).first_version):

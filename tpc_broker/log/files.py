@@ -40,6 +40,8 @@ SPARE_FILE: Final = "next-segment.spare"
 """Disk space that is reserved for a partition's next segment; the roll gives it its name."""
 
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
+LOSSES_FILE: Final = "lost-records"
+"""In a partition's folder: ranges of offsets that a repair could not bring back: nobody looks for them again."""
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 DELETED_FOLDER_SUFFIX: Final = "-delete"
 TOPIC_NAME_BYTES_MAX: Final = 249
@@ -143,6 +145,21 @@ def decode_partition_metadata(data: bytes) -> TopicId:
     if "topic_id" not in lines:
         raise TextFileError(f"{PARTITION_METADATA_FILE}: no line topic_id")
     return decode_topic_id(lines["topic_id"])
+
+
+def encode_losses(losses: Sequence[tuple[int, int]]) -> bytes:
+    """`lost-records`: a line with the first offset and the one behind the last for each range."""
+    return "".join(f"{first} {end}\n" for first, end in losses).encode()
+
+
+def decode_losses(data: bytes) -> list[tuple[int, int]]:
+    """The ranges; what cannot be read counts as nothing, because it only keeps a scrub from telling of them again."""
+    found = []
+    for line in data.decode("utf-8", "replace").splitlines():
+        first, _, end = line.partition(" ")
+        if first.isdecimal() and end.isdecimal():
+            found.append((int(first), int(end)))
+    return found
 
 
 def encode_epochs(epochs: Sequence[EpochStart]) -> bytes:

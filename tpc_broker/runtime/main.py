@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 import trio
@@ -32,6 +33,9 @@ from tpc_broker.runtime.supervisor import (
     Supervisor,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 log = logging.getLogger(__name__)
 
 PROBE_ENTRIES = 8
@@ -43,6 +47,58 @@ Try it:
 """
 
 
+_CONFIGURATION: Final = (
+    click.option(
+        "--listen",
+        multiple=True,
+        metavar="[NAME://]HOST:PORT",
+        help=f"Where clients are awaited; core i answers on PORT+i. Repeatable. Default: {DEFAULT_LISTEN}.",
+    ),
+    click.option(
+        "--advertise",
+        multiple=True,
+        metavar="[NAME://]HOST[:PORT]",
+        help="What clients of a listener are told; core i advertises PORT+i. Once for each listener.",
+    ),
+    click.option("--cores", type=int, default=None, help="Number of cores. Default: all CPUs that may be used."),
+    click.option("--oversubscribe", is_flag=True, help="Allow more cores than there are CPUs."),
+    click.option("--config", type=click.Path(), default=None, help="File of KEY=VALUE lines, with Kafka's names."),
+    click.option(
+        "--override", multiple=True, metavar="KEY=VALUE", help="One setting; stronger than the file. Repeatable."
+    ),
+    click.option(
+        "--admin",
+        default=None,
+        metavar="[HOST:]PORT",
+        help="Metrics, health and counters over HTTP, without passwords; on loopback where no host is given.",
+    ),
+    click.option(
+        "--datagram",
+        default=None,
+        metavar="[ADDRESS:]PORT",
+        help="Records as UDP datagrams, one port for all cores (docs/datagrams.md); on loopback where no address is "
+        "given.",
+    ),
+    click.option(
+        "--cluster", default=None, metavar="HOST:PORT", help="Where other nodes reach this one; core i at PORT+i."
+    ),
+    click.option("--seeds", default=None, metavar="HOST:PORT,…", help="Cluster addresses of the nodes that found it."),
+    click.option("--node-id", type=int, default=None, metavar="N", help="Of this node in its cluster."),
+    click.option("--rack", default=None, metavar="NAME", help="Where it stands: replicas are spread over racks."),
+    click.option(
+        "--cluster-secret", default=None, metavar="FILE", help="What all nodes of the cluster know, and nobody else."
+    ),
+)
+"""What `serve` takes and `check-config` judges."""
+Command = TypeVar("Command", bound="Callable[..., object]")
+
+
+def _configured(command: Command) -> Command:
+    for option in reversed(_CONFIGURATION):
+        command = option(command)
+    return command
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tpc-broker")
 def main() -> None:
@@ -51,43 +107,7 @@ def main() -> None:
 
 @main.command()
 @click.option("--data", default="./data", show_default=True, help="Directory of the log.")
-@click.option(
-    "--listen",
-    multiple=True,
-    metavar="[NAME://]HOST:PORT",
-    help=f"Where clients are awaited; core i answers on PORT+i. Repeatable. Default: {DEFAULT_LISTEN}.",
-)
-@click.option(
-    "--advertise",
-    multiple=True,
-    metavar="[NAME://]HOST[:PORT]",
-    help="What clients of a listener are told; core i advertises PORT+i. Once for each listener.",
-)
-@click.option("--cores", type=int, default=None, help="Number of cores. Default: all CPUs that may be used.")
-@click.option("--oversubscribe", is_flag=True, help="Allow more cores than there are CPUs.")
-@click.option("--config", type=click.Path(), default=None, help="File of KEY=VALUE lines, with Kafka's names.")
-@click.option("--override", multiple=True, metavar="KEY=VALUE", help="One setting; stronger than the file. Repeatable.")
-@click.option(
-    "--admin",
-    default=None,
-    metavar="[HOST:]PORT",
-    help="Metrics, health and counters over HTTP, without passwords; on loopback where no host is given.",
-)
-@click.option(
-    "--datagram",
-    default=None,
-    metavar="[ADDRESS:]PORT",
-    help="Records as UDP datagrams, one port for all cores (docs/datagrams.md); on loopback where no address is given.",
-)
-@click.option(
-    "--cluster", default=None, metavar="HOST:PORT", help="Where other nodes reach this one; core i at PORT+i."
-)
-@click.option("--seeds", default=None, metavar="HOST:PORT,…", help="Cluster addresses of the nodes that found it.")
-@click.option("--node-id", type=int, default=None, metavar="N", help="Of this node in its cluster.")
-@click.option("--rack", default=None, metavar="NAME", help="Where this node stands: replicas are spread over racks.")
-@click.option(
-    "--cluster-secret", default=None, metavar="FILE", help="What all nodes of the cluster know, and nobody else."
-)
+@_configured
 @click.option("--log-style", type=click.Choice(["auto", "readable", "json"]), default="auto", show_default=True)
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="INFO", show_default=True)
 def serve(**arguments: object) -> None:
@@ -99,19 +119,15 @@ def serve(**arguments: object) -> None:
 
 
 @main.command("check-config")
-@click.option("--config", type=click.Path(), default=None, help="File of KEY=VALUE lines, with Kafka's names.")
-@click.option("--override", multiple=True, metavar="KEY=VALUE", help="One setting; stronger than the file. Repeatable.")
-@click.option("--listen", multiple=True, metavar="[NAME://]HOST:PORT", help="As of serve. Repeatable.")
-@click.option("--advertise", multiple=True, metavar="[NAME://]HOST[:PORT]", help="As of serve. Repeatable.")
-@click.option("--cores", type=int, default=None, help="Number of cores. Default: all CPUs that may be used.")
+@_configured
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for programs.")
 def check_config(as_json: bool, **arguments: object) -> None:  # noqa: FBT001
-    """Whether `serve` would take this configuration, and what it comes to. Nothing is started or bound.
+    """Whether `serve` would take these options and settings, and what they come to. Nothing is started or bound.
 
-    Exit code 0 when it would, 2 when it would not, with one line that says what is wrong.
+    Exit code 0 when it would, 2 when it would not, with one line that says what is wrong. More cores than this machine
+    has CPUs are no fault: the configuration may be another machine's.
     """
-    unused: dict[str, object] = {"data": ".", "oversubscribe": True, "admin": None, "datagram": None}
-    unused |= {"log_style": "auto", "log_level": "INFO"}
+    unused: dict[str, object] = {"data": ".", "oversubscribe": True, "log_style": "auto", "log_level": "INFO"}
     try:
         options = _serve_options({**arguments, **unused})
     except StartError as error:
@@ -121,11 +137,21 @@ def check_config(as_json: bool, **arguments: object) -> None:  # noqa: FBT001
     given = load_settings(options.settings_text, options.overrides).given
     places = [listener.summary() for listener in options.listeners]
     settings = dict(sorted(given.items()))
+    cluster = options.cluster
     if as_json:
         told = {"good": True, "cores": options.cores, "listeners": places, "settings": settings}
-        click.echo(json.dumps({**told, "without_effect": options.settings_ignored}))
+        told |= {"without_effect": options.settings_ignored, "cluster": None}
+        if cluster is not None:
+            seeds = [str(seed) for seed in cluster.seeds]
+            told["cluster"] = {"node": cluster.node_id, "address": str(cluster.address), "seeds": seeds,
+                               "rack": cluster.rack, "has_secret": bool(cluster.secret_path)}  # fmt: skip
+        click.echo(json.dumps(told))
         return
     click.echo(f"The configuration is good: {options.cores} cores on {' and '.join(places)}.")
+    if cluster is not None:
+        founds = "a founder" if cluster.address in cluster.seeds else "no founder"
+        seeds_text = ", ".join(map(str, cluster.seeds))
+        click.echo(f"Node {cluster.node_id} of a cluster at {cluster.address}, {founds}; seeds: {seeds_text}.")
     for name, value in settings.items():
         click.echo(f"  {name}={value}{'  (without effect here)' if name in options.settings_ignored else ''}")
 

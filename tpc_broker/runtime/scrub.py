@@ -4,7 +4,9 @@ It is a process of its own that only reads: cores lose nothing to it but the dis
 read past the page cache where that can be, so that it is the disk that is asked and no memory of ours is pushed out.
 
 What a core's checkpoint names is certainly in the segments: all of those in front of the active one, and the first
-bytes of that. Only so much is checked; what came later is still in the journal, and is checked the next time. A running
+bytes of that. Only so much is checked; what came later is still in the journal, and is checked the next time. Segments
+follow each other without a gap, so a file that is missing between two is found too, unless a repair had to leave it so
+(`lost-records` in the partition's folder). A running
 broker removes segments meanwhile, and a cut takes bytes back, so whatever looks damaged is looked at again with the
 checkpoint as it is then, before it counts. A file that is missing or too short may have been removed or cut since: then
 a journal says so, which is written first. Nothing is ever repaired here.
@@ -26,7 +28,9 @@ from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchDamageError, decode_he
 from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint
 from tpc_broker.log.files import (
     LOG_SUFFIX,
+    LOSSES_FILE,
     checkpoint_file_name,
+    decode_losses,
     journal_file_name,
     parse_checkpoint_file_name,
     parse_segment_file_name,
@@ -53,6 +57,7 @@ from tpc_broker.runtime.scrub_report import (
     read_report,
     write_report,
 )
+from tpc_broker.storage.batch_ranges import missing
 from tpc_broker.storage.readable_runs import OFFSETS_PER_SEGMENT, Bounds, next_sound
 
 if TYPE_CHECKING:
@@ -81,6 +86,12 @@ class _Segment(NamedTuple):
     base_offset: int
     end_position: int
     """-1: all of the file, which is sealed."""
+    begins_log: bool = False
+    """It is the first that is there."""
+    next_base: int = -1
+    """Where the next one that is there begins; -1: there is none."""
+    losses: tuple[tuple[int, int], ...] = ()
+    """Ranges of offsets that a repair could not bring back."""
 
     @property
     def partition(self) -> str:
@@ -164,6 +175,8 @@ class Scrub:
         """Up to which offset the journals say that records were removed."""
         self._cuts: dict[TopicPartition, int] = {}
         """From which offset on they say that records were taken back."""
+        self._released: set[tuple[CoreId, TopicPartition]] = set()
+        """What a core has let go since its checkpoint: another one removes and cuts there."""
         self._journals_s = -TELL_S
         """When they were looked at."""
         self._suspects: list[tuple[_Segment, Damage]] = []
@@ -212,20 +225,25 @@ class Scrub:
                 self._add(Damage("-", name, 0, 0, -1, -1, f"{error}; nothing of its partitions was checked"))
                 continue
             for state in states:
+                if state.released is not None:
+                    continue  # another core's checkpoint tells of it
                 yield from self._segments_of(core, state)
 
     def _segments_of(self, core: CoreId, state: PartitionCheckpoint) -> Iterator[_Segment]:
         folder = self._data / "topics" / partition_folder_name(state.topic, state.partition)
         names: list[str] = []
+        losses: list[tuple[int, int]] = []
         with suppress(FileNotFoundError):
             names = [path.name for path in folder.iterdir()]
+            losses = decode_losses((folder / LOSSES_FILE).read_bytes())
         parsed = (parse_segment_file_name(name) for name in names)
         bases = sorted(one[0] for one in parsed if one is not None and one[1] == LOG_SUFFIX)
-        for base in bases:
-            if base < state.segment_base:
-                yield _Segment(core, state, base, -1)
+        found = [_Segment(core, state, base, -1) for base in bases if base < state.segment_base]
         if state.segment_position:
-            yield _Segment(core, state, state.segment_base, state.segment_position)
+            found.append(_Segment(core, state, state.segment_base, state.segment_position))
+        next_bases = [*(one.base_offset for one in found[1:]), -1 if state.segment_position else state.segment_base]
+        for one, next_base in zip(found, next_bases, strict=False):
+            yield one._replace(begins_log=one is found[0], next_base=next_base, losses=tuple(sorted(losses)))
 
     def _length(self, segment: _Segment) -> int:
         if segment.end_position >= 0:
@@ -266,28 +284,37 @@ class Scrub:
         """Looked at again, by what the folder, the journals and the checkpoint say now. In this order: what is removed
         is in a journal before, and in the checkpoint when the journal has it no more.
         """
-        key, end_offset = segment.state.key, max(segment.state.log_end_offset, 1)
-        if not (self._data / segment.name).exists() and self._removals.get(key, 0) >= end_offset:
-            return False
-        if damage.offset >= self._cuts.get(key, OFFSET_MAX):
+        if self._has_changed_since(segment, damage):
             return False
         try:
             states = [one for one in self._checkpoint(segment.core) if one.key == segment.state.key]
         except CheckpointError:
             return True
-        if not states or states[0].segment_base < segment.base_offset:
+        if not states or states[0].segment_base < segment.base_offset or states[0].released is not None:
             return False
         state = states[0]
         end = state.segment_position if state.segment_base == segment.base_offset else -1
         now = segment._replace(state=state, end_position=end)
+        now = next((one for one in self._segments_of(segment.core, state) if one.name == segment.name), now)
         is_there = (self._data / now.name).exists()
         if not is_there and (end < 0 or state.log_start_offset >= state.log_end_offset):
             return False  # retention has taken it
         return any(one.position == damage.position for one in self._damages(now, paced=False))
 
+    def _has_changed_since(self, segment: _Segment, damage: Damage) -> bool:
+        """What was there was removed, cut or handed over, by the journals."""
+        key, end_offset = segment.state.key, max(segment.state.log_end_offset, 1)
+        removed = self._removals.get(key, 0)
+        return (
+            (removed >= end_offset and not (self._data / segment.name).exists())
+            or 0 <= damage.end_offset <= removed
+            or damage.offset >= self._cuts.get(key, OFFSET_MAX)
+            or (segment.core, key) in self._released
+        )
+
     def _look_at_journals(self) -> None:
-        """What was removed and cut since the checkpoints."""
-        self._removals, self._cuts = {}, {}
+        """What was removed, cut and handed over since the checkpoints."""
+        self._removals, self._cuts, self._released = {}, {}, set()
         for core in self._cores():
             for entry in _entries(self._data / "journals" / journal_file_name(core)):
                 if entry.kind in (EntryKind.LOG_START, EntryKind.PARTITION_DELETED):
@@ -295,6 +322,8 @@ class Scrub:
                     self._removals[entry.partition] = max(offset, self._removals.get(entry.partition, 0))
                 elif entry.kind == EntryKind.CUT:
                     self._cuts[entry.partition] = min(entry.offset, self._cuts.get(entry.partition, OFFSET_MAX))
+                elif entry.kind == EntryKind.RELEASED:
+                    self._released.add((core, entry.partition))
 
     def _damages(self, segment: _Segment, *, paced: bool) -> Iterator[Damage]:
         """What looks damaged. Paced: each read is waited for and counted."""
@@ -303,6 +332,7 @@ class Scrub:
             return Damage(segment.partition, segment.name, position, length, offset, end_offset, reason)
 
         base = segment.base_offset
+        yield from _gap(segment, segment.state.log_start_offset, base, 0, in_front=True)
         try:
             file = SegmentFile(self._data / segment.name)
         except FileNotFoundError:
@@ -321,7 +351,10 @@ class Scrub:
                 if size < end and position + length >= size:
                     good_end = position  # half a batch: it and what is missing are one
                 else:
+                    good_end = position if position + length >= end else size
                     yield damage(position, length, offset, end_offset, reason)
+            if segment.end_position < 0 and good_end == size:
+                yield from _gap(segment, walk.next_offset, segment.next_base, size)
             if size < end:
                 reason = f"the file ends {end - size:,} bytes too early"
                 yield damage(good_end, end - good_end, walk.next_offset, segment.state.log_end_offset, reason)
@@ -413,6 +446,14 @@ class _Walk:
             position, length = position + step, READ_BYTES
         if damaged_from >= 0:
             yield (damaged_from, self._end - damaged_from, self.next_offset, -1, reason)
+
+
+def _gap(segment: _Segment, first: int, end: int, position: int, *, in_front: bool = False) -> Iterator[Damage]:
+    """A segment that is missing before or behind one that is there."""
+    if (in_front and not segment.begins_log) or first >= end or not missing(first, end, segment.losses):
+        return
+    lost = f"topics/{segment.partition}/{segment_file_name(first, LOG_SUFFIX)}"
+    yield Damage(segment.partition, lost, position, 0, first, end, "no segment has these records")
 
 
 def _batch_bytes(data: memoryview) -> int:

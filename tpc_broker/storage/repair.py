@@ -26,9 +26,12 @@ from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.files import (
     LOG_SUFFIX,
+    LOSSES_FILE,
     PARTITION_METADATA_FILE,
     SNAPSHOT_SUFFIX,
     TEMPORARY_SUFFIX,
+    decode_losses,
+    encode_losses,
     encode_partition_metadata,
     parse_segment_file_name,
     partition_folder_name,
@@ -367,6 +370,9 @@ async def repair_partition(
         await make_folder(disk, path)
     if listing is None or listing.folder.problem is not None:
         await folder.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(key.topic_id))
+    if plan.lost:
+        known = decode_losses(await folder.read_file(LOSSES_FILE) or b"")
+        await folder.write_file(LOSSES_FILE, encode_losses(sorted({*known, *plan.lost})))
     await _write_segments(folder, plan, offline.checkpoint.segment_base if offline.checkpoint else 0)
     new = await _finish_files(folder, plan, offline)
     recovered.offline.pop(key, None)
