@@ -7,6 +7,7 @@ gigabytes are written once and read in several ways.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -146,7 +147,12 @@ def figures_round(stage: Stage, extra: dict[str, float]) -> Round:
     return Round(resident_mib=resident_mib, extra=extra)
 
 
-def check_stored(peer: Peer, topic: str, records: int) -> None:
+def check_stored(peer: Peer, topic: str, records: int, within_s: float = 10.0) -> None:
+    """What is acknowledged before it is durable is counted when it is: a while later, where the disk is slow."""
+    deadline_s = time.monotonic() + within_s
     stored = peer.stored_count(topic)
+    while stored is not None and stored < records and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+        stored = peer.stored_count(topic)
     if stored is not None and stored != records:
         raise CountsDiffer(f"{peer.label}: {records} records were acknowledged, {topic} holds {stored}")
