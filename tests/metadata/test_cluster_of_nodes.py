@@ -15,10 +15,9 @@ from tpc_broker.metadata.config_control import AlterableConfig, AlterableResourc
 from tpc_broker.metadata.controller import Controller, CreatableTopic, GrowableTopic
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.node_control import remove_node
-from tpc_broker.metadata.preference import order_replicas
 from tpc_broker.metadata.records import NodeAddress, NodeRegistered, TopicAssigned, decode_record, encode_record
 from tpc_broker.metadata.settings import load_settings
-from tpc_broker.model import MetadataVersion, NodeId, Replica, TopicId, broker_id_of
+from tpc_broker.model import MetadataVersion, NodeId, Replica, TopicId
 
 
 class Nodes:
@@ -249,33 +248,6 @@ def test_an_heir_is_in_another_rack_than_the_other_replicas_where_there_is_one()
     nodes.apply([TopicAssigned(topic.topic_id, (0,), (), (three,), topic.voters)])
     nodes.apply(remove_node(nodes.image, NodeId(3), (), accept_loss=False))
     assert [replica.node for replica in nodes.image.topic("t").replicas[0]] == [5, 1, 2]
-
-
-def test_replicas_are_put_in_another_order_and_nowhere_else():
-    nodes = Nodes({1: 1, 2: 2, 3: 1, 4: 1})
-    nodes.create(CreatableTopic(name="t", num_partitions=3, replication_factor=3))
-    before = nodes.image.topic("t")
-    here = [broker_id_of(*replica) for replica in before.replicas[1]]
-    records, outcomes = order_replicas(nodes.image, [("t", 1, (here[2], here[0], here[1]))])
-    nodes.apply(records)
-    assert outcomes == [None]
-    after = nodes.image.topic("t")
-    assert [broker_id_of(*replica) for replica in after.replicas[1]] == [here[2], here[0], here[1]]
-    assert after.assignment.owners[1] == after.replicas[1][0].core
-    assert (after.replicas[::2], after.voters) == (before.replicas[::2], before.voters)
-    assert order_replicas(nodes.image, [("t", 1, (here[2], here[0], here[1]))]) == ([], [None])
-    (free,) = {1, 2, 3, 4} - {broker // 1024 for broker in here}
-    elsewhere = ("t", 1, (here[0], here[1], free * 1024))
-    asked = [elsewhere, ("t", 1, (here[0],)), ("t", 1, None), ("t", 3, (1024,)), ("u", 0, None)]
-    records, outcomes = order_replicas(nodes.image, asked)
-    assert records == []
-    assert [refused.code for refused in outcomes] == [
-        ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ]  # fmt: skip
-    said = f"The partition is on brokers {here[2]}, {here[0]}, {here[1]}. Replicas do not move"
-    assert outcomes[0].message.startswith(said)
 
 
 def test_a_node_is_not_removed_twice_nor_the_last_one():

@@ -179,7 +179,7 @@ def test_the_format_on_the_disk_is_what_it_was():
         b'{"type":"topic_created","v":1,"name":"t","topic_id":"00000000-0000-0000-0000-00000000000a",'
         b'"owners":[0,1],"created_ms":5,"manual":[1],"configs":{"retention.ms":"9"}}'
     )
-    assert len(RECORD_TYPES) == 13
+    assert len(RECORD_TYPES) == 15
 
 
 def test_the_format_of_a_cluster_of_nodes_on_the_disk_is_what_it_was():

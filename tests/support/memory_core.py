@@ -58,6 +58,9 @@ class MemoryStorage:
     def unclaimed(self):
         return [key for key in self.files if key not in {files.key for files in self.handles.values()}]
 
+    def unclaimed_terms(self):
+        return [(key, -1) for key in self.unclaimed()]
+
     async def is_left_over(self, key, _topic):
         await trio.lowlevel.checkpoint()
         return key in self.left_over and not self.has(key)

@@ -29,6 +29,7 @@ from tpc_broker.broker.partitions import Partitions
 from tpc_broker.broker.producer_ids import ProducerIds
 from tpc_broker.broker.purgatory import Purgatory
 from tpc_broker.broker.reassignments import ClusterReassignments, Reassignments
+from tpc_broker.broker.replica_moves import ReplicaMoves
 from tpc_broker.broker.replicated import ReplicatedPartitions
 from tpc_broker.broker.view import ClusterView, Leader
 from tpc_broker.error_codes import ErrorCode
@@ -53,9 +54,9 @@ if TYPE_CHECKING:
         CoreStorage,
         DataPlane,
         Mailboxes,
-        Replication,
         Request,
     )
+    from tpc_broker.broker.replication_port import Replication
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.listeners import Listener
     from tpc_broker.metadata.settings import BrokerConfiguration
@@ -145,6 +146,7 @@ class Core:
         self.partitions = Partitions(self, storage)
         self.view.on_changed = self._view_changed
         self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image, cluster)
+        self.replica_moves = None if replication is None else ReplicaMoves(self, replication)
         self.producer_ids = ProducerIds(self)
         self.moves = CoreMoves(self, storage)
         self.reassignments: Reassignments = self.moves if cluster is None else ClusterReassignments(self)
@@ -186,6 +188,8 @@ class Core:
             self._nursery.start_soon(self.replicated.run)
         if self.leadership is not None:
             self._nursery.start_soon(self.leadership.run)
+        if self.replica_moves is not None:
+            self._nursery.start_soon(self.replica_moves.run)
         with in_queue(TaskQueue.BACKGROUND):
             self._nursery.start_soon(self._retain_now_and_then)
         self._nursery.start_soon(self._make_missing_partitions)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from tpc_broker.broker.reassignments import Ongoing, Outcome, WantedBrokers
+from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import JournalStoppedError, MailboxError, PartitionOfflineError
 from tpc_broker.log.checkpoint import CheckpointError, decode_entry
 from tpc_broker.metadata.assignment_requests import Refusal
@@ -74,7 +75,7 @@ class CoreMoves:
 
     # -- what clients ask for (core 0) ---------------------------------------------------------------------------------
 
-    async def alter(self, wanted: Sequence[WantedBrokers], *, allow_factor_change: bool) -> list[Outcome]:  # noqa: ARG002
+    async def alter(self, wanted: Sequence[WantedBrokers], *, allow_factor_change: bool) -> list[Outcome]:
         outcomes: list[Outcome] = []
 
         def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
@@ -82,7 +83,7 @@ class CoreMoves:
             records: list[MetadataRecord] = []
             for one in wanted:
                 try:
-                    records += self._decide(image, one)
+                    records += self._decide(image, one, allow_factor_change=allow_factor_change)
                 except Refusal as refusal:
                     outcomes.append(Outcome(refusal.code, refusal.message))
                 else:
@@ -93,8 +94,11 @@ class CoreMoves:
         self._changed.set()
         return outcomes
 
-    def _decide(self, image: ClusterImage, one: WantedBrokers) -> list[MetadataRecord]:
+    def _decide(self, image: ClusterImage, one: WantedBrokers, *, allow_factor_change: bool) -> list[MetadataRecord]:
         controller, now_ms = self._core.controller(image), self._core.clock.wall_ms()
+        if one.brokers is not None and len(one.brokers) > 1 and not allow_factor_change:
+            text = f"The replication factor is changed from 1 to {len(one.brokers)}"
+            raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, text)
         if one.brokers is not None:
             move_id = self._core.chance.uuid().int >> 66
             return controller.begin_move(one.topic, one.partition, one.brokers, move_id=move_id, now_ms=now_ms)

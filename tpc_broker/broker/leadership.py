@@ -19,7 +19,7 @@ from tpc_broker.model import CoreId, NodeId, PartitionIndex, Replica, TopicId, T
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Replication
+    from tpc_broker.broker.replication_port import Replication
 
 log = logging.getLogger(__name__)
 

@@ -136,6 +136,7 @@ class Partitions:
                     nursery.start_soon(self._delete_topic, old)
         if not before.version:
             await self._storage.forget_unclaimed(after)
+            await self._give_up_unclaimed(after)
         await self._storage.prepare(
             [(key, new.name) for _old, new in changed if new is not None for key in self._owned(new)]
         )
@@ -143,6 +144,7 @@ class Partitions:
             for old, new in changed:
                 if new is None:
                     continue
+                nursery.start_soon(self._give_up_left_out, new)
                 self._forget_others(new)
                 opened += self._alter_open(old, new)
                 for key in self._owned(new):
@@ -152,6 +154,29 @@ class Partitions:
         if before.broker_configs != after.broker_configs:
             self._refresh_configs(after)
         return opened
+
+    async def _give_up_left_out(self, topic: TopicImage) -> None:
+        """Replicas here that their group goes on without."""
+        replicated = self._core.replicated
+        if replicated is None or not topic.lives:
+            return
+        for index, _node in topic.lives:
+            key = TopicPartition(topic.topic_id, index)
+            partition = self._open.get(key)
+            term = None if partition is None else replicated.replication.term_of(key)
+            if partition is not None and term is not None and replicated.is_left_out(topic, key, term):
+                log.info("%s-%d has no replica here any more; removing its files", topic.name, index)
+                self._close(partition)
+                await self._storage.delete(partition.files, partition.handle)
+
+    async def _give_up_unclaimed(self, image: ClusterImage) -> None:
+        """The same, of what the last run of this core had."""
+        replicated = self._core.replicated
+        for key, term in self._storage.unclaimed_terms():
+            topic = image.topic_by_id(key.topic_id)
+            if topic is not None and replicated is not None and replicated.is_left_out(topic, key, term):
+                log.info("%s-%d has no replica here any more; removing its files", topic.name, key.partition)
+                await self._storage.delete_offline(key)
 
     async def make_what_could_not_be_made(self) -> list[tuple[TopicPartition, LeaderEpoch]]:
         """Try again to make partitions; returns those that are open now. Not while the image changes."""
@@ -294,12 +319,30 @@ class Partitions:
             opened.append((key, partition.leader_epoch))
 
     async def _open_one(self, topic: TopicImage, key: TopicPartition) -> Partition:
+        if topic.is_replicated(key.partition):
+            await self._end_earlier_life(topic, key)
         if await self._storage.is_left_over(key, topic.name):
             await self._core.holders.ask_others(key)
         files = await self._storage.open(key, topic.name, self._config_of(topic))
         if topic.is_replicated(key.partition):
             return self._join(topic, key, files)
         return await self._lead(topic, key, files)
+
+    async def _end_earlier_life(self, topic: TopicImage, key: TopicPartition) -> None:
+        """A replica that came back to this node begins with nothing: what is here of it is another voter's."""
+        replicated = self._core.replicated
+        assert replicated is not None, "only a cluster has such partitions"
+        if not replicated.replication.has_other_life(topic, key):
+            return
+        if self._storage.has(key):
+            log.info("%s-%d is another replica by now; removing the files of the one before", topic.name, key.partition)
+            await self._storage.delete_offline(key)
+        if not await self._storage.checkpoint():  # the deletion is not to be replayed over what comes now
+            raise PartitionNotMadeError("there is no checkpoint yet behind the end of the replica before")
+        try:
+            replicated.replication.begin_life(topic, key)
+        except OSError as error:
+            raise PartitionNotMadeError(f"what replica this is cannot be written: {error}") from error
 
     def _join(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage) -> Partition:
         """One of several replicas: its group decides who leads."""

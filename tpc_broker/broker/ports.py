@@ -7,7 +7,7 @@ kernel's number.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.view import Endpoint
     from tpc_broker.error_codes import ErrorCode
     from tpc_broker.log.checkpoint import PartitionCheckpoint
-    from tpc_broker.metadata.image import ClusterImage, TopicImage
+    from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.records import MetadataRecord
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.metadata.topic_config import TopicConfig
@@ -212,75 +212,6 @@ class ClusterNode(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """The nodes and how they are, for people."""
-        ...
-
-
-class ReplicaFacts(NamedTuple):
-    """One replica as its core knows it, for metrics and people."""
-
-    key: TopicPartition
-    role: str
-    term: LeaderEpoch
-    leader: NodeId | None
-    voters: tuple[NodeId, ...]
-    in_sync: tuple[NodeId, ...]
-    """Told by a leader only."""
-    log_end_offset: int
-    committed_offset: int
-
-
-class Replication(Protocol):
-    """Of a core of a node of a cluster: the partitions that have replicas on other nodes too, and who leads them.
-
-    An answer is of this moment: after an await another node may lead.
-    """
-
-    def on_roles(
-        self,
-        led: Callable[[TopicPartition, LeaderEpoch], None],
-        lost: Callable[[TopicPartition, LeaderEpoch], None],
-    ) -> None:
-        """`led`: called when one is led here in an epoch of which clients may be told; `lost`: when it is no more."""
-        ...
-
-    async def follow(self, image: ClusterImage) -> None:
-        """Before the partitions of the first image are added, and with every later one."""
-        ...
-
-    def add(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage, handle: int) -> None:
-        """A partition that is registered as replicated."""
-        ...
-
-    def remove(self, key: TopicPartition) -> None:
-        """It is deleted, or damaged; nothing is said for it any more. Again: nothing happens."""
-        ...
-
-    def hears_leader(self, key: TopicPartition) -> bool:
-        """Whether another node leads it."""
-        ...
-
-    async def wait_moved(self, key: TopicPartition) -> None:
-        """Until its role, term or leader is another."""
-        ...
-
-    async def confirm(self, key: TopicPartition) -> bool:
-        """Whether a quorum still follows this leader: for whoever decides by what is committed here."""
-        ...
-
-    async def hand_over(self) -> None:
-        """Let others lead what is led here: the core is about to end. Returns when they do, or after a while."""
-        ...
-
-    def transfer(self, key: TopicPartition, node: NodeId) -> bool:
-        """Begin to hand a leadership over to a voter's node; False: it is not led here, or that is no voter."""
-        ...
-
-    def in_sync(self, key: TopicPartition) -> tuple[NodeId, ...]:
-        """Of one that is led here: the nodes whose replicas have nothing to catch up with."""
-        ...
-
-    def facts(self) -> Iterator[ReplicaFacts]:
-        """All replicas of the core."""
         ...
 
 
@@ -575,6 +506,10 @@ class CoreStorage(Protocol):
 
     def unclaimed(self) -> list[TopicPartition]:
         """What was recovered, is sound, and was not opened."""
+        ...
+
+    def unclaimed_terms(self) -> list[tuple[TopicPartition, int]]:
+        """The same, with the newest term that each has heard of."""
         ...
 
     async def is_left_over(self, key: TopicPartition, topic: str) -> bool:

@@ -10,12 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.metadata.preference import order_replicas
+from tpc_broker.metadata.replica_moves import Request, all_moves, alter_replicas
+from tpc_broker.model import broker_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpc_broker.broker.core import Core
+    from tpc_broker.metadata.image import TopicImage
+    from tpc_broker.metadata.records import ReplicasMoving
     from tpc_broker.model import BrokerId
 
 
@@ -57,14 +60,31 @@ class Reassignments(Protocol):
 
 
 class ClusterReassignments:
-    """Of a cluster, whose nodes do not hand partitions over yet: what may change is which replica is preferred."""
+    """Of a cluster of nodes: where replicas are to be is in the metadata, and their leaders see to it."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def alter(self, wanted: Sequence[WantedBrokers], *, allow_factor_change: bool) -> list[Outcome]:  # noqa: ARG002
-        refusals = await self._core.metadata.change(lambda image: order_replicas(image, wanted))
+    async def alter(self, wanted: Sequence[WantedBrokers], *, allow_factor_change: bool) -> list[Outcome]:
+        request = Request(wanted, allow_factor_change, self._core.clock.wall_ms(), lambda: new_move_id(self._core))
+        refusals = await self._core.metadata.change(lambda image: alter_replicas(image, request))
         return [Outcome() if refusal is None else Outcome(refusal.code, refusal.message) for refusal in refusals]
 
     def ongoing(self) -> Sequence[Ongoing]:
-        return ()
+        return [_ongoing(topic, move) for topic, move in all_moves(self._core.view.image)]
+
+
+def new_move_id(core: Core) -> int:
+    """One that JSON's readers keep as it is."""
+    return core.chance.uuid().int >> 76
+
+
+def _ongoing(topic: TopicImage, move: ReplicasMoving) -> Ongoing:
+    """As Kafka tells it: the brokers that are wanted, then those that go."""
+    before = topic.replicas[move.partition]
+    removing = [place for place in move.places if place not in move.wanted]
+    adding = [place for place in move.wanted if place not in before]
+    brokers, coming, going = (
+        tuple(broker_id_of(*place) for place in places) for places in ([*move.wanted, *removing], adding, removing)
+    )
+    return Ongoing(topic.name, move.partition, brokers, coming, going)

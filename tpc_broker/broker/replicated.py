@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
-    from tpc_broker.broker.ports import Replication
+    from tpc_broker.broker.replication_port import Replication
     from tpc_broker.metadata.image import ClusterImage, TopicImage
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,14 @@ class ReplicatedPartitions:
     def add(self, topic: TopicImage, partition: Partition) -> None:
         """One that is open and has its place in the data plane; nobody leads it here yet."""
         self.replication.add(topic, partition.key, partition.files, partition.handle)
+
+    def is_left_out(self, topic: TopicImage, key: TopicPartition, term: int) -> bool:
+        """Whether a replica that has heard of no later term than this one is to be given up: its group goes on without
+        this node, as the metadata say.
+        """
+        here = Replica(self._core.view.node, self._core.core_id)
+        life = topic.lives.get((key.partition, here.node))
+        return life is not None and not topic.is_on(here, key.partition) and term <= life.term
 
     def remove(self, key: TopicPartition) -> None:
         self.replication.remove(key)

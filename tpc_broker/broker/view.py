@@ -141,9 +141,7 @@ class ClusterView:
         known = self._leaders.get(TopicPartition(topic.topic_id, PartitionIndex(index)))
         if not topic.is_replicated(index) or known is None:
             return (self.place_of(topic, index),)
-        return tuple(
-            each for each in topic.replicas[index] if each.node in known.in_sync and self.is_present(each.node)
-        )
+        return tuple(each for each in topic.places(index) if each.node in known.in_sync and self.is_present(each.node))
 
     def endpoint_at(self, listener: int, place: Replica) -> Endpoint | None:
         """Where a core of any node is reached by clients of a listener; None: not by them, or not known."""

@@ -231,6 +231,21 @@ class Settings(IgnoredSettings):
         "Replicas of a topic that is made without naming a number.",
         minimum=1,
     )
+    replica_moves_per_node: int = setting(
+        "replica.moves.per.node",
+        ConfigType.INT,
+        8,
+        "Ours. Replicas that a node gets from others at a time, while partitions move.",
+        minimum=1,
+        dynamic=True,
+    )
+    replica_moves_paused: bool = setting(
+        "replica.moves.paused",
+        ConfigType.BOOLEAN,
+        False,
+        "Ours. Whether no replica is moved to another node; what is in its last steps is finished.",
+        dynamic=True,
+    )
     replication_factor_excess: str = setting(
         "replication_factor_excess",
         ConfigType.STRING,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tpc_broker.feature_levels import FIRST_OF_CLUSTERS
 from tpc_broker.metadata.records import (
@@ -25,6 +25,8 @@ from tpc_broker.metadata.records import (
     NodeRegistered,
     NodeRemoved,
     ProducerIdsReserved,
+    ReplicasMoved,
+    ReplicasMoving,
     TopicAssigned,
     TopicConfigChanged,
     TopicCreated,
@@ -69,6 +71,13 @@ REMOVALS_REMEMBERED_MAX = 1_000
 """Nodes that were removed last, whose data directories are refused."""
 
 
+class Life(NamedTuple):
+    """Of a replica on a node that had it before: the one before counts for nothing from a term on."""
+
+    number: int
+    term: int
+
+
 @dataclass(frozen=True, slots=True)
 class TopicImage:
     """One topic: identity, who owns its partitions, and its own settings (canonical texts)."""
@@ -82,6 +91,25 @@ class TopicImage:
     """Of each partition, in a cluster of nodes."""
     voters: tuple[tuple[FirstVoter, ...], ...] = ()
     """Of each partition with several replicas the first ones of its group, and none of the others."""
+    moves: Mapping[PartitionIndex, ReplicasMoving] = field(default_factory=dict)
+    """Partitions whose replicas are on their way; until that is done `replicas` are those from before."""
+    lives: Mapping[tuple[PartitionIndex, NodeId], Life] = field(default_factory=dict)
+    """Of partitions, the nodes that had a replica and gave it up."""
+
+    def places(self, index: int) -> tuple[Replica, ...]:
+        """All that may have a replica of a partition now, in a cluster of nodes; the preferred leader first."""
+        move = self.moves.get(PartitionIndex(index))
+        return self.replicas[index] if move is None else move.places
+
+    def wanted(self, index: int) -> tuple[Replica, ...]:
+        """Where the replicas of a partition are to be."""
+        move = self.moves.get(PartitionIndex(index))
+        return self.replicas[index] if move is None else move.wanted
+
+    def life_of(self, index: int, node: NodeId) -> int:
+        """Which life a replica on that node has: it is another voter in each."""
+        life = self.lives.get((PartitionIndex(index), node))
+        return 0 if life is None else life.number
 
     def is_replicated(self, index: int) -> bool:
         """Whether a group of replicas decides who leads a partition."""
@@ -102,14 +130,15 @@ class TopicImage:
         """Whether a core of a node has a partition, leading it or not."""
         if not 0 <= index < self.partitions_count:
             return False
-        return place in self.replicas[index] if self.replicas else self.assignment.owners[index] == place.core
+        return place in self.places(index) if self.replicas else self.assignment.owners[index] == place.core
 
     def cores_on(self, node: NodeId) -> tuple[CoreId, ...]:
         """The core of a node that has each partition, leading it or not; NOT_HERE: none of them."""
         if not self.replicas:
             return self.assignment.owners
         return tuple(
-            next((replica.core for replica in replicas if replica.node == node), NOT_HERE) for replicas in self.replicas
+            next((replica.core for replica in self.places(index) if replica.node == node), NOT_HERE)
+            for index in range(len(self.replicas))
         )
 
     @property
@@ -126,8 +155,9 @@ class TopicImage:
         """The record that makes this topic."""
         manual = tuple(sorted(self.assignment.manual))
         owners = self.assignment.owners
+        lives = tuple((*key, *life) for key, life in self.lives.items())
         return TopicCreated(
-            self.name, self.topic_id, owners, self.created_ms, manual, self.configs, self.replicas, self.voters
+            self.name, self.topic_id, owners, self.created_ms, manual, self.configs, self.replicas, self.voters, lives
         )
 
 
@@ -228,7 +258,9 @@ class ClusterImage:
         records.extend(NodeRemoved(node, incarnation) for incarnation, node in self.removed.items())
         records.extend(self.nodes[node] for node in sorted(self.nodes))
         records.extend(TopicDeleted(topic_id) for topic_id in self.deleted)
-        records.extend(self.topics[topic_id].record() for _name, topic_id in sorted(self.ids.items()))
+        for _name, topic_id in sorted(self.ids.items()):
+            records.append(self.topics[topic_id].record())
+            records.extend(self.topics[topic_id].moves.values())
         records.extend(self.moving.values())
         for broker, configs in self.broker_configs.items():
             records.extend(BrokerConfigChanged(broker, name, value) for name, value in configs.items())
@@ -301,22 +333,33 @@ def _remove_node(image: ClusterImage, record: NodeRemoved) -> None:
 
 def _apply_to_topic(
     image: ClusterImage,
-    record: TopicCreated | TopicAssigned | TopicDeleted | TopicConfigChanged | MoveBegun | MoveDone,
+    record: TopicCreated
+    | TopicAssigned
+    | TopicDeleted
+    | TopicConfigChanged
+    | MoveBegun
+    | MoveDone
+    | ReplicasMoving
+    | ReplicasMoved,
 ) -> None:
     topics, ids = _mutable(image.topics), _mutable(image.ids)
     if isinstance(record, TopicCreated):
         assignment = Assignment(record.owners, frozenset(record.manual))
         ids[record.name] = record.topic_id
         _mutable(image.deleted).pop(record.topic_id, None)
+        lives = {(PartitionIndex(index), NodeId(node)): Life(*life) for index, node, *life in record.lives}
         topics[record.topic_id] = TopicImage(
             record.name, record.topic_id, assignment, record.created_ms, dict(record.configs), record.replicas,
-            record.voters,
+            record.voters, lives=lives,
         )  # fmt: skip
         return
     topic = topics.get(record.topic_id)
     if isinstance(record, TopicDeleted):
         _forget(image, record.topic_id)
     if topic is None:
+        return
+    if isinstance(record, ReplicasMoving | ReplicasMoved):
+        topics[record.topic_id] = _with_replicas_moved(topic, record)
         return
     match record:
         case TopicDeleted():
@@ -344,6 +387,21 @@ def _forget(image: ClusterImage, topic_id: TopicId) -> None:
         del deleted[next(iter(deleted))]
     for key in [key for key in moving if key.topic_id == topic_id]:
         del moving[key]
+
+
+def _with_replicas_moved(topic: TopicImage, record: ReplicasMoving | ReplicasMoved) -> TopicImage:
+    if isinstance(record, ReplicasMoving):
+        return replace(topic, moves={**topic.moves, record.partition: record})
+    index, replicas, owners = record.partition, list(topic.replicas), list(topic.assignment.owners)
+    replicas[index], owners[index] = record.places, record.places[0].core
+    lives = {(index, NodeId(node)): Life(*life) for node, *life in record.lives}
+    return replace(
+        topic,
+        assignment=Assignment(tuple(owners), topic.assignment.manual),
+        replicas=tuple(replicas),
+        moves={key: move for key, move in topic.moves.items() if key != index},
+        lives={**topic.lives, **lives},
+    )
 
 
 def _moved(before: Assignment, record: MoveDone) -> Assignment:

@@ -8,17 +8,17 @@ partition's leader has it vote when it has caught up.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.node_assignment import place_over_nodes
-from tpc_broker.metadata.records import NodeRemoved, TopicAssigned
+from tpc_broker.metadata.records import NodeRemoved, ReplicasMoved, ReplicasMoving, TopicAssigned
 from tpc_broker.model import CoreId, NodeId, PartitionIndex, Replica
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.metadata.records import MetadataRecord
@@ -53,11 +53,11 @@ def remove_node(
     removal = NodeRemoved(node, known.incarnation)
     left = image.apply([removal], image.version)
     heirs = _Heirs(left, absent)
-    anew = [
-        _without(left, topic, node, absent, heirs)
-        for topic in image.topics.values()
-        if any(_is_on(replicas, node) for replicas in topic.replicas)
-    ]
+    anew: list[MetadataRecord] = []
+    for topic in image.topics.values():
+        anew += _moves_without(topic, node, heirs)
+        if any(_is_on(replicas, node) for replicas in topic.replicas):
+            anew.append(_without(left, topic, node, absent, heirs))
     return [*anew, removal]
 
 
@@ -114,23 +114,40 @@ class _Heirs:
         return tuple(place if replica.node == node else replica for replica in replicas)
 
 
+def _moves_without(topic: TopicImage, node: NodeId, heirs: _Heirs) -> Iterator[ReplicasMoving | ReplicasMoved]:
+    """Moves under way that count on the node, or away from it, go on without it."""
+    for index, move in topic.moves.items():
+        if topic.replicas[index] == (Replica(node, topic.assignment.owners[index]),):
+            yield ReplicasMoved(topic.topic_id, index, topic.replicas[index])  # it is made anew
+        elif _is_on(move.places, node):
+            wanted = move.wanted
+            if _is_on(wanted, node):
+                wanted = heirs.replaced(wanted, node, f"{topic.name}-{index}")
+            places = (*(place for place in move.places if place.node != node), *wanted)
+            yield replace(move, wanted=wanted, places=tuple(dict.fromkeys(places)), move_id=move.move_id + 1)
+
+
 def _without(
     left: ClusterImage, topic: TopicImage, node: NodeId, absent: Collection[NodeId], heirs: _Heirs
 ) -> TopicAssigned:
-    """What the node had alone is made anew, of the rest another one gets a copy."""
-    replicas = list(topic.replicas)
+    """What the node had alone is made anew, of the rest another one gets a copy; a move that is under way names it."""
+    replicas, voters = list(topic.replicas), list(topic.voters)
     for index, each in enumerate(topic.replicas):
         if not _is_on(each, node):
             continue
-        if len(each) > 1:
+        if len(each) > 1 and PartitionIndex(index) in topic.moves:
+            replicas[index] = tuple(replica for replica in each if replica.node != node)
+        elif len(each) > 1:
             replicas[index] = heirs.replaced(each, node, f"{topic.name}-{index}")
         else:
             (found,) = place_over_nodes(left, (topic.topic_id, index, index + 1), 1, {}, heirs.placed, absent)
             replicas[index] = found
+            if voters:
+                voters[index] = ()
             heirs.take(found)
             heirs.placed.append(found)
     owners = tuple(each[0].core for each in replicas)
     manual = tuple(
         PartitionIndex(index) for index in sorted(topic.assignment.manual) if replicas[index] == topic.replicas[index]
     )
-    return TopicAssigned(topic.topic_id, owners, manual, tuple(replicas), topic.voters)
+    return TopicAssigned(topic.topic_id, owners, manual, tuple(replicas), tuple(voters) if any(voters) else ())

@@ -47,7 +47,7 @@ class TopicCreated:
 
     In a cluster of nodes `replicas[p]` says where partition p is, the preferred leader first, and `owners[p]` is that
     one's core. `voters[p]` are the first ones of its group, where it has several replicas: they never change, whatever
-    becomes of the replicas.
+    becomes of the replicas. `lives`: (partition, node, life, term), as in `ReplicasMoved`.
     """
 
     name: str
@@ -58,6 +58,7 @@ class TopicCreated:
     configs: Mapping[str, str] = field(default_factory=dict)
     replicas: tuple[tuple[Replica, ...], ...] = ()
     voters: tuple[tuple[FirstVoter, ...], ...] = ()
+    lives: tuple[tuple[int, int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,35 @@ class MoveDone:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicasMoving:
+    """The replicas of a partition are to be `wanted`, the preferred leader first; until that is done `places` may have
+    one. In place of an earlier one of that partition. `move_id` is random; clock: the wall's.
+    """
+
+    topic_id: TopicId
+    partition: PartitionIndex
+    wanted: tuple[Replica, ...]
+    places: tuple[Replica, ...]
+    reason: str
+    move_id: int
+    begun_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasMoved:
+    """The replicas of a partition are these, and no others: its group has committed that in `term`.
+
+    `lives`: (node, life, term) of those that went: which life a replica on that node would have now (the first is 0),
+    and the term from which on the one before counts for nothing.
+    """
+
+    topic_id: TopicId
+    partition: PartitionIndex
+    places: tuple[Replica, ...]
+    lives: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class FeatureLevelChanged:
     """The cluster's feature level from here on; `epoch` rises by one each time."""
 
@@ -179,6 +209,8 @@ MetadataRecord = (
     | NodeRemoved
     | MoveBegun
     | MoveDone
+    | ReplicasMoving
+    | ReplicasMoved
     | FeatureLevelChanged
 )
 
@@ -195,6 +227,8 @@ RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
     "node_removed": NodeRemoved,
     "move_begun": MoveBegun,
     "move_done": MoveDone,
+    "replicas_moving": ReplicasMoving,
+    "replicas_moved": ReplicasMoved,
     "feature_level_changed": FeatureLevelChanged,
 }
 _TYPE_NAMES: Final = {record_type: name for name, record_type in RECORD_TYPES.items()}
@@ -205,7 +239,7 @@ def to_json(record: MetadataRecord) -> dict[str, Any]:
     members: dict[str, Any] = {"type": _TYPE_NAMES[type(record)], "v": RECORD_VERSION}
     for part in fields(record):
         value = getattr(record, part.name)
-        if part.name in {"replicas", "voters"} and not value:
+        if part.name in {"replicas", "voters", "lives"} and not value:
             continue  # without a cluster records are as they always were
         if part.name == "levels" and value == UNSAID:
             continue
@@ -224,24 +258,38 @@ def from_json(members: Any) -> MetadataRecord:
         )
     values = {name: value for name, value in members.items() if name not in {"type", "v"}}
     try:
-        if "topic_id" in values:
-            values["topic_id"] = TopicId(uuid.UUID(values["topic_id"]))
-        for name in ("owners", "manual"):
-            if name in values:
-                values[name] = tuple(values[name])
-        if "replicas" in values:
-            values["replicas"] = tuple(tuple(Replica(*one) for one in each) for each in values["replicas"])
-        if "voters" in values:
-            values["voters"] = tuple(tuple(FirstVoter(*one) for one in each) for each in values["voters"])
+        _read_tables(values)
         if record_type is NodeRegistered:
-            values["address"] = NodeAddress(*values["address"])
-            values["levels"] = Levels(*values.get("levels", UNSAID))
-            values["listeners"] = tuple(
-                (name, tuple(NodeAddress(*one) for one in addresses)) for name, addresses in values["listeners"]
-            )
+            _read_node(values)
         return record_type(**values)
     except (TypeError, ValueError, AttributeError) as error:
         raise MetadataDamagedError(f"metadata record of type {members['type']} is damaged: {error}") from error
+
+
+def _read_tables(values: dict[str, Any]) -> None:
+    """Lists of JSON, in place, as what they are; TypeError or ValueError when they are not."""
+    if "topic_id" in values:
+        values["topic_id"] = TopicId(uuid.UUID(values["topic_id"]))
+    for name in ("owners", "manual"):
+        if name in values:
+            values[name] = tuple(values[name])
+    for name in ("wanted", "places"):
+        if name in values:
+            values[name] = tuple(Replica(*one) for one in values[name])
+    if "lives" in values:
+        values["lives"] = tuple(tuple(one) for one in values["lives"])
+    if "replicas" in values:
+        values["replicas"] = tuple(tuple(Replica(*one) for one in each) for each in values["replicas"])
+    if "voters" in values:
+        values["voters"] = tuple(tuple(FirstVoter(*one) for one in each) for each in values["voters"])
+
+
+def _read_node(values: dict[str, Any]) -> None:
+    values["address"] = NodeAddress(*values["address"])
+    values["levels"] = Levels(*values.get("levels", UNSAID))
+    values["listeners"] = tuple(
+        (name, tuple(NodeAddress(*one) for one in addresses)) for name, addresses in values["listeners"]
+    )
 
 
 def encode_record(record: MetadataRecord) -> bytes:

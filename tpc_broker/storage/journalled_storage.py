@@ -161,6 +161,9 @@ class JournalledStorage:
     def unclaimed(self) -> list[TopicPartition]:
         return list(self._partitions.unclaimed)
 
+    def unclaimed_terms(self) -> list[tuple[TopicPartition, int]]:
+        return [(key, files.leader_epoch) for key, files in self._partitions.unclaimed.items()]
+
     async def is_left_over(self, key: TopicPartition, topic: str) -> bool:
         return not self.has(key) and await is_folder_of(self._disk, self._data / "topics", topic, key)
 

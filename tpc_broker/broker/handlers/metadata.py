@@ -195,7 +195,7 @@ def _topic_metadata(core: Core, request: Request, topic: TopicImage) -> Any:
         available = epoch is not None and endpoint is not None and core.is_available(place)
         replicas, in_sync, offline = [broker_id], [broker_id], [] if available else [broker_id]
         if topic.is_replicated(index):
-            places = topic.replicas[index]
+            places = topic.places(index)
             replicas = [broker_id_of(*each) for each in places]
             in_sync = [broker_id_of(*each) for each in core.view.in_sync(topic, index)]
             offline = [broker_id_of(*each) for each in places if not core.is_available(each)]

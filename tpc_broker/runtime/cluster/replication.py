@@ -1,8 +1,9 @@
 """The replicas of one core: the driver of their machines, its links to other cores, and what the broker hears of them.
 
-`broker.ports.Replication`. Who this core is comes from the node's identity, which is there when the first image is: a
-core begins with it. Partitions are added when their files are open, and from then on their machine decides who leads
-them; the broker is told when one is led here and clients may know (`on_led`), and when it is no more (`on_lost`).
+`broker.replication_port.Replication`. Who this core is comes from the node's identity, which is there when the first
+image is: a core begins with it. Partitions are added when their files are open, and from then on their machine decides
+who leads them; the broker is told when one is led here and clients may know (`on_led`), and when it is no more
+(`on_lost`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from tpc_broker import __version__
-from tpc_broker.broker.ports import ReplicaFacts
+from tpc_broker.broker.replication_port import ReplicaFacts, ReplicaProgress
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Hello
 from tpc_broker.errors import MailboxError, PartitionOfflineError
@@ -34,6 +35,8 @@ from tpc_broker.runtime.cluster.options import read_secret
 from tpc_broker.runtime.cluster.replica_counters import replica_counters
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
 from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
+from tpc_broker.runtime.cluster.replica_lives import ReplicaLives
+from tpc_broker.runtime.cluster.voter_changes import VoterChanges
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
@@ -59,8 +62,6 @@ HAND_OVER_S: Final = 3.0
 LOOK_S: Final = 0.02
 TEND_S: Final = 0.5
 LOG_STARTS: Final = "replicas.log_starts"
-CHANGES_MAX: Final = 8
-"""Groups whose voters a core changes at once."""
 
 
 class CoreReplication:
@@ -84,6 +85,8 @@ class CoreReplication:
         self._nursery = nursery
         self._identity: NodeIdentity
         self._driver: ReplicaDriver | None = None
+        self._voters: VoterChanges
+        self._lives = ReplicaLives(self._data, options.core)
         self.links: ReplicaLinks
         self._wanted: set[Address] = set()
         self._nodes: dict[NodeId, SeedAddress] = {}
@@ -98,7 +101,7 @@ class CoreReplication:
         self._on_led: Callable[[TopicPartition, LeaderEpoch], None]
         self._on_lost: Callable[[TopicPartition, LeaderEpoch], None]
 
-    # -- what the broker asks (`broker.ports.Replication`) -------------------------------------------------------------
+    # -- what the broker asks (`broker.replication_port.Replication`) --------------------------------------------------
 
     def on_roles(
         self,
@@ -111,6 +114,7 @@ class CoreReplication:
         if self._driver is None:
             await self._begin()
         before, self._image = self._image, image
+        self._voters.image = image
         self._nodes = {node: SeedAddress(*known.address) for node, known in image.nodes.items()}
         self._meet_new_replicas(before)
         self._link()
@@ -123,7 +127,7 @@ class CoreReplication:
             topic, machine = self._image.topic_by_id(key.topic_id), core.groups.get(group)
             if topic is before.topic_by_id(key.topic_id) or topic is None or machine is None:
                 continue
-            for replica in topic.replicas[key.partition]:
+            for replica in topic.places(key.partition):
                 if replica.node == self._identity.node or machine.cores.get(replica.node) == replica.core:
                     continue
                 address = Address(*replica)
@@ -136,7 +140,7 @@ class CoreReplication:
         assert self._driver is not None, "the first image comes before its partitions"
         group = group_of(key)
         config = simple(Voter(*voter) for voter in topic.voters[key.partition])
-        replicas = topic.replicas[key.partition]
+        replicas = topic.places(key.partition)
         others = {Address(*each) for each in replicas if each.node != self._identity.node}
         now_ms = self._clock.monotonic_ms()
         for address in sorted(others - self._wanted):
@@ -145,7 +149,8 @@ class CoreReplication:
             self._wanted |= others
             self._link()
         self._keys[group], self._handles[group] = key, handle
-        me = Voter(NodeId(self._identity.node), self._identity.incarnation)
+        life = topic.life_of(key.partition, NodeId(self._identity.node))
+        me = Voter(NodeId(self._identity.node), self._identity.incarnation + life)
         self._driver.add(group, handle, files, me, config, {each.node: each.core for each in replicas})
         if replicas[0].node == self._identity.node and not files.leader_epoch > 0:
             self._new[group] = STAND_TIMES_MAX
@@ -205,6 +210,27 @@ class CoreReplication:
             return ()
         return tuple(voter.node for voter in machine.in_touch(self._clock.monotonic_ms()))
 
+    def allow_moves(self, keys: frozenset[TopicPartition]) -> None:
+        self._voters.allowed = keys
+
+    def settled_term(self, key: TopicPartition) -> int | None:
+        machine = self._machine(key)
+        return None if machine is None or key not in self._led else self._voters.settled_term(key, machine)
+
+    def progress(self, key: TopicPartition) -> ReplicaProgress | None:
+        machine = self._machine(key)
+        return None if machine is None else self._voters.progress(key, machine)
+
+    def term_of(self, key: TopicPartition) -> int | None:
+        machine = self._machine(key)
+        return None if machine is None else machine.term
+
+    def has_other_life(self, topic: TopicImage, key: TopicPartition) -> bool:
+        return self._lives.of(group_of(key)) != topic.life_of(key.partition, NodeId(self._identity.node))
+
+    def begin_life(self, topic: TopicImage, key: TopicPartition) -> None:
+        self._lives.begin(group_of(key), topic.life_of(key.partition, NodeId(self._identity.node)))
+
     def facts(self) -> Iterator[ReplicaFacts]:
         for key in self._keys.values():
             machine = self._machine(key)
@@ -240,6 +266,7 @@ class CoreReplication:
         machine = RaftCore(address, boot, self._clock.monotonic_ms(), SETTINGS)
         self.links = ReplicaLinks(address, self._own_hello, read_secret(self._cluster.secret_path))
         self._driver = ReplicaDriver(machine, self._plane, self._storage, self._clock, self.links.send)
+        self._voters = VoterChanges(machine)
         self._driver.on_leader_ready = self._leader_ready
         self._driver.on_role = self._role_changed
         self.links.check_node = lambda hello: refusal_of_node(hello, self._image)
@@ -295,29 +322,13 @@ class CoreReplication:
     async def _tend(self) -> None:
         while True:
             await trio.sleep(TEND_S)
-            self._replace_voters()
+            self._change_voters()
             await self._tell_log_starts()
 
-    def _replace_voters(self) -> None:
-        """Of what is led here: the replicas that the metadata name vote, on the disks that nodes have now. A few at
-        once, since each has everything to learn.
-        """
+    def _change_voters(self) -> None:
         assert self._driver is not None
-        machines = [(key, machine) for key in self._led if (machine := self._machine(key)) is not None]
-        free = CHANGES_MAX - sum(_is_changing(machine) for _key, machine in machines)
-        for key, machine in machines:
-            if free <= 0:
-                return
-            target = self._wanted_voters(key)
-            config = machine.config
-            if target is None or config is None or _is_changing(machine) or config.new == target:
-                continue
-            now_ms = self._clock.monotonic_ms()
-            if not all(machine.is_heard(voter, now_ms) for voter in target):
-                continue
-            if self._driver.core.change_voters(group_of(key), target, now_ms) is None:
-                free -= 1
-                log.info("%s: the voters are to be nodes %s", machine.group, sorted(voter.node for voter in target))
+        led = [(key, machine) for key in self._led if (machine := self._machine(key)) is not None]
+        self._voters.look(led, self._clock.monotonic_ms())
         self._driver.wake()
 
     # -- where logs start ----------------------------------------------------------------------------------------------
@@ -371,15 +382,6 @@ class CoreReplication:
         except PartitionOfflineError:
             return None
 
-    def _wanted_voters(self, key: TopicPartition) -> frozenset[Voter] | None:
-        topic, nodes = self._image.topic_by_id(key.topic_id), self._image.nodes
-        if topic is None or not topic.is_replicated(key.partition):
-            return None
-        replicas = topic.replicas[key.partition]
-        if any(replica.node not in nodes for replica in replicas):
-            return None
-        return frozenset(Voter(replica.node, nodes[replica.node].incarnation) for replica in replicas)
-
     # -- roles -------------------------------------------------------------------------------------------------------
 
     def _machine(self, key: TopicPartition) -> Group | None:
@@ -419,11 +421,6 @@ class CoreReplication:
             self.transfer(key, max(heard, key=lambda peer: (peer.match, peer.voter)).voter.node)
 
 
-def _is_changing(machine: Group) -> bool:
-    return machine.target is not None or (machine.config is not None and machine.config.is_joint)
-
-
 def group_of(key: TopicPartition) -> str:
     """The name of a partition's group."""
     return f"{key.topic_id.hex}-{key.partition}"
-

@@ -1,0 +1,165 @@
+"""Replicas that are on their way to other nodes: which may go on, and who tells when they are there.
+
+Everything that is to be done is in the image (`metadata.replica_moves`). Each core looks, of what it leads, which moves
+may go on; its replication has the replicas learn and vote. When a group has committed the voters that are wanted, and a
+quorum says that nobody else leads it, the controller hears of it and ends the move. Whatever ends in between, the next
+leader looks at the same image and goes on.
+
+How far they are is told to all nodes, so that any of them can show it; it is of this moment, and nobody's decision.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from tpc_broker.broker.metadata_service import METADATA_CORE
+from tpc_broker.errors import MailboxError
+from tpc_broker.metadata.replica_moves import active_moves, all_moves, coming, move_done
+from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.replication_port import Replication
+    from tpc_broker.metadata.image import ClusterImage, TopicImage
+    from tpc_broker.metadata.records import MetadataRecord, ReplicasMoving
+    from tpc_broker.model import CoreId
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.5
+CONFIRM_S: Final = 2.0
+TOLD_S: Final = 10.0
+"""So long what was told of a move's progress is shown."""
+
+Progress = tuple[int, int, int]
+"""Offsets: where the log starts, what the replica that is farthest behind has, where the log ends."""
+
+
+class ReplicaMoves:
+    """Of one core of a node of a cluster."""
+
+    def __init__(self, core: Core, replication: Replication) -> None:
+        self._core = core
+        self._replication = replication
+        self._progress: dict[TopicPartition, tuple[float, Progress]] = {}
+        core.metadata.serve_at_controller("moves.settled", self._serve_settled)
+        core.mailboxes.serve("moves.progress", self._serve_progress)
+        if core.cluster is not None:
+            core.cluster.serve("moves.progress", self._serve_progress_of_node)
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep(LOOK_S)
+            moves = {_key(move): move for _topic, move in all_moves(self._core.view.image)}
+            self._replication.allow_moves(self._allowed() if moves else frozenset())
+            if moves:
+                await self._tell_settled(moves)
+                await self._tell_progress(moves)
+
+    def _allowed(self) -> frozenset[TopicPartition]:
+        settings = self._core.settings
+        if settings.replica_moves_paused:
+            return frozenset()
+        return active_moves(self._core.view.image, settings.replica_moves_per_node)
+
+    # -- the end of moves ----------------------------------------------------------------------------------------------
+
+    async def _tell_settled(self, moves: dict[TopicPartition, ReplicasMoving]) -> None:
+        rows = []
+        for key, move in moves.items():
+            term = self._replication.settled_term(key)
+            if term is not None and await self._is_confirmed(key, move, term):
+                rows.append([key.topic_id.hex, int(key.partition), move.move_id, term])
+        if not rows:
+            return
+        try:
+            await self._core.mailboxes.call(METADATA_CORE, "moves.settled", {"moves": rows})
+        except MailboxError as error:
+            log.debug("moves that are done could not be told: %s", error)
+
+    async def _is_confirmed(self, key: TopicPartition, move: ReplicasMoving, term: int) -> bool:
+        """That the group has gone no further, under another leader, and that the metadata here want nothing else."""
+        with trio.move_on_after(CONFIRM_S):
+            if not await self._replication.confirm(key):
+                return False
+            topic = self._core.view.image.topic_by_id(key.topic_id)
+            wanted = None if topic is None else topic.moves.get(key.partition)
+            return wanted == move and self._replication.settled_term(key) == term
+        return False
+
+    async def _serve_settled(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
+            records: list[MetadataRecord] = []
+            for topic_id, index, move_id, term in payload["moves"]:
+                records += move_done(image, _named(topic_id, index), int(move_id), int(term))
+            return records, None
+
+        await self._core.metadata.change(decide)
+        return {}, []
+
+    # -- progress ------------------------------------------------------------------------------------------------------
+
+    async def _tell_progress(self, moves: dict[TopicPartition, ReplicasMoving]) -> None:
+        rows = [
+            [key.topic_id.hex, int(key.partition), *progress]
+            for key in moves
+            if (progress := self._replication.progress(key)) is not None
+        ]
+        if rows:
+            await self._core.mailboxes.notify(METADATA_CORE, "moves.progress", {"moves": rows})
+
+    async def _serve_progress(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        self._note_progress(payload)
+        if self._core.cluster is not None:
+            self._core.cluster.tell(None, "moves.progress", payload)
+        return {}, []
+
+    async def _serve_progress_of_node(self, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        self._note_progress(payload)
+        return {}, []
+
+    def _note_progress(self, payload: dict[str, Any]) -> None:
+        now_s = self._now_s()
+        self._progress = {key: told for key, told in self._progress.items() if now_s - told[0] < TOLD_S}
+        for topic_id, index, *offsets in payload["moves"]:
+            first, held, end = map(int, offsets)
+            self._progress[_named(topic_id, index)] = now_s, (first, held, end)
+
+    def _now_s(self) -> float:
+        return self._core.clock.monotonic_ms() / 1000
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What is under way, for people; of core 0."""
+        image, allowed = self._core.view.image, self._allowed()
+        return [self._row(topic, move, allowed) for topic, move in all_moves(image)]
+
+    def _row(self, topic: TopicImage, move: ReplicasMoving, allowed: frozenset[TopicPartition]) -> dict[str, Any]:
+        told_s, offsets = self._progress.get(_key(move), (0.0, None))
+        is_told = offsets is not None and self._now_s() - told_s < TOLD_S
+        paused = self._core.settings.replica_moves_paused
+        state = "paused" if paused else "waiting" if _key(move) not in allowed else "copying" if is_told else "joining"
+        first, held, end = offsets if is_told and offsets is not None else (0, 0, 0)
+        return {
+            "topic": topic.name,
+            "partition": int(move.partition),
+            "replicas": [int(place.node) for place in move.wanted],
+            "adding": [int(node) for node in coming(topic, move)],
+            "removing": [int(place.node) for place in move.places if place not in move.wanted],
+            "reason": move.reason,
+            "state": state,
+            "records": max(0, min(held, end) - first) if is_told else None,
+            "records_total": end - first if is_told else None,
+            "begun_ms": move.begun_ms,
+        }
+
+
+def _key(move: ReplicasMoving) -> TopicPartition:
+    return TopicPartition(move.topic_id, move.partition)
+
+
+def _named(topic_id: str, index: int) -> TopicPartition:
+    return TopicPartition(TopicId(uuid.UUID(hex=topic_id)), PartitionIndex(int(index)))

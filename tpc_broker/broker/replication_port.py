@@ -1,0 +1,115 @@
+"""What a core's broker asks of its replication: the real one is in `runtime.cluster`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tpc_broker.metadata.image import ClusterImage, TopicImage
+    from tpc_broker.model import LeaderEpoch, NodeId, TopicPartition
+    from tpc_broker.storage.partition_storage import PartitionStorage
+
+
+class ReplicaFacts(NamedTuple):
+    """One replica as its core knows it, for metrics and people."""
+
+    key: TopicPartition
+    role: str
+    term: LeaderEpoch
+    leader: NodeId | None
+    voters: tuple[NodeId, ...]
+    in_sync: tuple[NodeId, ...]
+    """Told by a leader only."""
+    log_end_offset: int
+    committed_offset: int
+
+
+class ReplicaProgress(NamedTuple):
+    """Of replicas that come: the one farthest behind has [log_start_offset, held_offset) of [log_start_offset,
+    log_end_offset).
+    """
+
+    log_start_offset: int
+    held_offset: int
+    log_end_offset: int
+
+
+class Replication(Protocol):
+    """Of a core of a node of a cluster: the partitions that have replicas on other nodes too, and who leads them.
+
+    An answer is of this moment: after an await another node may lead.
+    """
+
+    def on_roles(
+        self,
+        led: Callable[[TopicPartition, LeaderEpoch], None],
+        lost: Callable[[TopicPartition, LeaderEpoch], None],
+    ) -> None:
+        """`led`: called when one is led here in an epoch of which clients may be told; `lost`: when it is no more."""
+        ...
+
+    async def follow(self, image: ClusterImage) -> None:
+        """Before the partitions of the first image are added, and with every later one."""
+        ...
+
+    def add(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage, handle: int) -> None:
+        """A partition that is registered as replicated."""
+        ...
+
+    def remove(self, key: TopicPartition) -> None:
+        """It is deleted, or damaged; nothing is said for it any more. Again: nothing happens."""
+        ...
+
+    def hears_leader(self, key: TopicPartition) -> bool:
+        """Whether another node leads it."""
+        ...
+
+    async def wait_moved(self, key: TopicPartition) -> None:
+        """Until its role, term or leader is another."""
+        ...
+
+    async def confirm(self, key: TopicPartition) -> bool:
+        """Whether a quorum still follows this leader: for whoever decides by what is committed here."""
+        ...
+
+    async def hand_over(self) -> None:
+        """Let others lead what is led here: the core is about to end. Returns when they do, or after a while."""
+        ...
+
+    def transfer(self, key: TopicPartition, node: NodeId) -> bool:
+        """Begin to hand a leadership over to a voter's node; False: it is not led here, or that is no voter."""
+        ...
+
+    def in_sync(self, key: TopicPartition) -> tuple[NodeId, ...]:
+        """Of one that is led here: the nodes whose replicas have nothing to catch up with."""
+        ...
+
+    def allow_moves(self, keys: frozenset[TopicPartition]) -> None:
+        """Of partitions whose replicas the metadata want elsewhere: those that may go on now, if they are led here."""
+        ...
+
+    def settled_term(self, key: TopicPartition) -> int | None:
+        """Of one that is led here: the term in which its group has committed just the voters that the metadata want."""
+        ...
+
+    def progress(self, key: TopicPartition) -> ReplicaProgress | None:
+        """Of one that is led here and gets other replicas."""
+        ...
+
+    def term_of(self, key: TopicPartition) -> int | None:
+        """The newest term that the replica here has heard of; None: it has none here."""
+        ...
+
+    def has_other_life(self, topic: TopicImage, key: TopicPartition) -> bool:
+        """Whether what is on the disk of the replica here, if anything, was given up, as the metadata say."""
+        ...
+
+    def begin_life(self, topic: TopicImage, key: TopicPartition) -> None:
+        """Nothing of an earlier life is on the disk any more; durable when this returns. OSError: it is not."""
+        ...
+
+    def facts(self) -> Iterator[ReplicaFacts]:
+        """All replicas of the core."""
+        ...

@@ -1,0 +1,221 @@
+"""Decides where the replicas of a partition are to be, and when a move of them is over.
+
+A move is one record, `ReplicasMoving`: where the replicas are to be, and all places that may have one until then. The
+nodes that come make room for a replica as soon as they read it; the partition's leader has them learn and vote
+(`raft.membership`), and tells when its group has committed just the voters that are wanted. Then `ReplicasMoved` says
+so, and whoever had a replica and is not among them gives it up. A move that is cancelled is a move back.
+
+A node that gave a replica up and gets one again begins another *life*: it is another voter, because what the one before
+has promised is gone with its files. `ReplicasMoved` names the next life, and the term in which the group has left the
+node out: files that have heard of a later term are not given up by it, since that term's leader may count on them.
+
+All that is under way is in the image, so everybody knows which moves may go on (`active_moves`): the most urgent ones,
+as many for each node that receives as `replica.moves.per.node` says.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.metadata.assignment_requests import Refusal, assigned_to, check_min_insync_replicas
+from tpc_broker.metadata.records import ReplicasMoved, ReplicasMoving, TopicAssigned
+from tpc_broker.model import PartitionIndex, TopicPartition, broker_id_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from tpc_broker.metadata.image import ClusterImage, TopicImage
+    from tpc_broker.metadata.records import MetadataRecord
+    from tpc_broker.model import BrokerId, NodeId, Replica
+
+FIRST_LEVEL: Final = 3
+"""The feature level from which on the metadata have these records."""
+PLACES_MAX: Final = 10
+"""Of one partition, while its replicas move."""
+PEERS_MAX: Final = 6
+"""Voters before and after, and learners, without the leader itself: what a group has room for."""
+
+REPLACED, RAISED, ASKED, CANCELLED, DRAINED, BALANCED = "replaced", "raised", "asked", "cancelled", "drained", "balance"
+REASONS: Final = (REPLACED, CANCELLED, RAISED, ASKED, DRAINED, BALANCED)
+"""The most urgent first."""
+
+Member = TypeVar("Member", bound=tuple[int, int])
+"""A voter: a node, and the incarnation of its replica."""
+
+Wanted = tuple[str, int, "tuple[BrokerId, ...] | None"]
+"""Topic, partition, brokers in order; None: whatever is under way is cancelled."""
+
+
+class Request(NamedTuple):
+    """What AlterPartitionReassignments asks for. `new_id` gives a fresh random number."""
+
+    wanted: Sequence[Wanted]
+    allow_factor_change: bool
+    now_ms: int
+    new_id: Callable[[], int]
+
+
+def alter_replicas(image: ClusterImage, request: Request) -> tuple[list[MetadataRecord], list[Refusal | None]]:
+    """What to write, and what was refused of each."""
+    reordered: dict[str, dict[int, tuple[Replica, ...]]] = {}
+    records: list[MetadataRecord] = []
+    outcomes: list[Refusal | None] = []
+    for name, index, brokers in request.wanted:
+        try:
+            topic = _topic(image, name, index)
+            if brokers is None:
+                records.append(_cancelled(topic, index, request))
+            else:
+                asked = assigned_to(brokers, {node: known.cores for node, known in image.nodes.items()})
+                if topic.moves.get(PartitionIndex(index)) is None and set(asked) == set(topic.replicas[index]):
+                    reordered.setdefault(name, {})[index] = asked
+                else:
+                    records += _moving(image, topic, index, asked, request)
+        except Refusal as refusal:
+            outcomes.append(refusal)
+        else:
+            outcomes.append(None)
+    return [*records, *_reordered(image, reordered)], outcomes
+
+
+def _topic(image: ClusterImage, name: str, index: int) -> TopicImage:
+    topic = image.topic(name)
+    if topic is None or not 0 <= index < topic.partitions_count:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+    return topic
+
+
+def _reordered(image: ClusterImage, wanted: dict[str, dict[int, tuple[Replica, ...]]]) -> Iterator[MetadataRecord]:
+    """Nothing moves; another replica is preferred."""
+    for name, by_index in wanted.items():
+        topic = image.topic(name)
+        assert topic is not None
+        replicas = tuple(by_index.get(index, before) for index, before in enumerate(topic.replicas))
+        if replicas != topic.replicas:
+            owners = tuple(each[0].core for each in replicas)
+            manual = tuple(sorted(topic.assignment.manual))
+            yield TopicAssigned(topic.topic_id, owners, manual, replicas, topic.voters)
+
+
+def _cancelled(topic: TopicImage, index: int, request: Request) -> ReplicasMoving:
+    move = topic.moves.get(PartitionIndex(index))
+    if move is None or move.reason == CANCELLED:
+        raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment is in progress.")
+    back = topic.replicas[index]
+    return ReplicasMoving(
+        topic.topic_id, move.partition, back, move.places, CANCELLED, request.new_id(), request.now_ms
+    )  # fmt: skip
+
+
+def _moving(
+    image: ClusterImage, topic: TopicImage, index: int, asked: tuple[Replica, ...], request: Request
+) -> list[MetadataRecord]:
+    """Refusal."""
+    move = topic.moves.get(PartitionIndex(index))
+    if move is not None and move.wanted == asked:
+        return []
+    if image.feature_level < FIRST_LEVEL:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Replicas move between nodes from tpc.version={FIRST_LEVEL} on; the cluster is at {image.feature_level} "
+            "(kafka-features.sh upgrade).",
+        )
+    present = topic.replicas[index]
+    if not topic.is_replicated(index):
+        there = broker_id_of(*present[0])
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"The partition is on broker {there} alone, and has no group of replicas that could move.",
+        )
+    if len(asked) != len(present) and not request.allow_factor_change:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor is changed from {len(present)} to {len(asked)}",
+        )
+    check_min_insync_replicas(topic.configs, len(asked))
+    return [moving(topic, index, asked, ASKED, request.new_id(), request.now_ms)]
+
+
+def moving(  # noqa: PLR0913 (a move with all that it is)
+    topic: TopicImage, index: int, wanted: tuple[Replica, ...], reason: str, move_id: int, now_ms: int
+) -> ReplicasMoving:
+    """The record of a move to `wanted`, in place of the one that is under way if there is one. Refusal."""
+    places = topic.places(index)
+    cores = {place.node: place for place in places}
+    for replica in wanted:
+        if cores.get(replica.node, replica) != replica:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The replica on node {replica.node} is on broker {broker_id_of(*cores[replica.node])}; it does not go "
+                "to another core of its node.",
+            )
+    more = tuple(replica for replica in wanted if replica not in places)
+    if len(places) + len(more) > PLACES_MAX:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{len(places)} nodes may have a replica while the move goes on that is under way; at most {PLACES_MAX} "
+            "can: cancel that first, or wait until it is done.",
+        )
+    return ReplicasMoving(
+        topic.topic_id, PartitionIndex(index), wanted, (*places, *more), reason, move_id, now_ms
+    )  # fmt: skip
+
+
+def move_done(image: ClusterImage, key: TopicPartition, move_id: int, term: int) -> list[MetadataRecord]:
+    """The group of a partition has committed, in a term, the voters that this move wants. Nothing where another move
+    has taken its place, or it is done already.
+    """
+    topic = image.topic_by_id(key.topic_id)
+    move = None if topic is None else topic.moves.get(key.partition)
+    if topic is None or move is None or move.move_id != move_id:
+        return []
+    gone = [place.node for place in move.places if place not in move.wanted]
+    lives = tuple((node, topic.life_of(key.partition, node) + 1, term) for node in gone)
+    return [ReplicasMoved(key.topic_id, key.partition, move.wanted, lives)]
+
+
+def all_moves(image: ClusterImage) -> Iterator[tuple[TopicImage, ReplicasMoving]]:
+    """Under way, by topic."""
+    return ((topic, move) for topic in image.topics.values() for move in topic.moves.values())
+
+
+def coming(topic: TopicImage, move: ReplicasMoving) -> list[NodeId]:
+    """Nodes that are to have a replica and were none of the partition's before."""
+    before = {replica.node for replica in topic.replicas[move.partition]}
+    return [replica.node for replica in move.wanted if replica.node not in before]
+
+
+def active_moves(image: ClusterImage, receiving_max: int) -> frozenset[TopicPartition]:
+    """Which may go on now: the most urgent, of these the oldest, and no more than so many for each node that receives.
+    One that brings nothing to any node always may.
+    """
+    receiving: Counter[NodeId] = Counter()
+    found = set()
+    for topic, move in sorted(all_moves(image), key=_urgency):
+        nodes = coming(topic, move)
+        if all(receiving[node] < receiving_max for node in nodes):
+            receiving.update(nodes)
+            found.add(TopicPartition(topic.topic_id, move.partition))
+    return frozenset(found)
+
+
+def _urgency(one: tuple[TopicImage, ReplicasMoving]) -> tuple[int, int, str, int]:
+    _topic, move = one
+    rank = REASONS.index(move.reason) if move.reason in REASONS else len(REASONS)
+    return rank, move.begun_ms, move.topic_id.hex, move.partition
+
+
+def next_voters(present: frozenset[Member], wanted: Iterable[Member]) -> frozenset[Member]:
+    """Who should vote next, on the way from who does: as many change at once as a group has room for.
+
+    One comes for each that goes, so that there are never fewer than at the beginning or at the end.
+    """
+    target = frozenset(wanted)
+    if len(present | target) - 1 <= PEERS_MAX:
+        return target
+    room = max(1, PEERS_MAX + 1 - len(present))
+    comers, goers = sorted(target - present)[:room], sorted(present - target)
+    staying = max(len(target), len(present)) - len(comers)
+    return frozenset((*sorted(present & target), *goers)[:staying]) | frozenset(comers)

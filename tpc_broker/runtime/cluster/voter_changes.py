@@ -1,0 +1,120 @@
+"""Of what a core leads: the replicas that the metadata want vote, on the disks that nodes have now.
+
+Who comes learns first, and votes when nothing is left to catch up with; so what a group has while it changes is never
+less than it had. A change that the metadata do not want any more is given up, where the machine can, or finished and
+then gone back from. A few groups at once, since each learner has everything to learn.
+
+A replica is a voter under the incarnation of its node's data directory plus the number of its life there
+(`metadata.replica_moves`): one that was given up and came back is another voter.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker.broker.replication_port import ReplicaProgress
+from tpc_broker.metadata.image import ClusterImage
+from tpc_broker.metadata.replica_moves import next_voters
+from tpc_broker.raft.items import Voter, simple
+from tpc_broker.raft.steady import REPLICATE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tpc_broker.model import TopicPartition
+    from tpc_broker.raft.core import RaftCore
+    from tpc_broker.raft.group import Group
+
+log = logging.getLogger(__name__)
+
+CHANGES_MAX: Final = 8
+"""Groups whose replicas a core changes at once."""
+
+
+class VoterChanges:
+    """Of one core, touched by its thread only."""
+
+    def __init__(self, core: RaftCore) -> None:
+        self._core = core
+        self.image = ClusterImage()
+        self.allowed: frozenset[TopicPartition] = frozenset()
+        """Partitions whose moves may go on."""
+
+    def look(self, led: Iterable[tuple[TopicPartition, Group]], now_ms: int) -> None:
+        """Begin what is to be begun, go on with what is under way."""
+        machines = list(led)
+        free = CHANGES_MAX - sum(_is_changing(machine) for _key, machine in machines)
+        for key, machine in machines:
+            wanted = self.wanted_voters(key)
+            if wanted is None or machine.config is None:
+                continue
+            if _is_changing(machine):
+                self._go_on(key, machine, wanted, now_ms)
+            elif free > 0 and machine.config.new != wanted and self._may_begin(key):
+                free -= self._go_on(key, machine, wanted, now_ms)
+
+    def wanted_voters(self, key: TopicPartition) -> frozenset[Voter] | None:
+        """Who is to vote; None: nobody knows now."""
+        topic, nodes = self.image.topic_by_id(key.topic_id), self.image.nodes
+        if topic is None or not topic.is_replicated(key.partition):
+            return None
+        replicas = topic.wanted(key.partition)
+        if any(replica.node not in nodes for replica in replicas):
+            return None
+        return frozenset(
+            Voter(replica.node, nodes[replica.node].incarnation + topic.life_of(key.partition, replica.node))
+            for replica in replicas
+        )
+
+    def settled_term(self, key: TopicPartition, machine: Group) -> int | None:
+        """The term in which the group of a partition that is led here has committed the voters that are wanted."""
+        wanted = self.wanted_voters(key)
+        if wanted is None or not machine.is_leader or not machine.is_ready or _is_changing(machine):
+            return None
+        return machine.term if machine.config == simple(wanted) else None
+
+    def progress(self, key: TopicPartition, machine: Group) -> ReplicaProgress | None:
+        """How far those are that come; None: nobody does."""
+        wanted = self.wanted_voters(key)
+        if wanted is None or machine.config is None or not machine.is_leader:
+            return None
+        come = [peer for peer in machine.peers.values() if peer.voter in wanted - machine.config.old]
+        if not come:
+            return None
+        held = min(max(peer.match, peer.prev.offset) for peer in come)
+        return ReplicaProgress(machine.log.log_start_offset, held, machine.log.end_offset)
+
+    def _may_begin(self, key: TopicPartition) -> bool:
+        topic = self.image.topic_by_id(key.topic_id)
+        return topic is not None and (key.partition not in topic.moves or key in self.allowed)
+
+    def _go_on(self, key: TopicPartition, machine: Group, wanted: frozenset[Voter], now_ms: int) -> bool:
+        """Whether anything is under way then."""
+        config = machine.config
+        assert config is not None
+        present = config.old if config.is_joint else config.new
+        following = next_voters(present, wanted) if self._may_begin(key) else present
+        if machine.target is not None or config.is_joint:
+            if machine.target is not None and machine.target != following:
+                self._core.abort_change(machine.group, now_ms)
+            return True
+        come = following - present
+        if machine.learners != come:
+            self._core.set_learners(machine.group, come, now_ms)
+        if following == present:
+            return False
+        if all(machine.is_heard(voter, now_ms) for voter in following) and _have_all(machine, come):
+            refusal = self._core.change_voters(machine.group, following, now_ms)
+            if refusal is None:
+                log.info("%s: the voters are to be nodes %s", machine.group, sorted(voter.node for voter in following))
+        return True
+
+
+def _have_all(machine: Group, voters: Iterable[Voter]) -> bool:
+    return all(voter in machine.peers and machine.peers[voter].state is REPLICATE for voter in voters)
+
+
+def _is_changing(machine: Group) -> bool:
+    is_joint = machine.config is not None and machine.config.is_joint
+    return machine.target is not None or is_joint or bool(machine.learners)
