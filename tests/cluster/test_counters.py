@@ -54,7 +54,9 @@ def told(node: Node) -> Samples:
 
 
 def value(node: Node, name: str, **labels: str) -> float:
-    return told(node)[name, frozenset(labels.items())]
+    found, sample = told(node), (name, frozenset(labels.items()))
+    assert sample in found, f"node {node.number} does not tell {name}{labels or ''} yet"
+    return found[sample]
 
 
 def replicas_by_role(nodes: list[Node]) -> dict[str, float]:

@@ -19,6 +19,7 @@ from tests.support.cluster_nodes import (
     create_topic,
     eventually,
     leaders,
+    metadata_voters,
     produce,
 )
 from tpc_broker.cli import connection
@@ -41,7 +42,7 @@ def states(made: Cluster) -> dict[int, str]:
 
 
 def voters(made: Cluster) -> list[int]:
-    return [row["node"] for row in cluster_told(made[1].bootstrap)["nodes"] if row["metadata"] != "observer"]
+    return metadata_voters(made[1].bootstrap)
 
 
 def in_sync(made: Cluster, topic: str) -> list[list[int]]:

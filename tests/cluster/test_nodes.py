@@ -22,6 +22,7 @@ from tests.support.cluster_nodes import (
     create_topic,
     eventually,
     leaders,
+    metadata_voters,
     produce,
     topics,
 )
@@ -142,9 +143,7 @@ def test_a_founder_that_comes_back_empty_joins_and_votes(three: Cluster):
     shutil.rmtree(three[3].data_folder)
     three.start(3)
     assert "kept" in topics(three[3].bootstrap)
-    whole = "metadata: the voters are to be nodes [1, 2, 3]"
-    eventually(lambda: any(whole in line for node in three.nodes for line in node.log_messages()), "it votes again")
-    eventually(lambda: any(m.startswith("metadata: follower") for m in three[3].log_messages()), "it follows")
+    eventually(lambda: metadata_voters(three.bootstrap) == [1, 2, 3], "it votes again")
     # With its vote the cluster goes on without another one.
     killed = eventually(three.controller, "somebody leads")
     create_topic(three.bootstrap, "with-all-three")
@@ -166,8 +165,7 @@ def test_nodes_that_join_later(tmp_path):
         create_topic(made[4].bootstrap, "late", 8)
         found = eventually(lambda: known_leaders(made[4].bootstrap, "late"), "leaders")
         assert {2048, 3072, 4096} <= set(found.values())
-        voters = "metadata: the voters are to be nodes [1, 2, 3]"
-        eventually(lambda: any(voters in line for node in made.nodes for line in node.log_messages()), "three voters")
+        eventually(lambda: metadata_voters(made[4].bootstrap) == [1, 2, 3], "three voters")
         made[1].kill()
         eventually(lambda: not create_topic(made[4].bootstrap, "later", timeout_s=5), "without one of three voters")
         made.start(1)

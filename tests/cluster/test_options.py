@@ -12,8 +12,9 @@ from tpc_broker.cluster.founding import Founding
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import BrokerConfigChanged, NodeAddress, NodeRegistered, NodeRemoved
 from tpc_broker.model import MetadataVersion
-from tpc_broker.raft.items import Voter
+from tpc_broker.raft.items import Config, Voter, simple
 from tpc_broker.runtime.cluster.identity import IdentityFile, check_directory, next_core_boot
+from tpc_broker.runtime.cluster.metadata_group import certain_voters
 from tpc_broker.runtime.cluster.options import parse_address, plan_cluster
 from tpc_broker.runtime.cluster.voters import wanted_voters
 from tpc_broker.runtime.options import ClusterOptions, StartError
@@ -188,3 +189,20 @@ def test_a_replica_that_has_lost_something_is_not_brought_back(tmp_path):
     for replica in (found("kept", SimpleNamespace(notes=((3, b"marker"),))), found("kept", None)):
         with pytest.raises(StartError, match="kept-0 may have replicas on other nodes"):
             _refuse_replicas([alone, replica])
+
+
+def test_who_votes_whatever_becomes_of_a_change():
+    def voters(*incarnations: int) -> frozenset[Voter]:
+        return frozenset(Voter(node, incarnation) for node, incarnation in enumerate(incarnations, start=1))
+
+    old, new = voters(10, 20, 30), voters(10, 20, 31)
+    before, joint, after = simple(old), Config(old, new), simple(new)
+    emptied = registered(10, 20, 31)
+    assert certain_voters([before], registered(10, 20, 30)) == {1, 2, 3}
+    assert certain_voters([before], registered()) == {1, 2, 3}, "nobody is registered yet"
+    assert certain_voters([before], emptied) == {1, 2}, "its vote is on a disk that is gone"
+    assert certain_voters([joint], emptied) == {1, 2}
+    assert certain_voters([after, joint], emptied) == {1, 2}, "what is not committed may vanish"
+    assert certain_voters([after], emptied) == {1, 2, 3}
+    assert certain_voters([Config(voters(10, 20), voters(10, 20, 30))], registered(10, 20, 30)) == {1, 2}
+    assert certain_voters([], emptied) == set()

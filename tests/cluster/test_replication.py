@@ -12,7 +12,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.support.cluster_nodes import Cluster, admin, cluster, create_topic, eventually
+from tests.support.cluster_nodes import Cluster, admin, cluster, create_topic, eventually, metadata_voters
 from tests.support.replicated_load import Load
 from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, coordinator_partition
 
@@ -110,6 +110,7 @@ def test_a_node_with_an_empty_disk_votes_when_it_has_learned(three: Cluster):
         three.start(3)
         load.wait_progress()
         eventually(lambda: in_sync_everywhere(three, "kept"), "it votes in place of the one before")
+        eventually(lambda: metadata_voters(three.bootstrap) == [1, 2, 3], "on the metadata, too")
         killed = leads(three, "kept")
         three[killed].kill()
         load.wait_progress()

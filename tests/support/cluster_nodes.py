@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.broker_process import TpcBroker
 from tests.support.ports import free_port_range
 from tests.support.server_process import ServerFailed
+from tpc_broker.cli import connection
 from tpc_broker.cli.main import main as tpc
 
 DEADLINE_S = 60.0
@@ -188,9 +189,15 @@ def brokers(bootstrap: str) -> set[int]:
 
 def cluster_told(bootstrap: str) -> dict[str, Any]:
     """What `tpc cluster --json` says."""
+    connection.leave_interrupts_alone()  # the command runs in this process, and so does trio in other tests
     done = CliRunner().invoke(tpc, ["cluster", "--json", "--bootstrap", bootstrap], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
+
+
+def metadata_voters(bootstrap: str) -> list[int]:
+    """The nodes whose present disks vote on the metadata: with one of them another one may go."""
+    return [row["node"] for row in cluster_told(bootstrap)["nodes"] if row["metadata"] != "observer"]
 
 
 def produce(bootstrap: str, topic: str, values: list[str], partitions: int) -> None:

@@ -81,8 +81,10 @@ class Load:
 
 
 def read_all(bootstrap: str, topic: str, partition: int) -> list[tuple[int, int]]:
-    """(offset, value) of every record of a partition that is shown."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "nobody", "log_level": 0})
+    """(offset, value) of every record of a partition that is shown. No group is needed for it."""
+    consumer = Consumer({
+        "bootstrap.servers": bootstrap, "group.id": "nobody", "enable.auto.commit": False, "log_level": 0,
+    })  # fmt: skip
     found: list[tuple[int, int]] = []
     give_up_at = time.monotonic() + DEADLINE_S
     try:

@@ -21,7 +21,7 @@ from tpc_broker.errors import CoreDownError, NotDeliveredError
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import decode_record, encode_record
 from tpc_broker.model import MetadataVersion
-from tpc_broker.raft.items import START, Batch, Position, Proposal, Voter, simple
+from tpc_broker.raft.items import START, Batch, Config, Position, Proposal, Voter, simple
 from tpc_broker.raft.journal import EMPTY_CHECKPOINT, AdoptEntry, Checkpoint, replay
 from tpc_broker.raft.output import (
     Accepted,
@@ -342,6 +342,24 @@ class MetadataGroup:
 
     @property
     def voters(self) -> set[int]:
-        """Nodes that vote, as far as this replica knows."""
-        config = self.group.config if self.has_replica else None
-        return set() if config is None else {int(voter.node) for voter in config.voters}
+        """Nodes that vote for certain, as far as this replica knows."""
+        if not self.has_replica or self.group.config is None:
+            return set()
+        configs = [self.group.config]
+        for marker in reversed(self.group.log.markers):
+            configs.append(marker.config)
+            if self.group.is_committed(marker.position):
+                break
+        return certain_voters(configs, self.image)
+
+
+def certain_voters(configs: Iterable[Config], image: ClusterImage) -> set[int]:
+    """The nodes whose data directory votes whatever becomes of a change of voters that is under way: in each half of
+    each configuration that may hold, and as the disk that the node has now. With such a voter, and only with such a
+    one, another voter may go.
+    """
+    halves = [half for config in configs for half in (config.old, config.new)]
+    voters = frozenset.intersection(*halves) if halves else frozenset()
+    known = image.nodes
+    return {int(each.node) for each in voters
+            if each.node not in known or known[each.node].incarnation == each.incarnation}  # fmt: skip
