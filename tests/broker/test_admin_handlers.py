@@ -126,3 +126,11 @@ async def test_a_client_that_asks_for_what_is_not_offered_is_closed_and_nobody_e
         await trio.testing.wait_all_tasks_blocked()
         assert answer_of(other).cluster_id == "a-cluster"
         assert node[0].dispatcher.statistics().refused == 1
+
+
+async def test_a_topic_that_is_named_by_nothing_is_no_topic(autojump_clock):
+    async with running_node() as node:
+        kind = messages.MetadataRequest
+        nothing = kind.MetadataRequestTopic(name=None)
+        (told,) = (await node.ask(0, kind(topics=[nothing], allow_auto_topic_creation=True), 12)).topics
+        assert (ErrorCode(told.error_code), told.name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, None)

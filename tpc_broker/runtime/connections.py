@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tpc_broker.runtime.ring import Ring
 
     Buffer = bytes | bytearray | memoryview
+    from tpc_broker._ring import tpc_connection_info, tpc_frame, tpc_request, tpc_slice
 
 _MIB: Final = 1024 * 1024
 COPIED_BODY_BYTES_MAX: Final = 16 * 1024
@@ -208,7 +209,7 @@ class Frame:
 
     __slots__ = ("pointer",)
 
-    def __init__(self, ring: Ring, pointer: Any) -> None:
+    def __init__(self, ring: Ring, pointer: tpc_frame) -> None:
         """Take over one reference of a `tpc_frame *`."""
         self.pointer = _released_at_end(ring, pointer)
 
@@ -235,7 +236,7 @@ class FrameSlice:
         self.length = length
 
 
-def _released_at_end(ring: Ring, frame: Any) -> Any:
+def _released_at_end(ring: Ring, frame: tpc_frame) -> Any:
     """A `tpc_frame *` that gives its reference back, in the ring's thread: frames count without locks."""
     return ffi.gc(frame, partial(ring.in_own_thread, lib.tpc_frame_release))
 
@@ -265,9 +266,9 @@ class Request:
         "sequence",
     )
 
-    def __init__(self, connections: Connections, pointer: Any) -> None:
+    def __init__(self, connections: Connections, pointer: tpc_request) -> None:
         self._connections = connections
-        self.pointer = pointer
+        self.pointer: Any = pointer  # a tpc_request; None when it was answered
         self._body: memoryview | None = None
         (
             self.connection,
@@ -445,7 +446,7 @@ class Connections:
                 held.append(view)
         return self.answer_slices(request, slices, len(parts))
 
-    def answer_slices(self, request: Request, slices: Any, count: int) -> bool:
+    def answer_slices(self, request: Request, slices: tpc_slice, count: int) -> bool:
         """As :meth:`answer_frames`, with an array of `tpc_slice` whose references are taken over.
 
         A slice without a frame is copied.
@@ -484,9 +485,7 @@ class Connections:
 
     # ------------------------------------------------------------------------------------------ closing
 
-    def close(
-        self, connection: int, reason: CloseReason = CloseReason.LOCAL, when: CloseWhen = CloseWhen.NOW
-    ) -> bool:
+    def close(self, connection: int, reason: CloseReason = CloseReason.LOCAL, when: CloseWhen = CloseWhen.NOW) -> bool:
         """Close one connection; False when it is gone or going already. `on_closed` comes in a later turn."""
         result: int = lib.tpc_connection_close(self.pointer, connection, reason, when)
         return result == 0
@@ -588,7 +587,7 @@ class Connections:
         return described
 
 
-def _description(info: Any) -> ConnectionDescription:
+def _description(info: tpc_connection_info) -> ConnectionDescription:
     return ConnectionDescription(
         connection=info.connection,
         peer=ffi.string(info.peer).decode(),

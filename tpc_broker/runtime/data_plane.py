@@ -36,6 +36,7 @@ from tpc_broker.storage.short_runs import SHORT_RUN_BYTES_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tpc_broker._ring import tpc_slice
     from tpc_broker.broker.view import Endpoint
     from tpc_broker.log.producer_state import Producer
     from tpc_broker.model import TopicPartition
@@ -92,9 +93,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane):
         params.tail_bytes_max = limits.CACHE_BYTES_SURE
         params.producer_expiry_ms = PRODUCER_EXPIRY_MS
         out = ffi.new("tpc_plane **")
-        result = lib.tpc_plane_new(
-            ring.pointer, self._journal, connections.pointer, connections.budget, params, out
-        )
+        result = lib.tpc_plane_new(ring.pointer, self._journal, connections.pointer, connections.budget, params, out)
         _check(result, "data plane")
         self._plane = out[0]
         self._waits = PlaneWaits(ring, self._plane, self._journal)
@@ -189,9 +188,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane):
             if endpoint.rack is not None:
                 place.rack, place.rack_bytes = _text(endpoint.rack, kept)
             place.node_id, place.port = endpoint.broker_id, endpoint.port
-        result = lib.tpc_plane_produce_with(
-            self._plane, request.pointer, told, len(verdicts), places, len(hints)
-        )
+        result = lib.tpc_plane_produce_with(self._plane, request.pointer, told, len(verdicts), places, len(hints))
         if result == 1:
             request.taken()
             return ProduceFallback.NONE
@@ -331,7 +328,12 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def read(
-        self, handle: int, offset: int, upto: int, bytes_max: int, at_least_one: bool  # noqa: FBT001
+        self,
+        handle: int,
+        offset: int,
+        upto: int,
+        bytes_max: int,
+        at_least_one: bool,  # noqa: FBT001
     ) -> tuple[list[Any], int] | None:
         """Whole batches from memory; None: the segments have them."""
         slices = self._slices
@@ -350,7 +352,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane):
             return ([data], size) if data else ([], 0)
         return [self._tail_slice(slices[number]) for number in range(count)], size
 
-    def _tail_slice(self, found: Any) -> TailSlice:
+    def _tail_slice(self, found: tpc_slice) -> TailSlice:
         first = ffi.addressof(found.frame[0], "data")
         position = int(ffi.cast("uintptr_t", found.data)) - int(ffi.cast("uintptr_t", first))
         return TailSlice(Frame(self._connections.ring, found.frame), position, found.length)
@@ -406,9 +408,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane):
     def write_behind_take(self, handle: int, bytes_max: int) -> TakenBatches | None:
         arrays = self._batch_arrays
         batches = arrays.pop() if arrays else _new_uncleared("tpc_tail_batch[]", WRITE_BEHIND_BATCHES_MAX)
-        count = lib.tpc_partition_write_behind_take(
-            self._plane, handle, bytes_max, batches, WRITE_BEHIND_BATCHES_MAX
-        )
+        count = lib.tpc_partition_write_behind_take(self._plane, handle, bytes_max, batches, WRITE_BEHIND_BATCHES_MAX)
         if count > 0:
             return TakenBatches(self._plane, arrays, batches, count)
         arrays.append(batches)

@@ -15,8 +15,8 @@ from tpc_broker.native_bytes import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-    from typing import Any
 
+    from tpc_broker._ring import tpc_plane
     from tpc_broker.model import CoreId, TopicId
 
 NO_CORE: Final = 0xFFFF
@@ -33,7 +33,7 @@ def topic_hash(topic: str) -> int:
 class CoreDatagrams:
     """Lives between the opening of the links and the end of the plane."""
 
-    def __init__(self, plane: Any, descriptor: int, core: CoreId) -> None:
+    def __init__(self, plane: tpc_plane, descriptor: int, core: CoreId) -> None:
         """`plane`: `tpc_plane *`. `descriptor`: a bound UDP socket, which stays the caller's."""
         self._core = core
         self._untold: dict[int, list[int]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tpc_broker._ring import ffi, lib
 from tpc_broker.broker.ports import FetchPart
@@ -14,6 +14,7 @@ from tpc_broker.kafka.errors import DecodeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tpc_broker._ring import Null, tpc_fetch, tpc_fetch_asked, tpc_plane
     from tpc_broker.broker.ports import FetchOutcome
     from tpc_broker.runtime.connections import Request
 
@@ -50,14 +51,15 @@ class BegunFetch:
 
     __slots__ = ("_plane", "_pointer", "bytes_max", "deadline_ms", "error_code", "listener", "parts", "session_id")
 
-    def __init__(self, plane: Any, request: Request) -> None:
+    def __init__(self, plane: tpc_plane, request: Request) -> None:
         """Raise `DecodeError` when the request is malformed."""
         out = ffi.new("tpc_fetch **")
         result = lib.tpc_fetch_begin(plane, request.pointer, out)
         if result < 0:
             raise DecodeError(os.strerror(-result), "FetchRequest", request.api_version)
         self._plane = plane
-        self._pointer = fetch = out[0]
+        fetch = out[0]
+        self._pointer: tpc_fetch | Null = fetch
         self.error_code: int = fetch.error_code
         self.session_id: int = fetch.session_id
         self.listener: int = request.listener
@@ -88,12 +90,12 @@ class BegunFetch:
 
     def end(self) -> None:
         """Give it back. After the plane was closed there is nothing left to give."""
-        if self._pointer is not None:
+        if self._pointer:
             lib.tpc_fetch_end(self._plane, self._pointer)
-            self._pointer = None
+            self._pointer = ffi.NULL
 
 
-def _part(asked: Any) -> FetchPart:
+def _part(asked: tpc_fetch_asked) -> FetchPart:
     topic: str | uuid.UUID
     if asked.topic_name == ffi.NULL:
         topic = uuid.UUID(bytes=bytes(ffi.buffer(asked.topic_id, 16)))
@@ -105,7 +107,7 @@ def _part(asked: Any) -> FetchPart:
     )  # fmt: skip
 
 
-def fetch_statistics(plane: Any) -> FetchStatistics:
+def fetch_statistics(plane: tpc_plane) -> FetchStatistics:
     """The plane's counters of fetches."""
     now = ffi.new("tpc_fetch_statistics *")
     lib.tpc_plane_get_fetch_statistics(plane, now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpc_broker._ring import ffi, lib
 from tpc_broker.runtime.datagrams import NO_DATAGRAMS, CoreDatagrams
@@ -12,13 +12,14 @@ from tpc_broker.runtime.datagrams import NO_DATAGRAMS, CoreDatagrams
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tpc_broker._ring import tpc_plane
     from tpc_broker.model import CoreId, TopicId
 
 
 class ForwardingPlane:
     """A part of `RingDataPlane`."""
 
-    _plane: Any
+    _plane: tpc_plane
     _forwards = False
     datagrams: CoreDatagrams | None = None
     """Who is told of owners, too."""

@@ -10,7 +10,7 @@ import heapq
 import itertools
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -21,6 +21,7 @@ from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tpc_broker._ring import tpc_journal, tpc_plane
     from tpc_broker.runtime.ring import Ring
 
 EPOCH_ENDED = "its leader epoch has ended"
@@ -35,7 +36,7 @@ class _OffsetWait:
 class PlaneWaits:
     """Of one core."""
 
-    def __init__(self, ring: Ring, plane: Any, journal: Any) -> None:
+    def __init__(self, ring: Ring, plane: tpc_plane, journal: tpc_journal) -> None:
         self._plane = plane
         self._journal = journal
         self._numbers = itertools.count()

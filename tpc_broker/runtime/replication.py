@@ -19,6 +19,7 @@ from tpc_broker.runtime.plane_values import producer_states
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tpc_broker._ring import tpc_plane
     from tpc_broker.error_codes import ErrorCode
     from tpc_broker.log.batch import Buffer
     from tpc_broker.log.producer_state import Producer
@@ -32,7 +33,7 @@ NO_ROOM: Final = (-errno.EAGAIN, -errno.ENOSPC)
 class ReplicatingPlane:
     """A part of `RingDataPlane`."""
 
-    _plane: Any
+    _plane: tpc_plane
     _journal: Any
     _waits: PlaneWaits
 

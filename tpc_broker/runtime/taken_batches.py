@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
+
+if TYPE_CHECKING:
+    from tpc_broker._ring import tpc_plane, tpc_tail_batch
 
 COPIED_BATCH_BYTES_MAX: Final = 32 * 1024
 """On average; larger batches are written from where they lie."""
@@ -15,7 +18,7 @@ _new_uncleared = ffi.new_allocator(should_clear_after_alloc=False)
 class TakenBatches:
     """Durable batches on their way to the segments. A context: it gives the references back."""
 
-    def __init__(self, plane: Any, arrays: list[Any], batches: Any, count: int) -> None:
+    def __init__(self, plane: tpc_plane, arrays: list[tpc_tail_batch], batches: tpc_tail_batch, count: int) -> None:
         self._plane = plane
         self._arrays = arrays
         self._batches = batches

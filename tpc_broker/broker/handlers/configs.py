@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -18,13 +18,20 @@ if TYPE_CHECKING:
 UNSUPPORTED_RESOURCE_TYPES = frozenset({8, 16, 32})  # broker loggers, client metrics, groups
 
 
-def handle_describe_configs(core: Core, request: Request, message: Any) -> Any:
+def handle_describe_configs(
+    core: Core, request: Request, message: messages.DescribeConfigsRequest
+) -> messages.DescribeConfigsResponse:
     return messages.DescribeConfigsResponse(
         results=[_resource(core, request.listener, message, asked) for asked in message.resources]
     )
 
 
-def _resource(core: Core, listener: int, message: Any, asked: Any) -> Any:
+def _resource(
+    core: Core,
+    listener: int,
+    message: messages.DescribeConfigsRequest,
+    asked: messages.DescribeConfigsRequest.DescribeConfigsResource,
+) -> messages.DescribeConfigsResponse.DescribeConfigsResult:
     result = messages.DescribeConfigsResponse.DescribeConfigsResult(
         resource_type=asked.resource_type, resource_name=asked.resource_name
     )
@@ -42,7 +49,9 @@ def _resource(core: Core, listener: int, message: Any, asked: Any) -> Any:
     return result
 
 
-def _topic(core: Core, name: str, names: set[str] | None, result: Any) -> list[ConfigEntry]:
+def _topic(
+    core: Core, name: str, names: set[str] | None, result: messages.DescribeConfigsResponse.DescribeConfigsResult
+) -> list[ConfigEntry]:
     fault = topic_name_fault(name)
     if fault is not None:
         result.error_code, result.error_message = int(ErrorCode.INVALID_TOPIC_EXCEPTION), fault
@@ -54,7 +63,13 @@ def _topic(core: Core, name: str, names: set[str] | None, result: Any) -> list[C
     return describe_topic(topic.configs, core.configuration, names, is_internal=topic.is_internal)
 
 
-def _broker(core: Core, listener: int, name: str, names: set[str] | None, result: Any) -> list[ConfigEntry]:
+def _broker(
+    core: Core,
+    listener: int,
+    name: str,
+    names: set[str] | None,
+    result: messages.DescribeConfigsResponse.DescribeConfigsResult,
+) -> list[ConfigEntry]:
     here = core.view.endpoint(listener, core.core_id).broker_id
     if name and name != str(here):
         result.error_code = int(ErrorCode.INVALID_REQUEST)
@@ -70,7 +85,9 @@ def _broker(core: Core, listener: int, name: str, names: set[str] | None, result
     return entries
 
 
-def _entry(entry: ConfigEntry, message: Any) -> Any:
+def _entry(
+    entry: ConfigEntry, message: messages.DescribeConfigsRequest
+) -> messages.DescribeConfigsResponse.DescribeConfigsResourceResult:
     kind = messages.DescribeConfigsResponse
     return kind.DescribeConfigsResourceResult(
         name=entry.name,

@@ -6,7 +6,7 @@ it over, and the answer waits until it has been seen to, or for as long as the c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -34,7 +34,9 @@ NO_UNCLEAN: Final = (
 Results = dict[tuple[str, int], tuple[ErrorCode, str | None]]
 
 
-async def handle_elect_leaders(core: Core, request: Request, message: Any) -> Any:
+async def handle_elect_leaders(
+    core: Core, request: Request, message: messages.ElectLeadersRequest
+) -> messages.ElectLeadersResponse:
     kind = message.election_type if request.api_version else PREFERRED
     results: Results = {}
     if kind not in {PREFERRED, UNCLEAN}:
@@ -59,7 +61,7 @@ async def handle_elect_leaders(core: Core, request: Request, message: Any) -> An
     return _response(results)
 
 
-def _asked(core: Core, message: Any) -> Iterator[tuple[str, int]]:
+def _asked(core: Core, message: messages.ElectLeadersRequest) -> Iterator[tuple[str, int]]:
     if message.topic_partitions is None:
         for topic in core.view.image.topics.values():
             yield from ((topic.name, index) for index in range(topic.partitions_count))
@@ -108,9 +110,9 @@ async def _elect(core: Core, waiting: dict[tuple[str, int], TopicImage], results
         results[each] = ErrorCode.REQUEST_TIMED_OUT, "The leadership was not handed over in time; it may be yet."
 
 
-def _response(results: Results) -> Any:
+def _response(results: Results) -> messages.ElectLeadersResponse:
     response = messages.ElectLeadersResponse
-    by_topic: dict[str, list[Any]] = {}
+    by_topic: dict[str, list[messages.ElectLeadersResponse.PartitionResult]] = {}
     for (name, index), (code, text) in results.items():
         by_topic.setdefault(name, []).append(
             response.PartitionResult(partition_id=index, error_code=int(code), error_message=text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpc_broker.feature_levels import FEATURE, SPOKEN
 from tpc_broker.kafka import messages
@@ -22,7 +22,7 @@ RESULTS_VERSION_MAX = 1
 """Up to here UpdateFeatures names each feature that was updated."""
 
 
-def tell_features(core: Core, response: Any, version: int) -> None:
+def tell_features(core: Core, response: messages.ApiVersionsResponse, version: int) -> None:
     """Into an answer to ApiVersions."""
     if version < FEATURES_VERSION:
         return
@@ -38,7 +38,9 @@ def tell_features(core: Core, response: Any, version: int) -> None:
     response.finalized_features_epoch = image.feature_epoch
 
 
-async def handle_update_features(core: Core, request: Request, message: Any) -> Any:
+async def handle_update_features(
+    core: Core, request: Request, message: messages.UpdateFeaturesRequest
+) -> messages.UpdateFeaturesResponse:
     updates = [
         FeatureUpdate(each.feature, each.max_version_level, _type_of(each, request.api_version))
         for each in message.feature_updates
@@ -50,13 +52,13 @@ async def handle_update_features(core: Core, request: Request, message: Any) -> 
     return _answer(request, await core.metadata.change(decide))
 
 
-def _type_of(update: Any, version: int) -> int:
+def _type_of(update: messages.UpdateFeaturesRequest.FeatureUpdateKey, version: int) -> int:
     if version == 0:
         return SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
     return int(update.upgrade_type)
 
 
-def _answer(request: Request, outcomes: list[FeatureOutcome]) -> Any:
+def _answer(request: Request, outcomes: list[FeatureOutcome]) -> messages.UpdateFeaturesResponse:
     """The first refusal stands for all: nothing was done."""
     response = messages.UpdateFeaturesResponse
     for outcome in outcomes:

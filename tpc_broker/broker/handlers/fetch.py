@@ -50,7 +50,7 @@ class Reading:
         return FetchOutcome(int(self.error_code), self.high_watermark, self.log_start_offset, self.size > 0)
 
 
-async def handle_fetch(core: Core, request: Request, message: Any) -> Any:
+async def handle_fetch(core: Core, request: Request, message: messages.FetchRequest) -> messages.FetchResponse | None:
     """Answer a Fetch of any version; waits up to ``max_wait_ms`` for ``min_bytes``."""
     fetch = core.plane.begin_fetch(request)
     try:
@@ -62,7 +62,9 @@ async def handle_fetch(core: Core, request: Request, message: Any) -> Any:
         fetch.end()
 
 
-async def _read_enough(core: Core, request: Request, message: Any, fetch: Fetch) -> list[Reading] | None:
+async def _read_enough(
+    core: Core, request: Request, message: messages.FetchRequest, fetch: Fetch
+) -> list[Reading] | None:
     """What there is when it is enough or the time is over; None when the connection is gone."""
     deadline_ms = fetch.deadline_ms
     while True:
@@ -85,13 +87,15 @@ async def _read_enough(core: Core, request: Request, message: Any, fetch: Fetch)
             return None
 
 
-def _is_follower(version: int, message: Any) -> bool:
+def _is_follower(version: int, message: messages.FetchRequest) -> bool:
     """Whether a replica asks, not a consumer (KIP-903 moved the field)."""
     replica_id: int = message.replica_state.replica_id if version >= REPLICA_STATE_VERSION else message.replica_id
     return replica_id >= 0
 
 
-async def _read_all(core: Core, request: Request, message: Any, fetch: Fetch, bytes_max: int) -> list[Reading]:
+async def _read_all(
+    core: Core, request: Request, message: messages.FetchRequest, fetch: Fetch, bytes_max: int
+) -> list[Reading]:
     is_follower = _is_follower(request.api_version, message)
     readings = []
     left = bytes_max

@@ -14,8 +14,11 @@ from tpc_broker.kafka import messages
 from tpc_broker.model import TopicId
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
+    from tpc_broker.coordinator.messages import FetchedOffset
 
 TOPIC_IDS_VERSION = 10
 BATCHED_FETCH_VERSION = 8
@@ -25,7 +28,9 @@ NOTHING_COMMITTED = -1
 CONFIRM_RETRY_S = 0.02
 
 
-async def handle_offset_commit(core: Core, request: Request, message: Any) -> Any:
+async def handle_offset_commit(
+    core: Core, request: Request, message: messages.OffsetCommitRequest
+) -> messages.OffsetCommitResponse:
     by_id = request.api_version >= TOPIC_IDS_VERSION
     results: dict[tuple[Any, int], ErrorCode] = {}
     offsets = []
@@ -82,7 +87,7 @@ def _names(core: Core, topic: Any, *, by_id: bool) -> tuple[Any, str]:
 async def _commit(
     core: Core,
     version: int,
-    message: Any,
+    message: messages.OffsetCommitRequest,
     offsets: list[OffsetToCommit],
     results: dict[tuple[Any, int], ErrorCode],
 ) -> None:
@@ -106,14 +111,18 @@ async def _commit(
         results[result.topic_id if by_id else result.topic, result.partition] = result.error_code
 
 
-def handle_offset_fetch(core: Core, request: Request, message: Any) -> Any:
+def handle_offset_fetch(
+    core: Core, request: Request, message: messages.OffsetFetchRequest
+) -> messages.OffsetFetchResponse | Awaitable[messages.OffsetFetchResponse]:
     """The answer; where others may lead the groups by now, the wait for a quorum that says no."""
     if core.replicated is None:
         return _offsets_told(core, request, message)
     return _confirm_and_tell(core, request, message)
 
 
-async def _confirm_and_tell(core: Core, request: Request, message: Any) -> Any:
+async def _confirm_and_tell(
+    core: Core, request: Request, message: messages.OffsetFetchRequest
+) -> messages.OffsetFetchResponse:
     batched = request.api_version >= BATCHED_FETCH_VERSION
     for group_id in [group.group_id for group in message.groups] if batched else [message.group_id]:
         while isinstance(core.groups.coordinator_of(group_id), LoadedCoordinator):
@@ -123,7 +132,7 @@ async def _confirm_and_tell(core: Core, request: Request, message: Any) -> Any:
     return _offsets_told(core, request, message)
 
 
-def _offsets_told(core: Core, request: Request, message: Any) -> Any:
+def _offsets_told(core: Core, request: Request, message: messages.OffsetFetchRequest) -> messages.OffsetFetchResponse:
     if request.api_version >= BATCHED_FETCH_VERSION:
         return messages.OffsetFetchResponse(
             groups=[_fetched_group(core, request.api_version, group) for group in message.groups]
@@ -167,7 +176,9 @@ def _offsets_told(core: Core, request: Request, message: Any) -> Any:
     return response
 
 
-def _fetch(core: Core, group_id: str, wanted: list[tuple[str, int]] | None) -> tuple[ErrorCode, Any]:
+def _fetch(
+    core: Core, group_id: str, wanted: list[tuple[str, int]] | None
+) -> tuple[ErrorCode, Sequence[FetchedOffset]]:
     found = core.groups.coordinator_of(group_id)
     if not isinstance(found, LoadedCoordinator):
         return found, ()
@@ -175,11 +186,13 @@ def _fetch(core: Core, group_id: str, wanted: list[tuple[str, int]] | None) -> t
     return answer.error_code, answer.offsets
 
 
-def _fetched_group(core: Core, version: int, asked: Any) -> Any:
+def _fetched_group(
+    core: Core, version: int, asked: messages.OffsetFetchRequest.OffsetFetchRequestGroup
+) -> messages.OffsetFetchResponse.OffsetFetchResponseGroup:
     by_id = version >= TOPIC_IDS_VERSION
     answer = messages.OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id)
     wanted: list[tuple[str, int]] | None = None
-    unknown: list[Any] = []
+    unknown: list[messages.OffsetFetchRequest.OffsetFetchRequestTopics] = []
     if asked.topics is not None:
         wanted = []
         for topic in asked.topics:
@@ -192,21 +205,22 @@ def _fetched_group(core: Core, version: int, asked: Any) -> Any:
     if error:
         answer.error_code = int(error)
         return answer
-    topics: dict[str, Any] = {}
+    told: dict[str, messages.OffsetFetchResponse.OffsetFetchResponseTopics] = {}
     for offset in offsets:
-        topic = topics.get(offset.topic)
-        if topic is None:
-            topic = topics[offset.topic] = _fetched_topic(core, offset.topic, by_id=by_id)
-            if topic is None:
+        if offset.topic not in told:
+            fetched = _fetched_topic(core, offset.topic, by_id=by_id)
+            if fetched is None:
                 continue
-            answer.topics.append(topic)
-        topic.partitions.append(_fetched_partition(offset))
-    for topic in unknown:
-        answer.topics.append(_unknown_topic(topic))
+            told[offset.topic] = fetched
+            answer.topics.append(fetched)
+        told[offset.topic].partitions.append(_fetched_partition(offset))
+    answer.topics += [_unknown_topic(topic) for topic in unknown]
     return answer
 
 
-def _fetched_topic(core: Core, name: str, *, by_id: bool) -> Any:
+def _fetched_topic(
+    core: Core, name: str, *, by_id: bool
+) -> messages.OffsetFetchResponse.OffsetFetchResponseTopics | None:
     kind = messages.OffsetFetchResponse.OffsetFetchResponseTopics
     if not by_id:
         return kind(name=name)
@@ -214,7 +228,7 @@ def _fetched_topic(core: Core, name: str, *, by_id: bool) -> Any:
     return None if image is None else kind(topic_id=image.topic_id.bytes)
 
 
-def _fetched_partition(offset: Any) -> Any:
+def _fetched_partition(offset: FetchedOffset) -> messages.OffsetFetchResponse.OffsetFetchResponsePartitions:
     return messages.OffsetFetchResponse.OffsetFetchResponsePartitions(
         partition_index=offset.partition,
         committed_offset=offset.offset,
@@ -224,7 +238,9 @@ def _fetched_partition(offset: Any) -> Any:
     )
 
 
-def _unknown_topic(asked: Any) -> Any:
+def _unknown_topic(
+    asked: messages.OffsetFetchRequest.OffsetFetchRequestTopics,
+) -> messages.OffsetFetchResponse.OffsetFetchResponseTopics:
     return messages.OffsetFetchResponse.OffsetFetchResponseTopics(
         topic_id=bytes(asked.topic_id),
         partitions=[
@@ -239,7 +255,9 @@ def _unknown_topic(asked: Any) -> Any:
     )
 
 
-async def handle_offset_delete(core: Core, _request: Request, message: Any) -> Any:
+async def handle_offset_delete(
+    core: Core, _request: Request, message: messages.OffsetDeleteRequest
+) -> messages.OffsetDeleteResponse:
     found = core.groups.coordinator_of(message.group_id) if message.group_id else ErrorCode.INVALID_GROUP_ID
     if not isinstance(found, LoadedCoordinator):
         return messages.OffsetDeleteResponse(error_code=int(found))
@@ -253,9 +271,7 @@ async def handle_offset_delete(core: Core, _request: Request, message: Any) -> A
                 results[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 wanted.append(key)
-    answer = await found.call(
-        lambda token, _now_ms: found.machine.offset_delete(message.group_id, wanted, token)
-    )
+    answer = await found.call(lambda token, _now_ms: found.machine.offset_delete(message.group_id, wanted, token))
     if answer.error_code:
         return messages.OffsetDeleteResponse(error_code=int(answer.error_code))
     results |= {(result.topic, result.partition): result.error_code for result in answer.partitions}

@@ -6,7 +6,7 @@ here, so that the coordinator knows none.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_GROUP
 from tpc_broker.broker.group_service import LoadedCoordinator
@@ -32,7 +32,9 @@ SYNC_PROTOCOL_VERSION = 5
 GROUP_NOT_FOUND_VERSION = 6
 
 
-async def handle_join_group(core: Core, request: Request, message: Any) -> Any:
+async def handle_join_group(
+    core: Core, request: Request, message: messages.JoinGroupRequest
+) -> messages.JoinGroupResponse:
     found = _coordinator(core, message.group_id)
     if not isinstance(found, LoadedCoordinator):
         return _join_error(found, message.member_id, request.api_version)
@@ -73,7 +75,7 @@ def _no_name(version: int) -> str | None:
     return None if version >= PROTOCOL_TYPE_VERSION else ""
 
 
-def _join_error(error: ErrorCode, member_id: str, version: int) -> Any:
+def _join_error(error: ErrorCode, member_id: str, version: int) -> messages.JoinGroupResponse:
     return messages.JoinGroupResponse(
         error_code=int(error),
         generation_id=-1,
@@ -94,7 +96,9 @@ def _coordinator(core: Core, group_id: str) -> LoadedCoordinator | ErrorCode:
     return core.groups.coordinator_of(group_id)
 
 
-async def handle_sync_group(core: Core, request: Request, message: Any) -> Any:
+async def handle_sync_group(
+    core: Core, request: Request, message: messages.SyncGroupRequest
+) -> messages.SyncGroupResponse:
     if request.api_version >= SYNC_PROTOCOL_VERSION and (
         message.protocol_type is None or message.protocol_name is None
     ):
@@ -120,7 +124,7 @@ async def handle_sync_group(core: Core, request: Request, message: Any) -> Any:
     )
 
 
-def handle_heartbeat(core: Core, _request: Request, message: Any) -> Any:
+def handle_heartbeat(core: Core, _request: Request, message: messages.HeartbeatRequest) -> messages.HeartbeatResponse:
     found = _coordinator(core, message.group_id)
     if isinstance(found, LoadedCoordinator):
         beat = HeartbeatRequest(
@@ -138,7 +142,9 @@ def handle_heartbeat(core: Core, _request: Request, message: Any) -> Any:
     return messages.HeartbeatResponse(error_code=int(error))
 
 
-async def handle_leave_group(core: Core, request: Request, message: Any) -> Any:
+async def handle_leave_group(
+    core: Core, request: Request, message: messages.LeaveGroupRequest
+) -> messages.LeaveGroupResponse:
     by_member = request.api_version >= MEMBERS_LEAVE_VERSION
     found = _coordinator(core, message.group_id)
     if not isinstance(found, LoadedCoordinator):
@@ -148,9 +154,7 @@ async def handle_leave_group(core: Core, request: Request, message: Any) -> Any:
         if by_member
         else [LeavingMember(message.member_id)]
     )
-    answer = await found.call(
-        lambda token, now_ms: found.machine.leave_group(message.group_id, leaving, token, now_ms)
-    )
+    answer = await found.call(lambda token, now_ms: found.machine.leave_group(message.group_id, leaving, token, now_ms))
     if not by_member:
         error = answer.error_code or (answer.members[0].error_code if answer.members else ErrorCode.NONE)
         return messages.LeaveGroupResponse(error_code=int(error))
@@ -167,7 +171,9 @@ async def handle_leave_group(core: Core, request: Request, message: Any) -> Any:
     )
 
 
-def handle_list_groups(core: Core, _request: Request, message: Any) -> Any:
+def handle_list_groups(
+    core: Core, _request: Request, message: messages.ListGroupsRequest
+) -> messages.ListGroupsResponse:
     if core.groups.is_loading:
         return messages.ListGroupsResponse(error_code=int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
     listed = messages.ListGroupsResponse.ListedGroup
@@ -185,16 +191,18 @@ def handle_list_groups(core: Core, _request: Request, message: Any) -> Any:
     )
 
 
-def handle_describe_groups(core: Core, request: Request, message: Any) -> Any:
+def handle_describe_groups(
+    core: Core, request: Request, message: messages.DescribeGroupsRequest
+) -> messages.DescribeGroupsResponse:
     return messages.DescribeGroupsResponse(
         groups=[_described(core, request.api_version, message, group_id) for group_id in message.groups]
     )
 
 
-def _described(core: Core, version: int, message: Any, group_id: str) -> Any:
-    result = messages.DescribeGroupsResponse.DescribedGroup(
-        group_id=group_id, authorized_operations=NOT_ASKED_FOR
-    )
+def _described(
+    core: Core, version: int, message: messages.DescribeGroupsRequest, group_id: str
+) -> messages.DescribeGroupsResponse.DescribedGroup:
+    result = messages.DescribeGroupsResponse.DescribedGroup(group_id=group_id, authorized_operations=NOT_ASKED_FOR)
     found = core.groups.coordinator_of(group_id)
     if not isinstance(found, LoadedCoordinator):
         result.error_code = int(found)
@@ -222,7 +230,9 @@ def _described(core: Core, version: int, message: Any, group_id: str) -> Any:
     return result
 
 
-async def handle_delete_groups(core: Core, _request: Request, message: Any) -> Any:
+async def handle_delete_groups(
+    core: Core, _request: Request, message: messages.DeleteGroupsRequest
+) -> messages.DeleteGroupsResponse:
     results = []
     for group_id in dict.fromkeys(message.groups_names):
         found = core.groups.coordinator_of(group_id)
@@ -230,15 +240,11 @@ async def handle_delete_groups(core: Core, _request: Request, message: Any) -> A
             error = await _delete_group(found, group_id)
         else:
             error = found
-        results.append(
-            messages.DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=int(error))
-        )
+        results.append(messages.DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=int(error)))
     return messages.DeleteGroupsResponse(results=results)
 
 
 async def _delete_group(coordinator: LoadedCoordinator, group_id: str) -> ErrorCode:
-    answer = await coordinator.call(
-        lambda token, now_ms: coordinator.machine.delete_groups([group_id], token, now_ms)
-    )
+    answer = await coordinator.call(lambda token, now_ms: coordinator.machine.delete_groups([group_id], token, now_ms))
     error: ErrorCode = answer.results[0][1]
     return error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 UNKNOWN_BYTES = -1
 
 
-async def handle_describe_log_dirs(core: Core, _request: Request, message: Any) -> Any:
+async def handle_describe_log_dirs(
+    core: Core, _request: Request, message: messages.DescribeLogDirsRequest
+) -> messages.DescribeLogDirsResponse:
     asked = None if message.topics is None else {(t.topic, index) for t in message.topics for index in t.partitions}
     result = messages.DescribeLogDirsResponse.DescribeLogDirsResult(log_dir=str(core.data_path))
     try:
@@ -23,7 +25,7 @@ async def handle_describe_log_dirs(core: Core, _request: Request, message: Any) 
     except OSError:
         result.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
         result.total_bytes = result.usable_bytes = UNKNOWN_BYTES
-    topics: dict[str, Any] = {}
+    topics: dict[str, messages.DescribeLogDirsResponse.DescribeLogDirsTopic] = {}
     for partition in core.partitions.opened():
         if asked is not None and (partition.topic_name, partition.index) not in asked:
             continue

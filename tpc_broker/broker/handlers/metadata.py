@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
 from tpc_broker.broker.handlers.features import tell_features
@@ -27,9 +27,15 @@ from tpc_broker.model import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
+    from tpc_broker.kafka.message import Message
     from tpc_broker.metadata.image import TopicImage
+
+    AskedTopic = messages.MetadataRequest.MetadataRequestTopic
+    ToldTopic = messages.MetadataResponse.MetadataResponseTopic
 
 SOFTWARE_TEXT = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 GROUP_KEY, TRANSACTION_KEY = 0, 1
@@ -42,7 +48,9 @@ NODES_TAG = 10_000
 """From here on tags are nobody's: Kafka's own stay below."""
 
 
-def handle_api_versions(core: Core, request: Request, message: Any) -> Any:
+def handle_api_versions(
+    core: Core, request: Request, message: messages.ApiVersionsRequest
+) -> messages.ApiVersionsResponse | EncodedResponse:
     """Never refused: an unknown version is answered in version 0 with error 35 and the versions of this API."""
     if not api(ApiKey.API_VERSIONS).is_valid(request.api_version):
         response = messages.ApiVersionsResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
@@ -57,7 +65,7 @@ def handle_api_versions(core: Core, request: Request, message: Any) -> Any:
     return _for_everybody(core, request, response)
 
 
-def _for_everybody(core: Core, request: Request, response: Any) -> EncodedResponse:
+def _for_everybody(core: Core, request: Request, response: Message) -> EncodedResponse:
     """Encoded once: whoever asks the same listener the same is answered in C, as long as it holds."""
     body = b"".join(codec(api(request.api_key).response_name, request.api_version).encode_parts(response))
     header = encode_response_header(request.api_key, request.api_version, request.correlation_id)
@@ -65,17 +73,19 @@ def _for_everybody(core: Core, request: Request, response: Any) -> EncodedRespon
     return EncodedResponse(body)
 
 
-def _api_version(key: ApiKey) -> Any:
+def _api_version(key: ApiKey) -> messages.ApiVersionsResponse.ApiVersion:
     first, last = advertised_versions(key)
     return messages.ApiVersionsResponse.ApiVersion(api_key=int(key), min_version=first, max_version=last)
 
 
-def handle_metadata(core: Core, request: Request, message: Any) -> Any:
+def handle_metadata(
+    core: Core, request: Request, message: messages.MetadataRequest
+) -> messages.MetadataResponse | EncodedResponse | Awaitable[messages.MetadataResponse]:
     """The answer, or where a topic is to be made first, the wait for it."""
     if request.api_version < TOPIC_IDS_VERSION and any(
         topic.name is None or uuid.UUID(bytes=bytes(topic.topic_id)) != NO_TOPIC_ID for topic in message.topics or ()
     ):
-        return _ids_too_early(message.topics)
+        return _ids_too_early(message.topics or [])
     if message.topics is None or (request.api_version == 0 and not message.topics):
         image = core.view.image
         response = _begin_metadata(core, request)
@@ -91,7 +101,7 @@ def handle_metadata(core: Core, request: Request, message: Any) -> Any:
     return _told(core, request, message, asked, {})
 
 
-def _begin_metadata(core: Core, request: Request) -> Any:
+def _begin_metadata(core: Core, request: Request) -> messages.MetadataResponse:
     return messages.MetadataResponse(
         cluster_id=core.view.image.cluster_id,
         controller_id=core.view.controller_id(request.listener),
@@ -104,18 +114,27 @@ def _begin_metadata(core: Core, request: Request) -> Any:
     )
 
 
-def _is_to_be_made(core: Core, asked: Any) -> bool:
-    return uuid.UUID(bytes=bytes(asked.topic_id)) == NO_TOPIC_ID and core.view.topic(asked.name) is None
+def _is_to_be_made(core: Core, asked: AskedTopic) -> bool:
+    if asked.name is None or uuid.UUID(bytes=bytes(asked.topic_id)) != NO_TOPIC_ID:
+        return False
+    return core.view.topic(asked.name) is None
 
 
-async def _make_and_tell(core: Core, request: Request, message: Any, asked: list[Any]) -> Any:
-    errors = {
-        topic.name: await core.create_topic_on_first_use(topic.name) for topic in asked if _is_to_be_made(core, topic)
-    }
+async def _make_and_tell(
+    core: Core, request: Request, message: messages.MetadataRequest, asked: list[AskedTopic]
+) -> messages.MetadataResponse:
+    names = [topic.name for topic in asked if topic.name is not None and _is_to_be_made(core, topic)]
+    errors: dict[str | None, ErrorCode] = {name: await core.create_topic_on_first_use(name) for name in names}
     return _told(core, request, message, asked, errors)
 
 
-def _told(core: Core, request: Request, message: Any, asked: list[Any], errors: dict[str, ErrorCode]) -> Any:
+def _told(
+    core: Core,
+    request: Request,
+    message: messages.MetadataRequest,
+    asked: list[AskedTopic],
+    errors: dict[str | None, ErrorCode],
+) -> messages.MetadataResponse:
     """`errors`: of those that were to be made."""
     response = _begin_metadata(core, request)
     seen = set()
@@ -127,7 +146,9 @@ def _told(core: Core, request: Request, message: Any, asked: list[Any], errors: 
     return _with_operations(response, message)
 
 
-def _with_operations(response: Any, message: Any) -> Any:
+def _with_operations(
+    response: messages.MetadataResponse, message: messages.MetadataRequest
+) -> messages.MetadataResponse:
     """What the client may do, where it asked."""
     if message.include_cluster_authorized_operations:
         response.cluster_authorized_operations = ON_CLUSTER
@@ -137,7 +158,7 @@ def _with_operations(response: Any, message: Any) -> Any:
     return response
 
 
-def _ids_too_early(topics: list[Any]) -> Any:
+def _ids_too_early(topics: list[AskedTopic]) -> messages.MetadataResponse:
     """Versions 10 and 11 carry topic ids that may not be used yet."""
     return messages.MetadataResponse(
         controller_id=-1,
@@ -149,11 +170,11 @@ def _ids_too_early(topics: list[Any]) -> Any:
     )
 
 
-def _unique(topics: list[Any]) -> list[Any]:
+def _unique(topics: list[AskedTopic]) -> list[AskedTopic]:
     return list({(topic.name, bytes(topic.topic_id)): topic for topic in topics}.values())
 
 
-def _asked_topic(core: Core, request: Request, asked: Any, making: ErrorCode | None) -> Any:
+def _asked_topic(core: Core, request: Request, asked: AskedTopic, making: ErrorCode | None) -> ToldTopic:
     """`making`: what came of it when the topic was to be made."""
     topic_id = uuid.UUID(bytes=bytes(asked.topic_id))
     if topic_id != NO_TOPIC_ID:
@@ -161,6 +182,8 @@ def _asked_topic(core: Core, request: Request, asked: Any, making: ErrorCode | N
         if topic is not None:
             return _topic_metadata(core, request, topic)
         return _topic_error(ErrorCode.UNKNOWN_TOPIC_ID, None if request.api_version >= 12 else "", topic_id)
+    if asked.name is None:
+        return _topic_error(ErrorCode.INVALID_TOPIC_EXCEPTION, None, NO_TOPIC_ID)
     topic = core.view.topic(asked.name)
     if topic is not None and not making:
         return _topic_metadata(core, request, topic)
@@ -170,7 +193,7 @@ def _asked_topic(core: Core, request: Request, asked: Any, making: ErrorCode | N
     return _topic_error(making or ErrorCode.LEADER_NOT_AVAILABLE, asked.name, NO_TOPIC_ID)
 
 
-def _topic_error(error: ErrorCode, name: str | None, topic_id: uuid.UUID) -> Any:
+def _topic_error(error: ErrorCode, name: str | None, topic_id: uuid.UUID) -> ToldTopic:
     return messages.MetadataResponse.MetadataResponseTopic(
         error_code=int(error),
         name=name,
@@ -180,7 +203,7 @@ def _topic_error(error: ErrorCode, name: str | None, topic_id: uuid.UUID) -> Any
     )
 
 
-def _topic_metadata(core: Core, request: Request, topic: TopicImage) -> Any:
+def _topic_metadata(core: Core, request: Request, topic: TopicImage) -> ToldTopic:
     result = messages.MetadataResponse.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id.bytes,
@@ -213,7 +236,9 @@ def _topic_metadata(core: Core, request: Request, topic: TopicImage) -> Any:
     return result
 
 
-def handle_describe_cluster(core: Core, request: Request, message: Any) -> Any:
+def handle_describe_cluster(
+    core: Core, request: Request, message: messages.DescribeClusterRequest
+) -> messages.DescribeClusterResponse | Awaitable[EncodedResponse]:
     if request.api_version >= 1 and message.endpoint_type != BROKER_ENDPOINTS:
         supported = message.endpoint_type == 2
         return messages.DescribeClusterResponse(
@@ -239,7 +264,7 @@ def handle_describe_cluster(core: Core, request: Request, message: Any) -> Any:
     return _with_nodes(core, request, response) if core.view.image.nodes else response
 
 
-async def _with_nodes(core: Core, request: Request, response: Any) -> EncodedResponse:
+async def _with_nodes(core: Core, request: Request, response: Message) -> EncodedResponse:
     """What core 0 knows of the nodes, in a tagged field that other clients pass over (KIP-482)."""
     body = b"".join(codec(api(request.api_key).response_name, request.api_version).encode_parts(response))
     assert body.endswith(b"\0"), "the count of tagged fields"
@@ -255,7 +280,9 @@ def _uvarint(value: int) -> bytes:
     return bytes([*encoded, value])
 
 
-async def handle_find_coordinator(core: Core, request: Request, message: Any) -> Any:
+async def handle_find_coordinator(
+    core: Core, request: Request, message: messages.FindCoordinatorRequest
+) -> messages.FindCoordinatorResponse:
     if request.api_version >= 4:
         return messages.FindCoordinatorResponse(
             coordinators=[await _coordinator(core, request, message.key_type, key) for key in message.coordinator_keys]
@@ -270,7 +297,9 @@ async def handle_find_coordinator(core: Core, request: Request, message: Any) ->
     )
 
 
-async def _coordinator(core: Core, request: Request, key_type: int, key: str) -> Any:
+async def _coordinator(
+    core: Core, request: Request, key_type: int, key: str
+) -> messages.FindCoordinatorResponse.Coordinator:
     error, why = ErrorCode.NONE, ""
     if key_type == TRANSACTION_KEY:
         # The one code for which every client gives up: others are asked again for as long as it has patience.

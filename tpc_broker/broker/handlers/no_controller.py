@@ -23,14 +23,18 @@ def answer_without_controller(api_key: int, version: int, message: Any, error: M
     return _ANSWERS[ApiKey(api_key)](version, message, said)
 
 
-def _create_topics(_version: int, message: Any, said: dict[str, Any]) -> Any:
+def _create_topics(
+    _version: int, message: messages.CreateTopicsRequest, said: dict[str, Any]
+) -> messages.CreateTopicsResponse:
     result = messages.CreateTopicsResponse.CreatableTopicResult
-    unknown = {"num_partitions": -1, "replication_factor": -1, "configs": []}
+    unknown: dict[str, Any] = {"num_partitions": -1, "replication_factor": -1, "configs": []}
     names = dict.fromkeys(topic.name for topic in message.topics)
     return messages.CreateTopicsResponse(topics=[result(name=name, **unknown, **said) for name in names])
 
 
-def _delete_topics(version: int, message: Any, said: dict[str, Any]) -> Any:
+def _delete_topics(
+    version: int, message: messages.DeleteTopicsRequest, said: dict[str, Any]
+) -> messages.DeleteTopicsResponse:
     result = messages.DeleteTopicsResponse.DeletableTopicResult
     if version <= _NAMES_ONLY_VERSION:
         return messages.DeleteTopicsResponse(responses=[result(name=name, **said) for name in message.topic_names])
@@ -39,46 +43,64 @@ def _delete_topics(version: int, message: Any, said: dict[str, Any]) -> Any:
     )
 
 
-def _create_partitions(_version: int, message: Any, said: dict[str, Any]) -> Any:
+def _create_partitions(
+    _version: int, message: messages.CreatePartitionsRequest, said: dict[str, Any]
+) -> messages.CreatePartitionsResponse:
     result = messages.CreatePartitionsResponse.CreatePartitionsTopicResult
     return messages.CreatePartitionsResponse(results=[result(name=topic.name, **said) for topic in message.topics])
 
 
-def _alter_configs(_version: int, message: Any, said: dict[str, Any]) -> Any:
+def _alter_configs(
+    _version: int, message: messages.AlterConfigsRequest, said: dict[str, Any]
+) -> messages.AlterConfigsResponse:
     result = messages.AlterConfigsResponse.AlterConfigsResourceResponse
     return messages.AlterConfigsResponse(responses=[result(**_resource(each), **said) for each in message.resources])
 
 
-def _incremental_alter_configs(_version: int, message: Any, said: dict[str, Any]) -> Any:
+def _incremental_alter_configs(
+    _version: int, message: messages.IncrementalAlterConfigsRequest, said: dict[str, Any]
+) -> messages.IncrementalAlterConfigsResponse:
     result = messages.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
     return messages.IncrementalAlterConfigsResponse(
         responses=[result(**_resource(each), **said) for each in message.resources]
     )
 
 
-def _alter_reassignments(_version: int, message: Any, said: dict[str, Any]) -> Any:
+def _alter_reassignments(
+    _version: int, message: messages.AlterPartitionReassignmentsRequest, said: dict[str, Any]
+) -> messages.AlterPartitionReassignmentsResponse:
     return messages.AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=message.allow_replication_factor_change, responses=[], **said
     )
 
 
-def _list_reassignments(_version: int, _message: Any, said: dict[str, Any]) -> Any:
+def _list_reassignments(
+    _version: int, _message: messages.ListPartitionReassignmentsRequest, said: dict[str, Any]
+) -> messages.ListPartitionReassignmentsResponse:
     return messages.ListPartitionReassignmentsResponse(topics=[], **said)
 
 
-def _describe_quorum(_version: int, _message: Any, said: dict[str, Any]) -> Any:
+def _describe_quorum(
+    _version: int, _message: messages.DescribeQuorumRequest, said: dict[str, Any]
+) -> messages.DescribeQuorumResponse:
     return messages.DescribeQuorumResponse(**said)
 
 
-def _unregister_broker(_version: int, _message: Any, said: dict[str, Any]) -> Any:
+def _unregister_broker(
+    _version: int, _message: messages.UnregisterBrokerRequest, said: dict[str, Any]
+) -> messages.UnregisterBrokerResponse:
     return messages.UnregisterBrokerResponse(**said)
 
 
-def _update_features(_version: int, _message: Any, said: dict[str, Any]) -> Any:
+def _update_features(
+    _version: int, _message: messages.UpdateFeaturesRequest, said: dict[str, Any]
+) -> messages.UpdateFeaturesResponse:
     return messages.UpdateFeaturesResponse(**said)
 
 
-def _elect_leaders(version: int, message: Any, said: dict[str, Any]) -> Any:
+def _elect_leaders(
+    version: int, message: messages.ElectLeadersRequest, said: dict[str, Any]
+) -> messages.ElectLeadersResponse:
     response = messages.ElectLeadersResponse
     if version:
         return response(error_code=said["error_code"])

@@ -6,7 +6,7 @@ above all of Kafka's numbers: a broker that does not know it passes over it, and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -26,7 +26,9 @@ ACCEPT_LOSS_TAG = 10_000
 BROKER_ID_BYTES = 4
 
 
-async def handle_unregister_broker(core: Core, request: Request, message: Any) -> Any:
+async def handle_unregister_broker(
+    core: Core, request: Request, message: messages.UnregisterBrokerRequest
+) -> messages.UnregisterBrokerResponse:
     accept_loss = ACCEPT_LOSS_TAG in _tags(bytes(request.body[BROKER_ID_BYTES:]))
     try:
         node = _node_named(core, message.broker_id)

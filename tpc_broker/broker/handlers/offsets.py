@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpc_broker.broker.partition import Partition
 from tpc_broker.error_codes import ErrorCode
@@ -32,7 +32,9 @@ READ_COMMITTED = 1
 DELETE_TO_HIGH_WATERMARK = -1
 
 
-async def handle_list_offsets(core: Core, request: Request, message: Any) -> Any:
+async def handle_list_offsets(
+    core: Core, request: Request, message: messages.ListOffsetsRequest
+) -> messages.ListOffsetsResponse:
     duplicates = _duplicates(message.topics)
     response = messages.ListOffsetsResponse()
     for topic in message.topics:
@@ -50,7 +52,7 @@ async def handle_list_offsets(core: Core, request: Request, message: Any) -> Any
     return response
 
 
-def _duplicates(topics: list[Any]) -> set[tuple[str, int]]:
+def _duplicates(topics: list[messages.ListOffsetsRequest.ListOffsetsTopic]) -> set[tuple[str, int]]:
     seen: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
     for topic in topics:
@@ -61,7 +63,12 @@ def _duplicates(topics: list[Any]) -> set[tuple[str, int]]:
 
 
 async def _list_one(  # noqa: PLR0913  (one question with all that it depends on)
-    core: Core, version: int, isolation_level: int, name: str, asked: Any, answer: Any
+    core: Core,
+    version: int,
+    isolation_level: int,
+    name: str,
+    asked: messages.ListOffsetsRequest.ListOffsetsPartition,
+    answer: messages.ListOffsetsResponse.ListOffsetsPartitionResponse,
 ) -> None:
     found = core.partitions.find(name, asked.partition_index)
     if not isinstance(found, Partition):
@@ -85,7 +92,9 @@ async def _list_one(  # noqa: PLR0913  (one question with all that it depends on
         answer.leader_epoch = NO_LEADER_EPOCH
 
 
-async def _fill(partition: Partition, timestamp: int, upto: int, answer: Any) -> None:
+async def _fill(
+    partition: Partition, timestamp: int, upto: int, answer: messages.ListOffsetsResponse.ListOffsetsPartitionResponse
+) -> None:
     bounds = partition.bounds()
     if timestamp == LATEST_TIMESTAMP:
         answer.offset = upto
@@ -105,7 +114,9 @@ async def _fill(partition: Partition, timestamp: int, upto: int, answer: Any) ->
             answer.timestamp, answer.offset, answer.leader_epoch = found
 
 
-async def handle_offset_for_leader_epoch(core: Core, _request: Request, message: Any) -> Any:
+async def handle_offset_for_leader_epoch(
+    core: Core, _request: Request, message: messages.OffsetForLeaderEpochRequest
+) -> messages.OffsetForLeaderEpochResponse:
     response = messages.OffsetForLeaderEpochResponse()
     for topic in message.topics:
         answer = messages.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic)
@@ -125,7 +136,9 @@ async def handle_offset_for_leader_epoch(core: Core, _request: Request, message:
     return response
 
 
-async def handle_delete_records(core: Core, _request: Request, message: Any) -> Any:
+async def handle_delete_records(
+    core: Core, _request: Request, message: messages.DeleteRecordsRequest
+) -> messages.DeleteRecordsResponse:
     response = messages.DeleteRecordsResponse()
     for topic in message.topics:
         answer = messages.DeleteRecordsResponse.DeleteRecordsTopicResult(name=topic.name)

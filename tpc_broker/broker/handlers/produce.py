@@ -22,6 +22,7 @@ from tpc_broker.kafka.records import read_batches
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
+    from tpc_broker.kafka import messages
 
 TOPIC_IDS_VERSION = 13
 ROOM_RETRY_S = 0.002
@@ -29,7 +30,7 @@ ROOM_WAIT_MS_MAX = 30_000
 REFUSAL_WAIT_MS_MAX = 1_000
 
 
-async def handle_produce(core: Core, request: Request, message: Any) -> None:
+async def handle_produce(core: Core, request: Request, message: messages.ProduceRequest) -> None:
     """Answered by the data plane once it takes the request; never returns a response."""
     parts = [
         (_topic_key(topic, request.api_version), partition)
@@ -75,11 +76,13 @@ async def _wait_between_leaders(core: Core, parts: list[tuple[str | uuid.UUID, i
         await core.replicated.wait_leaders(waiting)
 
 
-def _topic_key(topic: Any, version: int) -> str | uuid.UUID:
+def _topic_key(topic: messages.ProduceRequest.TopicProduceData, version: int) -> str | uuid.UUID:
     return uuid.UUID(bytes=bytes(topic.topic_id)) if version >= TOPIC_IDS_VERSION else topic.name
 
 
-async def _judge(core: Core, listener: int, key: str | uuid.UUID, asked: Any, size: int) -> Verdict:
+async def _judge(
+    core: Core, listener: int, key: str | uuid.UUID, asked: messages.ProduceRequest.PartitionProduceData, size: int
+) -> Verdict:
     """What Python knows of one partition: an error, or room for so many bytes."""
     await core.partitions.wait_moved(key, asked.index)
     found = core.partitions.find(key, asked.index)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 NO_PRODUCER = -1
 
 
-async def handle_init_producer_id(core: Core, request: Request, message: Any) -> Any:
+async def handle_init_producer_id(
+    core: Core, request: Request, message: messages.InitProducerIdRequest
+) -> messages.InitProducerIdResponse:
     error = _fault(request, message)
     if error:
         return messages.InitProducerIdResponse(error_code=int(error), producer_id=NO_PRODUCER, producer_epoch=-1)
@@ -25,7 +27,7 @@ async def handle_init_producer_id(core: Core, request: Request, message: Any) ->
     return messages.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
-def _fault(_request: Request, message: Any) -> ErrorCode:
+def _fault(_request: Request, message: messages.InitProducerIdRequest) -> ErrorCode:
     if message.transactional_id is None:
         if (message.producer_id == NO_PRODUCER) != (message.producer_epoch == -1):
             return ErrorCode.INVALID_REQUEST

@@ -7,7 +7,7 @@ no node of a cluster is a quorum of itself.
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpc_broker.broker.ports import Quorum, QuorumReplica
 from tpc_broker.error_codes import ErrorCode
@@ -27,7 +27,9 @@ NODES_VERSION = 2
 NO_DIRECTORY = bytes(16)
 
 
-async def handle_describe_quorum(core: Core, request: Request, message: Any) -> Any:
+async def handle_describe_quorum(
+    core: Core, request: Request, message: messages.DescribeQuorumRequest
+) -> messages.DescribeQuorumResponse:
     asked = [
         (topic.topic_name, partition.partition_index) for topic in message.topics for partition in topic.partitions
     ]
@@ -37,7 +39,7 @@ async def handle_describe_quorum(core: Core, request: Request, message: Any) -> 
     return response if request.api_version >= NODES_VERSION else _without_nodes(response)
 
 
-def _of_cluster(core: Core, quorum: Quorum) -> Any:
+def _of_cluster(core: Core, quorum: Quorum) -> messages.DescribeQuorumResponse:
     nodes = [
         _node(broker_id_of(known.node, CoreId(0)), CLUSTER_LISTENER, *known.address)
         for known in core.view.image.nodes.values()
@@ -51,7 +53,7 @@ def _of_cluster(core: Core, quorum: Quorum) -> Any:
     )
 
 
-def _alone(core: Core, request: Request) -> Any:
+def _alone(core: Core, request: Request) -> messages.DescribeQuorumResponse:
     log = core.metadata.log
     bounds = log.bounds()
     endpoint = core.view.endpoint(request.listener, CoreId(0))
@@ -67,8 +69,8 @@ def _described(
     quorum: Quorum,
     voters: Iterable[tuple[int, QuorumReplica]],
     observers: Iterable[tuple[int, QuorumReplica]],
-    nodes: list[Any],
-) -> Any:
+    nodes: list[messages.DescribeQuorumResponse.Node],
+) -> messages.DescribeQuorumResponse:
     partition = messages.DescribeQuorumResponse.PartitionData(
         partition_index=0,
         leader_id=leader_id,
@@ -81,7 +83,7 @@ def _described(
     return messages.DescribeQuorumResponse(topics=[topic], nodes=nodes)
 
 
-def _without_nodes(response: Any) -> Any:
+def _without_nodes(response: messages.DescribeQuorumResponse) -> messages.DescribeQuorumResponse:
     """As earlier versions have it."""
     response.nodes = []
     for replica in (*response.topics[0].partitions[0].current_voters, *response.topics[0].partitions[0].observers):
@@ -89,7 +91,7 @@ def _without_nodes(response: Any) -> Any:
     return response
 
 
-def _replica(broker_id: int, replica: QuorumReplica) -> Any:
+def _replica(broker_id: int, replica: QuorumReplica) -> messages.DescribeQuorumResponse.ReplicaState:
     return messages.DescribeQuorumResponse.ReplicaState(
         replica_id=broker_id,
         replica_directory_id=uuid.UUID(int=replica.incarnation).bytes,
@@ -99,12 +101,12 @@ def _replica(broker_id: int, replica: QuorumReplica) -> Any:
     )
 
 
-def _node(broker_id: int, name: str, host: str, port: int) -> Any:
+def _node(broker_id: int, name: str, host: str, port: int) -> messages.DescribeQuorumResponse.Node:
     listener = messages.DescribeQuorumResponse.Listener(name=name, host=host, port=port)
     return messages.DescribeQuorumResponse.Node(node_id=broker_id, listeners=[listener])
 
 
-def _unknown_partitions(message: Any) -> Any:
+def _unknown_partitions(message: messages.DescribeQuorumRequest) -> messages.DescribeQuorumResponse:
     """Each that was asked for, with its error, as Kafka does when it is asked for anything else too."""
     response = messages.DescribeQuorumResponse
     return response(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpc_broker.broker.reassignments import Outcome, WantedBrokers
 from tpc_broker.error_codes import ErrorCode
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from tpc_broker.broker.reassignments import Ongoing
 
 
-async def handle_alter_partition_reassignments(core: Core, request: Request, message: Any) -> Any:
+async def handle_alter_partition_reassignments(
+    core: Core, request: Request, message: messages.AlterPartitionReassignmentsRequest
+) -> messages.AlterPartitionReassignmentsResponse:
     wanted = [
         WantedBrokers(topic.name, asked.partition_index, _brokers(asked.replicas))
         for topic in message.topics
@@ -52,7 +54,9 @@ def _refused_at_shared_listener(core: Core, request: Request, one: WantedBrokers
     )
 
 
-def _altered(message: Any, outcomes: Iterator[Outcome], *, allow_factor_change: bool) -> Any:
+def _altered(
+    message: messages.AlterPartitionReassignmentsRequest, outcomes: Iterator[Outcome], *, allow_factor_change: bool
+) -> messages.AlterPartitionReassignmentsResponse:
     answer = messages.AlterPartitionReassignmentsResponse
     return answer(
         error_message=None,
@@ -74,7 +78,9 @@ def _altered(message: Any, outcomes: Iterator[Outcome], *, allow_factor_change: 
     )
 
 
-async def handle_list_partition_reassignments(core: Core, request: Request, message: Any) -> Any:
+async def handle_list_partition_reassignments(
+    core: Core, request: Request, message: messages.ListPartitionReassignmentsRequest
+) -> messages.ListPartitionReassignmentsResponse:
     """Of the partitions asked for; null: all. Where one broker stands for all cores nothing is seen to move."""
     asked = None
     if message.topics is not None:

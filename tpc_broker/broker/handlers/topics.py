@@ -36,7 +36,9 @@ NO_BROKER = -1
 NAMES_ONLY_VERSION = 5  # DeleteTopics up to here has names only
 
 
-async def handle_create_topics(core: Core, request: Request, message: Any) -> Any:
+async def handle_create_topics(
+    core: Core, request: Request, message: messages.CreateTopicsRequest
+) -> messages.CreateTopicsResponse:
     topics = [
         CreatableTopic(
             name=topic.name,
@@ -72,18 +74,15 @@ def _assigned(core: Core, request: Request, partition: int, brokers: Sequence[in
     return tuple(broker_id_of(core.view.node, each[partition % len(each)]) if each else NO_BROKER for each in cores)
 
 
-def _created(result: CreatedTopic, *, validate_only: bool) -> Any:
-    answer = messages.CreateTopicsResponse.CreatableTopicResult(
+def _created(result: CreatedTopic, *, validate_only: bool) -> messages.CreateTopicsResponse.CreatableTopicResult:
+    return messages.CreateTopicsResponse.CreatableTopicResult(
         name=result.name,
         topic_id=(NO_TOPIC_ID if validate_only else result.topic_id).bytes,
         error_code=int(result.error_code),
         error_message=result.error_message,
         num_partitions=result.num_partitions,
         replication_factor=result.replication_factor,
-        configs=[],
-    )
-    for entry in result.configs:
-        answer.configs.append(
+        configs=[
             messages.CreateTopicsResponse.CreatableTopicConfigs(
                 name=entry.name,
                 value=entry.value,
@@ -91,11 +90,14 @@ def _created(result: CreatedTopic, *, validate_only: bool) -> Any:
                 config_source=int(entry.source),
                 is_sensitive=entry.sensitive,
             )
-        )
-    return answer
+            for entry in result.configs
+        ],
+    )
 
 
-async def handle_delete_topics(core: Core, request: Request, message: Any) -> Any:
+async def handle_delete_topics(
+    core: Core, request: Request, message: messages.DeleteTopicsRequest
+) -> messages.DeleteTopicsResponse:
     if request.api_version > NAMES_ONLY_VERSION:
         topics = [
             DeletableTopic(name=topic.name, topic_id=TopicId(uuid.UUID(bytes=bytes(topic.topic_id))))
@@ -117,7 +119,9 @@ async def handle_delete_topics(core: Core, request: Request, message: Any) -> An
     )
 
 
-async def handle_create_partitions(core: Core, request: Request, message: Any) -> Any:
+async def handle_create_partitions(
+    core: Core, request: Request, message: messages.CreatePartitionsRequest
+) -> messages.CreatePartitionsResponse:
     topics = [
         GrowableTopic(
             name=topic.name,
@@ -144,7 +148,9 @@ async def handle_create_partitions(core: Core, request: Request, message: Any) -
     )
 
 
-async def handle_alter_configs(core: Core, request: Request, message: Any) -> Any:
+async def handle_alter_configs(
+    core: Core, request: Request, message: messages.AlterConfigsRequest
+) -> messages.AlterConfigsResponse:
     resources = [
         AlterableResource(
             resource.resource_type,
@@ -163,7 +169,9 @@ async def handle_alter_configs(core: Core, request: Request, message: Any) -> An
     return messages.AlterConfigsResponse(responses=[answer(**each) for each in _altered(core, request, results)])
 
 
-async def handle_incremental_alter_configs(core: Core, request: Request, message: Any) -> Any:
+async def handle_incremental_alter_configs(
+    core: Core, request: Request, message: messages.IncrementalAlterConfigsRequest
+) -> messages.IncrementalAlterConfigsResponse:
     resources = [
         AlterableResource(
             resource.resource_type,
