@@ -17,6 +17,10 @@ FIRST_OF_CLUSTERS: Final = 2
 """The level that clusters began with, and of whatever says nothing of levels."""
 
 
+FIRST_WITH_MOVES: Final = 3
+"""Partitions go from core to core, and replicas are filled with segments: entries of journals that begin a life."""
+
+
 class Levels(NamedTuple):
     """From the lowest to the highest, both included."""
 

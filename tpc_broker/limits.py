@@ -71,6 +71,9 @@ REPLICATED_BATCH_BYTES_MAX = 32 * MIB  # of a partition with replicas on other n
 LINK_REQUESTS_MAX = 256  # under way to one node, and from one node
 LINK_GREETINGS_MAX = 64  # connections that have not proved the secret yet
 LINK_TEXT_BYTES_MAX = 512
+SHIPMENTS_MAX = 64  # under way from one core
+SHIPPED_CHUNK_BYTES = 4 * MIB  # of a segment in one answer
+SHIPPED_FILES_MAX = 1 << 20
 
 # The log.
 BLOCK_BYTES = 4 * KIB  # of the journal, and of what is written past the page cache

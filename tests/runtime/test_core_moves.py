@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -44,12 +45,20 @@ class CopiesOfTheDisk(trio.abc.Instrument):
         self.made: list[tuple[Path, dict[int, bytes]]] = []
 
     def after_task_step(self, task):
-        state = sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in self._data.rglob("*"))
-        if state != self._seen:
-            self._seen = state
+        while (state := self._state()) != self._seen:
             target = self._data.with_name(f"{self._data.name}-{next(self._numbers)}-of-{self._bench.name}")
-            shutil.copytree(self._data, target)
-            self.made.append((target, dict(self._bench.acknowledged)))
+            try:
+                shutil.copytree(self._data, target)
+            except (shutil.Error, FileNotFoundError):
+                continue
+            if self._state() == state:  # else a thread has renamed something in the midst
+                self._seen = state
+                self.made.append((target, dict(self._bench.acknowledged)))
+
+    def _state(self):
+        while True:
+            with suppress(FileNotFoundError):
+                return sorted((str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in self._data.rglob("*"))
 
 
 async def _on_core(data: Path, core: int, body, acknowledged) -> None:

@@ -114,6 +114,9 @@ class PlainDisk(ManyOneByOne):
     async def rename(self, source, target):
         os.rename(source, target)
 
+    async def link(self, source, target):
+        os.link(source, target)
+
     async def mkdir(self, path):
         os.mkdir(path)
 

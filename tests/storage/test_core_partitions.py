@@ -30,6 +30,11 @@ class World:
             {"offline": CHECKPOINT, "released": RELEASED},
         )
 
+    def handle_of(self, key):
+        """None: it is not led."""
+        is_led = self.partitions.state(key) is PartitionState.LED
+        return self.led[key].handle if is_led else None
+
     def tables(self):
         one = self.partitions
         every = (one.storages, one.offline, one.kept, one.unclaimed, one.led, one.given_up)
@@ -54,6 +59,8 @@ STEPS = {
     "release": lambda world, key: world.partitions.release(world.led[key], RELEASED),
     "forget_release": lambda world, key: world.partitions.forget_release(key),
     "adopt": lambda world, key: world.partitions.adopt(key),
+    "begin_replacement": lambda world, key: world.partitions.begin_replacement(key, world.handle_of(key)),
+    "replaced": lambda world, key: world.partitions.replaced(world.files[key]),
     "adopted": lambda world, key: world.partitions.adopted(world.files[key]),
 }
 
@@ -86,6 +93,7 @@ def test_the_tables_say_what_the_states_say(steps):
         assert key not in one.storages or after not in NOT_IN_STORAGES
         assert key not in one.kept or after in (
             PartitionState.OFFLINE, PartitionState.DELETING, PartitionState.RELEASED, PartitionState.ADOPTING,
+            PartitionState.REPLACING,
         )  # fmt: skip
         assert key in one.kept or after not in (PartitionState.OFFLINE, PartitionState.RELEASED)
         assert (key in one.all_released()) == (after is PartitionState.RELEASED) == (one.released(key) is not None)

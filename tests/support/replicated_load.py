@@ -24,6 +24,8 @@ class Load:
         """Values, and where they are; None: the leader had it already, and did not say where."""
         self.errors: list[str] = []
         self.sent = [0] * partitions
+        self.starts = [0] * partitions
+        """Records in front of these offsets were deleted."""
         self._bootstrap = bootstrap
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -74,21 +76,26 @@ class Load:
         assert not self.errors, self.errors[:3]
         for partition in range(self.partitions):
             assert len(self.acknowledged[partition]) == self.sent[partition]
-            found = read_all(bootstrap, self.topic, partition)
-            assert [value for _offset, value in found] == list(range(self.sent[partition]))
-            known = {value: offset for value, offset in self.acknowledged[partition].items() if offset is not None}
+            starts = self.starts[partition]
+            found = read_all(bootstrap, self.topic, partition, starts)
+            assert [value for _offset, value in found] == list(range(starts, self.sent[partition]))
+            known = {
+                value: offset
+                for value, offset in self.acknowledged[partition].items()
+                if offset is not None and value >= starts
+            }
             assert {value: offset for offset, value in found if value in known} == known
 
 
-def read_all(bootstrap: str, topic: str, partition: int) -> list[tuple[int, int]]:
-    """(offset, value) of every record of a partition that is shown. No group is needed for it."""
+def read_all(bootstrap: str, topic: str, partition: int, starts: int = 0) -> list[tuple[int, int]]:
+    """(offset, value) of every record of a partition that is shown, from an offset on. No group is needed for it."""
     consumer = Consumer({
         "bootstrap.servers": bootstrap, "group.id": "nobody", "enable.auto.commit": False, "log_level": 0,
     })  # fmt: skip
     found: list[tuple[int, int]] = []
     give_up_at = time.monotonic() + DEADLINE_S
     try:
-        where: Any = TopicPartition(topic, partition, 0)
+        where: Any = TopicPartition(topic, partition, starts)
         _low, end = eventually(lambda: consumer.get_watermark_offsets(where, timeout=5), "its end is told")
         consumer.assign([where])
         while (not found or found[-1][0] + 1 < end) and end and time.monotonic() < give_up_at:

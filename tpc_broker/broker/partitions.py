@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.ports import Judge
 
 log = logging.getLogger(__name__)
 
@@ -249,6 +250,23 @@ class Partitions:
             topic = image.topics[key.topic_id]
             await self._lead(topic, key, await self._storage.open(key, topic.name, self._config_of(topic)))
         await self._core.groups.follow(image, image)
+
+    async def install(self, key: TopicPartition, judge: Judge) -> bool:
+        """Replace a replica's files by those of a filled folder, and open it with them; whether that was done. Not
+        while the image changes. PartitionOfflineError: the journal fails; or it could not be opened again.
+        """
+        topic, partition = self._core.view.image.topic_by_id(key.topic_id), self._open.get(key)
+        if topic is None or key not in self._owned(topic):
+            return False
+
+        def then() -> None:
+            if partition is not None:
+                self._close(partition)
+
+        if not await self._storage.install(key, self._config_of(topic), judge, then):
+            return False
+        await self._open_into(topic, key, [], trio.CapacityLimiter(1))
+        return True
 
     def _close(self, partition: Partition) -> None:
         """It is served here no more: who waits for it is told so."""

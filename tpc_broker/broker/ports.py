@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.model import LeaderEpoch, MetadataVersion, NodeId, TopicId, TopicPartition
     from tpc_broker.storage.partition_storage import PartitionStorage
-    from tpc_broker.storage.ports import Bounds, PartitionState, SegmentWindow
+    from tpc_broker.storage.ports import Bounds, Judge, PartitionState, SegmentWindow
 
 
 class Clock(Protocol):
@@ -554,6 +554,10 @@ class CoreStorage(Protocol):
         self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool, is_replicated: bool = False
     ) -> int:
         """A place in the data plane; its handle. A replicated one has no role yet, others are led in their epoch."""
+        ...
+
+    async def install(self, key: TopicPartition, config: TopicConfig, judge: Judge, then: Callable[[], None]) -> bool:
+        """A replica's files give way to those of a filled folder (`storage.installation`); `open` finds them."""
         ...
 
     def begin_term(self, handle: int, term: int, note: bytes = b"") -> int | None:

@@ -10,6 +10,7 @@ fenced by its epoch, and what others believe of it only says where clients ask f
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.partition import Partition
     from tpc_broker.broker.replication_port import Replication
     from tpc_broker.metadata.image import ClusterImage, TopicImage
+    from tpc_broker.storage.ports import Judge
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ class ReplicatedPartitions:
         self._to_tell: dict[TopicPartition, Leader] = {}
         self._tell = trio.Event()
         replication.on_roles(self._led, self._lost)
+        replication.on_filled(self._install, lambda: int(core.settings.replica_move_bytes_per_second))
 
     async def follow(self, image: ClusterImage) -> None:
         await self.replication.follow(image)
@@ -67,6 +70,10 @@ class ReplicatedPartitions:
         """Before a drain."""
         await self.replication.hand_over()
         await self._tell_now()
+
+    async def _install(self, key: TopicPartition, judge: Judge) -> bool:
+        """What another replica has shipped takes the place of this one's files."""
+        return await self._core.metadata.between_changes(partial(self._core.partitions.install, key, judge))
 
     # -- roles -------------------------------------------------------------------------------------------------------
 

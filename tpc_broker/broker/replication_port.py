@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.model import LeaderEpoch, NodeId, TopicPartition
     from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.ports import Install
 
 
 class ReplicaFacts(NamedTuple):
@@ -48,6 +49,10 @@ class Replication(Protocol):
         lost: Callable[[TopicPartition, LeaderEpoch], None],
     ) -> None:
         """`led`: called when one is led here in an epoch of which clients may be told; `lost`: when it is no more."""
+        ...
+
+    def on_filled(self, install: Install, bytes_per_s: Callable[[], int]) -> None:
+        """`install`: called when what another replica has shipped is here; fetched at no more than `bytes_per_s`."""
         ...
 
     async def follow(self, image: ClusterImage) -> None:

@@ -59,6 +59,8 @@ class Tag(IntEnum):
     """Absent: the partition is this core's."""
     MOVES = 0x8008
     """Absent: 0."""
+    FILLED = 9
+    """Absent: the partition's files are in its own folder."""
 
 
 NO_VOTE: Final = -1
@@ -121,6 +123,10 @@ class PartitionCheckpoint:
     """How often it was handed from one core to another: of two that name it, the one that counts more is later."""
     released: Release | None = None
     """It is not this core's any more, and perhaps no other's yet; the rest is what goes over."""
+    filled: str = ""
+    """In a journal only: the name of the folder among those being filled whose files take the place of what the
+    partition's own folder holds (`storage.installation`).
+    """
 
     @property
     def committed_end_offset(self) -> Offset:
@@ -171,6 +177,8 @@ class PartitionCheckpoint:
             values.append((Tag.RELEASED, _RELEASE.pack(*self.released)))
         if self.moves:
             values.append((Tag.MOVES, _MOVES.pack(self.moves)))
+        if self.filled:
+            values.append((Tag.FILLED, self.filled.encode()))
         body = b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in values)
         return _LENGTH.pack(len(body)) + body
 
@@ -201,6 +209,8 @@ def _decode_partition(data: bytes, place: int) -> tuple[PartitionCheckpoint, int
         entry = replace(entry, released=Release(CoreId(target), move_id))
     if Tag.MOVES in values:
         entry = replace(entry, moves=_MOVES.unpack(values[Tag.MOVES])[0])
+    if Tag.FILLED in values:
+        entry = replace(entry, filled=values[Tag.FILLED].decode())
     return entry, end
 
 

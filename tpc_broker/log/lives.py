@@ -13,12 +13,17 @@ So of all entries only those behind the last of these two are replayed, on top o
 partition nowhere until its adoption: the checkpoints of the core that released it carry it on until the metadata say
 that another has it, and recovery touches none of its files.
 
+A replica whose log was replaced by another's (`storage.installation`) begins a life in the same way, with ADOPTED, on
+the core that it is on: its files are first in a folder of their own, which the entry names
+(`PartitionCheckpoint.filled`).
+
 Hand-overs are counted (`PartitionCheckpoint.moves`, the argument of both entries). A checkpoint may have been captured
 behind entries that are replayed again; by the count it is known which of the two is later.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpc_broker.log.checkpoint import CheckpointError, decode_entry
@@ -49,4 +54,5 @@ def last_life(
             is_release = entry.kind == EntryKind.RELEASED
             if (start.moves, start.released is not None, start.key) != (entry.argument, is_release, entry.partition):
                 raise CheckpointError(f"commit {entry.sequence} hands over another partition than it says")
+            start = replace(start, filled="")
     return start, own

@@ -224,6 +224,14 @@ class Settings(IgnoredSettings):
         True,
         "Whether a node that is stopped has others lead first what it leads.",
     )
+    replica_move_bytes_per_second: int = setting(
+        "replica.move.bytes.per.second",
+        ConfigType.LONG,
+        1 << 30,
+        "Ours. Bytes a second that a broker fetches of segments to fill its replicas, on the average.",
+        minimum=1 << 20,
+        dynamic=True,
+    )
     default_replication_factor: int = setting(
         "default.replication.factor",
         ConfigType.INT,

@@ -526,6 +526,11 @@ class RaftCore:
         self._now_ms = now_ms
         self.groups[group].items_read(target, prev, batches, now_ms)
 
+    def ship_instead(self, group: GroupId, target: Voter, prev: Position, now_ms: int) -> None:
+        """In place of `items_read`: there is too much to read."""
+        self._now_ms = now_ms
+        self.groups[group].ship_instead(target, prev)
+
     def shipped(self, group: GroupId, target: Voter, position: Position, now_ms: int) -> None:
         self._now_ms = now_ms
         self.groups[group].shipped(target, position, now_ms)

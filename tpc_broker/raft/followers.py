@@ -282,6 +282,8 @@ class Followers(Elections):
         durable the log before it is what a failing journal goes back to, and there is room for one such log only; the
         leader ships again.
         """
+        if not self.settings.adopts:
+            return False
         return self.adopting is None and not self.log.contains(position) and position > self.commit
 
     def _adopt(self, message: Install) -> None:

@@ -443,6 +443,18 @@ class Leaders(Followers):
         gone = prev.offset < max(self.log.log_start_offset, self.contiguous_from_offset) or not self.log.contains(prev)
         return gone or (self.settings.ships_to_empty and prev == START and self.commit > START)
 
+    def ship_instead(self, target: Voter, prev: Position) -> None:
+        """Of items that were to be read: so many that segments are better."""
+        peer = self.peers.get(target)
+        if self.is_leader and peer is not None and peer.state is CATCH_UP and peer.prev == prev:
+            peer.state, peer.awaiting, peer.install = INSTALL, False, None
+            self._ship(peer)
+
+    def awaits_segments(self, target: Voter) -> bool:
+        """Whether it is led here, and this one still needs what `ShipSegments` asked for."""
+        peer = self.peers.get(target)
+        return self.is_leader and peer is not None and peer.state is INSTALL and peer.install is None
+
     def compacted(self, contiguous_from_offset: int) -> None:
         """Whoever needs something below gets segments, also one that is being read for right now."""
         assert contiguous_from_offset <= self.high_watermark, (contiguous_from_offset, self.commit)

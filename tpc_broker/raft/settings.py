@@ -49,6 +49,10 @@ class Settings:
     """Above it a leader refuses proposals: memory and journal would have to hold them until a quorum comes back."""
     ships_to_empty: bool = True
     """Whether a replica that has nothing gets segments at once, and not items as long as these are all there."""
+    adopts: bool = True
+    """Whether an Install replaces the log; else the driver does that, and creates the group anew: until then it
+    contains nothing of what was shipped, and an Install changes nothing.
+    """
     caught_up_bytes: int = MIB
     """A learner this close to the leader's end counts as one that can vote soon ..."""
     caught_up_ms: int = 1_000

@@ -269,14 +269,15 @@ class CoreProcessMain:
         options = self._options
         if options.cluster is None:
             return None
-        from tpc_broker.runtime.cluster.replication import LOG_STARTS, CoreReplication  # noqa: PLC0415
+        from tpc_broker.runtime.cluster.replication import CoreReplication  # noqa: PLC0415
 
         self._replication = replication = CoreReplication(
             options, assembly.plane, assembly.storage, assembly.clock, nursery
         )
         if self._cluster is not None:
             self._cluster.links.on_replica = replication.take  # core 0's port is the node's
-            self._cluster.links.serve(LOG_STARTS, replication.serve_log_starts)
+            for method, handler in replication.handlers.items():
+                self._cluster.links.serve(method, handler)
         return replication
 
     def _count(self, assembly: CoreAssembly, core: Core) -> CoreCounters:

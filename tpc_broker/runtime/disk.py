@@ -172,6 +172,9 @@ class RingDisk:
         await trio.to_thread.run_sync(os.rename, source, target)
         lib.tpc_disk_record_name(lib.TPC_DISK_RECORD_RENAME, os.fsencode(source), os.fsencode(target))
 
+    async def link(self, source: Path, target: Path) -> None:
+        await trio.to_thread.run_sync(os.link, source, target)
+
     async def mkdir(self, path: Path) -> None:
         await trio.to_thread.run_sync(os.mkdir, path)
         lib.tpc_disk_record_name(lib.TPC_DISK_RECORD_CREATE, os.fsencode(path), ffi.NULL)

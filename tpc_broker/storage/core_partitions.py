@@ -9,6 +9,8 @@ ABSENT ──► MAKING ──► OPEN ──► LED ──► GIVEN_UP ──�
 LED ──► RELEASED ──► ABSENT (another core has it)          (what is RELEASED may be deleted, too)
            └─► ADOPTING ──► RECOVERED
 ABSENT ────────┘
+
+LED, OFFLINE ──► REPLACING ──► RECOVERED
 ```
 
 *Recovered* partitions wait for the broker to open them; one whose leader epoch the journal does not take goes back
@@ -17,7 +19,8 @@ data plane), and *offline* when what the journal has of it lies beside its files
 *being deleted* is forgotten durably first, and absent when its folder has another name.
 
 One that is moved to another core is *released* here: checkpoints say so until the other core is known to have it. One
-that comes from there, or is taken back, is being *adopted* until the journal has it.
+that comes from there, or is taken back, is being *adopted* until the journal has it. Files of a replica that give way
+to another replica's are being *replaced*.
 
 Everybody may look into the tables; only the methods here change them, and each asserts that its step is one of
 `TRANSITIONS`. A deletion takes a partition out of `led` at any moment, so that is to be looked at again after every
@@ -58,6 +61,7 @@ class PartitionState(Enum):
     DELETING = "being deleted"
     RELEASED = "released to another core"
     ADOPTING = "being adopted"
+    REPLACING = "its files are being replaced by another replica's"
 
 
 _S = PartitionState
@@ -67,12 +71,13 @@ TRANSITIONS: Final[Mapping[PartitionState, frozenset[PartitionState]]] = {
     _S.MAKING: frozenset({_S.OPEN, _S.ABSENT}),
     _S.RECOVERED: frozenset({_S.OPEN, _S.DELETING, _S.ABSENT}),
     _S.OPEN: frozenset({_S.LED, _S.RECOVERED}),
-    _S.LED: frozenset({_S.GIVEN_UP, _S.DELETING, _S.RELEASED}),
+    _S.LED: frozenset({_S.GIVEN_UP, _S.DELETING, _S.RELEASED, _S.REPLACING}),
     _S.GIVEN_UP: frozenset({_S.OFFLINE, _S.DELETING}),
-    _S.OFFLINE: frozenset({_S.DELETING, _S.ABSENT}),
+    _S.OFFLINE: frozenset({_S.DELETING, _S.ABSENT, _S.REPLACING}),
     _S.DELETING: frozenset({_S.ABSENT}),
     _S.RELEASED: frozenset({_S.ABSENT, _S.ADOPTING, _S.DELETING}),
     _S.ADOPTING: frozenset({_S.RECOVERED}),
+    _S.REPLACING: frozenset({_S.RECOVERED}),
 }
 
 
@@ -226,6 +231,23 @@ class CorePartitions:
         if self.state(files.key) is _S.RECOVERED:
             return  # the entry was written twice
         self._become(files.key, _S.RECOVERED, of=_S.ADOPTING)
+        self.kept.pop(files.key, None)
+        self.storages[files.key] = self.unclaimed[files.key] = files
+
+    # -- replicas that are filled --------------------------------------------------------------------------------------
+
+    def begin_replacement(self, key: TopicPartition, handle: int | None) -> None:
+        """The journal has an entry by which other files take the place of its own; with `checkpointing` until the end.
+        `handle`: None where it is offline.
+        """
+        self._become(key, _S.REPLACING)
+        self.offline.pop(key, None)
+        if handle is not None:
+            del self.led[handle]
+
+    def replaced(self, files: PartitionStorage) -> None:
+        """The entry is durable, and the files are in their place: it is here as if it had been recovered."""
+        self._become(files.key, _S.RECOVERED, of=_S.REPLACING)
         self.kept.pop(files.key, None)
         self.storages[files.key] = self.unclaimed[files.key] = files
 

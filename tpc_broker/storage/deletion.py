@@ -202,6 +202,10 @@ class Deletions:
             log.warning("%s cannot be removed now: %s", folder, error)
             self._doom(RETRY_MS, lambda _now_ms: self._free_folder(folder))
 
+    def folder_doomed(self, folder: Path, delay_ms: int) -> None:
+        """A folder was given the name of a deleted one just now."""
+        self._doom(delay_ms, lambda _now_ms: self._free_folder(folder))
+
     def segments_doomed(self, files: PartitionStorage) -> None:
         """Segments of a partition were renamed just now."""
         self._doom(files.settings.file_delete_delay_ms, lambda now_ms: self._free_segments(files, now_ms))

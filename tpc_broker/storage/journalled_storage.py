@@ -15,6 +15,7 @@ own, which calls those above it in this list and asks the others for work (`main
 * *checkpoints*: when three eighths of the journal are used, now and then, and at the end (`checkpoint_schedule`);
 * *moves*: partitions that go to another core of the node, or come from there (`core_moves`);
 * *replicas*: terms, votes and cuts of replicated partitions (`replicas`);
+* *installation*: a replica's files give way to those that another one has shipped (`installation`);
 * *mending*: a journal that failed is opened again, a partition whose segment failed is written anew from the journal,
   both again and again until the disk is well (`mending`).
 
@@ -49,6 +50,7 @@ from tpc_broker.storage.folders import (
     remove_deleted_folders,
 )
 from tpc_broker.storage.in_place_windows import InPlaceWindows, PlaneWindow
+from tpc_broker.storage.installation import Installation
 from tpc_broker.storage.journal_growth import JournalGrowth
 from tpc_broker.storage.journal_room import JournalRoom
 from tpc_broker.storage.journal_upkeep import JournalUpkeep
@@ -60,6 +62,7 @@ from tpc_broker.storage.refusals import Failures
 from tpc_broker.storage.replicas import PlaneCommit, Replicas
 from tpc_broker.storage.retention import Retention
 from tpc_broker.storage.segment_space import SegmentSpace
+from tpc_broker.storage.shipments import Shipments
 from tpc_broker.storage.write_behind import WriteBehindWriter
 
 if TYPE_CHECKING:
@@ -133,6 +136,13 @@ class JournalledStorage:
             plane, data, recovered.files, partitions, journal=self._journal, write_behind=self._write_behind,
             retention=self._retention, in_place_windows=windows,
         )  # fmt: skip
+        self._installation = Installation(
+            plane, data, recovered.files, partitions, journal=self._journal, room=room, deletions=self._deletions,
+            requests=requests,
+        )  # fmt: skip
+        self.files = recovered.files
+        """All of the core's open files."""
+        self.shipments = Shipments(recovered.files, data, journal_file.core)
         self._mending = Mending(
             plane, data, recovered, partitions, journal=self._journal, deletions=self._deletions, space=self._space,
             in_place_windows=windows, requests=requests, failures=failures,
@@ -287,6 +297,16 @@ class JournalledStorage:
     async def cut(self, handle: int, offset: int, last_epoch_kept: int) -> None:
         """`Replicas.cut`."""
         await self._replicas.cut(handle, offset, last_epoch_kept)
+
+    async def install(
+        self,
+        key: TopicPartition,
+        config: TopicConfig,
+        judge: Callable[[PartitionStorage | None], PartitionCheckpoint | None],
+        then: Callable[[], None],
+    ) -> bool:
+        """`Installation.install`."""
+        return await self._installation.install(key, log_settings(config), judge, then)
 
     # -- the parts' work ---------------------------------------------------------------------------------------------
 

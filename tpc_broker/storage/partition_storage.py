@@ -329,6 +329,15 @@ class PartitionStorage(ShortRuns, ReservedSpace):
             self.log_start_offset = min(self.log_start_offset, offset)
             self.producers = await self._producers_at(offset)
 
+    async def settle(self, offset: int) -> None:
+        """Of files that came from another replica: the log ends at an offset of the last segment, by what the segments
+        hold. BatchDamageError, ValueError: they hold no log that ends there.
+        """
+        async with self._changing(Change.CUT):
+            await self._cut_segment(self.active, offset, trust_indexes=False)
+            self.written_end_offset = offset
+            self.producers = await self._producers_at(offset)
+
     async def _remove_segment(self, segment: Segment, cut_offset: int) -> None:
         """Its files go; a snapshot of the producers in front of the cut is still right."""
         for name in segment.file_names:
@@ -343,9 +352,10 @@ class PartitionStorage(ShortRuns, ReservedSpace):
         end_offset = segment.base_offset
         async with aclosing(self.folder.walk(segment, position if offset > segment.base_offset else 0)) as batches:
             while end_offset < offset:
-                header, place = await anext(batches, (None, 0))
-                if header is None or header.base_offset < offset < header.next_offset:
+                found = await anext(batches, None)  # not a tuple: CPython 3.11 makes the end's arguments of it
+                if found is None or found[0].base_offset < offset < found[0].next_offset:
                     raise ValueError(f"offset {offset} does not end a batch of segment {segment.base_offset}")
+                header, place = found
                 if header.base_offset >= offset:
                     break
                 position, end_offset = place + header.size_bytes, header.next_offset

@@ -10,13 +10,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.log.producer_state import Producer
     from tpc_broker.model import TopicPartition
+    from tpc_broker.storage.partition_storage import PartitionStorage
 
     Buffer = bytes | bytearray | memoryview
+    Judge = Callable[[PartitionStorage | None], PartitionCheckpoint | None]
+    """`Installation.install`."""
+    Install = Callable[[TopicPartition, Judge], Awaitable[bool]]
+    """Replace a replica's files by those that were filled, and begin anew with them; whether that was done."""
 
 
 class FileStatus(NamedTuple):
@@ -116,6 +122,10 @@ class Disk(Protocol):
     async def unlink(self, path: Path) -> None: ...
 
     async def rename(self, source: Path, target: Path) -> None: ...
+
+    async def link(self, source: Path, target: Path) -> None:
+        """A second name of a file, which keeps it when the first one goes."""
+        ...
 
     async def mkdir(self, path: Path) -> None: ...
 

@@ -3,7 +3,7 @@
 Duties of `recover_core`, in order:
 
 1. open the journal (or make one), read the checkpoint, scan the journal's chain; damage stops here;
-2. look through the partition folders and plan;
+2. finish the installations that were cut short, look through the partition folders and plan;
 3. per partition: reset to the checkpoint, cut, or set aside with a reason (offline), or remove (deleted);
 4. read the journal once, front to back, and append what the plans name;
 5. sync everything, write a checkpoint, and a superblock that begins behind the chain.
@@ -44,6 +44,7 @@ from tpc_broker.storage.checkpoint import (
     write_checkpoint,
 )
 from tpc_broker.storage.files import FileCache
+from tpc_broker.storage.filled_folders import finish_installations, remove_unfinished
 from tpc_broker.storage.folders import (
     OFFLINE_FILE,
     PartitionListing,
@@ -54,6 +55,7 @@ from tpc_broker.storage.folders import (
 from tpc_broker.storage.in_place_replay import InPlaceReplay, in_order, kept_position, read_batch
 from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
+from tpc_broker.storage.shipments import remove_shipments
 from tpc_broker.storage.side_by_side import for_each
 
 if TYPE_CHECKING:
@@ -398,6 +400,7 @@ async def recover_core(
     except BaseException:
         await journal_file.close()
         raise
+    await finish_installations(disk, data, scan.entries, str(journal_file.superblock.generation))
     listings = await list_partitions(disk, topics, checkpoints.values())
     plan = plan_recovery({key: listing.folder for key, listing in listings.items()}, checkpoints, scan.entries)
     for one in plan.partitions.values():
@@ -421,6 +424,8 @@ async def recover_core(
     )
     recovered = RecoveredCore(journal_file, scan, work.files, work.storages, work.offline, report, work.released)
     await _finish_core(recovered, checkpoints, generation)
+    await remove_unfinished(disk, data, core)
+    await remove_shipments(disk, data, core)
     if scan.damage is not None:
         await journal_file.close()
         recovered.journal_file = await create(checkpoint_generation=generation + 1)

@@ -38,6 +38,7 @@ from tpc_broker.raft.output import (
     RoleChanged,
     ShipSegments,
 )
+from tpc_broker.runtime.cluster.shipping import is_worth_shipping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -107,6 +108,8 @@ class ReplicaDriver:
         self.on_leader_ready: Callable[[str, int], None] = lambda _group, _term: None
         """Called with a group that is led here in a term of which clients may be told."""
         self.on_role: Callable[[str, Role, int], None] = lambda _group, _role, _term: None
+        self.on_ship: Callable[[str, Voter], None] = lambda _group, _target: None
+        """Called with a group that is led here and a replica that needs its segments."""
         self._plane = plane
         self._storage = storage
         self._clock = clock
@@ -172,6 +175,25 @@ class ReplicaDriver:
         """Role and term, as the last turn left them."""
         replica = self._replicas[group]
         return replica.role, replica.term
+
+    def files_of(self, group: str) -> PartitionStorage | None:
+        """None: it is not here."""
+        replica = self._replicas.get(group)
+        return None if replica is None else replica.files
+
+    def handle_of(self, group: str) -> int:
+        """Of one that is here."""
+        return self._replicas[group].handle
+
+    def may_replace(self, group: str, position: Position) -> bool:
+        """Whether a replica's log may give way to one that ends at a committed position: nothing of its own is on the
+        way to the journal, and it has acknowledged nothing behind (`filling`).
+        """
+        replica = self._replicas.get(group)
+        if replica is None or replica.entries or replica.is_busy or self._has_failed:
+            return False
+        machine = self.core.group(group)
+        return machine.role is FOLLOWER and position > machine.log.last and position > machine.commit
 
     @property
     def refusing(self) -> int:
@@ -366,7 +388,7 @@ class ReplicaDriver:
             case ReadItems():
                 self._tasks.start_soon(self._read_items, replica, event)
             case ShipSegments():
-                log.warning("%s: node %d needs segments, which are not shipped", replica.group, event.target.node)
+                self.on_ship(replica.group, event.target)
 
     def _reads_answered(self, event: ReadReady | ReadFailed) -> None:
         for token in event.tokens:
@@ -392,6 +414,10 @@ class ReplicaDriver:
 
     async def _read_items(self, replica: _Replica, event: ReadItems) -> None:
         offset = event.prev.offset
+        if is_worth_shipping(replica.files, offset):
+            self.core.ship_instead(replica.group, event.target, event.prev, self._now_ms())
+            self.wake()
+            return
         try:
             machine = self.core.group(replica.group)
             term, upto = machine.term, machine.log.end_offset  # what is behind is not proposed yet

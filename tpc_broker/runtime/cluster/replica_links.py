@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker.cluster.link_codec import Hello, LinkDecodeError, Reason
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
+from tpc_broker.errors import NotDeliveredError
 from tpc_broker.limits import MIB
 from tpc_broker.raft.messages import AppendEntries, Frame
 from tpc_broker.runtime.cluster.links import Handler, LinkRefusedError, Links, Peer
@@ -52,6 +53,7 @@ class ReplicaLinks:
         self.check_node: Callable[[Hello], LinkRefusedError | None] = lambda _hello: None
         """Called with a node of the same cluster: whether it has no place in it any more."""
         self._own_hello = own_hello
+        self._secret = secret
         self._links = Links(own_hello, secret, self._check)
         self._links.on_up = self._is_up
         self._links.on_refused = self._is_refused
@@ -86,6 +88,10 @@ class ReplicaLinks:
             if address not in self._peers:
                 self._peers[address] = self._links.peer(place)
 
+    def another(self) -> Links:
+        """Links of the same core that only dial: for what must not hold these up."""
+        return Links(self._own_hello, self._secret, self._check)
+
     def is_up(self, address: Address) -> bool:
         peer = self._peers.get(address)
         return peer is not None and peer.is_up
@@ -100,6 +106,19 @@ class ReplicaLinks:
     def serve(self, method: str, handler: Handler) -> None:
         """What other cores ask this one, at a port of its own."""
         self._links.serve(method, handler)
+
+    async def ask(self, address: Address, method: str, payload: dict[str, Any]) -> dict[str, Any]:
+        """What a core answers. MailboxError."""
+        peer = self._peers.get(address)
+        if peer is None:
+            raise NotDeliveredError(f"core {address.core} of node {address.node} has no replica with this one")
+        answer, _blobs = await peer.call(method, payload)
+        return answer
+
+    def place_of(self, address: Address) -> SeedAddress | None:
+        """Where a core listens; None: there is no link to it."""
+        peer = self._peers.get(address)
+        return None if peer is None else peer.address
 
     async def tell(self, address: Address, method: str, payload: dict[str, Any]) -> None:
         """Ask a core for something, once. MailboxError: it may not have heard."""

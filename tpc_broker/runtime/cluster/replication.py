@@ -21,7 +21,7 @@ from tpc_broker.broker.replication_port import ReplicaFacts, ReplicaProgress
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Hello
 from tpc_broker.errors import MailboxError, PartitionOfflineError
-from tpc_broker.feature_levels import SPOKEN
+from tpc_broker.feature_levels import FIRST_WITH_MOVES, SPOKEN
 from tpc_broker.limits import MIB
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import LeaderEpoch, NodeId, TopicPartition
@@ -29,6 +29,7 @@ from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Voter, simple
 from tpc_broker.raft.output import LEADER
 from tpc_broker.raft.settings import Settings
+from tpc_broker.runtime.cluster.filling import ReplicaFilling
 from tpc_broker.runtime.cluster.greeting import refusal_of_node
 from tpc_broker.runtime.cluster.identity import IdentityFile, next_core_boot
 from tpc_broker.runtime.cluster.options import read_secret
@@ -36,6 +37,7 @@ from tpc_broker.runtime.cluster.replica_counters import replica_counters
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
 from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
 from tpc_broker.runtime.cluster.replica_lives import ReplicaLives
+from tpc_broker.runtime.cluster.shipping import END, FILL, OFFER, READ, SegmentSource
 from tpc_broker.runtime.cluster.voter_changes import VoterChanges
 from tpc_broker.task_queue import TaskQueue, in_queue
 
@@ -46,15 +48,16 @@ if TYPE_CHECKING:
     from tpc_broker.raft.group import Group
     from tpc_broker.raft.output import Role
     from tpc_broker.runtime.cluster.identity import NodeIdentity
+    from tpc_broker.runtime.cluster.links import Handler
     from tpc_broker.runtime.data_plane import RingDataPlane
     from tpc_broker.runtime.options import CoreOptions
     from tpc_broker.storage.journalled_storage import JournalledStorage
     from tpc_broker.storage.partition_storage import PartitionStorage
-    from tpc_broker.storage.ports import Bounds, Clock
+    from tpc_broker.storage.ports import Bounds, Clock, Install
 
 log = logging.getLogger(__name__)
 
-SETTINGS: Final = Settings(link_inflight_bytes_max=32 * MIB, ships_to_empty=False)
+SETTINGS: Final = Settings(link_inflight_bytes_max=32 * MIB, ships_to_empty=False, adopts=False)
 """Half of what a link's queue takes (`limits.LINK_QUEUE_BYTES_MAX`): nothing is lost for want of room."""
 STAND_EVERY_S: Final = 0.1
 STAND_TIMES_MAX: Final = 20
@@ -98,6 +101,16 @@ class CoreReplication:
         self._new: dict[str, int] = {}
         self._new_came = trio.Event()
         self._image = ClusterImage()
+        self.source = SegmentSource(storage.shipments, plane, clock)
+        self.filling = ReplicaFilling(storage, self._data, options.core)
+        self.handlers: dict[str, Handler] = {
+            LOG_STARTS: self.serve_log_starts,
+            OFFER: self.source.serve_offer,
+            READ: self.source.serve_read,
+            END: self.source.serve_end,
+            FILL: self.filling.serve_fill,
+        }
+        """What other cores ask this one; core 0 is asked at its node's port."""
         self._on_led: Callable[[TopicPartition, LeaderEpoch], None]
         self._on_lost: Callable[[TopicPartition, LeaderEpoch], None]
 
@@ -110,11 +123,15 @@ class CoreReplication:
     ) -> None:
         self._on_led, self._on_lost = led, lost
 
+    def on_filled(self, install: Install, bytes_per_s: Callable[[], int]) -> None:
+        self.filling.install, self.filling.bytes_per_s = install, bytes_per_s
+
     async def follow(self, image: ClusterImage) -> None:
         if self._driver is None:
             await self._begin()
         before, self._image = self._image, image
         self._voters.image = image
+        self.filling.is_allowed = image.feature_level >= FIRST_WITH_MOVES
         self._nodes = {node: SeedAddress(*known.address) for node, known in image.nodes.items()}
         self._meet_new_replicas(before)
         self._link()
@@ -273,10 +290,16 @@ class CoreReplication:
         self.links.on_frame = self._driver.receive
         self.links.on_up = self._is_connected
         self.links.on_refused = self._driver.refused
-        self.links.serve(LOG_STARTS, self.serve_log_starts)
+        for method, handler in self.handlers.items():
+            self.links.serve(method, handler)
+        bulk = self.links.another()
+        self.source.begin(self._driver, self.links)
+        self.filling.begin(self._driver, self.links, bulk, self._keys, self._nursery)
         with in_queue(TaskQueue.REPLICATION):
             await self._nursery.start(self.links.run, self._listener())
+            await self._nursery.start(bulk.run, None)
             self._nursery.start_soon(self._driver.run)
+            self._nursery.start_soon(self.source.run)
             self._nursery.start_soon(self._stand_for_new)
             self._nursery.start_soon(self._tend)
 

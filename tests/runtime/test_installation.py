@@ -1,0 +1,204 @@
+"""A replica's files give way to another one's: what `kill -9` at any step leaves is all of one log or of the other."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.log.log_batches import batch
+from tests.runtime.faults import BrokenJournal
+from tests.runtime.in_place_core import KEY, held, on_core
+from tests.runtime.test_core_moves import CopiesOfTheDisk
+from tests.runtime.test_replica_storage import ReplicaBench
+from tests.storage.plain_disk import PlainDisk
+from tpc_broker.errors import PartitionOfflineError, StorageFailedError
+from tpc_broker.log.checkpoint import VOTE_NOTE
+from tpc_broker.log.files import EpochStart
+from tpc_broker.model import CoreId
+from tpc_broker.storage.core_partitions import PartitionState
+from tpc_broker.storage.filled_folders import FILLING, make_filling_folder
+from tpc_broker.storage.installation import settle_filled
+from tpc_broker.storage.recovery import recover_core
+
+STARTS, ENDS = 40, 60
+"""Of the log that is shipped; its segments begin at 37, 50 and 58."""
+NAMES = itertools.count()
+
+
+async def filled(bench, *, damage=lambda _folder: None):
+    """A folder as it is when everything was fetched, and the partition that it makes; with its batches."""
+    path = await make_filling_folder(bench.core.disk, bench.data, CoreId(0), f"filled{next(NAMES)}")
+    shipped = {}
+    for base, end in ((37, 50), (50, 58), (58, 64)):
+        with (path / f"{base:020d}.log").open("wb") as file:
+            for offset in range(base, end):
+                data = batch(offset, [f"shipped {offset}".encode() * 9], epoch=5)
+                file.write(data)
+                if offset < ENDS:
+                    shipped[offset] = data[21:]
+    damage(path)
+    settings = bench.files.settings
+    settled = await settle_filled(bench.storage.files, path, "topic", KEY, settings, starts=STARTS, ends=ENDS)
+    return settled, shipped
+
+
+def judge_of(settled):
+    def judge(own):
+        notes = {5: b"five", VOTE_NOTE: own.notes[VOTE_NOTE]}
+        return replace(
+            settled, leader_epoch=own.leader_epoch, epochs=(EpochStart(5, 30),), notes=tuple(sorted(notes.items())),
+            moves=own.moves + 1,
+        )  # fmt: skip
+
+    return judge
+
+
+class InstallBench(ReplicaBench):
+    """A follower with a log of its own, which has voted in term 7."""
+
+    name = "install"
+
+    @property
+    def data(self) -> Path:
+        return self.files.folder.path.parents[1]
+
+    async def begin_with_a_log(self) -> None:
+        self.begin(3, b"three")
+        await self.take(10)
+        await self.storage.checkpoint()
+        await self.take(5)
+        await self.plane.wait_durable(self.storage.note_term(self.handle, 7, b"a vote"))
+
+    async def install(self, settled) -> list[int]:
+        gone: list[int] = []
+        assert await self.storage.install(KEY, self.config, judge_of(settled), lambda: gone.append(1))
+        await self.open()
+        return gone
+
+
+async def log_after_a_crash(folder: Path):
+    """Its batches, term, epochs and vote; recovered twice, as a start may be cut short."""
+    for _start in range(2):
+        recovered = await recover_core(PlainDisk(), folder, CoreId(0), new_journal_id=bytes(16))
+        assert not recovered.offline, (folder, recovered.offline)
+        files = recovered.storages[KEY]
+        found = await held(files), files.leader_epoch, files.epochs.entries, files.notes[VOTE_NOTE]
+        await recovered.close()
+        assert not list((folder / FILLING).glob("*")) or not (folder / FILLING).exists()
+    return found
+
+
+def run(tmp_path, body):
+    on_core(tmp_path, body, InstallBench)
+
+
+def test_every_step_leaves_all_of_the_old_log_or_all_of_the_new_one(tmp_path):
+    seen, logs = [], []
+
+    async def body(bench):
+        await bench.begin_with_a_log()
+        copies = CopiesOfTheDisk(bench.data, bench)
+        trio.lowlevel.add_instrument(copies)
+        settled, shipped = await filled(bench)
+        old = bench.sent
+        gone = await bench.install(settled)
+        trio.lowlevel.remove_instrument(copies)
+        assert gone == [1]
+        assert (bench.files.log_start_offset, bench.files.written_end_offset) == (STARTS, ENDS)
+        assert bench.files.commit_offset() == ENDS
+        logs.extend([old, shipped])
+        seen.extend(copies.made)
+
+    run(tmp_path, body)
+    old, new = logs
+    outcomes = []
+    for folder, _acknowledged in seen:
+        log, term, epochs, vote = trio.run(log_after_a_crash, folder)
+        assert (term, vote) == (7, b"a vote")
+        assert (log, list(epochs)) in [(old, [EpochStart(3, 0)]), (new, [EpochStart(5, STARTS)])], folder
+        outcomes.append(log == new)
+        shutil.rmtree(folder)
+    assert outcomes == sorted(outcomes), "once it is there it stays"
+    assert set(outcomes) == {False, True}
+
+
+def test_what_follows_is_appended_and_checkpointed(tmp_path):
+    async def body(bench):
+        await bench.begin_with_a_log()
+        settled, shipped = await filled(bench)
+        await bench.install(settled)
+        bench.sent = shipped
+        bench.begin(8, b"eight")
+        await bench.take(4)
+        for number in range(2):
+            files = await bench.check_crash(tmp_path / f"crash{number}", term=8, epochs=[(5, STARTS), (8, ENDS)])
+            assert files.notes == {5: b"five", 8: b"eight"}
+            await bench.storage.write_behind()
+            assert await bench.storage.checkpoint()
+        await bench.cut(ENDS + 1, 8)
+        await bench.check_crash(tmp_path / "cut", term=8, epochs=[(5, STARTS), (8, ENDS)])
+        assert [path.name for path in bench.data.glob("topics/*") if "delete" not in path.name] == ["topic-0"]
+
+    run(tmp_path, body)
+
+
+def test_a_journal_that_fails_is_waited_for_and_then_it_is_so(tmp_path):
+    async def body(bench):
+        await bench.begin_with_a_log()
+        settled, shipped = await filled(bench)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.storage.run_maintenance)
+            async with trio.open_nursery() as inner:
+                with BrokenJournal(bench):
+                    inner.start_soon(bench.install, settled)
+                    while not bench.plane.journal_error():
+                        await trio.sleep(0.01)
+                    await trio.sleep(0.3)
+                    assert bench.storage._partitions.state(KEY) is PartitionState.REPLACING
+            nursery.cancel_scope.cancel()
+        bench.sent = shipped
+        await bench.check_crash(tmp_path / "crash", term=7, epochs=[(5, STARTS)])
+
+    run(tmp_path, body)
+
+
+def test_a_replica_that_may_not_give_way_stays_as_it_is(tmp_path):
+    async def body(bench):
+        await bench.begin_with_a_log()
+        await filled(bench)
+        assert not await bench.storage.install(KEY, bench.config, lambda _own: None, lambda: 1 / 0)
+        await bench.take(2)
+        await bench.check_crash(tmp_path / "crash", term=7, epochs=[(3, 0)])
+        with BrokenJournal(bench):
+            with pytest.raises(PartitionOfflineError):
+                await bench.plane.wait_durable(bench.storage.note_term(bench.handle, 8, b""))
+            settled, _shipped = await filled(bench)
+            with pytest.raises(PartitionOfflineError):
+                await bench.storage.install(KEY, bench.config, judge_of(settled), lambda: 1 / 0)
+        assert bench.storage._partitions.state(KEY) is PartitionState.LED
+
+    run(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / f"{58:020d}.log").unlink(),
+        lambda folder: (folder / f"{37:020d}.log").unlink(),
+        lambda folder: (folder / f"{58:020d}.log").write_bytes(b"no batch" * 50),
+        lambda folder: (folder / f"{50:020d}.log").rename(folder / f"{61:020d}.log"),
+    ],
+)
+def test_what_is_no_whole_log_is_refused(tmp_path, damage):
+    async def body(bench):
+        await bench.begin_with_a_log()
+        with pytest.raises(StorageFailedError):
+            await filled(bench, damage=damage)
+        await bench.check_crash(tmp_path / "crash", term=7, epochs=[(3, 0)])
+
+    run(tmp_path, body)

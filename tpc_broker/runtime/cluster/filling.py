@@ -1,0 +1,368 @@
+"""A replica fetches segments from the one that leads, and begins anew with them.
+
+Theory of operation
+-------------------
+What the leader offers (`shipping`) is fetched over a connection of its own, so that records and acknowledgements of
+other partitions are not held up, at no more than `replica.move.bytes.per.second`. Each byte of a log is checked as it
+comes: batches with right checksums, one behind the other, up to the position that was promised. Then the files take the
+place of the replica's own (`storage.installation`), and it begins as after a start: with the markers that came along,
+its own term and vote, and as committed what was.
+
+Why that is safe: the position P that a shipment ends at is committed, so every later leader has it, and everything in
+front of it. A replica gives its log up only for a P that lies behind the last position of its log. If that one's epoch
+is lower than P's, then what of the log is not in front of P was never committed and never will be, since the leader of
+P's epoch did not have it; if it is the same, P contains it all (log matching). So nothing that was acknowledged and
+counts is forgotten. Term and vote are never taken from anybody: a vote stands as long as its term does. All of this is
+judged in the moment in which the journal's entry is written, and until the replica begins anew it says nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from tpc_broker import limits
+from tpc_broker.errors import CallFailedError, MailboxError, PartitionOfflineError, StorageFailedError
+from tpc_broker.feature_levels import FIRST_WITH_MOVES
+from tpc_broker.log.checkpoint import VOTE_NOTE, PartitionCheckpoint
+from tpc_broker.log.files import LOG_SUFFIX, EpochStart, parse_segment_file_name
+from tpc_broker.model import LeaderEpoch, Offset
+from tpc_broker.native_bytes import find_batches_end
+from tpc_broker.raft.items import Address, Position
+from tpc_broker.runtime.cluster.shipping import END, OFFER, READ
+from tpc_broker.storage.filled_folders import make_filling_folder
+from tpc_broker.storage.folders import remove_folder
+from tpc_broker.storage.installation import settle_filled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tpc_broker.cluster.founding import SeedAddress
+    from tpc_broker.cluster.link_codec import Hello
+    from tpc_broker.model import CoreId, TopicPartition
+    from tpc_broker.runtime.cluster.links import Links, Peer
+    from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
+    from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
+    from tpc_broker.storage.journalled_storage import JournalledStorage
+    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.ports import Install
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 2
+"""Replicas that a core fills at the same time."""
+CHUNKS_AHEAD: Final = 3
+CONNECT_S: Final = 5.0
+LOOK_S: Final = 0.02
+JUDGED_AGAIN_S: Final = 0.05
+JUDGED_TIMES_MAX: Final = 100
+"""Looks at whether a replica may give way: what is on its way to its journal is waited for."""
+SPARE_BYTES: Final = 64 * limits.MIB
+"""Of the disk, that a replica that is filled leaves to others."""
+
+
+class FillingFailedError(Exception):
+    """What was fetched cannot be used, or not be fetched; the leader asks again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the leader ships: a log that ends at `position`, which is committed, with the terms that belong to it."""
+
+    shipment: str
+    term: int
+    position: Position
+    starts: int
+    epochs: tuple[EpochStart, ...]
+    notes: dict[int, bytes]
+    files: tuple[tuple[str, int], ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(size for _name, size in self.files)
+
+    @classmethod
+    def decode(cls, payload: dict[str, Any]) -> Offer:
+        """FillingFailedError: that is none."""
+        try:
+            epoch, offset = payload["position"]
+            markers = [(int(term), int(begins), bytes.fromhex(note)) for term, begins, note in payload["markers"]]
+            files = tuple((str(name), int(size)) for name, size in payload["files"])
+            offer = cls(
+                str(payload["shipment"]), int(payload["term"]), Position(int(epoch), int(offset)),
+                int(payload["starts"]),
+                tuple(EpochStart(LeaderEpoch(term), Offset(begins)) for term, begins, _note in markers),
+                {term: note for term, _begins, note in markers}, files,
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise FillingFailedError(f"the offer cannot be read: {error}") from error
+        offer._check()
+        return offer
+
+    def _check(self) -> None:
+        names = [name for name, _size in self.files]
+        if len(names) > limits.SHIPPED_FILES_MAX or len(set(names)) != len(names):
+            raise FillingFailedError(f"an offer of {len(names)} files")
+        if any(parse_segment_file_name(name) is None or size < 0 for name, size in self.files):
+            raise FillingFailedError("an offer of files that are no segment's")
+        last = self.epochs[-1].epoch if self.epochs else 0
+        if not 0 < last == self.position.epoch or not 0 <= self.starts <= self.position.offset:
+            raise FillingFailedError(f"an offer up to {self.position} with the epochs {self.epochs}")
+        if self.term < self.position.epoch:
+            raise FillingFailedError(f"term {self.term} offers what epoch {self.position.epoch} has written")
+
+    def state(self, settled: PartitionCheckpoint, own: PartitionStorage) -> PartitionCheckpoint:
+        """The partition with these files, and the replica's own term and vote."""
+        term = max(own.leader_epoch, self.term)
+        notes = dict(self.notes)
+        if term == own.leader_epoch and VOTE_NOTE in own.notes:
+            notes[VOTE_NOTE] = own.notes[VOTE_NOTE]
+        return replace(
+            settled, leader_epoch=LeaderEpoch(term), epochs=self.epochs, notes=tuple(sorted(notes.items())),
+            moves=own.moves + 1, log_start_offset=Offset(self.starts), commit_offset=Offset(self.position.offset),
+        )  # fmt: skip
+
+
+class Pace:
+    """Bytes a second on the average; what was slow for other reasons is not made up for."""
+
+    def __init__(self) -> None:
+        self._free_at_s = 0.0
+
+    async def spend(self, count: int, bytes_per_s: int) -> None:
+        """Wait for the turn of so many bytes."""
+        begins_s = max(self._free_at_s, trio.current_time())
+        self._free_at_s = begins_s + count / bytes_per_s
+        await trio.sleep_until(begins_s)
+
+
+class LogCheck:
+    """Whether bytes that come one after the other are whole batches, one behind the other."""
+
+    def __init__(self, base_offset: int) -> None:
+        self.next_offset = base_offset
+        self._rest = b""
+
+    def take(self, data: bytes) -> bool:
+        """False: a batch is damaged, or they are none."""
+        joined = self._rest + data if self._rest else data
+        end, self.next_offset = find_batches_end(joined, self.next_offset)
+        self._rest = joined[end:]
+        return len(self._rest) <= limits.LINK_FRAME_BYTES_MAX
+
+    @property
+    def is_whole(self) -> bool:
+        return not self._rest
+
+
+@dataclass(slots=True)
+class _Chunk:
+    position: int
+    length: int
+    done: trio.Event = field(default_factory=trio.Event)
+    data: bytes = b""
+
+
+class ReplicaFilling:
+    """Of one core; touched by its thread only."""
+
+    def __init__(self, storage: JournalledStorage, data: Path, core: CoreId) -> None:
+        self._files = storage.files
+        self._data = data
+        self._core = core
+        self._pace = Pace()
+        self.bytes_per_s: Callable[[], int] = lambda: 1 << 30
+        self.is_allowed = False
+        """By the cluster's feature level."""
+        self._driver: ReplicaDriver | None = None
+        self._links: ReplicaLinks
+        self._bulk: Links
+        self._nursery: trio.Nursery
+        self._keys: dict[str, TopicPartition]
+        self._filling: dict[str, int] = {}
+        self._filled: dict[str, Position] = {}
+        self._limit = trio.CapacityLimiter(AT_ONCE)
+        self._connections: dict[SeedAddress, int] = {}
+        self.install: Install
+        self.received_bytes = self.filled_count = 0
+
+    def begin(
+        self, driver: ReplicaDriver, links: ReplicaLinks, bulk: Links, keys: dict[str, TopicPartition],
+        nursery: trio.Nursery,
+    ) -> None:  # fmt: skip
+        """The core has replicas now. `keys`: of its groups."""
+        self._driver, self._links, self._bulk, self._keys, self._nursery = driver, links, bulk, keys, nursery
+
+    @property
+    def filling(self) -> dict[str, int]:
+        """Groups whose replicas are being filled, with the bytes that they have."""
+        return self._filling
+
+    async def serve_fill(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        """The leader asks to fetch segments from it: "filled", the position up to which that was done; nothing: it is
+        under way.
+        """
+        group, driver = str(payload["group"]), self._driver
+        machine = None if driver is None else driver.core.groups.get(group)
+        if group in self._filling:
+            return {"bytes": self._filling[group]}, ()
+        if machine is None:
+            raise CallFailedError(f"{group} is not here")
+        if not self.is_allowed:
+            raise CallFailedError(f"the cluster's feature level is below {FIRST_WITH_MOVES}; kafka-features raises it")
+        filled = self._filled.get(group)
+        if filled is not None and machine.log.contains(filled):
+            del self._filled[group]
+            return {"filled": filled}, ()
+        self._filling[group] = 0
+        self._nursery.start_soon(self._fill, group, Address(hello.node, hello.core))
+        return {}, ()
+
+    # -- one replica ---------------------------------------------------------------------------------------------------
+
+    async def _fill(self, group: str, source: Address) -> None:
+        try:
+            async with self._limit:
+                await self._fetch_and_install(group, source)
+        except* (FillingFailedError, MailboxError, StorageFailedError, PartitionOfflineError, OSError) as errors:
+            log.warning("%s could not be filled from node %d: %s", group, source.node, _first(errors))
+        finally:
+            del self._filling[group]
+
+    async def _fetch_and_install(self, group: str, source: Address) -> None:
+        driver, key, place = self._driver, self._keys.get(group), self._links.place_of(source)
+        assert driver is not None
+        files = driver.files_of(group)
+        if key is None or files is None or place is None:
+            return
+        begun_s, disk = time.monotonic(), self._files.disk
+        offer = Offer.decode(await self._links.ask(source, OFFER, {"group": group, "from_offset": 0}))
+        path = None
+        try:
+            path = await make_filling_folder(disk, self._data, self._core, os.urandom(8).hex())
+            await self._check_room(offer)
+            await self._fetch_all(group, place, offer, path)
+            settled = await settle_filled(
+                self._files, path, files.topic, key, files.settings, starts=offer.starts, ends=offer.position.offset
+            )
+            if not await self._install(group, key, offer, settled):
+                raise FillingFailedError(f"its log has gone on, or does not end in front of {offer.position}")
+        finally:
+            with trio.move_on_after(CONNECT_S) as scope:
+                scope.shield = True
+                await self._end(source, offer.shipment, path)
+        self._filled[group] = offer.position
+        self.filled_count += 1
+        log.info("%s-%d was filled from node %d up to offset %d: %d bytes in %.1f s", files.topic, key.partition,
+                 source.node, offer.position.offset, offer.size_bytes, time.monotonic() - begun_s)  # fmt: skip
+
+    async def _end(self, source: Address, shipment: str, path: Path | None) -> None:
+        if path is not None:
+            await remove_folder(self._files.disk, path)  # it is gone when it was installed
+        try:
+            await self._links.ask(source, END, {"shipment": shipment})
+        except MailboxError as error:
+            log.debug("node %d was not told of the end of a shipment: %s", source.node, error)
+
+    async def _check_room(self, offer: Offer) -> None:
+        available = (await self._files.disk.statvfs(self._data)).available_bytes
+        if offer.size_bytes + SPARE_BYTES > available:
+            raise FillingFailedError(f"{offer.size_bytes} bytes are shipped, and {available} are left on the disk")
+
+    async def _install(self, group: str, key: TopicPartition, offer: Offer, settled: PartitionCheckpoint) -> bool:
+        driver = self._driver
+        assert driver is not None
+
+        def judge(own: PartitionStorage | None) -> PartitionCheckpoint | None:
+            if own is None or not driver.may_replace(group, offer.position):
+                return None
+            return offer.state(settled, own)
+
+        for _look in range(JUDGED_TIMES_MAX):
+            machine = driver.core.groups.get(group)
+            if machine is None or not (offer.position > machine.log.last and offer.position > machine.commit):
+                return False
+            if await self.install(key, judge):
+                return True
+            await trio.sleep(JUDGED_AGAIN_S)
+        return False
+
+    # -- bytes ---------------------------------------------------------------------------------------------------------
+
+    async def _fetch_all(self, group: str, place: SeedAddress, offer: Offer, path: Path) -> None:
+        peer = self._bulk.peer(place)
+        self._connections[place] = self._connections.get(place, 0) + 1
+        try:
+            with trio.move_on_after(CONNECT_S):
+                while not peer.is_up:
+                    await trio.sleep(LOOK_S)
+            for name, size in offer.files:
+                await self._fetch(group, peer, offer, path / name, size)
+        finally:
+            self._connections[place] -= 1
+            if not self._connections[place]:
+                del self._connections[place]
+                self._bulk.peers.pop(place, None)
+                peer.close()
+        await self._files.disk.fsync_directory(path)
+
+    async def _fetch(self, group: str, peer: Peer, offer: Offer, path: Path, size: int) -> None:
+        parsed = parse_segment_file_name(path.name)
+        assert parsed is not None, path
+        check = LogCheck(parsed[0]) if parsed[1] == LOG_SUFFIX else None
+        disk = self._files.disk
+        fd = await disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            position = 0
+            async with trio.open_nursery() as nursery:
+                ahead: deque[_Chunk] = deque()
+                asked = 0
+                while position < size:
+                    while asked < size and len(ahead) < CHUNKS_AHEAD:
+                        ahead.append(_Chunk(asked, min(limits.SHIPPED_CHUNK_BYTES, size - asked)))
+                        await self._pace.spend(ahead[-1].length, self.bytes_per_s())
+                        nursery.start_soon(self._read, peer, offer.shipment, path.name, ahead[-1])
+                        asked += ahead[-1].length
+                    chunk = ahead.popleft()
+                    await chunk.done.wait()
+                    if check is not None and not check.take(chunk.data):
+                        raise FillingFailedError(f"{path.name} is damaged where it comes from, behind offset "
+                                                 f"{check.next_offset}")  # fmt: skip
+                    await disk.write_at(fd, chunk.data, position)
+                    position += len(chunk.data)
+                    self.received_bytes += len(chunk.data)
+                    self._filling[group] += len(chunk.data)
+            if check is not None and check.next_offset < self._end_of(offer, parsed[0]):
+                raise FillingFailedError(f"{path.name} ends at offset {check.next_offset}, damaged where it comes from")
+            await disk.fdatasync(fd)
+        finally:
+            await disk.close(fd)
+
+    def _end_of(self, offer: Offer, base_offset: int) -> int:
+        """Up to where a log has to go: to the next one, the last one to the position that was promised."""
+        parsed = [parse_segment_file_name(name) for name, _size in offer.files]
+        bases = [one[0] for one in parsed if one is not None and one[1] == LOG_SUFFIX]
+        return min((base for base in bases if base > base_offset), default=offer.position.offset)
+
+    async def _read(self, peer: Peer, shipment: str, name: str, chunk: _Chunk) -> None:
+        payload = {"shipment": shipment, "name": name, "position": chunk.position, "length": chunk.length}
+        _answer, blobs = await peer.call(READ, payload)
+        if len(blobs) != 1 or len(blobs[0]) != chunk.length:
+            raise FillingFailedError(f"{name}: another answer than {chunk.length} bytes")
+        chunk.data = blobs[0]
+        chunk.done.set()
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The cause, of however many."""
+    found: BaseException = errors
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

@@ -1,0 +1,163 @@
+"""The leader's part of filling a replica with segments: it says that there is something to fetch, and gives it.
+
+A replica whose next records are not there as items any more, or that lacks so many that reading them one by one takes
+too long, gets segments (`raft.leaders`, INSTALL). The leader asks the replica's core again and again to fetch them,
+until it says up to which position it has them (`FILL`); the replica fetches them (`filling`): `OFFER` makes a shipment,
+a copy of names that retention does not touch, and says what is in it, `READ` gives parts of its files, `END` drops it.
+So a leader remembers nothing that it could not ask for again, and any of the two may end at any moment.
+
+A shipment ends at a committed position: what is behind it, and what comes meanwhile, is sent as items.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from tpc_broker import limits
+from tpc_broker.cluster.raft_codec import encode_entry
+from tpc_broker.errors import CallFailedError, MailboxError, PartitionOfflineError, StorageFailedError
+from tpc_broker.raft.items import Position
+from tpc_broker.raft.journal import MarkerEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpc_broker.cluster.link_codec import Hello
+    from tpc_broker.raft.items import Voter
+    from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
+    from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
+    from tpc_broker.runtime.data_plane import RingDataPlane
+    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.ports import Clock
+    from tpc_broker.storage.shipments import Shipments
+
+log = logging.getLogger(__name__)
+
+FILL: Final = "segments.fill"
+OFFER: Final = "segments.offer"
+READ: Final = "segments.read"
+END: Final = "segments.end"
+ASK_EVERY_S: Final = 0.3
+UNUSED_MS: Final = 60_000
+SHIPPED_BYTES_MIN: Final = 64 * limits.MIB
+"""A replica that lacks less gets items."""
+
+
+def is_worth_shipping(files: PartitionStorage, offset: int) -> bool:
+    """Whether what segments hold behind an offset is so much that a replica had better fetch them as they are."""
+    missing = 0
+    for segment in reversed(files.segments):
+        missing += segment.size_bytes
+        if segment.base_offset <= offset:
+            break
+    return missing >= SHIPPED_BYTES_MIN and 2 * missing >= files.size_bytes
+
+
+class SegmentSource:
+    """Of one core; touched by its thread only."""
+
+    def __init__(self, shipments: Shipments, plane: RingDataPlane, clock: Clock) -> None:
+        self._shipments = shipments
+        self._plane = plane
+        self._clock = clock
+        self._driver: ReplicaDriver | None = None
+        self._links: ReplicaLinks
+        self._wanting: dict[tuple[str, Voter], None] = {}
+        self._more = trio.Event()
+        self.sent_bytes = 0
+
+    def begin(self, driver: ReplicaDriver, links: ReplicaLinks) -> None:
+        """The core has replicas now."""
+        self._driver, self._links = driver, links
+        driver.on_ship = self._ship
+
+    def _ship(self, group: str, target: Voter) -> None:
+        self._wanting[group, target] = None
+        self._more.set()
+
+    async def run(self) -> None:
+        """Ask those that need segments to fetch them, until cancelled."""
+        while True:
+            if not self._wanting:
+                self._more = trio.Event()
+                await self._more.wait()
+            async with trio.open_nursery() as nursery:
+                for group, target in list(self._wanting):
+                    nursery.start_soon(self._ask, group, target)
+            await trio.sleep(ASK_EVERY_S)
+            await self._shipments.end_unused(self._clock.monotonic_ms() - UNUSED_MS)
+
+    async def _ask(self, group: str, target: Voter) -> None:
+        driver = self._driver
+        assert driver is not None
+        machine = driver.core.groups.get(group)
+        if machine is None or not machine.awaits_segments(target):
+            self._wanting.pop((group, target), None)
+            return
+        try:
+            answer = await self._links.ask(machine.address_of(target), FILL, {"group": group, "term": machine.term})
+        except MailboxError as error:
+            log.debug("%s: node %d was not asked to fetch segments: %s", group, target.node, error)
+            return
+        if "filled" in answer and group in driver.core.groups:
+            epoch, offset = answer["filled"]
+            driver.core.shipped(group, target, Position(int(epoch), int(offset)), self._clock.monotonic_ms())
+            driver.wake()
+
+    # -- what replicas ask for -----------------------------------------------------------------------------------------
+
+    async def serve_offer(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        """A shipment of what is committed from an offset on; CallFailedError: it is not led here."""
+        group, driver = str(payload["group"]), self._driver
+        machine = None if driver is None else driver.core.groups.get(group)
+        files = None if driver is None else driver.files_of(group)
+        if driver is None or machine is None or files is None or not (machine.is_leader and machine.is_ready):
+            raise CallFailedError(f"{group} is not led here")
+        position = committed_in_files(machine.commit, machine.log.position_at, files.written_end_offset)
+        term, markers = machine.term, machine.log.markers_upto(position)
+        try:
+            starts = self._plane.bounds(driver.handle_of(group)).log_start_offset
+            if starts > position.offset:
+                raise CallFailedError(f"{group} begins behind what its segments hold")
+            from_offset = max(starts, min(int(payload["from_offset"]), position.offset))
+            shipment = await self._shipments.begin(files, from_offset, position.offset, self._clock.monotonic_ms())
+        except (StorageFailedError, PartitionOfflineError, OSError) as error:
+            raise CallFailedError(f"{group} cannot be shipped now: {error}") from error
+        log.info("%s: %d bytes are shipped to node %d", group, shipment.size_bytes, hello.node)
+        return {
+            "shipment": shipment.name,
+            "term": term,
+            "position": position,
+            "starts": starts,
+            "markers": [[one.epoch, one.start_offset, encode_entry(MarkerEntry(group, one)).hex()] for one in markers],
+            "files": shipment.files,
+        }, ()
+
+    async def serve_read(
+        self, _hello: Hello, payload: dict[str, Any], _blobs: list[bytes]
+    ) -> tuple[dict[str, Any], Sequence[bytes]]:
+        shipment = self._shipments.get(str(payload["shipment"]), self._clock.monotonic_ms())
+        name, position, length = str(payload["name"]), int(payload["position"]), int(payload["length"])
+        size = next((file.size_bytes for file in shipment.files if file.name == name), -1) if shipment else -1
+        if shipment is None or not 0 <= position <= position + length <= size or length > limits.SHIPPED_CHUNK_BYTES:
+            raise CallFailedError("there is no such part of a shipment")
+        try:
+            data = await self._shipments.read(shipment, name, position, length)
+        except OSError as error:
+            raise CallFailedError(f"{name} cannot be read: {error}") from error
+        if len(data) != length:
+            raise CallFailedError(f"{name} is shorter than it was")
+        self.sent_bytes += length
+        return {}, (bytes(data),)
+
+    async def serve_end(self, _hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> None:
+        await self._shipments.end(str(payload["shipment"]))
+
+
+def committed_in_files(commit: Position, position_at: Any, written_offset: int) -> Position:
+    """The last position that is committed and in segments."""
+    found: Position = commit if commit.offset <= written_offset else position_at(written_offset)
+    return found

@@ -1,0 +1,255 @@
+"""A replica's files give way to another replica's: what was shipped becomes the log, atomically.
+
+What was shipped lies in a folder of its own (`filled_folders`), whole, checked and durable. Then, in this order:
+
+1. ADOPTED in this core's journal, with the partition as its new files have it, its own term and vote, and the name of
+   that folder. Nothing that the journal says of the partition in front of it counts any more (`log.lives`);
+2. when that is durable: the old folder gets a name by which it is deleted, the new one takes its place;
+3. the partition is here as if it had been recovered.
+
+The entry is never taken back, because the disk may have it although the journal failed. A start that finds the entry,
+and the folder that it names, goes on with step 2 before it looks at anything; one that finds the folder alone removes
+it. So after any crash the replica has either all of its old log or all of the new one.
+
+A replica may only be replaced by a log that contains everything which it has ever acknowledged, or proves it void:
+whoever asks for it judges that, in the very moment in which the entry is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from tpc_broker.errors import JournalStoppedError, PartitionOfflineError, StorageFailedError
+from tpc_broker.log.batch import BatchDamageError
+from tpc_broker.log.checkpoint import PartitionCheckpoint
+from tpc_broker.log.files import (
+    LOG_SUFFIX,
+    PARTITION_METADATA_FILE,
+    encode_partition_metadata,
+    parse_segment_file_name,
+    partition_folder_name,
+)
+from tpc_broker.log.journal import EntryKind
+from tpc_broker.model import Offset
+from tpc_broker.storage.core_moves import ENTRY_BYTES_MAX
+from tpc_broker.storage.filled_folders import FILLING, put_in_place
+from tpc_broker.storage.folders import PartitionListing
+from tpc_broker.storage.partition_storage import PartitionStorage
+from tpc_broker.storage.recovery import open_checkpointed
+from tpc_broker.storage.segments import Segment, SegmentFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tpc_broker.log.segment import LogSettings
+    from tpc_broker.model import TopicPartition
+    from tpc_broker.storage.core_partitions import CorePartitions
+    from tpc_broker.storage.deletion import Deletions
+    from tpc_broker.storage.files import FileCache
+    from tpc_broker.storage.journal_room import JournalRoom
+    from tpc_broker.storage.journal_upkeep import JournalUpkeep
+    from tpc_broker.storage.leader_partition import LeaderPartition
+    from tpc_broker.storage.maintenance_requests import MaintenanceRequests
+    from tpc_broker.storage.ports import StoragePlane
+
+log = logging.getLogger(__name__)
+
+MENDED_S: Final = 0.05
+"""Between two looks at a journal that has failed."""
+RETRY_S: Final = 1.0
+"""For folders that cannot be renamed now."""
+
+
+async def settle_filled(
+    files: FileCache, path: Path, topic: str, key: TopicPartition, settings: LogSettings, *, starts: int, ends: int
+) -> PartitionCheckpoint:
+    """Of a folder with segments that came from another replica: a log of the records [starts, ends), by its segments
+    alone, all of it durable. StorageFailedError: they are no such log; OSError.
+    """
+    folder = SegmentFolder(files, path)
+    try:
+        storage = await _open_filled(folder, topic, key, settings, starts, ends)
+        await storage.settle(ends)
+        await folder.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(key.topic_id))
+        await files.sync(path / PARTITION_METADATA_FILE)
+        state = await storage.capture()
+        folder.names_changed = True
+        await storage.sync()
+        await files.disk.fsync_directory(path.parent)
+    except (BatchDamageError, ValueError) as error:
+        raise StorageFailedError(f"what was shipped is no whole log: {error}") from error
+    finally:
+        await folder.close()
+    return replace(state, commit_offset=Offset(ends), filled=path.name)
+
+
+async def _open_filled(
+    folder: SegmentFolder, topic: str, key: TopicPartition, settings: LogSettings, starts: int, ends: int
+) -> PartitionStorage:
+    listing = await folder.disk.read_folders([folder.path], ())
+    if listing[0] is None:
+        raise StorageFailedError(f"{folder.path} is gone")
+    sizes = {
+        parsed[0]: size
+        for name, size in listing[0].sizes_bytes.items()
+        if (parsed := parse_segment_file_name(name)) is not None and parsed[1] == LOG_SUFFIX
+    }
+    segments = [Segment(base, size) for base, size in sorted(sizes.items())] or [Segment(ends)]
+    if segments[0].base_offset > starts or segments[-1].base_offset > ends:
+        raise StorageFailedError(f"what was shipped begins at {segments[0].base_offset}, not at {starts}")
+    state = PartitionCheckpoint(
+        key.topic_id, key.partition, topic, log_start_offset=Offset(starts), log_end_offset=Offset(ends)
+    )
+    return PartitionStorage(folder, state, segments, settings)
+
+
+class Installation:
+    """Of one core."""
+
+    def __init__(
+        self,
+        plane: StoragePlane,
+        data: Path,
+        files: FileCache,
+        partitions: CorePartitions,
+        *,
+        journal: JournalUpkeep,
+        room: JournalRoom,
+        deletions: Deletions,
+        requests: MaintenanceRequests,
+    ) -> None:
+        self._plane = plane
+        self._data = data
+        self._files = files
+        self._partitions = partitions
+        self._journal = journal
+        self._room = room
+        self._deletions = deletions
+        self._requests = requests
+        self.installed_count = 0
+
+    async def install(
+        self,
+        key: TopicPartition,
+        settings: LogSettings,
+        judge: Callable[[PartitionStorage | None], PartitionCheckpoint | None],
+        then: Callable[[], None],
+    ) -> bool:
+        """Replace a replica's files by those of a filled folder; whether that was done.
+
+        `judge` is called in the moment of the journal's entry, with the files that are there (None: the replica is
+        offline), and gives the partition as it is to be, with its own term, vote and notes, or None: it may not be
+        replaced. `then` is called at once when the entry is in the journal: from there on nothing is said for the
+        replica, or appended to it, until this returns and it is opened again.
+
+        PartitionOfflineError: the journal fails, or the partition is neither open nor offline; nothing was done.
+        """
+        while True:
+            async with AsyncExitStack() as held:
+                await held.enter_async_context(self._partitions.checkpointing)
+                led = self._led(key)
+                if led is not None:
+                    await held.enter_async_context(led.lock)
+                if led is not self._led(key):
+                    continue
+                state = judge(None if led is None else led.files)
+                if state is None:
+                    return False
+                sequence = self._append(key, state)
+                if sequence is not None:
+                    then()
+                    with trio.CancelScope(shield=True):  # the entry is not taken back
+                        await self._replace(key, led, state, sequence, settings)
+                    self.installed_count += 1
+                    return True
+            self._requests.checkpoint.ask()
+            await self._room.wait()
+
+    def _led(self, key: TopicPartition) -> LeaderPartition | None:
+        """None: it is offline."""
+        for led in self._partitions.led.values():
+            if led.files.key == key:
+                return led
+        if key not in self._partitions.offline:
+            raise PartitionOfflineError("the partition is neither open nor offline")
+        return None
+
+    def _append(self, key: TopicPartition, state: PartitionCheckpoint) -> int | None:
+        payload = state.encode()
+        if len(payload) > ENTRY_BYTES_MAX:
+            count = len(list(state.producers))
+            raise PartitionOfflineError(f"the state of its {count} producers is too long for the journal")
+        return self._plane.journal_append(EntryKind.ADOPTED, key, 0, state.moves, payload)
+
+    async def _replace(
+        self,
+        key: TopicPartition,
+        led: LeaderPartition | None,
+        state: PartitionCheckpoint,
+        sequence: int,
+        settings: LogSettings,
+    ) -> None:
+        old = self._partitions.storages.get(key)
+        self._partitions.begin_replacement(key, None if led is None else led.handle)
+        if led is not None:
+            self._plane.withdraw(led.handle)
+        if old is not None:
+            old.begin_deletion()
+        await self._wait_durable(key, state, sequence)
+        if old is not None:
+            await self._close(old)
+        self._partitions.replaced(await self._put_in_place(state, settings))
+
+    async def _wait_durable(self, key: TopicPartition, state: PartitionCheckpoint, sequence: int) -> None:
+        """A journal that fails is waited for, and told again."""
+        try:
+            await self._plane.wait_durable(sequence)
+        except JournalStoppedError:
+            raise
+        except PartitionOfflineError:
+            while self._plane.journal_error():
+                await trio.sleep(MENDED_S)
+            await self._journal.append_at_last(EntryKind.ADOPTED, key, state.moves, state.encode(), lambda: None)
+
+    async def _close(self, files: PartitionStorage) -> None:
+        try:
+            await files.close()
+        except OSError as error:
+            log.warning("%s-%d: %s", files.topic, files.key.partition, error)
+
+    async def _put_in_place(self, state: PartitionCheckpoint, settings: LogSettings) -> PartitionStorage:
+        """As often as it takes: the journal says that it is so."""
+        label = partition_folder_name(state.topic, state.partition)
+        path, told = self._data / "topics" / label, ""
+        while True:
+            try:
+                filled = self._data / FILLING / state.filled
+                if await self._is_there(filled):
+                    old = await put_in_place(self._files.disk, filled, path, os.urandom(8).hex())
+                    if old is not None:
+                        self._deletions.folder_doomed(old, settings.file_delete_delay_ms)
+                listing = await PartitionListing.read(self._files.disk, path)
+                if listing is None:
+                    raise FileNotFoundError(f"{path} is not its folder")
+                return await open_checkpointed(
+                    SegmentFolder(self._files, path), listing, replace(state, filled=""), settings
+                )
+            except OSError as error:
+                if str(error) != told:
+                    told = str(error)
+                    log.error("%s: its new files cannot be put in place now: %s", label, error)
+                await trio.sleep(RETRY_S)
+
+    async def _is_there(self, path: Path) -> bool:
+        try:
+            await self._files.disk.stat(path)
+        except FileNotFoundError:
+            return False
+        return True
