@@ -10,7 +10,8 @@ from confluent_kafka import KafkaException
 
 from tests.log.log_batches import batch
 from tests.support.cluster_nodes import Cluster, Node, create_topic, eventually, leaders, topics
-from tests.support.namespaces import Hosts, hosts, why_no_namespaces
+from tests.support.host_nodes import cluster_on_hosts
+from tests.support.namespaces import why_no_namespaces
 from tests.support.raw_client import RawConnection
 from tests.support.replicated_load import Load, read_all
 from tpc_broker.error_codes import ErrorCode
@@ -18,39 +19,12 @@ from tpc_broker.error_codes import ErrorCode
 WHY_NOT = why_no_namespaces()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
-CLUSTER_PORT, CLIENT_PORT = 9192, 9092
-
-
-class HostNode(Node):
-    """A node on a host of its own."""
-
-    def __init__(self, cluster: Cluster, number: int, on: Hosts) -> None:
-        super().__init__(cluster.folder / f"node{number}", number, CLUSTER_PORT, [])
-        self._on = on
-        self.host = on.client_address(number)
-        self._first_port = CLIENT_PORT
-        self.prefix = on.prefix(number)
-        self.secret = cluster.folder / "secret"
-
-    def command(self) -> list[str]:
-        found = super().command()
-        found[found.index("--cluster") + 1] = f"{self._on.cluster_address(self.number)}:{CLUSTER_PORT}"
-        addresses = [f"{self._on.cluster_address(each)}:{CLUSTER_PORT}" for each in range(1, self._on.count + 1)]
-        found[found.index("--seeds") + 1] = ",".join(addresses)
-        return found
 
 
 @pytest.fixture
 def on_hosts(tmp_path):
-    (tmp_path / "secret").write_text("0123456789abcdef0123456789abcdef")
-    (tmp_path / "secret").chmod(0o600)
-    with hosts(3) as on:
-        made = Cluster(tmp_path)
-        made.nodes = [HostNode(made, number, on) for number in (1, 2, 3)]
-        try:
-            yield made, on
-        finally:
-            made.kill_all()
+    with cluster_on_hosts(tmp_path) as made_on:
+        yield made_on
 
 
 def made_by_another(made: Cluster, but: int, name: str) -> bool:
