@@ -239,6 +239,18 @@ static void partition_forgets(tpc_partition *partition, const tpc_undo_record *u
     if (partition->undo_newest == undo) partition->undo_newest = NULL;
 }
 
+static void forget_truncations(tpc_plane *plane, uint64_t durable_sequence) {
+    for (tpc_truncation **at = &plane->truncations; *at;) {
+        tpc_truncation *one = *at;
+        if (one->sequence > durable_sequence) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        free(one);
+    }
+}
+
 void tpc_append_durable(void *context, uint64_t sequence) {
     tpc_plane *plane = context;
     while (plane->undo_first && plane->undo_first->sequence <= sequence) {
@@ -252,19 +264,19 @@ void tpc_append_durable(void *context, uint64_t sequence) {
         undo_unlink(plane, oldest);
     }
     if (plane->cuts_sequence && plane->cuts_sequence <= sequence) plane->cuts_count = 0, plane->cuts_sequence = 0;
+    if (plane->truncations) forget_truncations(plane, sequence);
     tpc_plane_publish_advanced(plane);
 }
 
-static void remember_cut(tpc_plane *plane, const tpc_undo_record *undone) {
+static tpc_partition_cut *find_cut(tpc_plane *plane, const uint8_t topic_id[16], int32_t partition) {
     for (uint32_t i = 0; i < plane->cuts_count; i++) {
         tpc_partition_cut *cut = &plane->cuts[i];
-        if (cut->partition != undone->index || memcmp(cut->topic_id, undone->topic_id, sizeof cut->topic_id) != 0)
-            continue;
-        cut->offset = cut->offset < undone->base_offset ? cut->offset : undone->base_offset;
-        cut->last_epoch_kept =
-            cut->last_epoch_kept > undone->leader_epoch ? cut->last_epoch_kept : undone->leader_epoch;
-        return;
+        if (cut->partition == partition && memcmp(cut->topic_id, topic_id, sizeof cut->topic_id) == 0) return cut;
     }
+    return NULL;
+}
+
+static void add_cut(tpc_plane *plane, const tpc_partition_cut *cut) {
     if (plane->cuts_count == plane->cuts_capacity) {
         uint32_t capacity = plane->cuts_capacity ? plane->cuts_capacity * 2 : 16;
         tpc_partition_cut *grown = realloc(plane->cuts, capacity * sizeof *grown);
@@ -272,10 +284,36 @@ static void remember_cut(tpc_plane *plane, const tpc_undo_record *undone) {
         plane->cuts = grown;
         plane->cuts_capacity = capacity;
     }
-    tpc_partition_cut cut = {
+    plane->cuts[plane->cuts_count++] = *cut;
+}
+
+static void remember_cut(tpc_plane *plane, const tpc_undo_record *undone) {
+    tpc_partition_cut *cut = find_cut(plane, undone->topic_id, undone->index);
+    if (cut) {
+        cut->offset = cut->offset < undone->base_offset ? cut->offset : undone->base_offset;
+        cut->last_epoch_kept =
+            cut->last_epoch_kept > undone->leader_epoch ? cut->last_epoch_kept : undone->leader_epoch;
+        return;
+    }
+    tpc_partition_cut made = {
         .offset = undone->base_offset, .partition = undone->index, .last_epoch_kept = undone->leader_epoch};
-    memcpy(cut.topic_id, undone->topic_id, sizeof cut.topic_id);
-    plane->cuts[plane->cuts_count++] = cut;
+    memcpy(made.topic_id, undone->topic_id, sizeof made.topic_id);
+    add_cut(plane, &made);
+}
+
+/* What memory has forgotten already: the journal has to be told again. One that waits is of an earlier failure, and ends
+ * the log no earlier. */
+static void remember_truncations(tpc_plane *plane) {
+    for (tpc_truncation *at = plane->truncations, *next; at; at = next) {
+        next = at->next;
+        tpc_partition_cut *cut = find_cut(plane, at->cut.topic_id, at->cut.partition);
+        if (cut)
+            *cut = at->cut;
+        else
+            add_cut(plane, &at->cut);
+        free(at);
+    }
+    plane->truncations = NULL;
 }
 
 static void undo(tpc_plane *plane, const tpc_undo_record *undone) {
@@ -308,10 +346,12 @@ void tpc_append_failed(void *context, uint64_t first_failed_sequence, int error)
         undo(plane, plane->undo_last);
         undo_unlink(plane, plane->undo_last);
     }
+    remember_truncations(plane);
     plane->cuts_sequence = 0;
 }
 
-/* Cannot be refused for lack of space: both are smaller than the smallest append, whose place they take. */
+/* Cannot be refused for lack of space: both are smaller than the smallest append, whose place they take, and
+ * a truncation takes its own. */
 static int journal_cut(tpc_plane *plane, const tpc_partition_cut *cut, uint64_t *sequence) {
     int result = tpc_journal_append(plane->journal, TPC_JOURNAL_CUT, cut->topic_id, cut->partition, cut->offset,
                                     cut->last_epoch_kept, NULL, 0, sequence);
@@ -336,3 +376,5 @@ int tpc_plane_reopen_journal(tpc_plane *plane, int32_t descriptor, int32_t mode,
     tpc_journal_watch(plane->journal, *sequence);
     return 0;
 }
+
+uint64_t tpc_plane_cuts_sequence(const tpc_plane *plane) { return plane->cuts_sequence; }

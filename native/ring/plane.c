@@ -115,6 +115,10 @@ void tpc_plane_free(tpc_plane *plane) {
     tpc_pool_drain(&plane->undo_records);
     tpc_pool_drain(&plane->producer_states);
     tpc_pool_drain(&plane->pendings);
+    for (tpc_truncation *at = plane->truncations, *next; at; at = next) {
+        next = at->next;
+        free(at);
+    }
     free(plane->clean), free(plane->cuts);
     tpc_produce_scratch_free(&plane->scratch);
     free(plane);

@@ -49,6 +49,13 @@ typedef struct {
 
 void tpc_produce_scratch_free(tpc_produce_scratch *scratch);
 
+/* A log that a replica has ended earlier: a cut, should the journal fail before its entry is durable. */
+typedef struct tpc_truncation {
+    struct tpc_truncation *next;
+    tpc_partition_cut cut;
+    uint64_t sequence;
+} tpc_truncation;
+
 struct tpc_plane {
     tpc_ring *ring;
     tpc_journal *journal;
@@ -81,7 +88,8 @@ struct tpc_plane {
 
     tpc_partition_cut *cuts;
     uint32_t cuts_count, cuts_capacity;
-    uint64_t cuts_sequence; /* the commit that carries them, 0: not journalled yet */
+    uint64_t cuts_sequence;      /* the commit that carries them, 0: not journalled yet */
+    tpc_truncation *truncations; /* of replicas, on their way to the journal */
 
     tpc_produce_scratch scratch;
     uint64_t surveys;                                 /* of Produce requests; also the number of the latest */

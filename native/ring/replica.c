@@ -3,6 +3,7 @@
  * gives up what its leader does not have. Everything else, who leads and what is committed, Python knows (51_replica.h).
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "fetch.h"
@@ -125,9 +126,20 @@ int tpc_partition_truncate(tpc_plane *plane, uint64_t handle, int64_t offset, in
     if (offset < partition->commit_offset || offset > partition->log_end_offset) return -EINVAL;
     if (!tpc_tail_begins_at(partition, offset)) return -EINVAL;
     if (partition->appends_undurable) return -EBUSY;
+    tpc_truncation *truncation = malloc(sizeof *truncation);
+    if (!truncation) return -ENOMEM;
     int error = tpc_journal_append(plane->journal, TPC_JOURNAL_CUT, partition->topic_id, partition->index, offset,
                                    last_epoch_kept, NULL, 0, sequence);
-    if (error < 0) return error;
+    if (error < 0) {
+        free(truncation);
+        return error;
+    }
+    *truncation =
+        (tpc_truncation){.next = plane->truncations,
+                         .sequence = *sequence,
+                         .cut = {.offset = offset, .partition = partition->index, .last_epoch_kept = last_epoch_kept}};
+    memcpy(truncation->cut.topic_id, partition->topic_id, sizeof truncation->cut.topic_id);
+    plane->truncations = truncation;
     int64_t unwritten_bytes = partition->unwritten_bytes;
     tpc_in_place_window_close(partition);
     tpc_windows_close_all(&plane->fetches->windows, partition);

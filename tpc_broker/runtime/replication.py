@@ -140,6 +140,10 @@ class ReplicatingPlane:
         _checked(result, f"cut at offset {offset}")
         return int(self._cut_sequence[0])
 
+    def cuts_sequence(self) -> int:
+        """See `tpc_broker.storage.ports.ReplicaLogs`."""
+        return int(lib.tpc_plane_cuts_sequence(self._plane))
+
     async def wait_settled(self, handle: int) -> None:
         """See `tpc_broker.storage.ports.ReplicaLogs`."""
         state = ffi.new("tpc_partition_state *")

@@ -129,9 +129,7 @@ class JournalledStorage:
             plane, data, partitions, self._checkpointer, write_behind=self._write_behind, retention=self._retention,
             in_place_windows=windows, room=room, requests=requests, failures=failures,
         )  # fmt: skip
-        self._replicas = Replicas(
-            plane, partitions, journal=self._journal, room=room, space=self._space, in_place_windows=windows
-        )
+        self._replicas = Replicas(plane, partitions, room=room, space=self._space, in_place_windows=windows)
         self._moves = CoreMoves(
             plane, data, recovered.files, partitions, journal=self._journal, write_behind=self._write_behind,
             retention=self._retention, in_place_windows=windows,

@@ -468,7 +468,13 @@ class ReplicaLogs(Protocol):
     def cut(self, handle: int, offset: int, last_epoch_kept: int) -> int | None:
         """The journal has a CUT, whose sequence is returned, and memory nothing behind the offset any more; segments
         that have are to be cut before anything is written behind. None: the journal has no room. ValueError: below
-        what is committed, or no batch ends there.
+        what is committed, or no batch ends there. A journal that fails before goes on with it when it works again.
+        """
+        ...
+
+    def cuts_sequence(self) -> int:
+        """The sequence under which a journal that was opened again has the cuts that had not become durable; 0: they
+        are durable, or it has failed again.
         """
         ...
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tpc_broker.storage.core_partitions import CorePartitions
     from tpc_broker.storage.in_place_windows import InPlaceWindows
     from tpc_broker.storage.journal_room import JournalRoom
-    from tpc_broker.storage.journal_upkeep import JournalUpkeep
     from tpc_broker.storage.leader_partition import LeaderPartition
     from tpc_broker.storage.ports import StoragePlane
     from tpc_broker.storage.segment_space import SegmentSpace
@@ -57,14 +56,12 @@ class Replicas:
         plane: StoragePlane,
         partitions: CorePartitions,
         *,
-        journal: JournalUpkeep,
         room: JournalRoom,
         space: SegmentSpace,
         in_place_windows: InPlaceWindows,
     ) -> None:
         self._plane = plane
         self._partitions = partitions
-        self._journal = journal
         self._room = room
         self._space = space
         self._in_place_windows = in_place_windows
@@ -131,7 +128,7 @@ class Replicas:
         files.notes = {term: note for term, note in files.notes.items() if term <= kept or term == VOTE_NOTE}
         files.mark_changed()
         self._in_place_windows.log_was_cut()
-        await self._wait_durable(led, offset, kept, sequence)
+        await self._wait_durable(sequence)
         try:
             await files.truncate(offset)
         except StorageFailedError as error:
@@ -142,21 +139,19 @@ class Replicas:
         self._plane.reset_producers(led.handle, list(files.producers))
         await self._space.reserve_anew(led)
 
-    async def _wait_durable(self, led: LeaderPartition, offset: int, kept: int, sequence: int) -> None:
-        """Memory has forgotten what is cut, so a journal that fails is waited for, and told again."""
-        try:
-            await self._plane.wait_durable(sequence)
-        except JournalStoppedError:
-            raise
-        except PartitionOfflineError:
-            while True:
+    async def _wait_durable(self, sequence: int) -> None:
+        """Memory has forgotten what is cut, so a journal that fails is waited for: it goes on with the cut, in the
+        place that it had, so that no room has to be made for it while checkpoints are held up.
+        """
+        while sequence:
+            try:
+                await self._plane.wait_durable(sequence)
+            except JournalStoppedError:
+                raise
+            except PartitionOfflineError as error:
+                log.debug("a cut: %s", error)
                 while self._plane.journal_error():
                     await trio.sleep(MENDED_S)
-                try:
-                    await self._journal.append_entry(EntryKind.CUT, led.files.key, offset, kept)
-                except JournalStoppedError:
-                    raise
-                except PartitionOfflineError as error:
-                    log.debug("%s-%d: %s", led.files.topic, led.files.key.partition, error)
-                else:
-                    return
+                sequence = self._plane.cuts_sequence()
+            else:
+                return

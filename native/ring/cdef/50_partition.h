@@ -292,6 +292,8 @@ int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle, int64_t no
  * partition when that is led here: it is in its state at once. *sequence: the last of them. As tpc_journal_reopen().
  */
 int tpc_plane_reopen_journal(tpc_plane *plane, int32_t descriptor, int32_t mode, uint64_t run_id, uint64_t *sequence);
+/* The commit that carries those cuts, 0: they are durable, or the journal has failed. */
+uint64_t tpc_plane_cuts_sequence(const tpc_plane *plane);
 
 /* ---- Produce ---- */
 

@@ -52,6 +52,7 @@ int tpc_partition_read_log(tpc_plane *plane, uint64_t handle, int64_t offset, in
  * what is behind it. When `offset` is below written_offset the segments are the caller's to cut, before anything is written
  * behind. Producers are loaded anew with tpc_partition_reset_producers(). -EPERM: it leads, or is not replicated; -EINVAL:
  * below what is committed, or no batch ends there; -EBUSY: appends are on their way to the journal, wait for them; -EAGAIN.
+ * Should the journal fail before the CUT is durable, the reopened one begins with it (tpc_plane_cuts_sequence).
  */
 int tpc_partition_truncate(tpc_plane *plane, uint64_t handle, int64_t offset, int32_t last_epoch_kept,
                            uint64_t *sequence);
