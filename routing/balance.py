@@ -11,7 +11,7 @@ the cores differ by less than `slack` of the mean, because every move costs clie
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,10 +21,10 @@ SLACK: Final = 0.2
 MOVES_MAX: Final = 32
 
 
-class Shift(NamedTuple):
+class Shift(NamedTuple, Generic[Key]):
     """One partition to another core."""
 
-    key: object
+    key: Key
     source: int
     target: int
 
@@ -36,14 +36,14 @@ def plan_balance(
     *,
     slack: float = SLACK,
     moves_max: int = MOVES_MAX,
-) -> list[Shift]:
+) -> list[Shift[Key]]:
     """Moves in their order; none where the cores are about even. `loads`: of any one unit, not negative."""
     held: list[dict[Key, float]] = [{} for _core in range(cores_count)]
     for key, owner in owners.items():
         held[owner][key] = loads.get(key, 0.0)
     totals = [sum(each.values()) for each in held]
     enough = slack * sum(totals) / cores_count
-    shifts: list[Shift] = []
+    shifts: list[Shift[Key]] = []
     while len(shifts) < moves_max:
         source = max(range(cores_count), key=totals.__getitem__)
         target = min(range(cores_count), key=totals.__getitem__)

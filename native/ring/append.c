@@ -155,6 +155,8 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
     if (partition->is_replicated && partition->role == TPC_ROLE_LEADER) tpc_replica_appended(plane, partition);
     plane->statistics.appends++;
     plane->statistics.append_bytes += batch->bytes;
+    partition->use.appends++;
+    partition->use.append_bytes += batch->bytes;
     *result = (tpc_append_result){.base_offset = kept.base_offset,
                                   .next_offset = kept.next_offset,
                                   .append_ms = batch->stamp_time ? batch->now_ms : -1,

@@ -461,7 +461,12 @@ static int lay_out(tpc_plane *plane, const tpc_fetch *fetch) {
         add_copy(&to, fetches->header + done, fetches->splits[i] - done);
         result = add_records(plane, &to, &fetches->readings[places[i]]);
         done = fetches->splits[i];
+        tpc_partition *partition = fetches->readings[places[i]].partition;
         fetches->statistics.record_bytes += fetches->readings[places[i]].bytes;
+        if (partition && fetches->readings[places[i]].bytes) {
+            partition->use.reads++;
+            partition->use.read_bytes += fetches->readings[places[i]].bytes;
+        }
     }
     add_copy(&to, fetches->header + done, (uint32_t)header_bytes - done);
     tpc_frame_release(frame);

@@ -161,6 +161,20 @@ int tpc_partition_get_state(const tpc_plane *plane, uint64_t handle, tpc_partiti
     return 0;
 }
 
+int tpc_partition_get_use(const tpc_plane *plane, uint64_t handle, tpc_partition_use *use) {
+    const tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) return -ENOENT;
+    *use = partition->use;
+    return 0;
+}
+
+void tpc_partition_count_read(tpc_plane *plane, uint64_t handle, uint64_t bytes) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) return;
+    partition->use.reads++;
+    partition->use.read_bytes += bytes;
+}
+
 /* ---- the table ---- */
 
 static void chain(tpc_plane *plane, tpc_partition *partition) {

@@ -88,6 +88,8 @@ typedef struct tpc_partition {
     struct tpc_undo_record *undo_newest; /* NULL: it has none */
     tpc_commit_waits waits[TPC_WAIT_LEVELS];
 
+    tpc_partition_use use;
+
     bool is_replicated; /* commit_offset is moved by Python */
     bool refuses_all_acks;
     int16_t refusal;     /* Kafka's error code for what would be appended; 0: none */

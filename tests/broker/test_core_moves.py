@@ -15,7 +15,6 @@ from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka import messages
 from tpc_broker.model import PartitionIndex, TopicPartition
 
-pytestmark = pytest.mark.usefixtures("autojump_clock")
 SOURCE, TARGET, CORES = 1, 2, 3
 STEPS = ("moves.release", "moves.adopt", "done")
 
@@ -100,7 +99,7 @@ def stop_at(node, step):
     return reached, going
 
 
-async def test_a_partition_is_led_by_another_core_and_everybody_knows():
+async def test_a_partition_is_led_by_another_core_and_everybody_knows(autojump_clock):
     async with running_node(CORES) as node:
         key = await made(node)
         log, epoch = node.files[SOURCE][key], node[SOURCE].partitions.get(key).leader_epoch
@@ -116,7 +115,7 @@ async def test_a_partition_is_led_by_another_core_and_everybody_knows():
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("victims", [(0,), (SOURCE,), (TARGET,), (1, 2), (0, 1, 2)])
-async def test_a_move_goes_on_whatever_crashes_at_whichever_step(step, victims):
+async def test_a_move_goes_on_whatever_crashes_at_whichever_step(autojump_clock, step, victims):
     async with running_node(CORES) as node:
         key = await made(node)
         log = node.files[SOURCE][key]
@@ -134,7 +133,7 @@ async def test_a_move_goes_on_whatever_crashes_at_whichever_step(step, victims):
         assert node.files[TARGET][key] is log
 
 
-async def test_a_partition_that_cannot_leave_stays():
+async def test_a_partition_that_cannot_leave_stays(autojump_clock):
     async with running_node(CORES) as node:
         key = await made(node)
         storage = node.lives[SOURCE].storage
@@ -146,7 +145,7 @@ async def test_a_partition_that_cannot_leave_stays():
         await settled(node, key, TARGET)
 
 
-async def test_a_partition_that_its_target_cannot_open_is_taken_back():
+async def test_a_partition_that_its_target_cannot_open_is_taken_back(autojump_clock):
     async with running_node(CORES) as node:
         key = await made(node)
         log = node.files[SOURCE][key]
@@ -157,7 +156,7 @@ async def test_a_partition_that_its_target_cannot_open_is_taken_back():
 
 
 @pytest.mark.parametrize("step", STEPS[:2])
-async def test_a_move_that_is_cancelled_leaves_the_partition_where_it_was(step):
+async def test_a_move_that_is_cancelled_leaves_the_partition_where_it_was(autojump_clock, step):
     async with running_node(CORES) as node:
         key = await made(node)
         log = node.files[SOURCE][key]
@@ -177,7 +176,7 @@ async def test_a_move_that_is_cancelled_leaves_the_partition_where_it_was(step):
         await settled(node, key, TARGET)
 
 
-async def test_an_adoption_that_comes_late_is_not_carried_out():
+async def test_an_adoption_that_comes_late_is_not_carried_out(autojump_clock):
     """Its move was cancelled, and another one to the same core is under way."""
     async with running_node(CORES) as node:
         key = await made(node)
@@ -203,7 +202,7 @@ async def test_an_adoption_that_comes_late_is_not_carried_out():
         assert leaders(node, key) == [SOURCE]
 
 
-async def test_a_topic_may_be_deleted_while_its_partition_is_nowhere():
+async def test_a_topic_may_be_deleted_while_its_partition_is_nowhere(autojump_clock):
     async with running_node(CORES) as node:
         key = await made(node)
         reached, going = stop_at(node, "moves.adopt")
@@ -221,7 +220,7 @@ async def test_a_topic_may_be_deleted_while_its_partition_is_nowhere():
         assert not any(node.files[number].away for number in range(CORES))
 
 
-async def test_who_asks_meanwhile_is_sent_to_the_new_leader():
+async def test_who_asks_meanwhile_is_sent_to_the_new_leader(autojump_clock):
     """Who asks the old one waits until it is known."""
     async with running_node(CORES) as node:
         key = await made(node)

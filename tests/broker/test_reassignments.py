@@ -7,12 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from tpc_broker.broker.handlers.reassignments import (
+    IDS_ARE_CORES_TAG,
     handle_alter_partition_reassignments,
     handle_list_partition_reassignments,
 )
 from tpc_broker.broker.reassignments import Ongoing, Outcome
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
+from tpc_broker.kafka.api_keys import ApiKey
+from tpc_broker.kafka.protocol import encode_request
+from tpc_broker.kafka.source import uvarint
 
 PER_CORE, SHARED = 0, 1
 
@@ -64,15 +68,25 @@ async def test_each_partition_gets_its_own_outcome():
     assert found == [("a", 0, 0, None), ("a", 1, *refused), ("b", 1, *refused)]
 
 
-async def test_where_one_broker_stands_for_all_cores_none_of_them_can_be_named():
-    request = alter_request(("a", [(0, [7]), (1, [0]), (2, None)]), ("missing", [(0, [7])]))
-    answer = await handle_alter_partition_reassignments(core_with(None), SimpleNamespace(listener=SHARED), request)
+def raw(message, listener, tags=b""):
+    """The request as it came, with tagged fields at its end."""
+    key, version = ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1
+    body = bytes(encode_request(key, version, message))[:-1] + (tags or b"\0")
+    return SimpleNamespace(api_key=int(key), api_version=version, body=memoryview(body), listener=listener)
+
+
+@pytest.mark.parametrize(("tags", "moved"), [(b"", []), (b"\1" + uvarint(IDS_ARE_CORES_TAG) + b"\0", [("a", 0, (7,))])])
+async def test_where_one_broker_stands_for_all_cores_the_other_ids_name_cores(tags, moved):
+    """The first core's id is the node's too: it means the core where the client says that its ids are cores'."""
+    asked = Asked()
+    message = alter_request(("a", [(0, [7]), (2, [8]), (1, [7, 8]), (3, None)]), ("missing", [(0, [7])]))
+    answer = await handle_alter_partition_reassignments(core_with(asked), raw(message, SHARED, tags), message)
+    named = [("a", 2, (8,)), ("a", 1, (7, 8)), ("a", 3, None), ("missing", 0, (7,))]
+    assert [one[:3] for one in asked.wanted] == [*moved, *named]
     (a, missing) = answer.responses
-    assert [p.error_code for p in a.partitions] == [
-        0, ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-    ]  # fmt: skip
-    assert "broker 7 stands for all cores" in a.partitions[1].error_message
-    assert missing.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [p.partition_index for p in a.partitions] == [0, 2, 1, 3]
+    assert [p.error_code for p in a.partitions] == [0, 0, ErrorCode.POLICY_VIOLATION, 0]
+    assert [p.partition_index for p in missing.partitions] == [0]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +95,7 @@ async def test_where_one_broker_stands_for_all_cores_none_of_them_can_be_named()
         (None, PER_CORE, [("b", [0, 1]), ("a", [2])]),
         ([("b", [1, 5]), ("c", [0])], PER_CORE, [("b", [1])]),
         ([], PER_CORE, []),
-        (None, SHARED, []),
+        (None, SHARED, [("b", [0, 1]), ("a", [2])]),
     ],
 )
 async def test_what_is_under_way_is_listed(asked, listener, expected):

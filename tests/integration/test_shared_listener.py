@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -364,3 +366,30 @@ def test_an_owner_that_dies_loses_nothing_and_doubles_nothing(broker, empty_topi
     broker.wait_core_replaced(1, old.pid)
     numbers = [*halves[0], *halves[1]]
     assert consume_over(broker.shared_bootstrap, empty_topic, len(numbers)) == in_partitions(numbers)
+
+
+def test_forwards_follow_a_partition_that_moves(broker, empty_topic):
+    """The move is asked for at the shared port, too, where the node is one broker and cores are named all the same."""
+
+    def tpc(*arguments) -> str:
+        command = [sys.executable, "-m", "tpc_broker.cli.main", *arguments, "--bootstrap", broker.shared_bootstrap]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def owner() -> int:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        return admin.list_topics(empty_topic, DEADLINE_SECONDS).topics[empty_topic].partitions[0].leader - NODE * 1024
+
+    numbers = []
+    for round_, core in enumerate((0, 2, 1, 0)):
+        told = tpc("partition", "move", f"{empty_topic}-0", "--core", str(core))
+        assert told == f"{empty_topic}-0: is on core {core}.\n"
+        assert owner() == core
+        more = range(round_ * 5 * PARTITIONS, (round_ + 1) * 5 * PARTITIONS)
+        before = counted(broker, "forwards", "produces")
+        produce_over(broker.shared_bootstrap, empty_topic, more, **{"enable.idempotence": True})
+        assert counted(broker, "forwards", "produces") > before
+        numbers += more
+    assert consume_over(broker.shared_bootstrap, empty_topic, len(numbers)) == in_partitions(numbers)
+    assert "nothing to move" in tpc("partition", "balance", "--seconds", "0.2")

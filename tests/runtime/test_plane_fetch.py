@@ -66,6 +66,22 @@ def test_what_is_durable_is_answered_inside_the_wait(bench):
     assert (bench.handled, bench.fetch_counts().taken) == (0, 15)
 
 
+def test_what_was_appended_and_read_is_counted_by_partition(bench):
+    handles = [bench.make(topic) for topic in "tu"]
+    client = bench.connect()
+    bench.fill(client, "t", 0, [3])
+    bench.fill(client, "t", 0, [1])
+    appended = bench.face.use(handles[0])
+    assert (appended.appends, appended.reads, appended.append_bytes > 100) == (2, 0, True)
+    bench.fetch(client, 12, asks(("t", 0, 0), ("u", 0, 0)))
+    bench.fetch(client, 12, asks(("t", 0, 4), ("u", 0, 0)))  # nothing there
+    assert bench.face.use(handles[0]) == (2, appended.append_bytes, 1, appended.append_bytes)
+    assert bench.face.use(handles[1]) == (0, 0, 0, 0)
+    bench.face.count_read(handles[1], 77)
+    bench.face.count_read(1 << 40, 77)
+    assert (bench.face.use(handles[1]), bench.face.use(1 << 40)) == ((0, 0, 1, 77), (0, 0, 0, 0))
+
+
 def test_large_batches_leave_from_the_frames_they_came_in(bench):
     bench.make("t")
     client = bench.connect()

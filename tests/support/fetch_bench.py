@@ -41,7 +41,7 @@ def plane_face(bench):
     face = RingDataPlane.__new__(RingDataPlane)
     face._plane, face._connections = bench.plane.pointer, bench.connections
     face._slices = ffi.new("tpc_slice[]", READ_SLICES_MAX)
-    face._state = ffi.new("tpc_partition_state *")
+    face._state, face._use = ffi.new("tpc_partition_state *"), ffi.new("tpc_partition_use *")
     return face
 
 

@@ -22,6 +22,7 @@ from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.kafka.protocol import decode_request, encode_response, encode_response_header
 from tpc_broker.log.batch import decode_header, walk_headers
 from tpc_broker.log.epochs import LeaderEpochs
+from tpc_broker.routing import PartitionUse
 from tpc_broker.storage.ports import Bounds, PartitionState
 
 TOPIC_IDS_IN_PRODUCE = TOPIC_IDS_IN_FETCH = 13
@@ -126,7 +127,7 @@ class MemoryPlane:
         self.refuses: list[ProduceFallback] = []
         self.fetches, self.prepared, self.owners, self.datagram_owners = set(), {}, {}, {}
         self.fetch_limits = None
-        self.committed_from = {}
+        self.committed_from, self.uses = {}, {}
         self._connections, self._clock = connections, clock
         self._handles = 0
         self._durable = trio.Event()
@@ -266,6 +267,13 @@ class MemoryPlane:
         log = self._log(handle)
         size = sum(map(len, log.batches))
         return PartitionState(log.high_watermark, log.high_watermark, 0, size, size, 1 << 30, -1, 0)
+
+    def use(self, handle):
+        return self.uses.get(handle, PartitionUse())
+
+    def count_read(self, handle, size):
+        appends, append_bytes, reads, read_bytes = self.use(handle)
+        self.uses[handle] = PartitionUse(appends, append_bytes, reads + 1, read_bytes + size)
 
     def read(self, handle, offset, upto, bytes_max, at_least_one):
         found, size = [], 0

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tpc_broker import limits
+from tpc_broker.broker.core_loads import CoreLoads
 from tpc_broker.broker.core_moves import CoreMoves
 from tpc_broker.broker.dispatch import Dispatcher
 from tpc_broker.broker.group_service import GroupService
@@ -149,6 +150,7 @@ class Core:
         self.replica_moves = None if replication is None else ReplicaMoves(self, replication)
         self.producer_ids = ProducerIds(self)
         self.moves = CoreMoves(self, storage)
+        self.loads = CoreLoads(self)
         self.reassignments: Reassignments = self.moves if cluster is None else ClusterReassignments(self)
         self.groups = GroupService(self, nursery)
         self.dispatcher = Dispatcher(self, HANDLERS, nursery)
@@ -195,6 +197,9 @@ class Core:
         self._nursery.start_soon(self._make_missing_partitions)
         if self.core_id == METADATA_CORE:
             self._nursery.start_soon(self.moves.run)
+            if self.cluster is None:
+                with in_queue(TaskQueue.BACKGROUND):
+                    self._nursery.start_soon(self.loads.run)
 
     async def _start_metadata(self) -> None:
         partition = await self.partitions.open_metadata_log()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.model import LeaderEpoch, MetadataVersion, NodeId, TopicId, TopicPartition
+    from tpc_broker.routing import PartitionUse
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Bounds, Judge, PartitionState, SegmentWindow
 
@@ -431,6 +432,14 @@ class FetchPort(Protocol):
 
     def state(self, handle: int) -> PartitionState:
         """Of one moment: what belongs together is read together."""
+        ...
+
+    def use(self, handle: int) -> PartitionUse:
+        """What was appended and read since the partition was registered; nothing of one that is not any more."""
+        ...
+
+    def count_read(self, handle: int, size: int) -> None:
+        """Python has answered with so many bytes of records."""
         ...
 
     def read(

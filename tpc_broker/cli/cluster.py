@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -16,6 +15,7 @@ import click
 
 from tpc_broker.cli.connection import CommandGroup, Exit, common_options, fail, print_json, print_table
 from tpc_broker.cli.own_client import own_client
+from tpc_broker.cli.told_facts import facts_told
 from tpc_broker.kafka import ApiKey, messages
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def cluster(context: click.Context, bootstrap: str, as_json: bool) -> None:  # n
         return
     with own_client(bootstrap) as client:
         answer, frame = client.any_connection().call_whole(ApiKey.DESCRIBE_CLUSTER, _asked)
-    facts = nodes_told(bytes(frame))
+    facts = facts_told(frame, NODES_TAG)
     if facts is None:
         fail("this broker is not a node of a cluster (tpc-broker serve --cluster); `tpc info` shows it", Exit.NOT_FOUND)
     if as_json:
@@ -61,30 +61,6 @@ def cluster(context: click.Context, bootstrap: str, as_json: bool) -> None:  # n
 
 def _asked(_version: int) -> Any:
     return messages.DescribeClusterRequest()
-
-
-def nodes_told(frame: bytes) -> dict[str, Any] | None:
-    """The JSON of the tagged field at the end of an answer; None where there is none."""
-    mark = bytes([1, NODES_TAG & 0x7F | 0x80, NODES_TAG >> 7])
-    begin = frame.find(mark)
-    while begin >= 0:
-        length, position = _uvarint(frame, begin + len(mark))
-        if position + length == len(frame):
-            found: dict[str, Any] = json.loads(frame[position:])
-            return found
-        begin = frame.find(mark, begin + 1)
-    return None
-
-
-def _uvarint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < len(data):
-        value |= (data[position] & 0x7F) << shift
-        shift += 7
-        position += 1
-        if data[position - 1] < 0x80:
-            break
-    return value, position
 
 
 @cluster.command()

@@ -81,7 +81,7 @@ def remove(number: int, accept_loss: bool, bootstrap: str, as_json: bool) -> Non
 
     def ask(one: Connection) -> Any:
         if accept_loss:
-            return one.call_tagged(ApiKey.UNREGISTER_BROKER, lambda _version: message, ACCEPT_LOSS_TAG)
+            return one.call_tagged(ApiKey.UNREGISTER_BROKER, lambda _version: message, ACCEPT_LOSS_TAG)[0]
         return one.call(ApiKey.UNREGISTER_BROKER, lambda _version: message)
 
     answer = _asked(bootstrap, ask)

@@ -9,21 +9,24 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tpc_broker.cli.connection import CommandGroup, Exit, common_options, fail, print_json, print_table
+from tpc_broker.cli.core_loads import NodeUse, loads_measured, node_uses
 from tpc_broker.cli.info import CORES_PER_NODE
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.cli.partition_list import list_partitions
 from tpc_broker.client.errors import ClientError, RefusedError
-from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 from tpc_broker.routing import plan_balance
 
 if TYPE_CHECKING:
     from tpc_broker.client.cluster import Cluster
+    from tpc_broker.client.requests import TopicPartition
 
 LOOK_S: Final = 0.05
 MOVE_S: Final = 120.0
 """Until `move` goes without waiting for the end."""
 REQUEST_TIMEOUT_MS: Final = 60_000
+IDS_ARE_CORES_TAG: Final = 10_000
+"""Also at a listener where one broker id stands for all cores of a node."""
 NODES_MAX: Final = (2**31 - 1) // CORES_PER_NODE - 1
 """Broker ids are 32-bit numbers."""
 
@@ -61,7 +64,8 @@ def move(  # noqa: PLR0913 (click hands each option over by name)
     """Move partitions to another core of their node, while they are written and read."""
     places = [parse_partition(text) for text in partitions]
     with own_client(bootstrap) as client:
-        wanted = {place: _target(client, place, core, node) for place in places}
+        nodes = node_uses(client)
+        wanted = {place: _target(client, nodes, place, core, node) for place in places}
         alter(client, wanted)
         if not no_wait:
             _wait(client, wanted)
@@ -72,12 +76,14 @@ def move(  # noqa: PLR0913 (click hands each option over by name)
         click.echo(f"{topic}-{index}: {'on its way to' if no_wait else 'is on'} core {core}.")
 
 
-def _target(client: Cluster, place: tuple[str, int], core: int, node: int | None) -> int:
+def _target(client: Cluster, nodes: list[NodeUse], place: tuple[str, int], core: int, node: int | None) -> int:
     topic, index = place
     leaders = client.topic(topic).leaders
     if index not in leaders:
         fail(f"{topic} has no partition {index}; it has {len(leaders)}", Exit.NOT_FOUND)
     here = leaders[index] // CORES_PER_NODE if leaders[index] >= 0 else None
+    if len(nodes) == 1:
+        here = nodes[0].node  # where one broker stands for all cores, its id does not say so
     if node is not None and here is not None and node != here:
         fail(f"{topic}-{index} is on node {here}; partitions are moved between the cores of one node only", Exit.USAGE)
     found = here if node is None else node
@@ -97,7 +103,10 @@ def alter(client: Cluster, wanted: dict[tuple[str, int], int]) -> None:
         timeout_ms=REQUEST_TIMEOUT_MS,
         topics=[kind.ReassignableTopic(name=name, partitions=parts) for name, parts in by_topic.items()],
     )
-    answer = client.any_connection().call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, partial(_of_any_version, request))
+    make = partial(_of_any_version, request)
+    answer, _frame = client.any_connection().call_tagged(
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS, make, IDS_ARE_CORES_TAG
+    )
     if answer.error_code:
         raise RefusedError(answer.error_code, answer.error_message or "moving partitions")
     for topic in answer.responses:
@@ -130,23 +139,24 @@ def _wait(client: Cluster, wanted: dict[tuple[str, int], int]) -> None:
     while True:
         try:
             left = {(topic, index) for topic, index, _from, _to in ongoing(client)} & wanted.keys()
-            client.forget_topics()
-            there = {place: client.topic(place[0]).leaders.get(place[1], -1) for place in wanted}
         except RefusedError as error:
             if error.code != ErrorCode.NOT_CONTROLLER:
                 raise
             continue
-        if not left and all(there[place] == broker for place, broker in wanted.items()):
-            return
-        stayed = [place for place, broker in wanted.items() if place not in left and there[place] not in (broker, -1)]
-        if stayed:
-            topic, index = stayed[0]
-            raise ClientError(
-                f"{topic}-{index} stays on core {there[stayed[0]] % CORES_PER_NODE}; the broker's log says why"
-            )
+        if not left:
+            break
         if time.monotonic() > give_up_s:
             raise ClientError(f"{len(left)} partitions are still on their way after {MOVE_S:.0f} s; they go on")
         time.sleep(LOOK_S)
+    there = {
+        (place.topic, place.partition): node.node * CORES_PER_NODE + core
+        for node in node_uses(client)
+        for place, core in node.owners.items()
+    }
+    for (topic, index), broker in wanted.items():
+        here = there.get((topic, index), broker)
+        if here != broker:
+            raise ClientError(f"{topic}-{index} stays on core {here % CORES_PER_NODE}; the broker's log says why")
 
 
 @partition.command()
@@ -154,61 +164,34 @@ def _wait(client: Cluster, wanted: dict[tuple[str, int], int]) -> None:
 @click.option("--dry-run", is_flag=True, help="Show what would be moved, and move nothing.")
 @common_options
 def balance(seconds: float, dry_run: bool, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
-    """Move partitions so that the cores of each node append about as many bytes a second.
+    """Move partitions so that the cores of each node have about the same to do.
 
-    Measured now, for some seconds. Cores that differ by less than a fifth of the mean are left as they are.
+    Measured now, for some seconds: what is appended and read, held against the CPU time that each core had. Cores that
+    differ by less than a fifth of the mean are left as they are.
     """
     with own_client(bootstrap) as client:
-        leaders, loads = _measured(client, seconds)
-        shifts = _shifts(client, leaders, loads)
+        shifts = [shift for node, loads in loads_measured(client, seconds) for shift in _shifts(node, loads)]
         if shifts and not dry_run:
-            wanted = {(place.topic, place.partition): target for place, _source, target in shifts}
+            wanted = {(place.topic, place.partition): target for place, _source, target, _load in shifts}
             alter(client, wanted)
             _wait(client, wanted)
-    rows = [(str(place), source, target, round(loads[place])) for place, source, target in shifts]
+    rows = [(str(place), source, target, f"{load:.1%}") for place, source, target, load in shifts]
     if as_json:
-        names = ("partition", "from", "to", "bytes_per_second")
-        print_json({"moved": not dry_run, "moves": [dict(zip(names, row, strict=True)) for row in rows]})
+        names = ("partition", "from", "to", "cpu")
+        found = [(str(place), source, target, round(load, 4)) for place, source, target, load in shifts]
+        print_json({"moved": not dry_run, "moves": [dict(zip(names, row, strict=True)) for row in found]})
     elif not rows:
         click.echo("The cores are about even; nothing to move.")
     else:
-        print_table(("Partition", "From broker", "To broker", "Bytes/s"), rows)
+        print_table(("Partition", "From broker", "To broker", "Of a CPU"), rows)
         click.echo("Nothing was moved (--dry-run)." if dry_run else f"Moved {len(rows)} partitions.")
 
 
-def _measured(client: Cluster, seconds: float) -> tuple[dict[TopicPartition, int], dict[TopicPartition, float]]:
-    """The brokers that lead partitions, and the bytes that are appended to each in a second."""
-    leaders = {
-        TopicPartition(topic, index): broker
-        for topic in client.topic_names()
-        for index, broker in client.topic(topic).leaders.items()
-        if broker >= 0
-    }
-    before, began_s = client.partition_bytes(leaders), time.monotonic()
-    time.sleep(seconds)
-    after = client.partition_bytes(leaders)
-    took_s = time.monotonic() - began_s
-    loads = {place: max(0, after.get(place, 0) - before.get(place, 0)) / took_s for place in leaders}
-    return leaders, loads
-
-
-def _shifts(
-    client: Cluster, leaders: dict[TopicPartition, int], loads: dict[TopicPartition, float]
-) -> list[tuple[TopicPartition, int, int]]:
-    """Partition, and the brokers from and to which it should go; of each node by itself."""
-    answer = client.any_connection().call(
-        ApiKey.DESCRIBE_CLUSTER, partial(_of_any_version, messages.DescribeClusterRequest())
-    )
-    brokers = sorted(row.broker_id for row in answer.brokers)
-    found = []
-    for node in sorted({broker // CORES_PER_NODE for broker in brokers}):
-        cores = sum(broker // CORES_PER_NODE == node for broker in brokers)
-        first = node * CORES_PER_NODE
-        owners = {place: broker - first for place, broker in leaders.items() if 0 <= broker - first < cores}
-        for place, source, target in plan_balance(loads, owners, cores):
-            assert isinstance(place, TopicPartition)
-            found.append((place, first + source, first + target))
-    return found
+def _shifts(node: NodeUse, loads: dict[TopicPartition, float]) -> list[tuple[TopicPartition, int, int, float]]:
+    """Partition, the brokers from and to which it should go, and what of a CPU it takes."""
+    first = node.node * CORES_PER_NODE
+    plan = plan_balance(loads, node.owners, len(node.uses))
+    return [(shift.key, first + shift.source, first + shift.target, loads[shift.key]) for shift in plan]
 
 
 @partition.command()

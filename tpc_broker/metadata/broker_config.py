@@ -130,6 +130,29 @@ class Settings(IgnoredSettings):
         maximum=SHARES_MAX,
         dynamic=True,
     )
+    core_rebalance_enable: bool = setting(
+        "core.rebalance.enable",
+        ConfigType.BOOLEAN,
+        False,
+        "Ours. Whether a node that is alone moves partitions by itself, so that its cores have about the same to do.",
+        dynamic=True,
+    )
+    core_rebalance_interval_ms: int = setting(
+        "core.rebalance.interval.ms",
+        ConfigType.LONG,
+        _MINUTE_MS,
+        "Ours. For how long it is measured what partitions cost their cores, again and again.",
+        minimum=1000,
+        dynamic=True,
+    )
+    core_rebalance_cooldown_ms: int = setting(
+        "core.rebalance.cooldown.ms",
+        ConfigType.LONG,
+        10 * _MINUTE_MS,
+        "Ours. After partitions were moved to even the cores out, no others are for so long.",
+        minimum=0,
+        dynamic=True,
+    )
     datagram_acknowledge: bool = setting(
         "datagram.acknowledge",
         ConfigType.BOOLEAN,

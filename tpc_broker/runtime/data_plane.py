@@ -23,6 +23,7 @@ from tpc_broker.kafka.encoder import Opaque
 from tpc_broker.log.batch import BATCH_HEADER_BYTES
 from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES
 from tpc_broker.native_bytes import pinned
+from tpc_broker.routing import PartitionUse
 from tpc_broker.runtime.connections import Frame, FrameSlice
 from tpc_broker.runtime.fetches import BegunFetch, FetchStatistics, fetch_statistics
 from tpc_broker.runtime.forwarding import ForwardingPlane
@@ -105,6 +106,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane):
         self._on_failed: list[Callable[[int], None]] = []
         self._slices = ffi.new("tpc_slice[]", READ_SLICES_MAX)
         self._state = ffi.new("tpc_partition_state *")
+        self._use = ffi.new("tpc_partition_use *")
         self._result = ffi.new("tpc_append_result *")
         self._sequence = ffi.new("uint64_t *")
         self._dirty = ffi.new("uint64_t[]", DIRTY_FIRST)
@@ -312,6 +314,15 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane):
             state.high_watermark, state.durable_offset, state.written_offset, state.unwritten_bytes,
             state.dirty_bytes, state.bytes_admitted, state.in_place_end_offset, state.leader_epoch,
         )  # fmt: skip
+
+    def use(self, handle: int) -> PartitionUse:
+        found = self._use
+        if lib.tpc_partition_get_use(self._plane, handle, found) < 0:
+            return PartitionUse()
+        return PartitionUse(found.appends, found.append_bytes, found.reads, found.read_bytes)
+
+    def count_read(self, handle: int, size: int) -> None:
+        lib.tpc_partition_count_read(self._plane, handle, size)
 
     def admit(self, handle: int, bytes_more: int) -> None:
         lib.tpc_partition_admit(self._plane, handle, bytes_more)

@@ -70,6 +70,14 @@ typedef struct {
     uint32_t is_replicated;
 } tpc_partition_state;
 
+/* What clients, and leaders on other nodes, have had of a partition since it was registered. */
+typedef struct {
+    uint64_t appends; /* batches */
+    uint64_t append_bytes;
+    uint64_t reads; /* answers with records of it */
+    uint64_t read_bytes;
+} tpc_partition_use;
+
 /* A batch in memory, or a run of small ones that lie in a row. Whoever got it from ..._take() owns one reference of the frame. */
 typedef struct {
     tpc_slice slice;
@@ -206,6 +214,9 @@ int tpc_partition_disarm(tpc_plane *plane, uint64_t handle, int keep_waits);
 int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle);
 
 int tpc_partition_get_state(const tpc_plane *plane, uint64_t handle, tpc_partition_state *state);
+int tpc_partition_get_use(const tpc_plane *plane, uint64_t handle, tpc_partition_use *use);
+/* A read that Python has answered. */
+void tpc_partition_count_read(tpc_plane *plane, uint64_t handle, uint64_t bytes);
 uint64_t tpc_partition_find_name(tpc_plane *plane, const uint8_t *name, uint32_t name_bytes, int32_t partition);
 uint64_t tpc_partition_find_id(const tpc_plane *plane, const uint8_t *topic_id, int32_t partition);
 

@@ -203,6 +203,9 @@ async def _wait(core: Core, readings: list[Reading], isolation_level: int, remai
 
 
 def _response(core: Core, request: Request, fetch: Fetch, readings: list[Reading]) -> Any:
+    for reading in readings:
+        if reading.partition is not None and reading.size:
+            core.plane.count_read(reading.partition.handle, reading.size)
     chosen = fetch.select([reading.outcome() for reading in readings])
     topics: dict[Any, Any] = {}
     hints: set[int] = set()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
 from tpc_broker.broker.handlers.features import tell_features
 from tpc_broker.broker.handlers.forward import EncodedResponse
+from tpc_broker.broker.handlers.tags import request_tags, with_facts
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import MailboxError
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey, advertised_versions, api
 from tpc_broker.kafka.codec import codec
@@ -45,6 +46,7 @@ CORRELATION_ID_BYTES = 4
 TOPIC_IDS_VERSION = 12
 CREATION_ASKED_VERSION = 4
 NODES_TAG = 10_000
+LOADS_TAG = 10_001
 """From here on tags are nobody's: Kafka's own stay below."""
 
 
@@ -261,23 +263,24 @@ def handle_describe_cluster(
             for endpoint in core.view.endpoints(request.listener)
         ],
     )
+    if LOADS_TAG in request_tags(request, message):
+        return _with_loads(core, request, response)
     return _with_nodes(core, request, response) if core.view.image.nodes else response
 
 
 async def _with_nodes(core: Core, request: Request, response: Message) -> EncodedResponse:
     """What core 0 knows of the nodes, in a tagged field that other clients pass over (KIP-482)."""
-    body = b"".join(codec(api(request.api_key).response_name, request.api_version).encode_parts(response))
-    assert body.endswith(b"\0"), "the count of tagged fields"
-    facts = json.dumps(await core.metadata.node_facts()).encode()
-    return EncodedResponse(body[:-1] + _uvarint(1) + _uvarint(NODES_TAG) + _uvarint(len(facts)) + facts)
+    return with_facts(request, response, NODES_TAG, await core.metadata.node_facts())
 
 
-def _uvarint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*encoded, value])
+async def _with_loads(core: Core, request: Request, response: Message) -> EncodedResponse:
+    """What partitions cost the cores of this node, to who asks by a tagged field; null while one is not up."""
+    facts: dict[str, Any] | None
+    try:
+        facts = await core.loads.facts_of_node()
+    except MailboxError:
+        facts = None
+    return with_facts(request, response, LOADS_TAG, facts)
 
 
 async def handle_find_coordinator(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpc_broker.broker.handlers.tags import request_tags
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
-from tpc_broker.kafka.source import read_uvarint
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.node_control import remove_node
 from tpc_broker.model import BrokerId, CoreId, broker_id_of, core_of, node_of
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from tpc_broker.model import NodeId
 
 ACCEPT_LOSS_TAG = 10_000
-BROKER_ID_BYTES = 4
 
 
 async def handle_unregister_broker(
     core: Core, request: Request, message: messages.UnregisterBrokerRequest
 ) -> messages.UnregisterBrokerResponse:
-    accept_loss = ACCEPT_LOSS_TAG in _tags(bytes(request.body[BROKER_ID_BYTES:]))
+    accept_loss = ACCEPT_LOSS_TAG in request_tags(request, message)
     try:
         node = _node_named(core, message.broker_id)
 
@@ -61,15 +60,3 @@ def _node_named(core: Core, broker: int) -> NodeId:
     if not_gone:
         raise Refusal(ErrorCode.INVALID_REQUEST, not_gone)
     return node
-
-
-def _tags(data: bytes) -> set[int]:
-    """Numbers of the tagged fields of a request that was decoded without a complaint."""
-    found: set[int] = set()
-    count, position = read_uvarint(data, 0)
-    for _ in range(count):
-        tag, position = read_uvarint(data, position)
-        size, position = read_uvarint(data, position)
-        position += size
-        found.add(tag)
-    return found

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpc_broker.broker.handlers.tags import request_tags
 from tpc_broker.broker.reassignments import Outcome, WantedBrokers
-from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.model import BrokerId
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from tpc_broker.broker.reassignments import Ongoing
 
 
+IDS_ARE_CORES_TAG = 10_000
+"""Of a client that knows of cores (`tpc partition move`): also the first core's id means it, and not the node."""
+
+
 async def handle_alter_partition_reassignments(
     core: Core, request: Request, message: messages.AlterPartitionReassignmentsRequest
 ) -> messages.AlterPartitionReassignmentsResponse:
@@ -25,12 +29,17 @@ async def handle_alter_partition_reassignments(
         for topic in message.topics
         for asked in topic.partitions
     ]
-    if core.view.is_shared(request.listener):
-        outcomes = [_refused_at_shared_listener(core, request, one) for one in wanted]
-    else:
-        outcomes = await core.reassignments.alter(
-            wanted, allow_factor_change=bool(message.allow_replication_factor_change)
+    node = None
+    if core.view.is_shared(request.listener) and IDS_ARE_CORES_TAG not in request_tags(request, message):
+        node = core.view.endpoints(request.listener)[0].broker_id
+    stays = [_stays_on_node(core, one, node) for one in wanted]
+    altered = iter(
+        await core.reassignments.alter(
+            [one for one, stay in zip(wanted, stays, strict=True) if not stay],
+            allow_factor_change=bool(message.allow_replication_factor_change),
         )
+    )
+    outcomes = [Outcome() if stay else next(altered) for stay in stays]
     return _altered(message, iter(outcomes), allow_factor_change=message.allow_replication_factor_change)
 
 
@@ -38,20 +47,11 @@ def _brokers(replicas: list[int] | None) -> tuple[BrokerId, ...] | None:
     return None if replicas is None else tuple(map(BrokerId, replicas))
 
 
-def _refused_at_shared_listener(core: Core, request: Request, one: WantedBrokers) -> Outcome:
-    """There one broker stands for all cores of a node, so no id names one of them."""
-    if core.view.topic(one.topic) is None:
-        return Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
-    if one.brokers is None:
-        return Outcome(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
-    here = core.view.endpoints(request.listener)[0].broker_id
-    if one.brokers == (here,):
-        return Outcome()
-    return Outcome(
-        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        f"At this listener broker {here} stands for all cores of the node; a listener with a broker id for each core "
-        "can name one of them.",
-    )
+def _stays_on_node(core: Core, one: WantedBrokers, node: BrokerId | None) -> bool:
+    """Whether a client that takes all cores for one broker, `node`, says that a partition is where it is. That
+    broker's id is the first core's too; the other cores' ids name those, as everywhere.
+    """
+    return node is not None and one.brokers == (node,) and core.view.topic(one.topic) is not None
 
 
 def _altered(
@@ -79,14 +79,14 @@ def _altered(
 
 
 async def handle_list_partition_reassignments(
-    core: Core, request: Request, message: messages.ListPartitionReassignmentsRequest
+    core: Core, _request: Request, message: messages.ListPartitionReassignmentsRequest
 ) -> messages.ListPartitionReassignmentsResponse:
-    """Of the partitions asked for; null: all. Where one broker stands for all cores nothing is seen to move."""
+    """Of the partitions asked for; null: all. Where one broker stands for all cores, they are named as cores."""
     asked = None
     if message.topics is not None:
         asked = {(topic.name, index) for topic in message.topics for index in topic.partition_indexes}
     found: dict[str, list[Ongoing]] = {}
-    for one in () if core.view.is_shared(request.listener) else core.reassignments.ongoing():
+    for one in core.reassignments.ongoing():
         if asked is None or (one.topic, one.partition) in asked:
             found.setdefault(one.topic, []).append(one)
     answer = messages.ListPartitionReassignmentsResponse

@@ -1,0 +1,148 @@
+"""What each core of this node has to do, and partitions moved by themselves so that they have about the same.
+
+Each core tells what its partitions have cost since it has them (`routing.load`). Core 0 asks all of them every
+`core.rebalance.interval.ms`, as long as `core.rebalance.enable` says so, and plans by what was done between two looks.
+Every move costs clients a moment, so it is slow to act: a plan is carried out only where the busiest core has
+`GAP_MIN` of a CPU more to do than the idlest; a few partitions at a time; not while others move; and then, for
+`core.rebalance.cooldown.ms`, nothing, so that what has moved is seen in the figures, and clients are at rest, before it
+is judged again. A core that does not answer is a reason to leave everything as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from tpc_broker.broker.reassignments import WantedBrokers
+from tpc_broker.errors import MailboxError
+from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition, broker_id_of
+from tpc_broker.routing import CoreUse, cost_ns, loads_between, plan_balance
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tpc_broker.broker.core import Core
+    from tpc_broker.routing import Shift
+
+log = logging.getLogger(__name__)
+
+AT_ONCE_MAX: Final = 4
+GAP_MIN: Final = 0.05
+ASK_TIMEOUT_MS: Final = 5_000
+LOOK_S: Final = 1.0
+"""At the settings, which may be changed while it waits."""
+
+
+class CoreLoads:
+    """Of one core; on core 0 it balances."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        core.mailboxes.serve("loads.use", self._serve_use)
+
+    def here(self) -> CoreUse[TopicPartition]:
+        """Of this core."""
+        core = self._core
+        costs = {one.key: cost_ns(core.plane.use(one.handle)) for one in core.partitions.opened()}
+        return CoreUse(core.clock.cpu_ns(), costs)
+
+    async def _serve_use(self, _caller: CoreId, _payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        found = self.here()
+        costs = [[key.topic_id.hex, key.partition, cost] for key, cost in found.costs_ns.items() if cost]
+        return {"cpu_ns": found.cpu_ns, "costs_ns": costs}, []
+
+    async def of_node(self) -> dict[CoreId, CoreUse[TopicPartition]]:
+        """Of each core. MailboxError: one of them does not answer."""
+        found: dict[CoreId, CoreUse[TopicPartition]] = {}
+        for each in range(self._core.view.cores):
+            core = CoreId(each)
+            if core == self._core.core_id:
+                found[core] = self.here()
+                continue
+            answer, _blobs = await self._core.mailboxes.call(core, "loads.use", {}, timeout_ms=ASK_TIMEOUT_MS)
+            costs = {
+                TopicPartition(TopicId(uuid.UUID(hex=topic_id)), PartitionIndex(index)): cost
+                for topic_id, index, cost in answer["costs_ns"]
+            }
+            found[core] = CoreUse(answer["cpu_ns"], costs)
+        return found
+
+    async def facts_of_node(self) -> dict[str, Any]:
+        """The same for a client (`tpc partition balance`). MailboxError as above."""
+        image = self._core.view.image
+        cores = []
+        for core, use in (await self.of_node()).items():
+            costs = [
+                (image.topics[key.topic_id].name, key.partition, cost)
+                for key, cost in use.costs_ns.items()
+                if key.topic_id in image.topics
+            ]
+            cores.append({"core": core, "cpu_ns": use.cpu_ns, "costs_ns": costs})
+        owners = {topic.name: topic.cores_on(self._core.view.node) for topic in image.topics.values()}
+        return {"node": self._core.view.node, "cores": cores, "owners": owners}
+
+    # -- core 0 --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Balance as the settings say, until cancelled. Core 0 of a node alone only."""
+        while True:
+            if not await self._wait(lambda _settings: 0):
+                await trio.sleep(LOOK_S)
+                continue
+            try:
+                before, began_s = await self.of_node(), trio.current_time()
+                if not await self._wait(lambda settings: settings.core_rebalance_interval_ms):
+                    continue
+                after, took_s = await self.of_node(), trio.current_time() - began_s
+            except MailboxError as error:
+                log.debug("what cores have to do is not known: %s", error)
+                await trio.sleep(LOOK_S)
+                continue
+            if await self._balance(before, after, took_s):
+                await self._wait(lambda settings: settings.core_rebalance_cooldown_ms)
+
+    async def _wait(self, time_ms: Any) -> bool:
+        """Until so much time is over, by the settings as they are then. False: it is switched off."""
+        began_s = trio.current_time()
+        while self._core.settings.core_rebalance_enable:
+            left_s = began_s + time_ms(self._core.settings) / 1000 - trio.current_time()
+            if left_s <= 0:
+                return True
+            await trio.sleep(min(left_s, LOOK_S))
+        return False
+
+    async def _balance(
+        self,
+        before: Mapping[CoreId, CoreUse[TopicPartition]],
+        after: Mapping[CoreId, CoreUse[TopicPartition]],
+        seconds: float,
+    ) -> bool:
+        """Whether anything was begun."""
+        core = self._core
+        image = core.view.image
+        if image.moving or not all(core.is_up(each) for each in after):
+            return False
+        loads, owners, totals = {}, {}, []
+        for each, use in after.items():
+            taken = loads_between(before[each], use, seconds)
+            totals.append(sum(taken.values()))
+            for key in use.costs_ns:
+                if image.owner_of(key) == each and key.topic_id in image.topics:
+                    loads[key], owners[key] = taken.get(key, 0.0), int(each)
+        if max(totals) - min(totals) < GAP_MIN:
+            return False
+        shifts = plan_balance(loads, owners, core.view.cores, moves_max=AT_ONCE_MAX)
+        if not shifts:
+            return False
+        told = ", ".join(f"core {number} {total:.0%}" for number, total in enumerate(totals))
+        log.info("cores are loaded unevenly (%s of a CPU by their partitions); moving %d of them", told, len(shifts))
+        await core.moves.alter([self._wanted(shift) for shift in shifts], allow_factor_change=False)
+        return True
+
+    def _wanted(self, shift: Shift[TopicPartition]) -> WantedBrokers:
+        key = shift.key
+        topic = self._core.view.image.topics[key.topic_id].name
+        return WantedBrokers(topic, key.partition, (broker_id_of(self._core.view.node, CoreId(shift.target)),))
