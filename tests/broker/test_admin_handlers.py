@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 import trio.testing
 
 from tests.support.memory_clients import create_topic, delete_topic, leaders, metadata, owner_of, produce
 from tests.support.memory_node import answer_of, running_node
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import JournalStoppedError, PartitionOfflineError
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey
 
@@ -134,3 +136,44 @@ async def test_a_topic_that_is_named_by_nothing_is_no_topic(autojump_clock):
         nothing = kind.MetadataRequestTopic(name=None)
         (told,) = (await node.ask(0, kind(topics=[nothing], allow_auto_topic_creation=True), 12)).topics
         assert (ErrorCode(told.error_code), told.name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, None)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (PartitionOfflineError("the journal failed"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (JournalStoppedError("the core stops"), ErrorCode.REQUEST_TIMED_OUT),
+    ],
+)
+async def test_a_change_that_the_journal_does_not_take_is_answered(autojump_clock, monkeypatch, failure, code):
+    async with running_node(cores=2) as node:
+        await create_topic(node, 0, "t", 2)
+
+        async def fail(_batch):
+            raise failure
+
+        monkeypatch.setattr(node[0].metadata.log, "append_durably", fail)
+        kind = messages.CreateTopicsRequest
+        wanted = kind(topics=[kind.CreatableTopic(name="u", num_partitions=1, replication_factor=1)], timeout_ms=1000)
+        for core in range(2):
+            (told,) = (await node.ask(core, wanted)).topics
+            assert (ErrorCode(told.error_code), told.error_message) == (code, str(failure))
+        monkeypatch.undo()
+        (told,) = (await node.ask(1, wanted)).topics
+        assert ErrorCode(told.error_code) is NONE
+
+
+async def test_a_snapshot_of_the_metadata_that_fails_does_not_undo_the_change(autojump_clock, monkeypatch, caplog):
+    async with running_node(cores=1) as node:
+        monkeypatch.setattr("tpc_broker.broker.metadata_service.SNAPSHOT_RECORDS", 1)
+
+        async def fail(_offset):
+            raise PartitionOfflineError("the journal failed")
+
+        monkeypatch.setattr(node[0].metadata.log, "move_log_start", fail)
+        await create_topic(node, 0, "t", 2)
+        await create_topic(node, 0, "u", 2)
+        assert "no snapshot could be written (the journal failed)" in caplog.text
+        monkeypatch.undo()
+        await create_topic(node, 0, "v", 2)
+        assert sorted(topic.name for topic in node[0].view.image.topics.values()) == ["t", "u", "v"]

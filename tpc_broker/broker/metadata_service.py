@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 
 from tpc_broker.broker.view import Leader
-from tpc_broker.errors import NotDeliveredError
+from tpc_broker.errors import NotDeliveredError, PartitionOfflineError
 from tpc_broker.kafka.records import Record, build_batch, read_records
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import MetadataDamagedError, MetadataRecord, decode_record, encode_record
@@ -335,7 +335,10 @@ class MetadataService:
             for core in sorted(self._subscribers):
                 nursery.start_soon(self._push, core, before, version, records)
         if self._records_since_snapshot > SNAPSHOT_RECORDS:
-            await self._snapshot()
+            try:
+                await self._snapshot()
+            except PartitionOfflineError as error:  # the change is made; the next one tries again
+                log.warning("metadata: no snapshot could be written (%s)", error)
 
     async def _append(self, records: list[MetadataRecord]) -> MetadataVersion:
         assert self._partition is not None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tpc_broker.broker.handlers.no_controller import answer_without_controller
-from tpc_broker.errors import MailboxError, NotDeliveredError
+from tpc_broker.errors import MailboxError, NotDeliveredError, PartitionOfflineError
 from tpc_broker.kafka.api_keys import api
 from tpc_broker.kafka.codec import codec
 
@@ -62,7 +62,7 @@ def on_core(target: CoreId, handler: Handler) -> Handler:
     async def handle(core: Core, request: Request, message: Any) -> Any:
         if core.core_id == target:
             if core.cluster is None or (isinstance(request, ForwardedRequest) and request.is_from_node):
-                return await handler(core, request, message)
+                return await _here(core, request, message, handler)
             return await _at_controller(core, request, message, handler)
         body = bytes(request.body)
         core.note_forwarded()
@@ -76,6 +76,14 @@ def on_core(target: CoreId, handler: Handler) -> Handler:
                 await trio.sleep(FORWARD_RETRY_S)
 
     return handle
+
+
+async def _here(core: Core, request: Request, message: Any, handler: Handler) -> Any:
+    try:
+        return await handler(core, request, message)
+    except PartitionOfflineError as error:
+        log.warning("a request of %s could not be carried out: %s", peer_of(core, request), error)
+        return answer_without_controller(request.api_key, request.api_version, message, error)
 
 
 async def _at_controller(core: Core, request: Request, message: Any, handler: Handler) -> Any:

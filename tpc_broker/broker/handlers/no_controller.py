@@ -1,24 +1,36 @@
-"""Answers to administrative requests that no controller of the cluster has carried out, or perhaps one did."""
+"""Answers to administrative requests that nobody has carried out, or perhaps somebody did: no controller of the cluster
+was there, or its journal took no change.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import MailboxError, NotDeliveredError
+from tpc_broker.errors import JournalStoppedError, LeadershipLostError, NotDeliveredError, PartitionOfflineError
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tpc_broker.errors import MailboxError
+
 _NAMES_ONLY_VERSION = 5
 """DeleteTopics up to here has names only."""
 
 
-def answer_without_controller(api_key: int, version: int, message: Any, error: MailboxError) -> Any:
-    """NOT_CONTROLLER where nothing was done, for which clients try again; REQUEST_TIMED_OUT where that is not known."""
-    code = ErrorCode.NOT_CONTROLLER if isinstance(error, NotDeliveredError) else ErrorCode.REQUEST_TIMED_OUT
+def answer_without_controller(
+    api_key: int, version: int, message: Any, error: MailboxError | PartitionOfflineError
+) -> Any:
+    """NOT_CONTROLLER or KAFKA_STORAGE_ERROR where nothing was done, for which clients try again; REQUEST_TIMED_OUT
+    where that is not known.
+    """
+    code = ErrorCode.REQUEST_TIMED_OUT
+    if isinstance(error, NotDeliveredError):
+        code = ErrorCode.NOT_CONTROLLER
+    elif isinstance(error, PartitionOfflineError) and not isinstance(error, JournalStoppedError | LeadershipLostError):
+        code = ErrorCode.KAFKA_STORAGE_ERROR
     said = {"error_code": int(code), "error_message": str(error)}
     return _ANSWERS[ApiKey(api_key)](version, message, said)
 
