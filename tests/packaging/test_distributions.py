@@ -85,6 +85,7 @@ def check_broker(commands: Path, folder: Path) -> None:
     """The commands of an installation do their work with nothing of the source tree on the path."""
     assert run(commands / "tpc-broker", "--version", cwd=folder).startswith("tpc-broker, version ")
     assert "consume" in run(commands / "tpc", "--help", cwd=folder)
+    assert (commands.parent / "share" / "man" / "man1" / "tpc.1").read_text().startswith('.\\" Made by')
     assert int(run(commands / "python", "-c", IMPORT_ALL, ROOT, cwd=folder)) > 80
     port = free_port_range(2)
     address = f"127.0.0.1:{port}"
@@ -121,7 +122,10 @@ def test_the_sdist_has_what_a_build_needs(sdist: Path, source: Path) -> None:
 def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"tpc_broker", "pyspark_tpc.py"}
+    data = next(top for top in tops if top.endswith(".data"))
+    assert tops == {"tpc_broker", "pyspark_tpc.py", data}
+    pages = {f"{data}/data/share/man/man1/{program}.1" for program in ("tpc", "tpc-broker")}
+    assert {name for name in names if name.startswith(data)} == pages
     for part in ("_bytes", "_ring"):
         assert any(name.startswith(f"tpc_broker/{part}.") and name.endswith(".so") for name in names), part
     assert {"tpc_broker/kafka/schema.jsonl", "tpc_broker/routing/assignment.py", "tpc_broker/py.typed"} <= names
