@@ -327,9 +327,7 @@ class Plane:
     def read_log(self, handle: int, offset: int, upto_offset: int = UNLIMITED) -> bytes | None:
         """Committed or not; `None`: it is in segments."""
         slices = ffi.new("tpc_slice[]", _SLICES_AT_ONCE)
-        count = lib.tpc_partition_read_log(
-            self.pointer, handle, offset, 1 << 30, upto_offset, slices, _SLICES_AT_ONCE
-        )
+        count = lib.tpc_partition_read_log(self.pointer, handle, offset, 1 << 30, upto_offset, slices, _SLICES_AT_ONCE)
         return None if count == -errno.ERANGE else bytes(TailSlices(slices, _checked(count, "read")))
 
     def truncate(self, handle: int, offset: int, last_epoch_kept: int) -> Commit:

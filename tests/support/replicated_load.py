@@ -16,9 +16,12 @@ PACE_S = 0.002
 
 
 class Load:
-    """Values 0, 1, 2, … of each partition in order, with acks=all. Nothing may fail: everything is retried."""
+    """Values 0, 1, 2, … of each partition in order, with acks=all. Nothing may fail: everything is retried.
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+    `digits`: how many bytes a value has at least.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, digits: int = 1) -> None:
         self.topic, self.partitions = topic, partitions
         self.acknowledged: list[dict[int, int | None]] = [{} for _ in range(partitions)]
         """Values, and where they are; None: the leader had it already, and did not say where."""
@@ -27,6 +30,7 @@ class Load:
         self.starts = [0] * partitions
         """Records in front of these offsets were deleted."""
         self._bootstrap = bootstrap
+        self._digits = digits
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -47,7 +51,8 @@ class Load:
             if self._stop.is_set():
                 break
             for partition in range(self.partitions):
-                producer.produce(self.topic, str(number), partition=partition, on_delivery=self._delivered)
+                value = str(number).zfill(self._digits)
+                producer.produce(self.topic, value, partition=partition, on_delivery=self._delivered)
                 self.sent[partition] += 1
             producer.poll(PACE_S)
         if producer.flush(DEADLINE_S):
