@@ -21,6 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kill-seconds", type=float, default=1e9, help="kill no more after so long (default: no end)")
     parser.addoption("--stops", type=int, default=0, help="how often brokers are stopped (default 50, bounded)")
     parser.addoption("--failures", type=int, default=2, help="how often a node of a cluster fails (default 2)")
+    parser.addoption("--moved-partitions", type=int, default=8, help="partitions that move between nodes (default 8)")
     parser.addoption("--crash-seed", type=int, default=None, help="seed of the crash tests (default: a new one)")
     parser.addoption("--all-points", action="store_true", help="disturb storage at every point, not at a few")
 

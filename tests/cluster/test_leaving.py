@@ -7,8 +7,6 @@ import re
 import shutil
 import signal
 
-from click.testing import CliRunner
-
 from tests.support.cluster_nodes import (
     Cluster,
     admin,
@@ -21,16 +19,8 @@ from tests.support.cluster_nodes import (
     leaders,
     metadata_voters,
     produce,
+    run_tpc,
 )
-from tpc_broker.cli import connection
-from tpc_broker.cli.main import main as tpc
-
-
-def run_tpc(*arguments: str) -> tuple[int, str]:
-    """Exit code, and what it has said."""
-    connection.leave_interrupts_alone()
-    done = CliRunner().invoke(tpc, list(arguments), catch_exceptions=False)
-    return done.exit_code, done.output
 
 
 def node_command(made: Cluster, *arguments: str) -> tuple[int, str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from tests.support.cluster_nodes import Cluster, admin, cluster, consume, create_topic, eventually, produce
+from tests.support.cluster_nodes import Cluster, admin, cluster, consume, create_topic, eventually, produce, run_tpc
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.kafka import ApiKey, messages
 
@@ -38,7 +39,15 @@ def ongoing(made: Cluster) -> list[tuple[Any, ...]]:
         (topic.name, part.partition_index, part.adding_replicas, part.removing_replicas)
         for topic in answer.topics
         for part in topic.partitions
+        if topic.name == "t"  # others move by themselves
     ]
+
+
+def moves(made: Cluster, *arguments: str) -> str:
+    """What `tpc cluster moves` says."""
+    code, said = run_tpc("cluster", "moves", *arguments, "--bootstrap", made[1].bootstrap)
+    assert code == 0, said
+    return said
 
 
 def replicas(made: Cluster, topic: str) -> dict[int, list[int]]:
@@ -73,8 +82,13 @@ def test_replicas_move_to_other_nodes_and_back(tmp_path):
         second = [f"second {number}" for number in range(200)]
         produce(made[1].bootstrap, "t", second, 2)
         assert consume(made[1].bootstrap, "t", 400) == sorted([*first, *second])
-        made.kill(1)
-        made.start(1)
+        made.kill(4)
+        assert reassign(made, "t", {0: [1, 2, 3]}) == [0]
+        eventually(lambda: not ongoing(made), "node 4 is left out while it is away")
+        assert reassign(made, "t", {0: [4, 2, 3]}) == [0]
+        made.start(4)
+        wait_moved(made, "t", {0: [4, 2, 3], 1: [4, 1, 2]})
+        assert any(line.startswith("t-0 is another replica by now") for line in made[4].log_messages())
         assert reassign(made, "t", {0: [1, 2, 3], 1: [1, 2, 3]}) == [0, 0]
         wait_moved(made, "t", {0: [1, 2, 3], 1: [1, 2, 3]})
         eventually(lambda: folders(made, 4, "t") == [], "node 4 has given all up")
@@ -98,10 +112,19 @@ def test_a_move_to_a_node_that_is_away_is_cancelled(tmp_path):
         made.kill(4)
         assert reassign(made, "t", {0: [4, *before[1:]]}) == [0]
         assert ongoing(made) == [("t", 0, [4096], [before[0] * 1024])]
+        (told,) = json.loads(moves(made, "list", "--json"))
+        assert (told["topic"], told["adding"], told["removing"], told["reason"]) == ("t", [4], [before[0]], "asked")
         produce(made[1].bootstrap, "t", ["while it waits"], 1)
-        assert reassign(made, "t", {0: None}) == [0]
+        assert moves(made, "pause") == "Moves are paused.\n"
+        eventually(lambda: json.loads(moves(made, "list", "--json"))[0]["state"] == "paused", "it is shown")
+        assert "t-0" in run_tpc("cluster", "--bootstrap", made[1].bootstrap)[1]
+        assert moves(made, "resume") == "Moves go on.\n"
+        assert moves(made, "cancel", "t-0") == "1 moves go back.\n"
         wait_moved(made, "t", {0: before})
         assert reassign(made, "t", {0: None}) == [85]
+        code, said = run_tpc("cluster", "moves", "cancel", "t-0", "--bootstrap", made[1].bootstrap)
+        assert (code, said.count("\n")) == (4, 1), said
+        assert moves(made, "list") == "No replica is on its way.\n"
         assert reassign(made, "t", {0: before[:2]}, factor=False) == [38]
         assert reassign(made, "t", {0: before[:1]}) == [0]
         wait_moved(made, "t", {0: before[:1]})

@@ -12,9 +12,8 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.controller import CreatableTopic
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.node_control import remove_node
-from tpc_broker.metadata.records import FeatureLevelChanged, ReplicasMoving
+from tpc_broker.metadata.records import ASKED, FeatureLevelChanged, ReplicasMoving
 from tpc_broker.metadata.replica_moves import (
-    ASKED,
     BALANCED,
     PEERS_MAX,
     REPLACED,

@@ -187,6 +187,13 @@ def brokers(bootstrap: str) -> set[int]:
     return set(admin(bootstrap).list_topics(timeout=5).brokers)
 
 
+def run_tpc(*arguments: str) -> tuple[int, str]:
+    """Exit code, and what it has said."""
+    connection.leave_interrupts_alone()
+    done = CliRunner().invoke(tpc, list(arguments), catch_exceptions=False)
+    return done.exit_code, done.output
+
+
 def cluster_told(bootstrap: str) -> dict[str, Any]:
     """What `tpc cluster --json` says."""
     connection.leave_interrupts_alone()  # the command runs in this process, and so does trio in other tests

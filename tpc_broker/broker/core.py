@@ -30,6 +30,7 @@ from tpc_broker.broker.partitions import Partitions
 from tpc_broker.broker.producer_ids import ProducerIds
 from tpc_broker.broker.purgatory import Purgatory
 from tpc_broker.broker.reassignments import ClusterReassignments, Reassignments
+from tpc_broker.broker.rebalancing import Rebalancing
 from tpc_broker.broker.replica_moves import ReplicaMoves
 from tpc_broker.broker.replicated import ReplicatedPartitions
 from tpc_broker.broker.view import ClusterView, Leader
@@ -148,6 +149,8 @@ class Core:
         self.view.on_changed = self._view_changed
         self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image, cluster)
         self.replica_moves = None if replication is None else ReplicaMoves(self, replication)
+        if self.replica_moves is not None:
+            self.metadata.moves_told = self.replica_moves.rows
         self.producer_ids = ProducerIds(self)
         self.moves = CoreMoves(self, storage)
         self.loads = CoreLoads(self)
@@ -195,6 +198,8 @@ class Core:
         with in_queue(TaskQueue.BACKGROUND):
             self._nursery.start_soon(self._retain_now_and_then)
         self._nursery.start_soon(self._make_missing_partitions)
+        if self.cluster is not None:
+            self._nursery.start_soon(Rebalancing(self, self.cluster).run)
         if self.core_id == METADATA_CORE:
             self._nursery.start_soon(self.moves.run)
             if self.cluster is None:

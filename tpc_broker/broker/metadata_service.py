@@ -90,6 +90,8 @@ class MetadataService:
         self._untold: dict[CoreId, set[TopicPartition]] = {}
         """Of which partitions' leaders cores may not have heard."""
         self._applied = trio.Event()
+        self.moves_told: Callable[[], list[dict[str, Any]]] = list
+        """What is told of replicas on their way; of core 0."""
         self.behind = trio.Event()
         """Set when a change does not follow the image here: the whole one has to be fetched."""
         mailboxes.serve("metadata.fetch", self._serve_fetch)
@@ -252,10 +254,10 @@ class MetadataService:
             row["replicas"] = sum(
                 replica.node == row["node"]
                 for topic in self._view.image.topics.values()
-                for replicas in topic.replicas
-                for replica in replicas
+                for index in range(len(topic.replicas))
+                for replica in topic.places(index)
             )
-        return {**facts, **self._partitions_without_leader()}, []
+        return {**facts, **self._partitions_without_leader(), "moves": self.moves_told()}, []
 
     def _leads(self, partition: TopicPartition) -> NodeId | None:
         topic = self._view.image.topics.get(partition.topic_id)

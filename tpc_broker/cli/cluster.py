@@ -9,20 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from tpc_broker.cli.connection import CommandGroup, Exit, common_options, fail, print_json, print_table
-from tpc_broker.cli.own_client import own_client
-from tpc_broker.cli.told_facts import facts_told
-from tpc_broker.kafka import ApiKey, messages
+from tpc_broker.cli.cluster_facts import MOVE_COLUMNS, cluster_facts, move_rows
+from tpc_broker.cli.connection import CommandGroup, common_options, fail, print_json, print_table
+from tpc_broker.cli.moves import moves
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NODES_TAG: Final = 10_000
-"""Of the tagged field with which a node of a cluster tells what it knows."""
 COLUMNS = ("Node", "State", "Cores", "Rack", "Metadata", "Leads", "Replicas", "Address", "Version")
 LOOPBACK: Final = "127.0.0.1"
 NODES_MAX: Final = 9
@@ -38,14 +35,10 @@ READY_S: Final = 120.0
 @common_options
 @click.pass_context
 def cluster(context: click.Context, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
-    """Nodes of the cluster: alive or suspected, cores, racks, versions, who leads the metadata."""
+    """Nodes of the cluster: alive or suspected, cores, racks, versions, leaders, and replicas on their way."""
     if context.invoked_subcommand is not None:
         return
-    with own_client(bootstrap) as client:
-        answer, frame = client.any_connection().call_whole(ApiKey.DESCRIBE_CLUSTER, _asked)
-    facts = facts_told(frame, NODES_TAG)
-    if facts is None:
-        fail("this broker is not a node of a cluster (tpc-broker serve --cluster); `tpc info` shows it", Exit.NOT_FOUND)
+    answer, facts = cluster_facts(bootstrap)
     if as_json:
         print_json(facts)
         return
@@ -57,10 +50,11 @@ def cluster(context: click.Context, bootstrap: str, as_json: bool) -> None:  # n
     ])  # fmt: skip
     names = ("node", "state", "cores", "rack", "metadata", "leads", "replicas", "address", "version")
     print_table(COLUMNS, [tuple(row[name] for name in names) for row in facts["nodes"]])
+    if facts["moves"]:
+        print_table(MOVE_COLUMNS, move_rows(facts["moves"]))
 
 
-def _asked(_version: int) -> Any:
-    return messages.DescribeClusterRequest()
+cluster.add_command(moves)
 
 
 @cluster.command()

@@ -22,7 +22,7 @@ from tpc_broker.metadata.config_types import (
     setting,
     unknown_name,
 )
-from tpc_broker.metadata.ignored_settings import IgnoredSettings
+from tpc_broker.metadata.replica_config import ReplicaSettings
 from tpc_broker.metadata.topic_config import (
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
@@ -44,7 +44,7 @@ _FALL_BACK: Final = "What a topic has that does not set its own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(IgnoredSettings):
+class Settings(ReplicaSettings):
     """Values of every broker setting, by their Python names."""
 
     # The node and how it is reached.
@@ -220,62 +220,6 @@ class Settings(IgnoredSettings):
     # Topics.
     num_partitions: int = setting(
         "num.partitions", ConfigType.INT, 1, "Partitions of a topic that is made without naming a number.", minimum=1
-    )
-    auto_leader_rebalance_enable: bool = setting(
-        "auto.leader.rebalance.enable",
-        ConfigType.BOOLEAN,
-        True,
-        "Whether leaderships go back to the preferred replicas by themselves.",
-    )
-    leader_imbalance_check_interval_seconds: int = setting(
-        "leader.imbalance.check.interval.seconds",
-        ConfigType.LONG,
-        300,
-        "Between two looks at whether leaders are those that are preferred.",
-        minimum=1,
-    )
-    leader_imbalance_per_broker_percentage: int = setting(
-        "leader.imbalance.per.broker.percentage",
-        ConfigType.INT,
-        10,
-        "Share of the partitions that a node should lead that others may; with more they are handed over.",
-        minimum=0,
-    )
-    controlled_shutdown_enable: bool = setting(
-        "controlled.shutdown.enable",
-        ConfigType.BOOLEAN,
-        True,
-        "Whether a node that is stopped has others lead first what it leads.",
-    )
-    replica_move_bytes_per_second: int = setting(
-        "replica.move.bytes.per.second",
-        ConfigType.LONG,
-        1 << 30,
-        "Ours. Bytes a second that a broker fetches of segments to fill its replicas, on the average.",
-        minimum=1 << 20,
-        dynamic=True,
-    )
-    default_replication_factor: int = setting(
-        "default.replication.factor",
-        ConfigType.INT,
-        1,
-        "Replicas of a topic that is made without naming a number.",
-        minimum=1,
-    )
-    replica_moves_per_node: int = setting(
-        "replica.moves.per.node",
-        ConfigType.INT,
-        8,
-        "Ours. Replicas that a node gets from others at a time, while partitions move.",
-        minimum=1,
-        dynamic=True,
-    )
-    replica_moves_paused: bool = setting(
-        "replica.moves.paused",
-        ConfigType.BOOLEAN,
-        False,
-        "Ours. Whether no replica is moved to another node; what is in its last steps is finished.",
-        dynamic=True,
     )
     replication_factor_excess: str = setting(
         "replication_factor_excess",

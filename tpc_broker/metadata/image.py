@@ -397,11 +397,19 @@ def _with_replicas_moved(topic: TopicImage, record: ReplicasMoving | ReplicasMov
     lives = {(index, NodeId(node)): Life(*life) for node, *life in record.lives}
     return replace(
         topic,
-        assignment=Assignment(tuple(owners), topic.assignment.manual),
+        assignment=Assignment(tuple(owners), _by_hand(topic, index)),
         replicas=tuple(replicas),
         moves={key: move for key, move in topic.moves.items() if key != index},
         lives={**topic.lives, **lives},
     )
+
+
+def _by_hand(topic: TopicImage, index: PartitionIndex) -> frozenset[PartitionIndex]:
+    """Partitions of a topic that are where somebody wants them, when a move of one is done."""
+    move = topic.moves.get(index)
+    if move is None:
+        return topic.assignment.manual
+    return topic.assignment.manual | {index} if move.is_by_hand else topic.assignment.manual - {index}
 
 
 def _moved(before: Assignment, record: MoveDone) -> Assignment:

@@ -22,6 +22,10 @@ from tpc_broker.model import BrokerId, CoreId, FirstVoter, NodeId, PartitionInde
 
 RECORD_VERSION: Final = 1
 
+ASKED: Final = "asked"
+CANCELLED: Final = "cancelled"
+"""Reasons of moves; others are the cluster's own."""
+
 
 class MetadataDamagedError(Exception):
     """A metadata record that cannot be read: damage, or written by a later release."""
@@ -172,6 +176,11 @@ class ReplicasMoving:
     reason: str
     move_id: int
     begun_ms: int
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Somebody has asked for it, or that it be cancelled."""
+        return self.reason in (ASKED, CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)

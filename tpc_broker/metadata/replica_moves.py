@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.assignment_requests import Refusal, assigned_to, check_min_insync_replicas
-from tpc_broker.metadata.records import ReplicasMoved, ReplicasMoving, TopicAssigned
+from tpc_broker.metadata.records import ASKED, CANCELLED, ReplicasMoved, ReplicasMoving, TopicAssigned
 from tpc_broker.model import PartitionIndex, TopicPartition, broker_id_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ PLACES_MAX: Final = 10
 PEERS_MAX: Final = 6
 """Voters before and after, and learners, without the leader itself: what a group has room for."""
 
-REPLACED, RAISED, ASKED, CANCELLED, DRAINED, BALANCED = "replaced", "raised", "asked", "cancelled", "drained", "balance"
+REPLACED, RAISED, DRAINED, BALANCED = "replaced", "raised", "drained", "balance"
 REASONS: Final = (REPLACED, CANCELLED, RAISED, ASKED, DRAINED, BALANCED)
 """The most urgent first."""
 

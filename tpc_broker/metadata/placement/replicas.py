@@ -40,8 +40,11 @@ _LOOKS_MAX = 32
 """Partitions whose loads are compared before one is moved: the first that may go is good enough for evenness."""
 
 
-def place_replicas(nodes: Sequence[PlacementNode], partitions: Sequence[Replicated]) -> list[tuple[NodeId, ...]]:
-    """The nodes of each partition, in the order of `partitions`; those that stay first, in their order.
+def place_replicas(
+    nodes: Sequence[PlacementNode], partitions: Sequence[Replicated], fixed: Iterable[NodeId] = ()
+) -> list[tuple[NodeId, ...]]:
+    """The nodes of each partition, in the order of `partitions`; those that stay first, in their order. `fixed`: the
+    node of each replica of others, which count and do not move.
 
     With fewer nodes than replicas wanted a partition gets one on each, and keeps what it has on nodes that are gone:
     its group must not shrink because there is nowhere to go.
@@ -50,6 +53,7 @@ def place_replicas(nodes: Sequence[PlacementNode], partitions: Sequence[Replicat
     if not there:
         return [partition.replicas for partition in partitions]
     table = _Table(there, partitions)
+    table.count(fixed)
     for index in range(len(partitions)):
         table.keep(index)
     for index in sorted(range(len(partitions)), key=lambda index: -partitions[index].load):

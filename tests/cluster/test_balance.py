@@ -1,0 +1,68 @@
+"""Nodes that join, are lost for good, come back and leave again, under load: replicas move by themselves."""
+
+from __future__ import annotations
+
+import random
+
+from tests.support.cluster_nodes import Cluster, admin, cluster, cluster_told, create_topic, eventually, run_tpc
+from tests.support.replicated_load import Load
+
+LOADED = 4
+"""Partitions that records go to; the others are there to be moved."""
+
+
+def held(made: Cluster) -> dict[int, int]:
+    """Replicas of each node, once nothing is under way."""
+    told = cluster_told(made[1].bootstrap)
+    assert told["moves"] == [], told["moves"]
+    return {row["node"]: row["replicas"] for row in told["nodes"]}
+
+
+def wait_balanced(made: Cluster, nodes: set[int], total: int, why: str) -> None:
+    """These nodes hold all replicas, within one, and all of them are in sync."""
+
+    def is_balanced() -> bool:
+        counts = held(made)
+        within = [counts[node] for node in nodes]
+        return sum(within) == sum(counts.values()) == total and max(within) - min(within) <= 1
+
+    eventually(is_balanced, why, 120)
+
+    def is_in_sync() -> bool:
+        topics = admin(made[1].bootstrap).list_topics(timeout=5).topics.values()
+        found = [partition for topic in topics for partition in topic.partitions.values()]
+        return all(len(partition.isrs) == len(partition.replicas) for partition in found)
+
+    eventually(is_in_sync, f"{why}: all in sync", 120)
+
+
+def set_all(made: Cluster, setting: str) -> None:
+    code, said = run_tpc("config", "set", "broker", "all", setting, "--bootstrap", made[1].bootstrap)
+    assert code == 0, said
+
+
+def test_nodes_join_are_lost_come_back_and_leave_under_load(tmp_path, request):
+    """More partitions with --moved-partitions."""
+    partitions = request.config.getoption("--moved-partitions")
+    total = 3 * partitions
+    with cluster(tmp_path, count=4, founders=3) as made:
+        made.start(1, 2, 3)
+        create_topic(made[1].bootstrap, "kept", LOADED, replicas=3)
+        create_topic(made[1].bootstrap, "rest", partitions - LOADED, timeout_s=60, replicas=3)
+        with Load(made.bootstrap, "kept", LOADED) as load:
+            load.wait_progress()
+            made.start(4)
+            wait_balanced(made, {1, 2, 3, 4}, total, "node 4 has its share")
+            load.wait_progress()
+            set_all(made, "replica.replace.delay.ms=1000")
+            lost = random.choice([2, 3])
+            made.kill(lost)
+            wait_balanced(made, {1, 2, 3, 4} - {lost}, total, f"node {lost} is replaced")
+            load.wait_progress()
+            made.start(lost)
+            wait_balanced(made, {1, 2, 3, 4}, total, f"node {lost} gets replicas again")
+            assert run_tpc("node", "drain", "4", "--bootstrap", made[1].bootstrap)[0] == 0
+            wait_balanced(made, {1, 2, 3}, total, "node 4 has given all of its own away")
+            made[4].stop()
+            load.wait_progress()
+        load.check(made.bootstrap)

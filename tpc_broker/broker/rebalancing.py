@@ -1,0 +1,110 @@
+"""Moves that nobody asks for: off nodes that drain or are silent for too long, and onto nodes that hold less.
+
+On core 0 of each node, and done by the one that leads the metadata: which moves, is planned anew whenever the metadata
+or who is away have changed (`metadata.rebalance`), and begun some at a time, so that what comes to be more urgent does
+not wait behind everything else. Since when a node is silent each one knows by itself: a new controller waits as long
+again as the old one has before it replaces anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from tpc_broker.broker.reassignments import new_move_id
+from tpc_broker.errors import MailboxError
+from tpc_broker.metadata.assignment_requests import Refusal
+from tpc_broker.metadata.rebalance import Planned, Situation, plan_rebalance
+from tpc_broker.metadata.replica_moves import FIRST_LEVEL, all_moves, moving
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.ports import ClusterNode
+    from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.records import MetadataRecord
+    from tpc_broker.model import NodeId
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.5
+CALM_S: Final = 5.0
+"""Without nodes that come or go, before anything is moved that need not move."""
+UNDER_WAY_MAX: Final = 64
+"""Moves of the cluster's own at a time; how many of them copy is bounded for each node."""
+
+
+class Rebalancing:
+    """Of a node, on core 0."""
+
+    def __init__(self, core: Core, cluster: ClusterNode) -> None:
+        self._core = core
+        self._cluster = cluster
+        self._silent_since_s: dict[NodeId, float] = {}
+        self._nodes: tuple[frozenset[NodeId], frozenset[NodeId]] = frozenset(), frozenset()
+        self._changed_s = 0.0
+        self._planned_for: object = None
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep(LOOK_S)
+            situation = self._look()
+            image = self._core.view.image
+            if not self._cluster.is_controller or image.feature_level < FIRST_LEVEL:
+                self._planned_for = None
+                continue
+            if self._core.settings.replica_moves_paused or self._planned_for == (image.version, situation):
+                continue
+            if await self._begin(image, situation):
+                self._planned_for = image.version, situation
+
+    def _look(self) -> Situation:
+        """Who is away, and since when; seen by every node, since each may lead the metadata next."""
+        view, now_s = self._core.view, trio.current_time()
+        nodes, away = frozenset(view.image.nodes), view.absent & frozenset(view.image.nodes)
+        if (nodes, away) != self._nodes:
+            self._nodes, self._changed_s = (nodes, away), now_s
+        self._silent_since_s = {node: self._silent_since_s.get(node, now_s) for node in away}
+        delay_s = self._core.settings.replica_replace_delay_ms / 1000
+        gone = frozenset(node for node, since_s in self._silent_since_s.items() if now_s - since_s >= delay_s)
+        is_calm = now_s - self._changed_s >= CALM_S
+        return Situation(gone, away, is_calm and self._core.settings.replica_balance_enable)
+
+    async def _begin(self, image: ClusterImage, situation: Situation) -> bool:
+        """Whether all that is to be done is begun."""
+        room = UNDER_WAY_MAX - sum(not move.is_by_hand for _topic, move in all_moves(image))
+        planned = plan_rebalance(image, situation)
+        chosen = planned[: max(0, room)]
+        if chosen:
+            try:
+                begun = await self._core.metadata.change(lambda newest: self._decide(newest, chosen))
+            except MailboxError as error:
+                log.info("moves could not be begun: %s", error)
+                return False
+            if begun:
+                reasons = ", ".join(f"{count} {reason}" for reason, count in begun.items())
+                log.info("moves of replicas begin: %s; %d more are due", reasons, len(planned) - begun.total())
+        return len(chosen) == len(planned)
+
+    def _decide(self, image: ClusterImage, planned: list[Planned]) -> tuple[list[MetadataRecord], Counter[str]]:
+        """Of what was planned all that still begins where it was planned from."""
+        records: list[MetadataRecord] = []
+        begun: Counter[str] = Counter()
+        for one in planned:
+            topic = image.topic_by_id(one.key.topic_id)
+            if topic is None or topic.wanted(one.key.partition) != one.before:
+                continue
+            if not {place.node for place in one.wanted} <= image.nodes.keys():
+                continue
+            now_ms = self._core.clock.wall_ms()
+            try:
+                records.append(
+                    moving(topic, one.key.partition, one.wanted, one.reason, new_move_id(self._core), now_ms)
+                )
+            except Refusal as refusal:
+                log.debug("%s-%d does not move: %s", topic.name, one.key.partition, refusal.message)
+                continue
+            begun[one.reason] += 1
+        return records, begun
