@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from pathlib import Path
 
@@ -9,8 +11,10 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.cluster.test_leaders import NOT_NEEDED, PREFERRED, elect
 from tests.cluster.test_replication import in_sync_everywhere, leads
-from tests.support.cluster_nodes import Cluster, cluster, create_topic, eventually
+from tests.support.broker_process import run_command
+from tests.support.cluster_nodes import Cluster, Node, cluster, create_topic, eventually
 from tests.support.replicated_load import Load
 
 PARTITIONS = 3
@@ -55,3 +59,73 @@ def test_an_empty_node_gets_a_log_whose_first_records_are_deleted(three: Cluster
     load.check(three[3 if killed != 3 else 1].bootstrap)
     for node in three.nodes:
         assert not [line for line in node.log_messages() if "Traceback" in line or "AssertionError" in line]
+
+
+def flip_a_byte(node: Node, topic: str, partition: int = 0) -> Path:
+    """In the middle of the first segment of a replica."""
+    path = node.data_folder / "topics" / f"{topic}-{partition}" / f"{0:020d}.log"
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 0x40]))
+    return path
+
+
+def scrub(node: Node) -> int:
+    """How many stretches are damaged."""
+    done = run_command("scrub", "--data", str(node.data_folder), "--rate", "1G", "--json")
+    return int(json.loads(done.stdout)["damaged_count"])
+
+
+def votes_again(node: Node) -> bool:
+    return any("votes again, as another replica" in line for line in node.log_messages())
+
+
+def lead_by(made: Cluster, number: int) -> None:
+    """It is the preferred one, and is elected."""
+    eventually(lambda: elect(made, PREFERRED, [0])[0][0] in (0, NOT_NEEDED), "the preferred one is elected")
+    eventually(lambda: leads(made, "kept") == number, "it leads")
+
+
+def test_a_replica_that_cannot_be_opened_begins_anew_from_another(three: Cluster):
+    create_topic(three.bootstrap, "kept", 1, replicas=3)
+    with Load(three.bootstrap, "kept", 1) as load:
+        load.wait_progress()
+        eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
+        three[2].stop()
+        path = three[2].data_folder / "topics" / "kept-0" / f"{0:020d}.log"
+        os.truncate(path, path.stat().st_size // 2)
+        three.start(2)
+        eventually(lambda: votes_again(three[2]), "it votes as another one")
+        three[3].kill()
+        load.wait_progress()
+    load.check(three[2].bootstrap)
+
+
+@pytest.mark.parametrize("leads_it", [False, True])
+def test_a_replica_in_which_a_scrub_finds_damage_begins_anew_from_another(three: Cluster, *, leads_it: bool):
+    """One that leads hands its leadership over first."""
+    create_topic(three.bootstrap, "kept", 1, replicas=3)
+    with Load(three.bootstrap, "kept", 1) as load:
+        load.wait_progress()
+        eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
+        number = leads(three, "kept")  # the preferred one
+        if not leads_it:
+            number = number % 3 + 1
+        three[number].stop()  # with a checkpoint
+        flip_a_byte(three[number], "kept")
+        three.start(number)
+        eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
+        if leads_it:
+            lead_by(three, number)
+        assert scrub(three[number]) == 1
+        eventually(lambda: votes_again(three[number]), "it votes as another one")
+        load.wait_progress()
+        eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
+        other = number % 3 + 1
+        three[other].kill()
+        load.wait_progress()
+    load.check(three[number].bootstrap)
+    three[number].stop()
+    assert scrub(three[number]) == 0

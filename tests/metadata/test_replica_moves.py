@@ -23,6 +23,7 @@ from tpc_broker.metadata.replica_moves import (
     move_done,
     moving,
     next_voters,
+    renewed,
 )
 from tpc_broker.model import NodeId, PartitionIndex, Replica, TopicPartition, broker_id_of
 
@@ -214,3 +215,24 @@ def test_voters_change_as_far_as_a_group_has_room():
             if present == wanted:
                 break
         assert present == wanted
+
+
+def test_a_replica_that_is_damaged_begins_another_life_in_its_place_once():
+    made = Moving()
+    key, before = TopicPartition(made.topic.topic_id, PartitionIndex(0)), made.topic.replicas[0]
+    made.apply(renewed(made.image, key, NodeId(2), 0, 7))
+    assert made.topic.replicas[0] == before
+    assert [made.topic.life_of(0, NodeId(node)) for node in (1, 2, 3)] == [0, 1, 0]
+    assert not renewed(made.image, key, NodeId(2), 0, 7), "it has been done"
+    assert not renewed(made.image, key, NodeId(4), 0, 7), "it has none"
+    assert not renewed(made.image, key._replace(partition=PartitionIndex(9)), NodeId(2), 1, 7)
+    made.apply(renewed(made.image, key, NodeId(2), 1, 9))
+    assert made.topic.life_of(0, NodeId(2)) == 2
+    assert made.ask(("t", 0, made.brokers(1, 2, 4))) == [None]
+    assert not renewed(made.image, key, NodeId(2), 2, 11), "its replicas move"
+
+
+def test_an_older_cluster_begins_no_other_life():
+    made = Moving(level=2)
+    key = TopicPartition(made.topic.topic_id, PartitionIndex(0))
+    assert not renewed(made.image, key, NodeId(2), 0, 7)

@@ -148,6 +148,8 @@ class Core:
         self.partitions = Partitions(self, storage)
         self.view.on_changed = self._view_changed
         self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image, cluster)
+        if self.replicated is not None:
+            self.replicated.begin()
         self.replica_moves = None if replication is None else ReplicaMoves(self, replication)
         if self.replica_moves is not None:
             self.metadata.moves_told = self.replica_moves.rows

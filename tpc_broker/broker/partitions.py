@@ -146,6 +146,7 @@ class Partitions:
                 if new is None:
                     continue
                 nursery.start_soon(self._give_up_left_out, new)
+                await self._begin_new_lives(new)
                 self._forget_others(new)
                 opened += self._alter_open(old, new)
                 for key in self._owned(new):
@@ -155,6 +156,28 @@ class Partitions:
         if before.broker_configs != after.broker_configs:
             self._refresh_configs(after)
         return opened
+
+    async def _begin_new_lives(self, topic: TopicImage) -> None:
+        """Replicas here that were damaged, and are other ones from now on: they are opened anew, empty."""
+        replicated = self._core.replicated
+        if replicated is None or not topic.lives:
+            return
+        for key in self._owned(topic):
+            partition = self._open.get(key)
+            if partition is not None and partition.is_replicated and replicated.replication.has_other_life(topic, key):
+                log.warning("%s-%d is another replica from now on; removing the files", topic.name, key.partition)
+                self._close(partition)
+                await self._storage.delete(partition.files, partition.handle)
+
+    def damaged(self) -> list[TopicPartition]:
+        """Replicas here that could not be opened, or were given up."""
+        image = self._core.view.image
+        found = []
+        for key in self._storage.damaged():
+            topic = image.topic_by_id(key.topic_id)
+            if topic is not None and topic.is_replicated(key.partition) and topic.is_on(self._here, key.partition):
+                found.append(key)
+        return found
 
     async def _give_up_left_out(self, topic: TopicImage) -> None:
         """Replicas here that their group goes on without."""

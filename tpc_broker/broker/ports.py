@@ -521,6 +521,10 @@ class CoreStorage(Protocol):
         """The same, with the newest term that each has heard of."""
         ...
 
+    def damaged(self) -> list[TopicPartition]:
+        """What could not be opened, or was given up and set aside."""
+        ...
+
     async def is_left_over(self, key: TopicPartition, topic: str) -> bool:
         """Whether the partition's folder is there although `has` says no: its making was cut short, or another core
         has it.

@@ -10,13 +10,16 @@ fenced by its epoch, and what others believe of it only says where clients ask f
 from __future__ import annotations
 
 import logging
+import uuid
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.broker.view import NOBODY, Leader
-from tpc_broker.model import LeaderEpoch, NodeId, Replica, TopicPartition
+from tpc_broker.metadata.replica_moves import renewed
+from tpc_broker.model import LeaderEpoch, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.partition import Partition
     from tpc_broker.broker.replication_port import Replication
     from tpc_broker.metadata.image import ClusterImage, TopicImage
+    from tpc_broker.model import CoreId
     from tpc_broker.storage.ports import Judge
 
 log = logging.getLogger(__name__)
@@ -46,6 +50,11 @@ class ReplicatedPartitions:
         self._tell = trio.Event()
         replication.on_roles(self._led, self._lost)
         replication.on_filled(self._install, lambda: int(core.settings.replica_move_bytes_per_second))
+
+    def begin(self) -> None:
+        """The rest of the core is there."""
+        self.replication.on_damaged(self._renew, self._core.partitions.damaged)
+        self._core.metadata.serve_at_controller("replicas.renew", self._serve_renew)
 
     async def follow(self, image: ClusterImage) -> None:
         await self.replication.follow(image)
@@ -74,6 +83,18 @@ class ReplicatedPartitions:
     async def _install(self, key: TopicPartition, judge: Judge) -> bool:
         """What another replica has shipped takes the place of this one's files."""
         return await self._core.metadata.between_changes(partial(self._core.partitions.install, key, judge))
+
+    async def _renew(self, key: TopicPartition, node: NodeId, life: int, term: int) -> None:
+        """MailboxError."""
+        payload = {"partition": [key.topic_id.hex, int(key.partition)], "node": node, "life": life, "term": term}
+        await self._core.mailboxes.call(METADATA_CORE, "replicas.renew", payload)
+
+    async def _serve_renew(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        topic_id, index = payload["partition"]
+        key = TopicPartition(TopicId(uuid.UUID(hex=topic_id)), PartitionIndex(int(index)))
+        node, life, term = NodeId(int(payload["node"])), int(payload["life"]), int(payload["term"])
+        await self._core.metadata.change(lambda image: (renewed(image, key, node, life, term), None))
+        return {}, []
 
     # -- roles -------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.model import LeaderEpoch, NodeId, TopicPartition
@@ -53,6 +53,16 @@ class Replication(Protocol):
 
     def on_filled(self, install: Install, bytes_per_s: Callable[[], int]) -> None:
         """`install`: called when what another replica has shipped is here; fetched at no more than `bytes_per_s`."""
+        ...
+
+    def on_damaged(
+        self,
+        renew: Callable[[TopicPartition, NodeId, int, int], Awaitable[None]],
+        offline: Callable[[], Iterable[TopicPartition]],
+    ) -> None:
+        """`renew`: called with a partition that is led here, a node whose replica of it is damaged, the life that it
+        has, and the leader's term; `offline`: which replicas here could not be opened.
+        """
         ...
 
     async def follow(self, image: ClusterImage) -> None:

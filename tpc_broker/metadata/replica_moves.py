@@ -176,6 +176,21 @@ def move_done(image: ClusterImage, key: TopicPartition, move_id: int, term: int)
     return [ReplicasMoved(key.topic_id, key.partition, move.wanted, lives)]
 
 
+def renewed(image: ClusterImage, key: TopicPartition, node: NodeId, life: int, term: int) -> list[MetadataRecord]:
+    """A node's replica is damaged, and its group does without it from a term on: it begins another life. Nothing where
+    that has been done, or the replicas move.
+    """
+    topic = image.topic_by_id(key.topic_id)
+    if topic is None or key.partition in topic.moves or image.feature_level < FIRST_LEVEL:
+        return []
+    if not 0 <= key.partition < topic.partitions_count or not topic.is_replicated(key.partition):
+        return []
+    replicas = topic.replicas[key.partition]
+    if all(replica.node != node for replica in replicas) or topic.life_of(key.partition, node) != life:
+        return []
+    return [ReplicasMoved(key.topic_id, key.partition, replicas, ((node, life + 1, term),))]
+
+
 def all_moves(image: ClusterImage) -> Iterator[tuple[TopicImage, ReplicasMoving]]:
     """Under way, by topic."""
     return ((topic, move) for topic in image.topics.values() for move in topic.moves.values())

@@ -169,6 +169,9 @@ class JournalledStorage:
     def unclaimed(self) -> list[TopicPartition]:
         return list(self._partitions.unclaimed)
 
+    def damaged(self) -> list[TopicPartition]:
+        return list(self._partitions.offline)
+
     def unclaimed_terms(self) -> list[tuple[TopicPartition, int]]:
         return [(key, files.leader_epoch) for key, files in self._partitions.unclaimed.items()]
 

@@ -206,8 +206,8 @@ class ReplicaFilling:
         return self._filling
 
     async def serve_fill(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
-        """The leader asks to fetch segments from it: "filled", the position up to which that was done; nothing: it is
-        under way.
+        """The leader asks to fetch segments from it, up to "position" at least: "filled", the position up to which that
+        was done, or "had" was it before; else it is under way.
         """
         group, driver = str(payload["group"]), self._driver
         machine = None if driver is None else driver.core.groups.get(group)
@@ -217,10 +217,10 @@ class ReplicaFilling:
             raise CallFailedError(f"{group} is not here")
         if not self.is_allowed:
             raise CallFailedError(f"the cluster's feature level is below {FIRST_WITH_MOVES}; kafka-features raises it")
-        filled = self._filled.get(group)
-        if filled is not None and machine.log.contains(filled):
-            del self._filled[group]
-            return {"filled": filled}, ()
+        epoch, offset = payload["position"]
+        for filled in (self._filled.pop(group, None), Position(int(epoch), int(offset))):
+            if filled is not None and machine.log.contains(filled):
+                return {"filled": filled, "had": filled == (epoch, offset)}, ()
         self._filling[group] = 0
         self._nursery.start_soon(self._fill, group, Address(hello.node, hello.core))
         return {}, ()

@@ -19,7 +19,7 @@ import trio
 from tpc_broker.cluster.raft_codec import decode_entry, encode_entry
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import JournalStoppedError, LeadershipLostError, PartitionOfflineError
-from tpc_broker.log.batch import walk_headers
+from tpc_broker.log.batch import BatchDamageError, walk_headers
 from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.raft.items import START, Batch, Marker, Position, Proposal, Voter
 from tpc_broker.raft.journal import AppendEntry, Checkpoint, CutEntry, MarkerEntry, VoteEntry, replay
@@ -38,7 +38,6 @@ from tpc_broker.raft.output import (
     RoleChanged,
     ShipSegments,
 )
-from tpc_broker.runtime.cluster.shipping import is_worth_shipping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -110,6 +109,8 @@ class ReplicaDriver:
         self.on_role: Callable[[str, Role, int], None] = lambda _group, _role, _term: None
         self.on_ship: Callable[[str, Voter], None] = lambda _group, _target: None
         """Called with a group that is led here and a replica that needs its segments."""
+        self.ships_instead: Callable[[str, Voter, int], bool] = lambda _group, _target, _offset: False
+        """Called with a replica that lacks what is behind an offset: whether segments are better than items."""
         self._plane = plane
         self._storage = storage
         self._clock = clock
@@ -414,7 +415,7 @@ class ReplicaDriver:
 
     async def _read_items(self, replica: _Replica, event: ReadItems) -> None:
         offset = event.prev.offset
-        if is_worth_shipping(replica.files, offset):
+        if self.ships_instead(replica.group, event.target, offset):
             self.core.ship_instead(replica.group, event.target, event.prev, self._now_ms())
             self.wake()
             return
@@ -424,7 +425,7 @@ class ReplicaDriver:
             data: Any = self._plane.read_log(replica.handle, offset, upto, event.bytes_max)
             if data is None:
                 data = await replica.files.read(offset, event.bytes_max, upto)
-        except (PartitionOfflineError, OSError, LookupError) as error:
+        except (PartitionOfflineError, BatchDamageError, OSError, LookupError) as error:
             log.warning("%s: %s cannot be read for node %d", replica.group, error, event.target.node)
             return
         if self._replicas.get(replica.group) is replica and machine.term == term:  # else it may have been cut

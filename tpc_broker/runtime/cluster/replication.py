@@ -29,6 +29,7 @@ from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Voter, simple
 from tpc_broker.raft.output import LEADER
 from tpc_broker.raft.settings import Settings
+from tpc_broker.runtime.cluster.damaged import DAMAGED, DamagedReplicas
 from tpc_broker.runtime.cluster.filling import ReplicaFilling
 from tpc_broker.runtime.cluster.greeting import refusal_of_node
 from tpc_broker.runtime.cluster.identity import IdentityFile, next_core_boot
@@ -42,7 +43,7 @@ from tpc_broker.runtime.cluster.voter_changes import VoterChanges
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from tpc_broker.metadata.image import TopicImage
     from tpc_broker.raft.group import Group
@@ -103,12 +104,14 @@ class CoreReplication:
         self._image = ClusterImage()
         self.source = SegmentSource(storage.shipments, plane, clock)
         self.filling = ReplicaFilling(storage, self._data, options.core)
+        self.damaged = DamagedReplicas(self, self._data)
         self.handlers: dict[str, Handler] = {
             LOG_STARTS: self.serve_log_starts,
             OFFER: self.source.serve_offer,
             READ: self.source.serve_read,
             END: self.source.serve_end,
             FILL: self.filling.serve_fill,
+            DAMAGED: self.damaged.serve,
         }
         """What other cores ask this one; core 0 is asked at its node's port."""
         self._on_led: Callable[[TopicPartition, LeaderEpoch], None]
@@ -125,6 +128,45 @@ class CoreReplication:
 
     def on_filled(self, install: Install, bytes_per_s: Callable[[], int]) -> None:
         self.filling.install, self.filling.bytes_per_s = install, bytes_per_s
+
+    def on_damaged(
+        self,
+        renew: Callable[[TopicPartition, NodeId, int, int], Awaitable[None]],
+        offline: Callable[[], Iterable[TopicPartition]],
+    ) -> None:
+        self.damaged.renew, self.damaged.offline = renew, offline
+
+    # -- what its parts ask ------------------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> ClusterImage:
+        return self._image
+
+    @property
+    def node(self) -> NodeId:
+        return NodeId(self._identity.node)
+
+    @property
+    def incarnation(self) -> int:
+        """Of the node's data directory."""
+        return self._identity.incarnation
+
+    def now_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+    def group_name(self, key: TopicPartition) -> str:
+        return group_of(key)
+
+    def key_of(self, group: str) -> TopicPartition | None:
+        return self._keys.get(group)
+
+    def open_files(self) -> list[tuple[TopicPartition, PartitionStorage]]:
+        """Of the replicas that take part."""
+        assert self._driver is not None
+        found = ((key, self._driver.files_of(group)) for group, key in self._keys.items())
+        return [(key, files) for key, files in found if files is not None]
+
+    # -- what the broker asks, again ---------------------------------------------------------------------------------
 
     async def follow(self, image: ClusterImage) -> None:
         if self._driver is None:
@@ -158,13 +200,7 @@ class CoreReplication:
         group = group_of(key)
         config = simple(Voter(*voter) for voter in topic.voters[key.partition])
         replicas = topic.places(key.partition)
-        others = {Address(*each) for each in replicas if each.node != self._identity.node}
-        now_ms = self._clock.monotonic_ms()
-        for address in sorted(others - self._wanted):
-            self._driver.core.add_link(address, now_ms)
-        if not others <= self._wanted:
-            self._wanted |= others
-            self._link()
+        self.want_links(Address(*each) for each in replicas if each.node != self._identity.node)
         self._keys[group], self._handles[group] = key, handle
         life = topic.life_of(key.partition, NodeId(self._identity.node))
         me = Voter(NodeId(self._identity.node), self._identity.incarnation + life)
@@ -172,6 +208,16 @@ class CoreReplication:
         if replicas[0].node == self._identity.node and not files.leader_epoch > 0:
             self._new[group] = STAND_TIMES_MAX
             self._new_came.set()
+
+    def want_links(self, addresses: Iterable[Address]) -> None:
+        """To cores that have replicas of what is here."""
+        assert self._driver is not None
+        new, now_ms = sorted(set(addresses) - self._wanted), self._clock.monotonic_ms()
+        for address in new:
+            self._driver.core.add_link(address, now_ms)
+        if new:
+            self._wanted.update(new)
+            self._link()
 
     def remove(self, key: TopicPartition) -> None:
         group = group_of(key)
@@ -186,7 +232,7 @@ class CoreReplication:
 
     def hears_leader(self, key: TopicPartition) -> bool:
         """Whether another node leads it, as far as was heard lately."""
-        machine = self._machine(key)
+        machine = self.machine_of(key)
         if machine is None:
             return False
         leader = machine.fresh_leader(self._clock.monotonic_ms())
@@ -205,13 +251,13 @@ class CoreReplication:
         with trio.move_on_after(HAND_OVER_S):
             while self._led:
                 for key in list(self._led):
-                    self._transfer_to_best(key)
+                    self.transfer_to_best(key)
                 await trio.sleep(LOOK_S)
         log.info("%d of %d leaderships were handed over", count - len(self._led), count)
 
     def transfer(self, key: TopicPartition, node: NodeId) -> bool:
         """Begin to hand a leadership over to a voter's node; False: it is not led here, or that is no voter."""
-        machine = self._machine(key)
+        machine = self.machine_of(key)
         if machine is None or self._driver is None or not machine.is_leader or machine.config is None:
             return False
         target = next((voter for voter in machine.config.voters if voter.node == node), None)
@@ -222,7 +268,7 @@ class CoreReplication:
         return refusal is None
 
     def in_sync(self, key: TopicPartition) -> tuple[NodeId, ...]:
-        machine = self._machine(key)
+        machine = self.machine_of(key)
         if machine is None or not machine.is_leader:
             return ()
         return tuple(voter.node for voter in machine.in_touch(self._clock.monotonic_ms()))
@@ -231,15 +277,15 @@ class CoreReplication:
         self._voters.allowed = keys
 
     def settled_term(self, key: TopicPartition) -> int | None:
-        machine = self._machine(key)
+        machine = self.machine_of(key)
         return None if machine is None or key not in self._led else self._voters.settled_term(key, machine)
 
     def progress(self, key: TopicPartition) -> ReplicaProgress | None:
-        machine = self._machine(key)
+        machine = self.machine_of(key)
         return None if machine is None else self._voters.progress(key, machine)
 
     def term_of(self, key: TopicPartition) -> int | None:
-        machine = self._machine(key)
+        machine = self.machine_of(key)
         return None if machine is None else machine.term
 
     def has_other_life(self, topic: TopicImage, key: TopicPartition) -> bool:
@@ -250,7 +296,7 @@ class CoreReplication:
 
     def facts(self) -> Iterator[ReplicaFacts]:
         for key in self._keys.values():
-            machine = self._machine(key)
+            machine = self.machine_of(key)
             if machine is not None:
                 leader = machine.leader.node if machine.leader is not None else None
                 voters = () if machine.config is None else tuple(sorted(v.node for v in machine.config.voters))
@@ -302,6 +348,7 @@ class CoreReplication:
             self._nursery.start_soon(self.source.run)
             self._nursery.start_soon(self._stand_for_new)
             self._nursery.start_soon(self._tend)
+            self._nursery.start_soon(self.damaged.run)
 
     def _listener(self) -> socket.socket | None:
         """Core 0's is the node's."""
@@ -350,7 +397,7 @@ class CoreReplication:
 
     def _change_voters(self) -> None:
         assert self._driver is not None
-        led = [(key, machine) for key in self._led if (machine := self._machine(key)) is not None]
+        led = [(key, machine) for key in self._led if (machine := self.machine_of(key)) is not None]
         self._voters.look(led, self._clock.monotonic_ms())
         self._driver.wake()
 
@@ -362,7 +409,7 @@ class CoreReplication:
         """
         changed: dict[Address, dict[str, list[int]]] = {}
         for key in self._led:
-            group, machine = group_of(key), self._machine(key)
+            group, machine = group_of(key), self.machine_of(key)
             bounds = self._bounds(group)
             if machine is None or bounds is None or not bounds.log_start_offset:
                 continue
@@ -389,7 +436,7 @@ class CoreReplication:
     async def serve_log_starts(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> None:
         for group, (term, starts) in payload.items():
             key = self._keys.get(group)
-            machine = None if key is None else self._machine(key)
+            machine = None if key is None else self.machine_of(key)
             leader = None if machine is None else machine.leader
             if machine is None or leader is None or (leader.node, machine.term) != (hello.node, term):
                 continue
@@ -407,7 +454,7 @@ class CoreReplication:
 
     # -- roles -------------------------------------------------------------------------------------------------------
 
-    def _machine(self, key: TopicPartition) -> Group | None:
+    def machine_of(self, key: TopicPartition) -> Group | None:
         return None if self._driver is None else self._driver.core.groups.get(group_of(key))
 
     def _leader_ready(self, group: str, term: int) -> None:
@@ -432,9 +479,9 @@ class CoreReplication:
     def _tell_moved(self, key: TopicPartition) -> None:
         self._moved.pop(key, trio.Event()).set()
 
-    def _transfer_to_best(self, key: TopicPartition) -> None:
+    def transfer_to_best(self, key: TopicPartition) -> None:
         """To the voter that is heard and has most of the log."""
-        machine = self._machine(key)
+        machine = self.machine_of(key)
         if machine is None or machine.config is None or machine.transfer is not None:
             return
         now_ms = self._clock.monotonic_ms()

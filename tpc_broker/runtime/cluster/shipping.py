@@ -48,11 +48,14 @@ SHIPPED_BYTES_MIN: Final = 64 * limits.MIB
 
 def is_worth_shipping(files: PartitionStorage, offset: int) -> bool:
     """Whether what segments hold behind an offset is so much that a replica had better fetch them as they are."""
-    missing = 0
+    missing, end_offset = 0, files.written_end_offset
     for segment in reversed(files.segments):
-        missing += segment.size_bytes
-        if segment.base_offset <= offset:
+        if segment.base_offset < offset:  # about as much of its bytes as of its offsets
+            span = max(end_offset - segment.base_offset, 1)
+            missing += segment.size_bytes * max(end_offset - offset, 0) // span
             break
+        missing += segment.size_bytes
+        end_offset = segment.base_offset
     return missing >= SHIPPED_BYTES_MIN and 2 * missing >= files.size_bytes
 
 
@@ -66,13 +69,24 @@ class SegmentSource:
         self._driver: ReplicaDriver | None = None
         self._links: ReplicaLinks
         self._wanting: dict[tuple[str, Voter], None] = {}
+        self._declined: dict[tuple[str, Voter], int] = {}
+        """Terms in which replicas had what could have been shipped to them: they get items."""
         self._more = trio.Event()
         self.sent_bytes = 0
 
     def begin(self, driver: ReplicaDriver, links: ReplicaLinks) -> None:
         """The core has replicas now."""
         self._driver, self._links = driver, links
-        driver.on_ship = self._ship
+        driver.on_ship, driver.ships_instead = self._ship, self._ships_instead
+
+    def _ships_instead(self, group: str, target: Voter, offset: int) -> bool:
+        """Whether a replica that lacks what is behind an offset gets segments, and not items as it could."""
+        driver = self._driver
+        assert driver is not None
+        machine, files = driver.core.groups.get(group), driver.files_of(group)
+        if machine is None or files is None or self._declined.get((group, target)) == machine.term:
+            return False
+        return is_worth_shipping(files, offset)
 
     def _ship(self, group: str, target: Voter) -> None:
         self._wanting[group, target] = None
@@ -93,17 +107,20 @@ class SegmentSource:
     async def _ask(self, group: str, target: Voter) -> None:
         driver = self._driver
         assert driver is not None
-        machine = driver.core.groups.get(group)
-        if machine is None or not machine.awaits_segments(target):
+        machine, files = driver.core.groups.get(group), driver.files_of(group)
+        if machine is None or files is None or not machine.awaits_segments(target):
             self._wanting.pop((group, target), None)
             return
+        position = committed_in_files(machine.commit, machine.log.position_at, files.written_end_offset)
         try:
-            answer = await self._links.ask(machine.address_of(target), FILL, {"group": group, "term": machine.term})
+            answer = await self._links.ask(machine.address_of(target), FILL, {"group": group, "position": position})
         except MailboxError as error:
             log.debug("%s: node %d was not asked to fetch segments: %s", group, target.node, error)
             return
         if "filled" in answer and group in driver.core.groups:
             epoch, offset = answer["filled"]
+            if answer.get("had"):
+                self._declined[group, target] = machine.term
             driver.core.shipped(group, target, Position(int(epoch), int(offset)), self._clock.monotonic_ms())
             driver.wake()
 

@@ -1,0 +1,199 @@
+"""Replicas whose files are damaged are given up, and begin anew from another one.
+
+What is damaged: partitions that could not be opened at the start, or be mended, and those in whose segments a scrub has
+found what this core finds too when it looks. A replica with damage is not what its group counts it for, so it does not
+go on under the same identity: its leader is asked to do without it. The leader does, when those that are left are a
+majority that lacks nothing, by a record of the metadata: the node's replica has another *life* from then on
+(`metadata.replica_moves`). The node then removes the files, learns from the leader, with segments or items, and votes
+as somebody else; what the one before had promised, and had held, is counted for nothing.
+
+One that leads hands its leadership over first. With two replicas there is no majority without one of them, and nothing
+happens by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import trio
+
+from tpc_broker import limits
+from tpc_broker.errors import CallFailedError, MailboxError
+from tpc_broker.log.files import LOG_SUFFIX, parse_segment_file_name
+from tpc_broker.native_bytes import find_batches_end
+from tpc_broker.raft.items import Address, Voter
+from tpc_broker.runtime.scrub import SegmentFile
+from tpc_broker.runtime.scrub_report import read_report
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from pathlib import Path
+
+    from tpc_broker.cluster.link_codec import Hello
+    from tpc_broker.model import NodeId, TopicPartition
+    from tpc_broker.raft.group import Group
+    from tpc_broker.runtime.cluster.replication import CoreReplication
+    from tpc_broker.runtime.scrub_report import Damage
+    from tpc_broker.storage.partition_storage import PartitionStorage
+
+log = logging.getLogger(__name__)
+
+DAMAGED: Final = "replicas.damaged"
+LOOK_S: Final = 2.0
+
+
+class _Renewed(NamedTuple):
+    """`incarnation`: of the voter that it was."""
+
+    label: str
+    incarnation: int
+
+
+class DamagedReplicas:
+    """Of one core; touched by its thread only."""
+
+    def __init__(self, replication: CoreReplication, data: Path) -> None:
+        self._replication = replication
+        self._data = data
+        self.renew: Callable[[TopicPartition, NodeId, int, int], Awaitable[None]]
+        """Have the controller begin another life of a node's replica: of a partition, on a node, in place of that life,
+        in the term of the leader that goes on without it.
+        """
+        self.offline: Callable[[], Iterable[TopicPartition]] = tuple
+        """Replicas of this core that could not be opened, or were given up."""
+        self._seen: tuple[int, int] | None = None
+        self._found: dict[TopicPartition, str] = {}
+        self._told: dict[TopicPartition, str] = {}
+        self._coming: dict[TopicPartition, _Renewed] = {}
+        """Those that begin anew and do not vote yet."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await trio.sleep(LOOK_S)
+            await self._look_at_scrub()
+            damaged = dict.fromkeys(self.offline(), "it could not be opened") | self._found
+            for key, reason in damaged.items():
+                await self._give_up(key, reason)
+            for key in [key for key, before in self._coming.items() if self._votes_again(key, before)]:
+                log.warning("%s votes again, as another replica", self._coming.pop(key).label)
+            self._told = {key: told for key, told in self._told.items() if key in damaged}
+
+    # -- what is damaged -----------------------------------------------------------------------------------------------
+
+    async def _look_at_scrub(self) -> None:
+        """What the last scrub has found, and is so."""
+        try:
+            status = (self._data / "scrub.json").stat()
+        except OSError:
+            return
+        seen = status.st_mtime_ns, status.st_ino
+        if seen == self._seen and not self._found:
+            return
+        report = read_report(self._data)
+        self._seen, self._found = seen, {}
+        by_label = {files.folder.path.name: (key, files) for key, files in self._replication.open_files()}
+        for damage in () if report is None else report.damaged:
+            key, files = by_label.get(damage.partition, (None, None))
+            if key is None or files is None or key in self._found:
+                continue
+            if await self._is_so(files, damage):
+                self._found[key] = str(damage)
+
+    async def _is_so(self, files: PartitionStorage, damage: Damage) -> bool:
+        path = self._data / damage.file
+        parsed = parse_segment_file_name(path.name)
+        if parsed is None or parsed[1] != LOG_SUFFIX or 0 <= damage.end_offset <= files.log_start_offset:
+            return False
+        segment = next((each for each in files.segments if each.base_offset == parsed[0]), None)
+        if segment is None or damage.position >= segment.size_bytes:
+            return False
+        is_so = await trio.to_thread.run_sync(is_damaged, path, damage.position, damage.damaged_bytes)
+        return is_so and segment in files.segments and damage.position < segment.size_bytes
+
+    # -- what is done --------------------------------------------------------------------------------------------------
+
+    async def _give_up(self, key: TopicPartition, reason: str) -> None:
+        topic = self._replication.image.topic_by_id(key.topic_id)
+        if topic is None or not topic.is_replicated(key.partition):
+            return
+        machine, node = self._replication.machine_of(key), self._replication.node
+        label = f"{topic.name}-{key.partition}"
+        if machine is not None and machine.is_leader:
+            self._tell(key, f"{label} is damaged here ({reason}); another node is to lead it")
+            self._replication.transfer_to_best(key)
+            return
+        life = topic.life_of(key.partition, node)
+        payload = {"group": self._replication.group_name(key), "life": life}
+        others = [Address(*place) for place in topic.replicas[key.partition] if place.node != node]
+        self._replication.want_links(others)
+        for address in others:
+            try:
+                answer = await self._replication.links.ask(address, DAMAGED, payload)
+            except MailboxError as error:
+                self._tell(key, f"{label} is damaged here ({reason}), and is not begun anew yet: {error}")
+                continue
+            if answer.get("renewed"):
+                log.warning("%s is damaged here (%s); it begins anew, from node %d", label, reason, address.node)
+                self._found.pop(key, None)
+                self._coming[key] = _Renewed(label, life + self._replication.incarnation)
+                return
+
+    def _votes_again(self, key: TopicPartition, before: _Renewed) -> bool:
+        """Its group has committed a configuration in which it votes, and its former self does not."""
+        machine = self._replication.machine_of(key)
+        if machine is None or machine.me.incarnation == before.incarnation or machine.config is None:
+            return False
+        is_committed = bool(machine.log.markers) and machine.log.markers[-1].position <= machine.commit
+        return is_committed and machine.is_voter and not machine.config.is_joint
+
+    def _tell(self, key: TopicPartition, text: str) -> None:
+        if self._told.get(key) != text:
+            self._told[key] = text
+            log.error("%s", text)
+
+    async def serve(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        """A node says that its replica is damaged: "renewed" by the leader; nothing by others. CallFailedError: the
+        replica is needed as it is.
+        """
+        key, life = self._replication.key_of(str(payload["group"])), int(payload["life"])
+        machine = None if key is None else self._replication.machine_of(key)
+        if key is None or machine is None or not (machine.is_leader and machine.is_ready):
+            return {}, ()
+        known = self._replication.image.nodes.get(hello.node)
+        if known is None:
+            return {}, ()
+        needed = self._why_needed(machine, Voter(hello.node, known.incarnation + life))
+        if needed:
+            raise CallFailedError(needed)
+        await self.renew(key, hello.node, life, machine.term)
+        return {"renewed": True}, ()
+
+    def _why_needed(self, machine: Group, voter: Voter) -> str:
+        """Empty: the group can do without that voter."""
+        config = machine.config
+        if config is None or config.is_joint or machine.target is not None:
+            return "the voters are being changed"
+        if voter not in config.voters:
+            return "it is another voter by now"
+        behind = {peer.voter for peer in machine.peers.values() if peer.match < machine.high_watermark}
+        rest = set(machine.in_touch(self._replication.now_ms())) - {voter} - behind
+        if not config.has_quorum(rest):
+            return f"without it only {len(rest)} of {len(config.voters)} replicas are in sync, which is no majority"
+        return ""
+
+
+def is_damaged(path: Path, position: int, length: int) -> bool:
+    """Whether no sound batch begins at a position of a file, read past the page cache. Blocking."""
+    try:
+        file = SegmentFile(path)
+    except OSError:
+        return True
+    try:
+        data = file.read(position, min(max(length, 1), limits.LINK_FRAME_BYTES_MAX))
+        return find_batches_end(data, -1)[0] == 0
+    except OSError:
+        return True
+    finally:
+        file.close()
