@@ -12,7 +12,7 @@ import trio
 
 from tests.log.log_batches import batch
 from tests.runtime.faults import BrokenJournal
-from tests.runtime.in_place_core import KEY, held, on_core
+from tests.runtime.in_place_core import KEY, held, on_core, recovered_copy
 from tests.runtime.test_core_moves import CopiesOfTheDisk
 from tests.runtime.test_replica_storage import ReplicaBench
 from tests.storage.plain_disk import PlainDisk
@@ -22,7 +22,7 @@ from tpc_broker.log.files import EpochStart
 from tpc_broker.model import CoreId
 from tpc_broker.storage.core_partitions import PartitionState
 from tpc_broker.storage.filled_folders import FILLING, make_filling_folder
-from tpc_broker.storage.installation import settle_filled
+from tpc_broker.storage.installation import bring_own, settle_filled
 from tpc_broker.storage.recovery import recover_core
 
 STARTS, ENDS = 40, 60
@@ -200,5 +200,68 @@ def test_what_is_no_whole_log_is_refused(tmp_path, damage):
         with pytest.raises(StorageFailedError):
             await filled(bench, damage=damage)
         await bench.check_crash(tmp_path / "crash", term=7, epochs=[(3, 0)])
+
+    run(tmp_path, body)
+
+
+async def own_log(bench) -> None:
+    """Three segments: [0, 10), [10, 20), [20, 25), all of it in files."""
+    bench.begin(3, b"three")
+    for count in (10, 10, 5):
+        await bench.take(count)
+        await bench.storage.write_behind()
+        if count == 10:
+            await bench.files.roll()
+    await bench.plane.wait_durable(bench.storage.note_term(bench.handle, 7, b"a vote"))
+
+
+@pytest.mark.parametrize("begins", [5, 10, 15, 20, 23, 25])
+def test_what_a_replica_has_itself_is_not_fetched(tmp_path, begins):
+    """Segments from `begins` on are shipped; what is in front of it is its own, linked or copied and cut."""
+
+    async def body(bench):
+        await own_log(bench)
+        own = dict(bench.sent)
+        path = await make_filling_folder(bench.core.disk, bench.data, CoreId(0), "own")
+        await bring_own(bench.files, path, begins)
+        shipped = [batch(offset, [b"shipped"], epoch=5) for offset in range(begins, 40)]
+        (path / f"{begins:020d}.log").write_bytes(b"".join(shipped))
+        settings = bench.files.settings
+        settled = await settle_filled(bench.storage.files, path, "topic", KEY, settings, starts=2, ends=40)
+        await bench.install(settled)
+        expected = {offset: data for offset, data in own.items() if offset < begins}
+        bench.sent = expected | {begins + number: data[21:] for number, data in enumerate(shipped)}
+        assert await held(bench.files) == bench.sent
+        assert bench.files.log_start_offset == 2
+        await bench.check_crash(tmp_path / "crash", term=7, epochs=[(5, 30)])
+        for segment in bench.files.segments[:-1]:
+            indexes = await bench.files.folder.load_indexes(segment, 40, settings.index_interval_bytes)
+            assert indexes.largest_timestamp >= 0
+
+    run(tmp_path, body)
+
+
+def test_retention_takes_nothing_from_a_shipment(tmp_path):
+    async def body(bench):
+        await own_log(bench)
+        shipment = await bench.storage.shipments.begin(bench.files, 12, 23, now_ms=1000)
+        logs = [file for file in shipment.files if file.name.endswith(".log")]
+        assert [file.name for file in logs] == [f"{10:020d}.log", f"{20:020d}.log"]
+        before = [await bench.storage.shipments.read(shipment, file.name, 0, file.size_bytes) for file in logs]
+        await bench.files.advance_log_start(25, 0)
+        await bench.files.purge(1 << 60)
+        assert not (bench.files.folder.path / logs[0].name).exists()
+        after = [await bench.storage.shipments.read(shipment, file.name, 0, file.size_bytes) for file in logs]
+        assert [bytes(data) for data in after] == [bytes(data) for data in before]
+        await bench.storage.shipments.end_unused(1000)
+        assert len(bench.storage.shipments) == 1
+        await bench.storage.shipments.end_unused(1001)
+        assert len(bench.storage.shipments) == 0
+        assert not list((bench.data / "shipping").iterdir())
+        await bench.storage.shipments.begin(bench.files, 25, 25, now_ms=1000)  # a core that is killed leaves it
+        assert list((bench.data / "shipping").iterdir())
+        recovered = await recovered_copy(bench, tmp_path / "crash")
+        await recovered.close()
+        assert not list((tmp_path / "crash" / "shipping").iterdir())
 
     run(tmp_path, body)

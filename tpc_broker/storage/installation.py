@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -57,12 +57,13 @@ if TYPE_CHECKING:
     from tpc_broker.storage.journal_upkeep import JournalUpkeep
     from tpc_broker.storage.leader_partition import LeaderPartition
     from tpc_broker.storage.maintenance_requests import MaintenanceRequests
-    from tpc_broker.storage.ports import StoragePlane
+    from tpc_broker.storage.ports import Disk, StoragePlane
 
 log = logging.getLogger(__name__)
 
 MENDED_S: Final = 0.05
 """Between two looks at a journal that has failed."""
+COPY_BYTES: Final = 4 * 1024 * 1024
 RETRY_S: Final = 1.0
 """For folders that cannot be renamed now."""
 
@@ -108,6 +109,60 @@ async def _open_filled(
         key.topic_id, key.partition, topic, log_start_offset=Offset(starts), log_end_offset=Offset(ends)
     )
     return PartitionStorage(folder, state, segments, settings)
+
+
+async def bring_own(own: PartitionStorage, path: Path, upto: int) -> None:
+    """What a replica has itself of the log that it is filled with, [its start, `upto`), all of it committed: into the
+    folder, durably. Sealed segments are linked, since nothing of them changes any more; the last one is copied, and cut
+    there. StorageFailedError; OSError: also when retention takes a segment in the midst.
+    """
+    files, last = own.folder.files, own.segments[own.segment_number(upto - 1)]
+    is_cut = last is own.active or own.end_of(last) != upto
+    for segment in [each for each in own.segments if each.base_offset <= last.base_offset]:
+        for name in segment.file_names[: 1 if is_cut and segment is last else None]:
+            with suppress(FileNotFoundError) if name != segment.log_name else nullcontext():
+                if is_cut and segment is last:
+                    await _copy(files, own.folder.path / name, path / name)
+                else:
+                    await files.disk.link(own.folder.path / name, path / name)
+                    await _sync(files.disk, path / name)
+    if is_cut:
+        await _cut_own(SegmentFolder(files, path), own, last, upto)
+    await files.disk.fsync_directory(path)
+
+
+async def _cut_own(folder: SegmentFolder, own: PartitionStorage, last: Segment, upto: int) -> None:
+    try:
+        part = await _open_filled(folder, own.topic, own.key, own.settings, last.base_offset, upto)
+        await part.settle(upto, is_sealed=True)
+        await folder.sync([])
+    except (BatchDamageError, ValueError) as error:
+        raise StorageFailedError(f"what is here is no whole log: {error}") from error
+    finally:
+        await folder.close()
+
+
+async def _copy(files: FileCache, source: Path, target: Path) -> None:
+    disk = files.disk
+    fd = await disk.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        async with files.use(source) as file:
+            position = 0
+            while data := await disk.read(file.fd, COPY_BYTES, position):
+                await disk.write_at(fd, data, position)
+                position += len(data)
+        await disk.fdatasync(fd)
+    finally:
+        await disk.close(fd)
+
+
+async def _sync(disk: Disk, path: Path) -> None:
+    """Of a sealed segment, which a checkpoint would sync at some time."""
+    fd = await disk.open(path, os.O_RDWR)
+    try:
+        await disk.fdatasync(fd)
+    finally:
+        await disk.close(fd)
 
 
 class Installation:

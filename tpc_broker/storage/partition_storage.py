@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker.errors import StorageFailedError
+from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.files import SNAPSHOT_SUFFIX, SPARE_FILE, segment_file_name
@@ -54,7 +55,8 @@ from tpc_broker.log.segment import (
     plan_retention,
 )
 from tpc_broker.model import LeaderEpoch, Offset
-from tpc_broker.storage.batch_ranges import missing, part
+from tpc_broker.native_bytes import find_batches_end
+from tpc_broker.storage.batch_ranges import end_of_batches, missing, part
 from tpc_broker.storage.files import DIRECT_BLOCK_BYTES
 from tpc_broker.storage.files_life import Change, FilesLife
 from tpc_broker.storage.reserved_space import ReservedSpace
@@ -69,6 +71,8 @@ if TYPE_CHECKING:
 
     from tpc_broker.log.batch import Buffer
 
+SETTLED_BYTES: Final = 4 * 1024 * 1024
+"""Of a segment that came from another replica, at a time."""
 DIRECT_BYTES_MIN: Final = 256 * 1024
 """Shorter runs go through the page cache."""
 
@@ -329,14 +333,41 @@ class PartitionStorage(ShortRuns, ReservedSpace):
             self.log_start_offset = min(self.log_start_offset, offset)
             self.producers = await self._producers_at(offset)
 
-    async def settle(self, offset: int) -> None:
+    async def settle(self, offset: int, *, is_sealed: bool = False) -> None:
         """Of files that came from another replica: the log ends at an offset of the last segment, by what the segments
-        hold. BatchDamageError, ValueError: they hold no log that ends there.
+        hold; `is_sealed`: that one is complete. BatchDamageError, ValueError: they hold no log that ends there.
         """
-        async with self._changing(Change.CUT):
-            await self._cut_segment(self.active, offset, trust_indexes=False)
-            self.written_end_offset = offset
-            self.producers = await self._producers_at(offset)
+        active = self.active
+        for name in active.file_names[1:4]:
+            await self.folder.remove(name)
+        size_bytes, active.size_bytes = active.size_bytes, 0
+        active.indexes = SegmentIndexes(active.base_offset, self.settings.index_interval_bytes)
+        self.written_end_offset = active.base_offset
+        self.producers = await self._producers_at(active.base_offset)
+        self.rolls.hold_until(offset)
+        await self._take_in(size_bytes, offset)
+        if self.written_end_offset != offset:
+            raise ValueError(f"segment {active.base_offset} ends at {self.written_end_offset}, not at {offset}")
+        await self.folder.shorten(active)
+        if is_sealed:
+            self._indexes().seal()
+            await self.folder.flush_indexes(active, sealed=True)
+
+    async def _take_in(self, size_bytes: int, upto: int) -> None:
+        """Append what is in the active segment's file already."""
+        position, length = 0, SETTLED_BYTES
+        while position < size_bytes and self.written_end_offset < upto:
+            data = await self.folder.read(self.active, position, min(length, size_bytes - position))
+            end, next_offset = find_batches_end(data, self.written_end_offset)
+            if next_offset > upto:
+                end = end_of_batches(data, 0, len(data), upto)
+            if not end:
+                if len(data) < length:
+                    raise BatchDamageError(f"no batch at {position} of segment {self.active.base_offset}")
+                length *= 2
+                continue
+            await self.append([memoryview(data)[:end]], [(position, position + end)])
+            position, length = position + end, SETTLED_BYTES
 
     async def _remove_segment(self, segment: Segment, cut_offset: int) -> None:
         """Its files go; a snapshot of the producers in front of the cut is still right."""

@@ -38,7 +38,7 @@ from tpc_broker.raft.items import Address, Position
 from tpc_broker.runtime.cluster.shipping import END, OFFER, READ
 from tpc_broker.storage.filled_folders import make_filling_folder
 from tpc_broker.storage.folders import remove_folder
-from tpc_broker.storage.installation import settle_filled
+from tpc_broker.storage.installation import bring_own, settle_filled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +60,11 @@ AT_ONCE: Final = 2
 """Replicas that a core fills at the same time."""
 CHUNKS_AHEAD: Final = 3
 CONNECT_S: Final = 5.0
+END_S: Final = 1.0
+"""To say that a shipment is not wanted any more; the leader gives it up by itself, too."""
+AGAIN_S_MIN: Final = 0.5
+AGAIN_S_MAX: Final = 60.0
+"""Before what has failed is tried again: everything is fetched anew."""
 LOOK_S: Final = 0.02
 JUDGED_AGAIN_S: Final = 0.05
 JUDGED_TIMES_MAX: Final = 100
@@ -87,6 +92,17 @@ class Offer:
     @property
     def size_bytes(self) -> int:
         return sum(size for _name, size in self.files)
+
+    @property
+    def logs(self) -> list[int]:
+        """Where its segments begin."""
+        parsed = [parse_segment_file_name(name) for name, _size in self.files]
+        return sorted(one[0] for one in parsed if one is not None and one[1] == LOG_SUFFIX)
+
+    @property
+    def first_offset(self) -> int:
+        """Of what is shipped."""
+        return self.logs[0] if self.logs else self.position.offset
 
     @classmethod
     def decode(cls, payload: dict[str, Any]) -> Offer:
@@ -188,6 +204,8 @@ class ReplicaFilling:
         self._keys: dict[str, TopicPartition]
         self._filling: dict[str, int] = {}
         self._filled: dict[str, Position] = {}
+        self._failed: dict[str, tuple[float, float]] = {}
+        """When those that could not be filled are tried again, and after which delay."""
         self._limit = trio.CapacityLimiter(AT_ONCE)
         self._connections: dict[SeedAddress, int] = {}
         self.install: Install
@@ -221,6 +239,8 @@ class ReplicaFilling:
         for filled in (self._filled.pop(group, None), Position(int(epoch), int(offset))):
             if filled is not None and machine.log.contains(filled):
                 return {"filled": filled, "had": filled == (epoch, offset)}, ()
+        if trio.current_time() < self._failed.get(group, (0.0, 0.0))[0]:
+            return {}, ()
         self._filling[group] = 0
         self._nursery.start_soon(self._fill, group, Address(hello.node, hello.core))
         return {}, ()
@@ -233,6 +253,9 @@ class ReplicaFilling:
                 await self._fetch_and_install(group, source)
         except* (FillingFailedError, MailboxError, StorageFailedError, PartitionOfflineError, OSError) as errors:
             log.warning("%s could not be filled from node %d: %s", group, source.node, _first(errors))
+            _not_before_s, delay_s = self._failed.get(group, (0.0, AGAIN_S_MIN / 2))
+            delay_s = min(2 * delay_s, AGAIN_S_MAX)
+            self._failed[group] = trio.current_time() + delay_s, delay_s
         finally:
             del self._filling[group]
 
@@ -243,25 +266,34 @@ class ReplicaFilling:
         if key is None or files is None or place is None:
             return
         begun_s, disk = time.monotonic(), self._files.disk
-        offer = Offer.decode(await self._links.ask(source, OFFER, {"group": group, "from_offset": 0}))
+        own_offset = min(driver.core.group(group).high_watermark, files.written_end_offset)
+        offer = Offer.decode(await self._links.ask(source, OFFER, {"group": group, "from_offset": own_offset}))
         path = None
         try:
             path = await make_filling_folder(disk, self._data, self._core, os.urandom(8).hex())
             await self._check_room(offer)
+            if files.segments[0].base_offset < offer.first_offset <= own_offset:
+                await bring_own(files, path, offer.first_offset)
+                offer = replace(offer, starts=max(offer.starts, files.log_start_offset))
             await self._fetch_all(group, place, offer, path)
+            fetched_s = time.monotonic() - begun_s
             settled = await settle_filled(
                 self._files, path, files.topic, key, files.settings, starts=offer.starts, ends=offer.position.offset
             )
             if not await self._install(group, key, offer, settled):
-                raise FillingFailedError(f"its log has gone on, or does not end in front of {offer.position}")
+                machine = driver.core.groups.get(group)
+                now = "gone" if machine is None else f"{machine.role.value} at {machine.log.last}"
+                raise FillingFailedError(f"it is {now}, and cannot give way to a log that ends at {offer.position}")
         finally:
-            with trio.move_on_after(CONNECT_S) as scope:
+            with trio.move_on_after(END_S) as scope:
                 scope.shield = True
                 await self._end(source, offer.shipment, path)
         self._filled[group] = offer.position
+        self._failed.pop(group, None)
         self.filled_count += 1
-        log.info("%s-%d was filled from node %d up to offset %d: %d bytes in %.1f s", files.topic, key.partition,
-                 source.node, offer.position.offset, offer.size_bytes, time.monotonic() - begun_s)  # fmt: skip
+        log.info("%s-%d was filled from node %d up to offset %d: %d bytes fetched in %.1f s, all of it took %.1f s",
+                 files.topic, key.partition, source.node, offer.position.offset, offer.size_bytes, fetched_s,
+                 time.monotonic() - begun_s)  # fmt: skip
 
     async def _end(self, source: Address, shipment: str, path: Path | None) -> None:
         if path is not None:
@@ -347,9 +379,7 @@ class ReplicaFilling:
 
     def _end_of(self, offer: Offer, base_offset: int) -> int:
         """Up to where a log has to go: to the next one, the last one to the position that was promised."""
-        parsed = [parse_segment_file_name(name) for name, _size in offer.files]
-        bases = [one[0] for one in parsed if one is not None and one[1] == LOG_SUFFIX]
-        return min((base for base in bases if base > base_offset), default=offer.position.offset)
+        return min((base for base in offer.logs if base > base_offset), default=offer.position.offset)
 
     async def _read(self, peer: Peer, shipment: str, name: str, chunk: _Chunk) -> None:
         payload = {"shipment": shipment, "name": name, "position": chunk.position, "length": chunk.length}

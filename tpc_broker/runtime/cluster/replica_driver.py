@@ -28,6 +28,7 @@ from tpc_broker.raft.output import (
     CANDIDATE,
     FOLLOWER,
     LEADER,
+    PRE_CANDIDATE,
     Accepted,
     Committed,
     LeaderReady,
@@ -194,7 +195,8 @@ class ReplicaDriver:
         if replica is None or replica.entries or replica.is_busy or self._has_failed:
             return False
         machine = self.core.group(group)
-        return machine.role is FOLLOWER and position > machine.log.last and position > machine.commit
+        is_silent = machine.role in (FOLLOWER, PRE_CANDIDATE)
+        return is_silent and position > machine.log.last and position > machine.commit
 
     @property
     def refusing(self) -> int:

@@ -47,16 +47,19 @@ SHIPPED_BYTES_MIN: Final = 64 * limits.MIB
 
 
 def is_worth_shipping(files: PartitionStorage, offset: int) -> bool:
-    """Whether what segments hold behind an offset is so much that a replica had better fetch them as they are."""
-    missing, end_offset = 0, files.written_end_offset
+    """Whether what segments hold behind an offset is so much that a replica had better fetch them as they are: whole
+    ones, from the one on in which the offset is.
+    """
+    missing, shipped, end_offset = 0, 0, files.written_end_offset
     for segment in reversed(files.segments):
+        shipped += segment.size_bytes
         if segment.base_offset < offset:  # about as much of its bytes as of its offsets
             span = max(end_offset - segment.base_offset, 1)
             missing += segment.size_bytes * max(end_offset - offset, 0) // span
             break
         missing += segment.size_bytes
         end_offset = segment.base_offset
-    return missing >= SHIPPED_BYTES_MIN and 2 * missing >= files.size_bytes
+    return missing >= SHIPPED_BYTES_MIN and 2 * missing >= shipped
 
 
 class SegmentSource:
