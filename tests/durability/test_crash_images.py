@@ -81,7 +81,7 @@ async def problems_of_image(folder: Path, marks: list[str]) -> list[str]:
                     problems.append(f"{partition} was deleted and is there")
             else:
                 try:
-                    problems += await _problems_of_partition(partition, found.get(partition), told)
+                    problems += await problems_of_partition(partition, found.get(partition), told)
                 except (BatchDamageError, AssertionError) as error:
                     problems.append(f"{partition} cannot be read: {error}")
         return problems
@@ -89,7 +89,7 @@ async def problems_of_image(folder: Path, marks: list[str]) -> list[str]:
         await recovered.close()
 
 
-async def _problems_of_partition(name: str, storage, told: Told) -> list[str]:
+async def problems_of_partition(name: str, storage, told: Told) -> list[str]:
     start = storage.log_start_offset if storage else 0
     end = storage.written_end_offset if storage else 0
     held: dict[int, tuple[int, int]] = {}

@@ -1,14 +1,21 @@
 """A sync that begins while a write is on its way to the file covers nothing of it: the next one has to."""
 
+import errno
+from types import SimpleNamespace
+
 import pytest
 import trio
+import trio.testing
 
 from tests.log.log_batches import batch
 from tests.storage.direct_writes import DirectDisk, append_past_the_page_cache
 from tests.storage.test_partition_storage import make
 from tests.storage.test_short_runs import in_two_steps
+from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.segment import LogSettings
+from tpc_broker.storage import checkpoint
 from tpc_broker.storage import partition_storage as storage_module
+from tpc_broker.storage.checkpoint import capture_and_sync
 from tpc_broker.storage.files import DIRECT_BLOCK_BYTES
 
 SETTINGS = LogSettings(segment_bytes=1_000_000, index_interval_bytes=100_000, retention_ms=-1)
@@ -93,3 +100,64 @@ async def test_the_next_checkpoint_syncs_what_the_last_one_came_too_early_for(ch
     assert file.durable == file.content
     assert len(file.durable) >= state.segment_position
     assert state.log_end_offset == (0 if change is cut else 2)
+
+
+class SlowSync(DirectDisk):
+    """A sync of a file or of the whole file system begins, and is over when it may be."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_slow = self.fails = False
+        self.begun, self.may_end = trio.Event(), trio.Event()
+
+    async def _slow(self):
+        if self.is_slow and not self.begun.is_set():
+            self.begun.set()
+            await self.may_end.wait()
+            if self.fails:
+                raise OSError(errno.EIO, "no")
+
+    async def fdatasync(self, fd):
+        await self._slow()
+        await super().fdatasync(fd)
+
+    async def syncfs(self, fd):
+        await self._slow()
+        await super().syncfs(fd)
+
+
+async def checkpoint_of(storage):
+    await capture_and_sync(SimpleNamespace(disk=storage.folder.disk, fd=0), [storage])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("together", [1, 100], ids=["a sync of the file system", "a sync of each"])
+async def test_a_sync_that_begins_during_another_waits_for_it(together, fails, monkeypatch):
+    """As that of a partition that moves to another core does, while its core makes a checkpoint: what the first one has
+    taken to be synced is not durable yet, and may never be.
+    """
+    monkeypatch.setattr(checkpoint, "SYNCFS_PARTITIONS", together)
+    disk = SlowSync()
+    storage = await make(SETTINGS, disk)
+    storage.epochs.assign(1, 0)
+    await storage.append([FIRST_BLOCK])
+    file = disk.names[storage.folder.path / storage.active.log_name]
+    outcomes = []
+
+    async def run(sync):
+        try:
+            await sync(storage)
+            outcomes.append(file.durable == file.content)
+        except StorageFailedError:
+            outcomes.append("failed")
+
+    disk.is_slow, disk.fails = True, fails
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, checkpoint_of)
+            await disk.begun.wait()
+            nursery.start_soon(run, sync_each)
+            await trio.testing.wait_all_tasks_blocked()
+            assert outcomes == []
+            disk.may_end.set()
+    assert outcomes == (["failed"] * 2 if fails else [True, True])

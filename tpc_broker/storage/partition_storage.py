@@ -524,12 +524,17 @@ class PartitionStorage(ShortRuns, ReservedSpace):
         return min(self._commit_known if self.notes else self.written_end_offset, self.written_end_offset)
 
     async def sync(self) -> None:
-        """Everything that was written before the call is durable after it."""
+        """Everything that was written before the call is durable after it. StorageFailedError: the disk refuses, or has
+        refused another sync meanwhile: then what this one was told says nothing.
+        """
+        has_failed = self.failed is not None
         try:
             await self.folder.sync(self.epochs.entries)
         except OSError as error:
             self.fail(f"sync: {error}")
             raise StorageFailedError(self.failed) from error
+        if self.failed is not None and not has_failed:
+            raise StorageFailedError(self.failed)
 
     def take_over(self, fresh: PartitionStorage) -> None:
         """Go on from another object's state, in files that were made anew (`rewrite_partition`): what is missing behind

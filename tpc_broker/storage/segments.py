@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchDamageError, BatchHeader, decode_header
 from tpc_broker.log.files import (
     DELETED_SUFFIX,
@@ -30,6 +32,7 @@ from tpc_broker.log.indexes import OffsetIndex, TimeIndex, TransactionIndex
 from tpc_broker.log.producer_state import ProducerState, SnapshotError
 from tpc_broker.log.segment import SegmentIndexes
 from tpc_broker.storage.ports import FileWrite
+from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
@@ -78,6 +81,10 @@ class SegmentFolder:
         self.names_changed = False
         self._written: set[str] = set()
         self._epochs_written: bytes | None = None
+        self.syncing = trio.Lock()
+        """Held for a sync of the folder, or of the whole file system that counts for it: who came in between would
+        take for durable what is still on its way.
+        """
 
     @property
     def disk(self) -> Disk:
@@ -364,6 +371,10 @@ class SegmentFolder:
 
     async def sync(self, epochs: Sequence[EpochStart]) -> None:
         """Everything written before the call is durable after it, names included."""
+        async with UncontendedLock(self.syncing):
+            await self._sync(epochs)
+
+    async def _sync(self, epochs: Sequence[EpochStart]) -> None:
         await self.write_epochs(epochs)
         names, self._written = self._written, set()
         try:
@@ -402,8 +413,8 @@ class SegmentFolder:
         return frozenset(self._written)
 
     def begin_sync(self) -> frozenset[str]:
-        """The caller syncs the whole file system now: what was written up to here counts as durable (`undo_sync`: it
-        is not). What is written meanwhile waits for the next sync.
+        """The caller holds `syncing`, and syncs the whole file system now: what was written up to here counts as
+        durable (`undo_sync`: it is not). What is written meanwhile waits for the next sync.
         """
         names, self._written, self.names_changed = frozenset(self._written), set(), False
         for name in names:
