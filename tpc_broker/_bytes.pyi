@@ -490,6 +490,18 @@ class tpc_segment_state(Structure):
     time_entries_made: int
     producers_count: int
 
+class tpc_steady_entry(Structure):
+    topic_id: Pointer[int]
+    partition: int
+    term: int
+    source: int
+    target: int
+    offset: int
+    commit_offset: int
+    batches_bytes: int
+    kind: int
+    batches: Pointer[int]
+
 class _Lib:
     TPC_API_API_VERSIONS: int
     TPC_API_FETCH: int
@@ -569,6 +581,12 @@ class _Lib:
     TPC_SEGMENT_EPOCH: int
     TPC_SEGMENT_ROLL: int
     TPC_SEGMENT_ROOM: int
+    TPC_STEADY_ACK: int
+    TPC_STEADY_ACK_BYTES: int
+    TPC_STEADY_APPEND: int
+    TPC_STEADY_APPEND_BYTES: int
+    TPC_STEADY_HEADER_BYTES: int
+    TPC_STEADY_VERSION: int
     def tpc_api_flexible(self, _0: int, _1: int, /) -> bool: ...
     def tpc_batch_builder_add(self, _0: tpc_batch_builder | Null, _1: tpc_datagram | Null, _2: Pointer[int] | bytes | Null, /) -> None: ...
     def tpc_batch_builder_finish(self, _0: tpc_batch_builder | Null, _1: Pointer[int] | bytes | Null, /) -> None: ...
@@ -618,6 +636,10 @@ class _Lib:
     def tpc_records_write(self, _0: tpc_records_input | Null, _1: Pointer[int] | Null, _2: int, _3: Pointer[int] | bytes | Null, _4: int, _5: tpc_records_output | Null, /) -> int: ...
     def tpc_request_header_decode(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_request_header | Null, /) -> int: ...
     def tpc_segment_walk(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_segment_state | Null, _3: Pointer[int] | bytes | Null, _4: Pointer[int] | bytes | Null, _5: int, _6: tpc_segment_producer | Null, _7: int, /) -> int: ...
+    def tpc_steady_entry_decode(self, _0: int, _1: Pointer[int] | bytes | Null, _2: int, _3: Pointer[int] | Null, _4: tpc_steady_entry | Null, /) -> int: ...
+    def tpc_steady_entry_encode(self, _0: tpc_steady_entry | Null, _1: Pointer[int] | bytes | Null, /) -> int: ...
+    def tpc_steady_frame_decode(self, _0: Pointer[int] | bytes | Null, _1: int, _2: Pointer[int] | Null, /) -> int: ...
+    def tpc_steady_frame_header(self, _0: int, _1: int, _2: int, _3: Pointer[int] | bytes | Null, /) -> None: ...
 
 class _FFI:
     NULL: Null
@@ -770,6 +792,10 @@ class _FFI:
     def new(self, cdecl: Literal["tpc_segment_state *", "tpc_segment_state[]"], init: Any = ...) -> tpc_segment_state: ...
     @overload
     def new(self, cdecl: Literal["tpc_segment_state **"], init: Any = ...) -> Pointer[tpc_segment_state]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_steady_entry *", "tpc_steady_entry[]"], init: Any = ...) -> tpc_steady_entry: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_steady_entry **"], init: Any = ...) -> Pointer[tpc_steady_entry]: ...
     @overload
     def new(self, cdecl: Literal["int8_t *", "int8_t[]", "uint8_t *", "uint8_t[]", "int16_t *", "int16_t[]", "uint16_t *", "uint16_t[]", "int32_t *", "int32_t[]", "uint32_t *", "uint32_t[]", "int64_t *", "int64_t[]", "uint64_t *", "uint64_t[]"], init: Any = ...) -> Pointer[int]: ...
     @overload

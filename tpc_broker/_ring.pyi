@@ -589,6 +589,66 @@ class tpc_slow_request(Structure):
     api_key: int
     api_version: int
 
+class tpc_steady_message(Structure):
+    link: int
+    @property
+    def topic_id(self) -> Pointer[int]: ...
+    @topic_id.setter
+    def topic_id(self, value: Pointer[int] | bytes | Sequence[Any]) -> None: ...
+    partition: int
+    term: int
+    source: int
+    target: int
+    offset: int
+    commit_offset: int
+    kind: int
+    batches_bytes: int
+    frame: tpc_frame
+    batches: Pointer[int]
+
+class tpc_steady_peer_state(Structure):
+    link: int
+    incarnation: int
+    match_offset: int
+    next_offset: int
+    known_offset: int
+    votes: int
+    reserved: int
+
+class tpc_steady_state(Structure):
+    log_end_offset: int
+    durable_offset: int
+    commit_offset: int
+    uncommitted_bytes: int
+    sequence: int
+    term: int
+    role: int
+    leader_commit_offset: int
+    peers_count: int
+    is_stopped: int
+    @property
+    def peers(self) -> tpc_steady_peer_state: ...
+    @peers.setter
+    def peers(self, value: tpc_steady_peer_state | bytes | Sequence[Any]) -> None: ...
+
+class tpc_steady_statistics(Structure):
+    links_up: int
+    links_lost: int
+    leaders: int
+    followers: int
+    appends_sent: int
+    append_bytes_sent: int
+    appends_taken: int
+    append_bytes_taken: int
+    acks_sent: int
+    acks_taken: int
+    commits: int
+    unsteady: int
+    frames_sent: int
+    frames_taken: int
+    sent_bytes: int
+    taken_bytes: int
+
 class tpc_tail_batch(Structure):
     slice: tpc_slice
     base_offset: int
@@ -671,6 +731,8 @@ class _Lib:
     TPC_EVENT_PARTITION_ADVANCED: int
     TPC_EVENT_REQUEST: int
     TPC_EVENT_ROOM_LOW: int
+    TPC_EVENT_STEADY: int
+    TPC_EVENT_STEADY_LINK: int
     TPC_EVENT_WAIT_OVER: int
     TPC_EVENT_WAKE: int
     TPC_EVENT_WRITE_BEHIND_DUE: int
@@ -744,6 +806,9 @@ class _Lib:
     TPC_ROLE_NONE: int
     TPC_SLOWEST: int
     TPC_SPANS: int
+    TPC_STEADY_ACK_KIND: int
+    TPC_STEADY_APPEND_KIND: int
+    TPC_STEADY_PEERS_MAX: int
     def tpc_answer_bytes(self, _0: tpc_connections | Null, _1: int, _2: int, _3: Pointer[int] | bytes | Null, _4: int, /) -> int: ...
     def tpc_answer_none(self, _0: tpc_connections | Null, _1: int, _2: int, /) -> int: ...
     def tpc_answer_slices(self, _0: tpc_connections | Null, _1: int, _2: int, _3: tpc_slice | Null, _4: int, /) -> int: ...
@@ -929,6 +994,16 @@ class _Lib:
     def tpc_ring_wait_stalled(self, _0: tpc_ring | Null, _1: int, /) -> int: ...
     def tpc_ring_wake(self, _0: tpc_ring | Null, /) -> None: ...
     def tpc_slices_release(self, _0: tpc_slice | Null, _1: int, /) -> None: ...
+    def tpc_steady_ack(self, _0: tpc_plane | Null, _1: int, _2: int, _3: int, _4: int, _5: int, _6: int, /) -> int: ...
+    def tpc_steady_adopt(self, _0: tpc_plane | Null, _1: int, _2: int, _3: Pointer[int] | Null, /) -> int: ...
+    def tpc_steady_close(self, _0: tpc_plane | Null, _1: int, /) -> None: ...
+    def tpc_steady_disarm(self, _0: tpc_plane | Null, _1: int, _2: tpc_steady_state | Null, /) -> int: ...
+    def tpc_steady_follow(self, _0: tpc_plane | Null, _1: int, _2: int, _3: int, _4: int, _5: int, _6: int, _7: int, _8: int, /) -> int: ...
+    def tpc_steady_get_state(self, _0: tpc_plane | Null, _1: int, _2: tpc_steady_state | Null, /) -> int: ...
+    def tpc_steady_get_statistics(self, _0: tpc_plane | Null, _1: tpc_steady_statistics | Null, /) -> None: ...
+    def tpc_steady_lead(self, _0: tpc_plane | Null, _1: int, _2: int, _3: int, _4: int, _5: int, _6: int, _7: tpc_steady_peer_state | Null, _8: int, /) -> int: ...
+    def tpc_steady_stalled(self, _0: tpc_plane | Null, _1: int, _2: Pointer[int] | Null, _3: int, /) -> int: ...
+    def tpc_steady_take(self, _0: tpc_plane | Null, _1: tpc_steady_message | Null, /) -> int: ...
     def tpc_syncfs(self, _0: int, /) -> int: ...
     def tpc_tail_batches_bytes(self, _0: tpc_tail_batch | Null, _1: int, /) -> int: ...
     def tpc_tail_batches_copy(self, _0: tpc_plane | Null, _1: tpc_tail_batch | Null, _2: int, _3: Pointer[int] | bytes | Null, /) -> None: ...
@@ -1112,6 +1187,22 @@ class _FFI:
     def new(self, cdecl: Literal["tpc_slow_request *", "tpc_slow_request[]"], init: Any = ...) -> tpc_slow_request: ...
     @overload
     def new(self, cdecl: Literal["tpc_slow_request **"], init: Any = ...) -> Pointer[tpc_slow_request]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_steady_message *", "tpc_steady_message[]"], init: Any = ...) -> tpc_steady_message: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_steady_message **"], init: Any = ...) -> Pointer[tpc_steady_message]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_steady_peer_state *", "tpc_steady_peer_state[]"], init: Any = ...) -> tpc_steady_peer_state: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_steady_peer_state **"], init: Any = ...) -> Pointer[tpc_steady_peer_state]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_steady_state *", "tpc_steady_state[]"], init: Any = ...) -> tpc_steady_state: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_steady_state **"], init: Any = ...) -> Pointer[tpc_steady_state]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_steady_statistics *", "tpc_steady_statistics[]"], init: Any = ...) -> tpc_steady_statistics: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_steady_statistics **"], init: Any = ...) -> Pointer[tpc_steady_statistics]: ...
     @overload
     def new(self, cdecl: Literal["tpc_tail_batch *", "tpc_tail_batch[]"], init: Any = ...) -> tpc_tail_batch: ...
     @overload

@@ -152,7 +152,8 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
     partition->log_end_offset = kept.next_offset;
     use_room(plane, partition, batch->bytes);
     tpc_partition_verify(partition);
-    if (partition->is_replicated && partition->role == TPC_ROLE_LEADER) tpc_replica_appended(plane, partition);
+    if (partition->is_replicated && partition->role == TPC_ROLE_LEADER)
+        tpc_replica_appended(plane, partition, batch->bytes);
     plane->statistics.appends++;
     plane->statistics.append_bytes += batch->bytes;
     partition->use.appends++;

@@ -15,7 +15,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "plane.h"
+#include "steady_state.h"
 
 /* ---- waits ---- */
 
@@ -78,7 +78,7 @@ static void tell_advanced(tpc_plane *plane, tpc_partition *partition) {
                         tpc_partition_last_stable_offset(partition), NULL);
 }
 
-static void commit(tpc_plane *plane, tpc_partition *partition, int64_t commit_offset) {
+void tpc_partition_committed(tpc_plane *plane, tpc_partition *partition, int64_t commit_offset) {
     TPC_PARTITION_INVARIANT(partition, commit_offset >= partition->commit_offset);
     partition->commit_offset = partition->high_watermark = commit_offset;
     tpc_partition_verify(partition);
@@ -92,7 +92,10 @@ void tpc_partition_durable(tpc_plane *plane, tpc_partition *partition, int64_t d
     partition->durable_offset = durable_offset;
     tpc_plane_publish_partition_durable(plane, partition, bytes);
     tell_reached(plane, partition, TPC_WAIT_DURABLE);
-    if (!partition->is_replicated) commit(plane, partition, durable_offset);
+    if (!partition->is_replicated)
+        tpc_partition_committed(plane, partition, durable_offset);
+    else
+        tpc_steady_durable(plane, partition);
 }
 
 int tpc_partition_set_replicated(tpc_plane *plane, uint64_t handle, int on) {
@@ -102,7 +105,7 @@ int tpc_partition_set_replicated(tpc_plane *plane, uint64_t handle, int on) {
     partition->told_offset = partition->log_end_offset;
     if (on) return 0;
     tpc_replica_forget_appended(plane, partition);
-    commit(plane, partition, partition->durable_offset);
+    tpc_partition_committed(plane, partition, partition->durable_offset);
     tpc_plane_publish_advanced(plane);
     return 0;
 }
@@ -114,7 +117,7 @@ int tpc_partition_commit(tpc_plane *plane, uint64_t handle, int32_t term, int64_
     if (term != partition->leader_epoch) return -ESTALE;
     if (end_offset > partition->durable_offset) return -EINVAL;
     if (end_offset <= partition->commit_offset) return 0;
-    commit(plane, partition, end_offset);
+    tpc_partition_committed(plane, partition, end_offset);
     tpc_plane_publish_advanced(plane);
     return 1;
 }

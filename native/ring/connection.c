@@ -50,7 +50,7 @@ static int grow_slots(tpc_connections *connections) {
 }
 
 uint32_t connections_of_clients(const tpc_connections *connections) {
-    return connections->connections_count - links_connections_count(connections);
+    return connections->connections_count - links_connections_count(connections) - connections->steady_links;
 }
 
 void connections_counted(tpc_connections *connections) {
@@ -156,6 +156,7 @@ void connection_begin_close(connection *it, int reason, int error) {
     node_remove(&it->attention);
     node_remove(&it->by_activity);
     if (it->link != NULL || it->carrier != NULL || it->forwards) links_connection_closing(it);
+    if (it->steady != NULL) steady_link_closing(it);
     receive_forget(it);
     send_forget(it);
     if (it->carrier == NULL) {
@@ -172,14 +173,17 @@ static void add_to_listener(tpc_listener_statistics *sum, const connection *it) 
     sum->sent_bytes += it->sent_bytes;
 }
 
-static bool came_to_a_listener(const connection *it) { return it->link == NULL && it->carrier == NULL; }
+static bool is_of_links(const connection *it) { return it->link != NULL || it->steady != NULL; }
+
+static bool came_to_a_listener(const connection *it) { return !is_of_links(it) && it->carrier == NULL; }
 
 static void finish_close(connection *it) {
     tpc_connections *connections = it->owner;
     if (came_to_a_listener(it)) add_to_listener(&connections->listeners[it->listener].ended, it);
     if (it->carrier == NULL) close(it->descriptor);
     if (it->link != NULL || it->carrier != NULL) links_connection_gone(it);
-    if (it->link == NULL) {
+    if (it->steady != NULL) steady_link_gone(it);
+    if (!is_of_links(it)) {
         connections->statistics.closed++;
         connections->statistics.closed_by_reason[it->reason]++;
         int result =
@@ -231,7 +235,7 @@ bool tpc_connection_is_open(tpc_connections *connections, uint64_t id) {
 void tpc_connections_close_all(tpc_connections *connections, int reason, int when) {
     for (uint32_t i = 0; i < connections->slots_count; i++) {
         connection *it = connections->slots[i].connection;
-        if (it != NULL && (it->link == NULL || when == TPC_CLOSE_NOW)) /* what was forwarded is to be answered */
+        if (it != NULL && (!is_of_links(it) || when == TPC_CLOSE_NOW)) /* what was forwarded is to be answered */
             tpc_connection_close(connections, connection_id(it), reason, when);
     }
 }
@@ -280,7 +284,7 @@ static int64_t close_idle(tpc_connections *connections, int64_t now_ns) {
         connection *it = NODE_OWNER(connections->by_activity.next, connection, by_activity);
         if (it->active_ns + allowed_ns > now_ns) return it->active_ns + allowed_ns;
         if (looked_at == IDLE_PER_TURN_MAX) return now_ns;
-        if (it->requests_unanswered > 0 || it->unsent_bytes > 0 || it->link != NULL || it->carrier != NULL)
+        if (it->requests_unanswered > 0 || it->unsent_bytes > 0 || is_of_links(it) || it->carrier != NULL)
             connection_touch(it); /* it waits for us: long polls, and the send deadline, have rules of their own */
         else
             connection_begin_close(it, TPC_CLOSE_IDLE, 0);
@@ -502,7 +506,7 @@ uint32_t tpc_connections_describe(tpc_connections *connections, uint32_t *from, 
                                   uint32_t count) {
     uint32_t filled = 0;
     for (; *from < connections->slots_count && filled < count; (*from)++)
-        if (connections->slots[*from].connection != NULL && connections->slots[*from].connection->link == NULL)
+        if (connections->slots[*from].connection != NULL && !is_of_links(connections->slots[*from].connection))
             describe(connections->slots[*from].connection, &infos[filled++]);
     return filled;
 }

@@ -172,14 +172,15 @@ typedef struct connection {
     uint64_t unsent_bytes;
     sending *sending;
 
-    struct link *link;      /* its socket is a link; see link.c */
-    struct link *carrier;   /* it has no socket: a stream of this link */
-    uint64_t client;        /* of a stream: the connection at the core that it came to */
-    uint64_t carried_bytes; /* of a stream: requests that count against its carrier's share */
-    uint32_t carried;       /* of a stream: requests that came */
-    uint32_t client_core;   /* of a stream */
-    uint32_t released;      /* of a stream: 1 + the sequence of the request that is not to wait */
-    bool forwards;          /* it may be a stream of links to other cores */
+    struct steady_link *steady; /* its socket is a link to another node; see steady_link.c */
+    struct link *link;          /* its socket is a link; see link.c */
+    struct link *carrier;       /* it has no socket: a stream of this link */
+    uint64_t client;            /* of a stream: the connection at the core that it came to */
+    uint64_t carried_bytes;     /* of a stream: requests that count against its carrier's share */
+    uint32_t carried;           /* of a stream: requests that came */
+    uint32_t client_core;       /* of a stream */
+    uint32_t released;          /* of a stream: 1 + the sequence of the request that is not to wait */
+    bool forwards;              /* it may be a stream of links to other cores */
 
     node attention;
     node by_activity;   /* all connections, longest idle first */
@@ -256,7 +257,8 @@ struct tpc_connections {
     void *borrowed_context;
     tpc_alignment_handler alignment;
     void *alignment_context;
-    struct links *links; /* NULL: there are none */
+    struct links *links;   /* NULL: there are none */
+    uint32_t steady_links; /* connections to other nodes */
     tpc_connection_statistics statistics;
     tpc_latencies latencies;
 };
@@ -354,6 +356,10 @@ void links_connection_gone(connection *it);
 /* Sends what a stream has answered; whether that was anything. */
 bool links_send_answers(connection *it);
 uint32_t links_connections_count(const tpc_connections *connections);
+
+/* steady_link.c: the connection of a link to another node begins to close; it is gone, and about to be freed. */
+void steady_link_closing(connection *it);
+void steady_link_gone(connection *it);
 
 /* connection_send_file.c */
 bool send_with_files(connection *it);

@@ -1,5 +1,6 @@
 /* The table of partitions led by this core: by handle, by topic name, by topic id; and their offsets. */
 #include "fetch.h"
+#include "steady.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -318,6 +319,7 @@ void tpc_partitions_free(tpc_plane *plane) {
         if (!partition) continue;
         tpc_windows_close_all(&plane->fetches->windows, partition);
         tpc_tail_drop(plane, partition);
+        tpc_steady_forget(plane, partition);
         partition_free(partition);
     }
     free(plane->slots), free(plane->by_name), free(plane->by_id);
@@ -329,6 +331,7 @@ int tpc_partition_arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t t
     bool known = role == TPC_ROLE_LEADER || (role == TPC_ROLE_FOLLOWER && partition->is_replicated);
     if (!known || term < partition->leader_epoch) return -EINVAL;
     if (role == TPC_ROLE_LEADER && term <= partition->spent_epoch) return -EINVAL;
+    tpc_steady_stop(plane, partition);
     if (role == TPC_ROLE_FOLLOWER) tpc_partition_disarm(plane, handle, false);
     if (partition->role != TPC_ROLE_LEADER) partition->told_offset = partition->log_end_offset;
     partition->role = role;
@@ -341,6 +344,7 @@ int tpc_partition_disarm(tpc_plane *plane, uint64_t handle, int keep_waits) {
     if (!partition) return -ENOENT;
     bool was_leader = partition->role == TPC_ROLE_LEADER;
     partition->role = TPC_ROLE_NONE;
+    tpc_steady_stop(plane, partition);
     tpc_in_place_window_close(partition);
     tpc_replica_forget_appended(plane, partition);
     if (!keep_waits) tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
@@ -359,6 +363,7 @@ int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
     plane->slots[slot].free_next = plane->slot_free;
     plane->slot_free = slot;
     plane->statistics.partitions--;
+    tpc_steady_forget(plane, partition);
     tpc_replica_forget_appended(plane, partition);
     tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
     tpc_plane_publish_withdrawn(plane, partition);

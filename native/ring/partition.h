@@ -96,6 +96,7 @@ typedef struct tpc_partition {
     bool is_appended;    /* it stands in the plane's list of those that have appended */
     int64_t told_offset; /* a leader's appends below it were taken */
     struct tpc_partition *appended_next;
+    struct tpc_steady *steady; /* C carries its replication (steady.h); NULL: Python does */
 
     int64_t committed_from_offset;               /* no transaction reaches into what lies at or behind it */
     struct tpc_fetch_wait *fetch_waits;          /* parked fetches that watch it */
@@ -151,12 +152,10 @@ void tpc_commit_waits_fail(tpc_plane *plane, tpc_partition *partition, int64_t o
 void tpc_python_waits_forget(tpc_plane *plane);
 
 /* replica.c */
-/* A leader has appended: Python is told, once for all that come before it looks. */
-void tpc_replica_appended(tpc_plane *plane, tpc_partition *partition);
+/* A leader has appended so many bytes: Python is told, once for all that come before it looks, unless C carries it. */
+void tpc_replica_appended(tpc_plane *plane, tpc_partition *partition, uint32_t bytes);
 /* Kafka's error code for an append with such acks; 0: it is taken. */
-static inline int16_t tpc_replica_refusal(const tpc_partition *partition, int16_t acks) {
-    return acks == TPC_ACKS_ALL || partition->refuses_all_acks ? partition->refusal : TPC_ERROR_NONE;
-}
+int16_t tpc_replica_refusal(const tpc_partition *partition, int16_t acks);
 /* Its role has ended: what was not taken is not told any more. */
 void tpc_replica_forget_appended(tpc_plane *plane, tpc_partition *partition);
 

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "forward.h"
+#include "steady.h"
 
 #define PRODUCE_PARTITIONS_DEFAULT 10000
 
@@ -78,6 +79,10 @@ int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connect
     if (result == 0) result = tpc_ring_add_turn_hook(ring, TPC_TURN_LAST, tpc_pending_turn, plane);
     if (result == 0 && (result = tpc_ring_add_turn_hook(ring, TPC_TURN_LAST, tpc_fetch_turn, plane)) < 0)
         tpc_ring_remove_turn_hook(ring, tpc_pending_turn, plane);
+    if (result == 0 && (result = tpc_steady_begin(plane)) < 0) {
+        tpc_ring_remove_turn_hook(ring, tpc_pending_turn, plane);
+        tpc_ring_remove_turn_hook(ring, tpc_fetch_turn, plane);
+    }
     if (result < 0) {
         if (plane->fetches) tpc_fetches_free(plane);
         tpc_partitions_free(plane);
@@ -104,6 +109,7 @@ void tpc_plane_free(tpc_plane *plane) {
     tpc_python_waits_forget(plane);
     tpc_fetch_forget_parked(plane); /* they stand in lists of their partitions */
     tpc_partitions_free(plane);
+    tpc_steady_end(plane);
     tpc_prepared_free(plane);
     tpc_fetches_free(plane);
     tpc_tail_free_spare(plane);

@@ -108,6 +108,7 @@ struct tpc_plane {
     int64_t pending_deadline_ns;                      /* no pending produce times out before it */
     struct tpc_python_wait *python_waits;             /* commit.c */
     tpc_partition *appended_first, *appended_last;    /* replica.c: leaders whose appends Python has not taken */
+    struct tpc_steady_links *steady;                  /* steady.h */
     tpc_plane_statistics statistics;
 
     const tpc_plane_observer *observers[TPC_PLANE_OBSERVERS_MAX];

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "fetch.h"
+#include "steady_state.h"
 #include "journal_format.h"
 
 /* ---- a leader's appends ---- */
@@ -19,8 +20,13 @@ int tpc_partition_refuse(tpc_plane *plane, uint64_t handle, int16_t error_code, 
     return 0;
 }
 
-void tpc_replica_appended(tpc_plane *plane, tpc_partition *partition) {
-    if (partition->is_appended) return;
+int16_t tpc_replica_refusal(const tpc_partition *partition, int16_t acks) {
+    if (tpc_steady_is_full(partition)) return TPC_ERROR_NOT_ENOUGH_REPLICAS;
+    return acks == TPC_ACKS_ALL || partition->refuses_all_acks ? partition->refusal : TPC_ERROR_NONE;
+}
+
+void tpc_replica_appended(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
+    if (partition->is_appended || tpc_steady_appended(plane, partition, bytes)) return;
     if (!plane->appended_first) tpc_ring_push_event(plane->ring, TPC_EVENT_APPENDED, 0, 0, 0, NULL);
     partition->is_appended = true;
     partition->appended_next = NULL;
@@ -74,16 +80,16 @@ static bool follow(const tpc_partition *partition, const uint8_t *batches, uint3
     return true;
 }
 
-static int append_copied(tpc_plane *plane, tpc_partition *partition, tpc_frame *frame, uint32_t bytes,
-                         tpc_append_result *result) {
+static int append_batches(tpc_plane *plane, tpc_partition *partition, tpc_frame *frame, uint8_t *batches,
+                          uint32_t bytes, tpc_append_result *result) {
     int64_t base_offset = partition->log_end_offset;
     int error = 0;
     for (uint32_t position = 0; position < bytes && error == 0;) {
         tpc_batch_header header;
-        tpc_batch_header_read(frame->data + position, bytes - position, &header);
+        tpc_batch_header_read(batches + position, bytes - position, &header);
         if (header.attributes & TPC_BATCH_IS_CONTROL) header.producer_id = -1; /* it has no sequence */
         tpc_append_batch batch = {.frame = frame,
-                                  .batch = frame->data + position,
+                                  .batch = batches + position,
                                   .bytes = (uint32_t)header.batch_bytes,
                                   .is_stamped = true,
                                   .now_ms = tpc_plane_now_ms(plane)};
@@ -111,8 +117,43 @@ int tpc_partition_append_replica(tpc_plane *plane, uint64_t handle, int32_t term
     tpc_frame *frame = tpc_frame_new_forced(plane->budget, bytes);
     if (!frame) return -ENOMEM;
     memcpy(frame->data, batches, bytes);
-    error = append_copied(plane, partition, frame, bytes, result);
+    error = append_batches(plane, partition, frame, frame->data, bytes, result);
     tpc_frame_release(frame);
+    return error;
+}
+
+/* As follow(), of the term that the partition is armed in alone; *keeps: a batch of it is not copied. */
+static bool continues(const tpc_partition *partition, const uint8_t *batches, uint32_t bytes, bool *keeps) {
+    *keeps = false;
+    for (uint32_t position = 0; position < bytes;) {
+        tpc_batch_header header;
+        tpc_batch_header_read(batches + position, bytes - position, &header);
+        if (header.partition_leader_epoch != partition->leader_epoch) return false;
+        if (!tpc_tail_copies((uint32_t)header.batch_bytes)) *keeps = true;
+        position += (uint32_t)header.batch_bytes;
+    }
+    return follow(partition, batches, bytes);
+}
+
+int tpc_replica_append_steady(tpc_plane *plane, tpc_partition *partition, tpc_frame *frame, uint8_t *batches,
+                              uint32_t bytes) {
+    uint32_t count = 0;
+    bool keeps;
+    tpc_append_result result;
+    if (partition->role != TPC_ROLE_FOLLOWER) return -EPERM;
+    if (tpc_append_check_batches(batches, bytes, &count) != TPC_ERROR_NONE) return -EBADMSG;
+    if (!continues(partition, batches, bytes, &keeps)) return -EBADMSG;
+    if (partition->bytes_admitted < bytes) return -ENOSPC;
+    int error = tpc_append_fits_journal(plane, batches, bytes, count);
+    if (error < 0) return error;
+    tpc_frame *own = NULL;
+    if (!frame && keeps) {
+        own = frame = tpc_frame_new_forced(plane->budget, bytes);
+        if (!own) return -ENOMEM;
+        batches = memcpy(own->data, batches, bytes);
+    }
+    error = append_batches(plane, partition, frame, batches, bytes, &result);
+    tpc_frame_release(own);
     return error;
 }
 

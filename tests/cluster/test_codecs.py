@@ -154,10 +154,17 @@ def test_a_known_node_may_say_more_but_not_anything():
             links.check_header(wrong, is_known=True)
 
 
-@pytest.mark.parametrize("kind", [Kind.HELLO, Kind.REQUEST, Kind.ANSWER, Kind.RAFT])
+@pytest.mark.parametrize("kind", [Kind.HELLO, Kind.REQUEST, Kind.ANSWER, Kind.RAFT, Kind.STEADY])
 def test_who_has_not_proved_the_secret_says_nothing_else(kind):
     with pytest.raises(LinkDecodeError, match="has not proved"):
         links.check_header(links.HEADER.pack(9, links.VERSION, kind), is_known=False)
+
+
+def test_a_boot_id_comes_back():
+    assert links.decode_steady(links.encode_steady(2**63 - 1)[links.HEADER.size :]) == 2**63 - 1
+    for wrong in (b"", bytes(7), bytes(9), b"\xff" * 8):
+        with pytest.raises(LinkDecodeError, match="boot id"):
+            links.decode_steady(wrong)
 
 
 def test_a_reason_of_a_later_release_is_taken_as_none():
@@ -175,6 +182,7 @@ DECODERS = [
     links.decode_refused,
     links.decode_request,
     links.decode_answer,
+    links.decode_steady,
 ]
 
 

@@ -24,6 +24,23 @@ def cores(tmp_path):
     made.shut()
 
 
+@pytest.fixture(params=[False, True], ids=["by the machine", "carried by C"])
+def either(tmp_path, request):
+    """What is steady is done by the machine, or by C."""
+    made = ReplicaCores(tmp_path, is_carried=request.param)
+    yield made
+    made.shut()
+
+
+@pytest.fixture
+def carried(tmp_path):
+    made = ReplicaCores(tmp_path, is_carried=True)
+    made.leader()
+    made.until(lambda: all(node.is_carried() for node in made.up()))
+    yield made
+    made.shut()
+
+
 def values(name, count, size=100):
     return [f"{name}-{number}".encode().ljust(size, b".") for number in range(count)]
 
@@ -36,57 +53,57 @@ def write_and_checkpoint(node):
     node.ask(work)
 
 
-def test_what_is_acknowledged_is_everywhere_and_shown(cores):
-    leader = cores.leader()
-    cores.produce(leader, values("a", 50))
-    cores.check()
-    cores.produce(leader, values("large", 5, 300_000))
-    cores.check()
+def test_what_is_acknowledged_is_everywhere_and_shown(either):
+    leader = either.leader()
+    either.produce(leader, values("a", 50))
+    either.check()
+    either.produce(leader, values("large", 5, 300_000))
+    either.check()
 
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])
-def test_a_leader_that_crashes_comes_back_as_a_follower_and_nothing_is_lost(cores, is_checkpointed):
-    first = cores.leader()
-    cores.produce(first, values("a", 20))
+def test_a_leader_that_crashes_comes_back_as_a_follower_and_nothing_is_lost(either, is_checkpointed):
+    first = either.leader()
+    either.produce(first, values("a", 20))
     if is_checkpointed:
-        cores.check()
-        for node in cores.up():
+        either.check()
+        for node in either.up():
             write_and_checkpoint(node)
-    cores.crash(first.number)
-    second = cores.leader()
+    either.crash(first.number)
+    second = either.leader()
     assert second is not first
-    cores.produce(second, values("b", 20))
-    cores.start(first.number)
-    cores.check()
-    assert cores.nodes[first.number].role()[0] is not LEADER
-    cores.crash(second.number)
-    cores.produce(cores.leader(), values("c", 5))
-    cores.start(second.number)
-    cores.check()
+    either.produce(second, values("b", 20))
+    either.start(first.number)
+    either.check()
+    assert either.nodes[first.number].role()[0] is not LEADER
+    either.crash(second.number)
+    either.produce(either.leader(), values("c", 5))
+    either.start(second.number)
+    either.check()
 
 
-def test_all_crash_at_once_and_everything_acknowledged_is_there(cores):
+def test_all_crash_at_once_and_everything_acknowledged_is_there(either):
     for round_ in range(2):
-        cores.produce(cores.leader(), values(f"round{round_}", 20))
+        either.produce(either.leader(), values(f"round{round_}", 20))
         for number in range(3):
-            cores.crash(number)
+            either.crash(number)
         for number in range(3):
-            cores.start(number)
-        cores.check()
+            either.start(number)
+        either.check()
 
 
-def test_a_leader_whose_journal_fails_gives_the_partition_up_and_follows_when_it_works(cores):
-    first = cores.leader()
-    cores.produce(first, values("a", 10))
+def test_a_leader_whose_journal_fails_gives_the_partition_up_and_follows_when_it_works(either):
+    first = either.leader()
+    either.produce(first, values("a", 10))
     broken = first.ask(BrokenJournal, first)
     first.ask(broken.__enter__)
-    cores.produce(first, values("lost", 3), expected=ErrorCode.KAFKA_STORAGE_ERROR)
-    cores.until(lambda: first.role()[0] is not LEADER)
-    second = cores.leader()
-    cores.produce(second, values("b", 10))
+    either.produce(first, values("lost", 3), expected=ErrorCode.KAFKA_STORAGE_ERROR)
+    either.until(lambda: first.role()[0] is not LEADER)
+    second = either.leader()
+    either.produce(second, values("b", 10))
     first.ask(broken.__exit__)
-    cores.until(lambda: not first.ask(first.plane.journal_error))
-    cores.check()
+    either.until(lambda: not first.ask(first.plane.journal_error))
+    either.check()
     terms = [epoch for epoch, _start in second.epochs()]
     assert terms == sorted(set(terms))
 
@@ -121,40 +138,40 @@ def test_what_the_machine_had_not_heard_of_when_the_journal_failed_is_cut(cores)
     assert cores.leader().bounds().log_end_offset == 20
 
 
-def test_what_a_lone_leader_appended_is_cut_when_it_comes_back(cores):
-    first = cores.leader()
-    cores.produce(first, values("a", 10))
-    others = [node for node in cores.up() if node is not first]
+def test_what_a_lone_leader_appended_is_cut_when_it_comes_back(either):
+    first = either.leader()
+    either.produce(first, values("a", 10))
+    others = [node for node in either.up() if node is not first]
     for node in others:
-        cores.crash(node.number)
+        either.crash(node.number)
     data = values("lost", 5)
     with first.connect() as client:
         for value in data:
             client.sendall(produce_request("topic", 0, batch(0, [value])))
-        cores.until(lambda: first.bounds().log_end_offset == 15)
+        either.until(lambda: first.bounds().log_end_offset == 15)
         assert first.bounds().high_watermark == 10
-    cores.crash(first.number)
+    either.crash(first.number)
     for node in others:
-        cores.start(node.number)
-    cores.produce(cores.leader(), values("b", 10))
-    cores.start(first.number)
-    cores.check()
-    assert cores.leader().bounds().log_end_offset == 20
+        either.start(node.number)
+    either.produce(either.leader(), values("b", 10))
+    either.start(first.number)
+    either.check()
+    assert either.leader().bounds().log_end_offset == 20
 
 
-def test_a_follower_that_was_away_for_long_is_sent_what_is_in_files_only(cores):
-    leader = cores.leader()
-    cores.produce(leader, values("a", 10))
-    away = next(node for node in cores.up() if node is not leader)
-    cores.crash(away.number)
+def test_a_follower_that_was_away_for_long_is_sent_what_is_in_files_only(either):
+    leader = either.leader()
+    either.produce(leader, values("a", 10))
+    away = next(node for node in either.up() if node is not leader)
+    either.crash(away.number)
     for number in range(5):
-        cores.produce(leader, values(f"b{number}", 20, 10_000))
+        either.produce(leader, values(f"b{number}", 20, 10_000))
     write_and_checkpoint(leader)
     leader.ask(lambda: leader.plane.set_cache_bytes_max(0))
     leader.ask(lambda: leader.plane.evict(1 << 30))
-    cores.until(lambda: leader.ask(lambda: leader.driver.core.group(GROUP).log.start.offset) == 110)
-    cores.start(away.number)
-    cores.check()
+    either.until(lambda: leader.ask(lambda: leader.driver.core.group(GROUP).log.start.offset) == 110)
+    either.start(away.number)
+    either.check()
 
 
 def test_of_what_a_peer_lacks_nothing_is_read_that_the_machine_does_not_know_or_that_another_term_has_cut(tmp_path):
@@ -289,3 +306,101 @@ def test_a_replica_that_is_sent_damaged_records_is_silent_and_holds_up_nobody(co
     assert follower.bounds().log_end_offset == 3
     assert "damaged records (CORRUPT_MESSAGE)" in caplog.text
     cores.produce(leader, values("c", 3))
+
+
+# -- carried by C
+
+
+def steady(node):
+    return node.ask(node.plane.steady_statistics)
+
+
+def test_what_is_steady_is_carried_by_c_and_the_machines_know_of_it(carried):
+    leader = carried.leader()
+    carried.produce(leader, values("first", 5))  # a follower makes room for its first records by Python
+    carried.until(lambda: all(node.is_carried() for node in carried.up()))
+    before = {node.number: steady(node) for node in carried.up()}
+    proposed = leader.ask(lambda: leader.driver.core.sequence)
+    for number in range(5):
+        carried.produce(leader, values(f"a{number}", 20))
+    carried.produce(leader, values("large", 3, 100_000))
+    carried.check()
+    assert leader.ask(lambda: leader.driver.core.sequence) == proposed, "the machine has proposed nothing"
+    for node in carried.up():
+        now = steady(node)
+        assert now["unsteady"] == before[node.number]["unsteady"]
+        assert node is leader or now["append_bytes_taken"] - before[node.number]["append_bytes_taken"] > 300_000
+        machine = node.ask(node.driver.core.look, GROUP)
+        assert (machine.carried, machine.log.end_offset) == (True, 108)
+    carried.until(lambda: leader.ask(leader.driver.core.look, GROUP).high_watermark == 108)
+
+
+def test_a_link_that_breaks_gives_its_groups_back_and_a_new_one_takes_them(carried):
+    leader = carried.leader()
+    carried.produce(leader, values("a", 10))
+    other = next(node for node in carried.up() if node is not leader)
+    for number in range(3):
+        leader.ask(leader.driver.carrier.close, other.address)
+        carried.produce(leader, values(f"b{number}", 10))
+        carried.check()
+        carried.until(lambda: not leader.ask(leader.driver.carrier.has_link, other.address))
+        assert not leader.is_carried(), "somebody who is heard has no link"
+        carried.produce(leader, values(f"c{number}", 10))
+        carried.link(leader, other)
+        carried.link(other, leader)
+        carried.until(lambda: all(node.is_carried() for node in carried.up()))
+        carried.produce(leader, values(f"d{number}", 10))
+        carried.check()
+
+
+def test_a_silent_follower_holds_up_nobody_and_comes_back(carried):
+    leader = carried.leader()
+    carried.produce(leader, values("a", 10))
+    away = next(node for node in carried.up() if node is not leader)
+    carried.crash(away.number)
+    carried.produce(leader, values("b", 10))
+    carried.until(leader.is_carried)
+    sent = steady(leader)["appends_sent"]
+    carried.produce(leader, values("c", 10))
+    assert steady(leader)["appends_sent"] > sent, "to the one that is heard"
+    carried.start(away.number)
+    carried.check()
+    carried.until(lambda: all(node.is_carried() for node in carried.up()))
+    carried.produce(leader, values("d", 10))
+    carried.check()
+
+
+def test_a_leadership_is_handed_over_while_it_is_carried(carried):
+    for _ in range(4):
+        leader = carried.leader()
+        carried.produce(leader, values("a", 10))
+        target = next(node for node in carried.up() if node is not leader)
+
+        def transfer(leader=leader, target=target):
+            core = leader.driver.core
+            refused = core.transfer_leadership(GROUP, Voter(NodeId(target.number), 0), leader.driver._now_ms())
+            leader.driver.wake()
+            return refused
+
+        assert leader.ask(transfer) is None
+        carried.until(lambda target=target: carried.leader() is target)
+        carried.produce(target, values("b", 10))
+        carried.check()
+        carried.until(lambda: all(node.is_carried() for node in carried.up()))
+
+
+def test_a_leader_that_is_carried_answers_who_asks_whether_it_leads(carried):
+    leader = carried.leader()
+    carried.produce(leader, values("a", 10))
+    carried.until(leader.is_carried)
+    assert leader.ask(leader.driver.confirm, GROUP)
+    assert leader.is_carried()
+    for node in carried.up():
+        node.is_heard = node is leader
+
+    async def confirm():
+        with trio.move_on_after(0.2):
+            return await leader.driver.confirm(GROUP)
+        return None
+
+    assert leader.ask(confirm) is None, "nobody answers by the other link"

@@ -32,6 +32,7 @@ from tpc_broker.raft.output import LEADER
 from tpc_broker.raft.settings import Settings
 from tpc_broker.runtime import assembly
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
+from tpc_broker.runtime.cluster.steady_carrier import SteadyLink
 from tpc_broker.runtime.options import CoreOptions
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 
@@ -47,6 +48,7 @@ class ReplicaCore:
         self.cores, self.folder, self.number, self.count = cores, folder, number, count
         self.is_heard = True
         self.problem = None
+        self.address = Address(NodeId(number), CoreId(0))
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"node {number}")
         self._thread.start()
@@ -77,7 +79,8 @@ class ReplicaCore:
             self.handle = self.storage.register(self.files, config, is_internal=False, is_replicated=True)
             self.plane.set_hot(on=True)
             now_ms = assembly.SystemClock.monotonic_ms()
-            machine = RaftCore(Address(NodeId(self.number), CoreId(0)), next(_boots), now_ms, self.cores.settings)
+            self.boot = next(_boots)
+            machine = RaftCore(self.address, self.boot, now_ms, self.cores.settings)
             voters = [Voter(NodeId(number), 0) for number in range(self.count)]
             for number in range(self.count):
                 if number != self.number:
@@ -109,6 +112,15 @@ class ReplicaCore:
 
         return trio.from_thread.run(run, trio_token=self._token)
 
+    def adopt(self, sock, other, *, dialled):
+        """A link for the steady state, as `replica_links` makes one."""
+        descriptor = sock.detach()
+        link = SteadyLink(other.address, other.boot, dialled)
+        self.ask(lambda: self.driver.adopt_steady(descriptor, link))
+
+    def is_carried(self):
+        return self.ask(lambda: self.driver.core.groups[GROUP].carried)
+
     def stop(self):
         """At once, as it is."""
         self.is_heard = False
@@ -121,6 +133,8 @@ class ReplicaCore:
 
         def die():
             self.is_heard = False
+            for other in range(self.count):
+                self.driver.carrier.close(Address(NodeId(other), CoreId(0)))
             shutil.copytree(self.folder, target)
 
         self.ask(die)
@@ -153,10 +167,13 @@ class ReplicaCore:
 
 
 class ReplicaCores:
-    """Nodes 0..count-1; one that is None is down. `acknowledged`: what was answered without an error."""
+    """Nodes 0..count-1; one that is None is down. `acknowledged`: what was answered without an error. `is_carried`:
+    there are links for the steady state, which C carries then.
+    """
 
-    def __init__(self, tmp_path, count=3, settings=None):
+    def __init__(self, tmp_path, count=3, settings=None, *, is_carried=False):
         self.settings = settings or Settings()
+        self.is_carried = is_carried
         self._patches = [
             mock.patch.object(assembly, "probe_journal_mode", return_value=JournalMode.DIRECT_DSYNC),
             mock.patch.object(assembly, "_refuse_without_metadata", mock.AsyncMock()),  # there are none here
@@ -174,7 +191,16 @@ class ReplicaCores:
         return self.tmp_path / f"node{number}-{self.lives[number]}"
 
     def start(self, number):
-        self.nodes[number] = ReplicaCore(self, self.folder(number), number, self.count)
+        made = self.nodes[number] = ReplicaCore(self, self.folder(number), number, self.count)
+        for other in self.up() if self.is_carried else ():
+            if other is not made:
+                self.link(made, other)
+                self.link(other, made)
+
+    def link(self, source, target):
+        ours, theirs = socket.socketpair()
+        source.adopt(ours, target, dialled=True)
+        target.adopt(theirs, source, dialled=False)
 
     def crash(self, number):
         node, self.nodes[number] = self.nodes[number], None

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HEADER: Final = struct.Struct(">IBB")
+_STEADY: Final = struct.Struct(">Q")
 VERSION: Final = 1
 NUMBER_MAX: Final = 2**63 - 1
 
@@ -50,6 +51,10 @@ class Kind(enum.IntEnum):
     RAFT = 7
     REPLICA = 8
     """As RAFT, of the partitions of two cores, and not of the metadata."""
+    STEADY = 9
+    """From here on the connection carries the steady state of replication (`native/bytes/cdef/82_steady_frame.h`), and
+    belongs to C: with the boot id of the sender's core, from the dialler and back.
+    """
 
 
 class Reason(enum.StrEnum):
@@ -191,6 +196,20 @@ def decode_hello(body: bytes) -> Hello:
         CoreId(message.core), message.host, message.port, message.version, message.replication,
         Levels(message.level_min, message.level_max) if message.level_max else UNSAID,
     )  # fmt: skip
+
+
+def encode_steady(boot_id: int) -> bytes:
+    return frame(Kind.STEADY, _STEADY.pack(boot_id))
+
+
+def decode_steady(body: bytes) -> int:
+    """The boot id. LinkDecodeError: it is none."""
+    if len(body) != _STEADY.size:
+        raise LinkDecodeError(f"a boot id of {len(body)} bytes; it has {_STEADY.size}")
+    boot_id = int(_STEADY.unpack(body)[0])
+    if boot_id > NUMBER_MAX:
+        raise LinkDecodeError(f"boot id {boot_id} is above {NUMBER_MAX}")
+    return boot_id
 
 
 def encode_refused(reason: Reason, text: str) -> bytes:

@@ -40,9 +40,10 @@ from tpc_broker.raft.output import Accepted, Ready, Refusal, Role
 from tpc_broker.raft.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tpc_broker.model import CoreId, NodeId
+    from tpc_broker.raft.carrying import Carried
     from tpc_broker.raft.items import Address, Batch, Config, GroupId, Position, Proposal, Voter
     from tpc_broker.raft.journal import Checkpoint, JournalEntry, ReleasedEntry
     from tpc_broker.raft.messages import LinkMessage, Message
@@ -105,6 +106,12 @@ class RaftCore:
         self._addresses: dict[GroupId, dict[Address, Voter]] = {}
         self._round_groups: dict[GroupId, int] = {}
         self._resigned: deque[tuple[int, GroupId, int]] = deque()
+        self.carrier: Callable[[GroupId], Carried | None] = lambda _group: None
+        """Ends the carrying of a group, and tells what has become of it (`raft.carrying`)."""
+        self.observer: Callable[[GroupId], Carried | None] = lambda _group: None
+        """The same without ending it."""
+        self.takes_ack: Callable[[Group, Ack], bool] = lambda _machine, _message: False
+        """Whether whoever carries a leader has taken an acknowledgement."""
         self._messages_sent = self._frames_sent = self._messages_received = self._groups_walked = 0
 
     # What a group needs (`Host`).
@@ -236,7 +243,7 @@ class RaftCore:
     def remove_group(self, group: GroupId, now_ms: int) -> None:
         """Rules 4, 5: a replica that is damaged, deleted or moved has left; what it has queued is all it ever says."""
         self._now_ms = now_ms
-        machine = self.groups[group]
+        machine = self.awake(self.groups[group])
         if machine.is_leader:
             machine.resign(now_ms)
         self.moves.forget_adoption(group)
@@ -252,7 +259,7 @@ class RaftCore:
 
     def leave(self, group: GroupId, now_ms: int) -> None:
         self._now_ms = now_ms
-        self.groups[group].leave(now_ms)
+        self.awake(self.groups[group]).leave(now_ms)
 
     def stay(self, group: GroupId, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -288,10 +295,42 @@ class RaftCore:
         self.moves.replica_moved(group, node, core)
         machine = self.groups.get(group)
         if machine is not None:
-            machine.replica_moved(node, core, now_ms)
+            self.awake(machine).replica_moved(node, core, now_ms)
 
     def group(self, group: GroupId) -> Group:
         return self.groups[group]
+
+    # Groups that somebody else carries.
+
+    def awake(self, machine: Group) -> Group:
+        """The machine, taken back if it was carried: something is to be done that is not steady."""
+        if machine.carried:
+            machine.take_back(self.carrier(machine.group), self._now_ms)
+        return machine
+
+    def take_back(self, group: GroupId, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self.awake(self.groups[group])
+
+    def look(self, group: GroupId) -> Group:
+        """The machine, as its group stands now, carried or not."""
+        machine = self.groups[group]
+        found = self.observer(group) if machine.carried else None
+        if found is not None:
+            machine.look(found)
+        return machine
+
+    def find(self, group: GroupId) -> Group | None:
+        """As `look`; None: it is not here."""
+        return self.look(group) if group in self.groups else None
+
+    def carrying_lost(self, address: Address, now_ms: int) -> None:
+        """What carried to that core has broken: what was under way may be lost."""
+        self._now_ms = now_ms
+        for group, voter in list(self._groups_at.get(address, {}).items()):
+            machine = self.groups[group]
+            if machine.carried:
+                self.awake(machine).reset_peer(voter)
 
     # Frames.
 
@@ -314,6 +353,10 @@ class RaftCore:
             else:
                 group = groups.get(message.group)
                 if group is not None and group.me == message.target:
+                    if group.carried:
+                        if type(message) is Ack and group.is_leader and self.takes_ack(group, message):
+                            continue
+                        self.awake(group)
                     group.receive(message, boot_id, now_ms)
                 elif isinstance(message, Ack | Reject):
                     gone = Resign(message.group, message.target, message.source, message.term)
@@ -338,8 +381,10 @@ class RaftCore:
     def _peer_leads(self, link: Link, group: GroupId, term: int, *, leads: bool) -> None:
         machine = self.groups.get(group)
         voter = self._groups_at.get(link.address, {}).get(group)
-        if machine is not None and voter is not None:
-            machine.peer_leads(voter, term, self._now_ms, leads=leads)
+        if machine is None or voter is None:
+            return
+        if not machine.carried or (voter == machine.leader and not (leads and term == machine.term)):
+            self.awake(machine).peer_leads(voter, term, self._now_ms, leads=leads)
 
     def _compare_groups(self, link: Link, message: GroupList) -> None:
         """Rules 3.5: who is not in the list of a new session is not vouched for by its core any more."""
@@ -348,7 +393,7 @@ class RaftCore:
             self._peer_leads(link, group, term, leads=leads)
         for group, voter in list(self._groups_at.get(link.address, {}).items()):
             if group not in listed and self.groups[group].leader == voter:
-                self.groups[group].doubt_leader(self._now_ms)
+                self.awake(self.groups[group]).doubt_leader(self._now_ms)
 
     def _answer_round(self, link: Link, message: ReadRound) -> None:
         machines = [(self.groups.get(group), term) for group, term in message.groups]
@@ -359,12 +404,12 @@ class RaftCore:
     def _link_up(self, link: Link, *, anew: bool) -> None:
         for group, voter in list(self._groups_at.get(link.address, {}).items()):
             self._groups_walked += 1
-            self.groups[group].link_up(voter, self._now_ms, anew=anew)
+            self.awake(self.groups[group]).link_up(voter, self._now_ms, anew=anew)
 
     def _link_silent(self, link: Link) -> None:
         for group, voter in list(self._groups_at.get(link.address, {}).items()):
             self._groups_walked += 1
-            self.groups[group].link_silent(voter, self._now_ms)
+            self.awake(self.groups[group]).link_silent(voter, self._now_ms)
 
     # Time.
 
@@ -406,7 +451,7 @@ class RaftCore:
                 group = self.groups.get(name)
                 if group is not None and group.deadline_ms == deadline_ms:
                     self._groups_walked += 1
-                    group.on_deadline(now_ms)
+                    self.awake(group).on_deadline(now_ms)
 
     def _heartbeat(self, link: Link) -> None:
         now_ms = self._now_ms
@@ -430,14 +475,15 @@ class RaftCore:
             for machine in list(self.groups.values()):
                 if machine.is_leader:
                     self._groups_walked += 1
-                    machine.resign(self._now_ms)
+                    self.awake(machine).resign(self._now_ms)
 
     def _journal_moves(self) -> None:
         self._journal_progress_ms = self._now_ms
         if self.journal_stalled:
             self.journal_stalled = False
             for machine in list(self.groups.values()):
-                machine.start_again(self._now_ms)
+                if not machine.carried:
+                    machine.start_again(self._now_ms)
 
     # The journal.
 
@@ -473,7 +519,7 @@ class RaftCore:
         for group in touched:
             machine = self.groups.get(group)
             if machine is not None:
-                machine.undo()
+                self.awake(machine).undo()
 
     def _drop_bound(self) -> None:
         for outbox in self._outboxes.values():
@@ -495,48 +541,48 @@ class RaftCore:
 
     def propose(self, group: GroupId, proposals: Sequence[Proposal], now_ms: int) -> Accepted | Refusal:
         self._now_ms = now_ms
-        return self.groups[group].propose(proposals)
+        return self.awake(self.groups[group]).propose(proposals)
 
     def read_index(self, group: GroupId, token: object, now_ms: int) -> Refusal | None:
         self._now_ms = now_ms
-        return self.groups[group].read_index(token)
+        return self.look(group).read_index(token)
 
     def stand_at_once(self, group: GroupId, now_ms: int) -> None:
         """Where it has no leader; for who is to lead a new group."""
         self._now_ms = now_ms
-        self.groups[group].stand_at_once(now_ms)
+        self.awake(self.groups[group]).stand_at_once(now_ms)
 
     def transfer_leadership(self, group: GroupId, target: Voter, now_ms: int) -> Refusal | None:
         self._now_ms = now_ms
-        return self.groups[group].transfer_leadership(target, now_ms)
+        return self.awake(self.groups[group]).transfer_leadership(target, now_ms)
 
     def set_learners(self, group: GroupId, learners: Iterable[Voter], now_ms: int) -> Refusal | None:
         self._now_ms = now_ms
-        return self.groups[group].set_learners(learners, now_ms)
+        return self.awake(self.groups[group]).set_learners(learners, now_ms)
 
     def change_voters(self, group: GroupId, target: Iterable[Voter], now_ms: int) -> Refusal | None:
         self._now_ms = now_ms
-        return self.groups[group].change_voters(target, now_ms)
+        return self.awake(self.groups[group]).change_voters(target, now_ms)
 
     def abort_change(self, group: GroupId, now_ms: int) -> None:
         self._now_ms = now_ms
-        self.groups[group].abort_change(now_ms)
+        self.awake(self.groups[group]).abort_change(now_ms)
 
     def items_read(self, group: GroupId, target: Voter, prev: Position, batches: Sequence[Batch], now_ms: int) -> None:
         self._now_ms = now_ms
-        self.groups[group].items_read(target, prev, batches, now_ms)
+        self.awake(self.groups[group]).items_read(target, prev, batches, now_ms)
 
     def ship_instead(self, group: GroupId, target: Voter, prev: Position, now_ms: int) -> None:
         """In place of `items_read`: there is too much to read."""
         self._now_ms = now_ms
-        self.groups[group].ship_instead(target, prev)
+        self.awake(self.groups[group]).ship_instead(target, prev)
 
     def shipped(self, group: GroupId, target: Voter, position: Position, now_ms: int) -> None:
         self._now_ms = now_ms
-        self.groups[group].shipped(target, position, now_ms)
+        self.awake(self.groups[group]).shipped(target, position, now_ms)
 
     def checkpoint(self, group: GroupId) -> Checkpoint:
-        return self.groups[group].checkpoint()
+        return self.look(group).checkpoint()
 
     def checkpoints(self) -> dict[GroupId, Checkpoint | ReleasedEntry]:
         """Of all groups, and what was released and is not adopted: what takes the place of the journal's entries."""
@@ -544,15 +590,15 @@ class RaftCore:
 
     def release(self, group: GroupId, position: Position) -> None:
         """Items up to there are in files; not beyond what is durable."""
-        machine = self.groups[group]
+        machine = self.look(group)
         machine.log.release(min(position, machine.durable))
 
     def compacted(self, group: GroupId, contiguous_from_offset: int) -> None:
         """Below this offset segments may have gaps; also told after each start, for it is the driver's to remember."""
-        self.groups[group].compacted(contiguous_from_offset)
+        self.awake(self.groups[group]).compacted(contiguous_from_offset)
 
     def truncate_start(self, group: GroupId, log_start_offset: int) -> None:
-        machine = self.groups[group]
+        machine = self.look(group)
         assert log_start_offset <= machine.high_watermark, (log_start_offset, machine.commit)
         machine.log.truncate_start(log_start_offset, machine.commit)
 

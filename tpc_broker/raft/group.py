@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpc_broker.raft.carrying import Carrying
 from tpc_broker.raft.journal import Checkpoint, checkpoint_of
 from tpc_broker.raft.log import ReplicaLog
-from tpc_broker.raft.membership import Membership
 from tpc_broker.raft.messages import Ack, AppendEntries, Install, Reject, RequestVote, Resign, TimeoutNow, Vote
 from tpc_broker.raft.output import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE
 from tpc_broker.raft.steady import REPLICATE
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tpc_broker.raft.messages import GroupMessage
 
 
-class Group(Membership):
+class Group(Carrying):
     """A replica as its core drives it."""
 
     __slots__ = ()
@@ -64,7 +64,9 @@ class Group(Membership):
 
     def flush(self, now_ms: int) -> None:
         """The end of a turn: what is to be sent."""
-        if self.role is LEADER:
+        if self.carried:
+            self.flush_carried(now_ms)
+        elif self.role is LEADER:
             self.flush_leader(now_ms)
         else:
             self.flush_follower()

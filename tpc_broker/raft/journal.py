@@ -45,6 +45,16 @@ class AppendEntry(NamedTuple):
     batches: tuple[Batch, ...]
 
 
+class TakenEntry(NamedTuple):
+    """Batches up to `end_offset` that whoever carried the replica has put into the journal itself: the last of them is
+    durable with `sequence` of that journal.
+    """
+
+    group: GroupId
+    end_offset: int
+    sequence: int
+
+
 class CutEntry(NamedTuple):
     """Batches that end above `offset` and markers of epochs above `last_epoch_kept` are gone, and no others."""
 
@@ -96,7 +106,7 @@ class Checkpoint(NamedTuple):
     moves: int = 0
 
 
-JournalEntry = VoteEntry | MarkerEntry | AppendEntry | CutEntry | AdoptEntry | ReleasedEntry
+JournalEntry = VoteEntry | MarkerEntry | AppendEntry | TakenEntry | CutEntry | AdoptEntry | ReleasedEntry
 
 EMPTY_CHECKPOINT = Checkpoint(0, None, START, LogImage(START, 0, 0, (), ()))
 

@@ -158,6 +158,13 @@ class ReplicaLog:
         self.end_offset = end_offset
         self.last = Position(epoch, end_offset)
 
+    def extend(self, end_offset: int) -> None:
+        """Batches of the last marker's epoch that somebody else has appended: none of the log is in memory now."""
+        assert end_offset >= self.end_offset, (end_offset, self.end_offset)
+        self.items = []
+        self.end_offset = end_offset
+        self.last = self.start = Position(self.markers[-1].epoch, end_offset)
+
     def cut(self, offset: int, last_epoch_kept: int) -> None:
         """Removes batches that end above `offset` and markers of epochs above `last_epoch_kept`, and no others."""
         del self.markers[self._marker_index(last_epoch_kept) + 1 :]

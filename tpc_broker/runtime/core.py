@@ -278,6 +278,7 @@ class CoreProcessMain:
             self._cluster.links.on_replica = replication.take  # core 0's port is the node's
             for method, handler in replication.handlers.items():
                 self._cluster.links.serve(method, handler)
+            replication.offer_steady(self._cluster.links)
         return replication
 
     def _count(self, assembly: CoreAssembly, core: Core) -> CoreCounters:

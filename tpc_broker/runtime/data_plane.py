@@ -30,6 +30,7 @@ from tpc_broker.runtime.forwarding import ForwardingPlane
 from tpc_broker.runtime.plane_values import producer_states
 from tpc_broker.runtime.plane_waits import PlaneWaits
 from tpc_broker.runtime.replication import ReplicatingPlane
+from tpc_broker.runtime.steady_plane import SteadyPlane
 from tpc_broker.runtime.taken_batches import TakenBatches
 from tpc_broker.storage.ports import Bounds, JournalCursor, JournalUse, PartitionState
 from tpc_broker.storage.short_runs import SHORT_RUN_BYTES_MAX
@@ -86,7 +87,7 @@ class TailSlice(FrameSlice, Opaque):
         return bytes(ffi.buffer(self.frame.pointer.data + self.position, self.length))
 
 
-class RingDataPlane(ForwardingPlane, ReplicatingPlane):
+class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
     def __init__(self, ring: Ring, connections: Connections, start: JournalStart) -> None:
         self._connections = connections
         self._journal = _open_journal(ring, start)
@@ -99,6 +100,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane):
         self._plane = out[0]
         self._waits = PlaneWaits(ring, self._plane, self._journal)
         self._begin_replication()
+        self._begin_steady(ring)
         self._on_advanced: Callable[[int], None] = lambda _handle: None
         self._on_due: Callable[[], None] = lambda: None
         self._on_room_low: Callable[[int], None] = lambda _handle: None

@@ -87,6 +87,12 @@ class ReplicatingPlane:
         found = lib.tpc_partition_get_state(self._plane, handle, state) >= 0
         return bool(found and state.role == lib.TPC_ROLE_LEADER)
 
+    def has_role(self, handle: int) -> bool:
+        """Whether it leads or follows: of a partition whose records were undone neither is so."""
+        state = ffi.new("tpc_partition_state *")
+        found = lib.tpc_partition_get_state(self._plane, handle, state) >= 0
+        return bool(found and state.role != lib.TPC_ROLE_NONE)
+
     # -- a leader ----------------------------------------------------------------------------------------------------
 
     def take_appended(self) -> list[AppendedRange]:

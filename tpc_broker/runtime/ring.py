@@ -244,7 +244,7 @@ class Ring:
         self._events = ffi.new("tpc_event[]", events_max)
         self._events_max = events_max
         self._events_view = memoryview(ffi.buffer(self._events))
-        self._callbacks: list[Callable[[int, int, int, int], None] | None] = [None] * 16
+        self._callbacks: list[Callable[[int, int, int, int], None] | None] = [None] * 24
         self._callbacks[lib.TPC_EVENT_OPERATION] = self._on_operation
         self._token = 0
         self._pending: dict[int, tuple[Callable[[int, int, int], None], object]] = {}

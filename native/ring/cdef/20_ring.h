@@ -35,6 +35,8 @@ enum tpc_event_kind {
     TPC_EVENT_WRITE_BEHIND_DUE = 11, /* token: partition handle; see tpc_plane_watch_due() */
     TPC_EVENT_LINK = 13,             /* token: the other core; a: 1 up, 0 gone; b: 1 when this core dialled */
     TPC_EVENT_APPENDED = 15,         /* see tpc_plane_take_appended() */
+    TPC_EVENT_STEADY = 16,           /* see tpc_steady_take() */
+    TPC_EVENT_STEADY_LINK = 17,      /* token: a link of tpc_steady_adopt() that is gone */
     TPC_EVENT_WAIT_OVER = 14,        /* token: as given to tpc_partition_wait(); a: Kafka's error code, 0: reached */
     TPC_EVENT_ROOM_LOW = 12          /* token: partition handle; a: bytes_admitted, less than half of what they were */
 };

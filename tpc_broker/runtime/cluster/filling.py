@@ -228,7 +228,7 @@ class ReplicaFilling:
         was done, or "had" was it before; else it is under way.
         """
         group, driver = str(payload["group"]), self._driver
-        machine = None if driver is None else driver.core.groups.get(group)
+        machine = None if driver is None else driver.core.find(group)
         if group in self._filling:
             return {"bytes": self._filling[group]}, ()
         if machine is None:
@@ -318,7 +318,7 @@ class ReplicaFilling:
             return offer.state(settled, own)
 
         for _look in range(JUDGED_TIMES_MAX):
-            machine = driver.core.groups.get(group)
+            machine = driver.core.find(group)
             if machine is None or not (offer.position > machine.log.last and offer.position > machine.commit):
                 return False
             if await self.install(key, judge):

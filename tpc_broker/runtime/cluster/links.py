@@ -15,6 +15,7 @@ frames of replication behind it may be what those requests wait for.
 from __future__ import annotations
 
 import logging
+import os
 import secrets as random_bytes
 import socket
 from collections import deque
@@ -147,6 +148,11 @@ class FrameReader:
         self._buffer = bytearray()
         self.is_known = False
 
+    @property
+    def is_empty(self) -> bool:
+        """All that has arrived was read."""
+        return not self._buffer
+
     async def read(self) -> tuple[Kind, bytes]:
         """trio.EndOfChannel at the end of the stream."""
         kind, length = codec.check_header(await self._take(codec.HEADER.size), is_known=self.is_known)
@@ -277,7 +283,7 @@ class Peer:
                     self.owner.on_refused(self)
                 return False
             try:
-                _set_options(stream)
+                set_options(stream)
                 reader = FrameReader(stream, self.owner.counts)
                 with trio.fail_after(GREETING_TIMEOUT_S):
                     hello = await self.owner.greet(stream, reader)
@@ -367,6 +373,10 @@ class Links:
         self.on_down: Callable[[Peer], None] = lambda _peer: None
         self.on_raft: Callable[[Hello, bytes], None] = lambda _hello, _body: None
         self.on_replica: Callable[[Hello, bytes], None] = lambda _hello, _body: None
+        self.on_steady: Callable[[Hello, bytes], bytes] | None = None
+        """What is answered to who wants to make the connection one for the steady state. LinkDecodeError: nothing."""
+        self.on_steady_socket: Callable[[Hello, bytes, int], None] = lambda _hello, _body, _descriptor: None
+        """Called with the connected socket then, which is the callee's."""
         self.counts = LinkCounts()
         self.nursery: trio.Nursery
 
@@ -454,7 +464,7 @@ class Links:
             if self._greetings >= limits.LINK_GREETINGS_MAX:
                 return
             peer = str(stream.socket.getpeername()[0])
-            _set_options(stream)
+            set_options(stream)
             reader = FrameReader(stream, self.counts)
             self._greetings += 1
             try:
@@ -464,7 +474,8 @@ class Links:
                 self._greetings -= 1
             if not hello.replication:
                 self.incoming[number] = hello
-            await self._serve_node(stream, reader, hello)
+            wanted = await self._serve_node(stream, reader, hello)
+            await self._give_away(stream, reader, hello, wanted)
         except* (LinkRefusedError, LinkDecodeError) as group:
             error = group.exceptions[0]
             self.counts.refuse(error.reason if isinstance(error, LinkRefusedError) else None, is_incoming=True)
@@ -487,7 +498,8 @@ class Links:
         self._complained[key] = now_s
         log.warning("link from %s: %s", peer, error)
 
-    async def _serve_node(self, stream: trio.SocketStream, reader: FrameReader, hello: Hello) -> None:
+    async def _serve_node(self, stream: trio.SocketStream, reader: FrameReader, hello: Hello) -> bytes:
+        """Until it ends, or is to be one for the steady state: what was said then."""
         outbox, under_way = _Outbox(self.counts), [0]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(outbox.send_to, stream)
@@ -500,10 +512,20 @@ class Links:
                 elif kind is Kind.REPLICA:
                     self.counts.raft_received_bytes += codec.HEADER.size + len(body)
                     self.on_replica(hello, body)
+                elif kind is Kind.STEADY:
+                    nursery.cancel_scope.cancel()
+                    return body
                 elif kind is Kind.REQUEST:
                     nursery.start_soon(self._serve_request, outbox, hello, codec.decode_request(body), under_way)
                 else:
                     raise LinkDecodeError(f"a frame of kind {kind.name} from node {hello.node}")
+
+    async def _give_away(self, stream: trio.SocketStream, reader: FrameReader, hello: Hello, body: bytes) -> None:
+        if self.on_steady is None:
+            raise LinkDecodeError(f"node {hello.node} has no business with the replicas of this core")
+        answer = self.on_steady(hello, body)
+        await stream.send_all(answer)
+        self.on_steady_socket(hello, body, detach(stream, reader))
 
     async def _serve_request(self, outbox: _Outbox, hello: Hello, request: codec.Request, under_way: list[int]) -> None:
         if under_way[0] >= limits.LINK_REQUESTS_MAX:
@@ -526,11 +548,20 @@ class Links:
         outbox.put(answer)
 
 
+def detach(stream: trio.SocketStream, reader: FrameReader) -> int:
+    """The socket of a stream, as the ring wants it. Nothing more is read or written here."""
+    if not reader.is_empty:
+        raise LinkDecodeError("bytes behind the last frame")
+    descriptor = stream.socket.detach()
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
 async def _serve_unknown(_hello: Hello, _payload: dict[str, Any], _blobs: list[bytes]) -> None:
     raise MailboxError("this node does not know what was asked")
 
 
-def _set_options(stream: trio.SocketStream) -> None:
+def set_options(stream: trio.SocketStream) -> None:
     stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     stream.socket.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS_MAX)
     stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

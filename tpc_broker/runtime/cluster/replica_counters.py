@@ -19,7 +19,8 @@ def replica_counters(driver: ReplicaDriver, links: ReplicaLinks, now_ms: int) ->
     `links_up`. All others only grow. Looks at each replica once.
     """
     found: Counter[str] = Counter(driver.ended)
-    for machine in driver.core.groups.values():
+    for group in driver.core.groups:
+        machine = driver.core.look(group)
         found[machine.role.value.replace("-", "_")] += 1
         found["elections"] += machine.elections_started
         found["elections_won"] += machine.elections_won
@@ -30,7 +31,9 @@ def replica_counters(driver: ReplicaDriver, links: ReplicaLinks, now_ms: int) ->
             found["under_replicated"] += len(machine.in_touch(now_ms)) < voters
         elif machine.fresh_leader(now_ms) is None:
             found["leaderless"] += 1
-    sent = driver.core.statistics()
+    sent, carried, over_links = driver.core.statistics(), driver.carrier.statistics(), links.numbers()
+    over_links["sent_bytes"] += carried["sent_bytes"]
+    over_links["received_bytes"] += carried["taken_bytes"]
     names = (
         "leader", "follower", "candidate", "pre_candidate", "leaderless", "under_replicated", "uncommitted_records",
         "elections", "elections_won", "cuts",
@@ -38,8 +41,8 @@ def replica_counters(driver: ReplicaDriver, links: ReplicaLinks, now_ms: int) ->
     return {
         **{name: found[name] for name in names},
         "refusing": driver.refusing,
-        "commits": driver.commits,
+        "commits": driver.commits + carried["commits"],
         "messages_sent": sent.messages_sent,
         "messages_received": sent.messages_received,
-        **links.numbers(),
+        **over_links,
     }

@@ -19,10 +19,10 @@ import trio
 from tpc_broker.cluster.raft_codec import decode_entry, encode_entry
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import JournalStoppedError, LeadershipLostError, PartitionOfflineError
-from tpc_broker.log.batch import BatchDamageError, walk_headers
+from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.log.checkpoint import VOTE_NOTE
-from tpc_broker.raft.items import START, Batch, Marker, Position, Proposal, Voter
-from tpc_broker.raft.journal import AppendEntry, Checkpoint, CutEntry, MarkerEntry, VoteEntry, replay
+from tpc_broker.raft.items import START, Marker, Position, Proposal, Voter
+from tpc_broker.raft.journal import AppendEntry, Checkpoint, CutEntry, MarkerEntry, TakenEntry, VoteEntry, replay
 from tpc_broker.raft.log import LogImage
 from tpc_broker.raft.output import (
     CANDIDATE,
@@ -39,6 +39,7 @@ from tpc_broker.raft.output import (
     RoleChanged,
     ShipSegments,
 )
+from tpc_broker.runtime.cluster.steady_carrier import SteadyCarrier, batches_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,9 +47,10 @@ if TYPE_CHECKING:
     from tpc_broker.broker.ports import AppendedRange
     from tpc_broker.model import CoreId, NodeId
     from tpc_broker.raft.core import RaftCore
-    from tpc_broker.raft.items import Address, Config
+    from tpc_broker.raft.items import Address, Batch, Config
     from tpc_broker.raft.journal import JournalEntry
     from tpc_broker.raft.messages import Frame
+    from tpc_broker.runtime.cluster.steady_carrier import SteadyLink
     from tpc_broker.runtime.data_plane import RingDataPlane
     from tpc_broker.storage.journalled_storage import JournalledStorage
     from tpc_broker.storage.partition_storage import PartitionStorage
@@ -60,6 +62,8 @@ MENDED_S: Final = 0.05
 """Between two looks at a journal that has failed."""
 ROOM_RETRY_S: Final = 0.5
 RELEASE_MS: Final = 1_000
+RELEASE_AT_ONCE: Final = 100
+RELEASE_ROUNDS: Final = 20
 WAIT_MS_MAX: Final = 1_000
 
 
@@ -130,9 +134,16 @@ class ReplicaDriver:
         """What replicas that are here no more had counted: elections begun and won, cuts."""
         self._open: dict[int, int | None] = {}
         self._released_ms = 0
+        self._to_release: list[str] = []
+        self._touched: dict[str, None] = {}
+        """Since the last release: they may have items in memory."""
         self._wake = trio.Event()
         self._tasks: trio.Nursery
         self._has_failed = False
+        self._carry_again_ms: int | None = None
+        self._links_lost: deque[int] = deque()
+        self.carrier = SteadyCarrier(core, plane)
+        plane.on_steady(self.wake, self._link_lost)
         plane.on_appended(self.wake)
         plane.on_durable(lambda _sequence: self.wake())
         plane.on_journal_failed(self._journal_failed)
@@ -153,6 +164,7 @@ class ReplicaDriver:
         """
         replica = _Replica(group, handle, files, me, config, cores)
         self._replicas[group] = self._by_handle[handle] = replica
+        self.carrier.add(group, handle, files.key.topic_id.bytes, files.key.partition)
         self.core.create_group(group, me, config, self._now_ms(), checkpoint_of(group, files, config), cores)
         self.wake()
 
@@ -171,6 +183,7 @@ class ReplicaDriver:
         for number, _entry in replica.entries:
             self._open[number] = 0
         self.core.remove_group(group, self._now_ms())
+        self.carrier.remove(group, replica.files.key.topic_id.bytes, replica.files.key.partition)
         self.wake()
 
     def role_of(self, group: str) -> tuple[Role, int]:
@@ -194,6 +207,7 @@ class ReplicaDriver:
         replica = self._replicas.get(group)
         if replica is None or replica.entries or replica.is_busy or self._has_failed:
             return False
+        self.core.take_back(group, self._now_ms())
         machine = self.core.group(group)
         is_silent = machine.role in (FOLLOWER, PRE_CANDIDATE)
         return is_silent and position > machine.log.last and position > machine.commit
@@ -210,6 +224,11 @@ class ReplicaDriver:
         if address in self.core.links:
             self.core.connected(address, self._now_ms())
             self.wake()
+
+    def adopt_steady(self, descriptor: int, link: SteadyLink) -> None:
+        """A connected socket for the steady state. OSError: it is the caller's."""
+        self.carrier.adopt(descriptor, link)
+        self.wake()
 
     def refused(self, address: Address) -> None:
         """Nobody listens at a core's place; heard in the next turn."""
@@ -249,7 +268,10 @@ class ReplicaDriver:
                 if self._has_failed:
                     await trio.sleep(MENDED_S)
                     continue
-                wait_ms = min(max(self.core.next_deadline_ms() - self._now_ms(), 0), WAIT_MS_MAX)
+                next_ms = self.core.next_deadline_ms()
+                if self._carry_again_ms is not None:
+                    next_ms = min(next_ms, self._carry_again_ms)
+                wait_ms = min(max(next_ms - self._now_ms(), 0), WAIT_MS_MAX)
                 with trio.move_on_after(wait_ms / 1000):
                     await self._wake.wait()
 
@@ -262,11 +284,9 @@ class ReplicaDriver:
             self._has_failed = False
             self.core.journal_reopened(now_ms)
         self._take_appended(now_ms)
-        while self._inbox:
-            self.core.receive(self._inbox.popleft(), now_ms)
-        while self._refused:
-            self.core.link_refused(self._refused.popleft(), now_ms)
+        self._hear(now_ms)
         self.core.tick(now_ms)
+        self.carrier.look_at_stalled(now_ms)
         reached = self._reached()
         if reached:
             self.core.persisted(reached, now_ms)
@@ -281,12 +301,36 @@ class ReplicaDriver:
             else:
                 replica.entries.append((number, entry))
                 self._due[replica.group] = replica
+                self._touched[replica.group] = None
+                self.carrier.look_at(replica.group)
         for replica in list(self._due.values()):
             self._guarded(replica, self._journal)
         self._put_frames(ready.frames)
         if now_ms - self._released_ms >= RELEASE_MS:
             self._released_ms = now_ms
             self._release()
+        self._carry_again_ms = self.carrier.carry(self._is_settled, now_ms)
+
+    def _is_settled(self, group: str) -> bool:
+        """All that the machine has said of it is in the data plane, and it knows of all that is there."""
+        replica = self._replicas[group]
+        if replica.role is FOLLOWER and not replica.entries and not replica.is_busy:
+            self._guarded(replica, self._follow)
+        waiting = replica.entries or replica.unproposed or replica.proposed or replica.is_busy or replica.is_refusing
+        return not waiting and not self._has_failed and replica.armed_term == self.core.groups[group].term
+
+    def _link_lost(self, link: int) -> None:
+        self._links_lost.append(link)
+        self.wake()
+
+    def _hear(self, now_ms: int) -> None:
+        self._inbox.extend(self.carrier.frames(now_ms))
+        while self._links_lost:
+            self.carrier.lost(self._links_lost.popleft(), now_ms)
+        while self._inbox:
+            self.core.receive(self._inbox.popleft(), now_ms)
+        while self._refused:
+            self.core.link_refused(self._refused.popleft(), now_ms)
 
     def _reached(self) -> int:
         """The machine's last sequence of which everything is durable, or 0."""
@@ -379,6 +423,7 @@ class ReplicaDriver:
         replica = self._replicas.get(event.group) if hasattr(event, "group") else None
         if replica is None:
             return
+        self.carrier.look_at(replica.group)
         match event:
             case RoleChanged():
                 self._guarded(replica, lambda replica: self._role_changed(replica, event))
@@ -466,6 +511,8 @@ class ReplicaDriver:
                 self._plane.lead(replica.handle, epoch)
                 replica.armed_term = epoch
             return sequence
+        if isinstance(entry, TakenEntry):
+            return entry.sequence
         assert isinstance(entry, AppendEntry), entry
         if replica.proposed and replica.proposed[0][0] == entry.batches[-1].position:
             return replica.proposed.popleft()[1]
@@ -541,6 +588,11 @@ class ReplicaDriver:
         now_ms = self._now_ms()
         reached = self._reached() or self.core.durable_sequence
         appended_to = {one.handle for one in self._plane.take_appended()}
+        for replica in self._replicas.values():
+            if self.core.groups[replica.group].carried:
+                self.core.take_back(replica.group, now_ms)
+                if not self._plane.has_role(replica.handle):
+                    appended_to.add(replica.handle)
         unheard = [replica.group for replica in self._replicas.values() if self._is_unheard(replica, appended_to)]
         self._open.clear()
         self._held = [frame for frame in self._held if frame.after_sequence <= reached]
@@ -562,14 +614,25 @@ class ReplicaDriver:
         return True
 
     def _release(self) -> None:
-        """Items that are in files need not be in the machine's memory."""
-        for replica in self._replicas.values():
+        """Items that are in files need not be in the machine's memory. A share of all replicas each time: those that
+        are carried, or at rest, have none.
+        """
+        if not self._to_release:
+            self._to_release = list(self._replicas)
+        count = max(RELEASE_AT_ONCE, len(self._replicas) // RELEASE_ROUNDS)
+        chosen = {**self._touched, **dict.fromkeys(self._to_release[:count])}
+        del self._to_release[:count]
+        self._touched.clear()
+        for group in chosen:
+            replica = self._replicas.get(group)
+            if replica is None:
+                continue
             try:
                 written_offset = self._plane.state(replica.handle).written_offset
                 log_start_offset = self._plane.bounds(replica.handle).log_start_offset
             except PartitionOfflineError:
                 continue
-            machine = self.core.group(replica.group)
+            machine = self.core.look(replica.group)
             machine_log = machine.log
             if machine_log.log_start_offset < log_start_offset <= machine.high_watermark:
                 self.core.truncate_start(replica.group, log_start_offset)
@@ -577,17 +640,6 @@ class ReplicaDriver:
                 position = machine_log.position_at(min(written_offset, machine_log.end_offset))
                 if machine_log.contains(position):
                     self.core.release(replica.group, position)
-
-
-def batches_of(data: Any, offset: int) -> list[Batch]:
-    """Stored batches that end behind an offset, as the machine's items."""
-    view, found = memoryview(data), []
-    for header, place in walk_headers(data):
-        size = header.size_bytes
-        if header.next_offset > offset:
-            payload = bytes(view[place : place + size])
-            found.append(Batch(header.partition_leader_epoch, header.next_offset, header.base_offset, size, payload))
-    return found
 
 
 def checkpoint_of(group: str, files: PartitionStorage, config: Config | None) -> Checkpoint:

@@ -12,30 +12,45 @@ decided by the machines: each one names both.
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Any, Final
 
+import trio
+
+from tpc_broker.cluster import link_codec as codec
 from tpc_broker.cluster.link_codec import Hello, LinkDecodeError, Reason
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
-from tpc_broker.errors import NotDeliveredError
+from tpc_broker.errors import CallFailedError, MailboxError, NotDeliveredError
 from tpc_broker.limits import MIB
+from tpc_broker.raft.items import Address
 from tpc_broker.raft.messages import AppendEntries, Frame
-from tpc_broker.runtime.cluster.links import Handler, LinkRefusedError, Links, Peer
+from tpc_broker.runtime.cluster.links import (
+    FrameReader,
+    Handler,
+    LinkRefusedError,
+    Links,
+    Peer,
+    detach,
+    set_options,
+)
+from tpc_broker.runtime.cluster.steady_carrier import SteadyLink
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Mapping
 
-    import trio
-
     from tpc_broker.cluster.founding import SeedAddress
     from tpc_broker.cluster.secret import ClusterSecret
-    from tpc_broker.raft.items import Address, Item
+    from tpc_broker.raft.items import Item
     from tpc_broker.raft.messages import Message
 
 log = logging.getLogger(__name__)
 
 FRAME_BYTES: Final = 4 * MIB
 """What a turn has for one core leaves in frames of about this size."""
+STEADY: Final = "replicas.steady"
+STEADY_RETRY_S: Final = 1.0
+STEADY_DIAL_S: Final = 3.0
 MESSAGE_BYTES: Final = 128
 """Of one without records, about."""
 
@@ -50,6 +65,14 @@ class ReplicaLinks:
         """Called with a core whose connection is new."""
         self.on_refused: Callable[[Address], None] = lambda _address: None
         """Called with a core where nobody listens, whenever it is dialled."""
+        self.boot_id = 0
+        """Of the own core's machine."""
+        self.on_steady: Callable[[int, SteadyLink], None] = lambda descriptor, _link: os.close(descriptor)
+        """Called with a connected socket for the steady state, and who is at its other end. OSError: it stays here."""
+        self.has_steady: Callable[[Address], bool] = lambda _address: True
+        """Whether there is one to a core already."""
+        self.end_steady: Callable[[Address], None] = lambda _address: None
+        """Called with a core with which no link is wanted any more."""
         self.check_node: Callable[[Hello], LinkRefusedError | None] = lambda _hello: None
         """Called with a node of the same cluster: whether it has no place in it any more."""
         self._own_hello = own_hello
@@ -58,6 +81,7 @@ class ReplicaLinks:
         self._links.on_up = self._is_up
         self._links.on_refused = self._is_refused
         self._links.on_replica = self.take
+        self.offer_steady(self._links)
         self._peers: dict[Address, Peer] = {}
         self._received_bytes = 0
 
@@ -84,6 +108,7 @@ class ReplicaLinks:
                 del self._peers[address]
                 self._links.peers.pop(peer.address, None)
                 peer.close()
+                self.end_steady(address)
         for address, place in wanted.items():
             if address not in self._peers:
                 self._peers[address] = self._links.peer(place)
@@ -138,6 +163,66 @@ class ReplicaLinks:
                                   f"{frame.target}")  # fmt: skip
         self.on_frame(frame)
 
+    # -- the steady state --------------------------------------------------------------------------------------------
+
+    def offer_steady(self, links: Links) -> None:
+        """Take connections for the steady state that come by these links."""
+        links.serve(STEADY, _has_steady)
+        links.on_steady = self._answer_steady
+        links.on_steady_socket = self._adopt_dialled
+
+    def _answer_steady(self, hello: Hello, body: bytes) -> bytes:
+        own = self._own_hello()
+        if not hello.replication or not own.cluster or hello.cluster != own.cluster:
+            raise LinkDecodeError(f"node {hello.node} has no business with the replicas of this core")
+        codec.decode_steady(body)
+        return codec.encode_steady(self.boot_id)
+
+    def _adopt_dialled(self, hello: Hello, body: bytes, descriptor: int) -> None:
+        address = Address(hello.node, hello.core)
+        self._adopt(descriptor, SteadyLink(address, codec.decode_steady(body), dialled=False))
+
+    def _adopt(self, descriptor: int, link: SteadyLink) -> None:
+        try:
+            self.on_steady(descriptor, link)
+        except OSError as error:
+            os.close(descriptor)
+            log.warning("no link for the steady state with %s: %s", link.address, error)
+
+    async def _keep_steady(self, address: Address, peer: Peer) -> None:
+        """As long as a link is up: beside it one for the steady state."""
+        hello = peer.hello
+        try:
+            await peer.call(STEADY, {})
+        except CallFailedError:
+            return  # an earlier release: its replicas are told everything by the link itself
+        except MailboxError as error:
+            log.debug("%s was not asked for a link for the steady state: %s", address, error)
+        while peer.hello is hello and self._peers.get(address) is peer:
+            if not self.has_steady(address):
+                try:
+                    await self._dial_steady(address, peer)
+                except (OSError, trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError,
+                        trio.EndOfChannel, LinkRefusedError, LinkDecodeError) as error:  # fmt: skip
+                    log.debug("no link for the steady state to %s: %s", address, error)
+            await trio.sleep(STEADY_RETRY_S)
+
+    async def _dial_steady(self, address: Address, peer: Peer) -> None:
+        with trio.fail_after(STEADY_DIAL_S):
+            stream = await trio.open_tcp_stream(peer.address.host, peer.address.port)
+            try:
+                set_options(stream)
+                reader = FrameReader(stream, self._links.counts)
+                hello = await self._links.greet(stream, reader)
+                if (hello.node, hello.core) != address:
+                    raise LinkDecodeError(f"core {hello.core} of node {hello.node} is not {address}")
+                await stream.send_all(codec.encode_steady(self.boot_id))
+                boot_id = codec.decode_steady(await reader.expect(codec.Kind.STEADY))
+                self._adopt(detach(stream, reader), SteadyLink(address, boot_id, dialled=True))
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.aclose_forcefully(stream)
+
     def _check(self, hello: Hello) -> LinkRefusedError | None:
         own = self._own_hello()
         if hello.cluster != own.cluster:
@@ -169,6 +254,11 @@ class ReplicaLinks:
             peer.reconnect()
             return
         self.on_up(address)
+        self._links.nursery.start_soon(self._keep_steady, address, peer)
+
+
+async def _has_steady(_hello: Hello, _payload: dict[str, Any], _blobs: list[bytes]) -> None:
+    """Whoever can be asked takes connections for the steady state."""
 
 
 def _parts(frame: Frame) -> Iterator[Frame]:

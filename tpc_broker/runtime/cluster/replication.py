@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tpc_broker.raft.group import Group
     from tpc_broker.raft.output import Role
     from tpc_broker.runtime.cluster.identity import NodeIdentity
-    from tpc_broker.runtime.cluster.links import Handler
+    from tpc_broker.runtime.cluster.links import Handler, Links
     from tpc_broker.runtime.data_plane import RingDataPlane
     from tpc_broker.runtime.options import CoreOptions
     from tpc_broker.storage.journalled_storage import JournalledStorage
@@ -91,6 +91,7 @@ class CoreReplication:
         self._driver: ReplicaDriver | None = None
         self._voters: VoterChanges
         self._lives = ReplicaLives(self._data, options.core)
+        self._offered: list[Links] = []
         self.links: ReplicaLinks
         self._wanted: set[Address] = set()
         self._nodes: dict[NodeId, SeedAddress] = {}
@@ -295,9 +296,10 @@ class CoreReplication:
         self._lives.begin(group_of(key), topic.life_of(key.partition, NodeId(self._identity.node)))
 
     def facts(self) -> Iterator[ReplicaFacts]:
-        for key in self._keys.values():
+        for group, key in self._keys.items():
             machine = self.machine_of(key)
-            if machine is not None:
+            if machine is not None and self._driver is not None:
+                self._driver.core.look(group)
                 leader = machine.leader.node if machine.leader is not None else None
                 voters = () if machine.config is None else tuple(sorted(v.node for v in machine.config.voters))
                 yield ReplicaFacts(
@@ -315,6 +317,10 @@ class CoreReplication:
         """A frame for core 0, whose port is the node's. LinkDecodeError: it is none."""
         if self._driver is not None:
             self.links.take(hello, body)
+
+    def offer_steady(self, links: Links) -> None:
+        """The node's, for core 0: connections for the steady state come by its port."""
+        self._offered.append(links)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -341,6 +347,12 @@ class CoreReplication:
         bulk = self.links.another()
         self.source.begin(self._driver, self.links)
         self.filling.begin(self._driver, self.links, bulk, self._keys, self._nursery)
+        self.links.boot_id = boot
+        self.links.on_steady = self._driver.adopt_steady
+        self.links.has_steady = self._driver.carrier.has_link
+        self.links.end_steady = self._driver.carrier.close
+        for links in self._offered:
+            self.links.offer_steady(links)
         with in_queue(TaskQueue.REPLICATION):
             await self._nursery.start(self.links.run, self._listener())
             await self._nursery.start(bulk.run, None)
@@ -482,8 +494,9 @@ class CoreReplication:
     def transfer_to_best(self, key: TopicPartition) -> None:
         """To the voter that is heard and has most of the log."""
         machine = self.machine_of(key)
-        if machine is None or machine.config is None or machine.transfer is not None:
+        if machine is None or machine.config is None or machine.transfer is not None or self._driver is None:
             return
+        self._driver.core.look(group_of(key))
         now_ms = self._clock.monotonic_ms()
         heard = [each for each in machine.peers.values()
                  if each.voter in machine.config.voters and machine.is_heard(each.voter, now_ms)]  # fmt: skip

@@ -110,7 +110,7 @@ class SegmentSource:
     async def _ask(self, group: str, target: Voter) -> None:
         driver = self._driver
         assert driver is not None
-        machine, files = driver.core.groups.get(group), driver.files_of(group)
+        machine, files = driver.core.find(group), driver.files_of(group)
         if machine is None or files is None or not machine.awaits_segments(target):
             self._wanting.pop((group, target), None)
             return
@@ -132,7 +132,7 @@ class SegmentSource:
     async def serve_offer(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
         """A shipment of what is committed from an offset on; CallFailedError: it is not led here."""
         group, driver = str(payload["group"]), self._driver
-        machine = None if driver is None else driver.core.groups.get(group)
+        machine = None if driver is None else driver.core.find(group)
         files = None if driver is None else driver.files_of(group)
         if driver is None or machine is None or files is None or not (machine.is_leader and machine.is_ready):
             raise CallFailedError(f"{group} is not led here")

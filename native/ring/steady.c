@@ -1,0 +1,408 @@
+/* The steady machine: what a leader and a follower do while C has them (steady.h). */
+#include "steady_state.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TELL_AFTER_NS 5000000 /* a commit rides on the next append; alone it leaves after so long */
+
+/* ---- marks ---- */
+
+static void marks_add(steady_marks *marks, int64_t end_offset, int64_t bytes) {
+    bool is_new = marks->count < STEADY_MARKS;
+    uint32_t at = (marks->first + (is_new ? marks->count++ : STEADY_MARKS - 1)) % STEADY_MARKS;
+    if (is_new) marks->marks[at].bytes = 0;
+    marks->marks[at].end_offset = end_offset;
+    marks->marks[at].bytes += bytes;
+    marks->bytes += bytes;
+}
+
+/* What ends at or below the offset is over; how many bytes that were. */
+static int64_t marks_drop(steady_marks *marks, int64_t offset) {
+    int64_t dropped = 0;
+    while (marks->count && marks->marks[marks->first].end_offset <= offset) {
+        dropped += marks->marks[marks->first].bytes;
+        marks->first = (marks->first + 1) % STEADY_MARKS;
+        marks->count--;
+    }
+    marks->bytes -= dropped;
+    return dropped;
+}
+
+/* ---- a leader ---- */
+
+static bool is_outstanding(const tpc_steady *it) {
+    if (it->partition->durable_offset < it->partition->log_end_offset) return true;
+    for (uint32_t i = 0; i < it->peers_count; i++) {
+        const steady_peer *peer = &it->peers[i];
+        bool waits = peer->match_offset < peer->next_offset || peer->known_offset < it->partition->commit_offset;
+        if (peer->link && waits) return true;
+    }
+    return false;
+}
+
+static void look_at_busy(tpc_plane *plane, tpc_steady *it) {
+    if (!is_outstanding(it)) {
+        node_remove(&it->busy);
+    } else if (!node_linked(&it->busy)) {
+        it->progress_ns = tpc_ring_now_ns(plane->ring);
+        node_to_tail(&plane->steady->busy, &it->busy);
+    }
+}
+
+/* The largest offset that a majority of the voters has durable; -1: there is none. */
+static int64_t majority_offset(const tpc_steady *it) {
+    int64_t have[TPC_STEADY_PEERS_MAX + 1];
+    uint32_t count = 0;
+    if (it->own_votes) have[count++] = it->partition->durable_offset;
+    for (uint32_t i = 0; i < it->peers_count; i++)
+        if (it->peers[i].votes) have[count++] = it->peers[i].match_offset;
+    for (uint32_t i = 1; i < count; i++)
+        for (uint32_t at = i; at && have[at - 1] > have[at]; at--) {
+            int64_t higher = have[at - 1];
+            have[at - 1] = have[at];
+            have[at] = higher;
+        }
+    return count ? have[(count - 1) / 2] : -1;
+}
+
+static void raise_commit(tpc_plane *plane, tpc_steady *it, int64_t offset) {
+    if (offset > it->partition->durable_offset) offset = it->partition->durable_offset;
+    if (offset <= it->partition->commit_offset) return;
+    plane->steady->statistics.commits++;
+    tpc_partition_committed(plane, it->partition, offset);
+}
+
+static void advance(tpc_plane *plane, tpc_steady *it) {
+    int64_t before = it->partition->commit_offset;
+    raise_commit(plane, it, majority_offset(it));
+    if (it->partition->commit_offset == before) return;
+    marks_drop(&it->uncommitted, it->partition->commit_offset);
+    if (node_linked(&it->telling)) return;
+    it->tell_ns = tpc_ring_now_ns(plane->ring) + TELL_AFTER_NS;
+    node_to_tail(&plane->steady->telling, &it->telling);
+}
+
+bool tpc_steady_appended(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
+    tpc_steady *it = partition->steady;
+    if (!it || it->is_stopped || !it->is_leader) return false;
+    partition->told_offset = partition->log_end_offset;
+    marks_add(&it->uncommitted, partition->log_end_offset, bytes);
+    if (!node_linked(&it->sending)) node_to_tail(&plane->steady->sending, &it->sending);
+    look_at_busy(plane, it);
+    return true;
+}
+
+bool tpc_steady_is_full(const tpc_partition *partition) {
+    const tpc_steady *it = partition->steady;
+    return it && it->is_leader && it->uncommitted.bytes >= it->uncommitted_bytes_max;
+}
+
+bool steady_has_room(const steady_link *to, const steady_peer *peer) {
+    return peer->unacked.bytes < STEADY_PEER_UNACKED_BYTES_MAX && to->unacked_bytes < STEADY_LINK_UNACKED_BYTES_MAX &&
+           to->connection->unsent_bytes < STEADY_LINK_UNSENT_BYTES_MAX;
+}
+
+void steady_sent(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_link *to, int64_t end_offset,
+                 uint32_t bytes) {
+    peer->told_offset = it->partition->commit_offset;
+    if (end_offset > peer->next_offset) {
+        peer->next_offset = end_offset;
+        marks_add(&peer->unacked, end_offset, bytes);
+        to->unacked_bytes += bytes;
+    }
+    look_at_busy(plane, it);
+}
+
+static steady_peer *peer_at(tpc_steady *it, const steady_link *from, uint64_t incarnation) {
+    for (uint32_t i = 0; i < it->peers_count; i++)
+        if (it->peers[i].link == from->id && it->peers[i].incarnation == incarnation) return &it->peers[i];
+    return NULL;
+}
+
+/* ---- what is not steady ---- */
+
+static void to_python(tpc_plane *plane, steady_link *from, const tpc_steady_entry *entry, tpc_frame *frame) {
+    tpc_steady_links *all = plane->steady;
+    steady_message *made = calloc(1, sizeof *made);
+    if (made && entry->batches_bytes) {
+        made->said.batches = entry->batches;
+        if (frame) {
+            made->said.frame = tpc_frame_retain(frame);
+        } else if ((made->said.frame = tpc_frame_new_forced(plane->budget, entry->batches_bytes))) {
+            made->said.batches = memcpy(made->said.frame->data, entry->batches, entry->batches_bytes);
+        } else {
+            free(made);
+            made = NULL;
+        }
+    }
+    if (!made) return; /* as if it had been lost on the way */
+    made->said.link = from->id;
+    memcpy(made->said.topic_id, entry->topic_id, sizeof made->said.topic_id);
+    made->said.partition = entry->partition;
+    made->said.term = entry->term;
+    made->said.source = entry->source;
+    made->said.target = entry->target;
+    made->said.offset = entry->offset;
+    made->said.commit_offset = entry->commit_offset;
+    made->said.kind = entry->kind;
+    made->said.batches_bytes = entry->batches_bytes;
+    all->statistics.unsteady++;
+    if (!all->messages_first) tpc_ring_push_event(plane->ring, TPC_EVENT_STEADY, 0, 0, 0, NULL);
+    *(all->messages_last ? &all->messages_last->next : &all->messages_first) = made;
+    all->messages_last = made;
+}
+
+/* ---- what peers say ---- */
+
+static void follow_commit(tpc_plane *plane, tpc_steady *it) { raise_commit(plane, it, it->leader_commit_offset); }
+
+static void owe_ack(tpc_plane *plane, tpc_steady *it) {
+    steady_link *to = steady_link_find(plane, it->leader_link);
+    if (to && !node_linked(&it->acks)) node_to_tail(&to->acks, &it->acks);
+}
+
+static bool follows(const tpc_steady *it, const steady_link *from, const tpc_steady_entry *entry) {
+    return it && !it->is_stopped && !it->is_leader && it->term == entry->term && it->leader_node == from->node &&
+           it->leader_incarnation == entry->source && it->own_incarnation == entry->target;
+}
+
+/* Rows RECEIVE of the table. False: nothing has changed. */
+static bool take_steady_append(tpc_plane *plane, tpc_steady *it, const tpc_steady_entry *entry, tpc_frame *frame) {
+    tpc_partition *partition = it->partition;
+    if (!entry->batches_bytes) return it->start_offset <= entry->offset && entry->offset <= partition->log_end_offset;
+    if (entry->offset != partition->log_end_offset) return false;
+    return tpc_replica_append_steady(plane, partition, frame, (uint8_t *)entry->batches, entry->batches_bytes) == 0;
+}
+
+void steady_take_append(tpc_plane *plane, steady_link *from, const tpc_steady_entry *entry, tpc_frame *frame) {
+    tpc_partition *partition = tpc_partition_identified(plane, entry->topic_id, entry->partition);
+    tpc_steady *it = partition ? partition->steady : NULL;
+    if (!follows(it, from, entry) || !take_steady_append(plane, it, entry, frame)) {
+        if (it && !it->is_leader) it->is_stopped = true; /* what comes behind it is Python's, too */
+        to_python(plane, from, entry, frame);
+        return;
+    }
+    plane->steady->statistics.appends_taken += entry->batches_bytes != 0;
+    plane->steady->statistics.append_bytes_taken += entry->batches_bytes;
+    if (it->leader_link != from->id) node_remove(&it->acks);
+    it->leader_link = from->id;
+    if (entry->commit_offset > it->leader_commit_offset) it->leader_commit_offset = entry->commit_offset;
+    follow_commit(plane, it);
+    if (!entry->batches_bytes) owe_ack(plane, it);
+}
+
+/* Row ACK of the table. */
+static void acknowledged(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_link *from, int64_t offset,
+                         int64_t commit_offset) {
+    plane->steady->statistics.acks_taken++;
+    it->progress_ns = tpc_ring_now_ns(plane->ring);
+    if (commit_offset > peer->known_offset) peer->known_offset = commit_offset;
+    from->unacked_bytes -= marks_drop(&peer->unacked, offset);
+    if (offset > peer->match_offset) {
+        peer->match_offset = offset;
+        advance(plane, it);
+    }
+    if (peer->next_offset < it->partition->log_end_offset && !node_linked(&it->sending))
+        node_to_tail(&plane->steady->sending, &it->sending);
+    look_at_busy(plane, it);
+}
+
+void steady_take_ack(tpc_plane *plane, steady_link *from, const tpc_steady_entry *entry) {
+    tpc_partition *partition = tpc_partition_identified(plane, entry->topic_id, entry->partition);
+    tpc_steady *it = partition ? partition->steady : NULL;
+    bool leads = it && !it->is_stopped && it->is_leader;
+    if (leads && entry->term < it->term) return;
+    bool is_ours = leads && entry->term == it->term && entry->target == it->own_incarnation;
+    steady_peer *peer = is_ours ? peer_at(it, from, entry->source) : NULL;
+    if (!peer || entry->offset > peer->next_offset) {
+        to_python(plane, from, entry, NULL);
+        return;
+    }
+    acknowledged(plane, it, peer, from, entry->offset, entry->commit_offset);
+}
+
+int tpc_steady_ack(tpc_plane *plane, uint64_t handle, uint64_t link, uint64_t source, int32_t term,
+                   int64_t durable_offset, int64_t commit_offset) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    tpc_steady *it = partition ? partition->steady : NULL;
+    steady_link *from = steady_link_find(plane, link);
+    bool leads = it && !it->is_stopped && it->is_leader && it->term == term;
+    steady_peer *peer = leads && from ? peer_at(it, from, source) : NULL;
+    if (!peer || durable_offset > peer->next_offset) return -ENOENT;
+    acknowledged(plane, it, peer, from, durable_offset, commit_offset);
+    tpc_plane_publish_advanced(plane);
+    return 0;
+}
+
+void tpc_steady_durable(tpc_plane *plane, tpc_partition *partition) {
+    tpc_steady *it = partition->steady;
+    if (!it || it->is_stopped) return;
+    if (it->is_leader) {
+        it->progress_ns = tpc_ring_now_ns(plane->ring);
+        advance(plane, it);
+        look_at_busy(plane, it);
+        return;
+    }
+    follow_commit(plane, it);
+    owe_ack(plane, it);
+}
+
+/* ---- armed and disarmed ---- */
+
+static bool waits_for_python(const tpc_plane *plane, const tpc_partition *partition) {
+    for (const steady_message *at = plane->steady->messages_first; at; at = at->next)
+        if (at->said.partition == partition->index &&
+            memcmp(at->said.topic_id, partition->topic_id, sizeof at->said.topic_id) == 0)
+            return true;
+    return partition->is_appended;
+}
+
+/* A new one; NULL with *error. */
+static tpc_steady *arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t term, int64_t start_offset,
+                       int *error) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    *error = !partition                                                     ? -ENOENT
+             : !partition->is_replicated || partition->role != role         ? -EPERM
+             : term != partition->leader_epoch                              ? -ESTALE
+             : partition->steady || waits_for_python(plane, partition)      ? -EBUSY
+             : start_offset < 0 || start_offset > partition->durable_offset ? -EINVAL
+                                                                            : 0;
+    if (*error) return NULL;
+    tpc_steady *it = calloc(1, sizeof *it);
+    if (!it) {
+        *error = -ENOMEM;
+        return NULL;
+    }
+    *it = (tpc_steady){.partition = partition, .term = term, .start_offset = start_offset};
+    it->is_leader = role == TPC_ROLE_LEADER;
+    node_init(&it->sending), node_init(&it->telling), node_init(&it->busy), node_init(&it->acks);
+    it->progress_ns = tpc_ring_now_ns(plane->ring);
+    return it;
+}
+
+static bool are_peers(const tpc_plane *plane, const tpc_partition *partition, const tpc_steady_peer_state *peers,
+                      uint32_t count) {
+    if (count > TPC_STEADY_PEERS_MAX) return false;
+    for (uint32_t i = 0; i < count; i++) {
+        if (peers[i].match_offset < -1 || peers[i].match_offset > partition->log_end_offset) return false;
+        if (peers[i].link && (peers[i].match_offset < 0 || !steady_link_find(plane, peers[i].link))) return false;
+    }
+    return true;
+}
+
+int tpc_steady_lead(tpc_plane *plane, uint64_t handle, uint64_t own_incarnation, int32_t term, int64_t start_offset,
+                    int own_votes, int64_t uncommitted_bytes_max, const tpc_steady_peer_state *peers, uint32_t count) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (partition && !are_peers(plane, partition, peers, count)) return -EINVAL;
+    int error;
+    tpc_steady *it = arm(plane, handle, TPC_ROLE_LEADER, term, start_offset, &error);
+    if (!it) return error;
+    it->own_incarnation = own_incarnation;
+    it->own_votes = own_votes != 0;
+    it->uncommitted_bytes_max = uncommitted_bytes_max;
+    it->peers_count = count;
+    for (uint32_t i = 0; i < count; i++)
+        it->peers[i] = (steady_peer){.link = peers[i].link,
+                                     .incarnation = peers[i].incarnation,
+                                     .votes = peers[i].votes != 0,
+                                     .match_offset = peers[i].match_offset,
+                                     .next_offset = peers[i].match_offset,
+                                     .told_offset = peers[i].known_offset,
+                                     .known_offset = peers[i].known_offset};
+    partition->steady = it;
+    plane->steady->statistics.leaders++;
+    node_to_tail(&plane->steady->sending, &it->sending);
+    if (is_outstanding(it)) {
+        it->tell_ns = it->progress_ns;
+        node_to_tail(&plane->steady->telling, &it->telling);
+        look_at_busy(plane, it);
+    }
+    advance(plane, it);
+    tpc_plane_publish_advanced(plane);
+    return 0;
+}
+
+int tpc_steady_follow(tpc_plane *plane, uint64_t handle, uint64_t own_incarnation, int32_t term, int64_t start_offset,
+                      int32_t leader_node, uint64_t leader_incarnation, uint64_t leader_link,
+                      int64_t leader_commit_offset) {
+    int error;
+    tpc_steady *it = arm(plane, handle, TPC_ROLE_FOLLOWER, term, start_offset, &error);
+    if (!it) return error;
+    it->own_incarnation = own_incarnation;
+    it->leader_node = leader_node;
+    it->leader_incarnation = leader_incarnation;
+    it->leader_link = leader_link;
+    it->leader_commit_offset = leader_commit_offset;
+    it->partition->steady = it;
+    plane->steady->statistics.followers++;
+    follow_commit(plane, it);
+    owe_ack(plane, it); /* of what has become durable since Python has looked */
+    tpc_plane_publish_advanced(plane);
+    return 0;
+}
+
+static void leave_lists(tpc_steady *it) {
+    node_remove(&it->sending), node_remove(&it->telling), node_remove(&it->busy), node_remove(&it->acks);
+}
+
+void tpc_steady_stop(tpc_plane *plane, tpc_partition *partition) {
+    (void)plane;
+    if (!partition->steady) return;
+    partition->steady->is_stopped = true;
+    leave_lists(partition->steady);
+}
+
+void tpc_steady_forget(tpc_plane *plane, tpc_partition *partition) {
+    tpc_steady *it = partition->steady;
+    if (!it) return;
+    leave_lists(it);
+    for (uint32_t i = 0; i < it->peers_count; i++) {
+        steady_link *to = steady_link_find(plane, it->peers[i].link);
+        if (to) to->unacked_bytes -= it->peers[i].unacked.bytes;
+    }
+    *(it->is_leader ? &plane->steady->statistics.leaders : &plane->steady->statistics.followers) -= 1;
+    partition->steady = NULL;
+    free(it);
+}
+
+int tpc_steady_get_state(const tpc_plane *plane, uint64_t handle, tpc_steady_state *state) {
+    const tpc_partition *partition = tpc_partition_of(plane, handle);
+    const tpc_steady *it = partition ? partition->steady : NULL;
+    if (!it) return -ENOENT;
+    const tpc_tail_batch *newest = partition->appends_undurable ? tpc_tail_newest(partition) : NULL;
+    *state = (tpc_steady_state){.log_end_offset = partition->log_end_offset,
+                                .durable_offset = partition->durable_offset,
+                                .commit_offset = partition->commit_offset,
+                                .uncommitted_bytes = it->uncommitted.bytes,
+                                .sequence = newest ? newest->sequence : 0,
+                                .term = it->term,
+                                .role = it->is_leader ? TPC_ROLE_LEADER : TPC_ROLE_FOLLOWER,
+                                .peers_count = it->peers_count,
+                                .leader_commit_offset = it->leader_commit_offset,
+                                .is_stopped = it->is_stopped};
+    for (uint32_t i = 0; i < it->peers_count; i++)
+        state->peers[i] = (tpc_steady_peer_state){.link = it->peers[i].link,
+                                                  .incarnation = it->peers[i].incarnation,
+                                                  .match_offset = it->peers[i].match_offset,
+                                                  .next_offset = it->peers[i].next_offset,
+                                                  .known_offset = it->peers[i].known_offset,
+                                                  .votes = it->peers[i].votes};
+    return 0;
+}
+
+int tpc_steady_disarm(tpc_plane *plane, uint64_t handle, tpc_steady_state *state) {
+    int result = tpc_steady_get_state(plane, handle, state);
+    if (result == 0) tpc_steady_forget(plane, tpc_partition_of(plane, handle));
+    return result;
+}
+
+uint32_t tpc_steady_stalled(tpc_plane *plane, int64_t since_ns, uint64_t *handles, uint32_t handles_max) {
+    uint32_t count = 0;
+    for (node *at = plane->steady->busy.next; at != &plane->steady->busy && count < handles_max; at = at->next) {
+        const tpc_steady *it = NODE_OWNER(at, tpc_steady, busy);
+        if (it->progress_ns < since_ns || it->is_behind) handles[count++] = it->partition->handle;
+    }
+    return count;
+}

@@ -1,0 +1,106 @@
+/* What steady.c (the steady machine) and steady_link.c (its frames) share. */
+#ifndef TPC_STEADY_STATE_H
+#define TPC_STEADY_STATE_H
+
+#include "bytes.h"
+#include "connection_state.h"
+#include "steady.h"
+
+enum {
+    STEADY_MARKS = 8,
+    STEADY_LINKS_MAX = 4096,
+    STEADY_PEER_UNACKED_BYTES_MAX = 4 << 20,
+    STEADY_LINK_UNACKED_BYTES_MAX = 32 << 20,
+    STEADY_LINK_UNSENT_BYTES_MAX = 8 << 20,
+    STEADY_APPEND_BYTES_MAX = 1 << 20, /* of one entry; a single batch may be larger */
+};
+
+/* What is under way, by where it ends: of more messages than there are marks the newest share one. */
+typedef struct {
+    struct {
+        int64_t end_offset;
+        int64_t bytes;
+    } marks[STEADY_MARKS];
+    uint32_t first, count;
+    int64_t bytes;
+} steady_marks;
+
+typedef struct {
+    uint64_t link, incarnation;
+    bool votes;
+    int64_t match_offset, next_offset, told_offset, known_offset;
+    steady_marks unacked;
+} steady_peer;
+
+typedef struct tpc_steady {
+    tpc_partition *partition;
+    uint64_t own_incarnation;
+    int32_t term;
+    int64_t start_offset;
+    bool is_leader;
+    bool is_stopped;
+    bool is_behind; /* a peer needs what is in segments only */
+    node sending;   /* a leader with something to send */
+    node telling;   /* a leader whose peers do not know the commit yet, by tell_ns */
+    node busy;      /* a leader that waits for answers */
+    node acks;      /* a follower that owes one, in its link's list */
+    int64_t tell_ns;
+    int64_t progress_ns;
+
+    bool own_votes;
+    uint32_t peers_count;
+    steady_peer peers[TPC_STEADY_PEERS_MAX];
+    steady_marks uncommitted;
+    int64_t uncommitted_bytes_max;
+
+    uint64_t leader_incarnation;
+    int32_t leader_node;
+    int64_t leader_commit_offset;
+    uint64_t leader_link; /* where it was last heard */
+} tpc_steady;
+
+typedef struct steady_link {
+    tpc_plane *plane;
+    connection *connection; /* NULL: it is closing */
+    uint64_t id;
+    int32_t node;
+    int64_t unacked_bytes;
+    node acks;           /* followers that owe its other end an answer */
+    tpc_frame *gathered; /* entries of small appends that leave together; NULL: none */
+    uint32_t gathered_count;
+} steady_link;
+
+typedef struct steady_message {
+    struct steady_message *next;
+    tpc_steady_message said;
+} steady_message;
+
+struct tpc_steady_links {
+    steady_link *links[STEADY_LINKS_MAX];
+    uint32_t links_count; /* slots that were ever used */
+    uint64_t lives;
+    node sending, telling, busy;
+    steady_message *messages_first, *messages_last;
+    tpc_steady_statistics statistics;
+};
+
+/* steady.c */
+void steady_take_append(tpc_plane *plane, steady_link *from, const tpc_steady_entry *entry, tpc_frame *frame);
+void steady_take_ack(tpc_plane *plane, steady_link *from, const tpc_steady_entry *entry);
+/* Whether more may be sent to it now. */
+bool steady_has_room(const steady_link *to, const steady_peer *peer);
+void steady_sent(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_link *to, int64_t end_offset,
+                 uint32_t bytes);
+
+/* steady_link.c */
+steady_link *steady_link_find(const tpc_plane *plane, uint64_t id);
+int64_t steady_turn(void *plane, int64_t now_ns);
+
+/* replica.c: what continues a follower's log, all of it of its term; frame NULL: the bytes are lent. 0 or -errno, as
+ * tpc_partition_append_replica(); -EBADMSG: the batches are damaged, or do not continue the log. */
+int tpc_replica_append_steady(tpc_plane *plane, tpc_partition *partition, tpc_frame *frame, uint8_t *batches,
+                              uint32_t bytes);
+/* commit.c: it is above the commit offset, and durable; tpc_plane_publish_advanced() is the caller's. */
+void tpc_partition_committed(tpc_plane *plane, tpc_partition *partition, int64_t commit_offset);
+
+#endif

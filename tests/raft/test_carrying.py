@@ -1,0 +1,144 @@
+"""A group whose steady state somebody else carries: when it may be, and what the machine makes of it afterwards."""
+
+from __future__ import annotations
+
+from tests.raft.cluster import GROUP, Cluster, Node
+from tpc_broker.raft.carrying import HOLD_MS, Carried, CarriedPeer
+from tpc_broker.raft.items import Position
+from tpc_broker.raft.journal import AppendEntry, TakenEntry
+from tpc_broker.raft.messages import Ack, AppendEntries
+from tpc_broker.raft.output import Committed, ReadReady
+from tpc_broker.raft.steady import REPLICATE
+
+
+def quiet(count: int = 3) -> tuple[Cluster, Node]:
+    """A leader with a record that everybody has, and whose peers know that it is committed."""
+    cluster = Cluster(count)
+    leader = cluster.elect()
+    cluster.propose(leader)
+    cluster.run(1_000)
+    return cluster, leader
+
+
+def carried(leader: Node, end: int, durable: int, commit: int, peers: list[tuple[int, int]], sequence: int = 0) -> None:
+    """Somebody carries it, and will say this when asked."""
+    rows = tuple(CarriedPeer(match, sent, commit, is_sent_to=True) for match, sent in peers)
+    found = Carried(end, durable, commit, commit, 100 * (end - commit), sequence, rows)
+    assert leader.group().may_be_carried(leader.cluster.now_ms)
+    leader.group().carry()
+    leader.core.carrier = leader.core.observer = lambda _group: found
+
+
+def test_a_carried_group_has_no_time_and_says_nothing() -> None:
+    cluster, leader = quiet()
+    carried(leader, 1, 1, 1, [(1, 1), (1, 1)])
+    assert leader.group().deadline_ms is None
+    sent = len(cluster.messages(AppendEntries))
+    cluster.run(2_000)
+    assert len(cluster.messages(AppendEntries)) == sent
+    assert leader.group().carried
+    assert leader.group().is_leader
+
+
+def test_what_became_of_it_is_the_machines_when_it_is_taken_back() -> None:
+    cluster, leader = quiet()
+    term = leader.group().term
+    carried(leader, 9, 7, 6, [(6, 9), (4, 9)], sequence=5)
+    leader.core.take_back(GROUP, cluster.now_ms)
+    machine = leader.group()
+    assert machine.log.last == Position(term, 9)
+    assert machine.durable == Position(term, 7)
+    assert machine.commit == Position(term, 6)
+    assert [(peer.state, peer.match, peer.next) for peer in machine.rows] == [(REPLICATE, 6, 9), (REPLICATE, 4, 9)]
+    assert machine.uncommitted_bytes == 300
+    ready = leader.core.ready(cluster.now_ms)
+    assert [entry for _, entry in ready.entries] == [TakenEntry(GROUP, 9, 5)]
+    assert Committed(GROUP, Position(term, 6)) in ready.events
+    leader.core.persisted(ready.entries[-1][0], cluster.now_ms)
+    assert machine.durable == Position(term, 9)
+
+
+def test_what_was_sent_and_not_answered_is_asked_after() -> None:
+    cluster, leader = quiet()
+    machine = leader.group()
+    carried(leader, 1, 1, 1, [(1, 1), (1, 1)])
+    leader.core.take_back(GROUP, cluster.now_ms)
+    machine.rows[0].inflight = [(1, 0)]
+    sent = len(cluster.messages(AppendEntries))
+    cluster.run(1_000)
+    assert len(cluster.messages(AppendEntries)) > sent
+    assert not machine.rows[0].inflight
+
+
+def test_it_is_taken_back_for_what_is_not_steady() -> None:
+    cluster, leader = quiet()
+    carried(leader, 1, 1, 1, [(1, 1), (1, 1)])
+    follower = next(node for node in cluster.nodes if node is not leader)
+    assert follower.group().may_be_carried(cluster.now_ms)
+    follower.group().carry()
+    follower.core.carrier = lambda _group: Carried(1, 1, 1, 1, 0, 0, ())
+    cluster.isolate(leader.address.node)
+    cluster.run_until(lambda: cluster.leader() not in (None, leader))
+    assert not follower.group().carried
+    cluster.run_until(lambda: not leader.group().is_leader)
+    cluster.heal()
+    cluster.propose(cluster.elect())
+    cluster.run_until(lambda: all(node.group().commit.offset == 2 for node in cluster.nodes))
+
+
+def test_an_acknowledgement_is_left_to_who_carries_it_or_ends_it() -> None:
+    cluster, leader = quiet()
+    machine = leader.group()
+    peer = machine.rows[0].voter
+    message = Ack(GROUP, peer, machine.me, machine.term, Position(machine.term, 1), machine.commit)
+    heard: list[Ack] = []
+    carried(leader, 1, 1, 1, [(1, 1), (1, 1)])
+    source = machine.address_of(peer)
+    leader.core.takes_ack = lambda _machine, ack: not heard.append(ack)  # type: ignore[func-returns-value]
+    cluster.nodes[source.node].core.send(leader.address, message)
+    cluster.settle()
+    assert heard == [message]
+    assert machine.carried
+    leader.core.takes_ack = lambda _machine, _ack: False
+    cluster.nodes[source.node].core.send(leader.address, message)
+    cluster.settle()
+    assert not machine.carried
+
+
+def test_a_read_leaves_it_carried() -> None:
+    cluster, leader = quiet()
+    carried(leader, 5, 5, 4, [(4, 5), (5, 5)])
+    assert leader.core.read_index(GROUP, "token", cluster.now_ms) is None
+    cluster.settle()
+    assert leader.told(ReadReady) == [ReadReady(GROUP, ("token",), 4)]
+    assert leader.group().carried
+
+
+def test_who_is_not_quiet_is_not_carried() -> None:
+    cluster, leader = quiet()
+    machine, now_ms = leader.group(), cluster.now_ms
+    other = machine.rows[0].voter
+    machine.rows[0].inflight = [(2, 10)]
+    assert not machine.may_be_carried(now_ms)
+    assert machine.would_be_quiet(now_ms)
+    machine.rows[0].inflight = []
+    assert machine.may_be_carried(now_ms)
+    leader.core.transfer_leadership(GROUP, other, now_ms)
+    assert not machine.may_be_carried(now_ms)
+    machine.transfer = None
+    leader.core.read_index(GROUP, "token", now_ms)
+    assert not machine.may_be_carried(now_ms)
+    cluster.settle()
+    assert machine.may_be_carried(now_ms)
+    assert not any(isinstance(entry, AppendEntry) for _, entry in leader.core.ready(now_ms).entries)
+
+
+def test_a_leader_that_holds_sends_nothing_new_for_a_moment() -> None:
+    cluster, leader = quiet()
+    leader.group().hold(cluster.now_ms)
+    cluster.propose(leader)
+    cluster.run(HOLD_MS - 50)
+    assert leader.group().commit.offset == 1
+    cluster.run_until(lambda: leader.group().commit.offset == 2)
+    leader.group().hold(cluster.now_ms)
+    assert leader.group().holds_until_ms <= cluster.now_ms, "not again at once"

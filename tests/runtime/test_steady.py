@@ -1,0 +1,448 @@
+"""The steady state of replication in C (`native/ring/steady.h`), beside the machine that it is held equal to: random
+schedules over both, frame by frame, and frames that are none.
+"""
+
+import random
+import socket
+import struct
+
+import pytest
+
+from tests.support.plane_bench import records_of
+from tests.support.record_batches import read_batches
+from tpc_broker.error_codes import ErrorCode as E
+from tpc_broker.raft.steady import NONE, OWN_BIT, Input, Outcome, PeerState, Steady, SteadyPeer, SteadyRole
+from tpc_broker.runtime.steady_plane import SteadyPeerState, SteadyPlane
+
+TERM = 3
+INCARNATION, OWN = 7, 5
+APPEND, ACK = 1, 2
+HEADER, ENTRY, BYTES = struct.Struct("<BBHI"), struct.Struct("<16siiQQqq"), struct.Struct("<II")
+TOPIC_ID = b"t".ljust(16, b"!")
+SEEDS = range(12)
+UNBOUNDED = 1 << 40
+
+
+def entry(offset, commit=NONE, batches=None, term=TERM, source=INCARNATION, target=OWN):
+    """An ACK, or with batches (perhaps empty) an APPEND."""
+    made = ENTRY.pack(TOPIC_ID, 0, term, source, target, offset, commit)
+    return made if batches is None else made + BYTES.pack(len(batches), 0) + batches
+
+
+def frame(kind, *entries, version=1, count=None):
+    body = HEADER.pack(version, kind, 0, len(entries) if count is None else count) + b"".join(entries)
+    return len(body).to_bytes(4) + body
+
+
+def sent(base_offset, count=1, epoch=TERM, value=b"value"):
+    """A batch as a leader sends it."""
+    return records_of(count, base_offset=base_offset, leader_epoch=epoch, value=value)
+
+
+class Peer:
+    """The other end of a link, by hand."""
+
+    def __init__(self, steady, node):
+        self.steady, self.node = steady, node
+        self.socket, theirs = socket.socketpair()
+        self.socket.setblocking(False)
+        self.link = steady.steady_adopt(theirs.detach(), node)
+        self._data = bytearray()
+
+    def say(self, data):
+        self.socket.setblocking(True)
+        self.socket.sendall(data)
+        self.socket.setblocking(False)
+
+    def heard(self):
+        """(kind, offset, commit, batches) of each entry that has come."""
+        found = []
+        try:
+            while data := self.socket.recv(1 << 20):
+                self._data += data
+        except BlockingIOError:
+            pass
+        while len(self._data) >= 4 and len(self._data) - 4 >= (length := int.from_bytes(self._data[:4])):
+            body, self._data = bytes(self._data[4 : 4 + length]), self._data[4 + length :]
+            version, kind, nothing, count = HEADER.unpack_from(body)
+            assert (version, nothing) == (1, 0)
+            at = HEADER.size
+            for _ in range(count):
+                *who, offset, commit = ENTRY.unpack_from(body, at)
+                assert who == [TOPIC_ID, 0, TERM, OWN, INCARNATION]
+                at += ENTRY.size
+                batches = b""
+                if kind == APPEND:
+                    size, nothing = BYTES.unpack_from(body, at)
+                    batches = body[at + BYTES.size : at + BYTES.size + size]
+                    at += BYTES.size + size
+                found.append((kind, offset, commit, batches))
+            assert at == len(body)
+        return found
+
+
+@pytest.fixture
+def steady(bench):
+    class Face(SteadyPlane):
+        _plane = bench.plane.pointer
+
+        def adopt(self, node):
+            peers.append(Peer(self, node))
+            return peers[-1]
+
+    peers, lost = [], []
+    made = Face()
+    made._begin_steady(bench.ring)
+    made.on_steady(lambda: None, lost.append)
+    yield made
+    for peer in peers:
+        peer.socket.close()
+        made.steady_close(peer.link)
+    bench.until(lambda: len(lost) == len(peers))
+
+
+@pytest.fixture
+def replica(bench):
+    handle = bench.lead("t", is_led=False)
+    bench.plane.set_replicated(handle)
+    return handle
+
+
+def ends_of(log):
+    return max((one["base_offset"] + one["last_offset_delta"] + 1 for one in read_batches(log)), default=None)
+
+
+# -- the twin
+
+
+class LeaderTwin:
+    """C and `Steady` as leader of the same log, with peers by hand. `own`: whether the leader votes; `silent`: peers
+    that nothing is sent to.
+    """
+
+    def __init__(self, bench, steady, handle, chance):
+        self.bench, self.steady, self.handle, self.chance = bench, steady, handle, chance
+        self.count = chance.randint(1, 4)
+        self.peers = [steady.adopt(node + 1) if chance.random() < 0.8 else None for node in range(self.count)]
+        bench.plane.arm(handle, TERM)
+        rows = [
+            SteadyPeerState(0, INCARNATION, NONE, 0, 0, votes=True)
+            if peer is None
+            else SteadyPeerState(peer.link, INCARNATION, 0, 0, 0, votes=True)
+            for peer in self.peers
+        ]
+        assert steady.steady_lead(handle, OWN, TERM, 0, UNBOUNDED, rows, votes=True)
+        twins = [SteadyPeer() for _ in self.peers]
+        for twin, peer in zip(twins, self.peers, strict=True):
+            twin.state = PeerState.PROBE if peer is None else PeerState.REPLICATE
+            twin.match = twin.known = twin.told = NONE if peer is None else 0
+        voters = OWN_BIT | ((1 << self.count) - 1)
+        self.twin = Steady(SteadyRole.LEADER, TERM, 0, 0, 0, 0, twins, voters, voters, 1 << 30, UNBOUNDED)
+        self.received = [0] * self.count
+        self.said = 0
+
+    def append(self):
+        for _ in range(self.chance.randint(1, 3)):
+            size = self.chance.choice([10, 500, 5_000, 20_000])
+            made = self.bench.plane.append(self.handle, records_of(self.chance.randint(1, 3), value=bytes(size)))
+            assert made.error_code == E.NONE
+            self.twin.step(Input.APPEND, made.next_offset)
+
+    def acknowledge(self):
+        number = self.chance.randrange(self.count)
+        if self.peers[number] is None:
+            return
+        offset = self.chance.randint(0, self.received[number])
+        term = self.chance.choice([TERM, TERM, TERM, TERM - 1])
+        commit = self.chance.randint(NONE, max(NONE, self.twin.commit_offset))
+        self.peers[number].say(frame(ACK, entry(offset, commit, term=term)))
+        self.twin.step(Input.ACK, number, term, term, offset, commit)
+        self.said += term == TERM
+
+    def durable(self):
+        self.bench.settle()
+        self.twin.step(Input.DURABLE, self.bench.plane.state(self.handle).durable_offset)
+
+    def meet(self):
+        """Everything that is under way has arrived, and both are the same."""
+        self.durable()
+        self.bench.until(lambda: self.steady.steady_statistics()["acks_taken"] == self.said)
+        self.bench.until(self._all_is_sent)
+        state = self.steady.steady_state(self.handle)
+        twin = self.twin
+        assert (state.end_offset, state.durable_offset) == (twin.end_offset, twin.durable_offset)
+        assert state.commit_offset == twin.commit_offset
+        for row, other, peer in zip(state.peers, twin.peers, self.peers, strict=True):
+            if peer is not None:
+                assert (row.match, row.next, row.known) == (other.match, other.next, other.known)
+        have = [state.durable_offset, *(row.match for row in state.peers)]
+        assert sum(offset >= state.commit_offset for offset in have) * 2 > len(have)
+
+    def _all_is_sent(self):
+        for number, peer in enumerate(self.peers):
+            if peer is None:
+                continue
+            for kind, offset, commit, batches in peer.heard():
+                assert kind == APPEND
+                assert commit <= self.twin.commit_offset
+                if batches:
+                    assert self.twin.step(Input.SEND, number) is Outcome.SEND
+                    assert offset == self.twin.peers[number].next
+                    self.received[number] = ends_of(batches)
+                    self.twin.step(Input.SENT, number, self.received[number], len(batches))
+                else:
+                    assert offset == self.twin.peers[number].next
+        return all(
+            peer is None or self.twin.peers[number].next == self.twin.end_offset
+            for number, peer in enumerate(self.peers)
+        )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_does_what_the_machine_does(bench, steady, replica, seed):
+    both = LeaderTwin(bench, steady, replica, random.Random(seed))
+    for _ in range(40):
+        both.chance.choice([both.append, both.acknowledge, both.acknowledge, both.durable, both.meet])()
+        if both.chance.random() < 0.3:
+            bench.turn(1)
+    both.meet()
+    assert steady.steady_statistics()["unsteady"] == 0
+
+
+class FollowerTwin:
+    """C and `Steady` as follower of the same leader."""
+
+    def __init__(self, bench, steady, handle, chance):
+        self.bench, self.steady, self.handle, self.chance = bench, steady, handle, chance
+        self.leader = steady.adopt(1)
+        bench.plane.follow(handle, TERM)
+        self.twin = Steady(SteadyRole.FOLLOWER, TERM, 0, 0, 0, NONE, [], 0, 0, 1, 1)
+        self.arm()
+        self.said = self.handed = 0
+        self.acked = NONE
+
+    def arm(self):
+        who = (1, INCARNATION), self.leader.link
+        assert self.steady.steady_follow(self.handle, OWN, TERM, 0, *who, self.twin.leader_commit_offset)
+
+    def step(self):
+        """One frame: mostly steady, sometimes of another term or place."""
+        end_offset = self.twin.end_offset
+        prev = self.chance.choice([end_offset] * 6 + [max(0, end_offset - 1), end_offset + 1])
+        term = self.chance.choice([TERM] * 8 + [TERM - 1, TERM + 1])
+        counts = [self.chance.randint(1, 3) for _ in range(self.chance.randint(0, 3))]
+        batches, upto = b"", prev
+        for count in counts:
+            batches += sent(upto, count, epoch=term, value=bytes(self.chance.choice([10, 5_000])))
+            upto += count
+        commit = self.chance.randint(NONE, upto)
+        durable = self.bench.plane.state(self.handle).durable_offset
+        outcome = self.twin.step(Input.RECEIVE, term, term, prev, upto, term, commit)
+        self.leader.say(frame(APPEND, entry(prev, commit, batches, term=term)))
+        self.said += 1
+        self.bench.until(lambda: self.steady.steady_statistics()["frames_taken"] == self.said)
+        if outcome is Outcome.NOT_STEADY:
+            self.hand_over((term, prev, commit, batches))
+        assert self.bench.plane.state(self.handle).durable_offset >= durable
+
+    def hand_over(self, expected):
+        """It is Python's now, with what comes behind it, until it is armed again."""
+        behind = frame(APPEND, entry(self.twin.end_offset, NONE, sent(self.twin.end_offset)))
+        self.leader.say(behind)
+        self.said += 1
+        self.bench.until(lambda: self.steady.steady_statistics()["frames_taken"] == self.said)
+        found = self.steady.steady_messages()
+        assert [(one.term, one.offset, one.commit_offset, one.batches) for one in found[:1]] == [expected]
+        assert len(found) == 2
+        assert all(one.is_append and one.link == self.leader.link for one in found)
+        state = self.steady.steady_disarm(self.handle)
+        assert state.is_stopped
+        assert state.end_offset == self.twin.end_offset
+        self.twin.leader_commit_offset = max(self.twin.leader_commit_offset, state.leader_commit_offset)
+        self.arm()
+
+    def meet(self):
+        self.bench.settle()
+        self.twin.step(Input.DURABLE, self.bench.plane.state(self.handle).durable_offset)
+        self.bench.turn(1)
+        state, twin = self.steady.steady_state(self.handle), self.twin
+        assert (state.end_offset, state.durable_offset) == (twin.end_offset, twin.durable_offset)
+        assert state.commit_offset == max(0, twin.commit_offset)
+        for kind, offset, commit, _batches in self.leader.heard():
+            assert kind == ACK
+            assert self.acked <= offset <= twin.durable_offset
+            assert commit <= max(0, twin.commit_offset)
+            self.acked = offset
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_follower_does_what_the_machine_does(bench, steady, replica, seed):
+    both = FollowerTwin(bench, steady, replica, random.Random(seed))
+    for _ in range(40):
+        both.chance.choice([both.step, both.step, both.meet])()
+    both.step()
+    both.leader.say(frame(APPEND, entry(both.twin.end_offset, NONE, b"")))
+    both.said += 1
+    both.meet()
+
+    def is_acknowledged():
+        both.meet()
+        return both.acked == both.twin.durable_offset == both.twin.end_offset
+
+    bench.until(is_acknowledged)
+
+
+# -- by hand
+
+
+def test_acks_all_is_answered_when_a_majority_has_it(bench, steady, replica):
+    """Of three: one follower is enough, the leader's own disk is one."""
+    peers = [steady.adopt(1), steady.adopt(2)]
+    bench.plane.arm(replica, TERM)
+    rows = [SteadyPeerState(peer.link, INCARNATION, 0, 0, 0, votes=True) for peer in peers]
+    assert steady.steady_lead(replica, OWN, TERM, 0, UNBOUNDED, rows, votes=True)
+    client = bench.connect()
+    bench.send(client, [("t", 0, records_of(2))], acks=-1)
+    bench.until(lambda: bench.plane.state(replica).durable_offset == 2)
+    heard = []
+    bench.until(lambda: heard.extend(peers[1].heard()) or heard)
+    assert bench.plane.state(replica).high_watermark == 0
+    assert bench.plane.statistics()["produces_pending"] == 1
+    peers[1].say(frame(ACK, entry(2, 0)))
+    assert bench.answer(client) == [(0, 0)]
+    told = []
+    bench.until(lambda: told.extend(one for one in peers[0].heard() if not one[3]) or told)
+    assert told[0][1:3] == (2, 2), "the commit is told without records"
+
+
+@pytest.mark.parametrize(("source", "target"), [(8, OWN), (INCARNATION, 6)])
+def test_an_acknowledgement_of_another_life_of_a_replica_commits_nothing(bench, steady, replica, source, target):
+    peer = steady.adopt(1)
+    bench.plane.arm(replica, TERM)
+    rows = [SteadyPeerState(peer.link, INCARNATION, 0, 0, 0, votes=True)]
+    assert steady.steady_lead(replica, OWN, TERM, 0, UNBOUNDED, rows, votes=True)
+    bench.plane.append(replica, records_of(1))
+    bench.settle()
+    bench.until(peer.heard)
+    peer.say(frame(ACK, entry(1, 0, source=source, target=target)))
+    bench.until(lambda: steady.steady_statistics()["unsteady"])
+    assert bench.plane.state(replica).high_watermark == 0
+    peer.say(frame(ACK, entry(1, 0)))
+    bench.until(lambda: bench.plane.state(replica).high_watermark == 1)
+
+
+def test_what_was_undone_is_never_acknowledged_and_ends_it(bench, steady, replica):
+    leader = steady.adopt(1)
+    bench.plane.follow(replica, TERM)
+    assert steady.steady_follow(replica, OWN, TERM, 0, (1, INCARNATION), leader.link, NONE)
+    leader.say(frame(APPEND, entry(0, NONE, sent(0, 2))))
+    bench.until(lambda: bench.plane.state(replica).durable_offset == 2)
+    bench.break_disk()
+    leader.say(frame(APPEND, entry(2, 2, sent(2, 2))))
+    bench.until(lambda: bench.failures)
+    state = steady.steady_disarm(replica)
+    assert (state.is_stopped, state.end_offset, state.durable_offset, state.commit_offset) == (True, 2, 2, 2)
+    bench.until(lambda: not bench.connections.statistics().answer_bytes_unsent)
+    assert max(one[1] for one in leader.heard()) == 2
+
+
+@pytest.mark.parametrize(("node", "source", "target"), [(2, INCARNATION, OWN), (1, 8, OWN), (1, INCARNATION, 6)])
+def test_only_the_leader_that_it_follows_is_taken_and_only_for_itself(bench, steady, replica, node, source, target):
+    """A replica is a node and an incarnation, and has several in its time."""
+    other = steady.adopt(node)
+    bench.plane.follow(replica, TERM)
+    assert steady.steady_follow(replica, OWN, TERM, 0, (1, INCARNATION), 0, NONE)
+    other.say(frame(APPEND, entry(0, NONE, sent(0), source=source, target=target)))
+    bench.until(lambda: steady.steady_statistics()["unsteady"])
+    (message,) = steady.steady_messages()
+    assert (message.source, message.target) == (source, target)
+    assert bench.plane.state(replica).log_end_offset == 0
+
+
+def test_a_leader_takes_nothing_more_when_too_much_waits(bench, steady, replica):
+    bench.plane.arm(replica, TERM)
+    peer = steady.adopt(1)
+    rows = [SteadyPeerState(link, INCARNATION, 0, 0, 0, votes=True) for link in (peer.link, 0)]
+    assert steady.steady_lead(replica, OWN, TERM, 0, 10_000, rows, votes=True)
+    client = bench.connect()
+    bench.send(client, [("t", 0, records_of(1, value=bytes(11_000)))], acks=-1)
+    bench.until(lambda: bench.plane.state(replica).durable_offset == 1)
+    assert bench.produce(bench.connect(), ("t", 0, records_of(1)), acks=1) == [(E.NOT_ENOUGH_REPLICAS, -1)]
+    peer.say(frame(ACK, entry(1, 0)))
+    assert bench.answer(client) == [(0, 0)]
+    assert bench.produce(bench.connect(), ("t", 0, records_of(1)), acks=1) == [(0, 1)]
+
+
+def test_damaged_records_are_not_appended(bench, steady, replica):
+    leader = steady.adopt(1)
+    bench.plane.follow(replica, TERM)
+    assert steady.steady_follow(replica, OWN, TERM, 0, (1, INCARNATION), leader.link, NONE)
+    damaged = bytearray(sent(0, 3))
+    damaged[-1] ^= 1
+    leader.say(frame(APPEND, entry(0, NONE, bytes(damaged))))
+    bench.until(lambda: steady.steady_statistics()["unsteady"])
+    assert bench.plane.state(replica).log_end_offset == 0
+
+
+def test_a_leader_without_answers_is_told(bench, steady, replica):
+    bench.plane.arm(replica, TERM)
+    peer = steady.adopt(1)
+    rows = [SteadyPeerState(peer.link, INCARNATION, 0, 0, 0, votes=True)]
+    assert steady.steady_lead(replica, OWN, TERM, 0, UNBOUNDED, rows, votes=True)
+    assert steady.steady_stalled(1 << 62) == []
+    bench.plane.append(replica, records_of(1))
+    bench.settle()
+    bench.until(peer.heard)
+    assert steady.steady_stalled(1 << 62) == [replica]
+    assert steady.steady_stalled(0) == []
+    peer.say(frame(ACK, entry(1, 0)))
+    bench.until(lambda: bench.plane.state(replica).high_watermark == 1)
+    peer.say(frame(ACK, entry(1, 1)))
+    bench.until(lambda: steady.steady_statistics()["acks_taken"] == 2)
+    assert steady.steady_stalled(1 << 62) == []
+
+
+# -- frames that are none
+
+
+def mutated(chance, data):
+    made = bytearray(data)
+    for _ in range(chance.randint(1, 6)):
+        place = chance.randrange(4, len(made))
+        made[place] = chance.choice([0, 1, 2, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+    if chance.random() < 0.3:
+        made = made[: chance.randrange(5, len(made) + 1)]
+        made[:4] = (len(made) - 4).to_bytes(4)
+    return bytes(made)
+
+
+@pytest.mark.parametrize("is_leader", [False, True])
+def test_any_frame_is_taken_or_ends_the_link(bench, steady, replica, is_leader):
+    chance = random.Random(1)
+    (bench.plane.arm if is_leader else bench.plane.follow)(replica, TERM)
+    for _ in range(200):
+        peer = steady.adopt(1)
+        end_offset = bench.plane.state(replica).log_end_offset
+        if steady.steady_state(replica) is None:
+            if is_leader:
+                rows = [SteadyPeerState(peer.link, INCARNATION, 0, 0, 0, votes=True)]
+                assert steady.steady_lead(replica, OWN, TERM, 0, UNBOUNDED, rows, votes=True)
+            else:
+                assert steady.steady_follow(replica, OWN, TERM, 0, (1, INCARNATION), peer.link, NONE)
+        valid = [
+            frame(APPEND, entry(end_offset, end_offset, sent(end_offset, 2)), entry(end_offset + 2, NONE, b"")),
+            frame(ACK, entry(end_offset, NONE), entry(0, 0)),
+            frame(APPEND, entry(end_offset, NONE, sent(end_offset, 1, value=bytes(6_000)))),
+        ]
+        before = steady.steady_statistics()["frames_taken"]
+        peer.say(mutated(chance, chance.choice(valid)))
+        bench.until(lambda before=before: steady.steady_statistics()["frames_taken"] > before)
+        for message in steady.steady_messages():
+            assert len(message.topic_id) == 16
+        steady.steady_disarm(replica)
+        peer.socket.close()
+        steady.steady_close(peer.link)
+        bench.until(lambda: not steady.steady_statistics()["links_up"])
+        state = bench.plane.state(replica)
+        assert state.high_watermark <= state.durable_offset <= state.log_end_offset
+    bench.settle()

@@ -1,0 +1,195 @@
+"""The steady state of replication in C (`native/ring/steady.h`), as the driver of replicas uses it.
+
+A group is driven by exactly one of two: the machine, or C between `steady_lead` or `steady_follow` and `steady_disarm`.
+What C does not take comes as messages (`steady_messages`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tpc_broker._ring import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+STALLED_AT_ONCE: Final = 256
+NOT_NOW: Final = (-errno.EBUSY, -errno.EPERM, -errno.ESTALE, -errno.EINVAL, -errno.ENOENT, -errno.ENOMEM)
+
+
+class SteadyPeerState(NamedTuple):
+    """A replica beside the leader. `link` 0: C sends it nothing. Offsets as in `raft.steady.SteadyPeer`."""
+
+    link: int
+    incarnation: int
+    match: int
+    next: int
+    known: int
+    votes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyState:
+    """What C has made of a group. `sequence`: of the journal, when the last append is durable; 0: it is. `is_stopped`:
+    C gave it up, since something was not steady or its role was taken away.
+    """
+
+    term: int
+    is_leader: bool
+    end_offset: int
+    durable_offset: int
+    commit_offset: int
+    leader_commit_offset: int
+    uncommitted_bytes: int
+    sequence: int
+    is_stopped: bool
+    peers: tuple[SteadyPeerState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyMessage:
+    """What was not steady. An append if `is_append`, with `batches` or without; else an acknowledgement."""
+
+    link: int
+    topic_id: bytes
+    partition: int
+    is_append: bool
+    term: int
+    source: int
+    """Incarnation of the replica that says it."""
+    target: int
+    """And of the one that it is for."""
+    offset: int
+    commit_offset: int
+    batches: bytes
+
+
+class SteadyPlane:
+    """A part of `RingDataPlane`."""
+
+    _plane: Any
+
+    def _begin_steady(self, ring: Any) -> None:
+        self._steady_state = ffi.new("tpc_steady_state *")
+        self._stalled = ffi.new("uint64_t[]", STALLED_AT_ONCE)
+        self._on_steady: Callable[[], None] = lambda: None
+        self._on_steady_link: Callable[[int], None] = lambda _link: None
+        ring.on_event(lib.TPC_EVENT_STEADY, lambda _token, _a, _b, _pointer: self._on_steady())
+        ring.on_event(lib.TPC_EVENT_STEADY_LINK, lambda link, _a, _b, _pointer: self._on_steady_link(link))
+
+    def on_steady(self, messages: Callable[[], None], link_lost: Callable[[int], None]) -> None:
+        """`messages` is called when `steady_messages` has something, once until it was called."""
+        self._on_steady, self._on_steady_link = messages, link_lost
+
+    def steady_adopt(self, descriptor: int, node: int) -> int:
+        """A connected socket to another node's core becomes a link; its number. OSError: the socket is the caller's."""
+        link = ffi.new("uint64_t *")
+        result = lib.tpc_steady_adopt(self._plane, descriptor, node, link)
+        if result < 0:
+            raise OSError(-result, f"a link to node {node}: {os.strerror(-result)}")
+        return int(link[0])
+
+    def steady_close(self, link: int) -> None:
+        lib.tpc_steady_close(self._plane, link)
+
+    def steady_lead(  # noqa: PLR0913 (all that a leader is armed with)
+        self,
+        handle: int,
+        incarnation: int,
+        term: int,
+        start_offset: int,
+        uncommitted_bytes_max: int,
+        peers: Sequence[SteadyPeerState],
+        *,
+        votes: bool,
+    ) -> bool:
+        """False: not now."""
+        rows = ffi.new("tpc_steady_peer_state[]", max(1, len(peers)))
+        for row, peer in zip(rows, peers, strict=False):
+            row.link, row.incarnation, row.votes = peer.link, peer.incarnation, peer.votes
+            row.match_offset, row.known_offset = peer.match, peer.known
+        result = lib.tpc_steady_lead(
+            self._plane, handle, incarnation, term, start_offset, votes, uncommitted_bytes_max, rows, len(peers)
+        )
+        return _is_armed(result)
+
+    def steady_follow(  # noqa: PLR0913 (all that a follower is armed with)
+        self,
+        handle: int,
+        incarnation: int,
+        term: int,
+        start_offset: int,
+        leader: tuple[int, int],
+        link: int,
+        leader_commit_offset: int,
+    ) -> bool:
+        """Of a leader by node and incarnation, that is acknowledged to over a link. False: not now."""
+        result = lib.tpc_steady_follow(
+            self._plane, handle, incarnation, term, start_offset, *leader, link, leader_commit_offset
+        )
+        return _is_armed(result)
+
+    def steady_ack(  # noqa: PLR0913 (all that it says)
+        self, handle: int, link: int, source: int, term: int, durable_offset: int, commit_offset: int
+    ) -> bool:
+        """Whether C has taken a peer's acknowledgement that came by another way."""
+        taken = lib.tpc_steady_ack(self._plane, handle, link, source, term, durable_offset, commit_offset)
+        return bool(taken == 0)
+
+    def steady_disarm(self, handle: int) -> SteadyState | None:
+        """The group is the machine's again, as C has left it; None: it was not C's, or the partition was withdrawn."""
+        if lib.tpc_steady_disarm(self._plane, handle, self._steady_state) < 0:
+            return None
+        return _state(self._steady_state)
+
+    def steady_state(self, handle: int) -> SteadyState | None:
+        """How C has it now; None: it has not."""
+        if lib.tpc_steady_get_state(self._plane, handle, self._steady_state) < 0:
+            return None
+        return _state(self._steady_state)
+
+    def steady_messages(self) -> list[SteadyMessage]:
+        """What was not steady since the last call, in order."""
+        found, message = [], ffi.new("tpc_steady_message *")
+        while lib.tpc_steady_take(self._plane, message):
+            batches = b""
+            if message.frame != ffi.NULL:
+                batches = bytes(ffi.buffer(message.batches, message.batches_bytes))
+                lib.tpc_frame_release(message.frame)
+            found.append(SteadyMessage(
+                message.link, bytes(ffi.buffer(message.topic_id)), message.partition,
+                message.kind == lib.TPC_STEADY_APPEND_KIND, message.term, message.source, message.target,
+                message.offset, message.commit_offset, batches,
+            ))  # fmt: skip
+        return found
+
+    def steady_stalled(self, since_ns: int) -> list[int]:
+        """Handles of leaders that wait for an answer since then, or for what is in segments only; some of them."""
+        count = lib.tpc_steady_stalled(self._plane, since_ns, self._stalled, STALLED_AT_ONCE)
+        return list(self._stalled[0:count])
+
+    def steady_statistics(self) -> dict[str, int]:
+        """The fields of `tpc_steady_statistics`."""
+        values = ffi.new("tpc_steady_statistics *")
+        lib.tpc_steady_get_statistics(self._plane, values)
+        return {name: int(getattr(values, name)) for name, _field in ffi.typeof("tpc_steady_statistics").fields}
+
+
+def _is_armed(result: int) -> bool:
+    if result < 0 and result not in NOT_NOW:
+        raise OSError(-result, f"arm: {os.strerror(-result)}")
+    return bool(result == 0)
+
+
+def _state(made: Any) -> SteadyState:
+    peers = [
+        SteadyPeerState(row.link, row.incarnation, row.match_offset, row.next_offset, row.known_offset, bool(row.votes))
+        for row in made.peers[0 : made.peers_count]
+    ]
+    return SteadyState(
+        made.term, made.role == lib.TPC_ROLE_LEADER, made.log_end_offset, made.durable_offset, made.commit_offset,
+        made.leader_commit_offset, made.uncommitted_bytes, made.sequence, bool(made.is_stopped), tuple(peers),
+    )  # fmt: skip
