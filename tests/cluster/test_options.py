@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -168,8 +169,11 @@ def test_what_knows_only_a_broker_without_a_cluster_refuses_a_nodes_directory(tm
 def test_a_journal_that_is_gone_ends_the_start_of_a_node_whose_core_had_replicas(tmp_path):
     node_directory(tmp_path, joined=True)
     options = ClusterOptions(1, ("127.0.0.1", 9000), (), "", "")
-    first = [next_core_boot(tmp_path, core) for core in (0, 1)]
-    assert all(next_core_boot(tmp_path, core) > before for core, before in enumerate(first))
+    first = [next_core_boot(tmp_path, core, MetadataVersion(7)) for core in (0, 1)]
+    assert all(next_core_boot(tmp_path, core, MetadataVersion(7)) > before for core, before in enumerate(first))
+    again = [next_core_boot(tmp_path, 0, MetadataVersion(7)) for _ in range(100)]
+    (tmp_path / "empty" / "cluster").mkdir(parents=True)
+    assert next_core_boot(tmp_path / "empty", 0, MetadataVersion(8)) > again[-1] > time.time_ns() // 1_000_000
     (tmp_path / "journals").mkdir()
     for core in (0, 1):
         (tmp_path / "journals" / f"000{core}.journal").touch()

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.raft.cluster import GROUP, Cluster, Node
-from tpc_broker.model import NodeId
+from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.core import RaftCore
-from tpc_broker.raft.items import START, Config, Marker, Position, Voter, simple
+from tpc_broker.raft.items import START, Address, Config, Marker, Position, Voter, simple
 from tpc_broker.raft.journal import VoteEntry
 from tpc_broker.raft.messages import AppendEntries, Frame, Reason, RequestVote, Resign, Vote
 from tpc_broker.raft.output import Refusal, Role, RoleChanged
@@ -556,3 +556,21 @@ def test_a_leader_whose_followers_have_all_ended_leads_no_more() -> None:
             node.crash()
             leader.core.link_refused(node.address, cluster.now_ms)
     assert not leader.group().is_leader
+
+
+def test_a_disk_that_is_another_one_is_heard_whatever_its_boots_are() -> None:
+    """Its starts are counted anew, from a clock that may be behind; nothing is compared with the ones before."""
+    cluster = Cluster()
+    leader = cluster.hand_to(0)
+    cluster.run(500)
+    other, link = cluster.addresses[1], leader.core.links[cluster.addresses[1]]
+    late = Frame(other, leader.address, link.boot_id - 1000, 0, ())
+    leader.core.link_refused(other, cluster.now_ms)
+    leader.core.receive(late, cluster.now_ms)
+    assert not link.is_fresh(cluster.now_ms)
+    seen = link.starts_seen
+    leader.core.another_life(other)
+    leader.core.receive(late, cluster.now_ms)
+    assert link.is_fresh(cluster.now_ms)
+    assert (link.boot_id, link.starts_seen) == (late.boot_id, seen + 1)
+    leader.core.another_life(Address(NodeId(99), CoreId(0)))

@@ -190,6 +190,12 @@ class RaftCore:
         if link.was_fresh:
             self._link_up(link, anew=False)
 
+    def another_life(self, address: Address) -> None:
+        """That core is one with another disk from now on: how often it has started says nothing of the one before."""
+        link = self.links.get(address)
+        if link is not None:
+            link.forget_life()
+
     def link_refused(self, address: Address, now_ms: int) -> None:
         """Rules 3.5: its connection is lost, and nobody listens there. The core has ended, so what it led may be led by
         others at once. Freshness delays elections and decides none: it does no harm if this is not so.

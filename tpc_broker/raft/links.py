@@ -13,17 +13,22 @@ or the silence does the same.
 
 Frames of an earlier start of a core may arrive after those of a later one, also at a core that has just started
 itself and remembers nothing. So boot ids rise from start to start, and a lower one than was heard neither refreshes
-the link nor looks like one more start.
+the link nor looks like one more start. A node with an empty disk counts anew, from a clock that may be behind: whoever
+knows that it is another one (`RaftCore.another_life`) compares with nothing that was heard before.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tpc_broker.raft.items import Address, GroupId
     from tpc_broker.raft.settings import Settings
+
+
+BEFORE_ANY: Final = -1
+"""Below every boot id."""
 
 
 def jitter(below: int, *parts: int) -> int:
@@ -81,6 +86,11 @@ class Link:
     def forget(self) -> None:
         """Nobody listens there: not fresh, until it is heard again."""
         self.heard_ms, self.was_fresh = None, False
+
+    def forget_life(self) -> None:
+        """Any boot id is a later one than those that were heard."""
+        if self.boot_id is not None:
+            self.boot_id = BEFORE_ANY
 
     @property
     def silent_at_ms(self) -> int | None:

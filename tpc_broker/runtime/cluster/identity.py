@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tpc_broker.cluster.founding import Founding
 from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, SPOKEN
 from tpc_broker.log.files import journal_file_name
-from tpc_broker.model import CoreId
+from tpc_broker.model import CoreId, MetadataVersion
 from tpc_broker.runtime.durable_files import replace_file, sync_folder
 from tpc_broker.runtime.options import StartError
 
@@ -30,6 +30,9 @@ FOLDER = "cluster"
 FILE = "node.json"
 FORMAT = 1
 INCARNATION_BITS = 62
+BOOTS_BEGIN = 1 << 42
+"""Above the clocks' milliseconds, by which boots were numbered before."""
+BOOTS_OF_A_VERSION = 1 << 10
 START_EMPTY = "start it with an empty --data, and it learns from them"
 
 
@@ -147,8 +150,12 @@ def _boot_path(data: Path, core: int) -> Path:
     return data / FOLDER / f"core{core}.boot"
 
 
-def next_core_boot(data: Path, core: int) -> int:
-    """A number above those of all earlier starts of a core, kept beside the node's identity."""
+def next_core_boot(data: Path, core: int, version: MetadataVersion) -> int:
+    """A number above those of all earlier starts of a core, kept beside the node's identity.
+
+    Also above those of a disk that the node had before: `version` is that of metadata in which this one is registered,
+    and the one before began with earlier ones. A clock may be behind.
+    """
     path = _boot_path(data, core)
     try:
         before = int(path.read_text())
@@ -156,7 +163,7 @@ def next_core_boot(data: Path, core: int) -> int:
         before = 0
     except (OSError, ValueError) as error:
         raise StartError(f"{path} cannot be read: {error}; it counts the starts of a core") from error
-    boot = max(before + 1, time.time_ns() // 1_000_000)
+    boot = max(before + 1, BOOTS_BEGIN + version * BOOTS_OF_A_VERSION)
     replace_file(path, str(boot).encode())
     return boot
 

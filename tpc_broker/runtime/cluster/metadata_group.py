@@ -21,7 +21,7 @@ from tpc_broker.errors import CoreDownError, NotDeliveredError
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import decode_record, encode_record
 from tpc_broker.model import MetadataVersion
-from tpc_broker.raft.items import START, Batch, Config, Position, Proposal, Voter, simple
+from tpc_broker.raft.items import START, Address, Batch, Config, Position, Proposal, Voter, simple
 from tpc_broker.raft.journal import EMPTY_CHECKPOINT, AdoptEntry, Checkpoint, replay
 from tpc_broker.raft.output import (
     Accepted,
@@ -91,6 +91,7 @@ class MetadataGroup:
         self._shipped: dict[Position, bytes] = {}
         self._reads: dict[object, tuple[trio.Event, list[bool]]] = {}
         self._checkpoint_bytes = 0
+        self._incarnations: dict[Address, int | None] = {}
         self._caught_up: dict[Voter, int] = {}
         """While this replica leads: when each other one was last known to have everything."""
 
@@ -133,7 +134,11 @@ class MetadataGroup:
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    def receive(self, frame: Frame) -> None:
+    def receive(self, frame: Frame, incarnation: int | None = None) -> None:
+        """`incarnation`: of the disk of the node that sends; there is one with a connection at a time."""
+        if self._incarnations.setdefault(frame.source, incarnation) != incarnation:
+            self._incarnations[frame.source] = incarnation
+            self.core.another_life(frame.source)
         self.core.receive(frame, self._now_ms())
         self.turn()
 

@@ -383,7 +383,7 @@ class ClusterNodeMain:
         if frame.source.node != hello.node or frame.target != self._group.core.address:
             raise LinkDecodeError(f"node {hello.node} sent a frame of {frame.source} for {frame.target}")
         self._group.core.add_link(frame.source, self._clock.monotonic_ms())
-        self._group.receive(frame)
+        self._group.receive(frame, hello.incarnation)
 
     def _committed(self, records: list[MetadataRecord] | None, image: ClusterImage) -> None:
         if image.version <= self._fed.version:

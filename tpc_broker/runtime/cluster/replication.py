@@ -171,7 +171,7 @@ class CoreReplication:
 
     async def follow(self, image: ClusterImage) -> None:
         if self._driver is None:
-            await self._begin()
+            await self._begin(image)
         before, self._image = self._image, image
         self._voters.image = image
         self.filling.is_allowed = image.feature_level >= FIRST_WITH_MOVES
@@ -324,13 +324,13 @@ class CoreReplication:
 
     # -- life --------------------------------------------------------------------------------------------------------
 
-    async def _begin(self) -> None:
-        """There is an image, so the node is in its cluster."""
+    async def _begin(self, image: ClusterImage) -> None:
+        """There is an image, so the node is in its cluster, and registered in it."""
         identity = IdentityFile(self._data).read()
         assert identity is not None, "a core has an image when its node is in the cluster"
         self._identity = identity
         core = self._options.core
-        boot = next_core_boot(self._data, core)
+        boot = next_core_boot(self._data, core, image.version)
         address = Address(NodeId(identity.node), core)
         machine = RaftCore(address, boot, self._clock.monotonic_ms(), SETTINGS)
         self.links = ReplicaLinks(address, self._own_hello, read_secret(self._cluster.secret_path))
