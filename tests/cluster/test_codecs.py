@@ -154,7 +154,7 @@ def test_a_known_node_may_say_more_but_not_anything():
             links.check_header(wrong, is_known=True)
 
 
-@pytest.mark.parametrize("kind", [Kind.HELLO, Kind.REQUEST, Kind.ANSWER, Kind.RAFT, Kind.STEADY])
+@pytest.mark.parametrize("kind", [Kind.HELLO, Kind.REQUEST, Kind.ANSWER, Kind.RAFT, Kind.STEADY, Kind.PART])
 def test_who_has_not_proved_the_secret_says_nothing_else(kind):
     with pytest.raises(LinkDecodeError, match="has not proved"):
         links.check_header(links.HEADER.pack(9, links.VERSION, kind), is_known=False)
@@ -183,7 +183,19 @@ DECODERS = [
     links.decode_request,
     links.decode_answer,
     links.decode_steady,
+    links.decode_part,
 ]
+
+
+def test_a_part_of_a_file_is_an_answer_that_is_not_copied_into_a_message():
+    for data in (b"", bytes(range(256)) * 9):
+        header = links.part_header(77, len(data))
+        kind, length = links.check_header(header[: links.HEADER.size], is_known=True)
+        body = header[links.HEADER.size :] + data
+        assert (kind, length) == (Kind.PART, len(body))
+        assert links.decode_part(body) == links.Answer(77, {}, [data], "")
+    with pytest.raises(LinkDecodeError, match="3 bytes; it has 8"):
+        links.decode_part(b"abc")
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 
 import trio
 
 from tpc_broker.cluster.founding import SeedAddress
+from tpc_broker.cluster.link_codec import Hello
 from tpc_broker.cluster.secret import ClusterSecret
 from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.items import Address
+from tpc_broker.runtime.cluster.links import FilePart, Links
 from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
 
 HERE = Address(NodeId(1), CoreId(0))
@@ -17,6 +20,42 @@ HERE = Address(NodeId(1), CoreId(0))
 
 def never(*_arguments):
     raise AssertionError("nobody greets here")
+
+
+def test_parts_of_files_and_other_answers_come_on_one_connection():
+    """Large and small ones, many under way at once: each comes to who has asked for it."""
+    parts = [bytes([number]) * size for number, size in enumerate((0, 1, 70_000, 4 << 20, 3, 1 << 20))]
+
+    async def give(_hello, payload, _blobs):
+        part = parts[payload["number"]]
+        return FilePart(part) if payload["is_part"] else ({"is": len(part)}, (part,))
+
+    def links_of(node: int) -> Links:
+        hello = Hello("cluster", NodeId(node), 1, 1, CoreId(0), "127.0.0.1", 1, "0")
+        return Links(lambda: hello, ClusterSecret(b"secret" * 6), lambda _hello: None)
+
+    async def ask(peer, number, *, is_part):
+        payload, blobs = await peer.call("give", {"number": number, "is_part": is_part}, timeout_ms=60_000)
+        assert (payload, blobs) == ({} if is_part else {"is": len(parts[number])}, [parts[number]])
+
+    async def talk(listening):
+        one, other = links_of(1), links_of(2)
+        other.serve("give", give)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(one.run, None)
+            await nursery.start(other.run, listening)
+            peer = one.peer(SeedAddress("127.0.0.1", listening.getsockname()[1]))
+            with trio.fail_after(60):
+                while not peer.is_up:
+                    await trio.sleep(0.01)
+                async with trio.open_nursery() as asking:
+                    for number in range(len(parts)):
+                        for is_part in (True, False):
+                            asking.start_soon(partial(ask, peer, number, is_part=is_part))
+            nursery.cancel_scope.cancel()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        trio.run(talk, listening)
 
 
 def test_where_nobody_listens_is_told_from_where_nobody_answers():

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 HEADER: Final = struct.Struct(">IBB")
 _STEADY: Final = struct.Struct(">Q")
+_PART: Final = struct.Struct(">Q")
 VERSION: Final = 1
 NUMBER_MAX: Final = 2**63 - 1
 
@@ -55,6 +56,8 @@ class Kind(enum.IntEnum):
     """From here on the connection carries the steady state of replication (`native/bytes/cdef/82_steady_frame.h`), and
     belongs to C: with the boot id of the sender's core, from the dialler and back.
     """
+    PART = 10
+    """An answer that is bytes of a file, and nothing else."""
 
 
 class Reason(enum.StrEnum):
@@ -242,6 +245,17 @@ def encode_answer(request_id: int, payload: Any, blobs: Sequence[bytes] = (), er
 def decode_answer(body: bytes) -> Answer:
     message = _parsed(pb.Answer, body)
     return Answer(message.id, _json(message.payload), list(message.blobs), message.error[:LINK_TEXT_BYTES_MAX])
+
+
+def part_header(request_id: int, length: int) -> bytes:
+    """What goes in front of the bytes of a file that answer a request."""
+    return HEADER.pack(_PART.size + length + 2, VERSION, Kind.PART) + _PART.pack(request_id)
+
+
+def decode_part(body: bytes) -> Answer:
+    if len(body) < _PART.size:
+        raise LinkDecodeError(f"a part of a file of {len(body)} bytes; it has {_PART.size} and more")
+    return Answer(_PART.unpack_from(body)[0], {}, [body[_PART.size :]], "")
 
 
 def _bounded(kind: Kind, message: Any) -> bytes:

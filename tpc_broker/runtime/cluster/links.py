@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
@@ -48,6 +48,7 @@ UNACKNOWLEDGED_MS_MAX: Final = 2_000
 SILENCE_S_MAX: Final = 5.0
 """Heartbeats of replication come ten times a second, as soon as a node is in a cluster, and questions before that."""
 READ_BYTES: Final = 1 << 16
+LARGE_READ_BYTES: Final = 1 << 20
 SEND_BYTES: Final = 1 << 18
 """Of small frames in one call."""
 TCP_USER_TIMEOUT: Final = 18
@@ -55,7 +56,17 @@ COMPLAIN_EVERY_S: Final = 10.0
 MALFORMED: Final = "malformed"
 REFUSAL_REASONS: Final = (*(reason.value for reason in Reason), MALFORMED)
 
-Handler = Callable[[Hello, dict[str, Any], list[bytes]], Awaitable[tuple[dict[str, Any], Sequence[bytes]] | None]]
+
+
+class FilePart(NamedTuple):
+    """An answer that is bytes of a file, and nothing else: they are not copied into a message."""
+
+    data: bytes
+
+
+Handler = Callable[
+    [Hello, dict[str, Any], list[bytes]], Awaitable[tuple[dict[str, Any], Sequence[bytes]] | FilePart | None]
+]
 
 
 class LinkRefusedError(Exception):
@@ -116,11 +127,15 @@ class _Outbox:
     def queued_bytes(self) -> int:
         return self._bytes
 
-    def put(self, data: bytes) -> bool:
-        if self._bytes + len(data) > limits.LINK_QUEUE_BYTES_MAX:
+    def put(self, data: bytes, behind: bytes = b"") -> bool:
+        """A frame, whose last bytes may be apart."""
+        size = len(data) + len(behind)
+        if self._bytes + size > limits.LINK_QUEUE_BYTES_MAX:
             return False
         self._parts.append(data)
-        self._bytes += len(data)
+        if behind:
+            self._parts.append(behind)
+        self._bytes += size
         self._filled.set()
         return True
 
@@ -159,15 +174,20 @@ class FrameReader:
         return kind, await self._take(length)
 
     async def expect(self, wanted: Kind) -> bytes:
+        return (await self.expect_any(wanted))[1]
+
+    async def expect_any(self, *wanted: Kind) -> tuple[Kind, bytes]:
         kind, body = await self.read()
         if kind is Kind.REFUSED:
             reason, text = codec.decode_refused(body)
             raise LinkRefusedError(reason, text, by_peer=True, is_proven=self.is_known)
-        if kind is not wanted:
-            raise LinkDecodeError(f"a frame of kind {kind.name} in place of {wanted.name}")
-        return body
+        if kind not in wanted:
+            raise LinkDecodeError(f"a frame of kind {kind.name} in place of {wanted[0].name}")
+        return kind, body
 
     async def _take(self, count: int) -> bytes:
+        if count > READ_BYTES:
+            return await self._take_large(count)
         while len(self._buffer) < count:
             data = await self._stream.receive_some(READ_BYTES)
             if not data:
@@ -177,6 +197,21 @@ class FrameReader:
         taken = bytes(self._buffer[:count])
         del self._buffer[:count]
         return taken
+
+
+    async def _take_large(self, count: int) -> bytes:
+        """Each byte is copied once; nothing behind it is read."""
+        parts = [bytes(self._buffer[:count])]
+        del self._buffer[:count]
+        missing = count - len(parts[0])
+        while missing:
+            data = await self._stream.receive_some(min(missing, LARGE_READ_BYTES))
+            if not data:
+                raise trio.EndOfChannel
+            parts.append(bytes(data))
+            missing -= len(data)
+            self._counts.received_bytes += len(data)
+        return b"".join(parts)
 
 
 class Peer:
@@ -319,7 +354,7 @@ class Peer:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._outbox.send_to, stream)
                 while True:
-                    self._answered(codec.decode_answer(await reader.expect(Kind.ANSWER)))
+                    self._answered(await _read_answer(reader))
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel):
             pass
 
@@ -340,6 +375,11 @@ class Peer:
         if was_up:
             self.owner.counts.lost += 1
             self.owner.on_down(self)
+
+
+async def _read_answer(reader: FrameReader) -> codec.Answer:
+    kind, body = await reader.expect_any(Kind.ANSWER, Kind.PART)
+    return codec.decode_part(body) if kind is Kind.PART else codec.decode_answer(body)
 
 
 def _is_refused(error: BaseException) -> bool:
@@ -536,7 +576,11 @@ class Links:
         self.counts.requests_served += 1
         try:
             handler = self._handlers.get(request.method, _serve_unknown)
-            payload, blobs = await handler(hello, request.payload, request.blobs) or ({}, ())
+            found = await handler(hello, request.payload, request.blobs)
+            if isinstance(found, FilePart):
+                outbox.put(codec.part_header(request.id, len(found.data)), found.data)
+                return
+            payload, blobs = found or ({}, ())
             answer = codec.encode_answer(request.id, payload, blobs)
         except MailboxError as error:
             answer = codec.encode_answer(request.id, {}, error=str(error))

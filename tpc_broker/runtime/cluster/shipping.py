@@ -21,10 +21,9 @@ from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.errors import CallFailedError, MailboxError, PartitionOfflineError, StorageFailedError
 from tpc_broker.raft.items import Position
 from tpc_broker.raft.journal import MarkerEntry
+from tpc_broker.runtime.cluster.links import FilePart
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tpc_broker.cluster.link_codec import Hello
     from tpc_broker.raft.items import Voter
     from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
@@ -156,9 +155,7 @@ class SegmentSource:
             "files": shipment.files,
         }, ()
 
-    async def serve_read(
-        self, _hello: Hello, payload: dict[str, Any], _blobs: list[bytes]
-    ) -> tuple[dict[str, Any], Sequence[bytes]]:
+    async def serve_read(self, _hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> FilePart:
         shipment = self._shipments.get(str(payload["shipment"]), self._clock.monotonic_ms())
         name, position, length = str(payload["name"]), int(payload["position"]), int(payload["length"])
         size = next((file.size_bytes for file in shipment.files if file.name == name), -1) if shipment else -1
@@ -171,7 +168,7 @@ class SegmentSource:
         if len(data) != length:
             raise CallFailedError(f"{name} is shorter than it was")
         self.sent_bytes += length
-        return {}, (bytes(data),)
+        return FilePart(bytes(data))
 
     async def serve_end(self, _hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> None:
         await self._shipments.end(str(payload["shipment"]))
