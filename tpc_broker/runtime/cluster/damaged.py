@@ -118,7 +118,7 @@ class DamagedReplicas:
         topic = self._replication.image.topic_by_id(key.topic_id)
         if topic is None or not topic.is_replicated(key.partition):
             return
-        machine, node = self._replication.machine_of(key), self._replication.node
+        machine, node = self._replication.look_at(key), self._replication.node
         label = f"{topic.name}-{key.partition}"
         if machine is not None and machine.is_leader:
             self._tell(key, f"{label} is damaged here ({reason}); another node is to lead it")
@@ -142,7 +142,7 @@ class DamagedReplicas:
 
     def _votes_again(self, key: TopicPartition, before: _Renewed) -> bool:
         """Its group has committed a configuration in which it votes, and its former self does not."""
-        machine = self._replication.machine_of(key)
+        machine = self._replication.look_at(key)
         if machine is None or machine.me.incarnation == before.incarnation or machine.config is None:
             return False
         is_committed = bool(machine.log.markers) and machine.log.markers[-1].position <= machine.commit
@@ -158,7 +158,7 @@ class DamagedReplicas:
         replica is needed as it is.
         """
         key, life = self._replication.key_of(str(payload["group"])), int(payload["life"])
-        machine = None if key is None else self._replication.machine_of(key)
+        machine = None if key is None else self._replication.look_at(key)
         if key is None or machine is None or not (machine.is_leader and machine.is_ready):
             return {}, ()
         known = self._replication.image.nodes.get(hello.node)

@@ -266,7 +266,7 @@ class ReplicaFilling:
         if key is None or files is None or place is None:
             return
         begun_s, disk = time.monotonic(), self._files.disk
-        own_offset = min(driver.core.group(group).high_watermark, files.written_end_offset)
+        own_offset = min(driver.core.look(group).high_watermark, files.written_end_offset)
         offer = Offer.decode(await self._links.ask(source, OFFER, {"group": group, "from_offset": own_offset}))
         path = None
         try:
@@ -281,7 +281,7 @@ class ReplicaFilling:
                 self._files, path, files.topic, key, files.settings, starts=offer.starts, ends=offer.position.offset
             )
             if not await self._install(group, key, offer, settled):
-                machine = driver.core.groups.get(group)
+                machine = driver.core.find(group)
                 now = "gone" if machine is None else f"{machine.role.value} at {machine.log.last}"
                 raise FillingFailedError(f"it is {now}, and cannot give way to a log that ends at {offer.position}")
         finally:

@@ -161,6 +161,10 @@ class CoreReplication:
     def key_of(self, group: str) -> TopicPartition | None:
         return self._keys.get(group)
 
+    def look_at(self, key: TopicPartition) -> Group | None:
+        """A replica's machine, as it stands now."""
+        return None if self._driver is None else self._driver.core.find(group_of(key))
+
     def open_files(self) -> list[tuple[TopicPartition, PartitionStorage]]:
         """Of the replicas that take part."""
         assert self._driver is not None
