@@ -42,15 +42,20 @@ def in_sync(made: Cluster, topic: str) -> list[list[int]]:
 
 
 def wait_handed_over(made: Cluster, left: int, why: str) -> int:
-    """Until a node that this one handed the metadata over to leads it, and has said so; its number."""
-    said = re.compile(rf"metadata: handed over to node (\d+): {re.escape(why)}")
+    """Until a node that this one had lead the metadata does, and it has said so; its number.
 
-    def is_led_by_an_heir() -> int:
-        heirs = {int(found[1]) for found in map(said.fullmatch, made[left].log_messages()) if found}
+    By handing over, or by the change of voters that takes its own vote, whichever comes first.
+    """
+    said = re.compile(rf"metadata: handed over to node (\d+): {re.escape(why)}|"
+                      rf"metadata: the voters are to be nodes \[(?!.*\b{left}\b).*\]")  # fmt: skip
+
+    def is_led_by_another() -> int:
+        found = [match for match in map(said.fullmatch, made[left].log_messages()) if match]
+        heirs = {int(each[1]) if each[1] else made.controller() for each in found}
         leader = made.controller()
-        return leader if leader in heirs else 0
+        return leader if leader in heirs - {left} else 0
 
-    return eventually(is_led_by_an_heir, "one that it was handed over to leads")
+    return eventually(is_led_by_another, "one that it was handed over to leads")
 
 
 def test_a_node_that_is_gone_for_good(tmp_path):
