@@ -200,6 +200,23 @@ def test_so_many_moves_go_on_for_each_node_that_receives_and_the_urgent_ones_fir
     assert 5 in {key.partition for key in active_moves(nodes.image, 1)}, "it brings nothing to any node"
 
 
+def test_what_a_node_had_alone_begins_anew_with_another_data_directory():
+    nodes = Moving()
+    nodes.ask(("t", 0, nodes.brokers(4)), ("t", 1, nodes.brokers(4, 5, index=1)))
+    nodes.done()
+    nodes.done(index=1)
+    nodes.ask(("t", 0, nodes.brokers(5)))
+    nodes.done()
+    nodes.ask(("t", 0, nodes.brokers(4)))
+    nodes.done()
+    before = nodes.topic.voters
+    nodes.apply(nodes.controller.register_node(registered(4, 1)))
+    assert nodes.topic.voters == before
+    nodes.apply(nodes.controller.register_node(registered(4, 1, incarnation=90)))
+    assert nodes.topic.voters[0] == ((4, 91),), "in its second life there"
+    assert nodes.topic.voters[1:] == before[1:]
+
+
 def test_voters_change_as_far_as_a_group_has_room():
     chooser = random.Random(5)
     for _ in range(2_000):

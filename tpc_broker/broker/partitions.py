@@ -366,6 +366,7 @@ class Partitions:
             await self._core.holders.ask_others(key)
         files = await self._storage.open(key, topic.name, self._config_of(topic))
         if topic.is_replicated(key.partition):
+            await self._begin_group(topic, key, files)
             return self._join(topic, key, files)
         return await self._lead(topic, key, files)
 
@@ -384,6 +385,13 @@ class Partitions:
             replicated.replication.begin_life(topic, key)
         except OSError as error:
             raise PartitionNotMadeError(f"what replica this is cannot be written: {error}") from error
+
+    async def _begin_group(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage) -> None:
+        """Of a partition that this node has had alone: its group begins behind the records that are there."""
+        assert self._core.replicated is not None, "only a cluster has such partitions"
+        note = self._core.replicated.replication.first_note(topic, key, files)
+        if note:
+            await self._storage.begin_epoch(files, note)
 
     def _join(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage) -> Partition:
         """One of several replicas: its group decides who leads."""

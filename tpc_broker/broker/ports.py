@@ -559,8 +559,8 @@ class CoreStorage(Protocol):
         """Another core has it."""
         ...
 
-    async def begin_epoch(self, files: PartitionStorage) -> None:
-        """A leader epoch above every earlier one, durable when this returns."""
+    async def begin_epoch(self, files: PartitionStorage, note: bytes = b"") -> None:
+        """A leader epoch above every earlier one, durable when this returns. `note`: of a group's."""
         ...
 
     def register(

@@ -16,9 +16,10 @@ import trio
 
 from tpc_broker.broker.reassignments import new_move_id
 from tpc_broker.errors import MailboxError
+from tpc_broker.feature_levels import FIRST_WITH_MOVES
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.rebalance import Planned, Situation, plan_rebalance
-from tpc_broker.metadata.replica_moves import FIRST_LEVEL, all_moves, moving
+from tpc_broker.metadata.replica_moves import all_moves, moving
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
@@ -52,7 +53,7 @@ class Rebalancing:
             await trio.sleep(LOOK_S)
             situation = self._look()
             image = self._core.view.image
-            if not self._cluster.is_controller or image.feature_level < FIRST_LEVEL:
+            if not self._cluster.is_controller or image.feature_level < FIRST_WITH_MOVES:
                 self._planned_for = None
                 continue
             if self._core.settings.replica_moves_paused or self._planned_for == (image.version, situation):

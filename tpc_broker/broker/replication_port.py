@@ -77,6 +77,12 @@ class Replication(Protocol):
         """It is deleted, or damaged; nothing is said for it any more. Again: nothing happens."""
         ...
 
+    def first_note(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage) -> bytes:
+        """Of a partition that was led here before it had a group: the note of its next epoch, with which the group
+        begins. Nothing for any other one.
+        """
+        ...
+
     def hears_leader(self, key: TopicPartition) -> bool:
         """Whether another node leads it."""
         ...

@@ -26,7 +26,7 @@ from tpc_broker.metadata.assignment_requests import (
 )
 from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.metadata.describe import ConfigEntry, describe_topic
-from tpc_broker.metadata.node_assignment import first_voters, place_over_nodes
+from tpc_broker.metadata.node_assignment import begun_anew, first_voters, place_over_nodes
 from tpc_broker.metadata.records import (
     ClusterCreated,
     CoresChanged,
@@ -222,7 +222,7 @@ class Controller:
         replication_factor = min(INTERNAL_REPLICAS, len(self._image.nodes))
         assignment, replicas = self._placed(topic_id, (partitions_count, replication_factor), {}, [])
         configs = {**INTERNAL_TOPIC_CONFIGS, "segment.bytes": str(self._settings.offsets_topic_segment_bytes)}
-        owners, voters = assignment.owners, first_voters(self._image, replicas)
+        owners, voters = assignment.owners, first_voters(self._image, replicas, has_one=True)
         return [
             TopicCreated(CONSUMER_OFFSETS_TOPIC, topic_id, owners, now_ms, (), configs, replicas, voters)
         ]  # fmt: skip
@@ -355,20 +355,34 @@ class Controller:
         return [block], block
 
     def register_node(self, node: NodeRegistered) -> list[MetadataRecord]:
-        """A node has started, or joins; nothing when all of it is known."""
-        return [] if self._image.nodes.get(node.node) == node else [node]
+        """A node has started, or joins; nothing when all of it is known. With another data directory what it had alone
+        begins anew, empty.
+        """
+        known = self._image.nodes.get(node.node)
+        if known == node:
+            return []
+        is_other = known is not None and known.incarnation != node.incarnation
+        return [node, *(begun_anew(self._image, node) if is_other else ())]
 
     def begin_cluster(
-        self, cluster_id: str, brought: ClusterImage | None, node: NodeId, level: int = FIRST_OF_CLUSTERS
+        self,
+        cluster_id: str,
+        brought: ClusterImage | None,
+        node: NodeId,
+        level: int = FIRST_OF_CLUSTERS,
+        incarnation: int | None = None,
     ) -> list[MetadataRecord]:
-        """The first records of a cluster of nodes; `brought`: what the node has had while it was alone."""
+        """The first records of a cluster of nodes; `brought`: what the node has had while it was alone. With its
+        `incarnation` that are groups of one replica, which can get others.
+        """
         if self._image.cluster_id:
             return []
         records: list[MetadataRecord] = [ClusterCreated(cluster_id), FeatureLevelChanged(level, 1)]
         for record in brought.snapshot() if brought is not None else ():
             if isinstance(record, TopicCreated):
                 replicas = tuple((Replica(node, core),) for core in record.owners)
-                records.append(replace(record, replicas=replicas))
+                alone = () if incarnation is None else ((FirstVoter(node, incarnation),),) * len(replicas)
+                records.append(replace(record, replicas=replicas, voters=alone))
             elif not isinstance(record, ClusterCreated | CoresChanged):
                 records.append(record)
         return records
@@ -420,7 +434,8 @@ class Controller:
             check_min_insync_replicas(overrides, replication_factor)
         size = partitions_count, replication_factor
         assignment, replicas = self._placed(topic_id, size, assigned or {}, placed)
-        manual, voters = tuple(sorted(assignment.manual)), first_voters(self._image, replicas)
+        has_one = len(self._image.nodes) == 1  # others may come
+        manual, voters = tuple(sorted(assignment.manual)), first_voters(self._image, replicas, has_one=has_one)
         return TopicCreated(topic.name, topic_id, assignment.owners, now_ms, manual, overrides, replicas, voters)
 
     def _cores_of_nodes(self) -> dict[NodeId, int]:

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 
 from tpc_broker.metadata.placement import PlacementNode, Replicated, place_new_replicas
 from tpc_broker.metadata.placement.model import Shares
+from tpc_broker.metadata.records import TopicAssigned
 from tpc_broker.model import CoreId, FirstVoter, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
 from tpc_broker.routing import start_core
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.records import NodeRegistered
 
 Replicas = tuple[Replica, ...]
 
@@ -50,16 +52,36 @@ def place_over_nodes(  # noqa: PLR0913 (a decision with all that it depends on)
 
 
 def first_voters(
-    image: ClusterImage, replicas: Sequence[Replicas], present: tuple[tuple[FirstVoter, ...], ...] = ()
+    image: ClusterImage,
+    replicas: Sequence[Replicas],
+    present: tuple[tuple[FirstVoter, ...], ...] = (),
+    *,
+    has_one: bool = False,
 ) -> tuple[tuple[FirstVoter, ...], ...]:
-    """Of each partition: none where there is one replica, which needs nobody's vote; nothing at all where that is so of
-    all. `present`: of the partitions that were there before.
+    """Of each partition: none where there is one replica, which needs nobody's vote, unless it `has_one` because others
+    are to come; nothing at all where that is so of all. `present`: of the partitions that were there before.
     """
     found = list(present)
     for each in replicas[len(found) :]:
-        voting = sorted(each) if len(each) > 1 else []
+        voting = sorted(each) if len(each) > 1 or has_one else []
         found.append(tuple(FirstVoter(one.node, image.nodes[one.node].incarnation) for one in voting))
     return tuple(found) if any(found) else ()
+
+
+def begun_anew(image: ClusterImage, node: NodeRegistered) -> Iterator[TopicAssigned]:
+    """Groups of which a node had the only replica, when its data directory is another one."""
+    for topic in image.topics.values():
+        alone = [
+            index for index, replicas in enumerate(topic.replicas)
+            if len(replicas) == 1 and replicas[0].node == node.node and topic.is_replicated(index)
+            and PartitionIndex(index) not in topic.moves
+        ]  # fmt: skip
+        if alone:
+            voters = list(topic.voters)
+            for index in alone:
+                voters[index] = (FirstVoter(node.node, node.incarnation + topic.life_of(index, node.node)),)
+            manual = tuple(sorted(topic.assignment.manual))
+            yield TopicAssigned(topic.topic_id, topic.assignment.owners, manual, topic.replicas, tuple(voters))
 
 
 class _Table:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tpc_broker.metadata.placement import PlacementNode, Replicated, place_replicas
 from tpc_broker.metadata.placement.model import Shares
 from tpc_broker.metadata.replica_moves import BALANCED, DRAINED, RAISED, REASONS, REPLACED, coming
-from tpc_broker.model import CoreId, PartitionIndex, Replica, TopicPartition
+from tpc_broker.model import INTERNAL_TOPICS, CoreId, PartitionIndex, Replica, TopicPartition
 from tpc_broker.routing import start_core
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tpc_broker.model import NodeId
 
 INTERNAL_REPLICAS: Final = 3
+RAISED_TOPICS: Final = INTERNAL_TOPICS | {"_tpc-spark-epochs"}
+"""Those that get so many replicas, where there are so many nodes: also the ledger of Spark's sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class _Planner:
 
     def _replicated(self, topic: TopicImage, index: int) -> Replicated:
         nodes = tuple(replica.node for replica in self._basis(topic, index))
-        least = min(INTERNAL_REPLICAS, self._usable) if topic.is_internal else 1
+        least = min(INTERNAL_REPLICAS, self._usable) if topic.name in RAISED_TOPICS else 1
         key = TopicPartition(topic.topic_id, PartitionIndex(index))
         return Replicated(partition=key, replication_factor=max(len(nodes), least), replicas=nodes)
 

@@ -19,6 +19,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.feature_levels import FIRST_WITH_MOVES
 from tpc_broker.metadata.assignment_requests import Refusal, assigned_to, check_min_insync_replicas
 from tpc_broker.metadata.records import ASKED, CANCELLED, ReplicasMoved, ReplicasMoving, TopicAssigned
 from tpc_broker.model import PartitionIndex, TopicPartition, broker_id_of
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.records import MetadataRecord
     from tpc_broker.model import BrokerId, NodeId, Replica
 
-FIRST_LEVEL: Final = 3
-"""The feature level from which on the metadata have these records."""
 PLACES_MAX: Final = 10
 """Of one partition, while its replicas move."""
 PEERS_MAX: Final = 6
@@ -116,11 +115,11 @@ def _moving(
     move = topic.moves.get(PartitionIndex(index))
     if move is not None and move.wanted == asked:
         return []
-    if image.feature_level < FIRST_LEVEL:
+    if image.feature_level < FIRST_WITH_MOVES:
         raise Refusal(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Replicas move between nodes from tpc.version={FIRST_LEVEL} on; the cluster is at {image.feature_level} "
-            "(kafka-features.sh upgrade).",
+            f"Replicas move between nodes from tpc.version={FIRST_WITH_MOVES} on; the cluster is at "
+            f"{image.feature_level} (kafka-features.sh upgrade).",
         )
     present = topic.replicas[index]
     if not topic.is_replicated(index):
@@ -181,7 +180,7 @@ def renewed(image: ClusterImage, key: TopicPartition, node: NodeId, life: int, t
     that has been done, or the replicas move.
     """
     topic = image.topic_by_id(key.topic_id)
-    if topic is None or key.partition in topic.moves or image.feature_level < FIRST_LEVEL:
+    if topic is None or key.partition in topic.moves or image.feature_level < FIRST_WITH_MOVES:
         return []
     if not 0 <= key.partition < topic.partitions_count or not topic.is_replicated(key.partition):
         return []

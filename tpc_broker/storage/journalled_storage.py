@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tpc_broker.errors import JournalStoppedError, PartitionNotMadeError, PartitionOfflineError, StorageFailedError
-from tpc_broker.log.journal import EntryKind
+from tpc_broker.log.journal import EntryKind, encode_note
 from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
 from tpc_broker.storage.checkpoint import Checkpointer
 from tpc_broker.storage.checkpoint_schedule import CheckpointSchedule
@@ -205,18 +205,21 @@ class JournalledStorage:
         self._partitions.made(made)
         return made
 
-    async def begin_epoch(self, files: PartitionStorage) -> None:
+    async def begin_epoch(self, files: PartitionStorage, note: bytes = b"") -> None:
         """A leader epoch above every earlier one, durable when this returns. PartitionNotMadeError: the journal fails,
-        and the partition is to be opened again; JournalStoppedError: at the next start.
+        and the partition is to be opened again; JournalStoppedError: at the next start. `note`: as of a term.
         """
         epoch = LeaderEpoch(files.leader_epoch + 1)
         end_offset = files.written_end_offset
         files.leader_epoch = epoch  # before the wait: a checkpoint that covers the entry must say it too
         files.epochs.forget_empty()
         files.epochs.assign(epoch, Offset(end_offset))
+        if note:
+            files.notes[epoch] = note
         files.mark_changed()
+        payload = encode_note(note) if note else b""
         try:
-            await self._journal.append_entry(EntryKind.EPOCH, files.key, end_offset, epoch)
+            await self._journal.append_entry(EntryKind.EPOCH, files.key, end_offset, epoch, payload=payload)
         except PartitionOfflineError as error:
             self._partitions.give_back(files)
             if isinstance(error, JournalStoppedError):

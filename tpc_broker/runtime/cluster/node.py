@@ -561,11 +561,12 @@ class ClusterNodeMain:
         )
 
     def _begin(self, brought: ClusterImage | None) -> Callable[[ClusterImage], tuple[list[MetadataRecord], None]]:
-        node = NodeId(self._founding.data_node or 0)
+        founding, node = self._founding, NodeId(self._founding.data_node or 0)
+        incarnation = next((each.incarnation for each in founding.voters if each.node == node), None)
 
         def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
             controller = Controller(image, self._configuration)
-            return controller.begin_cluster(self._cluster, brought, node, self._founding.level), None
+            return controller.begin_cluster(self._cluster, brought, node, founding.level, incarnation), None
 
         return decide
 

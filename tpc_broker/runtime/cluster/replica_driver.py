@@ -165,7 +165,9 @@ class ReplicaDriver:
         replica = _Replica(group, handle, files, me, config, cores)
         self._replicas[group] = self._by_handle[handle] = replica
         self.carrier.add(group, handle, files.key.topic_id.bytes, files.key.partition)
-        self.core.create_group(group, me, config, self._now_ms(), checkpoint_of(group, files, config), cores)
+        checkpoint = checkpoint_of(group, files, config)
+        self.core.create_group(group, me, config, self._now_ms(), checkpoint, cores)
+        self.core.group(group).contiguous_from_offset = begins_of_group(checkpoint)
         self.wake()
 
     def remove(self, group: str) -> None:
@@ -644,8 +646,11 @@ class ReplicaDriver:
 
 def checkpoint_of(group: str, files: PartitionStorage, config: Config | None) -> Checkpoint:
     """What the machine is to know of a replica that was recovered: all of its log is in files."""
-    markers, voted_for = [], None
+    markers: list[Marker] = []
+    voted_for = None
     for epoch, start_offset in files.epochs.entries:
+        if not markers and epoch not in files.notes:
+            continue  # from before it had a group
         entry = decode_entry(group, files.notes[epoch]).entry
         assert isinstance(entry, MarkerEntry), entry
         markers.append(Marker(epoch, start_offset, entry.marker.config))
@@ -660,3 +665,10 @@ def checkpoint_of(group: str, files: PartitionStorage, config: Config | None) ->
     below = [marker for marker in markers if marker.start_offset < committed]
     hint = Position(below[-1].epoch, committed) if below else START
     return replay(Checkpoint(max(files.leader_epoch, 0), voted_for, hint, image), [], config)
+
+
+def begins_of_group(checkpoint: Checkpoint) -> int:
+    """Where the first term of a group begins behind records from before it had one: these travel in segments only."""
+    image = checkpoint.log
+    starts = image.markers[0].start_offset if image.markers else 0
+    return starts if starts > image.log_start_offset else 0

@@ -20,13 +20,15 @@ from tpc_broker import __version__
 from tpc_broker.broker.replication_port import ReplicaFacts, ReplicaProgress
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Hello
+from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.errors import MailboxError, PartitionOfflineError
 from tpc_broker.feature_levels import FIRST_WITH_MOVES, SPOKEN
 from tpc_broker.limits import MIB
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import LeaderEpoch, NodeId, TopicPartition
 from tpc_broker.raft.core import RaftCore
-from tpc_broker.raft.items import Address, Voter, simple
+from tpc_broker.raft.items import Address, Marker, Voter, simple
+from tpc_broker.raft.journal import MarkerEntry
 from tpc_broker.raft.output import LEADER
 from tpc_broker.raft.settings import Settings
 from tpc_broker.runtime.cluster.damaged import DAMAGED, DamagedReplicas
@@ -223,6 +225,13 @@ class CoreReplication:
         if new:
             self._wanted.update(new)
             self._link()
+
+    def first_note(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage) -> bytes:
+        me = Voter(NodeId(self._identity.node), self._identity.incarnation)
+        if files.leader_epoch < 0 or files.notes or list(topic.voters[key.partition]) != [tuple(me)]:
+            return b""
+        marker = Marker(files.leader_epoch + 1, files.written_end_offset, simple([me]))
+        return encode_entry(MarkerEntry(group_of(key), marker))
 
     def remove(self, key: TopicPartition) -> None:
         group = group_of(key)
