@@ -153,10 +153,15 @@ def leaders_of(broker, topic: str) -> list[int]:
     return [int(leader) for leader in re.findall(r"Partition: \d+\tLeader: (\d+)", described)]
 
 
-def test_partitions_are_reassigned_while_java_writes(broker, topic, tmp_path):
-    """A broker id is a core, so this moves them between cores; the producer is idempotent, and follows."""
+def test_partitions_are_reassigned_while_java_writes_and_reads(broker, topic, tmp_path):
+    """A broker id is a core, so this moves them between cores; an idempotent producer and a consumer follow."""
     make_topic(broker, topic, 2)
     count = 9000
+    limits = ["--from-beginning", "--max-messages", str(count), "--timeout-ms", "60000"]
+    consuming = start_tool("console-consumer", "--bootstrap-server", broker.bootstrap, "--topic", topic, *limits)
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(consuming.stdout))
+    reader.start()
     producing = start_tool(
         "producer-perf-test", "--topic", topic, "--num-records", str(count), "--record-size", "50",
         "--throughput", "600",
@@ -177,9 +182,14 @@ def test_partitions_are_reassigned_while_java_writes(broker, topic, tmp_path):
         assert said.count("is completed.") == 2
         assert "No partition reassignments found." in tool(broker, "reassign-partitions", "--list")
         output, errors = producing.communicate(timeout=120)
+        reader.join(120)
+        errors += consuming.communicate(timeout=120)[1]
     finally:
         producing.kill()
+        consuming.kill()
+        reader.join()
     assert f"{count} records sent" in output, errors
+    assert (len(lines), len(set(lines))) == (count, count), errors  # each is random
     assert "ERROR" not in errors
     offsets = tool(broker, "get-offsets", "--topic", topic)
     assert sum(int(line.rpartition(":")[2]) for line in offsets.splitlines()) == count

@@ -18,6 +18,7 @@ from unittest import mock
 import pytest
 import trio
 
+from tests.runtime.faults import failing
 from tests.runtime.in_place_core import KEY, Bench, held
 from tests.storage.plain_disk import PlainDisk
 from tpc_broker.errors import PartitionOfflineError
@@ -27,6 +28,7 @@ from tpc_broker.model import CoreId
 from tpc_broker.runtime import assembly
 from tpc_broker.runtime.options import CoreOptions
 from tpc_broker.runtime.trio_ring import run as run_on_ring
+from tpc_broker.storage import checkpoint_schedule, mending
 from tpc_broker.storage.handover import hand_over, recover_all
 from tpc_broker.storage.recovery import recover_core
 
@@ -306,3 +308,54 @@ def test_files_that_are_not_what_was_released_are_not_adopted(tmp_path):
 
     node.run(1, first_leg)
     node.run(2, second_leg)
+
+
+async def _until_done(bench, fault: str, at: int, attempt) -> None:
+    """While something fails, and after it works again, as the conductor asks again."""
+    done = trio.Event()
+
+    async def attempts() -> None:
+        while True:
+            try:
+                await attempt()
+            except PartitionOfflineError:
+                await trio.sleep(0.01)
+            else:
+                done.set()
+                return
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.storage.run_maintenance)
+            with failing(bench, fault, at):
+                nursery.start_soon(attempts)
+                with trio.move_on_after(0.1):
+                    await done.wait()
+            await done.wait()
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [0, 2, 5, 9, 14])
+@pytest.mark.parametrize("fault", ["journal", "segment", "space"])
+def test_a_move_goes_on_when_the_disk_does(tmp_path, monkeypatch, fault, at):
+    """Whatever fails in the midst of each leg: one owner, every record, and in the end it has moved."""
+    for module in (mending, checkpoint_schedule):
+        monkeypatch.setattr(module, "RETRY_S", 0.01)
+    node = Node(tmp_path)
+
+    async def first_leg(bench):
+        await _fill(node, bench)
+        await _until_done(bench, fault, at, partial(node.release, bench, 2, watched=False))
+        assert not bench.storage.has(KEY)
+
+    async def second_leg(bench):
+        adopt = partial(bench.storage.adopt, decode_entry(node.released), bench.config)
+        await _until_done(bench, fault, at, adopt)
+        await bench.open()
+        await bench.append(500, 3)
+
+    node.run(1, first_leg)
+    node.check_now()
+    node.run(2, second_leg)
+    node.check_now()

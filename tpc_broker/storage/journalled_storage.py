@@ -132,7 +132,7 @@ class JournalledStorage:
         self._replicas = Replicas(plane, partitions, room=room, space=self._space, in_place_windows=windows)
         self._moves = CoreMoves(
             plane, data, recovered.files, partitions, journal=self._journal, write_behind=self._write_behind,
-            retention=self._retention, in_place_windows=windows,
+            retention=self._retention, in_place_windows=windows, requests=requests,
         )  # fmt: skip
         self._installation = Installation(
             plane, data, recovered.files, partitions, journal=self._journal, room=room, deletions=self._deletions,
