@@ -61,15 +61,23 @@ def test_an_empty_node_gets_a_log_whose_first_records_are_deleted(three: Cluster
         assert not [line for line in node.log_messages() if "Traceback" in line or "AssertionError" in line]
 
 
-def flip_a_byte(node: Node, topic: str, partition: int = 0) -> Path:
-    """In the middle of the first segment of a replica."""
-    path = node.data_folder / "topics" / f"{topic}-{partition}" / f"{0:020d}.log"
+def first_segment(node: Node) -> Path:
+    return node.data_folder / "topics" / "kept-0" / f"{0:020d}.log"
+
+
+def has_records(node: Node) -> bool:
+    """In its first segment."""
+    path = first_segment(node)
+    return path.exists() and path.stat().st_size > 10_000
+
+
+def flip_a_byte(path: Path) -> None:
+    """In the middle of a segment."""
     with path.open("r+b") as file:
         file.seek(path.stat().st_size // 2)
         byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 0x40]))
-    return path
 
 
 def scrub(node: Node) -> int:
@@ -93,14 +101,17 @@ def test_a_replica_that_cannot_be_opened_begins_anew_from_another(three: Cluster
     with Load(three.bootstrap, "kept", 1) as load:
         load.wait_progress()
         eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
+        eventually(lambda: has_records(three[2]), "something to damage")
         three[2].stop()
-        path = three[2].data_folder / "topics" / "kept-0" / f"{0:020d}.log"
+        path = first_segment(three[2])
         os.truncate(path, path.stat().st_size // 2)
         three.start(2)
         eventually(lambda: votes_again(three[2]), "it votes as another one")
         three[3].kill()
         load.wait_progress()
     load.check(three[2].bootstrap)
+    [aside] = (three[2].data_folder / "lost+found").iterdir()
+    assert (aside / path.name).stat().st_size > 0
 
 
 @pytest.mark.parametrize("leads_it", [False, True])
@@ -113,8 +124,9 @@ def test_a_replica_in_which_a_scrub_finds_damage_begins_anew_from_another(three:
         number = leads(three, "kept")  # the preferred one
         if not leads_it:
             number = number % 3 + 1
+        eventually(lambda: has_records(three[number]), "something to damage")
         three[number].stop()  # with a checkpoint
-        flip_a_byte(three[number], "kept")
+        flip_a_byte(first_segment(three[number]))
         three.start(number)
         eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
         if leads_it:
@@ -129,3 +141,5 @@ def test_a_replica_in_which_a_scrub_finds_damage_begins_anew_from_another(three:
     load.check(three[number].bootstrap)
     three[number].stop()
     assert scrub(three[number]) == 0
+    [aside] = (three[number].data_folder / "lost+found").iterdir()
+    assert aside.name.startswith("kept-0.")

@@ -47,6 +47,7 @@ OPEN_AT_ONCE_MAX = 128
 partitions waits for a few of them. All of these are begun in one turn, so they are not more.
 """
 MOVE_WAIT_S = 1.0
+DAMAGED = "its files were damaged, and it began anew from another replica"
 _ON_CORE_0 = Assignment((CoreId(0),))
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC_ID, PartitionIndex(0))
 
@@ -167,6 +168,7 @@ class Partitions:
             if partition is not None and partition.is_replicated and replicated.replication.has_other_life(topic, key):
                 log.warning("%s-%d is another replica from now on; removing the files", topic.name, key.partition)
                 self._close(partition)
+                self._storage.keep_aside(key, DAMAGED)
                 await self._storage.delete(partition.files, partition.handle)
 
     def damaged(self) -> list[TopicPartition]:
@@ -378,6 +380,8 @@ class Partitions:
             return
         if self._storage.has(key):
             log.info("%s-%d is another replica by now; removing the files of the one before", topic.name, key.partition)
+            if key in self._storage.damaged():
+                self._storage.keep_aside(key, DAMAGED)
             await self._storage.delete_offline(key)
         if not await self._storage.checkpoint():  # the deletion is not to be replayed over what comes now
             raise PartitionNotMadeError("there is no checkpoint yet behind the end of the replica before")

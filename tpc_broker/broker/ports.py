@@ -601,6 +601,10 @@ class CoreStorage(Protocol):
 
     async def delete(self, files: PartitionStorage, handle: int) -> None: ...
 
+    def keep_aside(self, key: TopicPartition, reason: str) -> None:
+        """When it is deleted next its files are damaged, and go to `lost+found`."""
+        ...
+
     async def delete_offline(self, key: TopicPartition) -> None:
         """Forget a partition that could not be opened, or was given up, and free what is left of it."""
         ...

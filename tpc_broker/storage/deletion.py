@@ -20,14 +20,17 @@ from typing import TYPE_CHECKING
 import trio
 
 from tpc_broker.errors import JournalStoppedError, PartitionOfflineError
+from tpc_broker.log.files import partition_folder_name
 from tpc_broker.log.journal import EntryKind
-from tpc_broker.storage.folders import delete_folder, delete_offline_files, remove_folder
+from tpc_broker.storage.folders import delete_folder, delete_offline_files, is_folder_of, remove_folder
+from tpc_broker.storage.lost_and_found import put_aside
 from tpc_broker.storage.recovery import OfflinePartition
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.model import TopicPartition
     from tpc_broker.storage.checkpoint import Checkpointer
     from tpc_broker.storage.core_partitions import CorePartitions
@@ -71,6 +74,8 @@ class Deletions:
         self._room = room
         self._requests = requests
         self._failures = failures
+        self._aside: dict[TopicPartition, str] = {}
+        """Whose files are put aside in place of being freed, and why."""
         self._left: list[tuple[PartitionStorage, trio.Lock]] = []
         self._doomed: list[tuple[int, int, Callable[[int], Awaitable[None]]]] = []
         self._numbers = itertools.count()
@@ -118,6 +123,12 @@ class Deletions:
         """One that no other core is known to have adopted; one that did deletes the same files."""
         released = self._partitions.released(key)
         return None if released is None else OfflinePartition(released.topic, key, "released", released)
+
+    def keep_aside(self, key: TopicPartition, reason: str) -> None:
+        """When it is deleted next its files go to `lost+found`: they are damaged, and may be all that is left of what
+        another replica lacks.
+        """
+        self._aside[key] = reason
 
     async def delete_files(self, files: PartitionStorage, lock: trio.Lock) -> None:
         """Forget a partition that the data plane does not know any more; later, when the journal does not work now.
@@ -172,6 +183,10 @@ class Deletions:
         files.begin_deletion()
         try:
             await files.close()
+            if files.key in self._aside:
+                await self._put_aside(files.folder.path, files.topic, files.key, files.checkpointed)
+                self._partitions.deleted(files.key)
+                return
             folder = await delete_folder(self._disk, files.folder.path, os.urandom(8).hex())
         except FileNotFoundError:
             self._partitions.deleted(files.key)
@@ -184,8 +199,18 @@ class Deletions:
         self._partitions.deleted(files.key)
         self._doom(files.settings.file_delete_delay_ms, lambda _now_ms: self._free_folder(folder))
 
+    async def _put_aside(self, path: Path, topic: str, key: TopicPartition, state: PartitionCheckpoint | None) -> None:
+        """OSError: it stays where it was."""
+        target = await put_aside(self._disk, self._data, path, topic, key, state, self._aside[key])
+        log.warning("%s-%d: %s; the files were put aside in %s", topic, key.partition, self._aside.pop(key), target)
+
     async def _remove_offline_files(self, offline: OfflinePartition) -> None:
         try:
+            if offline.key in self._aside and await is_folder_of(
+                self._disk, self._data / "topics", offline.topic, offline.key
+            ):
+                path = self._data / "topics" / partition_folder_name(offline.topic, offline.key.partition)
+                await self._put_aside(path, offline.topic, offline.key, offline.checkpoint)
             folder = await delete_offline_files(self._disk, self._data, offline.topic, offline.key, os.urandom(8).hex())
         except OSError as error:
             log.error("files of %s-%d cannot be removed: %s", offline.topic, offline.key.partition, error)

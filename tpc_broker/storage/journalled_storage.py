@@ -364,6 +364,10 @@ class JournalledStorage:
         """Forget a partition, durably, and free its files after ``file.delete.delay.ms``."""
         await self._deletions.delete(files, handle)
 
+    def keep_aside(self, key: TopicPartition, reason: str) -> None:
+        """`Deletions.keep_aside`."""
+        self._deletions.keep_aside(key, reason)
+
     async def delete_offline(self, key: TopicPartition) -> None:
         """The same for a partition that recovery set aside: its files, and what was kept of the journal for it."""
         await self._deletions.delete_offline(key)
