@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def connecting(ports: list[int]) -> Iterator[Connecting]:
 def broker(tmp_path: Path) -> Iterator[TpcBroker]:
     broker = TpcBroker(tmp_path / "broker", 2)
     (tmp_path / "config").write_text("num.partitions=2\n")
-    broker.more_options = ["--config", str(tmp_path / "config")]
+    broker.more_options = ["--config", str(tmp_path / "config"), "--admin", str(free_port_range(1))]
     broker.start()
     yield broker
     broker.kill()
@@ -107,7 +108,7 @@ def test_a_reload_takes_the_new_configuration_and_refuses_no_connection(broker: 
     for life in range(1, 3):
         before = {process.pid for process in broker.core_processes()}
         (tmp_path / "config").write_text(f"num.partitions={2 + life}\n")
-        with connecting(broker.ports) as clients:
+        with connecting([*broker.ports, int(broker.more_options[-1])]) as clients:
             broker.process.send(signal.SIGUSR2)
             sent = 0
             ready = f"is ready: {broker.cores_count} cores"
@@ -119,6 +120,8 @@ def test_a_reload_takes_the_new_configuration_and_refuses_no_connection(broker: 
             assert producer.flush(60) == 0
         assert clients.refused == []
         assert clients.connected > 0
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.more_options[-1]}/ready", timeout=60) as answer:
+            assert answer.status == 200
         assert broker.process.pid == supervisor
         assert broker.process.is_running
         assert not before & {process.pid for process in broker.core_processes()}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpc_broker.runtime.counters import CoreStatus
+    from tpc_broker.runtime.handed_sockets import HandedSockets
     from tpc_broker.runtime.options import AdminAddress
 
 log = logging.getLogger(__name__)
@@ -46,8 +47,11 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def bind_admin(address: AdminAddress) -> socket.socket:
-    """The listening socket; StartError names the address."""
+def bind_admin(address: AdminAddress, handed: HandedSockets) -> socket.socket:
+    """The listening socket, that of an earlier life if it is there; StartError names the address."""
+    kept = handed.take(*address)
+    if kept is not None:
+        return kept
     try:
         found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
         family, kind, protocol, _name, place = found[0]

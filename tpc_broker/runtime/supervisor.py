@@ -124,6 +124,7 @@ class Supervisor:
         self._restarts: Counter[CoreId] = Counter()
         self._looking = trio.Lock()
         self._stop: trio.CancelScope
+        self._admin_sockets: list[socket.socket] = []
 
     async def run(self) -> int:
         """Until drained. Returns the exit code; raises StartError where it cannot start."""
@@ -135,9 +136,9 @@ class Supervisor:
                 options.listeners, loader=self._settings().ebpf_loader, cpus=options.cpus, handed=handed
             )
             self._datagrams = self._bind_datagrams(handed)
+            admin = self._bind_admin(handed)
             handed.close()
             store_at_service_manager(self._lasting())
-            admin = self._bind_admin()
             self._lent = drop_capabilities()
             self._mailbox_names, self._mailbox_listeners = make_mailbox_listeners(options.cores)
             await self._recover_if_cores_changed(data)
@@ -168,7 +169,8 @@ class Supervisor:
 
     def _lasting(self) -> list[socket.socket]:
         """Sockets that the next life can take over."""
-        return [*self._listening.lasting(), *(self._datagrams.lasting() if self._datagrams is not None else ())]
+        datagrams = self._datagrams.lasting() if self._datagrams is not None else ()
+        return [*self._listening.lasting(), *datagrams, *self._admin_sockets]
 
     def _report_listeners(self) -> list[dict[str, Any]]:
         return [*self._listening.report(), *([self._datagrams.report()] if self._datagrams is not None else [])]
@@ -185,15 +187,16 @@ class Supervisor:
         check_directory(options.data, options.cluster, options.cores)
         return [] if options.cluster is None else bind_cluster(options.cluster.address, options.cores)
 
-    def _bind_admin(self) -> Callable[[], Awaitable[None]]:
+    def _bind_admin(self, handed: HandedSockets) -> Callable[[], Awaitable[None]]:
         """What serves the admin endpoint. A broker without one is spared HTTP and metrics."""
         if self._options.admin is None:
             return trio.lowlevel.checkpoint
         from tpc_broker.runtime.admin import AdminServer, bind_admin  # noqa: PLC0415
 
-        listening = bind_admin(self._options.admin)
+        listening = bind_admin(self._options.admin, handed)
+        self._admin_sockets = [listening]
         server = AdminServer(self._options.data, self._look, lambda: self._draining, self._report_listeners)
-        return partial(server.serve, listening)
+        return partial(server.serve, listening.dup())  # closed at its end; the next life takes the other one
 
     # -- start ----------------------------------------------------------------------------------------------------
 
