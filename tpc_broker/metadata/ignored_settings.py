@@ -14,6 +14,7 @@ from tpc_broker.metadata.config_types import LONG_MAX, ConfigStatus, ConfigType,
 _ONE_PROCESS = "One process per core does everything (--cores)."
 _NO_CLEANER = "There is no log cleaner."
 _NO_FOLLOWERS = "A partition has one replica on a node."
+_OWN_BUDGET = "replica.move.bytes.per.second bounds what fills replicas, at all times."
 _NO_TRANSACTIONS = "There are no transactions yet."
 _DOUBLE_MAX = 1.7976931348623157e308
 
@@ -73,6 +74,12 @@ class IgnoredSettings:
         "log.flush.start.offset.checkpoint.interval.ms", ConfigType.INT, 60_000, "It is journalled.", minimum=0
     )
 
+    leader_replication_throttled_rate: int = _ignored(
+        "leader.replication.throttled.rate", ConfigType.LONG, LONG_MAX, _OWN_BUDGET, minimum=0, dynamic=True
+    )
+    follower_replication_throttled_rate: int = _ignored(
+        "follower.replication.throttled.rate", ConfigType.LONG, LONG_MAX, _OWN_BUDGET, minimum=0, dynamic=True
+    )
     replica_fetch_max_bytes: int = _ignored("replica.fetch.max.bytes", ConfigType.INT, 1 << 20, _NO_FOLLOWERS)
     replica_lag_time_max_ms: int = _ignored("replica.lag.time.max.ms", ConfigType.LONG, 30_000, _NO_FOLLOWERS)
     replica_socket_timeout_ms: int = _ignored("replica.socket.timeout.ms", ConfigType.INT, 30_000, _NO_FOLLOWERS)
