@@ -8,7 +8,7 @@ optional=()  # what tests are skipped without; a failure to install it breaks no
 packages=(python3-venv python3-dev gcc libc6-dev liburing-dev)
 case "${1:-run}" in
   run)  ;;
-  test) packages+=(kcat default-jre-headless maven e2fsprogs); optional=(clang libbpf1 faketime) ;;
+  test) packages+=(kcat default-jre-headless maven e2fsprogs); optional=(clang libbpf1 faketime nftables) ;;
   *)    echo "usage: $0 [run | test [BIN]]" >&2; exit 2 ;;
 esac
 

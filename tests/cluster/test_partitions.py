@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 from tests.log.log_batches import batch
 from tests.support.cluster_nodes import Cluster, Node, create_topic, eventually, leaders, topics
 from tests.support.host_nodes import cluster_on_hosts
-from tests.support.namespaces import why_no_namespaces
+from tests.support.namespaces import why_no_loss, why_no_namespaces
 from tests.support.raw_client import RawConnection
 from tests.support.replicated_load import Load, read_all
 from tpc_broker.error_codes import ErrorCode
@@ -121,4 +121,26 @@ def test_a_leader_that_is_cut_off_acknowledges_nothing(on_hosts):
     load.check(bootstrap)
     for node in made.nodes:
         assert read_all(node.bootstrap, "cut", partition) == []
+        assert not [line for line in node.log_messages() if "Traceback" in line]
+
+
+def test_packets_are_lost(on_hosts):
+    """A fifth of what each node gets from the others: it takes longer, and nothing else."""
+    why_not = why_no_loss()
+    if why_not is not None:
+        pytest.skip(why_not)
+    made, on = on_hosts
+    made.start()
+    create_topic(made.bootstrap, "kept", 3, replicas=3)
+    with Load(made.bootstrap, "kept", 3) as load:
+        load.wait_progress()
+        for node in made.nodes:
+            on.lose(node.number, 20)
+        for _ in range(5):
+            load.wait_progress()
+        for node in made.nodes:
+            on.lose(node.number, 0)
+        load.wait_progress()
+    load.check(made.bootstrap)
+    for node in made.nodes:
         assert not [line for line in node.log_messages() if "Traceback" in line]

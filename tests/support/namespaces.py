@@ -32,6 +32,18 @@ def why_no_namespaces() -> str | None:
     return None
 
 
+def why_no_loss() -> str | None:
+    """Why a test cannot have packets lost here; None where it can."""
+    if shutil.which("nft") is None:
+        return "nft is not installed (Debian: nftables)"
+    try:
+        with hosts(1) as made:
+            made.lose(1, 20)
+    except subprocess.CalledProcessError as error:
+        return f"no packets can be lost by chance here: {error.stderr.strip()}"
+    return None
+
+
 class Hosts:
     """Host *n* has `cluster_address(n)` among the others, and `client_address(n)` for who runs the test."""
 
@@ -84,6 +96,22 @@ class Hosts:
 
     def heal(self, number: int) -> None:
         _ip("link", "set", self._end("a", number), "master", f"ta{self._mark}br")
+
+    def lose(self, number: int, percent: int) -> None:
+        """So many of the packets that reach this host from the others are lost, by chance; 0: none any more.
+
+        With nftables, because kernels without netem have them.
+        """
+        inside = ["ip", "netns", "exec", self._name(number), "nft"]
+        if percent:
+            rules = (
+                "add table netdev lossy\n"
+                "add chain netdev lossy arriving { type filter hook ingress device neta priority 0; }\n"
+                f"add rule netdev lossy arriving numgen random mod 100 < {percent} drop\n"
+            )
+            subprocess.run([*inside, "-f", "-"], input=rules, check=True, capture_output=True, text=True)
+        else:
+            subprocess.run([*inside, "delete", "table", "netdev", "lossy"], check=True, capture_output=True, text=True)
 
     def mute(self, number: int, *others: int) -> None:
         """What this host sends to those is lost; what they send arrives."""

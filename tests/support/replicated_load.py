@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tests.support.cluster_nodes import eventually
 
@@ -92,16 +92,25 @@ class Load:
             assert {value: offset for offset, value in found if value in known} == known
 
 
-def read_all(bootstrap: str, topic: str, partition: int, starts: int = 0) -> list[tuple[int, int]]:
-    """(offset, value) of every record of a partition that is shown, from an offset on. No group is needed for it."""
-    consumer = Consumer({
-        "bootstrap.servers": bootstrap, "group.id": "nobody", "enable.auto.commit": False, "log_level": 0,
-    })  # fmt: skip
+def read_all(bootstrap: str, topic: str, partition: int) -> list[tuple[int, int]]:
+    """(offset, value) of every record of a partition that is shown. No group is needed for it."""
+    where: Any = TopicPartition(topic, partition, 0)
+
+    def begin() -> tuple[Consumer, int]:
+        """A consumer that has once heard of no leader does not soon ask again: each attempt has one of its own."""
+        consumer = Consumer({
+            "bootstrap.servers": bootstrap, "group.id": "nobody", "enable.auto.commit": False, "log_level": 0,
+        })  # fmt: skip
+        try:
+            return consumer, consumer.get_watermark_offsets(where, timeout=5)[1]
+        except KafkaException:
+            consumer.close()
+            raise
+
+    consumer, end = eventually(begin, "its end is told")
     found: list[tuple[int, int]] = []
     give_up_at = time.monotonic() + DEADLINE_S
     try:
-        where: Any = TopicPartition(topic, partition, starts)
-        _low, end = eventually(lambda: consumer.get_watermark_offsets(where, timeout=5), "its end is told")
         consumer.assign([where])
         while (not found or found[-1][0] + 1 < end) and end and time.monotonic() < give_up_at:
             for message in consumer.consume(1000, timeout=0.5):
