@@ -371,15 +371,20 @@ class ReplicaFilling:
                     position += len(chunk.data)
                     self.received_bytes += len(chunk.data)
                     self._filling[group] += len(chunk.data)
-            if check is not None and check.next_offset < self._end_of(offer, parsed[0]):
+            if check is not None and not self._is_right_end(offer, parsed[0], check):
                 raise FillingFailedError(f"{path.name} ends at offset {check.next_offset}, damaged where it comes from")
             await disk.fdatasync(fd)
         finally:
             await disk.close(fd)
 
-    def _end_of(self, offer: Offer, base_offset: int) -> int:
-        """Up to where a log has to go: to the next one, the last one to the position that was promised."""
-        return min((base for base in offer.logs if base > base_offset), default=offer.position.offset)
+    def _is_right_end(self, offer: Offer, base_offset: int, check: LogCheck) -> bool:
+        """A log goes just to the next one; the last one to the position that was promised, or on: where it is cut must
+        be the end of a batch (`settle_filled`). Where a batch begins is in no checksum: this sees what that does not.
+        """
+        following = min((base for base in offer.logs if base > base_offset), default=None)
+        if following is None:
+            return check.next_offset >= offer.position.offset
+        return check.is_whole and check.next_offset == following
 
     async def _read(self, peer: Peer, shipment: str, name: str, chunk: _Chunk) -> None:
         payload = {"shipment": shipment, "name": name, "position": chunk.position, "length": chunk.length}
