@@ -34,7 +34,7 @@ def replication(bounds: SimpleNamespace, leader: int, sent: list) -> CoreReplica
         bounds.log_start_offset = offset
 
     made._keys, made._handles, made._starts_told = {group_of(KEY): KEY}, {group_of(KEY): HANDLE}, {}
-    made._led = {KEY: LeaderEpoch(TERM)}
+    made._led, made._to_look = {KEY: LeaderEpoch(TERM)}, []
     made._plane = SimpleNamespace(bounds=lambda _handle: bounds)
     made._storage = SimpleNamespace(set_log_start=set_log_start)
     groups = {group_of(KEY): machine}

@@ -60,11 +60,13 @@ class Carried(NamedTuple):
 class Carrying(Membership):
     """The layer that lets a replica be carried."""
 
-    __slots__ = ("carried", "holds_until_ms")
+    __slots__ = ("carried", "carries", "holds_until_ms")
 
     def init_layers(self) -> None:
         super().init_layers()
         self.carried = False
+        self.carries = 0
+        """How often it was given away."""
         self.holds_until_ms = 0
 
     # Whether.
@@ -122,6 +124,7 @@ class Carrying(Membership):
         """From now on somebody else does what is steady."""
         assert not self.carried
         self.carried = True
+        self.carries += 1
         self.holds_until_ms = 0
         self.deadline_ms = None
         self.log.release(self.log.last)

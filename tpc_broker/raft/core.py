@@ -92,6 +92,8 @@ class RaftCore:
         self.journal_open = True
         self.journal_stalled = False
         self.read_round = 1
+        self.links_changed = 0
+        """How often a link fell silent or was heard again: until then a carried leader is in touch with the same."""
         self.moves = CoreMoves(self)
         self._now_ms = now_ms
         self._journal_progress_ms = now_ms
@@ -408,11 +410,13 @@ class RaftCore:
             self.send(link.address, ReadRoundReply(message.round_number, confirmed))
 
     def _link_up(self, link: Link, *, anew: bool) -> None:
+        self.links_changed += 1
         for group, voter in list(self._groups_at.get(link.address, {}).items()):
             self._groups_walked += 1
             self.awake(self.groups[group]).link_up(voter, self._now_ms, anew=anew)
 
     def _link_silent(self, link: Link) -> None:
+        self.links_changed += 1
         for group, voter in list(self._groups_at.get(link.address, {}).items()):
             self._groups_walked += 1
             self.awake(self.groups[group]).link_silent(voter, self._now_ms)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import socket
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,6 +68,10 @@ STAND_TIMES_MAX: Final = 20
 HAND_OVER_S: Final = 3.0
 LOOK_S: Final = 0.02
 TEND_S: Final = 0.5
+LOOKS_AT_ONCE: Final = 200
+"""Partitions whose log's start is looked at in one round."""
+GROUPS_KEPT: Final = 1 << 16
+"""Names of groups: they are asked for all the time."""
 LOG_STARTS: Final = "replicas.log_starts"
 
 
@@ -100,6 +105,9 @@ class CoreReplication:
         self._keys: dict[str, TopicPartition] = {}
         self._handles: dict[str, int] = {}
         self._starts_told: dict[tuple[Address, str], int] = {}
+        self._to_look: list[TopicPartition] = []
+        self._in_touch: dict[str, tuple[tuple[int, ...], tuple[NodeId, ...]]] = {}
+        """Of groups that C carries: what tells whether it is so still, and who was in sync."""
         self._led: dict[TopicPartition, LeaderEpoch] = {}
         self._moved: dict[TopicPartition, trio.Event] = {}
         self._new: dict[str, int] = {}
@@ -240,6 +248,7 @@ class CoreReplication:
         assert self._driver is not None
         self._new.pop(group, None)
         del self._handles[group]
+        self._in_touch.pop(group, None)
         self._driver.remove(group)
         self._lost(key)
         self._moved.pop(key, trio.Event()).set()
@@ -283,9 +292,18 @@ class CoreReplication:
 
     def in_sync(self, key: TopicPartition) -> tuple[NodeId, ...]:
         machine = self.machine_of(key)
-        if machine is None or not machine.is_leader:
+        if machine is None or self._driver is None or not machine.is_leader:
             return ()
-        return tuple(voter.node for voter in machine.in_touch(self._clock.monotonic_ms()))
+        group, stamp = group_of(key), (machine.term, machine.carries, self._driver.core.links_changed)
+        known = self._in_touch.get(group) if machine.carried else None
+        if known is not None and known[0] == stamp:
+            return known[1]
+        found = tuple(voter.node for voter in machine.in_touch(self._clock.monotonic_ms()))
+        if machine.carried:
+            self._in_touch[group] = stamp, found
+        else:
+            self._in_touch.pop(group, None)
+        return found
 
     def allow_moves(self, keys: frozenset[TopicPartition]) -> None:
         self._voters.allowed = keys
@@ -433,7 +451,9 @@ class CoreReplication:
         core that was away is told anew.
         """
         changed: dict[Address, dict[str, list[int]]] = {}
-        for key in self._led:
+        self._to_look = self._to_look or list(self._led)
+        keys, self._to_look = self._to_look[:LOOKS_AT_ONCE], self._to_look[LOOKS_AT_ONCE:]
+        for key in keys:
             group, machine = group_of(key), self.machine_of(key)
             bounds = self._bounds(group)
             if machine is None or bounds is None or not bounds.log_start_offset:
@@ -498,6 +518,7 @@ class CoreReplication:
 
     def _lost(self, key: TopicPartition) -> None:
         term = self._led.pop(key, None)
+        self._voters.forget(key)
         if term is not None:
             self._on_lost(key, term)
 
@@ -517,6 +538,7 @@ class CoreReplication:
             self.transfer(key, max(heard, key=lambda peer: (peer.match, peer.voter)).voter.node)
 
 
+@lru_cache(maxsize=GROUPS_KEPT)
 def group_of(key: TopicPartition) -> str:
     """The name of a partition's group."""
     return f"{key.topic_id.hex}-{key.partition}"

@@ -40,19 +40,44 @@ class VoterChanges:
         self.image = ClusterImage()
         self.allowed: frozenset[TopicPartition] = frozenset()
         """Partitions whose moves may go on."""
+        self._settled: dict[TopicPartition, tuple[object, object, object]] = {}
 
     def look(self, led: Iterable[tuple[TopicPartition, Group]], now_ms: int) -> None:
         """Begin what is to be begun, go on with what is under way."""
         machines = list(led)
-        free = CHANGES_MAX - sum(_is_changing(machine) for _key, machine in machines)
+        free = CHANGES_MAX - sum(not machine.carried and _is_changing(machine) for _key, machine in machines)
         for key, machine in machines:
+            if self._is_settled(key, machine):
+                continue
             wanted = self.wanted_voters(key)
             if wanted is None or machine.config is None:
                 continue
+            self._note(key, machine, wanted)
             if _is_changing(machine):
                 self._go_on(key, machine, wanted, now_ms)
             elif free > 0 and machine.config.new != wanted and self._may_begin(key):
                 free -= self._go_on(key, machine, wanted, now_ms)
+
+    def _is_settled(self, key: TopicPartition, machine: Group) -> bool:
+        """Whether all was as it should be at the last look, and nothing that decides about it is another since."""
+        known = self._settled.get(key)
+        return (
+            known is not None
+            and machine.carried
+            and known[0] is self.image.topic_by_id(key.topic_id)
+            and known[1] is self.image.nodes
+            and known[2] is machine.config
+        )
+
+    def _note(self, key: TopicPartition, machine: Group, wanted: frozenset[Voter]) -> None:
+        if machine.carried and machine.config == simple(wanted):
+            self._settled[key] = (self.image.topic_by_id(key.topic_id), self.image.nodes, machine.config)
+        else:
+            self._settled.pop(key, None)
+
+    def forget(self, key: TopicPartition) -> None:
+        """It is not here any more."""
+        self._settled.pop(key, None)
 
     def wanted_voters(self, key: TopicPartition) -> frozenset[Voter] | None:
         """Who is to vote; None: nobody knows now."""

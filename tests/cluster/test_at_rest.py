@@ -1,0 +1,97 @@
+"""What a core does of partitions at rest, which C carries: nothing that need not be done."""
+
+import uuid
+from types import SimpleNamespace
+
+from tpc_broker.metadata.image import ClusterImage
+from tpc_broker.model import LeaderEpoch, NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.raft.items import Voter, simple
+from tpc_broker.runtime.cluster.replication import LOOKS_AT_ONCE, CoreReplication, group_of
+from tpc_broker.runtime.cluster.voter_changes import VoterChanges
+
+KEY = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))
+VOTERS = frozenset(Voter(NodeId(number), 1) for number in range(3))
+
+
+def machine_of(asked: list, *, carried: bool = True) -> SimpleNamespace:
+    def in_touch(_now_ms):
+        asked.append("in touch")
+        return [Voter(NodeId(1), 1)]
+
+    return SimpleNamespace(
+        is_leader=True, carried=carried, carries=1, term=4, in_touch=in_touch, config=simple(VOTERS), target=None,
+        learners=frozenset(), group=group_of(KEY),
+    )  # fmt: skip
+
+
+def test_who_is_in_sync_of_a_carried_leader_is_found_again_when_links_or_the_group_have_changed():
+    asked: list = []
+    machine = machine_of(asked)
+    made = object.__new__(CoreReplication)
+    core = SimpleNamespace(groups={group_of(KEY): machine}, links_changed=0)
+    made._driver, made._in_touch = SimpleNamespace(core=core), {}
+    made._clock = SimpleNamespace(monotonic_ms=lambda: 0)
+
+    def change(what):
+        asked.clear()
+        what()
+        assert made.in_sync(KEY) == (NodeId(1),)
+        return len(asked)
+
+    assert change(lambda: None) == 1
+    assert change(lambda: None) == 0
+    assert change(lambda: setattr(core, "links_changed", 1)) == 1
+    assert change(lambda: setattr(machine, "carries", 2)) == 1
+    assert change(lambda: setattr(machine, "term", 5)) == 1
+    assert change(lambda: None) == 0
+    assert change(lambda: setattr(machine, "carried", False)) == 1
+    assert change(lambda: setattr(machine, "carried", True)) == 1
+
+
+def test_voters_that_are_as_wanted_are_looked_at_again_when_the_metadata_or_the_group_have_changed():
+    looks: list = []
+
+    class Counted(VoterChanges):
+        def wanted_voters(self, key):
+            looks.append(key)
+            return VOTERS
+
+    made, machine = Counted(SimpleNamespace()), machine_of([])
+
+    def change(what):
+        looks.clear()
+        what()
+        made.look([(KEY, machine)], 0)
+        return len(looks)
+
+    assert change(lambda: None) >= 1
+    assert change(lambda: None) == 0
+    assert change(lambda: setattr(made, "image", ClusterImage())) >= 1
+    assert change(lambda: None) == 0
+    assert change(lambda: setattr(machine, "config", simple(VOTERS))) >= 1
+    assert change(lambda: setattr(machine, "carried", False)) >= 1
+
+
+def test_starts_of_logs_are_looked_at_in_turn():
+    keys = [TopicPartition(TopicId(uuid.UUID(int=7)), PartitionIndex(number)) for number in range(LOOKS_AT_ONCE + 5)]
+    looked: list = []
+    made = object.__new__(CoreReplication)
+    made._led, made._to_look, made._starts_told = dict.fromkeys(keys, LeaderEpoch(1)), [], {}
+    made._driver = SimpleNamespace(core=SimpleNamespace(groups={}))
+    made._bounds = looked.append
+
+    def look():
+        looked.clear()
+        _finish(made._tell_log_starts())
+        return len(looked)
+
+    assert [look(), look(), look()] == [LOOKS_AT_ONCE, 5, LOOKS_AT_ONCE]
+
+
+def _finish(coroutine) -> None:
+    """Of one that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("it waits")
