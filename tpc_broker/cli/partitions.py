@@ -65,6 +65,7 @@ def move(  # noqa: PLR0913 (click hands each option over by name)
     places = [parse_partition(text) for text in partitions]
     with own_client(bootstrap) as client:
         nodes = node_uses(client)
+        _require_one_node(nodes)
         wanted = {place: _target(client, nodes, place, core, node) for place in places}
         alter(client, wanted)
         if not no_wait:
@@ -92,8 +93,19 @@ def _target(client: Cluster, nodes: list[NodeUse], place: tuple[str, int], core:
     return found * CORES_PER_NODE + core
 
 
+def _require_one_node(nodes: list[NodeUse]) -> None:
+    if len(nodes) > 1:
+        fail(
+            "partitions are not moved between cores in a cluster of nodes yet; replicas are moved between nodes by "
+            "kafka-reassign-partitions.sh",
+            Exit.CONFLICT,
+        )
+
+
 def alter(client: Cluster, wanted: dict[tuple[str, int], int]) -> None:
-    """AlterPartitionReassignments. RefusedError: the first one that was refused."""
+    """AlterPartitionReassignments: each partition to one broker, but never away from other replicas. RefusedError: the
+    first one that was refused.
+    """
     kind = messages.AlterPartitionReassignmentsRequest
     by_topic: dict[str, list[Any]] = {}
     for (topic, index), broker in wanted.items():
@@ -101,6 +113,7 @@ def alter(client: Cluster, wanted: dict[tuple[str, int], int]) -> None:
         by_topic.setdefault(topic, []).append(part)
     request = kind(
         timeout_ms=REQUEST_TIMEOUT_MS,
+        allow_replication_factor_change=False,
         topics=[kind.ReassignableTopic(name=name, partitions=parts) for name, parts in by_topic.items()],
     )
     make = partial(_of_any_version, request)
@@ -170,7 +183,10 @@ def balance(seconds: float, dry_run: bool, bootstrap: str, as_json: bool) -> Non
     differ by less than a fifth of the mean are left as they are.
     """
     with own_client(bootstrap) as client:
-        shifts = [shift for node, loads in loads_measured(client, seconds) for shift in _shifts(node, loads)]
+        measured = loads_measured(client, seconds)
+        if not dry_run:
+            _require_one_node([node for node, _loads in measured])
+        shifts = [shift for node, loads in measured for shift in _shifts(node, loads)]
         if shifts and not dry_run:
             wanted = {(place.topic, place.partition): target for place, _source, target, _load in shifts}
             alter(client, wanted)
