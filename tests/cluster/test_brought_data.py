@@ -10,9 +10,11 @@ PARTITIONS = 2
 
 
 def test_what_one_node_brings_survives_it(tmp_path):
-    """Records of several epochs and committed offsets come to be on three nodes; then the first one is lost."""
+    """Records of several epochs and of two cores, and committed offsets, come to be on three nodes, which have one core
+    each; then the first one is lost.
+    """
     with cluster(tmp_path, count=3) as made:
-        alone = TpcBroker(made[1].data_folder.parent, 1)
+        alone = TpcBroker(made[1].data_folder.parent, 2)
         alone.start()
         create_topic(alone.bootstrap, "kept", PARTITIONS)
         create_topic(alone.bootstrap, "empty")

@@ -214,11 +214,12 @@ class Core:
             await self.metadata.load(partition)
         except (MetadataDamagedError, ValueError) as error:  # ValueError: no sound batches
             raise MetadataUnreadableError(str(error)) from error
+        controller = Controller(self.metadata.loaded, self.configuration)
+        if self.cluster is None or self.metadata.loaded.cores_count:  # in a cluster: what this node brings
+            await self.metadata.commit_before_start(controller.begin(self._cluster_id, self._cores))
         if self.cluster is not None:
             await self.metadata.start_in_cluster(self._nursery, self.configuration)
             return
-        controller = Controller(self.metadata.loaded, self.configuration)
-        await self.metadata.commit_before_start(controller.begin(self._cluster_id, self._cores))
         await self.metadata.apply_loaded()
 
     async def _subscribe_until_ready(self) -> None:
