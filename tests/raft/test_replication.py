@@ -5,6 +5,7 @@ with why.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -451,6 +452,47 @@ def test_difference_an_adoption_is_judged_when_it_is_journalled_and_keeps_term_a
     node.group().vote = Voter(NodeId(1), 0)
     give(node, install(1, (1, 9), marker(1, 0)))
     assert (node.group().log.last, node.group().commit, node.group().vote) == ((1, 9), (1, 9), Voter(NodeId(1), 0))
+
+
+def test_a_driver_that_replaces_logs_itself_is_not_overtaken_by_the_machine() -> None:
+    """An Install for what the log has is acknowledged, one for what it has not is as if it were lost."""
+    node = follower_of([(1, 4)], term=1)
+    machine = node.group()
+    machine.settings = replace(machine.settings, adopts=False)
+    give(node, append(1, (1, 4), commit=Position(1, 2)))
+    said = give(node, install(1, (1, 9), marker(1, 0)))
+    assert machine.log.last == (1, 4)
+    assert not node.told(Adopted)
+    assert all(message.position <= (1, 4) for message in said if isinstance(message, Ack))
+    (ack,) = [message for message in give(node, install(1, (1, 3), marker(1, 0))) if isinstance(message, Ack)]
+    assert ack.position >= (1, 3)
+
+
+def test_a_replica_for_which_much_would_be_read_is_given_segments_when_the_driver_says_so() -> None:
+    cluster = Cluster()
+    leader = cluster.hand_to(0)
+    cluster.propose(leader, 2)
+    cluster.run(100)
+    cluster.nodes[2].crash()
+    cluster.propose(leader, 6)
+    cluster.run(200)
+    leader.core.release(GROUP, leader.group().commit)
+    cluster.nodes[2].restart()
+    cluster.run_until(lambda: leader.told(ReadItems))
+    (wanted, *_) = leader.told(ReadItems)
+    assert isinstance(wanted, ReadItems)
+    leader.core.ship_instead(GROUP, wanted.target, START, cluster.now_ms)
+    assert not leader.group().awaits_segments(wanted.target), "of another moment"
+    leader.core.ship_instead(GROUP, wanted.target, wanted.prev, cluster.now_ms)
+    assert leader.group().awaits_segments(wanted.target)
+    leader.core.items_read(GROUP, wanted.target, wanted.prev, [], cluster.now_ms)  # came too late
+    cluster.run(100)
+    (ship, *_) = leader.told(ShipSegments)
+    assert isinstance(ship, ShipSegments)
+    leader.core.shipped(GROUP, ship.target, ship.position, cluster.now_ms)
+    assert not leader.group().awaits_segments(wanted.target)
+    cluster.run(1_000)
+    assert cluster.nodes[2].group().commit.offset == 8
 
 
 def test_an_adoption_that_the_journal_lost_has_not_happened() -> None:
