@@ -92,9 +92,9 @@ class Load:
             assert {value: offset for offset, value in found if value in known} == known
 
 
-def read_all(bootstrap: str, topic: str, partition: int) -> list[tuple[int, int]]:
-    """(offset, value) of every record of a partition that is shown. No group is needed for it."""
-    where: Any = TopicPartition(topic, partition, 0)
+def read_all(bootstrap: str, topic: str, partition: int, starts: int = 0) -> list[tuple[int, int]]:
+    """(offset, value) of every record of a partition that is shown, from an offset on. No group is needed for it."""
+    where: Any = TopicPartition(topic, partition, starts)
 
     def begin() -> tuple[Consumer, int]:
         """A consumer that has once heard of no leader does not soon ask again: each attempt has one of its own."""
