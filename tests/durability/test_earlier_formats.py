@@ -107,7 +107,7 @@ def test_the_newest_directory_has_what_this_release_writes(tmp_path):
         "APPEND", "CUT", "EPOCH", "LOG_START", "PARTITION_DELETED", "NOTE", "IN_PLACE", "RELEASED", "ADOPTED",
     }  # fmt: skip
     assert {tag.name for tag in Tag} == {
-        "STATE", "TOPIC", "EPOCHS", "PRODUCERS", "COMMIT_OFFSET", "NOTES", "RELEASED", "MOVES",
+        "STATE", "TOPIC", "EPOCHS", "PRODUCERS", "COMMIT_OFFSET", "NOTES", "RELEASED", "MOVES", "FILLED",
     }  # fmt: skip
 
 

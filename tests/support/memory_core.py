@@ -109,7 +109,7 @@ class MemoryStorage:
             raise error
         return self.files.setdefault(key, MemoryFiles(key, topic))
 
-    async def begin_epoch(self, files):
+    async def begin_epoch(self, files, _note=b""):
         await trio.lowlevel.checkpoint()
         files.leader_epoch += 1
         files.epochs.assign(LeaderEpoch(files.leader_epoch), Offset(files.log.log_end_offset))
@@ -136,6 +136,15 @@ class MemoryStorage:
     async def cut(self, handle, offset, last_epoch_kept):
         await trio.lowlevel.checkpoint()
         self.asked.append(("cut", self.handles[handle].key, offset, last_epoch_kept))
+
+    def damaged(self):
+        return []
+
+    def keep_aside(self, key, reason):
+        raise AssertionError(f"nothing is damaged in memory: {key}, {reason}")
+
+    async def install(self, key, _config, _judge, _then):
+        raise AssertionError(f"nothing is filled in memory: {key}")
 
     def alter(self, files, _handle, config, *, is_internal, is_replicated=False):
         self.asked.append(("alter", files.key, config.retention_ms, is_internal))
