@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,25 @@ def test_what_another_core_or_retention_took_is_not_missing(stopped: Path, monke
             assert Scrub(stopped, 2**30, lambda _done, _total: None).run().damaged_count == count, kind
     finally:
         first.write_bytes(kept)
+
+
+def test_records_below_the_log_s_start_need_not_be_anywhere(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were deleted while only the journal had them; the segment before has not been taken away yet."""
+    _first, second, third = segments(stopped)[:3]
+    checkpoint = Scrub._checkpoint
+
+    def trimmed(scrub: Scrub, core: CoreId) -> list[Any]:
+        found = checkpoint(scrub, core)
+        return [replace(one, log_start_offset=int(third.stem)) if one.topic == "t" else one for one in found]
+
+    kept = second.read_bytes()
+    second.unlink()
+    try:
+        assert Scrub(stopped, 2**30, lambda _done, _total: None).run().damaged_count == 1
+        monkeypatch.setattr(Scrub, "_checkpoint", trimmed)
+        assert Scrub(stopped, 2**30, lambda _done, _total: None).run().damaged_count == 0
+    finally:
+        second.write_bytes(kept)
 
 
 def test_what_retention_removes_meanwhile_is_no_damage(stopped: Path) -> None:

@@ -354,7 +354,8 @@ class Scrub:
                     good_end = position if position + length >= end else size
                     yield damage(position, length, offset, end_offset, reason)
             if segment.end_position < 0 and good_end == size:
-                yield from _gap(segment, walk.next_offset, segment.next_base, size)
+                kept_from = max(walk.next_offset, segment.state.log_start_offset)  # below it nothing need be there
+                yield from _gap(segment, kept_from, segment.next_base, size)
             if size < end:
                 reason = f"the file ends {end - size:,} bytes too early"
                 yield damage(good_end, end - good_end, walk.next_offset, segment.state.log_end_offset, reason)
