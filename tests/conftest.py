@@ -11,6 +11,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from tests.support.kafka_peer import PeerUnavailable, kafka_jars
 from tests.support.tls_proxy import make_certificates
+from tpc_broker.cli.connection import leave_interrupts_alone
 from tpc_broker.runtime.ring import Ring, RingUnavailable
 
 pytest_plugins = ["tests.support.kept_files", "tests.support.mutants"]
@@ -36,6 +37,7 @@ def why_no_ring() -> str | None:
 
 
 WHY_NO_RING = why_no_ring()
+leave_interrupts_alone()  # commands run in this process, and so does trio, which wants the signals' descriptor
 
 
 def one_process_for(nodeid: str) -> str:
