@@ -17,7 +17,7 @@ enum {
     SYSCALL_CACHESTAT = 451, /* 6.5; the same number on every architecture */
 };
 
-enum { TPC_TURN_HOOKS_MAX = 8 };
+enum { TPC_TURN_HOOKS_MAX = 16 };
 
 typedef struct {
     tpc_completion_handler handler;
