@@ -220,11 +220,15 @@ class ReplicaCores:
     def leader(self):
         """Of those that are up the one that takes appends, waited for."""
 
+        def term_led(node):
+            """In one call: one that steps down between two would count with its successor's term."""
+            role, term = node.driver.role_of(GROUP)
+            return term if role is LEADER and node.driver._replicas[GROUP].armed_term else 0
+
         def find():
-            leaders = [node for node in self.up() if node.role()[0] is LEADER]
-            newest = max(leaders, key=lambda node: node.role()[1], default=None)
-            is_armed = newest is not None and newest.ask(lambda: newest.driver._replicas[GROUP].armed_term)
-            return newest if is_armed else None
+            terms = [(node.ask(term_led, node), node) for node in self.up()]
+            newest, leader = max(terms, key=lambda term: term[0])
+            return leader if newest else None
 
         return self.until(find)
 
