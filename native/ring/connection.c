@@ -232,6 +232,19 @@ bool tpc_connection_is_open(tpc_connections *connections, uint64_t id) {
     return it != NULL && it->state != CONNECTION_CLOSING;
 }
 
+void tpc_connection_note_refusal(tpc_connections *connections, uint64_t id, int16_t error_code) {
+    connection *it = connection_find(connections, id);
+    if (it == NULL) return;
+    it->refusal = error_code;
+    it->refused_ns = tpc_ring_now_ns(connections->ring);
+}
+
+int16_t tpc_connection_refusal(tpc_connections *connections, uint64_t id) {
+    const connection *it = connection_find(connections, id);
+    if (it == NULL || !it->refusal) return 0;
+    return tpc_ring_now_ns(connections->ring) - it->refused_ns <= REFUSAL_S_MAX * 1000000000ll ? it->refusal : 0;
+}
+
 void tpc_connections_close_all(tpc_connections *connections, int reason, int when) {
     for (uint32_t i = 0; i < connections->slots_count; i++) {
         connection *it = connections->slots[i].connection;

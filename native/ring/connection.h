@@ -38,6 +38,13 @@ int tpc_request_to_python(tpc_connections *connections, tpc_request *request);
 /* False from the moment at which an answer would be void. */
 bool tpc_connection_is_open(tpc_connections *connections, uint64_t connection);
 
+/*
+ * A Produce of this connection was refused with an error after which its client tries again: what it had sent behind it
+ * is still to come. tpc_connection_refusal() is that error for the time in which it may come, 0 before and afterwards.
+ */
+void tpc_connection_note_refusal(tpc_connections *connections, uint64_t connection, int16_t error_code);
+int16_t tpc_connection_refusal(tpc_connections *connections, uint64_t connection);
+
 /* As tpc_answer_slices(), but the slices begin with the length field, and all of them have frames. */
 int tpc_answer_framed(tpc_connections *connections, uint64_t connection, int64_t sequence, const tpc_slice *slices,
                       uint32_t count);

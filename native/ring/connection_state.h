@@ -40,6 +40,7 @@ enum {
     LISTENERS_MAX = 64,
     ANSWERS_SHARE = 4,           /* of the budget: one part in so many is for answers that wait for their readers */
     ANSWER_BYTES_SURE = 65536,   /* of one answer, as long as there is any room at all */
+    REFUSAL_S_MAX = 10,          /* what was sent before a refusal was seen comes within */
     FETCH_AHEAD_BYTES = 1 << 20, /* unsent of a connection when its next Fetch is taken */
 };
 
@@ -192,6 +193,8 @@ typedef struct connection {
     int64_t send_progress_ns;
     int64_t assembly_progress_ns;
     int64_t starved_ns;
+    int64_t refused_ns;
+    int16_t refusal; /* of a Produce, then; see tpc_connection_refusal() */
     uint64_t requests;
     uint64_t received_bytes;
     uint64_t sent_bytes;

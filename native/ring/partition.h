@@ -217,6 +217,7 @@ void tpc_append_failed(void *plane, uint64_t first_failed_sequence, int error);
 
 /* produce.c: one partition's records against everything a produce is held against. 0 or -errno. */
 typedef struct {
+    uint64_t connection; /* that it came by; 0: none */
     tpc_frame *frame;
     uint8_t *records;
     uint32_t bytes;
@@ -227,6 +228,9 @@ typedef struct {
 
 int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,
                    tpc_batch_report *report, tpc_append_result *result);
+
+/* A batch was refused: with an error after which it is tried again, those that its client has sent behind it are too. */
+void tpc_produce_refused(tpc_plane *plane, uint64_t connection, int16_t error_code);
 
 /* pending.c: the answers of requests, and the fate of those that wait. */
 typedef struct {

@@ -97,7 +97,10 @@ static void fail_part(tpc_pending *pending, const tpc_pending_wait *wait, int16_
 static void wait_over(tpc_plane *plane, tpc_commit_wait *wait, int16_t error_code) {
     const tpc_pending_wait *of = (const tpc_pending_wait *)wait;
     tpc_pending *pending = of->pending;
-    if (error_code) fail_part(pending, of, error_code);
+    if (error_code) {
+        fail_part(pending, of, error_code);
+        tpc_produce_refused(plane, pending->connection, error_code);
+    }
     if (--pending->waits_left == 0) unlink_and_finish(plane, pending);
 }
 

@@ -31,6 +31,30 @@ enum {
 
 /* ---- one partition ---- */
 
+void tpc_produce_refused(tpc_plane *plane, uint64_t connection, int16_t error_code) {
+    bool is_tried_again = error_code == TPC_ERROR_NOT_LEADER_OR_FOLLOWER ||
+                          error_code == TPC_ERROR_NOT_ENOUGH_REPLICAS || error_code == TPC_ERROR_KAFKA_STORAGE_ERROR;
+    if (is_tried_again && connection) tpc_connection_note_refusal(plane->connections, connection, error_code);
+}
+
+/*
+ * A replicated partition's batch with a gap in front of it, on a connection that has just been refused one: what is missing is
+ * what was refused, and it is tried again when this one is answered. So it is refused as that one was. Were its sequence
+ * called out of order, librdkafka would begin another producer epoch, in which what was refused comes again as new
+ * records; but one refused for its leader's sake may be in the log. That a leader is back before what its clients had
+ * sent it has come is usual here: terms last for moments when leaders are handed over.
+ */
+static int16_t shared_refusal(tpc_plane *plane, const tpc_partition *partition, uint64_t connection,
+                              const tpc_batch_header *header) {
+    if (!partition->is_replicated || header->producer_id < 0 || header->base_sequence == 0) return 0;
+    int16_t refusal = connection ? tpc_connection_refusal(plane->connections, connection) : 0;
+    if (!refusal) return 0;
+    tpc_producer_batch earlier;
+    enum tpc_sequence_verdict verdict = tpc_producers_check(&partition->producers, header, &earlier);
+    bool is_new = verdict == TPC_SEQUENCE_NEXT && !tpc_producers_find(&partition->producers, header->producer_id);
+    return is_new || verdict == TPC_SEQUENCE_OUT_OF_ORDER ? refusal : 0;
+}
+
 static int judge_producer(tpc_plane *plane, const tpc_partition *partition, const tpc_batch_header *header,
                           tpc_append_result *result) {
     tpc_producer_batch earlier;
@@ -79,6 +103,7 @@ int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce
     }
     result->error_code = tpc_replica_refusal(partition, records->acks);
     if (result->error_code) {
+        tpc_produce_refused(plane, records->connection, (int16_t)result->error_code);
         memset(report, 0, sizeof *report);
         return 0;
     }
@@ -92,6 +117,8 @@ int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce
                                .compacted = (partition->flags & TPC_PARTITION_COMPACTED) != 0};
     result->error_code = tpc_batch_validate(records->records, records->bytes, &limits, report);
     result->reason = report->reason;
+    if (result->error_code) return 0;
+    result->error_code = shared_refusal(plane, partition, records->connection, &report->header);
     if (result->error_code) return 0;
     if (report->header.producer_id >= 0 && judge_producer(plane, partition, &report->header, result)) {
         result->relaxed = (partition->flags & TPC_PARTITION_RELAXED) != 0;
@@ -264,9 +291,11 @@ static void produce_part(tpc_plane *plane, const tpc_request *request, tpc_pendi
     tpc_partition *partition = plane->scratch.partitions[i];
     if (!partition || partition->role != TPC_ROLE_LEADER) {
         result->error_code = TPC_ERROR_NOT_LEADER_OR_FOLLOWER;
+        tpc_produce_refused(plane, request->connection, result->error_code);
         return;
     }
-    tpc_produce_records records = {.frame = request->frame,
+    tpc_produce_records records = {.connection = request->connection,
+                                   .frame = request->frame,
                                    .records = (uint8_t *)part->records,
                                    .bytes = part->records_bytes > 0 ? (uint32_t)part->records_bytes : 0,
                                    .version = request->api_version,
@@ -281,6 +310,7 @@ static void produce_part(tpc_plane *plane, const tpc_request *request, tpc_pendi
     if (own_frame) tpc_frame_release(records.frame);
     if (error < 0) {
         result->error_code = code_of_failure(error);
+        tpc_produce_refused(plane, request->connection, result->error_code);
         return;
     }
     result->error_code = (int16_t)appended.error_code;
@@ -362,7 +392,9 @@ static void produce_parts(tpc_plane *plane, const tpc_request *request, tpc_pend
     tpc_produce_scratch *scratch = &plane->scratch;
     for (int32_t i = 0; i < about->request.parts_count; i++) {
         begin_result(&scratch->results[i], &scratch->parts[i]);
-        if (!settled_before(about, i, scratch->partitions[i], &scratch->results[i]))
+        if (settled_before(about, i, scratch->partitions[i], &scratch->results[i]))
+            tpc_produce_refused(plane, request->connection, scratch->results[i].error_code);
+        else
             produce_part(plane, request, pending, i, about);
     }
 }

@@ -180,6 +180,30 @@ def test_whoever_follows_answers_what_waits(bench, replica):
     assert refused.value.errno == errno.EPERM
 
 
+def test_what_was_sent_behind_a_batch_that_was_refused_is_refused_as_it_was(bench, replica):
+    """By a leader that is back at once. It is out of order only without what its client is about to send again."""
+    handle = replica()
+    bench.plane.arm(handle, TERM)
+    client, other = bench.connect(), bench.connect()
+
+    def numbered(sequence, producer=7):
+        return "t", 0, records_of(1, producer=(producer, 0, sequence))
+
+    bench.send(client, [numbered(0)])
+    bench.until(lambda: bench.plane.state(handle).durable_offset == 1)
+    bench.plane.follow(handle, TERM + 1)
+    assert bench.answer(client) == [(E.NOT_LEADER_OR_FOLLOWER, -1)]
+    bench.plane.arm(handle, TERM + 2)
+    assert bench.produce(client, numbered(2)) == [(E.NOT_LEADER_OR_FOLLOWER, -1)]
+    assert bench.produce(client, numbered(4, 8)) == [(E.NOT_LEADER_OR_FOLLOWER, -1)], "unknown producers begin anywhere"
+    assert bench.produce(other, numbered(2)) == [(E.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)]
+    for offset in range(3):
+        bench.send(client, [numbered(offset)])
+        bench.until(lambda offset=offset: bench.plane.state(handle).durable_offset == offset + 1)
+        bench.plane.commit(handle, TERM + 2, offset + 1)
+        assert bench.answer(client) == [(0, offset)]
+
+
 def test_a_retry_waits_for_the_commit_of_the_first_one_also_where_it_is_in_segments_only(bench, replica):
     handle = replica()
     bench.plane.arm(handle, TERM)
