@@ -439,6 +439,8 @@ class tpc_scan_state(Structure):
     next_offset: int
     reason: int
     batches_count: int
+    epoch_end: int
+    leader_epoch: int
 
 class tpc_segment_producer(Structure):
     producer_id: int
@@ -511,6 +513,7 @@ class _Lib:
     TPC_BATCH_BAD_BASE_OFFSET: int
     TPC_BATCH_BAD_COUNT: int
     TPC_BATCH_BAD_CRC: int
+    TPC_BATCH_BAD_EPOCH: int
     TPC_BATCH_BAD_LENGTH: int
     TPC_BATCH_BAD_MAGIC: int
     TPC_BATCH_BAD_ORDER: int
@@ -575,6 +578,7 @@ class _Lib:
     TPC_PRODUCE_VERSION_MIN: int
     TPC_SCAN_ALLOW_GAPS: int
     TPC_SCAN_CHECK_CRC: int
+    TPC_SCAN_CHECK_EPOCH: int
     TPC_SEGMENT_BAD: int
     TPC_SEGMENT_CONTROL: int
     TPC_SEGMENT_END: int

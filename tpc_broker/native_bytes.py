@@ -6,6 +6,9 @@ answer, never a crash. Nothing but `pinned` keeps a reference to its arguments b
 ``ffi`` and ``lib`` are the raw extension, for callers that keep C structures.
 """
 
+import bisect
+import operator
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from tpc_broker._bytes import ffi as ffi  # noqa: PLC0414 (both are offered to callers, see above)
@@ -15,6 +18,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 _BYTES = ffi.typeof("uint8_t *")
+_OFFSET_MAX = 2**63 - 1
 
 
 def pinned(data: Any, *, writable: bool = False) -> tuple[Any, int, object]:
@@ -36,12 +40,23 @@ def crc32c(data: Buffer, crc: int = 0) -> int:
     return int(lib.tpc_crc32c(crc, ffi.from_buffer(data), memoryview(data).nbytes))
 
 
-def find_batches_end(data: Buffer, next_offset: int) -> tuple[int, int]:
-    """How many bytes of ``data`` are whole batches with right checksums and rising offsets (not below ``next_offset``,
-    -1: any), and the offset behind the last one.
+def find_batches_end(
+    data: Buffer, next_offset: int, epochs: Sequence[tuple[int, int]] = (), *, allow_gaps: bool = True
+) -> tuple[int, int]:
+    """How many bytes of ``data`` are whole batches with right checksums, and the offset behind the last one.
+
+    Their offsets rise from `next_offset` on (-1: from any), without gaps unless `allow_gaps`. `epochs`: leader epochs
+    and the offsets that they begin at, in order; a batch from the first one on has the epoch of its place.
     """
     state = ffi.new("tpc_scan_state *")
     state.next_offset = next_offset
-    flags = lib.TPC_SCAN_CHECK_CRC | lib.TPC_SCAN_ALLOW_GAPS
-    lib.tpc_batch_scan(ffi.from_buffer(data), memoryview(data).nbytes, flags, state, ffi.NULL, 0)
+    flags = lib.TPC_SCAN_CHECK_CRC | (lib.TPC_SCAN_ALLOW_GAPS if allow_gaps else 0)
+    source, size = ffi.from_buffer(data), memoryview(data).nbytes
+    first = bisect.bisect_right(epochs, next_offset, key=operator.itemgetter(1))
+    for number in range(first, len(epochs) + 1):
+        state.leader_epoch = epochs[number - 1][0] if number else -1
+        state.epoch_end = epochs[number][1] if number < len(epochs) else _OFFSET_MAX
+        lib.tpc_batch_scan(source, size, flags | lib.TPC_SCAN_CHECK_EPOCH, state, ffi.NULL, 0)
+        if state.reason or state.position == size:
+            break
     return int(state.position), int(state.next_offset)

@@ -261,6 +261,13 @@ int tpc_batch_scan(const uint8_t *bytes, size_t bytes_count, uint32_t flags, tpc
         const uint8_t *at = bytes + state->position;
         state->reason = check_stored(at, bytes_count - (size_t)state->position, flags, state->next_offset, &header);
         if (state->reason) break;
+        if (flags & TPC_SCAN_CHECK_EPOCH) {
+            if (header.base_offset >= state->epoch_end) break;
+            if (state->leader_epoch >= 0 && header.partition_leader_epoch != state->leader_epoch) {
+                state->reason = TPC_BATCH_BAD_EPOCH;
+                break;
+            }
+        }
         if (out) fill_entry(&header, state->position, &out[filled++]);
         state->position += header.batch_bytes;
         state->next_offset = header.base_offset + header.last_offset_delta + 1;
@@ -292,6 +299,7 @@ const char *tpc_batch_reason_text(int reason) {
         [TPC_BATCH_TRUNCATED] = "incomplete batch",
         [TPC_BATCH_BAD_ORDER] = "offsets do not follow",
         [TPC_BATCH_ARRAY_FULL] = "more batches follow",
+        [TPC_BATCH_BAD_EPOCH] = "another leader epoch",
     };
     return reason >= 0 && reason < TPC_BATCH_REASONS_COUNT ? texts[reason] : "unknown reason";
 }

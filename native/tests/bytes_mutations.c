@@ -151,7 +151,7 @@ static int run_log(const input *in) {
     tpc_batch_entry entries[ROOM];
     int64_t last_position = 0;
     do {
-        int filled = tpc_batch_scan(in->bytes, in->size + lie, in->version & 3, &state, entries, ROOM);
+        int filled = tpc_batch_scan(in->bytes, in->size + lie, in->version & 7, &state, entries, ROOM);
         require(filled >= 0 && state.position >= last_position && (size_t)state.position <= in->size, "scan moves on");
         last_position = state.position;
     } while (state.reason == TPC_BATCH_ARRAY_FULL);

@@ -16,6 +16,7 @@ from tests.cluster.test_replication import in_sync_everywhere, leads
 from tests.support.broker_process import run_command
 from tests.support.cluster_nodes import Cluster, Node, cluster, create_topic, eventually
 from tests.support.replicated_load import Load
+from tpc_broker.log.batch import walk_headers
 
 PARTITIONS = 3
 
@@ -71,13 +72,17 @@ def has_records(node: Node) -> bool:
     return path.exists() and path.stat().st_size > 10_000
 
 
-def flip_a_byte(path: Path) -> None:
-    """In the middle of a segment."""
+IN_OFFSET, IN_EPOCH, IN_RECORDS = 6, 15, 61
+"""Of a batch; the first two are not under its checksum."""
+
+
+def flip_a_byte(path: Path, at: int) -> None:
+    """Of a batch in the middle of a segment."""
+    data = bytearray(path.read_bytes())
+    places = [place for _header, place in walk_headers(data)]
+    data[places[len(places) // 2] + at] ^= 0x40
     with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 2)
-        byte = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte[0] ^ 0x40]))
+        file.write(data)
 
 
 def scrub(node: Node) -> int:
@@ -114,8 +119,8 @@ def test_a_replica_that_cannot_be_opened_begins_anew_from_another(three: Cluster
     assert (aside / path.name).stat().st_size > 0
 
 
-@pytest.mark.parametrize("leads_it", [False, True])
-def test_a_replica_in_which_a_scrub_finds_damage_begins_anew_from_another(three: Cluster, *, leads_it: bool):
+@pytest.mark.parametrize(("leads_it", "at"), [(False, IN_OFFSET), (False, IN_EPOCH), (True, IN_RECORDS)])
+def test_a_replica_in_which_a_scrub_finds_damage_begins_anew_from_another(three: Cluster, at: int, *, leads_it: bool):
     """One that leads hands its leadership over first."""
     create_topic(three.bootstrap, "kept", 1, replicas=3)
     with Load(three.bootstrap, "kept", 1) as load:
@@ -126,7 +131,7 @@ def test_a_replica_in_which_a_scrub_finds_damage_begins_anew_from_another(three:
             number = number % 3 + 1
         eventually(lambda: has_records(three[number]), "something to damage")
         three[number].stop()  # with a checkpoint
-        flip_a_byte(first_segment(three[number]))
+        flip_a_byte(first_segment(three[number]), at)
         three.start(number)
         eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
         if leads_it:

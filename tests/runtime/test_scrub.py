@@ -27,9 +27,11 @@ from confluent_kafka.admin import (
 from tests.support.broker_process import TpcBroker, run_command
 from tests.support.ports import free_port_range
 from tpc_broker.log.batch import decode_header, walk_headers
+from tpc_broker.log.files import EpochStart
 from tpc_broker.log.journal import EntryKind, JournalEntry
-from tpc_broker.model import CoreId
+from tpc_broker.model import CoreId, LeaderEpoch, Offset
 from tpc_broker.runtime import scrub as scrub_module
+from tpc_broker.runtime.cluster.damaged import is_damaged
 from tpc_broker.runtime.scrub import Scrub, SegmentFile
 from tpc_broker.runtime.scrub_report import FINISHED, INTERRUPTED, Damage, read_report
 
@@ -154,12 +156,33 @@ def test_each_damaged_stretch_of_a_file_is_told(broker: TpcBroker) -> None:
     assert found[0]["reason"] == "zeros where a batch should be"
 
 
-def test_a_batch_with_an_offset_of_another_place(broker: TpcBroker) -> None:
+@pytest.mark.parametrize("by", [-2, 1, 64, 1 << 62])
+def test_a_batch_with_an_offset_of_another_place(broker: TpcBroker, by: int) -> None:
+    """Offsets are not under the checksum."""
     first = segments(broker.data_folder)[0]
-    position, _size, offset = batch_at(first, 4)
-    with Flipped(first, position, (offset - 2).to_bytes(8, "big")):  # offsets are not under the checksum
+    position, size, offset = batch_at(first, 4)
+    with Flipped(first, position, (offset + by).to_bytes(8, "big")):
         [one] = scrub(broker.data_folder, code=1)["damaged"]
-    assert one["reason"] == f"a batch with offset {offset - 2}, expected {offset}"
+        assert is_damaged(first, Damage(**one), ())
+    assert (one["position"], one["damaged_bytes"]) == (position, size)
+    assert (one["offset"], one["end_offset"]) == (offset, offset + 1)
+    assert one["reason"] == f"a batch with offset {offset + by}, expected {offset}"
+    assert not is_damaged(first, Damage(**one), ())
+
+
+def test_a_batch_with_the_epoch_of_another_leader(broker: TpcBroker) -> None:
+    """Nor are epochs."""
+    first = segments(broker.data_folder)[0]
+    position, size, offset = batch_at(first, 4)
+    epoch = decode_header(first.read_bytes(), position).partition_leader_epoch
+    epochs = [EpochStart(LeaderEpoch(epoch), Offset(0))]
+    with Flipped(first, position + 12, (epoch ^ 64).to_bytes(4, "big")):
+        [one] = scrub(broker.data_folder, code=1)["damaged"]
+        assert is_damaged(first, Damage(**one), epochs)
+    assert (one["position"], one["damaged_bytes"]) == (position, size)
+    assert (one["offset"], one["end_offset"]) == (offset, offset + 1)
+    assert one["reason"] == f"a batch of leader epoch {epoch ^ 64}, which did not write there"
+    assert not is_damaged(first, Damage(**one), epochs)
 
 
 def test_a_stopped_broker_s_files_and_journals(stopped: Path) -> None:

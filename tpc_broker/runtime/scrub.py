@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tpc_broker import limits
-from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchDamageError, decode_header
+from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchDamageError, BatchHeader, decode_header
 from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint
 from tpc_broker.log.files import (
     LOG_SUFFIX,
@@ -345,7 +345,7 @@ class Scrub:
         try:
             size = file.size()
             end = size if segment.end_position < 0 else segment.end_position
-            walk = _Walk(file, base, min(end, size), self._spent if paced else spend_nothing)
+            walk = _Walk(file, segment, min(end, size), self._spent if paced else spend_nothing)
             good_end = size
             for position, length, offset, end_offset, reason in walk.damages():
                 if size < end and position + length >= size:
@@ -402,12 +402,14 @@ class Scrub:
 class _Walk:
     """From batch to batch through a file's first bytes."""
 
-    def __init__(self, file: SegmentFile, base_offset: int, end: int, spend: Callable[[int], None]) -> None:
+    def __init__(self, file: SegmentFile, segment: _Segment, end: int, spend: Callable[[int], None]) -> None:
         self._file = file
-        self._bounds = Bounds(base_offset, base_offset + OFFSETS_PER_SEGMENT, ordered=True)
+        self._bounds = Bounds(segment.base_offset, segment.base_offset + OFFSETS_PER_SEGMENT, ordered=True)
+        self._losses = segment.losses
+        self._epochs = segment.state.epochs
         self._end = end
         self._spend = spend
-        self.next_offset = base_offset
+        self.next_offset: int = segment.base_offset
 
     def damages(self) -> Iterator[tuple[int, int, int, int, str]]:
         """Position, bytes, first offset that cannot be read, next one that can, reason."""
@@ -422,7 +424,7 @@ class _Walk:
             if len(data) == 0:  # it became shorter meanwhile; the second look tells why
                 yield (position, self._end - position, self.next_offset, -1, "the file ends too early")
                 return
-            done, next_offset = find_batches_end(data, self.next_offset)
+            done, next_offset = self._in_place(data, is_resumed=damaged_from >= 0)
             if done:
                 if damaged_from >= 0:
                     first = decode_header(data).base_offset
@@ -441,12 +443,43 @@ class _Walk:
                 length *= 4
                 continue
             if damaged_from < 0:
-                damaged_from, reason = position, _why(data, self._end - position, self.next_offset)
-            step = max(skip or len(data), 1)
+                damaged_from, reason = position, self._why(data, self._end - position)
+            step = skip or (needed if needed <= len(data) and skip == 0 else max(len(data), 1))
             self._spend(step)
             position, length = position + step, READ_BYTES
         if damaged_from >= 0:
             yield (damaged_from, self._end - damaged_from, self.next_offset, -1, reason)
+
+    def _in_place(self, data: memoryview, *, is_resumed: bool) -> tuple[int, int]:
+        """How many bytes are sound batches with the offsets and epochs of their place, and the offset behind them.
+
+        No checksum covers these two. A gap is as it should be where a repair has left one, and behind damage.
+        """
+        header, expected = _header(data), self.next_offset
+        if header is not None and header.base_offset > expected:
+            is_right = (
+                self._bounds.hold(header) if is_resumed else not missing(expected, header.base_offset, self._losses)
+            )
+            expected = header.base_offset if is_right else expected
+        return find_batches_end(data, expected, self._epochs, allow_gaps=False)
+
+    def _why(self, data: memoryview, left_bytes: int) -> str:
+        if not any(data[:BATCH_HEADER_BYTES]):
+            return "zeros where a batch should be"
+        if len(data) < BATCH_HEADER_BYTES:
+            return "half a batch"
+        try:
+            header = decode_header(data)
+        except BatchDamageError as error:
+            return str(error)
+        return "half a batch" if header.size_bytes > left_bytes else self._why_not_here(data, header)
+
+    def _why_not_here(self, data: memoryview, header: BatchHeader) -> str:
+        if find_batches_end(data[: header.size_bytes], -1)[0] == 0:
+            return "a batch whose checksum does not fit"
+        if header.base_offset != self.next_offset:
+            return f"a batch with offset {header.base_offset}, expected {self.next_offset}"
+        return f"a batch of leader epoch {header.partition_leader_epoch}, which did not write there"
 
 
 def _gap(segment: _Segment, first: int, end: int, position: int, *, in_front: bool = False) -> Iterator[Damage]:
@@ -457,28 +490,20 @@ def _gap(segment: _Segment, first: int, end: int, position: int, *, in_front: bo
     yield Damage(segment.partition, lost, position, 0, first, end, "no segment has these records")
 
 
-def _batch_bytes(data: memoryview) -> int:
-    """Of the batch that begins the data, as far as its header can be believed; else 0."""
+def _header(data: memoryview) -> BatchHeader | None:
+    """Of what begins the data, as far as it can be believed."""
     try:
-        return decode_header(data).size_bytes if len(data) >= BATCH_HEADER_BYTES else BATCH_HEADER_BYTES
+        return decode_header(data) if len(data) >= BATCH_HEADER_BYTES else None
     except BatchDamageError:
-        return 0
+        return None
 
 
-def _why(data: memoryview, left_bytes: int, next_offset: int) -> str:
-    if not any(data[:BATCH_HEADER_BYTES]):
-        return "zeros where a batch should be"
+def _batch_bytes(data: memoryview) -> int:
+    """Of the batch that begins the data; 0: none does."""
     if len(data) < BATCH_HEADER_BYTES:
-        return "half a batch"
-    try:
-        header = decode_header(data)
-    except BatchDamageError as error:
-        return str(error)
-    if header.size_bytes > left_bytes:
-        return "half a batch"
-    if header.base_offset < next_offset:
-        return f"a batch with offset {header.base_offset}, expected {next_offset}"
-    return "a batch whose checksum does not fit"
+        return BATCH_HEADER_BYTES
+    header = _header(data)
+    return 0 if header is None else header.size_bytes
 
 
 def _journal_damage(path: Path) -> str | None:

@@ -21,7 +21,8 @@ enum tpc_batch_reason {
     TPC_BATCH_TRUNCATED = 18,  /* scan: the last batch is not whole */
     TPC_BATCH_BAD_ORDER = 19,  /* scan: offsets do not rise */
     TPC_BATCH_ARRAY_FULL = 20, /* scan: more batches than room; call again from the position */
-    TPC_BATCH_REASONS_COUNT = 21
+    TPC_BATCH_BAD_EPOCH = 21,  /* scan: another leader epoch than its place in the log says */
+    TPC_BATCH_REASONS_COUNT = 22
 };
 
 enum tpc_batch_attribute {
@@ -116,7 +117,8 @@ typedef struct {
 
 enum tpc_scan_flag {
     TPC_SCAN_CHECK_CRC = 1,
-    TPC_SCAN_ALLOW_GAPS = 2 /* compacted logs: offsets rise but need not be contiguous */
+    TPC_SCAN_ALLOW_GAPS = 2, /* compacted logs: offsets rise but need not be contiguous */
+    TPC_SCAN_CHECK_EPOCH = 4 /* batches have `leader_epoch` (-1: any); it ends at those from offset `epoch_end` on */
 };
 
 /* Goes in and out of tpc_batch_scan(): zero it, set next_offset (-1: take what the first batch says). */
@@ -125,6 +127,8 @@ typedef struct {
     int64_t next_offset;   /* the offset expected there */
     int32_t reason;        /* why it stopped: OK at the very end of the bytes */
     int32_t batches_count; /* filled by this call */
+    int64_t epoch_end;     /* both with TPC_SCAN_CHECK_EPOCH only */
+    int32_t leader_epoch;
 } tpc_scan_state;
 
 /* Reads the header. 0; -ENODATA: fewer bytes than the batch has; -EBADMSG: no batch of magic 2 begins here. */

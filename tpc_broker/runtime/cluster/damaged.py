@@ -27,10 +27,11 @@ from tpc_broker.runtime.scrub import SegmentFile
 from tpc_broker.runtime.scrub_report import read_report
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from pathlib import Path
 
     from tpc_broker.cluster.link_codec import Hello
+    from tpc_broker.log.files import EpochStart
     from tpc_broker.model import NodeId, TopicPartition
     from tpc_broker.raft.group import Group
     from tpc_broker.runtime.cluster.replication import CoreReplication
@@ -109,7 +110,7 @@ class DamagedReplicas:
         segment = next((each for each in files.segments if each.base_offset == parsed[0]), None)
         if segment is None or damage.position >= segment.size_bytes:
             return False
-        is_so = await trio.to_thread.run_sync(is_damaged, path, damage.position, damage.damaged_bytes)
+        is_so = await trio.to_thread.run_sync(is_damaged, path, damage, tuple(files.epochs.entries))
         return is_so and segment in files.segments and damage.position < segment.size_bytes
 
     # -- what is done --------------------------------------------------------------------------------------------------
@@ -184,15 +185,17 @@ class DamagedReplicas:
         return ""
 
 
-def is_damaged(path: Path, position: int, length: int) -> bool:
-    """Whether no sound batch begins at a position of a file, read past the page cache. Blocking."""
+def is_damaged(path: Path, damage: Damage, epochs: Sequence[EpochStart]) -> bool:
+    """Whether no sound batch with the offset and the leader epoch of its place begins where a scrub found none, read
+    past the page cache. Blocking.
+    """
     try:
         file = SegmentFile(path)
     except OSError:
         return True
     try:
-        data = file.read(position, min(max(length, 1), limits.LINK_FRAME_BYTES_MAX))
-        return find_batches_end(data, -1)[0] == 0
+        data = file.read(damage.position, min(max(damage.damaged_bytes, 1), limits.LINK_FRAME_BYTES_MAX))
+        return find_batches_end(data, damage.offset, epochs, allow_gaps=False)[0] == 0
     except OSError:
         return True
     finally:

@@ -41,7 +41,7 @@ from tpc_broker.storage.folders import remove_folder
 from tpc_broker.storage.installation import bring_own, settle_filled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tpc_broker.cluster.founding import SeedAddress
@@ -160,16 +160,17 @@ class Pace:
 
 
 class LogCheck:
-    """Whether bytes that come one after the other are whole batches, one behind the other."""
+    """Whether bytes that come one after the other are whole batches of the right epochs, one behind the other."""
 
-    def __init__(self, base_offset: int) -> None:
+    def __init__(self, base_offset: int, epochs: Sequence[EpochStart]) -> None:
         self.next_offset = base_offset
+        self._epochs = epochs
         self._rest = b""
 
     def take(self, data: bytes) -> bool:
         """False: a batch is damaged, or they are none."""
         joined = self._rest + data if self._rest else data
-        end, self.next_offset = find_batches_end(joined, self.next_offset)
+        end, self.next_offset = find_batches_end(joined, self.next_offset, self._epochs)
         self._rest = joined[end:]
         return len(self._rest) <= limits.LINK_FRAME_BYTES_MAX
 
@@ -348,7 +349,7 @@ class ReplicaFilling:
     async def _fetch(self, group: str, peer: Peer, offer: Offer, path: Path, size: int) -> None:
         parsed = parse_segment_file_name(path.name)
         assert parsed is not None, path
-        check = LogCheck(parsed[0]) if parsed[1] == LOG_SUFFIX else None
+        check = LogCheck(parsed[0], offer.epochs) if parsed[1] == LOG_SUFFIX else None
         disk = self._files.disk
         fd = await disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:

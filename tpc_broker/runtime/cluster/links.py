@@ -57,7 +57,6 @@ MALFORMED: Final = "malformed"
 REFUSAL_REASONS: Final = (*(reason.value for reason in Reason), MALFORMED)
 
 
-
 class FilePart(NamedTuple):
     """An answer that is bytes of a file, and nothing else: they are not copied into a message."""
 
@@ -197,7 +196,6 @@ class FrameReader:
         taken = bytes(self._buffer[:count])
         del self._buffer[:count]
         return taken
-
 
     async def _take_large(self, count: int) -> bytes:
         """Each byte is copied once; nothing behind it is read."""

@@ -54,9 +54,7 @@ def wanted_voters(
     return frozenset(staying)
 
 
-def successor(
-    group: MetadataGroup, image: ClusterImage, is_within_reach: Callable[[NodeId], bool]
-) -> Voter | None:
+def successor(group: MetadataGroup, image: ClusterImage, is_within_reach: Callable[[NodeId], bool]) -> Voter | None:
     """Who is to lead the metadata in this leader's place: the one that has most of them, and is not draining if there
     is a choice. None: nobody is there.
     """
