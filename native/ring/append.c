@@ -254,6 +254,18 @@ static void forget_truncations(tpc_plane *plane, uint64_t durable_sequence) {
     }
 }
 
+static void forget_adoptions(tpc_plane *plane, uint64_t durable_sequence) {
+    for (tpc_adoption **at = &plane->adoptions; *at;) {
+        tpc_adoption *one = *at;
+        if (one->sequence > durable_sequence) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        free(one);
+    }
+}
+
 void tpc_append_durable(void *context, uint64_t sequence) {
     tpc_plane *plane = context;
     while (plane->undo_first && plane->undo_first->sequence <= sequence) {
@@ -268,6 +280,7 @@ void tpc_append_durable(void *context, uint64_t sequence) {
     }
     if (plane->cuts_sequence && plane->cuts_sequence <= sequence) plane->cuts_count = 0, plane->cuts_sequence = 0;
     if (plane->truncations) forget_truncations(plane, sequence);
+    if (plane->adoptions) forget_adoptions(plane, sequence);
     tpc_plane_publish_advanced(plane);
 }
 
@@ -353,8 +366,31 @@ void tpc_append_failed(void *context, uint64_t first_failed_sequence, int error)
     plane->cuts_sequence = 0;
 }
 
+static int journal_adoption(tpc_plane *plane, tpc_adoption *adoption) {
+    return tpc_journal_append(plane->journal, TPC_JOURNAL_ADOPTED, adoption->topic_id, adoption->partition, 0,
+                              adoption->moves, adoption->payload, adoption->bytes, &adoption->sequence);
+}
+
+int tpc_plane_adopt(tpc_plane *plane, const uint8_t topic_id[16], int32_t partition, int32_t moves,
+                    const uint8_t *payload, uint32_t payload_bytes, uint64_t *sequence) {
+    tpc_adoption *adoption = malloc(sizeof *adoption + payload_bytes);
+    if (!adoption) return -ENOMEM;
+    *adoption =
+        (tpc_adoption){.next = plane->adoptions, .partition = partition, .moves = moves, .bytes = payload_bytes};
+    memcpy(adoption->topic_id, topic_id, sizeof adoption->topic_id);
+    memcpy(adoption->payload, payload, payload_bytes);
+    int error = journal_adoption(plane, adoption);
+    if (error < 0) {
+        free(adoption);
+        return error;
+    }
+    *sequence = adoption->sequence;
+    plane->adoptions = adoption;
+    return 0;
+}
+
 /* Cannot be refused for lack of space: both are smaller than the smallest append, whose place they take, and
- * a truncation takes its own. */
+ * truncations and adoptions take their own. */
 static int journal_cut(tpc_plane *plane, const tpc_partition_cut *cut, uint64_t *sequence) {
     int result = tpc_journal_append(plane->journal, TPC_JOURNAL_CUT, cut->topic_id, cut->partition, cut->offset,
                                     cut->last_epoch_kept, NULL, 0, sequence);
@@ -375,7 +411,12 @@ int tpc_plane_reopen_journal(tpc_plane *plane, int32_t descriptor, int32_t mode,
         result = journal_cut(plane, &plane->cuts[i], sequence);
         if (result < 0) return result;
     }
-    plane->cuts_sequence = plane->cuts_count ? *sequence : 0;
+    for (tpc_adoption *at = plane->adoptions; at; at = at->next) {
+        result = journal_adoption(plane, at); /* behind the cuts: nothing in front of it counts */
+        if (result < 0) return result;
+        *sequence = at->sequence;
+    }
+    plane->cuts_sequence = plane->cuts_count || plane->adoptions ? *sequence : 0;
     tpc_journal_watch(plane->journal, *sequence);
     return 0;
 }

@@ -125,6 +125,10 @@ void tpc_plane_free(tpc_plane *plane) {
         next = at->next;
         free(at);
     }
+    for (tpc_adoption *at = plane->adoptions, *next; at; at = next) {
+        next = at->next;
+        free(at);
+    }
     free(plane->clean), free(plane->cuts);
     tpc_produce_scratch_free(&plane->scratch);
     free(plane);

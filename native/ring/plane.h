@@ -56,6 +56,16 @@ typedef struct tpc_truncation {
     uint64_t sequence;
 } tpc_truncation;
 
+/* An entry by which a partition's files give way to others: it is not taken back, should the journal fail before it is durable. */
+typedef struct tpc_adoption {
+    struct tpc_adoption *next;
+    uint8_t topic_id[16];
+    int32_t partition, moves;
+    uint64_t sequence;
+    uint32_t bytes;
+    uint8_t payload[];
+} tpc_adoption;
+
 struct tpc_plane {
     tpc_ring *ring;
     tpc_journal *journal;
@@ -90,6 +100,7 @@ struct tpc_plane {
     uint32_t cuts_count, cuts_capacity;
     uint64_t cuts_sequence;      /* the commit that carries them, 0: not journalled yet */
     tpc_truncation *truncations; /* of replicas, on their way to the journal */
+    tpc_adoption *adoptions;     /* on their way to the journal, of different partitions */
 
     tpc_produce_scratch scratch;
     uint64_t surveys;                                 /* of Produce requests; also the number of the latest */

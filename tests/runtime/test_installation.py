@@ -14,7 +14,7 @@ from tests.log.log_batches import batch
 from tests.runtime.faults import BrokenJournal
 from tests.runtime.in_place_core import KEY, held, on_core, recovered_copy
 from tests.runtime.test_core_moves import CopiesOfTheDisk
-from tests.runtime.test_replica_storage import ReplicaBench
+from tests.runtime.test_replica_storage import WAIT_S, ReplicaBench
 from tests.storage.plain_disk import PlainDisk
 from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.log.checkpoint import VOTE_NOTE
@@ -147,10 +147,14 @@ def test_what_follows_is_appended_and_checkpointed(tmp_path):
     run(tmp_path, body)
 
 
-def test_a_journal_that_fails_is_waited_for_and_then_it_is_so(tmp_path):
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_journal_that_fails_is_waited_for_and_then_it_is_so(tmp_path, is_full):
+    """`is_full`: when it works again it has no room for anything new, and no checkpoint can make any meanwhile."""
+
     async def body(bench):
         await bench.begin_with_a_log()
         settled, shipped = await filled(bench)
+        append = bench.plane.journal_append
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bench.storage.run_maintenance)
             async with trio.open_nursery() as inner:
@@ -160,6 +164,13 @@ def test_a_journal_that_fails_is_waited_for_and_then_it_is_so(tmp_path):
                         await trio.sleep(0.01)
                     await trio.sleep(0.3)
                     assert bench.storage._partitions.state(KEY) is PartitionState.REPLACING
+                    if is_full:
+                        bench.plane.journal_append = lambda *_arguments: None
+                with trio.move_on_after(WAIT_S) as waited:
+                    while bench.storage._partitions.state(KEY) is PartitionState.REPLACING:
+                        await trio.sleep(0.01)
+                bench.plane.journal_append = append  # an entry that waits for room is shielded
+                assert not waited.cancelled_caught
             nursery.cancel_scope.cancel()
         bench.sent = shipped
         await bench.check_crash(tmp_path / "crash", term=7, epochs=[(5, STARTS)])

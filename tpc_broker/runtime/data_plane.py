@@ -396,6 +396,17 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
             raise _refused(result, "the journal refuses")
         return int(self._sequence[0])
 
+    def adopt(self, key: TopicPartition, moves: int, payload: bytes) -> int | None:
+        """See `tpc_broker.storage.ports.ReplicaLogs`."""
+        result = lib.tpc_plane_adopt(
+            self._plane, key.topic_id.bytes, key.partition, moves, payload, len(payload), self._sequence
+        )
+        if result == NO_ROOM:
+            return None
+        if result < 0:
+            raise _refused(result, "the journal refuses")
+        return int(self._sequence[0])
+
     # -- write-behind --------------------------------------------------------------------------------------------------
 
     def dirty(self) -> list[int]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from tpc_broker.errors import JournalStoppedError, PartitionOfflineError, StorageFailedError
+from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.files import (
@@ -35,11 +35,11 @@ from tpc_broker.log.files import (
     parse_segment_file_name,
     partition_folder_name,
 )
-from tpc_broker.log.journal import EntryKind
 from tpc_broker.model import Offset
 from tpc_broker.storage.core_moves import ENTRY_BYTES_MAX
 from tpc_broker.storage.filled_folders import FILLING, put_in_place
 from tpc_broker.storage.folders import PartitionListing
+from tpc_broker.storage.journal_upkeep import wait_kept
 from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.recovery import open_checkpointed
 from tpc_broker.storage.segments import Segment, SegmentFolder
@@ -54,15 +54,12 @@ if TYPE_CHECKING:
     from tpc_broker.storage.deletion import Deletions
     from tpc_broker.storage.files import FileCache
     from tpc_broker.storage.journal_room import JournalRoom
-    from tpc_broker.storage.journal_upkeep import JournalUpkeep
     from tpc_broker.storage.leader_partition import LeaderPartition
     from tpc_broker.storage.maintenance_requests import MaintenanceRequests
     from tpc_broker.storage.ports import Disk, StoragePlane
 
 log = logging.getLogger(__name__)
 
-MENDED_S: Final = 0.05
-"""Between two looks at a journal that has failed."""
 COPY_BYTES: Final = 4 * 1024 * 1024
 RETRY_S: Final = 1.0
 """For folders that cannot be renamed now."""
@@ -175,7 +172,6 @@ class Installation:
         files: FileCache,
         partitions: CorePartitions,
         *,
-        journal: JournalUpkeep,
         room: JournalRoom,
         deletions: Deletions,
         requests: MaintenanceRequests,
@@ -184,7 +180,6 @@ class Installation:
         self._data = data
         self._files = files
         self._partitions = partitions
-        self._journal = journal
         self._room = room
         self._deletions = deletions
         self._requests = requests
@@ -241,7 +236,7 @@ class Installation:
         if len(payload) > ENTRY_BYTES_MAX:
             count = len(list(state.producers))
             raise PartitionOfflineError(f"the state of its {count} producers is too long for the journal")
-        return self._plane.journal_append(EntryKind.ADOPTED, key, 0, state.moves, payload)
+        return self._plane.adopt(key, state.moves, payload)
 
     async def _replace(
         self,
@@ -257,21 +252,10 @@ class Installation:
             self._plane.withdraw(led.handle)
         if old is not None:
             old.begin_deletion()
-        await self._wait_durable(key, state, sequence)
+        await wait_kept(self._plane, sequence)
         if old is not None:
             await self._close(old)
         self._partitions.replaced(await self._put_in_place(state, settings))
-
-    async def _wait_durable(self, key: TopicPartition, state: PartitionCheckpoint, sequence: int) -> None:
-        """A journal that fails is waited for, and told again."""
-        try:
-            await self._plane.wait_durable(sequence)
-        except JournalStoppedError:
-            raise
-        except PartitionOfflineError:
-            while self._plane.journal_error():
-                await trio.sleep(MENDED_S)
-            await self._journal.append_at_last(EntryKind.ADOPTED, key, state.moves, state.encode(), lambda: None)
 
     async def _close(self, files: PartitionStorage) -> None:
         try:

@@ -38,6 +38,25 @@ FAILED = "a journal write failed; appends are refused until the journal works ag
 STILL_FAILS = "the journal still fails"
 
 
+async def wait_kept(plane: StoragePlane, sequence: int) -> None:
+    """For a cut or an adoption: memory has forgotten what was there before, so a journal that fails is waited for. It
+    goes on with the entry in the place that this had, so that no room has to be made while checkpoints are held up.
+    JournalStoppedError: at the end of the process it may be there or not.
+    """
+    while sequence:
+        try:
+            await plane.wait_durable(sequence)
+        except JournalStoppedError:
+            raise
+        except PartitionOfflineError as error:
+            log.debug("a cut or an adoption: %s", error)
+            while plane.journal_error():
+                await trio.sleep(MENDED_S)
+            sequence = plane.cuts_sequence()
+        else:
+            return
+
+
 class JournalUpkeep:
     """Of one core."""
 

@@ -135,9 +135,8 @@ class JournalledStorage:
             retention=self._retention, in_place_windows=windows, requests=requests,
         )  # fmt: skip
         self._installation = Installation(
-            plane, data, recovered.files, partitions, journal=self._journal, room=room, deletions=self._deletions,
-            requests=requests,
-        )  # fmt: skip
+            plane, data, recovered.files, partitions, room=room, deletions=self._deletions, requests=requests
+        )
         self.files = recovered.files
         """All of the core's open files."""
         self.shipments = Shipments(recovered.files, data, journal_file.core)

@@ -472,9 +472,15 @@ class ReplicaLogs(Protocol):
         """
         ...
 
+    def adopt(self, key: TopicPartition, moves: int, payload: bytes) -> int | None:
+        """The entry by which a partition's files give way to others, one of a partition at a time; the sequence to wait
+        for, None: the journal has no room. One that fails before goes on with it when it works again.
+        """
+        ...
+
     def cuts_sequence(self) -> int:
-        """The sequence under which a journal that was opened again has the cuts that had not become durable; 0: they
-        are durable, or it has failed again.
+        """The sequence under which a journal that was opened again has the cuts and adoptions that had not become
+        durable; 0: they are durable, or it has failed again.
         """
         ...
 

@@ -8,17 +8,15 @@ it is done, and nothing else may be appended to that log before.
 from __future__ import annotations
 
 import contextlib
-import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import trio
-
-from tpc_broker.errors import JournalStoppedError, PartitionOfflineError, StorageFailedError
+from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.log.epochs import NO_EPOCH_KEPT
 from tpc_broker.log.journal import EntryKind, encode_note
 from tpc_broker.model import LeaderEpoch, Offset
+from tpc_broker.storage.journal_upkeep import wait_kept
 
 if TYPE_CHECKING:
     from tpc_broker.storage.core_partitions import CorePartitions
@@ -27,11 +25,6 @@ if TYPE_CHECKING:
     from tpc_broker.storage.leader_partition import LeaderPartition
     from tpc_broker.storage.ports import StoragePlane
     from tpc_broker.storage.segment_space import SegmentSpace
-
-log = logging.getLogger(__name__)
-
-MENDED_S: Final = 0.05
-"""Between two looks at a journal that has failed."""
 
 
 @dataclass(slots=True)
@@ -128,7 +121,7 @@ class Replicas:
         files.notes = {term: note for term, note in files.notes.items() if term <= kept or term == VOTE_NOTE}
         files.mark_changed()
         self._in_place_windows.log_was_cut()
-        await self._wait_durable(sequence)
+        await wait_kept(self._plane, sequence)
         try:
             await files.truncate(offset)
         except StorageFailedError as error:
@@ -138,20 +131,3 @@ class Replicas:
         self._plane.close_windows(led.handle)  # one may have been opened meanwhile
         self._plane.reset_producers(led.handle, list(files.producers))
         await self._space.reserve_anew(led)
-
-    async def _wait_durable(self, sequence: int) -> None:
-        """Memory has forgotten what is cut, so a journal that fails is waited for: it goes on with the cut, in the
-        place that it had, so that no room has to be made for it while checkpoints are held up.
-        """
-        while sequence:
-            try:
-                await self._plane.wait_durable(sequence)
-            except JournalStoppedError:
-                raise
-            except PartitionOfflineError as error:
-                log.debug("a cut: %s", error)
-                while self._plane.journal_error():
-                    await trio.sleep(MENDED_S)
-                sequence = self._plane.cuts_sequence()
-            else:
-                return

@@ -303,8 +303,15 @@ int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle, int64_t no
  * partition when that is led here: it is in its state at once. *sequence: the last of them. As tpc_journal_reopen().
  */
 int tpc_plane_reopen_journal(tpc_plane *plane, int32_t descriptor, int32_t mode, uint64_t run_id, uint64_t *sequence);
-/* The commit that carries those cuts, 0: they are durable, or the journal has failed. */
+/* The commit that carries those cuts, and adoptions; 0: they are durable, or the journal has failed. */
 uint64_t tpc_plane_cuts_sequence(const tpc_plane *plane);
+/*
+ * An ADOPTED entry, by which the files of a partition give way to others. It is not taken back: should the journal fail before
+ * it is durable, the reopened one begins with it, behind the cuts (tpc_plane_cuts_sequence). One of a partition at a time.
+ * Errors as of tpc_journal_append(); -ENOMEM.
+ */
+int tpc_plane_adopt(tpc_plane *plane, const uint8_t topic_id[16], int32_t partition, int32_t moves,
+                    const uint8_t *payload, uint32_t payload_bytes, uint64_t *sequence);
 
 /* ---- Produce ---- */
 
