@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+
 import pytest
 import trio
 import trio.testing
@@ -9,9 +13,12 @@ import trio.testing
 from tests.log.log_batches import batch
 from tests.runtime.faults import BrokenJournal
 from tests.runtime.in_place_core import KEY, Bench, held, on_core, recovered_copy
+from tests.runtime.interference import disturbed
 from tpc_broker.broker.partition import Partition
 from tpc_broker.errors import JournalStoppedError, LeadershipLostError, PartitionOfflineError
 from tpc_broker.log.checkpoint import VOTE_NOTE
+from tpc_broker.storage import mending
+from tpc_broker.storage.files_life import FilesState
 from tpc_broker.storage.leader_partition import partition_params
 
 WAIT_S = 60
@@ -263,6 +270,60 @@ def test_a_journal_that_fails_under_a_cut_is_told_it_again_when_it_works(tmp_pat
         bench.plane.follow(bench.handle, 1)
         await bench.take(3)
         await bench.check_crash(tmp_path / "again", term=1, epochs=[(1, 0)])
+
+    on_replica(tmp_path, body)
+
+
+@pytest.mark.parametrize("at", ["capture", "sync", "cut", "log start"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_files_that_fail_are_mended_whatever_was_done_with_them(tmp_path, monkeypatch, at, error):
+    """A full disk in the midst of a checkpoint, and nothing is appended afterwards that could fail again."""
+    monkeypatch.setattr(mending, "RETRY_S", 0.01)
+    operations = {"capture": "writev", "sync": "fdatasync", "cut": "truncate", "log start": "rename"}
+
+    async def body(bench):
+        bench.begin(1)
+        await bench.take(50)
+        await bench.storage.write_behind()
+        await bench.files.roll()
+        await bench.take(10)
+        bench.plane.commit(bench.handle, 1, 55)
+        await bench.storage.write_behind()
+        met, reasons, fail = [], [], bench.files.fail
+
+        def fail_once(name):
+            if name == operations[at] and not met:
+                met.append(name)
+                raise OSError(error, os.strerror(error))
+
+        def note_failure(reason, **options):
+            reasons.append(reason)
+            fail(reason, **options)
+
+        monkeypatch.setattr(bench.files, "fail", note_failure)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.storage.run_maintenance)
+            with disturbed(bench.core.disk, fail_once), contextlib.suppress(PartitionOfflineError):
+                if at == "cut":
+                    await bench.cut(57, 1)
+                elif at == "log start":
+                    await bench.storage.set_log_start(bench.handle, 50)
+                else:
+                    await bench.storage.checkpoint()
+            assert reasons
+            with trio.fail_after(WAIT_S):
+                while bench.files.life.state is not FilesState.OPEN:
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+        await bench.cut(56, 1)
+        assert bench.files.written_end_offset == 56
+        recovered = await recovered_copy(bench, tmp_path / "crashed")
+        files = recovered.storages[KEY]
+        assert files.log_start_offset == bench.files.log_start_offset == (50 if at == "log start" else 0)
+        assert {base: data for base, data in (await held(files)).items() if base >= 50} == {
+            base: data for base, data in bench.sent.items() if base >= 50
+        }
+        await recovered.close()
 
     on_replica(tmp_path, body)
 

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from tpc_broker.storage.in_place_windows import InPlaceWindows
     from tpc_broker.storage.journal_upkeep import JournalUpkeep
     from tpc_broker.storage.leader_partition import LeaderPartition
-    from tpc_broker.storage.maintenance_requests import MaintenanceRequests
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import StoragePlane
     from tpc_broker.storage.retention import Retention
@@ -75,7 +74,6 @@ class CoreMoves:
         write_behind: WriteBehindWriter,
         retention: Retention,
         in_place_windows: InPlaceWindows,
-        requests: MaintenanceRequests,
     ) -> None:
         self._plane = plane
         self._topics = data / "topics"
@@ -85,7 +83,6 @@ class CoreMoves:
         self._write_behind = write_behind
         self._retention = retention
         self._in_place_windows = in_place_windows
-        self._requests = requests
         self.lock = trio.Lock()
         self.released_count = self.adopted_count = 0
         self.stopped_s = self.adopting_s = 0.0
@@ -145,7 +142,6 @@ class CoreMoves:
         try:
             await files.sync()
         except StorageFailedError as error:
-            self._requests.mend.ask()
             raise PartitionOfflineError(str(error)) from error
 
     async def _settle(self, led: LeaderPartition) -> PartitionCheckpoint:
@@ -165,7 +161,6 @@ class CoreMoves:
         try:
             state = await files.capture()
         except StorageFailedError as error:
-            self._requests.mend.ask()
             raise PartitionOfflineError(str(error)) from error
         await self._sync(files)
         return state

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from tpc_broker.errors import StorageFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class FilesState(Enum):
@@ -68,6 +68,8 @@ class FilesLife:
 
     def __init__(self) -> None:
         self.state = FilesState.OPEN
+        self.on_failed: Callable[[], None] = lambda: None
+        """Called when they have failed: they are to be rewritten."""
         self._reason: str | None = None
         self.pages_in_doubt = False
         """Whether a failure may have cost written bytes: any but a write that found no space."""
@@ -97,6 +99,7 @@ class FilesLife:
         if self.state in (FilesState.OPEN, FilesState.REWRITING):
             self._become(FilesState.FAILED)
             self._reason = reason
+            self.on_failed()
 
     def begin_rewrite(self) -> None:
         """StorageFailedError: they are deleted meanwhile."""

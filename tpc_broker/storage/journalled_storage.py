@@ -123,7 +123,7 @@ class JournalledStorage:
         )  # fmt: skip
         self._retention = Retention(plane, clock, partitions, journal=self._journal, deletions=self._deletions)
         self._write_behind = WriteBehindWriter(
-            plane, disk, data, partitions.led, space=self._space, in_place_windows=windows, requests=requests
+            plane, disk, data, partitions.led, space=self._space, in_place_windows=windows
         )
         self._checkpoints = CheckpointSchedule(
             plane, data, partitions, self._checkpointer, write_behind=self._write_behind, retention=self._retention,
@@ -132,7 +132,7 @@ class JournalledStorage:
         self._replicas = Replicas(plane, partitions, room=room, space=self._space, in_place_windows=windows)
         self._moves = CoreMoves(
             plane, data, recovered.files, partitions, journal=self._journal, write_behind=self._write_behind,
-            retention=self._retention, in_place_windows=windows, requests=requests,
+            retention=self._retention, in_place_windows=windows,
         )  # fmt: skip
         self._installation = Installation(
             plane, data, recovered.files, partitions, room=room, deletions=self._deletions, requests=requests
@@ -233,6 +233,9 @@ class JournalledStorage:
         handle = self._plane.register(params, list(files.producers))
         if is_replicated:
             files.commit_offset = PlaneCommit(self._plane, handle, params.high_watermark)
+        files.life.on_failed = self._requests.mend.ask
+        if files.failed is not None:
+            self._requests.mend.ask()
         self._partitions.lead(LeaderPartition(files, handle, trio.Lock(), is_internal))
         files.rolls.follow(PlaneWindow(self._plane, handle))
         return handle

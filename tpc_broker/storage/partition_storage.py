@@ -487,7 +487,8 @@ class PartitionStorage(ShortRuns, ReservedSpace):
                 try:
                     await self.folder.flush_indexes(self.active, sealed=False)
                 except OSError as error:
-                    self.fail(f"indexes of segment {self.active.base_offset}: {error}")
+                    what = f"indexes of segment {self.active.base_offset}"
+                    self.fail(f"{what}: {error}", pages_in_doubt=error.errno != errno.ENOSPC)
                     raise StorageFailedError(self.failed) from error
             self._captured_version = self._version
             return self.state()

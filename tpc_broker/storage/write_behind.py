@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from tpc_broker.storage.in_place_windows import InPlaceWindows
     from tpc_broker.storage.leader_partition import LeaderPartition
-    from tpc_broker.storage.maintenance_requests import MaintenanceRequests
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Disk, StoragePlane, Taken
     from tpc_broker.storage.segment_space import SegmentSpace
@@ -69,7 +68,6 @@ class WriteBehindWriter:
         *,
         space: SegmentSpace,
         in_place_windows: InPlaceWindows,
-        requests: MaintenanceRequests,
     ) -> None:
         self._plane = plane
         self._disk = disk
@@ -77,7 +75,6 @@ class WriteBehindWriter:
         self._led = led
         self._space = space
         self._in_place_windows = in_place_windows
-        self._requests = requests
         self._due = trio.Event()
         self._staging: list[memoryview] = []
         self._staging_limit = trio.CapacityLimiter(DIRECT_WRITES_AT_ONCE)
@@ -189,4 +186,3 @@ class WriteBehindWriter:
         log.error("%s-%d: %s", led.files.topic, led.files.key.partition, error)
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ENOSPC:
             await release_ballast(self._disk, self._data)
-        self._requests.mend.ask()
