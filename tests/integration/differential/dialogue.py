@@ -16,7 +16,7 @@ import re
 import struct
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,8 @@ _CLOCK_FROM_MS = BASE_MS + 3_500_000
 
 CLOSED = "<connection closed>"
 NO_ANSWER = "<no answer>"
-_ANSWER_SECONDS = 8.0
+_ANSWER_SECONDS = _PATIENCE_S = 60.0
+_PAUSE_S = 0.02
 
 _MUTATING = {"CreateTopics", "DeleteTopics", "CreatePartitions", "AlterConfigs", "IncrementalAlterConfigs"}
 _KAFKA_SETTLING_SECONDS = 0.1
@@ -48,6 +49,14 @@ _ITEM_KEYS = (
     "Name", "Topic", "TopicId", "GroupId", "ResourceName", "Key", "MemberId", "LogDir", "ApiKey", "NodeId",
     "PartitionIndex", "Partition", "Index", "PartitionId", "BatchIndex", "Feature",
 )  # fmt: skip
+
+
+def _tries() -> Iterator[None]:
+    """Of a loop that asks again, with pauses in between, for as long as a busy machine may need."""
+    give_up_at = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < give_up_at:
+        yield
+        time.sleep(_PAUSE_S)
 
 
 @dataclass(frozen=True)
@@ -111,11 +120,32 @@ class Dialogue:
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Poll until something holds that another connection's request brings about."""
-        for _ in range(400):
+        for _ in _tries():
             if holds():
                 return
-            time.sleep(0.01)
         raise AssertionError("it never came to hold")
+
+    def settle(self) -> None:
+        """Until Kafka's broker has applied what its controller has committed, and has had a moment to open and close
+        logs; ours has done both when it answers.
+        """
+        if self.peer.name == "kafka":
+            log = {"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}
+            [topic] = self.guide("DescribeQuorum", 0, {"Topics": [log]})["Topics"]
+            last = topic["Partitions"][0]["HighWatermark"] - 1
+            asked = {"ClientSoftwareName": "guide", "ClientSoftwareVersion": "1"}
+            self.until(lambda: self.guide("ApiVersions", 3, asked)["FinalizedFeaturesEpoch"] >= last)
+            time.sleep(_KAFKA_SETTLING_SECONDS)
+
+    def until_described(self, group: str) -> None:
+        """Kafka tells a first member its id before the group that this makes is durable, and can be described; ours
+        must have it when it answers.
+        """
+        if self.peer.name == "kafka":
+            asked = {"Groups": [group]}
+            self.until(
+                lambda: self.guide_coordinator(group, "DescribeGroups", 5, asked)["Groups"][0]["GroupState"] != "Dead"
+            )
 
     def leader(self, topic: str, partition: int = 0, name: str = "") -> Line:
         """A connection to the leader of a partition; the first broker's where there is no such partition."""
@@ -129,12 +159,11 @@ class Dialogue:
 
     def coordinator(self, group: str, name: str = "") -> Line:
         """A connection to the group's coordinator; waits while there is none yet."""
-        for _ in range(100):
+        for _ in _tries():
             [answer] = self.guide("FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": [group]})["Coordinators"]
             if answer["ErrorCode"] == 0:
                 return self.line(answer["Port"], name)
-            time.sleep(0.05)
-        return self.line(self.peer.ports[0], name)
+        raise AssertionError(f"no coordinator for {group}: {answer}")
 
     def ask_every_broker(self, api: str, version: int, values: dict[str, Any], listed: str) -> None:
         """What each broker answers for itself alone, as one answer: the lists named `listed` in a row."""
@@ -184,26 +213,23 @@ class Dialogue:
 
     def wait_for_topic(self, full: str, partitions_count: int) -> None:
         """Kafka answers before its broker has the new partitions; ours must have them when it answers."""
-        for _ in range(200 if self.peer.name == "kafka" else 1):
+        for _ in _tries() if self.peer.name == "kafka" else range(1):
             asked = {"Topics": [{"Name": full}], "AllowAutoTopicCreation": False}
             [found] = self.guide("Metadata", 12, asked)["Topics"]
             led = [one for one in found["Partitions"] if one["ErrorCode"] == 0]
             if found["ErrorCode"] == 0 and len(led) == partitions_count:
-                if self.peer.name == "kafka":
-                    time.sleep(_KAFKA_SETTLING_SECONDS)
+                self.settle()
                 return
-            time.sleep(0.02)
         raise AssertionError(f"topic {full} has no leaders: {found}")
 
     def wait_for_topic_made(self, full: str) -> None:
         """After a Metadata request that makes a topic, which nobody promises to have happened yet."""
-        for _ in range(250):
+        for _ in _tries():
             asked = {"Topics": [{"Name": full}], "AllowAutoTopicCreation": False}
             [found] = self.guide("Metadata", 12, asked)["Topics"]
             if found["ErrorCode"] == 0 and all(one["ErrorCode"] == 0 for one in found["Partitions"]):
                 self.topic_ids[found["TopicId"]] = full
                 return
-            time.sleep(0.02)
         raise AssertionError(f"topic {full} was not made: {found}")
 
     def topic_id(self, full: str) -> uuid.UUID:
@@ -220,8 +246,8 @@ class Dialogue:
         if isinstance(answer, dict):
             answer = Normaliser(self, api).body(answer)
         self.trace.append(Exchange(api, version, request, answer))
-        if api in _MUTATING and self.peer.name == "kafka" and _changed_something(answer):
-            time.sleep(_KAFKA_SETTLING_SECONDS)
+        if api in _MUTATING and _changed_something(answer):
+            self.settle()
 
 
 def _changed_something(answer: Any) -> bool:
@@ -527,10 +553,9 @@ def scenario(function: Scenario) -> Scenario:
 def warm_up(peer: Broker) -> None:
     """Wait until the broker has what it fetches late: its first block of producer ids, its group coordinators."""
     with RawConnection("127.0.0.1", peer.ports[0]) as connection:
-        for _ in range(200):
+        for _ in _tries():
             if connection.ask("InitProducerId", 4, {"TransactionalId": None})["ErrorCode"] == 0:
                 break
-            time.sleep(0.02)
         else:
             raise AssertionError("no producer id")
     for number in range(100):
@@ -539,7 +564,7 @@ def warm_up(peer: Broker) -> None:
 
 def _wait_for_coordinator(peer: Broker, group: str) -> None:
     """One of the 50 coordinators has loaded its partition."""
-    for _ in range(500):
+    for _ in _tries():
         with RawConnection("127.0.0.1", peer.ports[0]) as connection:
             asked = {"KeyType": 0, "CoordinatorKeys": [group]}
             [found] = connection.ask("FindCoordinator", 4, asked)["Coordinators"]
@@ -547,7 +572,6 @@ def _wait_for_coordinator(peer: Broker, group: str) -> None:
             with RawConnection("127.0.0.1", found["Port"]) as connection:
                 if connection.ask("OffsetFetch", 5, {"GroupId": group, "Topics": None})["ErrorCode"] == 0:
                     return
-        time.sleep(0.02)
     raise AssertionError(f"no coordinator for {group}")
 
 
@@ -556,11 +580,10 @@ def first_epoch_of(peer: Broker) -> int:
     with RawConnection("127.0.0.1", peer.ports[0]) as connection:
         wanted = {"Name": "first-epoch", "NumPartitions": 1, "ReplicationFactor": 1}
         connection.ask("CreateTopics", 7, {"Topics": [wanted], "timeoutMs": 10_000})
-        for _ in range(200):
+        for _ in _tries():
             [found] = connection.ask("Metadata", 12, {"Topics": [{"Name": "first-epoch"}]})["Topics"]
             if found["ErrorCode"] == 0 and found["Partitions"][0]["ErrorCode"] == 0:
                 return found["Partitions"][0]["LeaderEpoch"]
-            time.sleep(0.02)
     raise AssertionError("no leader")
 
 

@@ -140,6 +140,7 @@ def member_ids_that_are_required(d: Dialogue) -> None:
         group = f"{d.prefix}-g{version}"
         line = d.coordinator(group)
         member = join(line, version, group)["MemberId"]
+        d.until_described(group)
         line.ask("DescribeGroups", 5, {"Groups": [group]})
         heartbeat(line, 3, group, member, 0)
         heartbeat(line, 3, group, member, -1)
