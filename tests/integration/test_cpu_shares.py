@@ -12,7 +12,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import tpc_broker
 from tests.support.broker_process import TpcBroker
-from tpc_broker.runtime.status import read_status
 
 TASKS, STEP_US = 5000, 1000
 """Without queues each turn of the loop takes five seconds, and an answer some turns."""
@@ -31,8 +30,8 @@ def broker(tmp_path, monkeypatch) -> Iterator[TpcBroker]:
 
 
 def queues_of(broker: TpcBroker) -> dict:
-    (core,) = read_status(broker.data_folder)["cores"]
-    return core["counters"]["queues"]
+    (counters,) = broker.counters()
+    return counters["queues"]
 
 
 def test_groups_and_their_deadlines_hold(broker):

@@ -19,7 +19,6 @@ from tests.integration.differential.scenarios_groups import joining, syncing
 from tests.support.broker_process import TpcBroker
 from tests.support.definitions import encode_request
 from tests.support.raw_client import RawConnection
-from tpc_broker.runtime.status import read_status
 
 PARTITIONS = 1000
 CONNECTIONS = 300
@@ -52,7 +51,8 @@ def names_in(metadata: dict[str, Any]) -> set[str]:
 
 
 def prepared_answers(broker: TpcBroker) -> int:
-    return read_status(broker.data_folder)["cores"][0]["counters"]["plane"]["prepared_answers"]
+    (counters,) = broker.counters()
+    return counters["plane"]["prepared_answers"]
 
 
 def ask_without_end(address: tuple[str, int], request: bytes, answered: Any) -> None:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
-from tests.support.broker_process import TpcBroker, run_command
+from tests.support.broker_process import TpcBroker
 from tests.support.raw_client import RawConnection
 from tests.support.record_batches import Record, batch
 
 BATCHES = 120
 RECORD_BYTES, RECORDS = 10_000, 80
 MIB = 1 << 20
-
-
-def counters_of(broker: TpcBroker) -> dict[str, Any]:
-    told = run_command("status", "--data", str(broker.data_folder), "--json").stdout
-    counters: dict[str, Any] = json.loads(told)["cores"][0]["counters"]
-    return counters
 
 
 def write(connection: RawConnection) -> None:
@@ -53,7 +44,7 @@ def test_what_was_just_written_is_read_from_memory(tmp_path, bound, from_segment
         with RawConnection(broker.host, broker.ports[0]) as connection:
             write(connection)
             assert read_all(connection) > BATCHES * RECORDS * RECORD_BYTES
-        counters = counters_of(broker)
+        (counters,) = broker.counters()
     finally:
         broker.kill()
     left = sum(counters["fetch_fallbacks"].values())

@@ -5,7 +5,6 @@ nobody who follows them asks a core for what another one owns.
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
 from tests.integration.matrix import DEADLINE_SECONDS, eventually
-from tests.support.broker_process import TpcBroker, run_command
+from tests.support.broker_process import TpcBroker
 from tests.support.kafka_peer import run_tool
 from tests.support.raw_client import RawConnection
 from tests.support.record_batches import Record, batch
@@ -57,9 +56,7 @@ class ListenersBroker(TpcBroker):
 
     def counted(self, name: str) -> int:
         """Over all cores."""
-        done = run_command("status", "--data", str(self.data_folder), "--json", timeout_seconds=60)
-        assert done.returncode == 0, done.stderr
-        return sum(core["counters"]["broker"][name] for core in json.loads(done.stdout)["cores"])
+        return sum(core["broker"][name] for core in self.counters())
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +203,7 @@ def by_java(_broker: ListenersBroker, address: str, topic: str) -> tuple[list[st
     spread = ["--command-property", "partitioner.class=org.apache.kafka.clients.producer.RoundRobinPartitioner"]
     sent = run_tool("console-producer", *place, *spread, standard_input="\n".join(values()) + "\n")
     assert sent.returncode == 0, sent.stderr
-    bounds = ["--group", topic, "--from-beginning", "--max-messages", str(RECORDS), "--timeout-ms", "30000"]
+    bounds = ["--group", topic, "--from-beginning", "--max-messages", str(RECORDS), "--timeout-ms", "60000"]
     received = run_tool("console-consumer", *place, *bounds)
     assert received.returncode == 0, received.stderr
     return received.stdout.splitlines(), None
@@ -237,8 +234,7 @@ def test_metadata_names_the_addresses_of_the_listener_that_was_asked(broker, mad
         for core in range(CORES):
             told = asked_metadata(broker, listener, core)["Brokers"]
             assert places(told) == list(enumerate(broker.endpoints(listener)))
-    counted = run_command("status", "--data", str(broker.data_folder), "--json", timeout_seconds=60).stdout
-    assert sum(core["counters"]["plane"]["prepared_answers"] for core in json.loads(counted)["cores"]) > 0
+    assert sum(core["plane"]["prepared_answers"] for core in broker.counters()) > 0
     assert made_topic
 
 

@@ -11,11 +11,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from tests.support.ports import free_port_range
 from tests.support.server_process import ServerFailed, ServerProcess, answers_api_versions
+from tpc_broker.runtime.options import StartError
+from tpc_broker.runtime.status import read_status
 
 _READY_SECONDS = 120.0
 """Of a host that gives its CPUs to others for long; it bounds what hangs and says nothing of how fast a start is."""
@@ -136,6 +139,20 @@ class TpcBroker:
     def core_processes(self) -> list[psutil.Process]:
         """The supervisor's children, oldest first."""
         return sorted(self.process.processes()[1:], key=lambda process: process.create_time())
+
+    def counters(self) -> list[dict[str, Any]]:
+        """What each core counts, by core. Asked again until all have answered: the supervisor waits a second for a
+        core, and leaves out what one says that a busy machine keeps waiting for longer.
+        """
+        give_up_at = time.monotonic() + _READY_SECONDS
+        while True:
+            with contextlib.suppress(StartError):  # nor does the supervisor itself always answer in its time
+                found = [core.get("counters") for core in read_status(self.data_folder)["cores"]]
+                if None not in found:
+                    return found
+            if not self.process.is_running or time.monotonic() > give_up_at:
+                raise ServerFailed(f"not every core tells its counters\n{self.process.log_tail()}")
+            time.sleep(0.02)
 
     def kill_core(self, position: int) -> None:
         """SIGKILL one child of the supervisor."""
