@@ -8,6 +8,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -26,6 +27,8 @@ from tpc_broker.client.errors import RefusedError, UnreachableError
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "datagrams.md"
 HEADER = struct.Struct(">BBHIII")
 QUICK = DatagramSettings(retry_seconds=0.02, retry_seconds_max=0.1, give_up_seconds=60)
+PATIENT = DatagramSettings(retry_seconds=60, retry_seconds_max=60, give_up_seconds=60)
+"""An answer is waited for, however late a busy machine has it come."""
 
 
 class HandMadeBroker:
@@ -144,9 +147,11 @@ def test_what_is_refused_for_now_is_sent_again(run, broker, code):
     async def main():
         async with DatagramProducer(broker.host, broker.port, QUICK) as producer:
             await producer.send("t", 0, b"v")
+            return producer.sent_again
 
-    run(main)
-    assert list(broker.seen.values()) == [4]
+    assert run(main) >= 3
+    (times,) = broker.seen.values()
+    assert times >= 4
 
 
 @pytest.mark.parametrize(("code", "text"), [(10, "t-4: MESSAGE_TOO_LARGE"), (9999, "t-4: error 9999")])
@@ -154,7 +159,7 @@ def test_what_is_refused_for_good_is_told(run, broker, code, text):
     broker.judge = lambda _request, _times: code
 
     async def main():
-        async with DatagramProducer(broker.host, broker.port, QUICK) as producer:
+        async with DatagramProducer(broker.host, broker.port, PATIENT) as producer:
             with pytest.raises(RefusedError) as refusal:
                 await producer.send("t", 4, b"v")
             assert producer.in_flight == 0
@@ -173,9 +178,12 @@ def test_without_an_answer_it_gives_up(run, broker):
             with pytest.raises(UnreachableError, match=r"t-0: no answer from 127\.0\.0\.1:\d+ within 0\.3 s"):
                 await producer.send("t", 0, b"v")
         broker.judge = lambda _request, _times: 6
+        refused = pytest.raises(RefusedError, match=r"t-0, tried for 0\.3 s: NOT_LEADER_OR_FOLLOWER")
         async with DatagramProducer(broker.host, broker.port, settings) as producer:
-            with pytest.raises(RefusedError, match=r"t-0, tried for 0\.3 s: NOT_LEADER_OR_FOLLOWER"):
-                await producer.send("t", 0, b"v")
+            with refused, anyio.fail_after(60):
+                while True:
+                    with suppress(UnreachableError):  # on a busy machine no answer may come within 0.3 s
+                        await producer.send("t", 0, b"v")
 
     run(main)
 
