@@ -10,7 +10,7 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -71,7 +71,7 @@ class Port:
             client.connect(self.address)
         reached = [0] * CORES
         for _each in range(count):
-            readable, _w, _x = select.select(self.sockets, [], [], 5)
+            readable, _w, _x = select.select(self.sockets, [], [], 60)
             self.undo.enter_context(readable[0].accept()[0])
             reached[self.sockets.index(readable[0])] += 1
         return reached
@@ -80,7 +80,7 @@ class Port:
         """The core that it reached."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
             client.sendto(datagram, self.address)
-            (reached,), _w, _x = select.select(self.sockets, [], [], 5)
+            (reached,), _w, _x = select.select(self.sockets, [], [], 60)
             assert reached.recv(2048) == datagram
         return self.sockets.index(reached)
 
@@ -107,21 +107,44 @@ def header(topic: int, partition: int, version: int = 1) -> bytes:
     return struct.pack("!BBHIII", version, 0, 0, topic, partition, 7)
 
 
+def in_one_burst(port: Port, connect: Callable[[mmap.mmap], list[int]]) -> list[int]:
+    """What `connect`, given the loads, tells of `CONNECTIONS` connections when they were one burst to the program. On a
+    busy machine the test may stand still between two of them for longer than the program takes for the end of a burst,
+    after which it counts anew: then it is done again.
+    """
+    with mmap.mmap(port.steered.loads_fd, mmap.PAGESIZE) as loads:
+        for _attempt in range(100):
+            loads[: CORES * LOAD.size] = bytes(CORES * LOAD.size)
+            reached = connect(loads)
+            placed = sum(LOAD.unpack_from(loads, core * LOAD.size)[2] for core in range(CORES))
+            loads[: CORES * LOAD.size] = bytes(CORES * LOAD.size)
+            if placed == CONNECTIONS:
+                return reached
+    raise AssertionError("no burst without a stop")
+
+
 def test_a_burst_of_connections_is_spread_evenly(port):
-    reached = port.connect(CONNECTIONS)
-    assert max(reached) <= 1.3 * min(reached)
-    after = port.steered.counts()
-    assert [now - then for now, then in zip(after.selected, port.before.selected, strict=True)] == reached
+    def connect(_loads: mmap.mmap) -> list[int]:
+        before = port.steered.counts().selected
+        reached = port.connect(CONNECTIONS)
+        after = port.steered.counts().selected
+        assert [now - then for now, then in zip(after, before, strict=True)] == reached
+        return reached
+
+    reached = in_one_burst(port, connect)
+    assert max(reached) <= 1.3 * min(reached), reached
     assert port.counted("fallback_down") == port.counted("fallback_kernel") == 0
 
 
 def test_who_accepts_at_once_is_not_taken_for_more_loaded(port):
     """Connections that were placed and accepted count once: half of a burst is accepted by one core only."""
-    with mmap.mmap(port.steered.loads_fd, mmap.PAGESIZE) as loads:
+
+    def connect(loads: mmap.mmap) -> list[int]:
         half = port.connect(CONNECTIONS // 2)
         loads[:4] = half[0].to_bytes(4, "little")
-        reached = [a + b for a, b in zip(half, port.connect(CONNECTIONS // 2), strict=True)]
-        loads[: CORES * LOAD.size] = bytes(CORES * LOAD.size)
+        return [a + b for a, b in zip(half, port.connect(CONNECTIONS // 2), strict=True)]
+
+    reached = in_one_burst(port, connect)
     assert max(reached) <= 1.3 * min(reached), reached
 
 
