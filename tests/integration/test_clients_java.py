@@ -28,7 +28,7 @@ def make_topic(broker, name: str, partitions_count: int = 1, *more: str) -> None
 
 
 def consume(broker, topic: str, count: int, *arguments: str) -> list[str]:
-    bounds = ["--max-messages", str(count), "--timeout-ms", "20000"]
+    bounds = ["--max-messages", str(count), "--timeout-ms", "60000"]
     return tool(broker, "console-consumer", "--topic", topic, *bounds, *arguments).splitlines()
 
 

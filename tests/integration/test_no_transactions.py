@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import confluent_kafka
 import kafka
@@ -16,8 +15,8 @@ from tests.support.kafka_peer import run_tool
 from tests.support.raw_client import RawConnection
 
 ID = "mover"
-AT_ONCE_S = 15.0
-"""Of a time-out of 60: a loaded machine needs some time to get there."""
+PATIENCE_S = 120
+"""A client that tries again until it gives up tells of a time-out then, and not of the refusal."""
 REFUSED = 53
 
 
@@ -34,22 +33,19 @@ def test_the_answer_says_why(broker):
 
 def test_librdkafka(broker):
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": ID})
-    begun = time.monotonic()
     with pytest.raises(confluent_kafka.KafkaException) as raised:
-        producer.init_transactions(60)
-    assert time.monotonic() - begun < AT_ONCE_S
+        producer.init_transactions(PATIENCE_S)
     error = raised.value.args[0]
     assert error.fatal()
     assert error.code() == REFUSED
 
 
 def test_kafka_python(broker):
-    producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=ID, max_block_ms=60_000)
-    begun = time.monotonic()
+    patience = {"max_block_ms": 1000 * PATIENCE_S}
+    producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=ID, **patience)
     try:
         with pytest.raises(kafka.errors.TransactionalIdAuthorizationFailedError):
             producer.init_transactions()
-        assert time.monotonic() - begun < AT_ONCE_S
     finally:
         producer.close(timeout=1)
 
@@ -58,7 +54,7 @@ def test_aiokafka(broker):
     async def main():
         producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=ID)
         try:
-            async with asyncio.timeout(AT_ONCE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 with pytest.raises(AioKafkaError) as raised:
                     await producer.start()
             assert "TransactionalIdAuthorizationFailed" in type(raised.value).__name__
@@ -71,11 +67,9 @@ def test_aiokafka(broker):
 @pytest.mark.kafka
 @pytest.mark.usefixtures("kafka_tools")
 def test_java(broker, topic):
-    begun = time.monotonic()
     done = run_tool(
         "producer-perf-test", "--topic", topic, "--num-records", "10", "--record-size", "10", "--throughput", "-1",
         "--transactional-id", ID, "--bootstrap-server", broker.bootstrap,
-        "--command-property", "max.block.ms=60000",
+        "--command-property", f"max.block.ms={1000 * PATIENCE_S}",
     )  # fmt: skip
     assert "TransactionalIdAuthorizationException" in done.stdout + done.stderr, done
-    assert time.monotonic() - begun < 2 * AT_ONCE_S
