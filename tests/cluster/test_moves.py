@@ -78,7 +78,7 @@ def test_replicas_move_to_other_nodes_and_back(tmp_path):
         assert reassign(made, "t", {0: [4, 2, 3], 1: [4, 1, 2]}) == [0, 0]
         wait_moved(made, "t", {0: [4, 2, 3], 1: [4, 1, 2]})
         eventually(lambda: folders(made, 1, "t") == ["t-1"], "node 1 has given partition 0 up")
-        assert folders(made, 3, "t") == ["t-0"]
+        eventually(lambda: folders(made, 3, "t") == ["t-0"], "and node 3 partition 1")
         second = [f"second {number}" for number in range(200)]
         produce(made[1].bootstrap, "t", second, 2)
         assert consume(made[1].bootstrap, "t", 400) == sorted([*first, *second])
@@ -108,7 +108,7 @@ def test_a_move_to_a_node_that_is_away_is_cancelled(tmp_path):
         made.start(4)
         values = [f"value {number}" for number in range(100)]
         produce(made[1].bootstrap, "t", values, 1)
-        before = replicas(made, "t")[0]
+        before = eventually(lambda: replicas(made, "t"), "all are in sync")[0]
         made.kill(4)
         assert reassign(made, "t", {0: [4, *before[1:]]}) == [0]
         assert ongoing(made) == [("t", 0, [4096], [before[0] * 1024])]

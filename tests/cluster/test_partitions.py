@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.log.log_batches import batch
-from tests.support.cluster_nodes import Cluster, Node, create_topic, eventually, leaders, topics
+from tests.support.cluster_nodes import Cluster, Node, create_topic, eventually, is_created, leaders, topics
 from tests.support.host_nodes import cluster_on_hosts
 from tests.support.namespaces import why_no_loss, why_no_namespaces
 from tests.support.raw_client import RawConnection
@@ -29,8 +29,7 @@ def on_hosts(tmp_path):
 
 def made_by_another(made: Cluster, but: int, name: str) -> bool:
     other = next(node for node in made.nodes if node.number != but)
-    create_topic(other.bootstrap, name, timeout_s=5)
-    return True
+    return is_created(other.bootstrap, name)
 
 
 def topics_at(node: Node) -> set[str]:

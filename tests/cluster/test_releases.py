@@ -62,7 +62,10 @@ def test_a_cluster_is_upgraded_node_by_node(tmp_path):
         assert "does not go back from 3 to 2" in (update(made, 2) or "")
         create_topic(made[1].bootstrap, "after")
         made.start(4)
-        assert {row["node"] for row in cluster_told(made[1].bootstrap)["nodes"]} == {1, 2, 3, 4}, "and now it joins"
+        eventually(
+            lambda: {row["node"] for row in cluster_told(made[1].bootstrap)["nodes"]} == {1, 2, 3, 4},
+            "and now it joins",
+        )
         made[3].stop()
         made[3].environment["TPC_TEST_FEATURE_LEVELS"] = "2-2"
         made.launch(3)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from click.testing import CliRunner
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.broker_process import TpcBroker
@@ -162,13 +162,23 @@ def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 5_000, "log_level": 0})
 
 
-def create_topic(bootstrap: str, name: str, partitions: int = 1, timeout_s: float = 10, replicas: int = -1) -> None:
+def create_topic(bootstrap: str, name: str, partitions: int = 1, timeout_s: float = 30, replicas: int = -1) -> None:
     """KafkaException when it was not made. `replicas`: -1 leaves their number to the cluster."""
     client = admin(bootstrap)  # kept until the answer is there
     asked = [NewTopic(name, partitions, replicas)]
     made = client.create_topics(asked, operation_timeout=timeout_s, request_timeout=timeout_s)
     made[name].result(timeout_s + 5)
     del client
+
+
+def is_created(bootstrap: str, name: str) -> bool:
+    """Make a topic, soon; KafkaException when it was not made. An attempt that was not answered may have made it."""
+    try:
+        create_topic(bootstrap, name, timeout_s=5)
+    except KafkaException as refused:
+        if refused.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+    return True
 
 
 def leaders(bootstrap: str, topic: str) -> dict[int, int]:

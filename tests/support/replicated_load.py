@@ -13,6 +13,7 @@ from tests.support.cluster_nodes import eventually
 
 DEADLINE_S = 60.0
 PACE_S = 0.002
+FULL_S = 0.1
 
 
 class Load:
@@ -51,12 +52,20 @@ class Load:
             if self._stop.is_set():
                 break
             for partition in range(self.partitions):
-                value = str(number).zfill(self._digits)
-                producer.produce(self.topic, value, partition=partition, on_delivery=self._delivered)
-                self.sent[partition] += 1
+                self._send(producer, partition, str(number).zfill(self._digits))
             producer.poll(PACE_S)
         if producer.flush(DEADLINE_S):
             self.errors.append("not everything was acknowledged")
+
+    def _send(self, producer: Producer, partition: int, value: str) -> None:
+        while True:
+            try:
+                producer.produce(self.topic, value, partition=partition, on_delivery=self._delivered)
+            except BufferError:  # its queue is full, of what nobody takes just now
+                producer.poll(FULL_S)
+            else:
+                self.sent[partition] += 1
+                return
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -83,13 +92,37 @@ class Load:
             assert len(self.acknowledged[partition]) == self.sent[partition]
             starts = self.starts[partition]
             found = read_all(bootstrap, self.topic, partition, starts)
-            assert [value for _offset, value in found] == list(range(starts, self.sent[partition]))
+            wrong = differences([value for _offset, value in found], range(starts, self.sent[partition]))
+            assert not wrong, f"{self.topic}-{partition}: {wrong}"
             known = {
                 value: offset
                 for value, offset in self.acknowledged[partition].items()
                 if offset is not None and value >= starts
             }
             assert {value: offset for offset, value in found if value in known} == known
+
+
+def differences(found: list[int], wanted: range) -> str:
+    """What is wrong with values that should be these, in order and once each; "": nothing."""
+    if found == list(wanted):
+        return ""
+    known, seen, twice = set(found), set[int](), []
+    for place, value in enumerate(found):
+        if value in seen:
+            twice.append((place, value))
+        seen.add(value)
+    falls = [(place + 1, *pair) for place, pair in enumerate(itertools.pairwise(found)) if pair[1] < pair[0]]
+    missing = [value for value in wanted if value not in known]
+    others = sorted(known - set(wanted))
+    return (
+        f"{len(found)} values, of {wanted}; missing {_few(missing)}; (place, value) of those that were there before: "
+        f"{_few(twice)}; (place, value before, value) where they fall: {_few(falls)}; never sent: {_few(others)}"
+    )
+
+
+def _few(values: list[Any]) -> str:
+    shown = [*values[:5], "…", *values[-3:]] if len(values) > 8 else values
+    return f"{len(values)}: {', '.join(map(str, shown))}" if values else "none"
 
 
 def read_all(bootstrap: str, topic: str, partition: int, starts: int = 0) -> list[tuple[int, int]]:
