@@ -47,6 +47,7 @@ class ReplicaMoves:
         self._replication = replication
         self._progress: dict[TopicPartition, tuple[float, Progress]] = {}
         core.metadata.serve_at_controller("moves.settled", self._serve_settled)
+        core.metadata.serve_at_controller("moves.newest", self._serve_newest)
         core.mailboxes.serve("moves.progress", self._serve_progress)
         if core.cluster is not None:
             core.cluster.serve("moves.progress", self._serve_progress_of_node)
@@ -56,6 +57,7 @@ class ReplicaMoves:
             await trio.sleep(LOOK_S)
             moves = {_key(move): move for _topic, move in all_moves(self._core.view.image)}
             self._replication.allow_moves(self._allowed() if moves else frozenset())
+            await self._confirm_changes()
             if moves:
                 await self._tell_settled(moves)
                 await self._tell_progress(moves)
@@ -65,6 +67,23 @@ class ReplicaMoves:
         if settings.replica_moves_paused:
             return frozenset()
         return active_moves(self._core.view.image, settings.replica_moves_per_node)
+
+    # -- their beginning -----------------------------------------------------------------------------------------------
+
+    async def _confirm_changes(self) -> None:
+        """Leaders here begin no change of voters by metadata that may be older than their election."""
+        terms = self._replication.changes_to_confirm()
+        if not terms:
+            return
+        try:
+            answer, _blobs = await self._core.mailboxes.call(METADATA_CORE, "moves.newest", {})
+        except MailboxError as error:
+            log.debug("whether the metadata here are the newest is not known: %s", error)
+            return
+        self._replication.confirm_changes(terms, int(answer["newest"]))
+
+    async def _serve_newest(self, _caller: CoreId, _payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+        return {"newest": await self._core.metadata.change(lambda image: ([], int(image.version)))}, []
 
     # -- the end of moves ----------------------------------------------------------------------------------------------
 

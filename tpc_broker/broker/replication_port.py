@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.model import LeaderEpoch, NodeId, TopicPartition
@@ -109,6 +109,16 @@ class Replication(Protocol):
 
     def allow_moves(self, keys: frozenset[TopicPartition]) -> None:
         """Of partitions whose replicas the metadata want elsewhere: those that may go on now, if they are led here."""
+        ...
+
+    def changes_to_confirm(self) -> dict[TopicPartition, int]:
+        """Of what is led here: groups whose voters are to change, with their terms. They begin when it is known that
+        the metadata that want it are no older than the leadership (`confirm_changes`).
+        """
+        ...
+
+    def confirm_changes(self, terms: Mapping[TopicPartition, int], version: int) -> None:
+        """Asked after `changes_to_confirm` had said so, the controller has this version of the metadata."""
         ...
 
     def settled_term(self, key: TopicPartition) -> int | None:

@@ -46,7 +46,7 @@ from tpc_broker.runtime.cluster.voter_changes import VoterChanges
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from tpc_broker.metadata.image import TopicImage
     from tpc_broker.raft.group import Group
@@ -307,6 +307,12 @@ class CoreReplication:
 
     def allow_moves(self, keys: frozenset[TopicPartition]) -> None:
         self._voters.allowed = keys
+
+    def changes_to_confirm(self) -> dict[TopicPartition, int]:
+        return {} if self._driver is None else self._voters.to_confirm()
+
+    def confirm_changes(self, terms: Mapping[TopicPartition, int], version: int) -> None:
+        self._voters.confirm(terms, version)
 
     def settled_term(self, key: TopicPartition) -> int | None:
         machine = self.machine_of(key)

@@ -6,6 +6,11 @@ then gone back from. A few groups at once, since each learner has everything to 
 
 A replica is a voter under the incarnation of its node's data directory plus the number of its life there
 (`metadata.replica_moves`): one that was given up and came back is another voter.
+
+A change is begun only by a leader that knows the metadata as they were after its election, or newer. The end of a move
+has files removed, by the word of a leader that was confirmed in its term; a later leader that had not yet read that the
+move was cancelled would go on with it, and bring in voters whose files nobody keeps: with two of those the partition
+has no majority any more, for good.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from tpc_broker.raft.items import Voter, simple
 from tpc_broker.raft.steady import REPLICATE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from tpc_broker.model import TopicPartition
     from tpc_broker.raft.core import RaftCore
@@ -41,6 +46,9 @@ class VoterChanges:
         self.allowed: frozenset[TopicPartition] = frozenset()
         """Partitions whose moves may go on."""
         self._settled: dict[TopicPartition, tuple[object, object, object]] = {}
+        self._to_confirm: dict[TopicPartition, int] = {}
+        self._confirmed: dict[TopicPartition, int] = {}
+        """Terms in which the image was known to be no older than the leadership."""
 
     def look(self, led: Iterable[tuple[TopicPartition, Group]], now_ms: int) -> None:
         """Begin what is to be begun, go on with what is under way."""
@@ -76,8 +84,22 @@ class VoterChanges:
             self._settled.pop(key, None)
 
     def forget(self, key: TopicPartition) -> None:
-        """It is not here any more."""
-        self._settled.pop(key, None)
+        """It is not here any more, or not led."""
+        for table in (self._settled, self._to_confirm, self._confirmed):
+            table.pop(key, None)
+
+    def to_confirm(self) -> dict[TopicPartition, int]:
+        """Whose voters are to change, with the terms of their leaderships here: `confirm` is waited for."""
+        return dict(self._to_confirm)
+
+    def confirm(self, terms: Mapping[TopicPartition, int], version: int) -> None:
+        """The controller had this version of the metadata after these were led here in these terms."""
+        if self.image.version < version:
+            return
+        for key, term in terms.items():
+            if self._to_confirm.get(key) == term:
+                del self._to_confirm[key]
+                self._confirmed[key] = term
 
     def wanted_voters(self, key: TopicPartition) -> frozenset[Voter] | None:
         """Who is to vote; None: nobody knows now."""
@@ -129,7 +151,9 @@ class VoterChanges:
             self._core.set_learners(machine.group, come, now_ms)
         if following == present:
             return False
-        if all(machine.is_heard(voter, now_ms) for voter in following) and _have_all(machine, come):
+        if self._confirmed.get(key) != machine.term:
+            self._to_confirm[key] = machine.term
+        elif all(machine.is_heard(voter, now_ms) for voter in following) and _have_all(machine, come):
             refusal = self._core.change_voters(machine.group, following, now_ms)
             if refusal is None:
                 log.info("%s: the voters are to be nodes %s", machine.group, sorted(voter.node for voter in following))
