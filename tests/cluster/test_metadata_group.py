@@ -42,6 +42,7 @@ class Nodes:
         self.committed: dict[int, ClusterImage] = {}
         self.shipped = 0
         self._scopes: dict[int, trio.CancelScope] = {}
+        self._ended: dict[int, trio.Event] = {}
         self._files: dict[int, VoterFile] = {}
         self._boot = 0
         self._chooser = random.Random(1)
@@ -66,16 +67,20 @@ class Nodes:
         self.committed[number] = ClusterImage()
         group.recover(found, VOTERS)
         self.groups[number], self._files[number], self._scopes[number] = group, file, trio.CancelScope()
+        self._ended[number] = trio.Event()
         self.nursery.start_soon(self._run, number)
 
     async def _run(self, number: int) -> None:
+        ended = self._ended[number]
         with self._scopes[number]:
             await self.groups[number].run()
+        ended.set()
 
     async def stop(self, number: int) -> None:
         """As `kill -9`: what is not durable is lost."""
         del self.groups[number]
         self._scopes[number].cancel()
+        await self._ended[number].wait()  # a write that has begun goes on to its end
         await self._files[number].close()
 
     def _send(self, frame: Frame) -> None:
