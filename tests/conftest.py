@@ -6,6 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -13,6 +14,10 @@ from tests.support.kafka_peer import PeerUnavailable, kafka_jars
 from tests.support.tls_proxy import make_certificates
 from tpc_broker.cli.connection import leave_interrupts_alone
 from tpc_broker.runtime.ring import Ring, RingUnavailable
+
+# How long an example takes, or is made, is the machine's matter: it is shared.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 pytest_plugins = ["tests.support.kept_files", "tests.support.mutants"]
 

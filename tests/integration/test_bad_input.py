@@ -266,7 +266,7 @@ def test_clients_that_never_read(broker, bystander, topic):
             honest.send_bytes(fetch_frame(topic, 2 * MEBIBYTE))
             assert len(honest.receive_frame()) > 1_000_000
         stack.close()
-        give_up_at = time.monotonic() + 10
+        give_up_at = time.monotonic() + 60
         received = 0
         while received < 2_000_000 and time.monotonic() < give_up_at:  # the crowd has gone, and what it held with it
             honest.send_bytes(fetch_frame(topic, 2 * MEBIBYTE))
