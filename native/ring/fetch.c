@@ -14,6 +14,7 @@
 enum {
     VERSION_WITH_TOPIC_IDS = 13,
     READ_COMMITTED = 1,
+    VERSION_WITH_FOLLOWERS = 11,
     DECODED_CAPACITY_MIN = 64,
     DECODED_CAPACITY_MAX = 1 << 20,
     RESPONSE_BYTES_MAX_DEFAULT = 55 * 1024 * 1024,
@@ -40,6 +41,7 @@ void tpc_fetches_free(tpc_plane *plane) {
     free(fetches->parked_by_slot);
     free(fetches->results), free(fetches->topics), free(fetches->splits), free(fetches->chosen), free(fetches->header),
         free(fetches->pieces);
+    free(fetches->rack_names), free(fetches->rack_ends);
     free(fetches);
     plane->fetches = NULL;
 }
@@ -118,7 +120,8 @@ static int begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
                          .response_bytes_max =
                              bytes_max < fetches->response_bytes_max ? bytes_max : fetches->response_bytes_max,
                          .isolation_level = asked.isolation_level,
-                         .is_follower = asked.replica_id >= 0};
+                         .is_follower = asked.replica_id >= 0,
+                         .rack = tpc_fetch_rack_of(fetches, &asked)};
     result =
         tpc_fetch_find_context(&fetches->sessions, &asked, request->api_version >= VERSION_WITH_TOPIC_IDS,
                                fetches->decoded, fetches->forgotten, tpc_ring_now_ns(plane->ring) / 1000000, fetch);
@@ -150,19 +153,29 @@ tpc_partition *tpc_fetch_partition_of(tpc_plane *plane, tpc_fetch_asked *asked) 
     return tpc_partition_of(plane, known->handle);
 }
 
-static void out_of_range(tpc_fetch_reading *reading) {
+/* That an offset is nowhere only a leader can say. */
+static enum tpc_fetch_fallback out_of_range(tpc_fetch_reading *reading) {
+    if (reading->partition->role != TPC_ROLE_LEADER) return TPC_FETCH_FALLBACK_OFFSET;
     reading->error_code = TPC_ERROR_OFFSET_OUT_OF_RANGE;
     reading->high_watermark = reading->last_stable_offset = reading->log_start_offset = -1;
+    return TPC_FETCH_FALLBACK_NONE;
+}
+
+static bool serves(const tpc_fetch *fetch, const tpc_partition *partition) {
+    if (partition->role == TPC_ROLE_LEADER) return true;
+    return partition->role == TPC_ROLE_FOLLOWER && partition->read_term == partition->leader_epoch &&
+           fetch->version >= VERSION_WITH_FOLLOWERS;
 }
 
 /* Why the partition cannot be read from here, if it cannot. */
 static enum tpc_fetch_fallback examine(const tpc_fetch *fetch, const tpc_fetch_asked *asked,
                                        const tpc_partition *partition) {
-    if (!partition || partition->role != TPC_ROLE_LEADER) return TPC_FETCH_FALLBACK_UNKNOWN;
+    if (!partition || !serves(fetch, partition)) return TPC_FETCH_FALLBACK_UNKNOWN;
     if (partition->flags & TPC_PARTITION_INTERNAL) return TPC_FETCH_FALLBACK_INTERNAL;
     if (asked->current_leader_epoch >= 0 && asked->current_leader_epoch != partition->leader_epoch)
         return TPC_FETCH_FALLBACK_LEADER_EPOCH;
     if (asked->last_fetched_epoch >= 0) return TPC_FETCH_FALLBACK_LAST_EPOCH;
+    if (partition->near_racks & fetch->rack && partition->role == TPC_ROLE_LEADER) return TPC_FETCH_FALLBACK_NEARER;
     bool committed = fetch->isolation_level == READ_COMMITTED;
     if (committed &&
         (partition->last_stable_offset_fixed >= 0 || asked->fetch_offset < partition->committed_from_offset))
@@ -222,10 +235,8 @@ static enum tpc_fetch_fallback read_part(tpc_plane *plane, const tpc_fetch *fetc
     reading->high_watermark = partition->high_watermark;
     reading->last_stable_offset = tpc_partition_last_stable_offset(partition);
     reading->log_start_offset = partition->log_start_offset;
-    if (asked->fetch_offset < partition->log_start_offset || asked->fetch_offset > partition->log_end_offset) {
-        out_of_range(reading);
-        return TPC_FETCH_FALLBACK_NONE;
-    }
+    if (asked->fetch_offset < partition->log_start_offset || asked->fetch_offset > partition->log_end_offset)
+        return out_of_range(reading);
     int64_t bytes_max = asked->bytes_max < left_bytes ? asked->bytes_max : left_bytes;
     if (asked->fetch_offset < partition->high_watermark && (bytes_max > 0 || may_exceed))
         reason = read_records(plane, asked->fetch_offset, bytes_max, may_exceed, reading);

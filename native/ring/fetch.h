@@ -83,6 +83,9 @@ typedef struct tpc_fetches {
     int32_t response_bytes_max;
     int64_t memory_left_bytes; /* of the answer under way: what may still be kept for it */
     bool is_clipped;           /* there was more, but not the memory */
+    uint8_t *rack_names;       /* tpc_plane_set_racks() */
+    uint32_t *rack_ends;
+    uint32_t racks_count;
 
     /* Scratch of one request at a time. */
     tpc_fetch_part *decoded;
@@ -139,8 +142,13 @@ int tpc_fetch_order(tpc_plane *plane, const tpc_fetch *fetch, int32_t *order, ui
 /* To Python, with its request. */
 void tpc_fetch_hand_over(tpc_plane *plane, tpc_fetch *fetch, enum tpc_fetch_fallback reason);
 
+/* fetch_near.c: the bit of the client's rack; 0: it names none, or one that no replica is in. */
+uint64_t tpc_fetch_rack_of(const tpc_fetches *fetches, const tpc_fetch_request *asked);
+
 /* fetch_wait.c */
 int tpc_fetch_park(tpc_plane *plane, tpc_fetch *fetch);
+/* Whoever waits for this partition looks again, at once. */
+void tpc_fetch_look_again(tpc_plane *plane, tpc_partition *partition);
 /* What this connection waits for, if it does, is answered with what there is. */
 void tpc_fetch_release(tpc_plane *plane, uint64_t connection);
 extern const tpc_plane_observer tpc_fetch_observer;

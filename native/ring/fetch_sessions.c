@@ -416,7 +416,8 @@ void tpc_fetch_forget_context(tpc_fetch *fetch) {
 /* ---- the answer ---- */
 
 static bool has_news(const tpc_fetch_known *known, const tpc_fetch_outcome *outcome) {
-    return outcome->has_records || outcome->error_code != 0 || known->sent_high_watermark != outcome->high_watermark ||
+    return outcome->has_records || outcome->is_elsewhere || outcome->error_code != 0 ||
+           known->sent_high_watermark != outcome->high_watermark ||
            known->sent_log_start_offset != outcome->log_start_offset;
 }
 

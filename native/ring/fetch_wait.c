@@ -172,7 +172,7 @@ static void attempt_woken(tpc_plane *plane) {
 static void partition_committed(tpc_plane *plane, tpc_partition *partition) { wake_watching(plane, partition); }
 
 /* Whoever reads it is told by Python where it is led. */
-static void disarmed(tpc_plane *plane, tpc_partition *partition) {
+void tpc_fetch_look_again(tpc_plane *plane, tpc_partition *partition) {
     wake_watching(plane, partition);
     attempt_woken(plane);
 }
@@ -193,7 +193,7 @@ void tpc_fetch_release(tpc_plane *plane, uint64_t connection) {
 
 const tpc_plane_observer tpc_fetch_observer = {.partition_committed = partition_committed,
                                                .advanced = attempt_woken,
-                                               .disarmed = disarmed,
+                                               .disarmed = tpc_fetch_look_again,
                                                .withdrawn = withdrawn};
 
 void tpc_plane_release_fetches(tpc_plane *plane) {

@@ -260,7 +260,7 @@ static tpc_partition *partition_new(const tpc_partition_params *params) {
     partition->committed_from_offset = params->log_end_offset;
     partition->in_place_end_offset = -1;
     partition->leader_epoch = params->leader_epoch;
-    partition->spent_epoch = -1;
+    partition->spent_epoch = partition->read_term = -1;
     set_settings(partition, params);
     return partition;
 }
@@ -342,13 +342,13 @@ int tpc_partition_arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t t
 int tpc_partition_disarm(tpc_plane *plane, uint64_t handle, int keep_waits) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
-    bool was_leader = partition->role == TPC_ROLE_LEADER;
+    bool may_be_read = partition->role != TPC_ROLE_NONE;
     partition->role = TPC_ROLE_NONE;
     tpc_steady_stop(plane, partition);
     tpc_in_place_window_close(partition);
     tpc_replica_forget_appended(plane, partition);
     if (!keep_waits) tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
-    if (was_leader) tpc_plane_publish_disarmed(plane, partition);
+    if (may_be_read) tpc_plane_publish_disarmed(plane, partition);
     return 0;
 }
 

@@ -96,6 +96,8 @@ typedef struct tpc_partition {
     bool is_appended;    /* it stands in the plane's list of those that have appended */
     int64_t told_offset; /* a leader's appends below it were taken */
     struct tpc_partition *appended_next;
+    int32_t read_term;         /* in which it serves reads as a follower; -1: in none */
+    uint64_t near_racks;       /* of a leader: consumers there read from another replica */
     struct tpc_steady *steady; /* C carries its replication (steady.h); NULL: Python does */
 
     int64_t committed_from_offset;               /* no transaction reaches into what lies at or behind it */

@@ -57,7 +57,7 @@ class FetchBench(PlaneBench):
             self.plane.set_hot(on=True)
         endpoint = SimpleNamespace(broker_id=BROKER_ID, host="here", port=9092, rack=None)
         self.core = SimpleNamespace(
-            plane=self.face, partitions=self, core_id=0,
+            plane=self.face, partitions=self, core_id=0, replicated=None,
             view=SimpleNamespace(
                 leader_of=lambda _listener, _topic, _index: (BROKER_ID, 0), endpoints=lambda _listener: [endpoint],
                 endpoint=lambda _listener, _core: endpoint,
@@ -69,12 +69,15 @@ class FetchBench(PlaneBench):
     async def wait_moved(self, _topic, _index):
         """Nothing moves between cores here."""
 
-    def find(self, topic, index):
+    def find(self, topic, index, *, with_followers=False):
         name = topic if isinstance(topic, str) else topic.bytes.rstrip(b"!").decode()
         known = [key for key in self.partitions if key[0] == name]
         if not known:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if isinstance(topic, str) else ErrorCode.UNKNOWN_TOPIC_ID
-        return self.partitions.get((name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        found = self.partitions.get((name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if isinstance(found, Partition) and not (found.is_readable if with_followers else found.is_led):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return found
 
     def make(self, topic, index=0, leader_epoch=0, *flags, files=None, **values):
         """A partition, empty or with what its segments (`PartitionStorage`) hold."""

@@ -54,6 +54,9 @@ class Partition:
         self.is_replicated = is_replicated
         self.led_epoch: LeaderEpoch | None = None
         """Of one with replicas on other nodes: the epoch in which it is led here and clients may know."""
+        self.followed_epoch: LeaderEpoch | None = None
+        """The epoch in which it is led elsewhere and may be read here (`near_reads`)."""
+        self.near_racks = 0
         self.is_open = True
         self._plane = plane
         self._storage = storage
@@ -68,12 +71,19 @@ class Partition:
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
-        return LeaderEpoch(self.files.leader_epoch) if self.led_epoch is None else self.led_epoch
+        if self.led_epoch is not None:
+            return self.led_epoch
+        return LeaderEpoch(self.files.leader_epoch) if self.followed_epoch is None else self.followed_epoch
 
     @property
     def is_led(self) -> bool:
         """Whether it serves clients here."""
         return not self.is_replicated or self.led_epoch is not None
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether consumers may read it here, if they know that this may be a follower."""
+        return self.is_led or self.followed_epoch is not None
 
     @property
     def deletes_records(self) -> bool:

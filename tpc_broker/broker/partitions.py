@@ -86,8 +86,8 @@ class Partitions:
     def by_handle(self, handle: int) -> Partition | None:
         return self._by_handle.get(handle)
 
-    def find(self, topic_key: str | uuid.UUID, index: int) -> Partition | ErrorCode:
-        """The partition, or why it cannot be served here."""
+    def find(self, topic_key: str | uuid.UUID, index: int, *, with_followers: bool = False) -> Partition | ErrorCode:
+        """The partition, or why it cannot be served here. `with_followers`: for a reader that knows of such."""
         topic = self._core.view.topic(topic_key)
         if topic is None:
             named = isinstance(topic_key, str)
@@ -96,7 +96,7 @@ class Partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         key = TopicPartition(topic.topic_id, PartitionIndex(index))
         partition = self._open.get(key)
-        if partition is not None and partition.is_led:
+        if partition is not None and (partition.is_readable if with_followers else partition.is_led):
             return partition
         if key in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
@@ -298,6 +298,9 @@ class Partitions:
         self._open.pop(partition.key, None)
         self._by_handle.pop(partition.handle, None)
         partition.is_open = False
+        if partition.followed_epoch is not None:
+            partition.followed_epoch = None
+            self._core.plane.serve_reads(partition.handle, None)
         if partition.is_replicated and self._core.replicated is not None:
             self._core.replicated.remove(partition.key)
         self._core.purgatory.advanced(partition.handle)

@@ -367,6 +367,20 @@ class ReplicationPort(Protocol):
         """Whole batches from memory, committed or not, at least one if there is any; None: the segments have them."""
         ...
 
+    def serve_reads(self, handle: int, term: int | None) -> None:
+        """Answer consumers as a follower in this term, up to the own high watermark; None: in none. Who waits looks
+        again.
+        """
+        ...
+
+    def set_racks(self, names: Sequence[str]) -> None:
+        """What the bits of `set_near_racks` mean: bit i is the i-th name, and bit 63 all that come behind."""
+        ...
+
+    def set_near_racks(self, handle: int, racks: int) -> None:
+        """Of a leader: fetches of consumers in these racks come to Python, which says where to read."""
+        ...
+
 
 class FetchPart(NamedTuple):
     """What a Fetch asks of one partition; offsets and epochs as in the request, -1 for none."""
@@ -387,6 +401,8 @@ class FetchOutcome(NamedTuple):
     high_watermark: int
     log_start_offset: int
     has_records: bool
+    is_elsewhere: bool = False
+    """The client is told to read from another replica."""
 
 
 class Fetch(Protocol):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from tpc_broker.broker.metadata_service import METADATA_CORE
+from tpc_broker.broker.near_reads import NearReads
 from tpc_broker.broker.view import NOBODY, Leader
 from tpc_broker.metadata.replica_moves import renewed
 from tpc_broker.model import LeaderEpoch, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
@@ -48,6 +49,7 @@ class ReplicatedPartitions:
         self._told: dict[TopicPartition, Leader] = {}
         self._to_tell: dict[TopicPartition, Leader] = {}
         self._tell = trio.Event()
+        self.near = NearReads(core, replication)
         replication.on_roles(self._led, self._lost)
         replication.on_filled(self._install, lambda: int(core.settings.replica_move_bytes_per_second))
 
@@ -73,6 +75,7 @@ class ReplicatedPartitions:
 
     def remove(self, key: TopicPartition) -> None:
         self.replication.remove(key)
+        self.near.forget(key)
         self._told.pop(key, None)
 
     async def hand_over(self) -> None:
@@ -112,6 +115,7 @@ class ReplicatedPartitions:
             partition.led_epoch = None
             self._core.purgatory.advanced(partition.handle)
         self._core.groups.end(key)
+        self.near.lost(key)
         self._announce(key, epoch, NOBODY)
 
     def _announce(self, key: TopicPartition, epoch: LeaderEpoch, place: Replica) -> None:
@@ -120,6 +124,7 @@ class ReplicatedPartitions:
         in_sync: tuple[NodeId, ...] = () if place == NOBODY else self.replication.in_sync(key)
         self._told[key] = self._to_tell[key] = leader = Leader(epoch, serial, place, in_sync)
         self._core.view.note_leaders([(key, leader)])
+        self.near.led(key)
         self._tell.set()
 
     async def run(self) -> None:
@@ -143,6 +148,7 @@ class ReplicatedPartitions:
             for key, leader in list(self._told.items()):
                 if leader.place == here and self.replication.in_sync(key) != leader.in_sync:
                     self._announce(key, leader.epoch, here)
+            self.near.look_at_racks()
             if here.node in self._core.view.image.draining:
                 self._lead_no_more()
 

@@ -51,6 +51,26 @@ class Replication(Protocol):
         """`led`: called when one is led here in an epoch of which clients may be told; `lost`: when it is no more."""
         ...
 
+    def on_moved(self, moved: Callable[[TopicPartition], None]) -> None:
+        """`moved`: called when its role, term or leader is another."""
+        ...
+
+    def on_lacking(self, lacks: Callable[[TopicPartition, NodeId, int], None]) -> None:
+        """`lacks`: called with a partition that is led here, a node, and the offset where its replica's log starts."""
+        ...
+
+    def followed(self, key: TopicPartition) -> tuple[NodeId, int] | None:
+        """Of one that follows a leader: that one's node, and its term."""
+        ...
+
+    def held(self, key: TopicPartition) -> dict[NodeId, int]:
+        """Of one that is led here: up to what offset other nodes have it on their disks."""
+        ...
+
+    async def tell_start(self, key: TopicPartition, log_start_offset: int) -> None:
+        """Of one that follows a leader: let that know where the log starts here. MailboxError: it may not know."""
+        ...
+
     def on_filled(self, install: Install, bytes_per_s: Callable[[], int]) -> None:
         """`install`: called when what another replica has shipped is here; fetched at no more than `bytes_per_s`."""
         ...

@@ -72,6 +72,8 @@ class ClusterView:
         self._image = ClusterImage()
         self.on_changed: Callable[[], None] = lambda: None
         """Called at once when anything that Metadata tells is another."""
+        self.on_leader: Callable[[TopicPartition], None] = lambda _partition: None
+        """Called when a leader has told something new."""
         self.node = node
         self.cores = cores
         self._shared = tuple(listener.mode is ListenerMode.SHARED for listener in listeners)
@@ -232,6 +234,11 @@ class ClusterView:
             elif leader[:2] > self._leaders.get(partition, NO_LEADER)[:2]:
                 self._leaders[partition] = leader
                 self.on_changed()
+                self.on_leader(partition)
+
+    def told(self, partition: TopicPartition) -> Leader:
+        """What its leader has told last; NO_LEADER: nothing."""
+        return self._leaders.get(partition, NO_LEADER)
 
     def forget_leaders(self, topic: TopicImage) -> None:
         for index in range(topic.partitions_count):

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from tpc_broker.metadata.config_types import ConfigType, setting
 from tpc_broker.metadata.ignored_settings import IgnoredSettings
+
+LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+REPLICA_SELECTORS: Final = (LEADER_SELECTOR, RACK_AWARE_SELECTOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,13 @@ class ReplicaSettings(IgnoredSettings):
         1,
         "Replicas of a topic that is made without naming a number.",
         minimum=1,
+    )
+    replica_selector_class: str | None = setting(
+        "replica.selector.class",
+        ConfigType.STRING,
+        None,
+        "Whether consumers with a client.rack read from a replica in their rack (RackAwareReplicaSelector).",
+        valid=REPLICA_SELECTORS,
     )
     replica_move_bytes_per_second: int = setting(
         "replica.move.bytes.per.second",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NS_PER_MS: Final = 1_000_000
 FALLBACK_REASONS: Final = (
     "none", "malformed", "version", "no memory", "follower", "unknown", "internal", "leader epoch", "last epoch",
-    "transactions", "segment", "cold",
+    "transactions", "segment", "cold", "nearer", "offset",
 )  # fmt: skip
 """Why C left a Fetch to Python (`enum tpc_fetch_fallback`)."""
 
@@ -74,6 +74,7 @@ class BegunFetch:
         for place, outcome in zip(told, outcomes, strict=False):
             place.high_watermark, place.log_start_offset = outcome.high_watermark, outcome.log_start_offset
             place.error_code, place.has_records = outcome.error_code, outcome.has_records
+            place.is_elsewhere = outcome.is_elsewhere
         chosen = ffi.new("uint8_t[]", max(1, count))
         lib.tpc_fetch_select(self._pointer, told, chosen)
         return [bool(chosen[number]) for number in range(count)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker._ring import ffi, lib
@@ -135,6 +136,25 @@ class ReplicatingPlane:
             return None
         _checked(returned, "append what was sent")
         return ReplicaAppend(result.next_offset, result.sequence, result.error_code)
+
+    def serve_reads(self, handle: int, term: int | None) -> None:
+        """Answer consumers as a follower in this term, up to the own high watermark; None: in none. Who waits looks
+        again.
+        """
+        lib.tpc_partition_serve_reads(self._plane, handle, -1 if term is None else term)
+
+    # -- racks -------------------------------------------------------------------------------------------------------
+
+    def set_racks(self, names: Sequence[str]) -> None:
+        """What the bits of `set_near_racks` mean: bit i is the i-th name, and bit 63 all that come behind."""
+        encoded = [name.encode() for name in names]
+        ends = ffi.new("uint32_t[]", list(accumulate(map(len, encoded))) or [0])
+        if lib.tpc_plane_set_racks(self._plane, b"".join(encoded), ends, len(encoded)) < 0:
+            raise MemoryError
+
+    def set_near_racks(self, handle: int, racks: int) -> None:
+        """Of a leader: fetches of consumers in these racks are Python's, which says where to read."""
+        lib.tpc_partition_set_near_racks(self._plane, handle, racks)
 
     # -- cuts, for the storage -----------------------------------------------------------------------------------------
 

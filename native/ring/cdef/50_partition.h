@@ -10,7 +10,7 @@ typedef struct tpc_plane tpc_plane;
 enum tpc_partition_role {
     TPC_ROLE_NONE = 0, /* Produce is answered NOT_LEADER_OR_FOLLOWER, Fetch is left to Python */
     TPC_ROLE_LEADER = 1,
-    TPC_ROLE_FOLLOWER = 2 /* as NONE for clients; takes what its leader sends: 51_replica.h */
+    TPC_ROLE_FOLLOWER = 2 /* as NONE for producers; takes what its leader sends, and may serve reads: 51_replica.h */
 };
 
 enum tpc_partition_flag {

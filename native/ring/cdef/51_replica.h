@@ -57,6 +57,18 @@ int tpc_partition_read_log(tpc_plane *plane, uint64_t handle, int64_t offset, in
 int tpc_partition_truncate(tpc_plane *plane, uint64_t handle, int64_t offset, int32_t last_epoch_kept,
                            uint64_t *sequence);
 
+/*
+ * As FOLLOWER in this term it answers Fetches of consumers that know of such (version 11 and later), up to its own high watermark;
+ * -1: in none. What waits looks again.
+ */
+int tpc_partition_serve_reads(tpc_plane *plane, uint64_t handle, int32_t term);
+
+/* The racks of consumers that Python tells where to read, in place of this leader: bits of tpc_plane_set_racks(). */
+int tpc_partition_set_near_racks(tpc_plane *plane, uint64_t handle, uint64_t racks);
+
+/* The racks' names (client.rack), copied: bit i is the i-th one, and bit 63 all that come behind. ends[i]: behind it in `names`. */
+int tpc_plane_set_racks(tpc_plane *plane, const uint8_t *names, const uint32_t *ends, uint32_t count);
+
 /* These are the producers as of written_offset; what is in memory behind it is added to them. */
 int tpc_partition_reset_producers(tpc_plane *plane, uint64_t handle, const tpc_producer_state *producers,
                                   uint32_t count);

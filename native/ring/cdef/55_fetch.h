@@ -18,7 +18,9 @@ enum tpc_fetch_fallback {
     TPC_FETCH_FALLBACK_TRANSACTIONS = 9, /* committed records are wanted where there may be aborted ones */
     TPC_FETCH_FALLBACK_SEGMENT = 10,     /* below what memory holds, and no window is open there */
     TPC_FETCH_FALLBACK_COLD = 11,        /* a window is open, but the page cache lacks the batches' headers */
-    TPC_FETCH_FALLBACK_REASONS_COUNT = 12
+    TPC_FETCH_FALLBACK_NEARER = 12,      /* the client's rack has a replica that may be read */
+    TPC_FETCH_FALLBACK_OFFSET = 13,      /* a follower has not got the offset; its leader may */
+    TPC_FETCH_FALLBACK_REASONS_COUNT = 14
 };
 
 /* The largest number of batches that one partition gives to one answer from memory. */
@@ -62,6 +64,7 @@ typedef struct tpc_fetch {
     uint8_t woken;
     uint8_t retried;
     uint8_t with_names;     /* parts of its own, not the session's */
+    uint64_t rack;          /* of the client, as a bit of tpc_plane_set_racks(); 0: of none that is known */
     int64_t reserved_bytes; /* for its answer, see tpc_fetch_reserve() */
 } tpc_fetch;
 
@@ -70,7 +73,9 @@ typedef struct {
     int64_t high_watermark;
     int64_t log_start_offset;
     int32_t error_code;
-    int32_t has_records;
+    uint8_t has_records;
+    uint8_t is_elsewhere; /* the client is told to read from another replica */
+    uint16_t reserved;
 } tpc_fetch_outcome;
 
 typedef struct {
@@ -85,7 +90,7 @@ typedef struct {
     uint64_t record_bytes;  /* in answers from here */
     uint64_t segment_bytes; /* of those, from segments */
     uint64_t windows;       /* now */
-    uint64_t left[12];      /* by enum tpc_fetch_fallback */
+    uint64_t left[14];      /* by enum tpc_fetch_fallback */
 } tpc_fetch_statistics;
 
 /* Bounds that the settings say: the largest answer, and the number of sessions, whose slots are taken from sessions that

@@ -20,8 +20,11 @@ from tpc_broker.kafka import messages
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Fetch, FetchPart, Request
+    from tpc_broker.storage.ports import Bounds
 
 READ_COMMITTED = 1
+FOLLOWERS_VERSION = 11
+"""From here on clients know that a follower may answer, and say which rack they are in (KIP-392)."""
 DIVERGENCE_VERSION = 12
 REPLICA_STATE_VERSION = 15
 LEADER_HINT_VERSION = 16
@@ -45,9 +48,13 @@ class Reading:
     aborted: list[tuple[int, int]] | None = None
     diverging: tuple[int, int] | None = None
     leader: tuple[int, int] | None = None
+    preferred: int | None = None
+    """The broker to read from, in place of this leader."""
 
     def outcome(self) -> FetchOutcome:
-        return FetchOutcome(int(self.error_code), self.high_watermark, self.log_start_offset, self.size > 0)
+        return FetchOutcome(
+            int(self.error_code), self.high_watermark, self.log_start_offset, self.size > 0, self.preferred is not None
+        )
 
 
 async def handle_fetch(core: Core, request: Request, message: messages.FetchRequest) -> messages.FetchResponse | None:
@@ -97,30 +104,44 @@ async def _read_all(
     core: Core, request: Request, message: messages.FetchRequest, fetch: Fetch, bytes_max: int
 ) -> list[Reading]:
     is_follower = _is_follower(request.api_version, message)
+    rack = message.rack_id if request.api_version >= FOLLOWERS_VERSION and not is_follower else ""
     readings = []
     left = bytes_max
     for asked in fetch.parts:
         reading = Reading(asked, fetch.listener, request.api_version)
         may_exceed = left == bytes_max
-        await _read_one(core, reading, message.isolation_level, left, may_exceed=may_exceed, is_follower=is_follower)
+        await core.partitions.wait_moved(asked.topic, asked.partition)
+        found = _readable(core, reading, is_follower=is_follower)
+        if found is not None and not _is_nearer(core, reading, found, rack):
+            await _read_one(core, reading, found, message.isolation_level, left, may_exceed=may_exceed)
         left = max(0, left - reading.size)
         readings.append(reading)
     return readings
 
 
-async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
-    core: Core, reading: Reading, isolation_level: int, left: int, *, may_exceed: bool, is_follower: bool
-) -> None:
-    await core.partitions.wait_moved(reading.asked.topic, reading.asked.partition)
-    found = _readable(core, reading, is_follower=is_follower)
-    if found is None:
-        return
-    reading.partition = found
+def _is_nearer(core: Core, reading: Reading, found: Partition, rack: str) -> bool:
+    """Whether a replica in the client's rack is to be read in place of this one; then the reading says which."""
+    if core.replicated is not None:
+        near = core.replicated.near
+        reading.preferred = near.preferred(found, reading.asked.fetch_offset, rack, reading.listener)
+    if reading.preferred is not None:
+        _note_bounds(reading, found)
+    return reading.preferred is not None
+
+
+def _note_bounds(reading: Reading, found: Partition) -> Bounds:
     bounds = found.bounds()
+    reading.partition = found
     reading.high_watermark = bounds.high_watermark
     reading.last_stable_offset = bounds.last_stable_offset
     reading.log_start_offset = bounds.log_start_offset
-    asked = reading.asked
+    return bounds
+
+
+async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
+    core: Core, reading: Reading, found: Partition, isolation_level: int, left: int, *, may_exceed: bool
+) -> None:
+    bounds, asked = _note_bounds(reading, found), reading.asked
     upto = bounds.last_stable_offset if isolation_level == READ_COMMITTED else bounds.high_watermark
     size_max = min(asked.max_bytes, left)
     try:
@@ -129,7 +150,7 @@ async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
             if reading.diverging is not None:
                 return
         if not bounds.log_start_offset <= asked.fetch_offset <= bounds.log_end_offset:
-            _out_of_range(reading)
+            await _out_of_range(core, reading, found)
             return
         if asked.fetch_offset < upto and (size_max > 0 or may_exceed):
             read = await found.read(asked.fetch_offset, upto, size_max, at_least_one=may_exceed)
@@ -137,7 +158,7 @@ async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
         if isolation_level == READ_COMMITTED:
             reading.aborted = await found.aborted_transactions(asked.fetch_offset, upto)
     except OffsetOutOfRangeError:
-        _out_of_range(reading)
+        await _out_of_range(core, reading, found)
     except PartitionOfflineError:
         reading.error_code = ErrorCode.KAFKA_STORAGE_ERROR
 
@@ -145,7 +166,8 @@ async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
 def _readable(core: Core, reading: Reading, *, is_follower: bool) -> Partition | None:
     """The partition, if it is here and the reader's epoch is right; otherwise the reading has the error."""
     asked = reading.asked
-    found = core.partitions.find(asked.topic, asked.partition)
+    with_followers = reading.version >= FOLLOWERS_VERSION and not is_follower
+    found = core.partitions.find(asked.topic, asked.partition, with_followers=with_followers)
     if not isinstance(found, Partition):
         reading.error_code = found
         if found == ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -159,21 +181,28 @@ def _readable(core: Core, reading: Reading, *, is_follower: bool) -> Partition |
     reading.error_code = found.check_leader_epoch(asked.current_leader_epoch)
     if reading.error_code:
         reading.partition = found
-        if reading.error_code == ErrorCode.FENCED_LEADER_EPOCH:
+        if not found.is_led:
+            reading.leader = core.view.leader_of(reading.listener, asked.topic, asked.partition)
+        elif reading.error_code == ErrorCode.FENCED_LEADER_EPOCH:
             reading.leader = (core.view.endpoint(reading.listener, core.core_id).broker_id, found.leader_epoch)
         return None
     return found
 
 
-def _out_of_range(reading: Reading) -> None:
-    reading.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+async def _out_of_range(core: Core, reading: Reading, found: Partition) -> None:
+    """Only a leader says that an offset is nowhere: a client would begin anew somewhere else.
+    A follower may be behind, or have deleted what its leader has still.
+    """
+    reading.error_code = ErrorCode.OFFSET_OUT_OF_RANGE if found.is_led else ErrorCode.OFFSET_NOT_AVAILABLE
+    if not found.is_led and core.replicated is not None:
+        await core.replicated.near.lacks(found, reading.asked.fetch_offset)
     reading.high_watermark = reading.last_stable_offset = reading.log_start_offset = -1
 
 
 def _is_enough(readings: list[Reading], bytes_min: int) -> bool:
     if not readings or sum(reading.size for reading in readings) >= bytes_min:
         return True
-    return any(reading.error_code or reading.diverging for reading in readings)
+    return any(reading.error_code or reading.diverging or reading.preferred is not None for reading in readings)
 
 
 def _release(readings: list[Reading]) -> None:
@@ -192,7 +221,7 @@ async def _wait(core: Core, readings: list[Reading], isolation_level: int, remai
 
     def has_moved() -> bool:
         for handle, partition in partitions.items():
-            if not partition.is_open:
+            if not partition.is_open or not partition.is_readable:
                 return True
             bounds = partition.bounds()
             if (bounds.last_stable_offset if isolation_level else bounds.high_watermark) != before[handle]:
@@ -245,6 +274,8 @@ def _partition_data(reading: Reading, hints: set[int]) -> Any:
             messages.FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
             for producer_id, first_offset in reading.aborted
         ]
+    if reading.preferred is not None:
+        data.preferred_read_replica = reading.preferred
     if reading.diverging is not None:
         data.diverging_epoch.epoch, data.diverging_epoch.end_offset = reading.diverging
     if reading.leader is not None and reading.version >= LEADER_HINT_VERSION:

@@ -30,7 +30,7 @@ from tpc_broker.model import LeaderEpoch, NodeId, TopicPartition
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Marker, Voter, simple
 from tpc_broker.raft.journal import MarkerEntry
-from tpc_broker.raft.output import LEADER
+from tpc_broker.raft.output import FOLLOWER, LEADER
 from tpc_broker.raft.settings import Settings
 from tpc_broker.runtime.cluster.damaged import DAMAGED, DamagedReplicas
 from tpc_broker.runtime.cluster.filling import ReplicaFilling
@@ -73,6 +73,7 @@ LOOKS_AT_ONCE: Final = 200
 GROUPS_KEPT: Final = 1 << 16
 """Names of groups: they are asked for all the time."""
 LOG_STARTS: Final = "replicas.log_starts"
+LATER_START: Final = "replicas.later_start"
 
 
 class CoreReplication:
@@ -118,6 +119,7 @@ class CoreReplication:
         self.damaged = DamagedReplicas(self, self._data)
         self.handlers: dict[str, Handler] = {
             LOG_STARTS: self.serve_log_starts,
+            LATER_START: self._serve_later_start,
             OFFER: self.source.serve_offer,
             READ: self.source.serve_read,
             END: self.source.serve_end,
@@ -127,6 +129,8 @@ class CoreReplication:
         """What other cores ask this one; core 0 is asked at its node's port."""
         self._on_led: Callable[[TopicPartition, LeaderEpoch], None]
         self._on_lost: Callable[[TopicPartition, LeaderEpoch], None]
+        self._on_moved: Callable[[TopicPartition], None] = lambda _key: None
+        self._on_lacking: Callable[[TopicPartition, NodeId, int], None] = lambda _key, _node, _offset: None
 
     # -- what the broker asks (`broker.replication_port.Replication`) --------------------------------------------------
 
@@ -136,6 +140,38 @@ class CoreReplication:
         lost: Callable[[TopicPartition, LeaderEpoch], None],
     ) -> None:
         self._on_led, self._on_lost = led, lost
+
+    def on_moved(self, moved: Callable[[TopicPartition], None]) -> None:
+        self._on_moved = moved
+
+    def on_lacking(self, lacks: Callable[[TopicPartition, NodeId, int], None]) -> None:
+        self._on_lacking = lacks
+
+    def followed(self, key: TopicPartition) -> tuple[NodeId, int] | None:
+        machine = self.machine_of(key)
+        if machine is None or machine.role is not FOLLOWER or machine.leader is None:
+            return None
+        return machine.leader.node, machine.term
+
+    def held(self, key: TopicPartition) -> dict[NodeId, int]:
+        machine = self.look_at(key)
+        if machine is None or not machine.is_leader:
+            return {}
+        return {peer.voter.node: peer.match for peer in machine.peers.values()}
+
+    async def tell_start(self, key: TopicPartition, log_start_offset: int) -> None:
+        machine = self.machine_of(key)
+        if machine is None or machine.leader is None:
+            raise MailboxError("the partition follows no leader")
+        told = {group_of(key): [machine.term, log_start_offset]}
+        await self.links.tell(machine.address_of(machine.leader), LATER_START, told)
+
+    async def _serve_later_start(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> None:
+        for group, (term, starts) in payload.items():
+            key = self._keys.get(group)
+            machine = None if key is None else self.machine_of(key)
+            if key is not None and machine is not None and machine.is_leader and machine.term == term:
+                self._on_lacking(key, NodeId(hello.node), int(starts))
 
     def on_filled(self, install: Install, bytes_per_s: Callable[[], int]) -> None:
         self.filling.install, self.filling.bytes_per_s = install, bytes_per_s
@@ -530,6 +566,7 @@ class CoreReplication:
 
     def _tell_moved(self, key: TopicPartition) -> None:
         self._moved.pop(key, trio.Event()).set()
+        self._on_moved(key)
 
     def transfer_to_best(self, key: TopicPartition) -> None:
         """To the voter that is heard and has most of the log."""
