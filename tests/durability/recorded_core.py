@@ -42,7 +42,7 @@ from tpc_broker.storage import (
     checkpoint,
     in_place_windows,
     journalled_storage,
-    partition_storage,
+    segment_appender,
     segments,
     write_behind,
 )
@@ -246,7 +246,7 @@ def main(folder: str, record: str, seed: str, mutant: str, mode: str) -> None:
         checkpoint.Checkpointer._capture_and_sync = _capture_without_sync
     in_place_windows.IN_PLACE_BATCH_BYTES_MIN, in_place_windows.IN_PLACE_BYTES_MIN_OPEN = IN_PLACE_BYTES_MIN, 1
     write_behind.INTERVAL_S = 0.01
-    partition_storage.DIRECT_BYTES_MIN = write_behind.BYTES_MIN = DIRECT_BYTES_MIN
+    segment_appender.DIRECT_BYTES_MIN = write_behind.BYTES_MIN = DIRECT_BYTES_MIN
     write_behind.FEW_PARTITIONS = journalled_storage.NEW_FOLDERS_FEW = 0
     if mutant == "direct is durable":
         segments.SegmentFolder.write_direct = _write_direct_and_forget

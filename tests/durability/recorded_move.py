@@ -28,7 +28,7 @@ from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.runtime import assembly
 from tpc_broker.runtime.options import CoreOptions
 from tpc_broker.runtime.trio_ring import run as run_on_ring
-from tpc_broker.storage import checkpoint, core_moves, partition_storage, write_behind
+from tpc_broker.storage import checkpoint, core_moves, segment_appender, write_behind
 from tpc_broker.storage.journal_upkeep import JournalUpkeep
 
 CORES = (1, 2)
@@ -152,7 +152,7 @@ def main(folder: str, record: str, seed: str, mutant: str) -> None:
     checkpoint.BALLAST_BYTES = 4096
     assembly.RingDisk = RecordingDisk
     write_behind.INTERVAL_S = 0.01
-    partition_storage.DIRECT_BYTES_MIN = write_behind.BYTES_MIN = DIRECT_BYTES_MIN
+    segment_appender.DIRECT_BYTES_MIN = write_behind.BYTES_MIN = DIRECT_BYTES_MIN
     write_behind.FEW_PARTITIONS = 0
     if mutant == "released without a sync":
         core_moves.CoreMoves._sync = _without_sync

@@ -5,7 +5,7 @@ import os
 
 from tests.storage.fake_disk import FakeDisk
 from tpc_broker._bytes import ffi
-from tpc_broker.storage import partition_storage as storage_module
+from tpc_broker.storage import segment_appender as storage_module
 from tpc_broker.storage.files import aligned_buffer
 
 

@@ -17,6 +17,7 @@ from tpc_broker.storage.checkpoint import Checkpointer
 from tpc_broker.storage.folders import create_partition
 from tpc_broker.storage.ports import JournalCursor
 from tpc_broker.storage.recovery import recover_core, rewrite_partition
+from tpc_broker.storage.segment_reader import SegmentReader
 
 DATA = Path("/data")
 JOURNAL_BYTES = 256 * 1024
@@ -158,7 +159,7 @@ class World:
             )
             for segment in storage.segments[:-1]:
                 end = storage.segments[storage.segments.index(segment) + 1].base_offset
-                indexes = await storage.load(segment)
+                indexes = await SegmentReader(storage).load(segment)
                 assert indexes.offsets.problem(segment.size_bytes) is None
                 assert indexes.times.problem(end) is None
 

@@ -10,7 +10,7 @@ from tests.storage.storage_world import DATA, SETTINGS, PowerLoss, World
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log import journal
 from tpc_broker.log.batch import BATCH_HEADER_BYTES
-from tpc_broker.storage import checkpoint, partition_storage
+from tpc_broker.storage import checkpoint, segment_appender
 from tpc_broker.storage.recovery import recover_core
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -21,8 +21,8 @@ def small_journal(monkeypatch):
     monkeypatch.setattr(journal, "JOURNAL_BYTES_MIN", 64 * 1024)
     monkeypatch.setattr(journal, "SCAN_WINDOW_BYTES", 8 * 4096)
     monkeypatch.setattr(journal, "REPLAY_WINDOW_BYTES", 5000)
-    monkeypatch.setattr(partition_storage, "DIRECT_BLOCK_BYTES", 512)
-    monkeypatch.setattr(partition_storage, "DIRECT_BYTES_MIN", 512)
+    monkeypatch.setattr(segment_appender, "DIRECT_BLOCK_BYTES", 512)
+    monkeypatch.setattr(segment_appender, "DIRECT_BYTES_MIN", 512)
 
 
 async def live(world, steps):

@@ -12,7 +12,7 @@ from tests.storage.test_partition_storage import make
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.segment import LogSettings
-from tpc_broker.storage import partition_storage as storage_module
+from tpc_broker.storage import segment_appender as storage_module
 
 SETTINGS = LogSettings(segment_bytes=100_000, index_interval_bytes=4096, retention_ms=-1)
 

@@ -11,7 +11,7 @@ from tests.storage.plain_disk import PlainDisk
 from tests.support.kafka_peer import PeerUnavailable, run_tool
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
-from tpc_broker.storage import partition_storage as storage_module
+from tpc_broker.storage import segment_appender as storage_module
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.folders import create_partition
 

@@ -18,7 +18,7 @@ from tpc_broker.storage.checkpoint import JournalFile, ensure_ballast, release_b
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.folders import create_partition
 from tpc_broker.storage.reserved_space import RESERVE_STEP_BYTES
-from tpc_broker.storage.segment_reader import OffsetOutOfRangeError
+from tpc_broker.storage.segment_log import OffsetOutOfRangeError
 
 KEY = TopicPartition(uuid.UUID(int=9), 0)
 TOPICS = Path("/topics")

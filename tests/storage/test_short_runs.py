@@ -17,7 +17,7 @@ from tests.storage.test_partition_storage import TOPICS, make
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
-from tpc_broker.storage import partition_storage as storage_module
+from tpc_broker.storage import segment_appender as storage_module
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.folders import create_partition
 from tpc_broker.storage.leader_partition import LeaderPartition
@@ -96,12 +96,12 @@ async def test_what_cannot_be_one_write_is_left_as_it_was():
     assert storage.begin_run(data) is None  # its file is not open
     await storage.append([data])
     assert storage.begin_run(data) is None  # it was written before
-    async with held_elsewhere(storage._lock):
+    async with held_elsewhere(storage.lock):
         assert storage.begin_run(batch(1, [b"x"], timestamp=1)) is None
     assert await in_two_steps(storage, batch(1, [b"x"], timestamp=1))
     storage.fail("for a test")
     assert storage.begin_run(batch(2, [b"x"], timestamp=1)) is None
-    assert not storage._lock.locked()
+    assert not storage.lock.locked()
 
 
 @pytest.mark.parametrize(("error", "in_doubt"), [(errno.ENOSPC, False), (errno.EIO, True)])
@@ -109,12 +109,12 @@ async def test_a_write_that_fails_takes_the_partition_out_of_service(error, in_d
     storage = await make(SETTINGS)
     await storage.append([batch(0, [b"x"], timestamp=1)])
     run = storage.begin_run(batch(1, [b"x"], timestamp=1))
-    assert storage._lock.locked()
+    assert storage.lock.locked()
     with pytest.raises(StorageFailedError):
         storage.end_run(run, OSError(error, "no"))
     assert (storage.failed is None, storage.life.pages_in_doubt) == (False, in_doubt)
     assert storage.written_end_offset == 1
-    assert not storage._lock.locked()
+    assert not storage.lock.locked()
 
 
 class Plane:
@@ -184,7 +184,7 @@ class World:
 
     def assert_nothing_is_held(self):
         assert self.plane.kept == 0
-        assert not any(led.lock.locked() or led.files._lock.locked() for led in self.led.values())
+        assert not any(led.lock.locked() or led.files.lock.locked() for led in self.led.values())
 
 
 async def test_many_partitions_are_few_jobs_and_all_is_accounted_for():
@@ -216,7 +216,7 @@ async def test_locked_long_and_full_ones_are_left():
     offset, batches = world.plane.waiting[1]
     world.plane.waiting[1] = (offset, [batch(offset, [b"x" * SHORT_RUN_BYTES_MAX], timestamp=1), *batches])
     world.led[2].files.fail("for a test")
-    async with held_elsewhere(world.led[3].lock, world.led[4].files._lock):
+    async with held_elsewhere(world.led[3].lock, world.led[4].files.lock):
         assert await world.write() == [1, 2, 3, 4]
     world.assert_nothing_is_held()
     assert [handle for handle, _bytes in world.reported] == [0, 5]

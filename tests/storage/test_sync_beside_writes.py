@@ -14,7 +14,7 @@ from tests.storage.test_short_runs import in_two_steps
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.storage import checkpoint
-from tpc_broker.storage import partition_storage as storage_module
+from tpc_broker.storage import segment_appender as storage_module
 from tpc_broker.storage.checkpoint import capture_and_sync
 from tpc_broker.storage.files import DIRECT_BLOCK_BYTES
 

@@ -2,9 +2,14 @@
 
 `JournalledStorage` (`journalled_storage`) is the face that a core's broker uses. It sees the world through `ports`.
 
-* one partition's files: `partition_storage`, `segments`, `files`, `folders`, `reserved_space`, `batch_ranges`;
-* from memory to the segments: `short_runs`, `in_place_windows`, `segment_space`;
-* journal and checkpoints: `checkpoint`, `journal_growth`, `drain`;
+* one partition's log: `partition_storage` is the face; `segment_log` what is known of it, `segment_reader`,
+  `segment_appender`, `reserved_space`, `truncation`, `segment_retention` what is done with it; `files_life` and
+  `roll_guard` when it may be; below them `segments`, `files`, `folders`, `batch_ranges`;
+* from memory to the segments: `write_behind`, `short_runs`, `in_place_windows`, `segment_space`;
+* journal and checkpoints: `journal_upkeep`, `journal_growth`, `journal_room`, `checkpoint`,
+  `checkpoint_schedule`, `drain`;
+* which partitions there are: `core_partitions`, `leader_partition`; moves between cores: `core_moves`;
 * a start: `recovery`, `in_place_replay`, `handover`, `lost_and_found`;
-* trouble: `repair`, `readable_runs`, `refusals`; deletion: `deletion`.
+* what goes: `retention`, `deletion`; replicas: `replicas`, `shipments`, `installation`, `filled_folders`;
+* trouble: `mending`, `repair`, `readable_runs`, `refusals`.
 """

@@ -13,68 +13,72 @@ from typing import TYPE_CHECKING, Final
 
 from tpc_broker.log.files import SPARE_FILE
 from tpc_broker.storage.files_life import Change
-from tpc_broker.storage.segment_reader import SegmentReader
 from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
-    import trio
-
-    from tpc_broker.storage.files_life import FilesLife
+    from tpc_broker.storage.segment_log import SegmentLog
     from tpc_broker.storage.segments import Segment
 
 RESERVE_STEP_BYTES: Final = 256 * 1024
 
 
-class ReservedSpace(SegmentReader):
-    """The part of `PartitionStorage` that takes space ahead."""
+class ReservedSpace:
+    """See the module."""
 
-    life: FilesLife
-    _lock: trio.Lock
-    _spare_reserved_bytes: int
+    __slots__ = ("_log",)
+
+    def __init__(self, log: SegmentLog) -> None:
+        self._log = log
 
     @property
-    def reserved_bytes(self) -> int:
+    def bytes_ahead(self) -> int:
         """How much can certainly be written behind from here on, rolls included: they take the larger of both along."""
-        in_active = max(self.active.reserved_end_position - self.active.size_bytes, 0)
-        room = max(self.settings.segment_bytes - self.active.size_bytes, 0)
-        return in_active if in_active < room else max(in_active, self._spare_reserved_bytes)
+        active = self._log.active
+        in_active = max(active.reserved_end_position - active.size_bytes, 0)
+        room = max(self._log.settings.segment_bytes - active.size_bytes, 0)
+        return in_active if in_active < room else max(in_active, self._log.spare_bytes)
 
     async def reserve(self, ahead_bytes: int) -> None:
         """Make sure that so many bytes behind the written end can be written. OSError (ENOSPC): refuse the append.
 
         Space is taken in steps, so that most calls find enough. A file system without fallocate reserves nothing.
         """
-        if self.reserved_bytes >= ahead_bytes:
+        if self.bytes_ahead >= ahead_bytes:
             return
-        async with UncontendedLock(self._lock):
-            self.life.check(Change.RESERVE)
+        async with UncontendedLock(self._log.lock):
+            self._log.life.check(Change.RESERVE)
             wanted = -(-ahead_bytes // RESERVE_STEP_BYTES) * RESERVE_STEP_BYTES
-            active = self.active
-            room = max(self.settings.segment_bytes - active.size_bytes, 0)
+            active = self._log.active
+            room = max(self._log.settings.segment_bytes - active.size_bytes, 0)
             in_active = min(wanted, room)
             if active.reserved_end_position < active.size_bytes + in_active:
-                await self._take_space(active.log_name, active.size_bytes, in_active)
+                await self._take(active.log_name, active.size_bytes, in_active)
                 active.reserved_end_position = active.size_bytes + in_active
-            if ahead_bytes > room and self._spare_reserved_bytes < wanted:
-                await self._take_space(SPARE_FILE, 0, wanted)
-                self._spare_reserved_bytes = wanted
+            if ahead_bytes > room and self._log.spare_bytes < wanted:
+                await self._take(SPARE_FILE, 0, wanted)
+                self._log.spare_bytes = wanted
 
-    async def _take_space(self, name: str, position: int, length: int) -> None:
-        if not length:
+    async def move_to(self, segment: Segment, size: int) -> None:
+        """A roll: space for what was admitted goes on to the new segment, the spare file or as much as was left."""
+        if self._log.spare_bytes > size:
+            await self._log.folder.rename(SPARE_FILE, segment.log_name)
+            segment.reserved_end_position, self._log.spare_bytes = self._log.spare_bytes, 0
             return
-        async with self.folder.use(name, create=True) as file:
-            try:
-                await self.folder.disk.fallocate(file.fd, position, length, keep_size=True)
-            except OSError as error:
-                if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
-                    raise
-
-    async def _keep_reserved(self, segment: Segment, size: int) -> None:
-        """What was admitted may not be written yet when a segment is rolled before it is full; its space moves on."""
         try:
-            await self._take_space(segment.log_name, 0, size)
+            await self._take(segment.log_name, 0, size)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
         else:
             segment.reserved_end_position = size
+
+    async def _take(self, name: str, position: int, length: int) -> None:
+        if not length:
+            return
+        folder = self._log.folder
+        async with folder.use(name, create=True) as file:
+            try:
+                await folder.disk.fallocate(file.fd, position, length, keep_size=True)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise

@@ -1,0 +1,180 @@
+"""The log of one partition as its segments hold it: what those who read, append to, cut and retain it have in common.
+
+A *version* names the segments of one moment and where their records end. It never changes: who changes the log
+publishes another one, in one step, when what that names is written. So a reader has segments and an end that belong
+together, however long it waits for the disk. Whoever has to know what holds now (is a segment still there?) looks at
+the log's version again.
+
+Changes are made one at a time: `changing` queues them on the lock, and asks the files' life whether they may be made.
+"""
+
+from __future__ import annotations
+
+import bisect
+import errno
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from tpc_broker.errors import StorageFailedError
+from tpc_broker.log.epochs import LeaderEpochs
+from tpc_broker.storage.files_life import Change, FilesLife
+from tpc_broker.storage.roll_guard import RollGuard
+from tpc_broker.storage.uncontended_lock import UncontendedLock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from tpc_broker.log.checkpoint import PartitionCheckpoint
+    from tpc_broker.log.segment import LogSettings, SegmentIndexes
+    from tpc_broker.storage.segments import Segment, SegmentFolder
+
+
+class OffsetOutOfRangeError(LookupError):
+    """No segment holds the offset: it lies in front of the first one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentsVersion:
+    """The segments of one moment."""
+
+    segments: tuple[Segment, ...]
+    """By base offset, never empty; the last one is the active segment."""
+    end_offset: int
+    """Behind the last record that is written."""
+    active_bytes: int
+    """Of the active segment, up to there; sealed ones have their sizes themselves."""
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    def size_of(self, segment: Segment) -> int:
+        """Bytes of a segment of this version."""
+        return self.active_bytes if segment is self.segments[-1] else segment.size_bytes
+
+    def number_of(self, offset: int) -> int:
+        """Of the segment that has an offset, or would have it. OffsetOutOfRangeError."""
+        number = bisect.bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
+        if number < 0:
+            raise OffsetOutOfRangeError(f"offset {offset} lies in front of {self.segments[0].base_offset}")
+        return number
+
+    def end_of(self, segment: Segment) -> int:
+        """The offset at which a segment ends. ValueError: it is none of this version."""
+        following = self.segments[self.segments.index(segment) + 1 :]
+        return following[0].base_offset if following else self.end_offset
+
+
+class SegmentLog:
+    """See the module. What is done with it: `segment_reader`, `segment_appender`, `truncation`, `segment_retention`.
+
+    Those have no state of their own, and are made for a call: kept here they would be a cycle, and of what is frozen at
+    the end of a start (`gc.freeze`) a partition that is deleted would never be freed.
+    """
+
+    def __init__(
+        self, folder: SegmentFolder, state: PartitionCheckpoint, segments: Iterable[Segment], settings: LogSettings
+    ) -> None:
+        self.folder = folder
+        self.key = state.key
+        self.settings = settings
+        every = tuple(segments)
+        self.version = SegmentsVersion(every, state.log_end_offset, every[-1].size_bytes)
+        self.log_start_offset: int = state.log_start_offset
+        self.epochs = LeaderEpochs(state.epochs)
+        self.producers = state.producers.copy()
+        self.life = FilesLife()
+        self.rolls = RollGuard()
+        self.checkpointed = state
+        """What the last durable checkpoint says."""
+        self.spare_bytes = 0
+        """Of the spare file, which has space for what follows the next roll; 0: there is none."""
+        self.doomed: list[tuple[int, list[str]]] = []
+        """Files of segments that went: to be unlinked, and when (ms)."""
+        self.lock = trio.Lock()
+        """Held by who changes the files."""
+        self._change, self._captured_change, self._checkpointed_change = 1, 1, 0
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self.version.segments
+
+    @property
+    def active(self) -> Segment:
+        return self.version.segments[-1]
+
+    @property
+    def written_end_offset(self) -> int:
+        return self.version.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    def end_of(self, segment: Segment) -> int:
+        """As of now. ValueError: it is not there any more."""
+        return self.version.end_of(segment)
+
+    def segment_number(self, offset: int) -> int:
+        """As of now. OffsetOutOfRangeError."""
+        return self.version.number_of(offset)
+
+    def publish(self, end_offset: int, segments: tuple[Segment, ...] | None = None) -> None:
+        """What is written now: readers may see it. The active segment has its size."""
+        segments = self.version.segments if segments is None else segments
+        self.version = SegmentsVersion(segments, end_offset, segments[-1].size_bytes)
+
+    def active_indexes(self) -> SegmentIndexes:
+        """The active segment always has them."""
+        indexes = self.active.indexes
+        assert indexes is not None, self.key
+        return indexes
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def changing(self, change: Change) -> AsyncIterator[None]:
+        """One change of the files, when its turn has come. An error of the disk inside makes the partition failed."""
+        async with UncontendedLock(self.lock):
+            self.life.check(change)
+            self.mark_changed()
+            try:
+                yield
+            except OSError as error:
+                raise self.failure(change.value, error) from error
+
+    def failure(self, what: str, error: OSError) -> StorageFailedError:
+        """The disk has refused something: the partition is failed from here on."""
+        self.fail(f"{what}: {error}", pages_in_doubt=error.errno != errno.ENOSPC)
+        return StorageFailedError(self.failed)
+
+    def fail(self, reason: str, *, pages_in_doubt: bool = True) -> None:
+        """Take no further append (first reason counts)."""
+        self.rolls.close_window()
+        self.life.fail(reason, pages_in_doubt=pages_in_doubt)
+
+    @property
+    def failed(self) -> str | None:
+        """`FilesLife.failed`."""
+        return self.life.failed
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything happened that is in no durable checkpoint."""
+        return self._change != self._checkpointed_change
+
+    def mark_changed(self) -> None:
+        """Something happened that a checkpoint has to say (epoch, vote and log start may be set from outside)."""
+        self._change += 1
+
+    def mark_captured(self) -> None:
+        """What was changed up to here is in the state that is captured now."""
+        self._captured_change = self._change
+
+    def mark_checkpointed(self, state: PartitionCheckpoint) -> None:
+        """The state captured last is in a durable checkpoint now."""
+        self.checkpointed = state
+        self._checkpointed_change = self._captured_change

@@ -1,0 +1,146 @@
+"""The end of one partition's log, put where it belongs: cut back, or found in files that came from another replica."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker.log.batch import BatchDamageError
+from tpc_broker.log.files import SNAPSHOT_SUFFIX, segment_file_name
+from tpc_broker.log.producer_state import ProducerState, SnapshotError
+from tpc_broker.log.segment import SegmentIndexes
+from tpc_broker.model import Offset
+from tpc_broker.native_bytes import find_batches_end
+from tpc_broker.storage.batch_ranges import end_of_batches
+from tpc_broker.storage.files_life import Change
+from tpc_broker.storage.segment_appender import SegmentAppender
+from tpc_broker.storage.segments import Segment
+
+if TYPE_CHECKING:
+    from tpc_broker.storage.segment_log import SegmentLog
+
+SETTLED_BYTES: Final = 4 * 1024 * 1024
+"""Of a segment that came from another replica, at a time."""
+
+
+class Truncation:
+    """See the module."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, log: SegmentLog) -> None:
+        self._log = log
+
+    async def truncate(self, offset: int, *, trust_indexes: bool = True) -> None:
+        """Cut the log: everything at or above a batch's base offset is void. The journal's CUT is durable before.
+
+        `trust_indexes` is false in recovery, where an earlier life may have cut already and written behind the cut.
+        ValueError: the offset lies inside a batch, or the segments end in front of it.
+        """
+        log = self._log
+        async with log.changing(Change.CUT):
+            if offset >= log.written_end_offset:
+                if log.active.written_end_position > log.active.size_bytes:  # of a batch that is void now
+                    await log.folder.shorten(log.active)
+                return
+            while len(log.segments) > 1 and log.active.base_offset >= offset:
+                last = log.active
+                log.publish(last.base_offset, log.segments[:-1])
+                await self._remove_segment(last, offset)
+            segment = log.active
+            if segment.base_offset > offset:
+                fresh = Segment(offset, indexes=SegmentIndexes(offset, log.settings.index_interval_bytes))
+                log.publish(offset, (fresh,))
+                await self._remove_segment(segment, offset)
+            else:
+                await self._cut_segment(segment, offset, trust_indexes=trust_indexes)
+            log.epochs.truncate_end(Offset(offset))
+            log.publish(offset)
+            log.log_start_offset = min(log.log_start_offset, offset)
+            log.producers = await self._producers_at(offset)
+
+    async def settle(self, offset: int, *, is_sealed: bool = False) -> None:
+        """Of files that came from another replica: the log ends at an offset of the last segment, by what the segments
+        hold; `is_sealed`: that one is complete. BatchDamageError, ValueError: they hold no log that ends there.
+        """
+        log, active = self._log, self._log.active
+        for name in active.file_names[1:4]:
+            await log.folder.remove(name)
+        size_bytes, active.size_bytes = active.size_bytes, 0
+        active.indexes = SegmentIndexes(active.base_offset, log.settings.index_interval_bytes)
+        log.publish(active.base_offset)
+        log.producers = await self._producers_at(active.base_offset)
+        log.rolls.hold_until(offset)
+        await self._take_in(size_bytes, offset)
+        if log.written_end_offset != offset:
+            raise ValueError(f"segment {active.base_offset} ends at {log.written_end_offset}, not at {offset}")
+        await log.folder.shorten(active)
+        if is_sealed:
+            log.active_indexes().seal()
+            await log.folder.flush_indexes(active, sealed=True)
+
+    async def _take_in(self, size_bytes: int, upto: int) -> None:
+        """Append what is in the active segment's file already."""
+        log, position, length = self._log, 0, SETTLED_BYTES
+        while position < size_bytes and log.written_end_offset < upto:
+            data = await log.folder.read(log.active, position, min(length, size_bytes - position))
+            end, next_offset = find_batches_end(data, log.written_end_offset)
+            if next_offset > upto:
+                end = end_of_batches(data, 0, len(data), upto)
+            if not end:
+                if len(data) < length:
+                    raise BatchDamageError(f"no batch at {position} of segment {log.active.base_offset}")
+                length *= 2
+                continue
+            await SegmentAppender(log).append([memoryview(data)[:end]], [(position, position + end)])
+            position, length = position + end, SETTLED_BYTES
+
+    async def _remove_segment(self, segment: Segment, cut_offset: int) -> None:
+        """Its files go; a snapshot of the producers in front of the cut is still right."""
+        for name in segment.file_names:
+            if segment.base_offset != cut_offset or not name.endswith(SNAPSHOT_SUFFIX):
+                await self._log.folder.remove(name)
+
+    async def _cut_segment(self, segment: Segment, offset: int, *, trust_indexes: bool) -> None:
+        log, position = self._log, 0
+        interval_bytes = log.settings.index_interval_bytes
+        indexes = await log.folder.load_indexes(segment, offset, interval_bytes) if trust_indexes else None
+        if indexes is not None and offset > segment.base_offset:
+            position = indexes.offsets.lookup(offset - 1).position
+        end_offset = segment.base_offset
+        async with aclosing(log.folder.walk(segment, position if offset > segment.base_offset else 0)) as batches:
+            while end_offset < offset:
+                found = await anext(batches, None)  # not a tuple: CPython 3.11 makes the end's arguments of it
+                if found is None or found[0].base_offset < offset < found[0].next_offset:
+                    raise ValueError(f"offset {offset} does not end a batch of segment {segment.base_offset}")
+                header, place = found
+                if header.base_offset >= offset:
+                    break
+                position, end_offset = place + header.size_bytes, header.next_offset
+        await log.folder.cut(segment, position)
+        if indexes is None:
+            indexes = await log.folder.rebuild_indexes(segment, interval_bytes)
+        indexes.truncate(position, offset)
+        segment.indexes = indexes
+        await log.folder.resume(segment)
+
+    async def _producers_at(self, offset: int) -> ProducerState:
+        """Producer state in front of an offset: the nearest good snapshot, and the batches since."""
+        log, state = self._log, ProducerState()
+        from_offset = log.segments[0].base_offset
+        for segment in reversed(log.segments):
+            data = await log.folder.read_file(segment_file_name(segment.base_offset, SNAPSHOT_SUFFIX))
+            if data is None or segment.base_offset > offset:
+                continue
+            try:
+                state, from_offset = ProducerState.decode_snapshot(data), segment.base_offset
+                break
+            except SnapshotError:
+                continue
+        for segment in log.segments[log.segment_number(from_offset) :]:
+            async with aclosing(log.folder.walk(segment, 0)) as batches:
+                async for header, place in batches:
+                    if header.next_offset > offset:
+                        return state
+                    state.apply(header, await log.folder.control_data(segment, header, place))
+        return state
