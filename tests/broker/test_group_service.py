@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import asynccontextmanager
 
 import pytest
@@ -165,6 +166,39 @@ async def test_a_coordinator_that_loads_says_so(autojump_clock):
             gate.set()
             await trio.testing.wait_all_tasks_blocked()
         assert await member.committed("t", [0]) == (NONE, {0: 5})
+
+
+async def test_a_coordinator_loads_in_small_steps(autojump_clock, monkeypatch):
+    """Whatever else the core has to do comes in between."""
+    async with running_node(settings=SETTINGS) as node:
+        member = await with_group(node)
+        await member.begin()
+        for offset in range(100):
+            assert await member.commit("t", {index: offset for index in range(4)}) == dict.fromkeys(range(4), NONE)
+        number, replay = member.coordinator(), group_service.GroupCoordinator.replay
+        turn, replayed_in = 0, Counter()
+
+        def counted(machine, key, value):
+            replayed_in[turn] += 1
+            replay(machine, key, value)
+
+        async def others():
+            nonlocal turn
+            while True:
+                await trio.lowlevel.checkpoint()
+                turn += 1
+
+        await node.crash(number)
+        monkeypatch.setattr(group_service.GroupCoordinator, "replay", counted)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            await node.start(number)
+            while node[number].groups.is_loading:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        assert replayed_in.total() > 400
+        assert max(replayed_in.values()) <= 2 * group_service.LOAD_STEP_RECORDS, "tasks of a turn run in any order"
+        assert await member.committed("t", range(4)) == (NONE, dict.fromkeys(range(4), 99))
 
 
 async def test_offsets_of_a_topic_go_with_it(autojump_clock):
