@@ -168,13 +168,74 @@ async def test_a_coordinator_that_loads_says_so(autojump_clock):
         assert await member.committed("t", [0]) == (NONE, {0: 5})
 
 
+async def test_a_commit_waits_for_a_coordinator_that_loads(autojump_clock, monkeypatch):
+    """For a while, because clients try again for less time than that takes."""
+    async with running_node(settings=SETTINGS) as node:
+        member = await with_group(node)
+        await member.begin()
+        gate, number = trio.Event(), member.coordinator()
+        load = group_service.LoadedCoordinator._load
+
+        async def held(self):
+            await gate.wait()
+            await load(self)
+
+        monkeypatch.setattr(group_service.LoadedCoordinator, "_load", held)
+        await node.restart(number)
+        began_s = trio.current_time()
+        assert await member.commit("t", {0: 5}) == {0: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        assert trio.current_time() >= began_s + group_service.COMMIT_HELD_S
+        told = []
+
+        async def commit():
+            told.append(await member.commit("t", {0: 6}))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit)
+            await trio.sleep(1)
+            assert not told
+            gate.set()
+        assert told == [{0: NONE}]
+        assert await member.committed("t", [0]) == (NONE, {0: 6})
+
+
+async def test_a_commit_waits_for_the_next_leader_of_the_log_of_groups(autojump_clock, monkeypatch):
+    async with running_node(settings=SETTINGS) as node:
+        member = await with_group(node)
+        await member.begin()
+        assert await member.commit("t", {0: 5}) == {0: NONE}
+        core = node[member.coordinator()]
+        log, waiting, elected, told = log_of_groups(core), [], trio.Event(), []
+
+        class Replicated:
+            async def wait_leaders(self, partitions):
+                waiting.extend(partitions)
+                await elected.wait()
+
+        async def commit():
+            told.append(await member.commit("t", {0: 6}))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(core, "replicated", Replicated())
+            patched.setattr(log, "is_replicated", True)
+            core.groups.end(log.key)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(commit)
+                await trio.sleep(1)
+                assert (told, waiting) == ([], [log])
+                patched.undo()
+                core.groups.begin_if_coordinates(log.key)
+                elected.set()
+        assert told == [{0: NONE}]
+
+
 async def test_a_coordinator_loads_in_small_steps(autojump_clock, monkeypatch):
     """Whatever else the core has to do comes in between."""
     async with running_node(settings=SETTINGS) as node:
         member = await with_group(node)
         await member.begin()
         for offset in range(100):
-            assert await member.commit("t", {index: offset for index in range(4)}) == dict.fromkeys(range(4), NONE)
+            assert await member.commit("t", dict.fromkeys(range(4), offset)) == dict.fromkeys(range(4), NONE)
         number, replay = member.coordinator(), group_service.GroupCoordinator.replay
         turn, replayed_in = 0, Counter()
 

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 LOAD_BYTES = 1 << 20
 LOAD_STEP_RECORDS = 64
 """Replayed at once: some 11 µs each, for which everything else of this core waits."""
+COMMIT_HELD_S = 2.0
+"""As long as records are held between two leaders."""
 TIMER_LATE_MS = 500
 TIMER_GRACE_MS_MAX = 5_000
 SNAPSHOT_GROWTH_RECORDS = 20_000
@@ -62,12 +64,15 @@ class LoadedCoordinator:
         self._records_in_log = 0
         self._live_at_snapshot = 0
         self.is_loaded = self._is_unloaded = False
+        self.has_loaded = trio.Event()
+        """Set once it is loaded, or will never be."""
 
     async def run(self) -> None:
         """Load, then write and keep time until cancelled."""
         await self._load()
         self.perform(self.machine.finish_loading(self._core.clock.wall_ms()))
         self.is_loaded = True
+        self.has_loaded.set()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_in_order)
             nursery.start_soon(self._keep_time)
@@ -199,12 +204,34 @@ class GroupService:
         self._nursery = nursery
         self._coordinators: dict[TopicPartition, tuple[LoadedCoordinator, trio.CancelScope]] = {}
 
-    def coordinator_of(self, group_id: str) -> LoadedCoordinator | ErrorCode:
-        """The coordinator of a group when it is here and loaded, else the error that clients understand."""
+    async def wait_coordinator(self, group_id: str) -> None:
+        """Where the group's coordinator may be here soon, wait for it, or until it is somebody else.
+
+        librdkafka sends a commit that came too early twice more within 0.3 s, and one that found no coordinator once
+        more, before it tells its user of the error.
+        """
+        key = self._key_of(group_id)
+        partition = None if key is None else self._core.partitions.get(key)
+        if key is None or partition is None:
+            return
+        with trio.move_on_after(COMMIT_HELD_S):
+            if self._core.replicated is not None and partition.is_replicated:
+                await self._core.replicated.wait_leaders([partition])
+            found = self._coordinators.get(key)
+            if found is not None and not found[0].is_loaded:
+                await found[0].has_loaded.wait()
+
+    def _key_of(self, group_id: str) -> TopicPartition | None:
         topic = self._core.view.topic(CONSUMER_OFFSETS_TOPIC)
         if topic is None:
+            return None
+        return TopicPartition(topic.topic_id, coordinator_partition(group_id, topic.partitions_count))
+
+    def coordinator_of(self, group_id: str) -> LoadedCoordinator | ErrorCode:
+        """The coordinator of a group when it is here and loaded, else the error that clients understand."""
+        topic, key = self._core.view.topic(CONSUMER_OFFSETS_TOPIC), self._key_of(group_id)
+        if topic is None or key is None:
             return ErrorCode.NOT_COORDINATOR
-        key = TopicPartition(topic.topic_id, coordinator_partition(group_id, topic.partitions_count))
         found = self._coordinators.get(key)
         if found is None:
             self._core.note_asked(topic.owner_on(self._core.view.node, key.partition))
@@ -213,10 +240,10 @@ class GroupService:
 
     async def confirm(self, group_id: str) -> bool:
         """Whether it is certain that no other node has coordinated the group before this call."""
-        topic, replicated = self._core.view.topic(CONSUMER_OFFSETS_TOPIC), self._core.replicated
-        if topic is None or replicated is None:
+        topic, key = self._core.view.topic(CONSUMER_OFFSETS_TOPIC), self._key_of(group_id)
+        replicated = self._core.replicated
+        if topic is None or key is None or replicated is None:
             return True
-        key = TopicPartition(topic.topic_id, coordinator_partition(group_id, topic.partitions_count))
         return not topic.is_replicated(key.partition) or await replicated.replication.confirm(key)
 
     def loaded(self) -> list[LoadedCoordinator]:
@@ -282,6 +309,8 @@ class GroupService:
             except PartitionOfflineError as error:
                 log.error("coordinator of __consumer_offsets-%d stopped: %s", key.partition, error)
                 coordinator.unload()
+            finally:
+                coordinator.has_loaded.set()
 
     async def prepare_drain(self) -> None:
         """Answer everybody who waits for others (joins, syncs): they go to the next coordinator."""

@@ -92,6 +92,7 @@ async def _commit(
     results: dict[tuple[Any, int], ErrorCode],
 ) -> None:
     by_id = version >= TOPIC_IDS_VERSION
+    await core.groups.wait_coordinator(message.group_id)
     found = core.groups.coordinator_of(message.group_id)
     if not isinstance(found, LoadedCoordinator):
         for offset in offsets:
