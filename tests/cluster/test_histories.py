@@ -24,10 +24,16 @@ from tests.support.histories import (
     not_prefixes,
 )
 from tests.support.host_nodes import cluster_on_hosts
-from tests.support.namespaces import Hosts, why_no_namespaces
+from tests.support.namespaces import Hosts, RelayedHosts, why_no_namespaces, why_no_relay
 from tests.support.replicated_load import read_all
 
 PARTITIONS = 2
+DISTURBANCES = [
+    {"delay_ms": 100.0},
+    {"doubled": 0.3, "jitter_ms": 100.0},
+    {"late": 0.3, "jitter_ms": 100.0},
+    {"delay_ms": 100.0, "doubled": 0.3, "late": 0.3, "jitter_ms": 200.0},
+]
 WHY_NOT = why_no_namespaces()
 
 
@@ -163,7 +169,7 @@ def test_histories_while_leaders_fail(tmp_path, checker, request: pytest.Fixture
     seed = request.config.getoption("--crash-seed") or random.randrange(1 << 32)
     print(f"--crash-seed {seed}")
     chance = random.Random(seed)
-    with cluster_on_hosts(tmp_path) as (made, on):
+    with cluster_on_hosts(tmp_path, Hosts) as (made, on):
         made.start()
         create_topic(made.bootstrap, "kept", PARTITIONS, replicas=3)
         create_topic(made.bootstrap, "planted", 1, replicas=3)
@@ -189,5 +195,35 @@ def test_histories_while_leaders_fail(tmp_path, checker, request: pytest.Fixture
         found = eventually(is_planted, "it acknowledges too early")
         assert found[0] == "log 0: not linearizable"
         assert "was acknowledged at" in found[1]
+        for node in made.nodes:
+            assert not [line for line in node.log_messages() if "Traceback" in line or "AssertionError" in line]
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_histories_while_packets_come_late_twice_or_in_another_order(tmp_path, checker, request: pytest.FixtureRequest):
+    """Nobody has to fail for it; then a leader is cut off, too. --failures N for a long run."""
+    why_not = why_no_relay()
+    if why_not is not None:
+        pytest.skip(why_not)
+    with cluster_on_hosts(tmp_path, RelayedHosts) as (made, on):
+        made.start()
+        create_topic(made.bootstrap, "kept", PARTITIONS, replicas=3)
+        actors = Actors(made.nodes, "kept", PARTITIONS, "group")
+        with actors.at_work():
+            actors.wait_progress()
+            for _ in range(max(1, request.config.getoption("--failures") // 2)):
+                for how in DISTURBANCES:
+                    before = on.disturb(**how)
+                    actors.wait_progress()
+                    after = on.disturb(**how)
+                    assert (after["doubled"] > before["doubled"]) == ("doubled" in how), (how, before, after)
+                    assert after["overtaken"] > before["overtaken"] or "jitter_ms" not in how, (how, before, after)
+                fail(made, on, "isolate", leader_of(made, "kept", 0), 2)
+                actors.wait_progress()
+                on.disturb()
+                actors.wait_progress()
+        logs = [read_all(made.bootstrap, "kept", partition) for partition in range(PARTITIONS)]
+        problems = actors.history.problems(checker, logs)
+        assert not problems, problems[:10]
         for node in made.nodes:
             assert not [line for line in node.log_messages() if "Traceback" in line or "AssertionError" in line]

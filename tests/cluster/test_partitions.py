@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 from tests.log.log_batches import batch
 from tests.support.cluster_nodes import Cluster, Node, create_topic, eventually, is_created, leaders, topics
 from tests.support.host_nodes import cluster_on_hosts
-from tests.support.namespaces import why_no_loss, why_no_namespaces
+from tests.support.namespaces import Hosts, why_no_loss, why_no_namespaces
 from tests.support.raw_client import RawConnection
 from tests.support.replicated_load import Load, read_all
 from tpc_broker.error_codes import ErrorCode
@@ -23,7 +23,7 @@ NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 @pytest.fixture
 def on_hosts(tmp_path):
-    with cluster_on_hosts(tmp_path) as made_on:
+    with cluster_on_hosts(tmp_path, Hosts) as made_on:
         yield made_on
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.cluster_nodes import Cluster, Node
-from tests.support.namespaces import Hosts, hosts
+from tests.support.namespaces import H, Hosts, hosts
 
 CLUSTER_PORT, CLIENT_PORT = 9192, 9092
 
@@ -32,11 +32,11 @@ class HostNode(Node):
 
 
 @contextlib.contextmanager
-def cluster_on_hosts(folder: Path, count: int = 3) -> Iterator[tuple[Cluster, Hosts]]:
-    """Not started yet; killed at the end."""
+def cluster_on_hosts(folder: Path, kind: type[H], count: int = 3) -> Iterator[tuple[Cluster, H]]:
+    """Not started yet; killed at the end. `kind`: of the hosts."""
     (folder / "secret").write_text("0123456789abcdef0123456789abcdef")
     (folder / "secret").chmod(0o600)
-    with hosts(count) as on:
+    with hosts(count, kind) as on:
         made = Cluster(folder, count)
         made.nodes = [HostNode(made, number, on) for number in range(1, count + 1)]
         try:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
 import os
 import random
 import shutil
+import struct
 import subprocess
+import sys
 from collections.abc import Iterator
+from typing import Final, TypeVar
+
+_TUNSETIFF: Final = 0x400454CA
+_IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
+TUN_PACKETS: Final = 10_000
+"""As many wait in a device until the relay takes them; more are lost."""
 
 
 def _ip(*arguments: str) -> None:
@@ -37,7 +47,7 @@ def why_no_loss() -> str | None:
     if shutil.which("nft") is None:
         return "nft is not installed (Debian: nftables)"
     try:
-        with hosts(1) as made:
+        with hosts(1, Hosts) as made:
             made.lose(1, 20)
     except subprocess.CalledProcessError as error:
         return f"no packets can be lost by chance here: {error.stderr.strip()}"
@@ -76,12 +86,21 @@ class Hosts:
         for number in range(1, self.count + 1):
             _ip("netns", "add", self._name(number))
             _ip("-n", self._name(number), "link", "set", "lo", "up")
-            for kind, address in (("a", self.cluster_address(number)), ("b", self.client_address(number))):
-                outside = self._end(kind, number)
-                _ip("link", "add", outside, "type", "veth", "peer", "name", f"net{kind}", "netns", self._name(number))
-                _ip("link", "set", outside, "master", f"t{kind}{self._mark}br", "up")
-                _ip("-n", self._name(number), "address", "add", f"{address}/24", "dev", f"net{kind}")
-                _ip("-n", self._name(number), "link", "set", f"net{kind}", "up")
+            self._connect_to_others(number)
+            self._connect("b", number, self.client_address(number))
+
+    def _connect_to_others(self, number: int) -> None:
+        self._connect("a", number, self.cluster_address(number))
+
+    def _connect(self, kind: str, number: int, address: str) -> None:
+        outside = self._end(kind, number)
+        _ip("link", "add", outside, "type", "veth", "peer", "name", f"net{kind}", "netns", self._name(number))
+        _ip("link", "set", outside, "master", f"t{kind}{self._mark}br", "up")
+        self._bring_up(f"net{kind}", number, address)
+
+    def _bring_up(self, device: str, number: int, address: str) -> None:
+        _ip("-n", self._name(number), "address", "add", f"{address}/24", "dev", device)
+        _ip("-n", self._name(number), "link", "set", device, "up")
 
     def remove(self) -> None:
         commands = [("netns", "del", self._name(number)) for number in range(1, self.count + 1)]
@@ -125,9 +144,87 @@ class Hosts:
             _ip("-n", self._name(number), "route", "del", "blackhole", f"{address}/32")
 
 
+class RelayedHosts(Hosts):
+    """Hosts whose packets to each other go through a relay of ours (`packet_relay`), over a TUN device in each."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._devices: list[int] = []
+        self._relay: subprocess.Popen[str] | None = None
+        self._cut: set[int] = set()
+        self._disturbed: dict[str, float] = {}
+
+    def make(self) -> None:
+        super().make()
+        command = [sys.executable, "-m", "tests.support.packet_relay", *map(str, self._devices)]
+        self._relay = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=self._devices
+        )
+        self._tell()
+
+    def _connect_to_others(self, number: int) -> None:
+        name = self._end("a", number)
+        self._devices.append(tun_device(name))
+        _ip("link", "set", name, "txqueuelen", str(TUN_PACKETS), "netns", self._name(number), "name", "neta")
+        self._bring_up("neta", number, self.cluster_address(number))
+
+    def remove(self) -> None:
+        if self._relay is not None:
+            self._relay.kill()
+            self._relay.communicate()
+        for device in self._devices:
+            os.close(device)
+        super().remove()
+
+    def disturb(self, **how: float) -> dict[str, int]:
+        """What becomes of each packet from now on, by `packet_relay.Disturbance`; what has become of those so far."""
+        self._disturbed = how
+        return self._tell()
+
+    def isolate(self, number: int) -> None:
+        self._cut.add(number)
+        self._tell()
+
+    def heal(self, number: int) -> None:
+        self._cut.remove(number)
+        self._tell()
+
+    def _tell(self) -> dict[str, int]:
+        assert self._relay is not None
+        assert self._relay.stdin is not None
+        assert self._relay.stdout is not None
+        self._relay.stdin.write(json.dumps({**self._disturbed, "cut": sorted(self._cut)}) + "\n")
+        self._relay.stdin.flush()
+        told: dict[str, int] = json.loads(self._relay.stdout.readline())
+        return told
+
+
+def tun_device(name: str) -> int:
+    """The descriptor of a new TUN device: reads give what is sent to the device, whole packets without a header."""
+    device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))
+    except OSError:
+        os.close(device)
+        raise
+    return device
+
+
+def why_no_relay() -> str | None:
+    """Why a test cannot have its packets relayed here; None where it can."""
+    try:
+        os.close(tun_device(f"tpcprobe{os.getpid() % 10_000}"))
+    except OSError as error:
+        return f"no TUN devices here: {error}"
+    return None
+
+
+H = TypeVar("H", bound=Hosts)
+
+
 @contextlib.contextmanager
-def hosts(count: int) -> Iterator[Hosts]:
-    made = Hosts(count)
+def hosts(count: int, kind: type[H]) -> Iterator[H]:
+    made = kind(count)
     try:
         made.make()
         yield made
