@@ -41,7 +41,7 @@ def core_with(reassignments):
         endpoints=lambda _listener: [SimpleNamespace(broker_id=7)],
         topic=lambda name: None if name == "missing" else object(),
     )
-    return SimpleNamespace(view=view, reassignments=reassignments)
+    return SimpleNamespace(view=view, reassignments=reassignments, cluster=None)
 
 
 def alter_request(*topics, allow=True):

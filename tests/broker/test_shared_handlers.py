@@ -20,9 +20,11 @@ class LonelyCore:
 
     def __init__(self, error: Exception) -> None:
         self.forwarded = 0
-        assignment = SimpleNamespace(owners=(1,))
-        topic = SimpleNamespace(partitions_count=1, assignment=assignment)
-        self.view = SimpleNamespace(is_shared=lambda listener: listener == 1, cores=2, topic=lambda _name: topic)
+        topic = SimpleNamespace(partitions_count=1, core_on=lambda _node, _index: 1)
+        self.view = SimpleNamespace(
+            node=0, is_shared=lambda listener: listener == 1, cores=2, topic=lambda _name: topic,
+            listener_name=lambda listener: f"L{listener}",
+        )  # fmt: skip
         self.dispatcher = SimpleNamespace(peer_of=lambda _connection: "127.0.0.1:1")
         self.mailboxes = self
         self.error = error

@@ -48,7 +48,7 @@ GOOD = {"cluster": "127.0.0.1:9000", "seeds": "127.0.0.1:9000,127.0.0.1:9001", "
 )
 def test_what_is_wrong_is_named(changes, said):
     with pytest.raises(StartError, match=said.replace("(", r"\(")) as refused:
-        plan_cluster({**GOOD, **changes}, 2, ())
+        plan_cluster({**GOOD, **changes}, 2)
     assert "\n" not in str(refused.value)
 
 
@@ -56,12 +56,12 @@ def test_what_is_right(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef")
     secret.chmod(0o600)
-    found = plan_cluster({**GOOD, "cluster": "[::1]:9000", "rack": "a", "cluster_secret": secret}, 2, ())
+    found = plan_cluster({**GOOD, "cluster": "[::1]:9000", "rack": "a", "cluster_secret": secret}, 2)
     assert found == ClusterOptions(
         1, ("::1", 9000), (("127.0.0.1", 9000), ("127.0.0.1", 9001)), "a", str(secret.resolve())
     )
     assert str(parse_address("x", "[::1]:9000")) == "[::1]:9000"
-    assert plan_cluster({}, 2, ()) is None
+    assert plan_cluster({}, 2) is None
 
 
 @pytest.mark.parametrize(("text", "mode", "said"), [("short", 0o600, "16 to 1024"), ("x" * 20, 0o644, "chmod 600")])
@@ -70,7 +70,7 @@ def test_a_secret_that_is_none_or_that_others_read(tmp_path, text, mode, said):
     secret.write_text(text)
     secret.chmod(mode)
     with pytest.raises(StartError, match=said):
-        plan_cluster({**GOOD, "cluster_secret": str(secret)}, 2, ())
+        plan_cluster({**GOOD, "cluster_secret": str(secret)}, 2)
 
 
 def test_the_command_says_one_line(tmp_path):

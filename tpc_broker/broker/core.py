@@ -41,7 +41,17 @@ from tpc_broker.metadata.controller import Controller, CreatableTopic
 from tpc_broker.metadata.image import changed_topics
 from tpc_broker.metadata.records import MetadataDamagedError
 from tpc_broker.metadata.topic_names import topic_name_fault
-from tpc_broker.model import NO_LEADER_EPOCH, BrokerId, CoreId, NodeId, Replica, TopicId, TopicPartition, broker_id_of
+from tpc_broker.model import (
+    NO_LEADER_EPOCH,
+    NOT_HERE,
+    BrokerId,
+    CoreId,
+    NodeId,
+    Replica,
+    TopicId,
+    TopicPartition,
+    broker_id_of,
+)
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
@@ -135,7 +145,8 @@ class Core:
         settings = configuration.settings
         node = NodeId(settings.node_id)
         self.broker_id: BrokerId = broker_id_of(node, place.core_id)
-        self.view = ClusterView(node, place.cores, place.listeners, settings.broker_rack)
+        is_in_cluster = replication is not None
+        self.view = ClusterView(node, place.cores, place.listeners, settings.broker_rack, in_cluster=is_in_cluster)
         self.view.core = place.core_id
         self.purgatory = Purgatory(plane.watch)
         plane.on_advanced(self.purgatory.advanced)
@@ -338,9 +349,11 @@ class Core:
         for _old, new in changed:
             if new is None:
                 continue
-            if not new.replicas:  # nodes of a cluster do not carry for one another
-                self.plane.set_owners(new.name, new.topic_id, new.assignment.owners)
-            self.plane.set_datagram_owners(new.name, new.topic_id, new.cores_on(self.view.node))
+            here = new.cores_on(self.view.node)
+            # What is on other nodes is each core's own to refuse: nodes do not carry for one another.
+            owners = tuple(self.core_id if core == NOT_HERE else core for core in here)
+            self.plane.set_owners(new.name, new.topic_id, owners)
+            self.plane.set_datagram_owners(new.name, new.topic_id, here)
 
     # -- what is counted ---------------------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ from tpc_broker.model import (
     TopicId,
     TopicPartition,
     broker_id_of,
+    core_of,
+    node_of,
     shared_broker_id_of,
 )
 
@@ -68,7 +70,10 @@ class ClusterView:
     core = NOT_HERE
     """The one that has this view."""
 
-    def __init__(self, node: NodeId, cores: int, listeners: Sequence[Listener], rack: str | None) -> None:
+    def __init__(
+        self, node: NodeId, cores: int, listeners: Sequence[Listener], rack: str | None, *, in_cluster: bool = False
+    ) -> None:
+        """`in_cluster`: the node is one of several."""
         self._image = ClusterImage()
         self.on_changed: Callable[[], None] = lambda: None
         """Called at once when anything that Metadata tells is another."""
@@ -84,11 +89,14 @@ class ClusterView:
         """Endpoints of all nodes by listener, made when they are first asked for."""
         self._endpoints = tuple(
             tuple(
-                Endpoint(_broker_id(node, CoreId(core), listener), CoreId(core), address.host, address.port, rack)
+                Endpoint(
+                    _broker_id(Replica(node, CoreId(core)), listener, in_cluster=in_cluster),
+                    CoreId(core), address.host, address.port, rack,
+                )
                 for core, address in enumerate(listener.advertised)
             )
             for listener in listeners
-        )
+        )  # fmt: skip
         self._up: set[CoreId] = set()
         self._heard: set[CoreId] = set()
         self._leaders: dict[TopicPartition, Leader] = {}
@@ -149,7 +157,33 @@ class ClusterView:
         """Where a core of any node is reached by clients of a listener; None: not by them, or not known."""
         if place.node == self.node:
             return self.endpoint(listener, place.core)
-        return next((each for each in self._others(listener) if each.broker_id == broker_id_of(*place)), None)
+        broker = self.broker_id(self._names[listener], place)
+        return next((each for each in self._others(listener) if each.broker_id == broker), None)
+
+    def broker_id(self, listener_name: str, place: Replica) -> BrokerId:
+        """What clients of a listener call a core of a node of the cluster."""
+        return broker_id_of(place.node, CoreId(0) if self._shares(listener_name, place.node) else place.core)
+
+    def places_of_broker(self, listener_name: str, broker: int) -> tuple[Replica, ...]:
+        """The cores that a broker id names to clients of a listener; none when there is no such broker. Where a
+        node's cores share the listener its first broker's id names them all, and the others' ids name those.
+        """
+        if not self._image.nodes:
+            numbers = range(len(self._names))
+            listener = next((number for number in numbers if self._names[number] == listener_name), 0)
+            named = (each for each in self._endpoints[listener] if each.broker_id == broker)
+            return tuple(Replica(self.node, each.core) for each in named)
+        known = self._image.nodes.get(node_of(BrokerId(broker))) if broker >= 0 else None
+        core = core_of(BrokerId(broker))
+        if known is None or core >= known.cores:
+            return ()
+        cores = range(known.cores) if not core and self._shares(listener_name, known.node) else (core,)
+        return tuple(Replica(known.node, CoreId(each)) for each in cores)
+
+    def _shares(self, listener_name: str, node: NodeId) -> bool:
+        """Whether all cores of a node of the cluster are at one address, to clients of a listener."""
+        known = self._image.nodes.get(node)
+        return known is not None and len(set(dict(known.listeners).get(listener_name, ()))) == 1
 
     def is_present(self, node: NodeId) -> bool:
         return node == self.node or node not in self._absent
@@ -164,6 +198,7 @@ class ClusterView:
                 for node, registered in sorted(self._image.nodes.items())
                 if node != self.node and node not in self._absent
                 for core, address in enumerate(dict(registered.listeners).get(name, ()))
+                if not core or not self._shares(name, node)
             )
         return found
 
@@ -192,10 +227,6 @@ class ClusterView:
 
     def endpoint(self, listener: int, core: CoreId) -> Endpoint:
         return self._endpoints[listener][core]
-
-    def cores_of_broker(self, listener: int, broker: int) -> tuple[CoreId, ...]:
-        """The cores that a broker id names to clients of a listener; none when there is no such broker."""
-        return tuple(endpoint.core for endpoint in self._endpoints[listener] if endpoint.broker_id == broker)
 
     def set_up(self, cores: Iterable[CoreId]) -> set[CoreId]:
         """Which cores are up now; returns those that came up since the last time."""
@@ -302,5 +333,10 @@ class ClusterView:
         return None if endpoint is None else (endpoint.broker_id, epoch)
 
 
-def _broker_id(node: NodeId, core: CoreId, listener: Listener) -> BrokerId:
-    return shared_broker_id_of(node) if listener.mode is ListenerMode.SHARED else broker_id_of(node, core)
+def _broker_id(place: Replica, listener: Listener, *, in_cluster: bool) -> BrokerId:
+    """A node of several that has one address is called what its first core is called elsewhere: tools name nodes so,
+    and one with a single core has no other name.
+    """
+    if listener.mode is not ListenerMode.SHARED:
+        return broker_id_of(*place)
+    return broker_id_of(place.node, CoreId(0)) if in_cluster else shared_broker_id_of(place.node)

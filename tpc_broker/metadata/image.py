@@ -136,10 +136,13 @@ class TopicImage:
         """The core of a node that has each partition, leading it or not; NOT_HERE: none of them."""
         if not self.replicas:
             return self.assignment.owners
-        return tuple(
-            next((replica.core for replica in self.places(index) if replica.node == node), NOT_HERE)
-            for index in range(len(self.replicas))
-        )
+        return tuple(self.core_on(node, index) for index in range(len(self.replicas)))
+
+    def core_on(self, node: NodeId, index: int) -> CoreId:
+        """Of one partition that there is."""
+        if not self.replicas:
+            return self.assignment.owners[index]
+        return next((replica.core for replica in self.places(index) if replica.node == node), NOT_HERE)
 
     @property
     def partitions_count(self) -> int:

@@ -323,7 +323,7 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
         log_level=str(arguments["log_level"]),
         admin=None if arguments["admin"] is None else parse_admin(str(arguments["admin"])),
         datagram=None if arguments["datagram"] is None else parse_datagram(str(arguments["datagram"])),
-        cluster=plan_cluster(arguments, cores, listeners),
+        cluster=plan_cluster(arguments, cores),
     )
 
 

@@ -41,8 +41,10 @@ class ForwardedRequest:
     client_id: str | None
     body: memoryview
     listener: int
+    """Its number on the node that the request came to."""
     peer: str
     """The client's address, as its own core knows it."""
+    listener_name: str
     connection: int = -1
     correlation_id: int = -1
     is_from_node: bool = False
@@ -109,6 +111,7 @@ def _facts(core: Core, request: Request) -> dict[str, Any]:
         "api_version": request.api_version,
         "client_id": request.client_id,
         "listener": request.listener,
+        "listener_name": listener_name_of(core, request),
         "peer": peer_of(core, request),
     }
 
@@ -126,6 +129,11 @@ def peer_of(core: Core, request: Request) -> str:
     return request.peer if isinstance(request, ForwardedRequest) else core.dispatcher.peer_of(request.connection)
 
 
+def listener_name_of(core: Core, request: Request) -> str:
+    """Of the listener that a request came to, on whichever node."""
+    return request.listener_name if isinstance(request, ForwardedRequest) else core.view.listener_name(request.listener)
+
+
 def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
     """Answer requests that other cores forward to this one."""
 
@@ -137,6 +145,7 @@ def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
             memoryview(blobs[0]),
             payload["listener"],
             payload["peer"],
+            payload.get("listener_name", ""),  # an earlier release's node does not say
             is_from_node=payload.get("node", core.view.node) != core.view.node,
         )
         facts = api(request.api_key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
@@ -23,7 +24,6 @@ from tpc_broker.model import (
     NO_TOPIC_ID,
     PartitionIndex,
     TopicPartition,
-    broker_id_of,
     coordinator_partition,
 )
 
@@ -212,18 +212,19 @@ def _topic_metadata(core: Core, request: Request, topic: TopicImage) -> ToldTopi
         is_internal=topic.is_internal,
         topic_authorized_operations=NOT_ASKED_FOR,
     )
+    named = partial(core.view.broker_id, core.view.listener_name(request.listener))
     for index in range(topic.partitions_count):
         place = core.view.place_of(topic, index)
         endpoint = core.view.endpoint_at(request.listener, place)
-        broker_id = broker_id_of(*place) if endpoint is None else endpoint.broker_id
+        broker_id = named(place) if endpoint is None else endpoint.broker_id
         epoch = core.view.leader_epoch(TopicPartition(topic.topic_id, PartitionIndex(index)))
         available = epoch is not None and endpoint is not None and core.is_available(place)
         replicas, in_sync, offline = [broker_id], [broker_id], [] if available else [broker_id]
         if topic.is_replicated(index):
             places = topic.places(index)
-            replicas = [broker_id_of(*each) for each in places]
-            in_sync = [broker_id_of(*each) for each in core.view.in_sync(topic, index)]
-            offline = [broker_id_of(*each) for each in places if not core.is_available(each)]
+            replicas = [named(each) for each in places]
+            in_sync = [named(each) for each in core.view.in_sync(topic, index)]
+            offline = [named(each) for each in places if not core.is_available(each)]
         result.partitions.append(
             messages.MetadataResponse.MetadataResponsePartition(
                 error_code=0 if available else int(ErrorCode.LEADER_NOT_AVAILABLE),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from tpc_broker.broker.handlers.forward import listener_name_of
 from tpc_broker.broker.handlers.tags import request_tags
 from tpc_broker.broker.reassignments import Outcome, WantedBrokers
 from tpc_broker.kafka import messages
-from tpc_broker.model import BrokerId
+from tpc_broker.model import BrokerId, Replica, broker_id_of, core_of, node_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
@@ -30,7 +32,10 @@ async def handle_alter_partition_reassignments(
         for asked in topic.partitions
     ]
     node = None
-    if core.view.is_shared(request.listener) and IDS_ARE_CORES_TAG not in request_tags(request, message):
+    if core.cluster is not None:
+        if IDS_ARE_CORES_TAG not in request_tags(request, message):
+            wanted = [_on_cores(core, one, listener_name_of(core, request)) for one in wanted]
+    elif core.view.is_shared(request.listener) and IDS_ARE_CORES_TAG not in request_tags(request, message):
         node = core.view.endpoints(request.listener)[0].broker_id
     stays = [_stays_on_node(core, one, node) for one in wanted]
     altered = iter(
@@ -45,6 +50,20 @@ async def handle_alter_partition_reassignments(
 
 def _brokers(replicas: list[int] | None) -> tuple[BrokerId, ...] | None:
     return None if replicas is None else tuple(map(BrokerId, replicas))
+
+
+def _on_cores(core: Core, one: WantedBrokers, listener_name: str) -> WantedBrokers:
+    """Of nodes that a client knows as one broker: the core that has the partition, or else its cores by turns."""
+    topic = core.view.topic(one.topic)
+    if one.brokers is None or topic is None or not 0 <= one.partition < topic.partitions_count:
+        return one
+    found = []
+    for broker in one.brokers:
+        cores = core.view.places_of_broker(listener_name, broker)
+        there = [place for place in cores if place in topic.places(one.partition)]
+        place = there[0] if there else cores[one.partition % len(cores)] if cores else None
+        found.append(broker if place is None else broker_id_of(*place))
+    return one._replace(brokers=tuple(found))
 
 
 def _stays_on_node(core: Core, one: WantedBrokers, node: BrokerId | None) -> bool:
@@ -79,9 +98,12 @@ def _altered(
 
 
 async def handle_list_partition_reassignments(
-    core: Core, _request: Request, message: messages.ListPartitionReassignmentsRequest
+    core: Core, request: Request, message: messages.ListPartitionReassignmentsRequest
 ) -> messages.ListPartitionReassignmentsResponse:
-    """Of the partitions asked for; null: all. Where one broker stands for all cores, they are named as cores."""
+    """Of the partitions asked for; null: all. Without a cluster, where one broker stands for all cores, they are named
+    as cores: that is what moves are between.
+    """
+    named = partial(_named, core, request)
     asked = None
     if message.topics is not None:
         asked = {(topic.name, index) for topic in message.topics for index in topic.partition_indexes}
@@ -98,9 +120,9 @@ async def handle_list_partition_reassignments(
                 partitions=[
                     answer.OngoingPartitionReassignment(
                         partition_index=one.partition,
-                        replicas=list(one.brokers),
-                        adding_replicas=list(one.adding),
-                        removing_replicas=list(one.removing),
+                        replicas=named(one.brokers),
+                        adding_replicas=named(one.adding),
+                        removing_replicas=named(one.removing),
                     )
                     for one in ongoing
                 ],
@@ -108,3 +130,11 @@ async def handle_list_partition_reassignments(
             for name, ongoing in found.items()
         ],
     )
+
+
+def _named(core: Core, request: Request, brokers: Iterable[BrokerId]) -> list[int]:
+    """As the client calls them."""
+    if core.cluster is None:
+        return list(brokers)
+    named = partial(core.view.broker_id, listener_name_of(core, request))
+    return [named(Replica(node_of(broker), core_of(broker))) for broker in brokers]

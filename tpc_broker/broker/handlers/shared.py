@@ -24,7 +24,7 @@ from tpc_broker.errors import MailboxError
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.kafka.codec import codec
-from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, CoreId, coordinator_partition
+from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, NOT_HERE, CoreId, coordinator_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.dispatch import Handler
     from tpc_broker.broker.ports import Request
+    from tpc_broker.metadata.image import TopicImage
 
     Split = Callable[[Core, Any], dict[CoreId, Any]]
     Merge = Callable[[Sequence[Any]], Any]
@@ -57,7 +58,7 @@ def for_shared(key: ApiKey, handler: Handler) -> Handler:
         return handler
 
     def handle(core: Core, request: Request, message: Any) -> Any:
-        if not core.view.is_shared(request.listener) or isinstance(request, ForwardedRequest):
+        if isinstance(request, ForwardedRequest) or not core.view.is_shared(request.listener):
             return handler(core, request, message)
         parts = sharing.split(core, message)
         if set(parts) <= {core.core_id}:
@@ -110,7 +111,15 @@ def _coordinator(core: Core, group_id: str) -> CoreId:
     topic = core.view.topic(CONSUMER_OFFSETS_TOPIC)
     if topic is None:
         return core.core_id
-    return topic.assignment.owners[coordinator_partition(group_id, topic.partitions_count)]
+    return _owner(core, topic, coordinator_partition(group_id, topic.partitions_count))
+
+
+def _owner(core: Core, topic: TopicImage, index: int) -> CoreId:
+    """The core of this node that has a partition; this one, to refuse it, where it is on other nodes or nowhere."""
+    if not 0 <= index < topic.partitions_count:
+        return core.core_id
+    owner = topic.core_on(core.view.node, index)
+    return core.core_id if owner == NOT_HERE else owner
 
 
 def _one_group(core: Core, message: Any) -> dict[CoreId, Any]:
@@ -141,8 +150,7 @@ def _partitions(name_of: str, index_of: str, core: Core, message: Any) -> dict[C
         of_topic: dict[CoreId, list[Any]] = defaultdict(list)
         for asked in topic.partitions:
             index = getattr(asked, index_of)
-            known = image is not None and 0 <= index < image.partitions_count
-            of_topic[image.assignment.owners[index] if known and image else core.core_id].append(asked)
+            of_topic[core.core_id if image is None else _owner(core, image, index)].append(asked)
         for owner, partitions in of_topic.items():
             by_core[owner].append(_with(topic, "partitions", partitions))
     return {owner: _with(message, "topics", topics) for owner, topics in by_core.items()}

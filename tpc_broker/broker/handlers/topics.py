@@ -6,8 +6,9 @@ Any core accepts them; `forward` carries the request to core 0, whose controller
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tpc_broker.broker.handlers.forward import listener_name_of
 from tpc_broker.kafka import messages
 from tpc_broker.metadata.config_control import (
     AlterableConfig,
@@ -22,6 +23,7 @@ from tpc_broker.metadata.controller import (
     DeletableTopic,
     GrowableTopic,
 )
+from tpc_broker.metadata.image import NODE_DRAINING
 from tpc_broker.model import NO_TOPIC_ID, TopicId, broker_id_of
 
 if TYPE_CHECKING:
@@ -68,10 +70,8 @@ async def handle_create_topics(
 
 def _assigned(core: Core, request: Request, partition: int, brokers: Sequence[int]) -> tuple[int, ...]:
     """Brokers that a client names for a partition. Where one stands for all cores, they take turns."""
-    if not core.view.is_shared(request.listener):
-        return tuple(brokers)
-    cores = [core.view.cores_of_broker(request.listener, broker) for broker in brokers]
-    return tuple(broker_id_of(core.view.node, each[partition % len(each)]) if each else NO_BROKER for each in cores)
+    named = [_brokers_named(core, request, broker) for broker in brokers]
+    return tuple(cores[partition % len(cores)] for cores in named)
 
 
 def _created(result: CreatedTopic, *, validate_only: bool) -> messages.CreateTopicsResponse.CreatableTopicResult:
@@ -151,71 +151,83 @@ async def handle_create_partitions(
 async def handle_alter_configs(
     core: Core, request: Request, message: messages.AlterConfigsRequest
 ) -> messages.AlterConfigsResponse:
-    resources = [
-        AlterableResource(
-            resource.resource_type,
-            name,
-            tuple(AlterableConfig(config.name, config.value) for config in resource.configs),
-        )
+    asked = [
+        _Asked(resource, name, tuple(AlterableConfig(config.name, config.value) for config in resource.configs))
         for resource in message.resources
         for name in _names(core, request, resource)
     ]
+    resources = [one.as_stored() for one in asked]
     results = await core.metadata.change(
         lambda image: ConfigController(image, core.configuration).alter_configs(
             resources, validate_only=message.validate_only
         )
     )
     answer = messages.AlterConfigsResponse.AlterConfigsResourceResponse
-    return messages.AlterConfigsResponse(responses=[answer(**each) for each in _altered(core, request, results)])
+    return messages.AlterConfigsResponse(responses=[answer(**each) for each in _altered(asked, results)])
 
 
 async def handle_incremental_alter_configs(
     core: Core, request: Request, message: messages.IncrementalAlterConfigsRequest
 ) -> messages.IncrementalAlterConfigsResponse:
-    resources = [
-        AlterableResource(
-            resource.resource_type,
+    asked = [
+        _Asked(
+            resource,
             name,
             tuple(AlterableConfig(config.name, config.value, config.config_operation) for config in resource.configs),
         )
         for resource in message.resources
         for name in _names(core, request, resource)
     ]
+    resources = [one.as_stored() for one in asked]
     results = await core.metadata.change(
         lambda image: ConfigController(image, core.configuration).incremental_alter_configs(
             resources, validate_only=message.validate_only
         )
     )
     answer = messages.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
-    altered = _altered(core, request, results)
-    return messages.IncrementalAlterConfigsResponse(responses=[answer(**each) for each in altered])
+    return messages.IncrementalAlterConfigsResponse(responses=[answer(**each) for each in _altered(asked, results)])
+
+
+class _Asked(NamedTuple):
+    """A change of what a request names; of a broker that stands for all cores there is one for each."""
+
+    resource: Any
+    name: str
+    configs: tuple[AlterableConfig, ...]
+
+    def as_stored(self) -> AlterableResource:
+        return AlterableResource(self.resource.resource_type, self.name, self.configs)
 
 
 def _names(core: Core, request: Request, resource: Any) -> list[str]:
-    """A broker that stands for all cores is altered on each."""
+    """A broker that stands for all cores is altered on each; what is of the node, by its first."""
     name: str = resource.resource_name
-    if resource.resource_type != ResourceType.BROKER or not core.view.is_shared(request.listener):
+    if resource.resource_type != ResourceType.BROKER or not name.isascii() or not name.isdecimal():
         return [name]
-    if not name.isascii() or not name.isdecimal():
-        return [name]
-    cores = core.view.cores_of_broker(request.listener, int(name))
-    return [str(broker_id_of(core.view.node, each)) for each in cores] or [str(NO_BROKER)]
+    cores = [str(each) for each in _brokers_named(core, request, int(name))]
+    is_of_node = any(config.name == NODE_DRAINING for config in resource.configs)
+    return cores[:1] if is_of_node else cores
 
 
-def _altered(core: Core, request: Request, results: Sequence[AlteredResource]) -> list[dict[str, Any]]:
+def _brokers_named(core: Core, request: Request, broker: int) -> tuple[int, ...]:
+    """The cores that an id names to the client, as brokers; what it does not name is refused as it stands."""
+    places = core.view.places_of_broker(listener_name_of(core, request), broker)
+    if not places and not core.view.image.nodes and core.view.is_shared(request.listener):
+        return (NO_BROKER,)  # the number might be a core's
+    return tuple(broker_id_of(*place) for place in places) or (broker,)
+
+
+def _altered(asked: Sequence[_Asked], results: Sequence[AlteredResource]) -> list[dict[str, Any]]:
     """Fields of the answers; of a broker that stands for all cores one, with the first error if there is any."""
-    is_shared = core.view.is_shared(request.listener)
+    named = {(one.resource.resource_type, one.name): one.resource.resource_name for one in asked}
     answers: dict[tuple[int, str], dict[str, Any]] = {}
-    for place, result in enumerate(results):
-        name = result.resource_name
-        is_one_of_all = is_shared and result.resource_type == ResourceType.BROKER and name != ""
-        name = str(core.view.endpoints(request.listener)[0].broker_id) if is_one_of_all else name
-        key = (result.resource_type, name if is_one_of_all else f"{place}")
+    for result in results:
+        key = (result.resource_type, named[result.resource_type, result.resource_name])
         if key not in answers or (result.error_code and not answers[key]["error_code"]):
             answers[key] = {
                 "error_code": int(result.error_code),
                 "error_message": result.error_message,
-                "resource_type": result.resource_type,
-                "resource_name": name,
+                "resource_type": key[0],
+                "resource_name": key[1],
             }
     return list(answers.values())

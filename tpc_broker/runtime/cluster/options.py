@@ -5,25 +5,18 @@ from __future__ import annotations
 import ipaddress
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.secret import ClusterSecret, SecretError
 from tpc_broker.limits import CLUSTER_SEEDS_MAX, SWIM_HOST_BYTES_MAX, SWIM_NAME_BYTES_MAX
-from tpc_broker.metadata.listeners import ListenerMode
 from tpc_broker.model import NODE_ID_MAX
 from tpc_broker.runtime.options import ClusterOptions, StartError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tpc_broker.metadata.listeners import Listener
 
 PORT_MAX = 65_535
 OTHERS_MAY_READ = 0o077
 
 
-def plan_cluster(arguments: dict[str, object], cores: int, listeners: Sequence[Listener]) -> ClusterOptions | None:
+def plan_cluster(arguments: dict[str, object], cores: int) -> ClusterOptions | None:
     """What the command line says of the cluster; None without `--cluster`. StartError names what is wrong."""
     given = arguments.get("cluster")
     if given is None:
@@ -42,9 +35,6 @@ def plan_cluster(arguments: dict[str, object], cores: int, listeners: Sequence[L
     rack = str(arguments.get("rack") or "")
     if len(rack.encode()) > SWIM_NAME_BYTES_MAX:
         raise StartError(f"--rack: a name of {len(rack.encode())} bytes; at most {SWIM_NAME_BYTES_MAX} are allowed")
-    shared = [listener.name for listener in listeners if listener.mode is ListenerMode.SHARED]
-    if shared:
-        raise StartError(f"--cluster: listener {shared[0]} is shared by all cores, which clusters do not have yet")
     if arguments.get("datagram") is not None:
         raise StartError("--datagram does not go with --cluster yet: a datagram is not carried to another node")
     seeds = _seeds(arguments.get("seeds"), address)
