@@ -93,4 +93,4 @@ def test_where_to_is_checked(tpc, target):
     connection.leave_interrupts_alone()
     done = CliRunner().invoke(main, ["send", "t", "--to", target, "--bootstrap", tpc.broker.bootstrap])
     assert done.exit_code == 2
-    assert done.stderr == f"tpc: --to {target}: expected HOST:PORT\n"
+    assert done.stderr == f"tpc: --to {target}: expected HOST:PORT, several with commas between them\n"

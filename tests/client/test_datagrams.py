@@ -222,6 +222,48 @@ def test_who_is_cancelled_leaves_nothing_behind(run, broker):
     assert b"afterwards" in broker.values.values()
 
 
+def test_of_several_nodes_the_one_that_leads_is_found_and_remembered(run):
+    others = [HandMadeBroker(), HandMadeBroker()]
+    first = HandMadeBroker()
+    first.judge = lambda _request, _times: 6
+    others[0].judge = lambda _request, _times: None
+    more = [(each.host, each.port) for each in others]
+
+    async def main():
+        settings = DatagramSettings(retry_seconds=0.5, give_up_seconds=60)
+        async with DatagramProducer(first.host, first.port, settings, other_nodes=more) as producer:
+            await producer.send("t", 0, b"found")
+            refused, unanswered = len(first.seen), len(others[0].seen)
+            for _ in range(5):
+                await producer.send("t", 0, b"remembered")
+            return refused, unanswered
+
+    refused, unanswered = run(main)
+    for each in (first, *others):
+        each.end()
+    assert refused >= 1
+    assert unanswered >= 1
+    assert len(others[1].seen) == 6
+    assert (len(first.seen), len(others[0].seen)) == (refused, unanswered), "they are not asked again"
+
+
+def test_all_nodes_that_refuse_are_asked_again(run):
+    brokers = [HandMadeBroker() for _ in range(2)]
+    brokers[1].judge = lambda _request, times: 19 if times < 3 else 0
+    brokers[0].judge = lambda _request, _times: 6
+
+    async def main():
+        there = [(each.host, each.port) for each in brokers]
+        async with DatagramProducer(*there[0], QUICK, other_nodes=there[1:]) as producer:
+            await producer.send("t", 0, b"v")
+            return producer.sent_again
+
+    assert run(main) >= 5
+    for each in brokers:
+        each.end()
+    assert list(brokers[1].values.values()) == [b"v"]
+
+
 def test_what_waits_when_it_ends_is_cancelled_with_its_task(run, broker):
     broker.judge = lambda _request, _times: None
 

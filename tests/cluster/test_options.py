@@ -41,7 +41,6 @@ GOOD = {"cluster": "127.0.0.1:9000", "seeds": "127.0.0.1:9000,127.0.0.1:9001", "
         ({"cluster": "0.0.0.0:9000"}, "must be an address of this host"),
         ({"cluster": "127.0.0.1:65535"}, "choose a lower port"),
         ({"cluster": "192.0.2.1:9000"}, "listens on loopback only"),
-        ({"datagram": "9999"}, "--datagram does not go with --cluster yet"),
         ({"rack": "r" * 65}, "at most 64 are allowed"),
         ({"cluster_secret": "/nowhere/at/all"}, "--cluster-secret /nowhere/at/all: No such file"),
     ],

@@ -230,8 +230,14 @@ def produce(bootstrap: str, topic: str, values: list[str], partitions: int) -> N
     assert len(errors) == len(values)
 
 
-def consume(bootstrap: str, topic: str, count: int, group: str = "readers") -> list[str]:
-    """So many records of a topic from its beginning, by a group."""
+def consume(
+    bootstrap: str,
+    topic: str,
+    count: int,
+    group: str = "readers",
+    until: Callable[[list[str]], bool] = lambda _found: False,
+) -> list[str]:
+    """So many records of a topic from its beginning, by a group, or as many as are enough."""
     consumer = Consumer({
         "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0,
     })  # fmt: skip
@@ -239,7 +245,7 @@ def consume(bootstrap: str, topic: str, count: int, group: str = "readers") -> l
     found: list[str] = []
     give_up_at = time.monotonic() + DEADLINE_S
     try:
-        while len(found) < count and time.monotonic() < give_up_at:
+        while len(found) < count and not until(found) and time.monotonic() < give_up_at:
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
                 found.append((message.value() or b"").decode())

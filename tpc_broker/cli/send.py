@@ -32,7 +32,8 @@ class Sent:
 @click.command()
 @click.argument("topic")
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("--to", "target", required=True, metavar="HOST:PORT", help="Where `tpc-broker serve --datagram` listens.")
+@click.option("--to", "target", required=True, metavar="HOST:PORT[,…]",
+              help="Where `tpc-broker serve --datagram` listens; of a cluster the ports of its nodes.")  # fmt: skip
 @click.option("--partition", type=click.IntRange(min=0), default=None, help="To this one only. Default: all, by turns.")
 @click.option("--key-separator", default=None, metavar="TEXT", help="What stands before it in a line is the key.")
 @click.option("--hex", "as_hex", is_flag=True, help="Keys and values are written in hexadecimal digits.")
@@ -64,16 +65,14 @@ def send(  # noqa: PLR0913
       tpc send metrics --to 127.0.0.1:9095 < readings.txt
       echo kitchen=21.5 | tpc send metrics --to 127.0.0.1:9095 --partition 3 --key-separator =
     """  # noqa: D301 (click's mark for text that keeps its lines)
-    host, _, port = target.rpartition(":")
-    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        fail(f"--to {target}: expected HOST:PORT", Exit.USAGE)
+    addresses = [_address(each, target) for each in target.split(",")]
     if key_separator == "":
         fail("--key-separator must not be empty", Exit.USAGE)
     coding = chosen_coding(as_hex=as_hex, as_base64=as_base64)
     places = [partition] if partition is not None else partitions_of(admin_client(bootstrap), topic, bootstrap)
     lines = input_records(file, key_separator, coding)
     started = time.monotonic()
-    sent = _send_all((host.strip("[]"), int(port)), topic, places, lines, timeout, confirmed=not unconfirmed)
+    sent = _send_all(addresses, topic, places, lines, timeout, confirmed=not unconfirmed)
     if sent.first_failure is not None:
         from tpc_broker.client.errors import UnreachableError  # noqa: PLC0415
 
@@ -85,8 +84,21 @@ def send(  # noqa: PLR0913
                     "acknowledged": not unconfirmed, "seconds": round(seconds, 3)})  # fmt: skip
 
 
+def _address(text: str, given: str) -> tuple[str, int]:
+    host, _, port = text.strip().rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        fail(f"--to {given}: expected HOST:PORT, several with commas between them", Exit.USAGE)
+    return host.strip("[]"), int(port)
+
+
 def _send_all(  # noqa: PLR0913
-    address: tuple[str, int], topic: str, places: list[int], lines: Iterator[Line], timeout_s: float, *, confirmed: bool
+    addresses: list[tuple[str, int]],
+    topic: str,
+    places: list[int],
+    lines: Iterator[Line],
+    timeout_s: float,
+    *,
+    confirmed: bool,
 ) -> Sent:
     import anyio  # noqa: PLC0415 (the other commands need none of it)
 
@@ -112,7 +124,7 @@ def _send_all(  # noqa: PLR0913
 
     async def every() -> None:
         free = anyio.Semaphore(room)
-        async with DatagramProducer(*address, settings) as producer:
+        async with DatagramProducer(*addresses[0], settings, other_nodes=addresses[1:]) as producer:
             async with anyio.create_task_group() as tasks:
                 partitions = cycle(places)
                 while sent.first_failure is None:

@@ -19,7 +19,10 @@ from tpc_broker.kafka import ErrorCode
 from tpc_broker.native_bytes import crc32c
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
+
+    from anyio.abc import ConnectedUDPSocket
 
 VERSION: Final = 1
 ACKNOWLEDGE, HAS_KEY, HAS_TIMESTAMP, ANSWER = 1, 2, 4, 128
@@ -29,9 +32,14 @@ RETRIED: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     }
 )
 """Answers after which a record is sent again."""
+LEADERS_MAX: Final = 10_000
+"""Partitions of which a producer remembers who took their last record."""
 _HEADER: Final = struct.Struct(">BBHIII")
 _TIMESTAMP: Final = struct.Struct(">q")
 _U32_MAX: Final = 2**32 - 1
@@ -106,23 +114,38 @@ class DatagramSettings:
 class _Waiting:
     """A record under way."""
 
-    __slots__ = ("answer", "changed", "place")
+    __slots__ = ("answer", "answered_by", "asked", "changed", "place")
 
     def __init__(self, place: tuple[int, int]) -> None:
         self.place = place
+        self.asked = 0
+        """Which of the addresses it was sent to last."""
         self.answer: Answer | None = None
+        self.answered_by = 0
         self.changed = anyio.Event()
 
 
 class DatagramProducer:
     """``async with DatagramProducer("127.0.0.1", 9095) as producer: await producer.send("t", 0, b"value")``.
 
+    Of a cluster the ports of its other nodes can be named too: a record goes to the node that took the partition's last
+    one, and, when that refuses it as not its own or does not answer, to the next.
+
     Any number of tasks may send at once. Whoever is cancelled in `send` leaves nothing behind here; whether the record
     was written is not known then.
     """
 
-    def __init__(self, host: str, port: int, settings: DatagramSettings | None = None) -> None:
-        self._address = (host, port)
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        settings: DatagramSettings | None = None,
+        *,
+        other_nodes: Sequence[tuple[str, int]] = (),
+    ) -> None:
+        self._addresses = ((host, port), *other_nodes)
+        self._leaders: dict[tuple[int, int], int] = {}
+        """Which of the addresses took a partition's last record."""
         self._settings = settings or DatagramSettings()
         self._waiting: dict[int, _Waiting] = {}
         self._next_id = random.randrange(_U32_MAX + 1)
@@ -131,18 +154,14 @@ class DatagramProducer:
         """Datagrams beyond the first of each record."""
 
     async def __aenter__(self) -> Self:
-        host, port = self._address
         async with AsyncExitStack() as opening:
-            try:
-                made = await anyio.create_connected_udp_socket(remote_host=host, remote_port=port)
-            except OSError as error:
-                raise UnreachableError(f"datagrams to {host}:{port}: {error}") from error
-            self._socket = await opening.enter_async_context(made)
+            self._sockets = [await opening.enter_async_context(await _connected(each)) for each in self._addresses]
             self._sending = anyio.Lock()
             self._room = anyio.Semaphore(self._settings.in_flight_max)
             tasks = await opening.enter_async_context(anyio.create_task_group())
             opening.callback(tasks.cancel_scope.cancel)
-            tasks.start_soon(self._receive)
+            for place, one in enumerate(self._sockets):
+                tasks.start_soon(self._receive, one, place)
             self._open = opening.pop_all()
         return self
 
@@ -176,7 +195,7 @@ class DatagramProducer:
     ) -> None:
         """Sent once; what becomes of it nobody tells."""
         data = encode_datagram(topic, partition, value, key=key, timestamp_ms=timestamp_ms, acknowledge=False)
-        await self._send(data)
+        await self._send(data, self._leaders.get((topic_hash(topic), partition), 0))
 
     def _take_id(self) -> int:
         while self._next_id in self._waiting:
@@ -187,10 +206,13 @@ class DatagramProducer:
     async def _deliver(self, data: bytes, waiting: _Waiting, where: str) -> None:
         settings = self._settings
         patience = settings.retry_seconds
-        refused = 0
+        refused = asked = 0
+        place = self._leaders.get(waiting.place, 0)
         with anyio.move_on_after(settings.give_up_seconds):
             while True:
-                await self._send(data)
+                waiting.asked = place
+                await self._send(data, place)
+                asked += 1
                 answered_at = math.inf
                 with anyio.move_on_after(patience):
                     await waiting.changed.wait()
@@ -198,31 +220,43 @@ class DatagramProducer:
                 if waiting.answer is not None:
                     code = waiting.answer.error_code
                     if code == ErrorCode.NONE:
+                        self._note_leader(waiting)
                         return
                     if code not in RETRIED:
                         raise RefusedError(code, where)
                     refused = code
                     waiting.answer, waiting.changed = None, anyio.Event()
-                    await anyio.sleep(max(0.0, patience - (anyio.current_time() - answered_at)))
-                patience = min(2 * patience, settings.retry_seconds_max)
+                    if asked % len(self._addresses) == 0:  # all of them were asked
+                        await anyio.sleep(max(0.0, patience - (anyio.current_time() - answered_at)))
+                place = (place + 1) % len(self._addresses)
+                if asked % len(self._addresses) == 0:
+                    patience = min(2 * patience, settings.retry_seconds_max)
                 self.sent_again += 1
         if refused:
             raise RefusedError(refused, f"{where}, tried for {settings.give_up_seconds:g} s")
-        host, port = self._address
-        raise UnreachableError(f"{where}: no answer from {host}:{port} within {settings.give_up_seconds:g} s")
+        named = ", ".join(f"{host}:{port}" for host, port in self._addresses)
+        raise UnreachableError(f"{where}: no answer from {named} within {settings.give_up_seconds:g} s")
 
-    async def _send(self, data: bytes) -> None:
+    def _note_leader(self, waiting: _Waiting) -> None:
+        """For the partition's next record. The first address needs no note."""
+        self._leaders.pop(waiting.place, None)
+        if waiting.answered_by:
+            self._leaders[waiting.place] = waiting.answered_by
+            if len(self._leaders) > LEADERS_MAX:
+                del self._leaders[next(iter(self._leaders))]
+
+    async def _send(self, data: bytes, place: int) -> None:
         """What the network refuses is lost like any datagram: an answer will be missed."""
         async with self._sending:
             try:
-                await self._socket.send(data)
+                await self._sockets[place].send(data)
             except (OSError, anyio.BrokenResourceError):
                 return
 
-    async def _receive(self) -> None:
+    async def _receive(self, one: ConnectedUDPSocket, place: int) -> None:
         while True:
             try:
-                data = await self._socket.receive()
+                data = await one.receive()
             except anyio.ClosedResourceError:
                 return
             except (OSError, anyio.BrokenResourceError):  # nobody listens there now
@@ -231,5 +265,15 @@ class DatagramProducer:
             answer = decode_answer(data)
             waiting = self._waiting.get(answer.request_id) if answer is not None else None
             if answer is not None and waiting is not None and waiting.place == (answer.topic, answer.partition):
-                waiting.answer = answer
-                waiting.changed.set()
+                is_durable = answer.error_code == ErrorCode.NONE
+                if waiting.answer is None and (is_durable or place == waiting.asked):  # else a refusal comes late
+                    waiting.answer, waiting.answered_by = answer, place
+                    waiting.changed.set()
+
+
+async def _connected(address: tuple[str, int]) -> ConnectedUDPSocket:
+    host, port = address
+    try:
+        return await anyio.create_connected_udp_socket(remote_host=host, remote_port=port)
+    except OSError as error:
+        raise UnreachableError(f"datagrams to {host}:{port}: {error}") from error

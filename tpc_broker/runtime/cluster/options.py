@@ -35,8 +35,6 @@ def plan_cluster(arguments: dict[str, object], cores: int) -> ClusterOptions | N
     rack = str(arguments.get("rack") or "")
     if len(rack.encode()) > SWIM_NAME_BYTES_MAX:
         raise StartError(f"--rack: a name of {len(rack.encode())} bytes; at most {SWIM_NAME_BYTES_MAX} are allowed")
-    if arguments.get("datagram") is not None:
-        raise StartError("--datagram does not go with --cluster yet: a datagram is not carried to another node")
     seeds = _seeds(arguments.get("seeds"), address)
     path = _secret_path(arguments.get("cluster_secret"), address)
     return ClusterOptions(node_id, address, seeds, rack, path)

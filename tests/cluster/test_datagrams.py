@@ -1,0 +1,112 @@
+"""Records as datagrams at the nodes of a cluster: the leader's node takes them, and answers when they are committed."""
+
+from __future__ import annotations
+
+import socket
+
+import anyio
+import pytest
+
+from tests.support.cluster_nodes import Cluster, brokers, consume, create_topic, eventually, leaders, run_tpc
+from tpc_broker.client.datagrams import DatagramProducer, DatagramSettings
+from tpc_broker.client.errors import RefusedError
+
+CORES, PARTITIONS = 2, 6
+SETTINGS = DatagramSettings(give_up_seconds=120)
+
+
+def udp_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def nodes(module_tmp_path):
+    made = Cluster(module_tmp_path, cores=CORES)
+    for node in made.nodes:
+        node.datagrams = ("127.0.0.1", udp_port())
+        node.more_options = ["--datagram", "{}:{}".format(*node.datagrams)]
+    try:
+        made.start()
+        eventually(lambda: len(brokers(made.bootstrap)) == 3 * CORES, "all nodes are there")
+        yield made
+    finally:
+        made.kill_all()
+
+
+def led(nodes: Cluster, topic: str) -> dict[int, int]:
+    """The node that leads each partition."""
+
+    def look() -> dict[int, int]:
+        found = leaders(nodes.bootstrap, topic)
+        assert len(found) == PARTITIONS
+        assert all(leader >= 0 for leader in found.values())
+        return {index: leader // 1024 for index, leader in found.items()}
+
+    return eventually(look, "it has leaders")
+
+
+def send(addresses: list[tuple[str, int]], topic: str, values: list[str], settings=SETTINGS, then=None) -> int:
+    """Round robin, all at once; how many were sent again. `then` is called when half of them are acknowledged."""
+    done = 0
+
+    async def main() -> int:
+        async with DatagramProducer(*addresses[0], settings, other_nodes=addresses[1:]) as producer:
+
+            async def one(number: int, value: str) -> None:
+                nonlocal done
+                await producer.send(topic, number % PARTITIONS, value.encode())
+                done += 1
+                if done == len(values) // 2 and then is not None:
+                    await anyio.to_thread.run_sync(then)
+
+            async with anyio.create_task_group() as tasks:
+                for number, value in enumerate(values):
+                    tasks.start_soon(one, number, value)
+            return producer.sent_again
+
+    return anyio.run(main, backend="trio")
+
+
+def read_until(nodes: Cluster, topic: str, wanted: set[str]) -> set[str]:
+    """The records of a topic: each once, but for those that were sent again."""
+    group = f"{topic} {len(wanted)}"
+    return set(consume(nodes.bootstrap, topic, 4 * len(wanted), group, until=lambda found: wanted <= set(found)))
+
+
+def test_each_partitions_leader_is_found_and_a_kill_loses_nothing(nodes):
+    create_topic(nodes.bootstrap, "sent", PARTITIONS)
+    by_node = led(nodes, "sent")
+    assert len(set(by_node.values())) > 1, "no node leads all"
+    addresses = [node.datagrams for node in nodes.nodes]
+    values = [f"value {number:04}" for number in range(200)]
+    send(addresses, "sent", values)
+    assert read_until(nodes, "sent", set(values)) == set(values)
+    victim = led(nodes, "sent")[0]
+    more = [f"more {number:04}" for number in range(400)]
+    send(addresses, "sent", more, then=lambda: nodes.kill(victim))
+    nodes.start(victim)
+    wanted = {*values, *more}
+    assert read_until(nodes, "sent", wanted) == wanted
+
+
+def test_a_node_that_does_not_lead_refuses(nodes):
+    create_topic(nodes.bootstrap, "refused", PARTITIONS)
+    by_node = led(nodes, "refused")
+    other = next(node for node in nodes.nodes if node.number != by_node[0])
+    quick = DatagramSettings(retry_seconds=0.05, retry_seconds_max=0.1, give_up_seconds=3)
+    with pytest.RaisesGroup(pytest.RaisesExc(RefusedError, match="NOT_LEADER_OR_FOLLOWER"), flatten_subgroups=True):
+        send([other.datagrams], "refused", ["value"], quick)
+
+
+def test_lines_are_sent_to_the_nodes_that_lead(nodes, tmp_path):
+    create_topic(nodes.bootstrap, "lines", PARTITIONS)
+    led(nodes, "lines")
+    lines = [f"line {number}" for number in range(30)]
+    file = tmp_path / "lines"
+    file.write_text("\n".join(lines) + "\n")
+    to = ",".join("{}:{}".format(*node.datagrams) for node in nodes.nodes)
+    code, said = run_tpc("send", "lines", str(file), "--to", to, "--bootstrap", nodes.bootstrap)
+    assert code == 0, said
+    assert read_until(nodes, "lines", set(lines)) == set(lines)
