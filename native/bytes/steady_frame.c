@@ -23,9 +23,14 @@ typedef struct __attribute__((packed)) {
     uint32_t bytes, nothing;
 } payload;
 
+typedef struct __attribute__((packed)) {
+    uint32_t machines, nothing;
+} beat;
+
 _Static_assert(sizeof(header) == TPC_STEADY_HEADER_BYTES, "the header is as described");
 _Static_assert(sizeof(common) == TPC_STEADY_ACK_BYTES, "an ACK is as described");
 _Static_assert(sizeof(common) + sizeof(payload) == TPC_STEADY_APPEND_BYTES, "an APPEND is as described");
+_Static_assert(sizeof(beat) == TPC_STEADY_BEAT_BYTES, "a BEAT is as described");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "frames are little-endian, and so is this machine");
 
 int64_t tpc_steady_frame_decode(const uint8_t *bytes, size_t bytes_count, uint32_t *kind) {
@@ -33,8 +38,11 @@ int64_t tpc_steady_frame_decode(const uint8_t *bytes, size_t bytes_count, uint32
     if (bytes_count < sizeof head) return -EBADMSG;
     memcpy(&head, bytes, sizeof head);
     if (head.version != TPC_STEADY_VERSION) return -EPROTONOSUPPORT;
-    if (head.kind != TPC_STEADY_APPEND && head.kind != TPC_STEADY_ACK) return -EBADMSG;
-    uint32_t bytes_min = head.kind == TPC_STEADY_APPEND ? TPC_STEADY_APPEND_BYTES : TPC_STEADY_ACK_BYTES;
+    if (head.kind < TPC_STEADY_APPEND || head.kind > TPC_STEADY_BEAT) return -EBADMSG;
+    uint32_t bytes_min = head.kind == TPC_STEADY_APPEND ? TPC_STEADY_APPEND_BYTES
+                         : head.kind == TPC_STEADY_ACK  ? TPC_STEADY_ACK_BYTES
+                                                        : TPC_STEADY_BEAT_BYTES;
+    if (head.kind == TPC_STEADY_BEAT && head.entries != 1) return -EBADMSG;
     if (head.entries == 0 || head.entries > (bytes_count - sizeof head) / bytes_min) return -EBADMSG;
     *kind = head.kind;
     return head.entries;
@@ -68,6 +76,20 @@ int tpc_steady_entry_decode(uint32_t kind, const uint8_t *bytes, size_t bytes_co
                               .batches = with.bytes ? bytes + at : NULL};
     *position = at + with.bytes;
     return 0;
+}
+
+int tpc_steady_beat_decode(const uint8_t *bytes, size_t bytes_count, size_t *position, uint32_t *machines) {
+    beat said;
+    if (*position > bytes_count || bytes_count - *position < sizeof said) return -EBADMSG;
+    memcpy(&said, bytes + *position, sizeof said);
+    *position += sizeof said;
+    *machines = said.machines;
+    return 0;
+}
+
+void tpc_steady_beat_encode(uint32_t machines, uint8_t *out) {
+    beat said = {.machines = machines};
+    memcpy(out, &said, sizeof said);
 }
 
 void tpc_steady_frame_header(uint32_t kind, uint32_t entries, uint32_t entries_bytes, uint8_t *out) {

@@ -10,13 +10,11 @@ enum {
     HEAD_BYTES = LENGTH_BYTES + TPC_STEADY_HEADER_BYTES,
     GATHERED_BYTES = 16384,
     COPIED_BYTES_MAX = 8192, /* of an append: it leaves together with others */
-    SLICES_MAX = 48,
-    SLOT_BITS = 12
+    SLICES_MAX = 48
 };
 
 _Static_assert((int)TPC_STEADY_APPEND_KIND == (int)TPC_STEADY_APPEND && (int)TPC_STEADY_ACK_KIND == (int)TPC_STEADY_ACK,
                "the same numbers");
-_Static_assert(STEADY_LINKS_MAX == 1 << SLOT_BITS, "a link's number ends with its slot");
 _Static_assert(GATHERED_BYTES >= HEAD_BYTES + TPC_STEADY_APPEND_BYTES + COPIED_BYTES_MAX,
                "room for one append at least");
 
@@ -211,10 +209,19 @@ static void send_acks(steady_link *it) {
     flush(it, TPC_STEADY_ACK);
 }
 
+void steady_send_beat(steady_link *to, uint32_t machines) {
+    tpc_frame *frame = tpc_frame_new_forced(to->plane->budget, HEAD_BYTES + TPC_STEADY_BEAT_BYTES);
+    if (!frame) return; /* as if it had been lost on the way */
+    tpc_steady_frame_header(TPC_STEADY_BEAT, 1, TPC_STEADY_BEAT_BYTES, frame->data);
+    tpc_steady_beat_encode(machines, frame->data + HEAD_BYTES);
+    push(to, &(tpc_slice){.frame = frame, .data = frame->data, .length = HEAD_BYTES + TPC_STEADY_BEAT_BYTES}, 1);
+}
+
 int64_t steady_turn(void *context, int64_t now_ns) {
     tpc_plane *plane = context;
     send_all(plane);
-    int64_t until_ns = tell_commits(plane, now_ns);
+    int64_t until_ns = tell_commits(plane, now_ns), beat_ns = steady_beat_all(plane, now_ns);
+    if (beat_ns < until_ns) until_ns = beat_ns;
     for (uint32_t i = 0; i < plane->steady->links_count; i++) {
         steady_link *it = plane->steady->links[i];
         if (!it) continue;
@@ -229,13 +236,19 @@ int64_t steady_turn(void *context, int64_t now_ns) {
 static void take(connection *it, const uint8_t *bytes, uint32_t length, tpc_frame *frame) {
     steady_link *from = it->steady;
     tpc_plane *plane = from->plane;
-    uint32_t kind;
+    uint32_t kind = 0;
     size_t position = TPC_STEADY_HEADER_BYTES;
     int64_t count = tpc_steady_frame_decode(bytes, length, &kind);
     receive_note_size(it, length);
     plane->steady->statistics.frames_taken++;
     plane->steady->statistics.taken_bytes += length;
-    for (int64_t i = 0; i < count && it->state == CONNECTION_OPEN; i++) {
+    if (count > 0 && kind == TPC_STEADY_BEAT) {
+        uint32_t machines;
+        if (tpc_steady_beat_decode(bytes, length, &position, &machines) == 0) steady_take_beat(plane, from, machines);
+    } else if (count > 0) {
+        steady_hear(plane, from);
+    }
+    for (int64_t i = 0; i < count && kind != TPC_STEADY_BEAT && it->state == CONNECTION_OPEN; i++) {
         tpc_steady_entry entry;
         if (tpc_steady_entry_decode(kind, bytes, length, &position, &entry) < 0) {
             count = -EBADMSG;
@@ -302,11 +315,12 @@ int tpc_steady_adopt(tpc_plane *plane, int descriptor, int32_t node, uint64_t *l
     }
     it->plane = plane;
     it->connection = made;
-    it->id = ++all->lives << SLOT_BITS | slot;
+    it->id = ++all->lives << STEADY_SLOT_BITS | slot;
     it->node = node;
     node_init(&it->acks);
     made->steady = it;
     all->links[slot] = it;
+    steady_unheard(plane, it->id);
     if (slot == all->links_count) all->links_count++;
     all->statistics.links_up++;
     plane->connections->steady_links++;

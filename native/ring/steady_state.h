@@ -8,7 +8,8 @@
 
 enum {
     STEADY_MARKS = 8,
-    STEADY_LINKS_MAX = 4096,
+    STEADY_SLOT_BITS = 12,
+    STEADY_LINKS_MAX = 1 << STEADY_SLOT_BITS,
     STEADY_PEER_UNACKED_BYTES_MAX = 4 << 20,
     STEADY_LINK_UNACKED_BYTES_MAX = 32 << 20,
     STEADY_LINK_UNSENT_BYTES_MAX = 8 << 20,
@@ -65,6 +66,8 @@ typedef struct steady_link {
     uint64_t id;
     int32_t node;
     int64_t unacked_bytes;
+    uint32_t beats;      /* machines of this core that are to be said to be there: a bit of each */
+    uint32_t beats_said; /* the same, as the last BEAT has said */
     node acks;           /* followers that owe its other end an answer */
     tpc_frame *gathered; /* entries of small appends that leave together; NULL: none */
     uint32_t gathered_count;
@@ -75,9 +78,18 @@ typedef struct steady_message {
     tpc_steady_message said;
 } steady_message;
 
+/* When the machines of a link's other end were heard. */
+typedef struct {
+    uint64_t link;
+    uint32_t machines; /* those that the last BEAT has named: all that comes behind it says that they are there */
+    int64_t since_ns[TPC_STEADY_MACHINES], last_ns[TPC_STEADY_MACHINES];
+} steady_heard;
+
 struct tpc_steady_links {
     steady_link *links[STEADY_LINKS_MAX];
-    uint32_t links_count; /* slots that were ever used */
+    steady_heard heard[STEADY_LINKS_MAX]; /* by slot; of a link that is gone until there is another */
+    int64_t beat_ns;                      /* when the next beats leave, of all links together */
+    uint32_t links_count;                 /* slots that were ever used */
     uint64_t lives;
     node sending, telling, busy;
     steady_message *messages_first, *messages_last;
@@ -95,6 +107,13 @@ void steady_sent(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_lin
 /* steady_link.c */
 steady_link *steady_link_find(const tpc_plane *plane, uint64_t id);
 int64_t steady_turn(void *plane, int64_t now_ns);
+void steady_send_beat(steady_link *to, uint32_t machines);
+
+/* steady_beats.c; when the next are due */
+int64_t steady_beat_all(tpc_plane *plane, int64_t now_ns);
+void steady_take_beat(tpc_plane *plane, const steady_link *from, uint32_t machines);
+void steady_hear(tpc_plane *plane, const steady_link *from); /* a frame has come */
+void steady_unheard(tpc_plane *plane, uint64_t link);
 
 /* replica.c: what continues a follower's log, all of it of its term; frame NULL: the bytes are lent. 0 or -errno, as
  * tpc_partition_append_replica(); -EBADMSG: the batches are damaged, or do not continue the log. */

@@ -404,3 +404,37 @@ def test_a_leader_that_is_carried_answers_who_asks_whether_it_leads(carried):
         return None
 
     assert leader.ask(confirm) is None, "nobody answers by the other link"
+
+
+def test_heartbeats_are_cs_where_there_are_links_for_them_and_the_machines_again_where_not(tmp_path):
+    cores = ReplicaCores(tmp_path, is_carried=True, has_beats=True)
+    try:
+        cores.leader()
+        links = [(node, link) for node in cores.up() for link in node.driver.core.links.values()]
+        cores.until(lambda: all(link.is_vouched for _node, link in links))
+        for node in cores.up():
+            node.is_heard = False  # of the machines nothing arrives any more
+
+        def is_heard(node, link, after_ms):
+            node.ask(link.look)
+            return link.heard_ms is not None and link.heard_ms > after_ms
+
+        cut_ms = max(link.heard_ms for _node, link in links)
+        cores.until(lambda: all(is_heard(node, link, cut_ms + 500) for node, link in links))
+        for node in cores.up():
+            node.is_heard = True
+        cores.produce(cores.leader(), values("first", 3))
+
+        source, other = cores.nodes[:2]
+        link = source.driver.core.links[other.address]
+        cores.until(lambda: link.is_vouched)
+        before = link.number
+        source.ask(source.driver.carrier.close, other.address)
+        cores.until(lambda: not link.is_vouched and link.number >= before + 5)
+        cores.link(source, other)
+        cores.link(other, source)
+        cores.until(lambda: link.is_vouched)
+        cores.produce(cores.leader(), values("second", 3))
+        cores.check()
+    finally:
+        cores.shut()

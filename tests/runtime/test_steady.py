@@ -5,6 +5,7 @@ schedules over both, frame by frame, and frames that are none.
 import random
 import socket
 import struct
+import time
 
 import pytest
 
@@ -12,11 +13,12 @@ from tests.support.plane_bench import records_of
 from tests.support.record_batches import read_batches
 from tpc_broker.error_codes import ErrorCode as E
 from tpc_broker.raft.steady import NONE, OWN_BIT, Input, Outcome, PeerState, Steady, SteadyPeer, SteadyRole
-from tpc_broker.runtime.steady_plane import SteadyPeerState, SteadyPlane
+from tpc_broker.runtime.steady_plane import GAP_MS, Machine, SteadyPeerState, SteadyPlane
 
 TERM = 3
 INCARNATION, OWN = 7, 5
-APPEND, ACK = 1, 2
+APPEND, ACK, BEAT = 1, 2, 3
+MACHINES = struct.Struct("<II")
 HEADER, ENTRY, BYTES = struct.Struct("<BBHI"), struct.Struct("<16siiQQqq"), struct.Struct("<II")
 TOPIC_ID = b"t".ljust(16, b"!")
 SEEDS = range(12)
@@ -48,6 +50,8 @@ class Peer:
         self.socket.setblocking(False)
         self.link = steady.steady_adopt(theirs.detach(), node)
         self._data = bytearray()
+        self.beats = []
+        """The machines of each heartbeat that has come, as bits."""
 
     def say(self, data):
         self.socket.setblocking(True)
@@ -67,6 +71,10 @@ class Peer:
             version, kind, nothing, count = HEADER.unpack_from(body)
             assert (version, nothing) == (1, 0)
             at = HEADER.size
+            if kind == BEAT:
+                self.beats.append(MACHINES.unpack_from(body, at)[0])
+                assert (count, len(body)) == (1, at + MACHINES.size)
+                continue
             for _ in range(count):
                 *who, offset, commit = ENTRY.unpack_from(body, at)
                 assert who == [TOPIC_ID, 0, TERM, OWN, INCARNATION]
@@ -405,6 +413,96 @@ def test_a_leader_without_answers_is_told(bench, steady, replica):
 # -- frames that are none
 
 
+# -- heartbeats
+
+
+def beat(*machines):
+    return frame(BEAT, MACHINES.pack(sum(1 << machine for machine in machines), 0))
+
+
+def test_a_machine_is_said_to_be_there_for_as_long_as_it_wants(bench, steady):
+    peer, other = steady.adopt(1), steady.adopt(2)
+    for wanted, machine, is_said in [
+        ([1], Machine.OF_PARTITIONS, True),
+        ([3], Machine.OF_METADATA, True),
+        ([2], Machine.OF_PARTITIONS, False),
+        ([0], Machine.OF_METADATA, False),
+    ]:
+        assert steady.steady_beat(peer.link, machine, is_said=is_said)
+        beats_min = len(peer.beats) + (3 if wanted != [0] else 1)
+        bench.until(lambda least=beats_min: peer.heard() == [] and len(peer.beats) >= least)
+        assert peer.beats[-1:] == wanted
+    sent = steady.steady_statistics()["beats_sent"]
+    assert sent == len(peer.beats)
+    give_up_at = time.monotonic() + 0.3
+    bench.until(lambda: time.monotonic() > give_up_at)
+    assert steady.steady_statistics()["beats_sent"] == sent
+    assert other.heard() == other.beats == []
+    peer.socket.close()
+    bench.until(lambda: not steady.steady_beat(peer.link, Machine.OF_PARTITIONS, is_said=True))
+
+
+def test_who_says_that_it_is_there_is_heard_and_so_is_all_that_it_says_behind_it(bench, steady):
+    peer = steady.adopt(1)
+
+    def said(data):
+        before = steady.steady_statistics()["frames_taken"]
+        peer.say(data)
+        bench.until(lambda: steady.steady_statistics()["frames_taken"] > before)
+        return steady.steady_heard(peer.link, Machine.OF_METADATA)
+
+    ack = frame(ACK, entry(0))
+    assert said(ack) is None
+    first = said(beat(Machine.OF_METADATA))
+    assert first[0] == first[1]
+    assert steady.steady_heard(peer.link, Machine.OF_PARTITIONS) is None
+    bench.until(lambda: (now := said(beat(Machine.OF_METADATA)))[0] < now[1])
+    before = said(ack)
+    bench.until(lambda: said(ack)[1] > before[1])
+    ended = said(beat(Machine.OF_PARTITIONS))
+    give_up_at = time.monotonic() + 0.02
+    bench.until(lambda: said(ack) == ended and time.monotonic() > give_up_at)
+    assert steady.steady_heard(peer.link, Machine.OF_PARTITIONS)[1] > ended[1]
+    assert steady.steady_statistics()["unsteady"]
+    list(steady.steady_messages())
+
+
+def test_after_a_gap_another_stretch_begins(bench, steady):
+    peer = steady.adopt(1)
+    peer.say(beat(Machine.OF_PARTITIONS))
+    bench.until(lambda: steady.steady_heard(peer.link, Machine.OF_PARTITIONS))
+    before = steady.steady_heard(peer.link, Machine.OF_PARTITIONS)
+    give_up_at = time.monotonic() + GAP_MS / 1000
+    bench.until(lambda: time.monotonic() > give_up_at)
+    peer.say(beat(Machine.OF_PARTITIONS))
+    bench.until(lambda: steady.steady_heard(peer.link, Machine.OF_PARTITIONS) != before)
+    since_ms, last_ms = steady.steady_heard(peer.link, Machine.OF_PARTITIONS)
+    assert since_ms == last_ms >= before[1] + GAP_MS
+
+
+def test_what_was_heard_is_known_of_a_link_that_is_gone_until_its_number_is_another_ones(bench, steady):
+    peer = steady.adopt(1)
+    peer.say(beat(Machine.OF_PARTITIONS))
+    bench.until(lambda: steady.steady_heard(peer.link, Machine.OF_PARTITIONS))
+    heard = steady.steady_heard(peer.link, Machine.OF_PARTITIONS)
+    peer.socket.close()
+    bench.until(lambda: not steady.steady_statistics()["links_up"])
+    assert steady.steady_heard(peer.link, Machine.OF_PARTITIONS) == heard
+    bench.until(lambda: steady.adopt(2).link % 4096 == peer.link % 4096)
+    assert steady.steady_heard(peer.link, Machine.OF_PARTITIONS) is None
+
+
+@pytest.mark.parametrize(
+    "data", [frame(BEAT, MACHINES.pack(1, 0), MACHINES.pack(1, 0)), frame(BEAT, b"four", count=1), frame(BEAT, count=0),
+             frame(BEAT, MACHINES.pack(1, 0) + b"more"), frame(4, MACHINES.pack(1, 0))],
+    ids=["two", "short", "none", "more behind", "an unknown kind"],
+)  # fmt: skip
+def test_a_heartbeat_that_is_none_ends_the_link(bench, steady, data):
+    peer = steady.adopt(1)
+    peer.say(data)
+    bench.until(lambda: not steady.steady_statistics()["links_up"])
+
+
 def mutated(chance, data):
     made = bytearray(data)
     for _ in range(chance.randint(1, 6)):
@@ -433,6 +531,7 @@ def test_any_frame_is_taken_or_ends_the_link(bench, steady, replica, is_leader):
             frame(APPEND, entry(end_offset, end_offset, sent(end_offset, 2)), entry(end_offset + 2, NONE, b"")),
             frame(ACK, entry(end_offset, NONE), entry(0, 0)),
             frame(APPEND, entry(end_offset, NONE, sent(end_offset, 1, value=bytes(6_000)))),
+            frame(BEAT, MACHINES.pack(3, 0)),
         ]
         before = steady.steady_statistics()["frames_taken"]
         peer.say(mutated(chance, chance.choice(valid)))

@@ -34,6 +34,7 @@ from tpc_broker.runtime import assembly
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
 from tpc_broker.runtime.cluster.steady_carrier import SteadyLink
 from tpc_broker.runtime.options import CoreOptions
+from tpc_broker.runtime.steady_plane import Machine
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 
 GROUP = "topic-0"
@@ -86,6 +87,8 @@ class ReplicaCore:
                 if number != self.number:
                     machine.add_link(Address(NodeId(number), CoreId(0)), now_ms)
             self.driver = ReplicaDriver(machine, self.plane, self.storage, assembly.SystemClock(), self._send)
+            if self.cores.has_beats:
+                self.driver.carrier.carry_beats(Machine.OF_PARTITIONS, machine, lambda _address: True)
             self.driver.add(GROUP, self.handle, self.files, voters[self.number], simple(voters))
             self._token, self._scope = trio.lowlevel.current_trio_token(), nursery.cancel_scope
             nursery.start_soon(self.driver.run)
@@ -115,7 +118,7 @@ class ReplicaCore:
     def adopt(self, sock, other, *, dialled):
         """A link for the steady state, as `replica_links` makes one."""
         descriptor = sock.detach()
-        link = SteadyLink(other.address, other.boot, dialled)
+        link = SteadyLink(other.address, other.boot, dialled, takes_beats=self.cores.has_beats)
         self.ask(lambda: self.driver.adopt_steady(descriptor, link))
 
     def is_carried(self):
@@ -168,12 +171,12 @@ class ReplicaCore:
 
 class ReplicaCores:
     """Nodes 0..count-1; one that is None is down. `acknowledged`: what was answered without an error. `is_carried`:
-    there are links for the steady state, which C carries then.
+    there are links for the steady state, which C carries then; `has_beats`: and the heartbeats, too.
     """
 
-    def __init__(self, tmp_path, count=3, settings=None, *, is_carried=False):
+    def __init__(self, tmp_path, count=3, settings=None, *, is_carried=False, has_beats=False):
         self.settings = settings or Settings()
-        self.is_carried = is_carried
+        self.is_carried, self.has_beats = is_carried, has_beats
         self._patches = [
             mock.patch.object(assembly, "probe_journal_mode", return_value=JournalMode.DIRECT_DSYNC),
             mock.patch.object(assembly, "_refuse_without_metadata", mock.AsyncMock()),  # there are none here

@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpc_broker.raft.core_moves import CoreMoves
 from tpc_broker.raft.group import Group
-from tpc_broker.raft.links import Link, LinkStatistics
+from tpc_broker.raft.links import Link, Vouching
 from tpc_broker.raft.messages import (
     OF_LINKS,
     Ack,
@@ -36,7 +35,7 @@ from tpc_broker.raft.messages import (
     Reject,
     Resign,
 )
-from tpc_broker.raft.output import Accepted, Ready, Refusal, Role
+from tpc_broker.raft.output import Accepted, CoreStatistics, Outbox, Ready, Refusal, Role
 from tpc_broker.raft.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,34 +47,6 @@ if TYPE_CHECKING:
     from tpc_broker.raft.journal import Checkpoint, JournalEntry, ReleasedEntry
     from tpc_broker.raft.messages import LinkMessage, Message
     from tpc_broker.raft.output import Event
-
-
-@dataclass(frozen=True)
-class CoreStatistics:
-    """`groups_walked`: groups that a tick or a turn had to look at, since the start."""
-
-    groups: int
-    led: int
-    armed: int
-    sequence: int
-    durable_sequence: int
-    messages_sent: int
-    frames_sent: int
-    messages_received: int
-    groups_walked: int
-    timers: int
-    links: tuple[LinkStatistics, ...]
-
-
-class _Outbox:
-    """A turn's messages to one core."""
-
-    __slots__ = ("after_sequence", "at_once", "bound")
-
-    def __init__(self) -> None:
-        self.at_once: list[Message] = []
-        self.bound: list[Message] = []
-        self.after_sequence = 0
 
 
 class RaftCore:
@@ -101,7 +72,7 @@ class RaftCore:
         self._entries: list[tuple[int, JournalEntry]] = []
         self._events: list[Event] = []
         self._dirty: dict[GroupId, None] = {}
-        self._outboxes: dict[Address, _Outbox] = {}
+        self._outboxes: dict[Address, Outbox] = {}
         self._deadlines: list[int] = []
         self._due_at: dict[int, list[GroupId]] = {}
         self._groups_at: dict[Address, dict[GroupId, Voter]] = {}
@@ -114,6 +85,8 @@ class RaftCore:
         """The same without ending it."""
         self.takes_ack: Callable[[Group, Ack], bool] = lambda _machine, _message: False
         """Whether whoever carries a leader has taken an acknowledgement."""
+        self.vouching = Vouching()
+        self.on_due_earlier: Callable[[], None] = lambda: None
         self._messages_sent = self._frames_sent = self._messages_received = self._groups_walked = 0
 
     # What a group needs (`Host`).
@@ -130,7 +103,7 @@ class RaftCore:
     def send(self, address: Address, message: Message, after_sequence: int = 0) -> None:
         outbox = self._outboxes.get(address)
         if outbox is None:
-            outbox = self._outboxes[address] = _Outbox()
+            outbox = self._outboxes[address] = Outbox()
         if after_sequence > self.durable_sequence:
             outbox.bound.append(message)
             outbox.after_sequence = max(outbox.after_sequence, after_sequence)
@@ -156,6 +129,8 @@ class RaftCore:
 
     def resigned(self, group: GroupId, term: int) -> None:
         self._resigned.append((self._now_ms + self.settings.resign_repeat_ms, group, term))
+        for link in self.links.values():
+            self._speak(link)
 
     def members_changed(self, group: GroupId) -> None:
         """Keeps the index of groups by link in step with a replica's configuration, learners and leader."""
@@ -178,7 +153,9 @@ class RaftCore:
     def add_link(self, address: Address, now_ms: int) -> None:
         self._now_ms = now_ms
         assert address != self.address
-        self.links.setdefault(address, Link(address, self.settings, self.boot_id, now_ms))
+        if address not in self.links:
+            link = self.links[address] = Link(address, self.settings, self.boot_id, now_ms)
+            link.heard_elsewhere = lambda boot_id: self.vouching.heard(address, boot_id)
 
     def connected(self, address: Address, now_ms: int) -> None:
         """Rules 3.5: a new session begins with the list of the groups that both have."""
@@ -191,6 +168,13 @@ class RaftCore:
         link.next_heartbeat_ms = now_ms
         if link.was_fresh:
             self._link_up(link, anew=False)
+
+    def vouching_lost(self, address: Address, now_ms: int) -> None:
+        """What said in the machine's place that this core is there has broken, or the machine's own connection."""
+        self._now_ms = now_ms
+        link = self.links.get(address)
+        if link is not None:
+            self._speak(link)
 
     def another_life(self, address: Address) -> None:
         """That core is one with another disk from now on: how often it has started says nothing of the one before."""
@@ -206,6 +190,7 @@ class RaftCore:
         link = self.links.get(address)
         if link is not None and link.was_fresh:
             link.forget()
+            self._speak(link)
             self._link_silent(link)
 
     def create_group(
@@ -451,9 +436,8 @@ class RaftCore:
         for link in self.links.values():
             if now_ms >= link.next_heartbeat_ms:
                 self._heartbeat(link)
-            if link.was_fresh and not link.is_fresh(now_ms):
-                link.was_fresh = False
-                self._link_silent(link)
+            if link.has_turned(now_ms):
+                self._link_turned(link)
         self._look_at_journal()
         while self._deadlines and self._deadlines[0] <= now_ms:
             deadline_ms = heapq.heappop(self._deadlines)
@@ -471,8 +455,24 @@ class RaftCore:
         known = self.groups
         resigned = tuple((group, term) for _, group, term in self._resigned if group in shared or group not in known)
         link.number += 1
-        link.next_heartbeat_ms = now_ms + self.settings.heartbeat_ms
+        link.is_vouched = link.was_fresh and not self._resigned and self.vouching.begin(link.address)
+        link.next_heartbeat_ms = now_ms + link.heartbeat_every_ms(self.settings)
         self.send(link.address, Heartbeat(link.number, resigned))
+
+    def _speak(self, link: Link) -> None:
+        """The machine's heartbeats are needed again."""
+        if link.is_vouched:
+            link.is_vouched = False
+            link.next_heartbeat_ms = self._now_ms
+            self.vouching.end(link.address)
+            self.on_due_earlier()
+
+    def _link_turned(self, link: Link) -> None:
+        if link.was_fresh:
+            self._link_up(link, anew=True)
+        else:
+            self._speak(link)
+            self._link_silent(link)
 
     def _look_at_journal(self) -> None:
         """Rules 3.5: a leader without a disk is none. One stalled or closed for long ends all leaderships of the

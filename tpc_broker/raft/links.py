@@ -11,6 +11,11 @@ A heartbeat vouches for the core and not for a group: a leader that gives a grou
 repeat it for `resign_repeat_ms`, which is longer than it takes a link to be called silent: either the news arrives,
 or the silence does the same.
 
+Heartbeats may be said in the machine's place (`Vouching`), over another connection: then the machine sends its own only
+now and then, and looks at who was heard so before it calls a link silent. That connection says nothing of
+resignations, so a core that has one to repeat is not vouched for meanwhile, nor to whom its own frames do not get. A
+core that is not heard is not told so either: both ends go back to the machine's heartbeats.
+
 Frames of an earlier start of a core may arrive after those of a later one, also at a core that has just started
 itself and remembers nothing. So boot ids rise from start to start, and a lower one than was heard neither refreshes
 the link nor looks like one more start. A node with an empty disk counts anew, from a clock that may be behind: whoever
@@ -23,6 +28,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tpc_broker.raft.items import Address, GroupId
     from tpc_broker.raft.settings import Settings
 
@@ -49,15 +56,34 @@ class LinkStatistics:
     boots_seen: int
 
 
+class Vouching:
+    """Says in the machine's place that it is there, and hears others say it. This one does neither."""
+
+    def begin(self, address: Address) -> bool:
+        """Say it to a core from now on; False: that cannot be done now."""
+        del address
+        return False
+
+    def end(self, address: Address) -> None:
+        """Say it no more."""
+
+    def heard(self, address: Address, boot_id: int) -> tuple[int, int] | None:
+        """Since when a core's machine, of this start of it, was heard without a gap, and when last. None: never."""
+        del address, boot_id
+        return None
+
+
 class Link:
-    """What one core knows of another."""
+    """What one core knows of another. `heard_elsewhere`: `Vouching.heard` of it."""
 
     __slots__ = (
         "address",
         "boot_id",
+        "heard_elsewhere",
         "heard_ms",
         "inflight_bytes",
         "inflight_bytes_max",
+        "is_vouched",
         "next_heartbeat_ms",
         "number",
         "silent_after_ms",
@@ -73,6 +99,9 @@ class Link:
         self.heard_ms: int | None = None
         self.silent_after_ms = settings.link_silent_ms + jitter(settings.link_silent_jitter_ms, own_boot_id, *address)
         self.was_fresh = False
+        self.heard_elsewhere: Callable[[int], tuple[int, int] | None] = lambda _boot_id: None
+        self.is_vouched = False
+        """To the other end it is said in the machine's place that this core is there."""
         self.next_heartbeat_ms = now_ms
         self.number = 0
         self.inflight_bytes = 0
@@ -81,7 +110,42 @@ class Link:
         """Groups that have something to send and found no room."""
 
     def is_fresh(self, now_ms: int) -> bool:
-        return self.heard_ms is not None and now_ms - self.heard_ms < self.silent_after_ms
+        if self.heard_ms is None:
+            return False
+        if now_ms - self.heard_ms >= self.silent_after_ms:
+            self.look()
+        return now_ms - self.heard_ms < self.silent_after_ms
+
+    def heartbeat_every_ms(self, settings: Settings) -> int:
+        """Between two of the machine's own."""
+        return settings.vouched_heartbeat_ms if self.is_vouched else settings.heartbeat_ms
+
+    def look(self) -> None:
+        """Learn of what was heard elsewhere, of a link that was never silent in between."""
+        if self.heard_ms is None or self.boot_id is None or not self.was_fresh:
+            return
+        found = self.heard_elsewhere(self.boot_id)
+        if found is not None and found[0] < self.heard_ms + self.silent_after_ms:
+            self.heard_ms = max(self.heard_ms, found[1])
+
+    def has_turned(self, now_ms: int) -> bool:
+        """In each tick: whether it has fallen silent since the last one, or is heard again elsewhere; `was_fresh` says
+        which. Whoever was not looked at lately is, so that all links are looked at in one tick.
+        """
+        if self.heard_ms is None or self.boot_id is None:
+            return False
+        if not self.was_fresh:
+            return self._is_back(self.boot_id, self.heard_ms, now_ms)
+        if now_ms - self.heard_ms >= self.silent_after_ms // 2:
+            self.look()
+        self.was_fresh = self.is_fresh(now_ms)
+        return not self.was_fresh
+
+    def _is_back(self, boot_id: int, heard_ms: int, now_ms: int) -> bool:
+        found = self.heard_elsewhere(boot_id)
+        if found is not None and now_ms - found[1] < self.silent_after_ms:
+            self.heard_ms, self.was_fresh = max(heard_ms, found[1]), True
+        return self.was_fresh
 
     def forget(self) -> None:
         """Nobody listens there: not fresh, until it is heard again."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from tpc_broker.raft.items import Config, GroupId, Position, Voter
     from tpc_broker.raft.journal import JournalEntry
-    from tpc_broker.raft.messages import Frame
+    from tpc_broker.raft.links import LinkStatistics
+    from tpc_broker.raft.messages import Frame, Message
 
 
 class Role(Enum):
@@ -158,3 +160,31 @@ class Refusal(Enum):
     CHANGE_UNDER_WAY = "a change of voters is under way"
     NOT_A_VOTER = "the target does not vote"
     NO_VOTERS = "a configuration needs a voter"
+
+
+@dataclass(frozen=True)
+class CoreStatistics:
+    """`groups_walked`: groups that a tick or a turn had to look at, since the start."""
+
+    groups: int
+    led: int
+    armed: int
+    sequence: int
+    durable_sequence: int
+    messages_sent: int
+    frames_sent: int
+    messages_received: int
+    groups_walked: int
+    timers: int
+    links: tuple[LinkStatistics, ...]
+
+
+class Outbox:
+    """A turn's messages to one core."""
+
+    __slots__ = ("after_sequence", "at_once", "bound")
+
+    def __init__(self) -> None:
+        self.at_once: list[Message] = []
+        self.bound: list[Message] = []
+        self.after_sequence = 0

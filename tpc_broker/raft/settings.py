@@ -16,6 +16,8 @@ class Settings:
     """All in milliseconds, bytes or messages, as the names say."""
 
     heartbeat_ms: int = 100
+    vouched_heartbeat_ms: int = 2_000
+    """The same while somebody else says all the time that this core is there: it keeps the link itself alive."""
     link_silent_ms: int = 1_000
     """A link that was not heard for so long, and a jitter up to the next, is not fresh: its leaders may be replaced."""
     link_silent_jitter_ms: int = 20

@@ -279,6 +279,7 @@ class CoreProcessMain:
             for method, handler in replication.handlers.items():
                 self._cluster.links.serve(method, handler)
             replication.offer_steady(self._cluster.links)
+            replication.on_carrier = self._cluster.carry_beats
         return replication
 
     def _count(self, assembly: CoreAssembly, core: Core) -> CoreCounters:

@@ -6,6 +6,7 @@ What C does not take comes as messages (`steady_messages`).
 
 from __future__ import annotations
 
+import enum
 import errno
 import os
 from dataclasses import dataclass
@@ -17,7 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 STALLED_AT_ONCE: Final = 256
+GAP_MS: Final = int(lib.TPC_STEADY_GAP_MS)
+"""Who was not heard for so long was silent, as C sees it."""
 NOT_NOW: Final = (-errno.EBUSY, -errno.EPERM, -errno.ESTALE, -errno.EINVAL, -errno.ENOENT, -errno.ENOMEM)
+
+
+class Machine(enum.IntEnum):
+    """Whose heartbeats a core sends."""
+
+    OF_PARTITIONS = lib.TPC_STEADY_OF_PARTITIONS
+    OF_METADATA = lib.TPC_STEADY_OF_METADATA
 
 
 class SteadyPeerState(NamedTuple):
@@ -75,6 +85,7 @@ class SteadyPlane:
     def _begin_steady(self, ring: Any) -> None:
         self._steady_state = ffi.new("tpc_steady_state *")
         self._stalled = ffi.new("uint64_t[]", STALLED_AT_ONCE)
+        self._heard = ffi.new("int64_t[2]")
         self._on_steady: Callable[[], None] = lambda: None
         self._on_steady_link: Callable[[int], None] = lambda _link: None
         ring.on_event(lib.TPC_EVENT_STEADY, lambda _token, _a, _b, _pointer: self._on_steady())
@@ -94,6 +105,18 @@ class SteadyPlane:
 
     def steady_close(self, link: int) -> None:
         lib.tpc_steady_close(self._plane, link)
+
+    def steady_beat(self, link: int, machine: Machine, *, is_said: bool) -> bool:
+        """C says all the time that a machine of this core is there, or not any more. False: the link is gone."""
+        return bool(lib.tpc_steady_beat(self._plane, link, machine, is_said) == 0)
+
+    def steady_heard(self, link: int, machine: Machine) -> tuple[int, int] | None:
+        """Since when a machine at the other end was heard without a gap, and when last, in ms of CLOCK_MONOTONIC. None:
+        never, or the link is long gone.
+        """
+        since_ns, last_ns = self._heard, self._heard + 1
+        result = lib.tpc_steady_heard(self._plane, link, machine, since_ns, last_ns)
+        return (since_ns[0] // 1_000_000, last_ns[0] // 1_000_000) if result == 0 and last_ns[0] else None
 
     def steady_lead(  # noqa: PLR0913 (all that a leader is armed with)
         self,

@@ -3,6 +3,9 @@
  * tpc_steady_disarm(); in between C appends, acknowledges and commits, and hands over whatever is not steady.
  */
 enum { TPC_STEADY_PEERS_MAX = 6, TPC_STEADY_APPEND_KIND = 1, TPC_STEADY_ACK_KIND = 2 };
+/* Machines of a core that say that they are there: those of its partitions, and on core 0 the metadata's. */
+enum { TPC_STEADY_OF_PARTITIONS = 0, TPC_STEADY_OF_METADATA = 1, TPC_STEADY_MACHINES = 2 };
+enum { TPC_STEADY_BEAT_MS = 100, TPC_STEADY_GAP_MS = 1000 };
 
 /* A replica beside the leader. */
 typedef struct {
@@ -40,6 +43,7 @@ typedef struct {
     uint64_t unsteady; /* entries that were Python's */
     uint64_t frames_sent, frames_taken;
     uint64_t sent_bytes, taken_bytes;
+    uint64_t beats_sent, beats_taken;
 } tpc_steady_statistics;
 
 /*
@@ -49,6 +53,17 @@ typedef struct {
 int tpc_steady_adopt(tpc_plane *plane, int descriptor, int32_t node, uint64_t *link);
 /* TPC_EVENT_STEADY_LINK comes later. */
 void tpc_steady_close(tpc_plane *plane, uint64_t link);
+
+/*
+ * From now on C says every TPC_STEADY_BEAT_MS over the link that a machine of this core is there, or not any more. It does so as long as this
+ * thread takes turns, Python's included. 0; -ENOENT: the link is gone; -EINVAL: no such machine.
+ */
+int tpc_steady_beat(tpc_plane *plane, uint64_t link, uint32_t machine, int is_said);
+/*
+ * Since when a machine of the other end was heard so without a gap of TPC_STEADY_GAP_MS, and when last, by CLOCK_MONOTONIC; both 0: never. Also of a link
+ * that is gone, until its number's slot has another. 0; -ENOENT; -EINVAL.
+ */
+int tpc_steady_heard(const tpc_plane *plane, uint64_t link, uint32_t machine, int64_t *since_ns, int64_t *last_ns);
 
 /*
  * From now on the partition is C's, in the role that it is armed for in `term`, whose marker is durable here; the term began at

@@ -46,7 +46,9 @@ CALL_TIMEOUT_MS: Final = 5_000
 UNACKNOWLEDGED_MS_MAX: Final = 2_000
 """The kernel ends a connection whose peer takes nothing for so long: a new one is there sooner than a resend."""
 SILENCE_S_MAX: Final = 5.0
-"""Heartbeats of replication come ten times a second, as soon as a node is in a cluster, and questions before that."""
+"""Heartbeats of replication come every two seconds or more often, as soon as a node is in a cluster, and questions
+before that.
+"""
 READ_BYTES: Final = 1 << 16
 LARGE_READ_BYTES: Final = 1 << 20
 SEND_BYTES: Final = 1 << 18
@@ -365,14 +367,14 @@ class Peer:
             pending.done.set()
 
     def _lost(self, *, was_up: bool) -> None:
-        self.hello = self._outbox = None
+        hello, self.hello, self._outbox = self.hello, None, None
         for pending in self._pending.values():
             pending.error = CoreDownError(f"the link to {self.address} ended")
             pending.done.set()
         self._pending.clear()
-        if was_up:
+        if was_up and hello is not None:
             self.owner.counts.lost += 1
-            self.owner.on_down(self)
+            self.owner.on_down(self, hello)
 
 
 async def _read_answer(reader: FrameReader) -> codec.Answer:
@@ -408,7 +410,8 @@ class Links:
         self.on_up: Callable[[Peer], None] = lambda _peer: None
         self.on_refused: Callable[[Peer], None] = lambda _peer: None
         """Called whenever nobody listens where a peer was dialled."""
-        self.on_down: Callable[[Peer], None] = lambda _peer: None
+        self.on_down: Callable[[Peer, Hello], None] = lambda _peer, _hello: None
+        """Called when a link that was up has ended, with what its other end was."""
         self.on_raft: Callable[[Hello, bytes], None] = lambda _hello, _body: None
         self.on_replica: Callable[[Hello, bytes], None] = lambda _hello, _body: None
         self.on_steady: Callable[[Hello, bytes], bytes] | None = None

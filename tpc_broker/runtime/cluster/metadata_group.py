@@ -20,7 +20,7 @@ from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.errors import CoreDownError, NotDeliveredError
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import decode_record, encode_record
-from tpc_broker.model import MetadataVersion
+from tpc_broker.model import CoreId, MetadataVersion, NodeId
 from tpc_broker.raft.items import START, Address, Batch, Config, Position, Proposal, Voter, simple
 from tpc_broker.raft.journal import EMPTY_CHECKPOINT, AdoptEntry, Checkpoint, replay
 from tpc_broker.raft.output import (
@@ -73,6 +73,7 @@ class MetadataGroup:
 
     def __init__(self, core: RaftCore, file: VoterFile, me: Voter, clock: Clock, send: Callable[[Frame], None]) -> None:
         self.core = core
+        core.on_due_earlier = self.look_at_time
         self.me = me
         self.image = ClusterImage()
         self.applied: Position = START
@@ -147,6 +148,13 @@ class MetadataGroup:
         if address is not None:
             self.core.connected(address, self._now_ms())
             self.turn()
+
+    def disconnected(self, node: int) -> None:
+        self.core.vouching_lost(Address(NodeId(node), CoreId(0)), self._now_ms())
+
+    def look_at_time(self) -> None:
+        """Something is due earlier."""
+        self._wake_timer.set()
 
     def turn(self) -> None:
         """Duties 2 to 4."""
@@ -340,6 +348,8 @@ class MetadataGroup:
         rows: list[tuple[Voter, int, int | None, int | None]] = [(self.me, group.log.end_offset, now_ms, now_ms)]
         for voter, peer in sorted(group.peers.items()):
             link = group.links.get(voter)
+            if link is not None:
+                link.look()
             heard_ms = None if link is None else link.heard_ms
             has_all = peer.match >= group.log.end_offset
             rows.append((voter, peer.match, heard_ms, heard_ms if has_all else self._caught_up.get(voter)))

@@ -46,10 +46,11 @@ from tpc_broker.runtime.cluster.metadata_group import MetadataGroup, NotControll
 from tpc_broker.runtime.cluster.observer import PULL, Observer, answer_pull
 from tpc_broker.runtime.cluster.options import read_secret
 from tpc_broker.runtime.cluster.quorum import APPLIED, describe_quorum
-from tpc_broker.runtime.cluster.tending import hand_over, tend_voters, why_not_gone
+from tpc_broker.runtime.cluster.tending import SHIP, hand_over, ship_image, tend_voters, why_not_gone
 from tpc_broker.runtime.cluster.voter_file import VoterFile, VoterFileDamagedError
 from tpc_broker.runtime.cluster.voters import node_rows, registration_of, successor
 from tpc_broker.runtime.options import StartError
+from tpc_broker.runtime.steady_plane import Machine
 from tpc_broker.swim.model import GONE, Change, MemberEvent, State
 from tpc_broker.task_queue import TaskQueue, in_queue
 
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.ports import NodeHandler, Quorum
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.raft.messages import Frame
+    from tpc_broker.runtime.cluster.steady_carrier import SteadyCarrier
     from tpc_broker.runtime.options import ClusterOptions, CoreOptions
     from tpc_broker.storage.ports import Clock, Disk
 
@@ -68,7 +70,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOK_S: Final = 0.2
-SHIP_TIMEOUT_MS: Final = 10_000
 CHANGE_TIMEOUT_S: Final = 10.0
 CONTROLLER_TIMEOUT_MS: Final = 15_000
 TEND_S: Final = 0.5
@@ -91,6 +92,7 @@ class ClusterNodeMain:
         self._file.open(self._options.node_id, options.cores)
         self.links = Links(self._own_hello, self._secret, self._check_hello)
         self.links.on_up = self._link_up
+        self.links.on_down = self._link_down
         self.links.on_raft = self._take_frame
         self._members: Members | None = None
         self._group: MetadataGroup | None = None
@@ -303,6 +305,16 @@ class ClusterNodeMain:
         if self._cluster:
             self.on_peer_up(node)
 
+    def _link_down(self, _peer: Peer, hello: Hello) -> None:
+        if self._group is not None:
+            self._group.disconnected(hello.node)
+
+    def carry_beats(self, carrier: SteadyCarrier) -> None:
+        """The metadata's heartbeats can leave over the links of this core's partitions."""
+        assert self._group is not None, "a core has partitions when its node is in the cluster"
+        core, links = self._group.core, self.links
+        carrier.carry_beats(Machine.OF_METADATA, core, lambda address: links.peer_of(address.node) is not None)
+
     # -- membership ---
 
     def _begin_membership(self, founding: Founding) -> None:
@@ -404,24 +416,8 @@ class ClusterNodeMain:
         self._look_who_controls()
 
     def _ship(self, target: Voter, position: Position, image: bytes) -> None:
-        self._nursery.start_soon(self._ship_image, target, position, image)
-
-    async def _ship_image(self, target: Voter, position: Position, image: bytes) -> None:
-        """Until it is there, or is not wanted any more."""
         assert self._group is not None
-        asked = {"incarnation": target.incarnation, "position": list(position)}
-        while self._group.is_leader:
-            peer = self.links.peer_of(target.node)
-            if peer is None:
-                return  # its link is reset, and it is asked for again
-            try:
-                await peer.call("metadata.ship", asked, [image], timeout_ms=SHIP_TIMEOUT_MS)
-            except MailboxError as error:
-                log.info("the metadata were not shipped to node %d: %s", target.node, error)
-                await trio.sleep(LOOK_S)
-                continue
-            self._group.shipped(target, position)
-            return
+        self._nursery.start_soon(ship_image, self._group, self.links, target, position, image)
 
     # -- observers ---
 
@@ -663,7 +659,7 @@ class ClusterNodeMain:
     def _serve_own(self) -> None:
         self.links.serve(PULL, self._serve_pull)
         self.links.serve(APPLIED, self._serve_applied)
-        self.links.serve("metadata.ship", self._take_shipped)
+        self.links.serve(SHIP, self._take_shipped)
         self.links.serve("metadata.become_replica", self._become_replica)
         self.links.serve("controller", self._serve_controller)
         self.serve_controller("nodes.register", self._serve_register)

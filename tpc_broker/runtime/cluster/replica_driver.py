@@ -143,6 +143,7 @@ class ReplicaDriver:
         self._carry_again_ms: int | None = None
         self._links_lost: deque[int] = deque()
         self.carrier = SteadyCarrier(core, plane)
+        core.on_due_earlier = self.wake
         plane.on_steady(self.wake, self._link_lost)
         plane.on_appended(self.wake)
         plane.on_durable(lambda _sequence: self.wake())
@@ -227,9 +228,13 @@ class ReplicaDriver:
             self.core.connected(address, self._now_ms())
             self.wake()
 
+    def disconnected(self, address: Address) -> None:
+        """A core's connection has ended."""
+        self.core.vouching_lost(address, self._now_ms())
+
     def adopt_steady(self, descriptor: int, link: SteadyLink) -> None:
         """A connected socket for the steady state. OSError: it is the caller's."""
-        self.carrier.adopt(descriptor, link)
+        self.carrier.adopt(descriptor, link, self._now_ms())
         self.wake()
 
     def refused(self, address: Address) -> None:

@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 FRAME_BYTES: Final = 4 * MIB
 """What a turn has for one core leaves in frames of about this size."""
 STEADY: Final = "replicas.steady"
+BEATS: Final = "beats"
+"""Said by who knows heartbeats of machines in frames of the steady state."""
 STEADY_RETRY_S: Final = 1.0
 STEADY_DIAL_S: Final = 3.0
 MESSAGE_BYTES: Final = 128
@@ -63,6 +65,8 @@ class ReplicaLinks:
         self.on_frame: Callable[[Frame], None] = lambda _frame: None
         self.on_up: Callable[[Address], None] = lambda _address: None
         """Called with a core whose connection is new."""
+        self.on_down: Callable[[Address], None] = lambda _address: None
+        """Called with a core whose connection has ended."""
         self.on_refused: Callable[[Address], None] = lambda _address: None
         """Called with a core where nobody listens, whenever it is dialled."""
         self.boot_id = 0
@@ -79,6 +83,7 @@ class ReplicaLinks:
         self._secret = secret
         self._links = Links(own_hello, secret, self._check)
         self._links.on_up = self._is_up
+        self._links.on_down = self._is_down
         self._links.on_refused = self._is_refused
         self._links.on_replica = self.take
         self.offer_steady(self._links)
@@ -180,7 +185,7 @@ class ReplicaLinks:
 
     def _adopt_dialled(self, hello: Hello, body: bytes, descriptor: int) -> None:
         address = Address(hello.node, hello.core)
-        self._adopt(descriptor, SteadyLink(address, codec.decode_steady(body), dialled=False))
+        self._adopt(descriptor, SteadyLink(address, codec.decode_steady(body), dialled=False, node_boot=hello.boot))
 
     def _adopt(self, descriptor: int, link: SteadyLink) -> None:
         try:
@@ -192,8 +197,9 @@ class ReplicaLinks:
     async def _keep_steady(self, address: Address, peer: Peer) -> None:
         """As long as a link is up: beside it one for the steady state."""
         hello = peer.hello
+        answer: dict[str, Any] = {}
         try:
-            await peer.call(STEADY, {})
+            answer, _blobs = await peer.call(STEADY, {})
         except CallFailedError:
             return  # an earlier release: its replicas are told everything by the link itself
         except MailboxError as error:
@@ -201,13 +207,13 @@ class ReplicaLinks:
         while peer.hello is hello and self._peers.get(address) is peer:
             if not self.has_steady(address):
                 try:
-                    await self._dial_steady(address, peer)
+                    await self._dial_steady(address, peer, takes_beats=bool(answer.get(BEATS)))
                 except (OSError, trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError,
                         trio.EndOfChannel, LinkRefusedError, LinkDecodeError) as error:  # fmt: skip
                     log.debug("no link for the steady state to %s: %s", address, error)
             await trio.sleep(STEADY_RETRY_S)
 
-    async def _dial_steady(self, address: Address, peer: Peer) -> None:
+    async def _dial_steady(self, address: Address, peer: Peer, *, takes_beats: bool) -> None:
         with trio.fail_after(STEADY_DIAL_S):
             stream = await trio.open_tcp_stream(peer.address.host, peer.address.port)
             try:
@@ -218,7 +224,8 @@ class ReplicaLinks:
                     raise LinkDecodeError(f"core {hello.core} of node {hello.node} is not {address}")
                 await stream.send_all(codec.encode_steady(self.boot_id))
                 boot_id = codec.decode_steady(await reader.expect(codec.Kind.STEADY))
-                self._adopt(detach(stream, reader), SteadyLink(address, boot_id, dialled=True))
+                link = SteadyLink(address, boot_id, dialled=True, node_boot=hello.boot, takes_beats=takes_beats)
+                self._adopt(detach(stream, reader), link)
             finally:
                 with trio.CancelScope(shield=True):
                     await trio.aclose_forcefully(stream)
@@ -242,6 +249,11 @@ class ReplicaLinks:
         if address is not None:
             self.on_refused(address)
 
+    def _is_down(self, peer: Peer, _hello: Hello) -> None:
+        address = self._address_of(peer)
+        if address is not None:
+            self.on_down(address)
+
     def _is_up(self, peer: Peer) -> None:
         hello = peer.hello
         assert hello is not None
@@ -257,8 +269,11 @@ class ReplicaLinks:
         self._links.nursery.start_soon(self._keep_steady, address, peer)
 
 
-async def _has_steady(_hello: Hello, _payload: dict[str, Any], _blobs: list[bytes]) -> None:
-    """Whoever can be asked takes connections for the steady state."""
+async def _has_steady(
+    _hello: Hello, _payload: dict[str, Any], _blobs: list[bytes]
+) -> tuple[dict[str, Any], tuple[bytes, ...]]:
+    """Whoever can be asked takes connections for the steady state; what else it knows of them."""
+    return {BEATS: True}, ()
 
 
 def _parts(frame: Frame) -> Iterator[Frame]:

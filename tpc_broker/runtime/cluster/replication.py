@@ -43,6 +43,7 @@ from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
 from tpc_broker.runtime.cluster.replica_lives import ReplicaLives
 from tpc_broker.runtime.cluster.shipping import END, FILL, OFFER, READ, SegmentSource
 from tpc_broker.runtime.cluster.voter_changes import VoterChanges
+from tpc_broker.runtime.steady_plane import Machine
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from tpc_broker.raft.output import Role
     from tpc_broker.runtime.cluster.identity import NodeIdentity
     from tpc_broker.runtime.cluster.links import Handler, Links
+    from tpc_broker.runtime.cluster.steady_carrier import SteadyCarrier
     from tpc_broker.runtime.data_plane import RingDataPlane
     from tpc_broker.runtime.options import CoreOptions
     from tpc_broker.storage.journalled_storage import JournalledStorage
@@ -127,6 +129,8 @@ class CoreReplication:
             DAMAGED: self.damaged.serve,
         }
         """What other cores ask this one; core 0 is asked at its node's port."""
+        self.on_carrier: Callable[[SteadyCarrier], None] = lambda _carrier: None
+        """Called when there is one."""
         self._on_led: Callable[[TopicPartition, LeaderEpoch], None]
         self._on_lost: Callable[[TopicPartition, LeaderEpoch], None]
         self._on_moved: Callable[[TopicPartition], None] = lambda _key: None
@@ -414,6 +418,9 @@ class CoreReplication:
         self.links.check_node = lambda hello: refusal_of_node(hello, self._image)
         self.links.on_frame = self._driver.receive
         self.links.on_up = self._is_connected
+        self.links.on_down = self._driver.disconnected
+        self._driver.carrier.carry_beats(Machine.OF_PARTITIONS, machine, self.links.is_up)
+        self.on_carrier(self._driver.carrier)
         self.links.on_refused = self._driver.refused
         for method, handler in self.handlers.items():
             self.links.serve(method, handler)

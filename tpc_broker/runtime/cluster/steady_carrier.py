@@ -17,6 +17,7 @@ from tpc_broker.raft.carrying import Carried, CarriedPeer
 from tpc_broker.raft.items import START, Batch, Position, Voter
 from tpc_broker.raft.messages import Ack, AppendEntries, Frame
 from tpc_broker.raft.steady import NONE
+from tpc_broker.runtime.cluster.beats import CarriedBeats
 from tpc_broker.runtime.steady_plane import SteadyPeerState
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tpc_broker.raft.group import Group
     from tpc_broker.raft.items import Address
     from tpc_broker.runtime.data_plane import RingDataPlane
-    from tpc_broker.runtime.steady_plane import SteadyState
+    from tpc_broker.runtime.steady_plane import Machine, SteadyState
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,12 @@ class SteadyLink:
 
     address: Address
     boot_id: int
+    """Of the machine of its core's partitions."""
     dialled: bool
+    node_boot: int = 0
+    """Of the metadata's machine, where it is core 0."""
+    takes_beats: bool = False
+    """Whether the other end knows heartbeats of machines in frames of the steady state."""
 
 
 class SteadyCarrier:
@@ -63,6 +69,7 @@ class SteadyCarrier:
         self._candidates: dict[str, int] = {}
         """Groups that may be carried soon, and not before what time."""
         self._looked_ms = self._now_ms = 0
+        self._beats: list[CarriedBeats] = []
         core.carrier, core.observer, core.takes_ack = self._take_back, self._look, self._takes_ack
 
     # -- groups ------------------------------------------------------------------------------------------------------
@@ -88,12 +95,20 @@ class SteadyCarrier:
 
     # -- links -------------------------------------------------------------------------------------------------------
 
-    def adopt(self, descriptor: int, link: SteadyLink) -> int:
+    def carry_beats(self, machine: Machine, core: RaftCore, is_up: Callable[[Address], bool]) -> None:
+        """From now on the heartbeats of a machine are C's, wherever they can be. `is_up`: see `CarriedBeats`."""
+        ways = self._out, self._in, self._links
+        beats = core.vouching = CarriedBeats(machine, core, self._plane, ways, is_up)
+        self._beats.append(beats)
+
+    def adopt(self, descriptor: int, link: SteadyLink, now_ms: int) -> int:
         """A connected socket to another core becomes a link, in place of the one that was there. OSError: none."""
         number = self._plane.steady_adopt(descriptor, link.address.node)
         self._links[number] = link
         way = self._out if link.dialled else self._in
         before = way.get(link.address)
+        if before is not None:
+            self._ends(self._links[before], now_ms)
         way[link.address] = number
         if before is not None:
             self._plane.steady_close(before)
@@ -111,14 +126,20 @@ class SteadyCarrier:
             if address in way:
                 self._plane.steady_close(way[address])
 
+    def _ends(self, link: SteadyLink, now_ms: int) -> None:
+        for beats in self._beats:
+            beats.ends(link, now_ms)
+
     def lost(self, number: int, now_ms: int) -> None:
         """A link has ended: what was under way on it may be lost."""
-        link = self._links.pop(number, None)
+        link = self._links.get(number)
         if link is None:
             return
         way = self._out if link.dialled else self._in
         if way.get(link.address) == number:
+            self._ends(link, now_ms)
             del way[link.address]
+        del self._links[number]
         if link.dialled:
             self._core.carrying_lost(link.address, now_ms)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import trio
 
 from tpc_broker.errors import MailboxError
 from tpc_broker.runtime.cluster.voter_file import GROUP
@@ -15,13 +17,17 @@ if TYPE_CHECKING:
 
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.model import NodeId
+    from tpc_broker.raft.items import Position, Voter
     from tpc_broker.runtime.cluster.links import Links
     from tpc_broker.runtime.cluster.metadata_group import MetadataGroup
     from tpc_broker.storage.ports import Clock
 
 log = logging.getLogger(__name__)
 
-JUST_STARTED_MS = 30_000
+SHIP: Final = "metadata.ship"
+SHIP_TIMEOUT_MS: Final = 10_000
+SHIP_AGAIN_S: Final = 0.2
+JUST_STARTED_MS: Final = 30_000
 """So long a node that has never been heard of may merely not have been met yet."""
 
 
@@ -48,6 +54,23 @@ async def tend_voters(
         group.turn()
         if refusal is None:
             log.info("metadata: the voters are to be nodes %s", sorted(voter.node for voter in target))
+
+
+async def ship_image(group: MetadataGroup, links: Links, target: Voter, position: Position, image: bytes) -> None:
+    """Until it is there, or is not wanted any more."""
+    asked = {"incarnation": target.incarnation, "position": list(position)}
+    while group.is_leader:
+        peer = links.peer_of(target.node)
+        if peer is None:
+            return  # its link is reset, and it is asked for again
+        try:
+            await peer.call(SHIP, asked, [image], timeout_ms=SHIP_TIMEOUT_MS)
+        except MailboxError as error:
+            log.info("the metadata were not shipped to node %d: %s", target.node, error)
+            await trio.sleep(SHIP_AGAIN_S)
+            continue
+        group.shipped(target, position)
+        return
 
 
 def hand_over(
