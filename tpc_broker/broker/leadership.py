@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from tpc_broker.broker.rounds import next_round
 from tpc_broker.model import CoreId, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Leadership:
     async def run(self) -> None:
         self._balanced_s = trio.current_time()
         while True:
-            await trio.sleep(LOOK_S)
+            await next_round(LOOK_S)
             if self._core.view.node in self._core.view.image.draining:
                 self._give_away()
             elif self._is_time_to_balance():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker.broker.reassignments import new_move_id
+from tpc_broker.broker.rounds import next_round
 from tpc_broker.errors import MailboxError
 from tpc_broker.feature_levels import FIRST_WITH_MOVES
 from tpc_broker.metadata.assignment_requests import Refusal
@@ -50,7 +51,7 @@ class Rebalancing:
 
     async def run(self) -> None:
         while True:
-            await trio.sleep(LOOK_S)
+            await next_round(LOOK_S)
             situation = self._look()
             image = self._core.view.image
             if not self._cluster.is_controller or image.feature_level < FIRST_WITH_MOVES:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from tpc_broker.broker.metadata_service import METADATA_CORE
+from tpc_broker.broker.rounds import next_round
 from tpc_broker.errors import MailboxError
 from tpc_broker.metadata.replica_moves import active_moves, all_moves, coming, move_done
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
@@ -54,7 +55,7 @@ class ReplicaMoves:
 
     async def run(self) -> None:
         while True:
-            await trio.sleep(LOOK_S)
+            await next_round(LOOK_S)
             moves = {_key(move): move for _topic, move in all_moves(self._core.view.image)}
             self._replication.allow_moves(self._allowed() if moves else frozenset())
             await self._confirm_changes()

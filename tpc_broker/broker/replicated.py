@@ -18,6 +18,7 @@ import trio
 
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.broker.near_reads import NearReads
+from tpc_broker.broker.rounds import next_round
 from tpc_broker.broker.view import NOBODY, Leader
 from tpc_broker.metadata.replica_moves import renewed
 from tpc_broker.model import LeaderEpoch, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
@@ -144,7 +145,7 @@ class ReplicatedPartitions:
     async def _look_who_is_in_sync(self) -> None:
         here = Replica(self._core.view.node, self._core.core_id)
         while True:
-            await trio.sleep(LOOK_S)
+            await next_round(LOOK_S)
             for key, leader in list(self._told.items()):
                 if leader.place == here and self.replication.in_sync(key) != leader.in_sync:
                     self._announce(key, leader.epoch, here)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import trio
 
 from tpc_broker import limits
+from tpc_broker.broker.rounds import next_round
 from tpc_broker.errors import CallFailedError, MailboxError
 from tpc_broker.log.files import LOG_SUFFIX, parse_segment_file_name
 from tpc_broker.native_bytes import find_batches_end
@@ -72,7 +73,7 @@ class DamagedReplicas:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await trio.sleep(LOOK_S)
+            await next_round(LOOK_S)
             await self._look_at_scrub()
             damaged = dict.fromkeys(self.offline(), "it could not be opened") | self._found
             for key, reason in damaged.items():

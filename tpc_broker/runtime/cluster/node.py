@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import trio
 
 from tpc_broker import __version__
+from tpc_broker.broker.rounds import next_round
 from tpc_broker.cluster.founding import Founding, SeedAddress
 from tpc_broker.cluster.link_codec import Hello, LinkDecodeError, Reason
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
@@ -585,7 +586,7 @@ class ClusterNodeMain:
 
     async def _tend(self) -> None:
         while True:
-            await trio.sleep(TEND_S)
+            await next_round(TEND_S)
             self._tend_peers()
             self._look_who_is_absent()
             self._look_who_controls()

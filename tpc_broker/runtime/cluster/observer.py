@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from tpc_broker.broker.rounds import next_round
 from tpc_broker.errors import MailboxError
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import MetadataRecord, decode_record, encode_record
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.2
+FOLLOWING_LOOK_S: Final = 0.5
 VOTER_ASKS_S: Final = 5.0
 TOLD_LATELY_S: Final = 3.0
 PULL_WAIT_S: Final = 1.0
@@ -75,7 +77,7 @@ class Observer:
     async def _wait_while_following(self) -> None:
         with trio.move_on_after(VOTER_ASKS_S):
             while self._follows():
-                await trio.sleep(LOOK_S)
+                await next_round(FOLLOWING_LOOK_S)
 
     async def _pull(self, peer: Peer) -> bool:
         """Whether that node knows something."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from tpc_broker.broker.rounds import next_round
 from tpc_broker.cluster import link_codec as codec
 from tpc_broker.cluster.link_codec import Hello, LinkDecodeError, Reason
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
@@ -211,7 +212,7 @@ class ReplicaLinks:
                 except (OSError, trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError,
                         trio.EndOfChannel, LinkRefusedError, LinkDecodeError) as error:  # fmt: skip
                     log.debug("no link for the steady state to %s: %s", address, error)
-            await trio.sleep(STEADY_RETRY_S)
+            await next_round(STEADY_RETRY_S)
 
     async def _dial_steady(self, address: Address, peer: Peer, *, takes_beats: bool) -> None:
         with trio.fail_after(STEADY_DIAL_S):

@@ -19,6 +19,7 @@ import trio
 
 from tpc_broker import __version__
 from tpc_broker.broker.replication_port import ReplicaFacts, ReplicaProgress
+from tpc_broker.broker.rounds import next_round
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Hello
 from tpc_broker.cluster.raft_codec import encode_entry
@@ -483,7 +484,7 @@ class CoreReplication:
 
     async def _tend(self) -> None:
         while True:
-            await trio.sleep(TEND_S)
+            await next_round(TEND_S)
             self._change_voters()
             await self._tell_log_starts()
 
