@@ -217,6 +217,7 @@ class CoreProcessMain:
             # What is there now stays: no collection looks through it again. None before it, which would hold up
             # the loop for 50 ms: the few cycles that recovery left behind stay too.
             gc.freeze()
+            assembly.plane.trim_memory()  # of what reading the metadata took: the allocator might keep it for ever
             self._counters = partial(self._count, assembly, core)
             self._assembly = assembly
             try:
