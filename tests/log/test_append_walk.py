@@ -7,9 +7,9 @@ import pytest
 from tests.log.log_batches import batch, marker
 from tpc_broker.log import segment
 from tpc_broker.log.batch import BatchDamageError, walk_headers
-from tpc_broker.log.epochs import LeaderEpochs
-from tpc_broker.log.producer_state import ProducerState
+from tpc_broker.log.files import EpochStart
 from tpc_broker.log.segment import AppendWalk, LogSettings, SegmentIndexes, WalkStop
+from tpc_broker.log.state import LogState
 
 SETTINGS = LogSettings(segment_bytes=6000, segment_ms=200, segment_index_bytes=120, index_interval_bytes=300)
 
@@ -18,7 +18,7 @@ class Result:
     """What is known after some appends: segments' indexes, producers, epochs, and what each segment holds."""
 
     def __init__(self):
-        self.producers, self.epochs = ProducerState(), LeaderEpochs()
+        self.state = LogState()
         self.segments, self.contents = [SegmentIndexes(0, SETTINGS.index_interval_bytes)], [b""]
 
     def roll(self, base_offset):
@@ -30,7 +30,7 @@ class Result:
             (one.base_offset, bytes(one.offsets.data), bytes(one.times.data), one.transactions.encode(),
              one.largest_timestamp, one.largest_timestamp_offset, one.first_timestamp, one.bytes_since_entry, content)
             for one, content in zip(self.segments, self.contents, strict=True)
-        ], self.producers, self.epochs.entries  # fmt: skip
+        ], self.state.producers, self.state.epochs.entries  # fmt: skip
 
 
 def roll_is_due(indexes, size_bytes, header):
@@ -51,9 +51,8 @@ def by_python(buffers):
         for header, place in walk_headers(data):
             if roll_is_due(result.segments[-1], len(result.contents[-1]), header):
                 result.roll(header.base_offset)
-            aborted = result.producers.apply(header, data, place)
+            aborted = result.state.take(header, data, place)
             result.segments[-1].add(header, len(result.contents[-1]), aborted)
-            result.epochs.assign(header.partition_leader_epoch, header.base_offset)
             result.contents[-1] += data[place : place + header.size_bytes]
     return result
 
@@ -61,20 +60,17 @@ def by_python(buffers):
 def by_c(buffers):
     result, next_offset = Result(), 0
     for data in buffers:
-        walk, taken = AppendWalk(memoryview(data), SETTINGS, next_offset, result.epochs.latest), 0
+        walk, taken = AppendWalk(memoryview(data), SETTINGS, next_offset, result.state), 0
         walk.use(result.segments[-1], len(result.contents[-1]))
-        while (stop := walk.step(result.producers)) is not WalkStop.END:
+        while (stop := walk.step()) is not WalkStop.END:
             if stop is WalkStop.ROLL:
                 result.contents[-1] += data[taken : walk.place]
                 assert len(result.contents[-1]) == walk.position
                 taken = walk.place
                 result.roll(walk.header.base_offset)
                 walk.use(result.segments[-1], 0)
-            elif stop is WalkStop.CONTROL:
-                walk.take_control(result.producers)
-            elif stop is WalkStop.EPOCH:
-                result.epochs.assign(walk.header.partition_leader_epoch, walk.header.base_offset)
-                walk.know_epoch(walk.header.partition_leader_epoch)
+            else:
+                walk.take_stop(stop)
         result.contents[-1] += data[taken:]
         next_offset = walk.next_offset
     return result
@@ -118,9 +114,9 @@ def test_the_walk_in_c_decides_as_the_model_does(entries, producers, monkeypatch
 
 def test_what_was_written_before_is_passed_over():
     data = batch(0, [b"a"]) + batch(1, [b"b"]) + batch(2, [b"c"])
-    walk = AppendWalk(memoryview(data), SETTINGS, 2, 0)
+    walk = AppendWalk(memoryview(data), SETTINGS, 2, LogState([EpochStart(0, 0)]))
     walk.use(SegmentIndexes(0, 100), 1000)
-    assert walk.step(ProducerState()) is WalkStop.END
+    assert walk.step() is WalkStop.END
     assert (walk.begin, walk.next_offset) == (2 * len(data) // 3, 3)
     assert walk.position == 1000 + len(data) // 3
 
@@ -130,7 +126,7 @@ def test_what_was_written_before_is_passed_over():
     batch(4)[:16] + b"\x01" + batch(4)[17:], batch(4) + bytes(61),
 ], ids=["overlap", "across the end", "cut", "half a header", "magic", "zeros"])  # fmt: skip
 def test_what_does_not_follow_is_refused(data):
-    walk = AppendWalk(memoryview(data), SETTINGS, 3, 0)
+    walk = AppendWalk(memoryview(data), SETTINGS, 3, LogState([EpochStart(0, 0)]))
     walk.use(SegmentIndexes(0, 100), 1000)
     with pytest.raises(BatchDamageError, match="that follows offset"):
-        walk.step(ProducerState())
+        walk.step()

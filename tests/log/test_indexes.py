@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from tests.log.log_batches import batch
 from tpc_broker.log.batch import decode_header
+from tpc_broker.log.files import EpochStart
 from tpc_broker.log.indexes import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
-from tpc_broker.log.producer_state import ProducerState
 from tpc_broker.log.segment import AppendWalk, LogSettings, SegmentIndexes, SegmentView, WalkStop, plan_retention
+from tpc_broker.log.state import LogState
 
 
 def test_bytes_of_the_offset_index():
@@ -79,9 +80,9 @@ def test_entries_are_written_where_kafka_writes_them():
 
 
 def rolls(indexes, position, data, settings):
-    walk = AppendWalk(memoryview(data), settings, 0, 0)
+    walk = AppendWalk(memoryview(data), settings, 0, LogState([EpochStart(0, 0)]))
     walk.use(indexes, position)
-    return walk.step(ProducerState()) is WalkStop.ROLL
+    return walk.step() is WalkStop.ROLL
 
 
 def test_a_segment_rolls_for_size_age_index_and_offsets():

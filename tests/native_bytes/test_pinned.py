@@ -9,7 +9,7 @@ PUT_BY = """
 import gc, os
 from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.log.segment import AppendWalk, LogSettings, SegmentIndexes
-from tpc_broker.log.producer_state import ProducerState
+from tpc_broker.log.state import LogState
 from tpc_broker.runtime.ring import Ring
 from tpc_broker.runtime.trio_ring import current_ring, run
 
@@ -38,10 +38,10 @@ async def writev(ring, fd):
 
 def walk():
     view = memoryview(bytearray(100))
-    walk = AppendWalk(view, LogSettings(), 0, 0)
+    walk = AppendWalk(view, LogSettings(), 0, LogState())
     walk.use(SegmentIndexes(0, 4096), 0)
     try:
-        walk.step(ProducerState())
+        walk.step()
     except BatchDamageError as error:
         in_a_cycle(error)
 

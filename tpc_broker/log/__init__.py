@@ -16,6 +16,7 @@ Modules
     `files`           names of files and folders, the small text files
     `indexes`         .index, .timeindex, .txnindex
     `segment`         index upkeep of one segment, when to roll, what retention removes
+    `state`           what a log's batches have made of it, in one encoding; its two halves:
     `producer_state`  idempotent producers, transactions, the .snapshot file
     `epochs`          where each leader epoch starts
     `journal`         superblocks, entries, the scan that tells a torn tail from damage

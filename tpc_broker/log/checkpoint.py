@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from tpc_broker.log.batch import NO_TIMESTAMP
-from tpc_broker.log.files import EpochStart
 from tpc_broker.log.producer_state import ProducerState
+from tpc_broker.log.state import LogState, decode_state, encode_state
 from tpc_broker.model import NO_LEADER_EPOCH, CoreId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.native_bytes import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from tpc_broker.log.files import EpochStart
 
 _HEADER: Final = struct.Struct("<4sHHQI")
 _MAGIC: Final = b"TPCC"
@@ -37,7 +39,6 @@ _LENGTH: Final = struct.Struct("<I")
 _COMMIT_OFFSET: Final = struct.Struct("<q")
 TAG_MAY_SKIP: Final = 0x8000
 _PARTITION: Final = struct.Struct("<16siqqqqiiqqqIIIHI")
-_EPOCH: Final = struct.Struct("<iq")
 _NOTE: Final = struct.Struct("<iI")
 _RELEASE: Final = struct.Struct("<iq")
 _MOVES: Final = struct.Struct("<I")
@@ -143,8 +144,13 @@ class PartitionCheckpoint:
     def key(self) -> TopicPartition:
         return TopicPartition(self.topic_id, self.partition)
 
+    def log_state(self) -> LogState:
+        """To go on from."""
+        return LogState(self.epochs, self.producers.copy())
+
     def encode(self) -> bytes:
         name = self.topic.encode()
+        epochs, producers = encode_state(self.epochs, self.producers)
         fixed = _PARTITION.pack(
             self.topic_id.bytes,
             self.partition,
@@ -166,8 +172,8 @@ class PartitionCheckpoint:
         values = [
             (Tag.STATE, fixed),
             (Tag.TOPIC, name),
-            (Tag.EPOCHS, b"".join(_EPOCH.pack(*entry) for entry in self.epochs)),
-            (Tag.PRODUCERS, self.producers.encode_full()),
+            (Tag.EPOCHS, epochs),
+            (Tag.PRODUCERS, producers),
         ]
         if self.commit_offset >= 0:
             values.append((Tag.COMMIT_OFFSET, _COMMIT_OFFSET.pack(self.commit_offset)))
@@ -238,14 +244,9 @@ def _decode_partition_1(data: bytes, place: int) -> tuple[PartitionCheckpoint, i
     place += _PARTITION.size
     name = data[place : place + name_bytes].decode()
     place += name_bytes
-    epochs = []
-    for _number in range(epochs_count):
-        epoch, start_offset = _EPOCH.unpack_from(data, place)
-        epochs.append(EpochStart(LeaderEpoch(epoch), Offset(start_offset)))
-        place += _EPOCH.size
-    producers, place = ProducerState.decode_full(data, place)
+    epochs, producers, place = decode_state(data, place, epochs_count)
     entry = PartitionCheckpoint(  # type: ignore[call-arg]
-        TopicId(UUID(bytes=topic_id)), PartitionIndex(partition), name, *numbers, tuple(epochs), producers
+        TopicId(UUID(bytes=topic_id)), PartitionIndex(partition), name, *numbers, epochs, producers
     )
     return entry, place
 

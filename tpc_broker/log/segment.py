@@ -25,13 +25,12 @@ from tpc_broker.log.indexes import (
     TransactionIndex,
 )
 from tpc_broker.log.producer_state import ProducedBatch, ProducerState
-from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.native_bytes import ffi, lib, pinned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpc_broker.log.epochs import LeaderEpochs
+    from tpc_broker.log.state import LogState
 
 ENTRIES_PER_STEP: Final = 64
 """With Kafka's interval of 4 KiB a step is some 256 KiB, which take a tenth of a millisecond."""
@@ -122,7 +121,7 @@ class WalkStop(IntEnum):
 
 
 class AppendWalk:
-    """Walks over one buffer of batches that are to be appended, in C, and keeps indexes and producers up.
+    """Walks over one buffer of batches that are to be appended, in C, and keeps indexes and the log's state up.
 
     `step` takes batches until something happens that only the caller can decide; see `WalkStop`. After ROOM, which says
     that the results of one step are full, another `step` goes on. `place` is where in the buffer the walk stands,
@@ -130,17 +129,18 @@ class AppendWalk:
     `next_offset` and `position` are the ends of the log and of the segment.
     """
 
-    __slots__ = ("_bytes", "_indexes", "_pinned", "_size", "_state", "_view", "settings")
+    __slots__ = ("_bytes", "_indexes", "_log_state", "_pinned", "_size", "_state", "_view", "settings")
 
-    def __init__(self, view: memoryview, settings: LogSettings, next_offset: int, leader_epoch: int) -> None:
+    def __init__(self, view: memoryview, settings: LogSettings, next_offset: int, log_state: LogState) -> None:
         self._view = view
+        self._log_state = log_state
         self._bytes, self._size, self._pinned = pinned(view)
         self.settings = settings
         state = self._state = ffi.new("tpc_segment_state *")
         state.segment_bytes, state.segment_ms = settings.segment_bytes, settings.segment_ms
         state.offset_entries_max = settings.segment_index_bytes // OFFSET_ENTRY_BYTES
         state.time_entries_max = settings.segment_index_bytes // TIME_ENTRY_BYTES - 1
-        state.next_offset, state.leader_epoch = next_offset, leader_epoch
+        state.next_offset, state.leader_epoch = next_offset, log_state.epochs.latest
 
     def use(self, indexes: SegmentIndexes, position: int) -> None:
         """The segment that takes the batches from here on, and its size."""
@@ -155,7 +155,7 @@ class AppendWalk:
         state.offset_entries, state.time_entries = len(indexes.offsets), len(indexes.times)
         state.last_entry_timestamp = last.timestamp if last else -1
 
-    def step(self, producers: ProducerState) -> WalkStop:
+    def step(self) -> WalkStop:
         """On to the next stop. BatchDamageError: the bytes hold something that is no batch or does not follow."""
         state, indexes = self._state, self._indexes
         result = lib.tpc_segment_walk(
@@ -171,21 +171,21 @@ class AppendWalk:
         indexes.first_timestamp = state.first_timestamp
         indexes.bytes_since_entry = state.bytes_since_entry
         for number in range(state.producers_count):
-            _take_producer(producers, _PRODUCERS[number])
+            _take_producer(self._log_state.producers, _PRODUCERS[number])
         if state.stop == WalkStop.BAD:
             reason = ffi.string(lib.tpc_batch_reason_text(state.reason)).decode()
             where = f"that follows offset {state.next_offset} at {state.place}"
             raise BatchDamageError(f"no record batch {where}: {reason}")
         return WalkStop(state.stop)
 
-    def take_stop(self, stop: WalkStop, producers: ProducerState, epochs: LeaderEpochs) -> None:
+    def take_stop(self, stop: WalkStop) -> None:
         """What any stop but END and ROLL asks for before the next `step`; for ROOM that is nothing."""
         if stop is WalkStop.CONTROL:
-            self.take_control(producers)
+            self._take_control()
         elif stop is WalkStop.EPOCH:
             header = self.header
-            epochs.assign(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
-            self.know_epoch(header.partition_leader_epoch)
+            self._log_state.begin_epoch(header.partition_leader_epoch, header.base_offset)
+            self._state.leader_epoch = header.partition_leader_epoch
 
     @property
     def header(self) -> BatchHeader:
@@ -214,14 +214,10 @@ class AppendWalk:
         state.segment_bytes, state.segment_ms = _LIFTED, _LIFTED
         state.offset_entries_max = state.time_entries_max = 1 << 30
 
-    def know_epoch(self, leader_epoch: int) -> None:
-        """The epoch at a stop was taken in."""
-        self._state.leader_epoch = leader_epoch
-
-    def take_control(self, producers: ProducerState) -> None:
+    def _take_control(self) -> None:
         """The control batch at a stop, by Python."""
         header, state = self.header, self._state
-        self._indexes.add(header, state.position, producers.apply(header, self._view, state.place))
+        self._indexes.add(header, state.position, self._log_state.take(header, self._view, state.place))
         state.next_offset = header.next_offset
         state.place += header.size_bytes
         self.use(self._indexes, state.position + header.size_bytes)

@@ -127,7 +127,7 @@ class PartitionFolder:
     def end_offset(self, isolation: Isolation) -> int:
         """Where what the files hold ends for readers: what was committed, or the first transaction open then."""
         end = int(self.checkpoint.committed_end_offset)
-        return self.checkpoint.producers.last_stable_offset(end) if isolation == Isolation.READ_COMMITTED else end
+        return self.checkpoint.log_state().last_stable_offset(end) if isolation == Isolation.READ_COMMITTED else end
 
     def pieces(self, first_offset: int, end_offset: int, isolation: Isolation) -> Iterator[SegmentPiece]:
         """The segments that hold something of [first_offset, end_offset), in order."""

@@ -26,7 +26,7 @@ from tpc_broker.log.checkpoint import Release
 from tpc_broker.log.files import partition_folder_name
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.log.recovery import plan_partition
-from tpc_broker.model import LeaderEpoch, Offset
+from tpc_broker.model import LeaderEpoch
 from tpc_broker.storage.folders import PartitionListing
 from tpc_broker.storage.recovery import open_checkpointed
 from tpc_broker.storage.segments import SegmentFolder
@@ -174,7 +174,7 @@ class CoreMoves:
             epoch = LeaderEpoch(max(files.leader_epoch, self._plane.state(handle).leader_epoch) + 1)
             end_offset = self._plane.bounds(handle).log_end_offset
             files.leader_epoch = epoch
-            files.epochs.assign(epoch, Offset(end_offset))
+            files.log_state.begin_epoch(epoch, end_offset)
             files.mark_changed()
             try:
                 await self._journal.append_entry(EntryKind.EPOCH, files.key, end_offset, epoch)

@@ -34,7 +34,7 @@ import trio
 
 from tpc_broker.errors import JournalStoppedError, PartitionNotMadeError, PartitionOfflineError, StorageFailedError
 from tpc_broker.log.journal import EntryKind, encode_note
-from tpc_broker.model import LeaderEpoch, Offset, TopicPartition
+from tpc_broker.model import LeaderEpoch, TopicPartition
 from tpc_broker.storage.checkpoint import Checkpointer
 from tpc_broker.storage.checkpoint_schedule import CheckpointSchedule
 from tpc_broker.storage.core_moves import CoreMoves
@@ -212,7 +212,7 @@ class JournalledStorage:
         end_offset = files.written_end_offset
         files.leader_epoch = epoch  # before the wait: a checkpoint that covers the entry must say it too
         files.epochs.forget_empty()
-        files.epochs.assign(epoch, Offset(end_offset))
+        files.log_state.begin_epoch(epoch, end_offset)
         if note:
             files.notes[epoch] = note
         files.mark_changed()

@@ -83,7 +83,7 @@ class PartitionStorage(SegmentLog):
     @property
     def last_stable_offset(self) -> int:
         """As far as written behind; records in memory may hold older open transactions only if they are here."""
-        return self.producers.last_stable_offset(self.written_end_offset)
+        return self.log_state.last_stable_offset(self.written_end_offset)
 
     def statistics(self) -> StorageStatistics:
         return StorageStatistics(
@@ -237,7 +237,7 @@ class PartitionStorage(SegmentLog):
         for segment in fresh.segments:
             segment.has_in_place_writes = segment.base_offset in placed
         self.version = fresh.version
-        self.producers = fresh.producers
+        self.log_state.producers = fresh.producers
         self.mark_changed()
         self.spare_bytes = 0
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import BatchDamageError
-from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.files import (
     SNAPSHOT_SUFFIX,
     SPARE_FILE,
@@ -35,7 +34,6 @@ from tpc_broker.log.in_place import decode_extent
 from tpc_broker.log.journal import EntryKind, JournalEntry, JournalScan, WantedRun
 from tpc_broker.log.recovery import PartitionPlan, plan_partition, plan_recovery
 from tpc_broker.log.segment import LogSettings, SegmentIndexes
-from tpc_broker.model import Offset
 from tpc_broker.storage.checkpoint import (
     JOURNAL_BYTES_MAX_DEFAULT,
     JournalFile,
@@ -227,11 +225,7 @@ class _Recovery:
             return
         storage.log_start_offset = plan.log_start_offset
         storage.leader_epoch, storage.voted_for, storage.notes = plan.leader_epoch, plan.voted_for, plan.notes
-        before = {entry.epoch for entry in plan.start.epochs}
-        learned = [entry for entry in storage.epochs.entries if entry.epoch not in before]
-        storage.epochs = LeaderEpochs(plan.epochs)
-        storage.epochs.learn(learned)
-        storage.epochs.truncate_start(Offset(plan.log_start_offset))
+        storage.log_state.follow_plan(plan.start.epochs, plan.epochs, plan.log_start_offset)
         if plan.in_place_writes:
             await storage.folder.shorten(storage.active)
 

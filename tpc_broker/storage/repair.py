@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchDamageError, decode_header, empty_batch, walk_headers
 from tpc_broker.log.checkpoint import PartitionCheckpoint
-from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.files import (
     LOG_SUFFIX,
     LOSSES_FILE,
@@ -36,8 +35,8 @@ from tpc_broker.log.files import (
     parse_segment_file_name,
     partition_folder_name,
 )
-from tpc_broker.log.producer_state import ProducerState
 from tpc_broker.log.segment import AppendWalk, LogSettings, SegmentIndexes, WalkStop
+from tpc_broker.log.state import LogState
 from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.storage.checkpoint import read_checkpoint, write_checkpoint
 from tpc_broker.storage.folders import OFFLINE_FILE, lost_folder_name
@@ -332,11 +331,10 @@ async def list_salvage(disk: Disk, data: Path, key: TopicPartition, path: Path) 
 
 @dataclass(slots=True)
 class _Log:
-    """The repaired log as far as it was read again: its producers, epochs, and the last segment's indexes."""
+    """The repaired log as far as it was read again: its state, and the last segment's indexes."""
 
     end_offset: int = 0
-    producers: ProducerState = field(default_factory=ProducerState)
-    epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
+    state: LogState = field(default_factory=LogState)
     indexes: SegmentIndexes = field(default_factory=lambda: SegmentIndexes(0, LogSettings().index_interval_bytes))
     segment: Segment = field(default_factory=lambda: Segment(0))
 
@@ -347,13 +345,13 @@ class _Log:
 
     def take(self, batches: memoryview) -> None:
         """Whole sound batches."""
-        walk = AppendWalk(batches, _WHOLE, self.end_offset, self.epochs.latest)
+        walk = AppendWalk(batches, _WHOLE, self.end_offset, self.state)
         walk.use(self.indexes, self.segment.size_bytes)
-        while (stop := walk.step(self.producers)) is not WalkStop.END:
+        while (stop := walk.step()) is not WalkStop.END:
             if stop is WalkStop.ROLL:
                 walk.lift_limits()
             else:
-                walk.take_stop(stop, self.producers, self.epochs)
+                walk.take_stop(stop)
         self.segment.size_bytes, self.end_offset = walk.position, walk.next_offset
 
 
@@ -467,7 +465,7 @@ async def _finish_files(folder: SegmentFolder, plan: RepairPlan, offline: Offlin
     state = offline.checkpoint or PartitionCheckpoint(offline.key.topic_id, offline.key.partition, offline.topic)
     if plan.filled is not None:
         log.begin_segment(plan.filled[0])
-        epoch = max(state.leader_epoch, log.epochs.latest, 0)
+        epoch = max(state.leader_epoch, log.state.epochs.latest, 0)
         filler = empty_batch(*plan.filled, epoch)
         await folder.write_file(log.segment.log_name, filler)
         log.take(memoryview(filler))
@@ -477,20 +475,20 @@ async def _finish_files(folder: SegmentFolder, plan: RepairPlan, offline: Offlin
         log.begin_segment(plan.log_end_offset)
         for name in log.segment.file_names[:4]:
             await folder.remove(name)
-    epochs = LeaderEpochs(state.epochs)
-    for entry in log.epochs.entries:
-        epochs.assign(entry.epoch, entry.start_offset)
-    epochs.truncate_start(Offset(plan.log_start_offset))
-    await folder.sync(epochs.entries)
+    whole = LogState(state.epochs, log.state.producers)
+    for entry in log.state.epochs.entries:
+        whole.begin_epoch(*entry)
+    whole.advance_start(plan.log_start_offset)
+    await folder.sync(whole.epochs.entries)
     await folder.disk.fsync_directory(folder.path.parent)
     segment, indexes = log.segment, log.indexes
     return PartitionCheckpoint(
         state.topic_id, state.partition, state.topic, Offset(segment.base_offset), segment.size_bytes,
         Offset(plan.log_start_offset), Offset(plan.log_end_offset),
-        LeaderEpoch(max(state.leader_epoch, log.epochs.latest)), state.voted_for,
+        LeaderEpoch(max(state.leader_epoch, log.state.epochs.latest)), state.voted_for,
         indexes.largest_timestamp, indexes.largest_timestamp_offset, indexes.first_timestamp,
-        segment.flushed_bytes[0], segment.flushed_bytes[1], segment.flushed_bytes[2], epochs.entries, log.producers,
-        Offset(plan.log_end_offset),
+        segment.flushed_bytes[0], segment.flushed_bytes[1], segment.flushed_bytes[2], whole.epochs.entries,
+        whole.producers, Offset(plan.log_end_offset),
     )  # fmt: skip
 
 

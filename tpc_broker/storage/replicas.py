@@ -15,7 +15,6 @@ from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.log.epochs import NO_EPOCH_KEPT
 from tpc_broker.log.journal import EntryKind, encode_note
-from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.storage.journal_upkeep import wait_kept
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class Replicas:
             files.notes.pop(VOTE_NOTE, None)
         # Before it is durable: a checkpoint that covers the entry must say it too.
         files.leader_epoch = max(term, files.leader_epoch)
-        files.epochs.assign(LeaderEpoch(term), Offset(end_offset))
+        files.log_state.begin_epoch(term, end_offset)
         files.notes[term] = note
         files.mark_changed()
         return sequence
@@ -117,7 +116,7 @@ class Replicas:
 
     async def _cut_files(self, led: LeaderPartition, offset: int, kept: int, sequence: int) -> None:
         files = led.files
-        files.epochs.truncate_end(Offset(offset), kept)
+        files.log_state.cut_epochs(offset, kept)
         files.notes = {term: note for term, note in files.notes.items() if term <= kept or term == VOTE_NOTE}
         files.mark_changed()
         self._in_place_windows.log_was_cut()

@@ -65,7 +65,7 @@ class SegmentAppender:
         self._log = log
 
     def _walk(self, view: memoryview, end_offset: int) -> AppendWalk:
-        return AppendWalk(view, self._log.settings, end_offset, self._log.epochs.latest)
+        return AppendWalk(view, self._log.settings, end_offset, self._log.log_state)
 
     # -- in one step -----------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class SegmentAppender:
             view = memoryview(buffer)
             walk, run_from = self._walk(view, end_offset), 0
             walk.use(log.active_indexes(), position)
-            while (stop := walk.step(log.producers)) is not WalkStop.END:
+            while (stop := walk.step()) is not WalkStop.END:
                 log.folder.disk.poll_ring()
                 if stop is WalkStop.ROLL and not log.rolls.may_roll(walk.header.base_offset):
                     walk.lift_limits()
@@ -96,7 +96,7 @@ class SegmentAppender:
                     await self.roll_at(walk.header.base_offset)
                     walk.use(log.active_indexes(), 0)
                 else:
-                    walk.take_stop(stop, log.producers, log.epochs)
+                    walk.take_stop(stop)
             position, end_offset = walk.position, walk.next_offset
             run.append(view[max(run_from, walk.begin) :])
         await self._write_run(run, position, end_offset, present)
@@ -145,10 +145,10 @@ class SegmentAppender:
                 return False
             walk = self._walk(staged[:whole_bytes], log.written_end_offset)
             walk.use(log.active_indexes(), active.size_bytes)
-            while (stop := walk.step(log.producers)) is not WalkStop.END:
+            while (stop := walk.step()) is not WalkStop.END:
                 log.folder.disk.poll_ring()
                 if stop is not WalkStop.ROLL:
-                    walk.take_stop(stop, log.producers, log.epochs)
+                    walk.take_stop(stop)
                 elif log.rolls.may_roll(walk.header.base_offset):
                     break
                 else:
@@ -201,8 +201,8 @@ class SegmentAppender:
             return None
         walk = self._walk(view, log.written_end_offset)
         walk.use(indexes, active.size_bytes)
-        while (stop := walk.step(log.producers)) not in (WalkStop.END, WalkStop.ROLL):
-            walk.take_stop(stop, log.producers, log.epochs)
+        while (stop := walk.step()) not in (WalkStop.END, WalkStop.ROLL):
+            walk.take_stop(stop)
         if walk.place == walk.begin:
             log.folder.files.end_use_nowait(file)
             return None

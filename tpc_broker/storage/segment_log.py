@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from tpc_broker.errors import StorageFailedError
-from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.storage.files_life import Change, FilesLife
 from tpc_broker.storage.roll_guard import RollGuard
 from tpc_broker.storage.uncontended_lock import UncontendedLock
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
+    from tpc_broker.log.epochs import LeaderEpochs
+    from tpc_broker.log.producer_state import ProducerState
     from tpc_broker.log.segment import LogSettings, SegmentIndexes
     from tpc_broker.storage.segments import Segment, SegmentFolder
 
@@ -84,8 +85,8 @@ class SegmentLog:
         every = tuple(segments)
         self.version = SegmentsVersion(every, state.log_end_offset, every[-1].size_bytes)
         self.log_start_offset: int = state.log_start_offset
-        self.epochs = LeaderEpochs(state.epochs)
-        self.producers = state.producers.copy()
+        self.log_state = state.log_state()
+        """As of what is written; epochs as of what is durable in the journal."""
         self.life = FilesLife()
         self.rolls = RollGuard()
         self.checkpointed = state
@@ -109,6 +110,14 @@ class SegmentLog:
     @property
     def written_end_offset(self) -> int:
         return self.version.end_offset
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        return self.log_state.epochs
+
+    @property
+    def producers(self) -> ProducerState:
+        return self.log_state.producers
 
     @property
     def size_bytes(self) -> int:

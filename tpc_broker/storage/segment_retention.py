@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpc_broker.log.segment import RetentionPlan, SegmentView, plan_retention
-from tpc_broker.model import Offset
 from tpc_broker.storage.files_life import Change
 from tpc_broker.storage.segment_appender import SegmentAppender
 from tpc_broker.storage.segment_reader import SegmentReader
@@ -63,7 +62,7 @@ class SegmentRetention:
         log = self._log
         async with log.changing(Change.RETAIN):
             log.log_start_offset = max(log.log_start_offset, offset)
-            log.epochs.truncate_start(Offset(log.log_start_offset))
+            log.log_state.advance_start(log.log_start_offset)
             all_gone = log.active.size_bytes and log.written_end_offset <= log.log_start_offset
             if all_gone and log.rolls.may_roll(log.written_end_offset):
                 await SegmentAppender(log).roll_at(log.written_end_offset)

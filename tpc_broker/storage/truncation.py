@@ -9,7 +9,6 @@ from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.log.files import SNAPSHOT_SUFFIX, segment_file_name
 from tpc_broker.log.producer_state import ProducerState, SnapshotError
 from tpc_broker.log.segment import SegmentIndexes
-from tpc_broker.model import Offset
 from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.storage.batch_ranges import end_of_batches
 from tpc_broker.storage.files_life import Change
@@ -54,10 +53,10 @@ class Truncation:
                 await self._remove_segment(segment, offset)
             else:
                 await self._cut_segment(segment, offset, trust_indexes=trust_indexes)
-            log.epochs.truncate_end(Offset(offset))
+            log.log_state.cut_epochs(offset)
             log.publish(offset)
             log.log_start_offset = min(log.log_start_offset, offset)
-            log.producers = await self._producers_at(offset)
+            log.log_state.producers = await self._producers_at(offset)
 
     async def settle(self, offset: int, *, is_sealed: bool = False) -> None:
         """Of files that came from another replica: the log ends at an offset of the last segment, by what the segments
@@ -69,7 +68,7 @@ class Truncation:
         size_bytes, active.size_bytes = active.size_bytes, 0
         active.indexes = SegmentIndexes(active.base_offset, log.settings.index_interval_bytes)
         log.publish(active.base_offset)
-        log.producers = await self._producers_at(active.base_offset)
+        log.log_state.producers = await self._producers_at(active.base_offset)
         log.rolls.hold_until(offset)
         await self._take_in(size_bytes, offset)
         if log.written_end_offset != offset:
