@@ -373,17 +373,10 @@ int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
 
 /* ---- producers, for snapshots ---- */
 
-int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const tpc_producer_state *producers,
-                                 uint32_t count) {
+int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const uint8_t *encoded, uint32_t bytes,
+                                 bool sequence_lost) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition) return -ENOENT;
-    for (uint32_t i = 0; i < count; i++)
-        if (producers[i].producer_id < 0 || producers[i].batches_count > TPC_PRODUCER_BATCHES_MAX) return -EINVAL;
-    for (uint32_t i = 0; i < count; i++) {
-        int result = tpc_producers_put(&partition->producers, &producers[i]);
-        if (result < 0) return result;
-    }
-    return 0;
+    return partition ? tpc_producers_decode(&partition->producers, encoded, bytes, sequence_lost) : -ENOENT;
 }
 
 static void keep_batches_below(tpc_producer_state *state, int64_t upto_offset) {
@@ -401,21 +394,24 @@ static bool durable_state(const tpc_plane *plane, const tpc_partition *partition
     return true;
 }
 
-int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_t upto_offset,
-                                 tpc_producer_state *producers, uint32_t producers_max) {
+int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_t upto_offset, uint8_t *encoded,
+                                 uint32_t bytes_max) {
     const tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
-    uint32_t count = 0;
-    for (uint32_t slot = 0; slot < partition->producers.capacity && count < producers_max; slot++) {
+    uint32_t count = 0, bytes = sizeof count;
+    if (bytes_max < bytes + partition->producers.count * TPC_PRODUCER_ENCODED_MAX) return -ENOBUFS;
+    for (uint32_t slot = 0; slot < partition->producers.capacity; slot++) {
         tpc_producer_state state = partition->producers.states[slot];
         if (state.producer_id < 0 || (partition->appends_undurable && !durable_state(plane, partition, &state)))
             continue;
         bool had_batches = state.batches_count > 0;
         keep_batches_below(&state, upto_offset);
         if (had_batches && !state.batches_count) continue;
-        producers[count++] = state;
+        bytes += tpc_producer_encode(&state, encoded + bytes);
+        count++;
     }
-    return (int)count;
+    memcpy(encoded, &count, sizeof count);
+    return (int)bytes;
 }
 
 int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle, int64_t now_ms) {

@@ -84,7 +84,10 @@ void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *head
                           int64_t now_ms) {
     tpc_producer_state *known = tpc_producers_find(producers, header->producer_id);
     if (!known) {
-        tpc_producer_state fresh = {.producer_id = header->producer_id, .producer_epoch = header->producer_epoch};
+        tpc_producer_state fresh = {.producer_id = header->producer_id,
+                                    .producer_epoch = header->producer_epoch,
+                                    .coordinator_epoch = -1,
+                                    .transaction_first_offset = -1};
         insert(producers, &fresh);
         known = tpc_producers_find(producers, header->producer_id);
     }
@@ -135,4 +138,89 @@ void tpc_producers_remove(tpc_producers *producers, int64_t producer_id) {
 void tpc_producers_free(tpc_producers *producers) {
     free(producers->states);
     *producers = (tpc_producers){0};
+}
+
+/* ---- the encoding of checkpoints: ProducerState.encode_full() in tpc_broker/log/producer_state.py ---- */
+
+typedef struct __attribute__((packed)) {
+    int64_t producer_id;
+    int16_t producer_epoch;
+    int32_t coordinator_epoch;
+    int64_t transaction_first_offset, last_timestamp_ms;
+    uint8_t batches_count;
+} encoded_producer;
+
+typedef struct __attribute__((packed)) {
+    int32_t last_sequence;
+    int64_t last_offset;
+    int32_t offset_delta;
+    int64_t timestamp_ms;
+} encoded_batch;
+
+_Static_assert(sizeof(encoded_producer) + TPC_PRODUCER_BATCHES_MAX * sizeof(encoded_batch) == TPC_PRODUCER_ENCODED_MAX,
+               "what it takes at most");
+
+uint32_t tpc_producer_encode(const tpc_producer_state *state, uint8_t *encoded) {
+    encoded_producer one = {.producer_id = state->producer_id,
+                            .producer_epoch = state->producer_epoch,
+                            .coordinator_epoch = state->coordinator_epoch,
+                            .transaction_first_offset = state->transaction_first_offset,
+                            .last_timestamp_ms = state->last_append_ms,
+                            .batches_count = state->batches_count};
+    memcpy(encoded, &one, sizeof one);
+    uint32_t bytes = sizeof one;
+    for (uint32_t i = 0; i < state->batches_count; i++) {
+        const tpc_producer_batch *of = &state->batches[i];
+        encoded_batch batch = {of->last_sequence, of->last_offset, (int32_t)(of->last_offset - of->base_offset),
+                               of->timestamp_ms};
+        memcpy(encoded + bytes, &batch, sizeof batch);
+        bytes += sizeof batch;
+    }
+    return bytes;
+}
+
+/* One producer at encoded[*place]; false: there is none. */
+static bool decode_one(const uint8_t *encoded, uint32_t bytes, uint32_t *place, tpc_producer_state *state) {
+    encoded_producer one;
+    if (bytes - *place < sizeof one) return false;
+    memcpy(&one, encoded + *place, sizeof one);
+    *place += sizeof one;
+    if (one.producer_id < 0 || one.batches_count > TPC_PRODUCER_BATCHES_MAX) return false;
+    if ((bytes - *place) / sizeof(encoded_batch) < one.batches_count) return false;
+    *state = (tpc_producer_state){.producer_id = one.producer_id,
+                                  .producer_epoch = one.producer_epoch,
+                                  .coordinator_epoch = one.coordinator_epoch,
+                                  .transaction_first_offset = one.transaction_first_offset,
+                                  .last_append_ms = one.last_timestamp_ms,
+                                  .batches_count = one.batches_count};
+    for (uint32_t i = 0; i < one.batches_count; i++, *place += sizeof(encoded_batch)) {
+        encoded_batch batch;
+        memcpy(&batch, encoded + *place, sizeof batch);
+        if (batch.offset_delta < 0 || batch.last_offset < batch.offset_delta) return false;
+        state->batches[i] = (tpc_producer_batch){
+            .base_offset = batch.last_offset - batch.offset_delta,
+            .last_offset = batch.last_offset,
+            .timestamp_ms = batch.timestamp_ms,
+            .base_sequence = (int32_t)(((int64_t)batch.last_sequence - batch.offset_delta) & INT32_MAX),
+            .last_sequence = batch.last_sequence};
+    }
+    return true;
+}
+
+int tpc_producers_decode(tpc_producers *producers, const uint8_t *encoded, uint32_t bytes, bool sequence_lost) {
+    uint32_t count, place = sizeof count;
+    tpc_producer_state state;
+    if (bytes < place) return -EINVAL;
+    memcpy(&count, encoded, sizeof count);
+    for (uint32_t i = 0; i < count; i++)
+        if (!decode_one(encoded, bytes, &place, &state)) return -EINVAL;
+    if (place != bytes) return -EINVAL;
+    place = sizeof count;
+    for (uint32_t i = 0; i < count; i++) {
+        decode_one(encoded, bytes, &place, &state);
+        state.sequence_lost = sequence_lost;
+        int result = tpc_producers_put(producers, &state);
+        if (result < 0) return result;
+    }
+    return 0;
 }

@@ -205,13 +205,12 @@ static void add_producer(void *context, const uint8_t *batch, uint32_t bytes) {
     tpc_producers_accept(&partition->producers, &header, header.base_offset, header.max_timestamp);
 }
 
-int tpc_partition_reset_producers(tpc_plane *plane, uint64_t handle, const tpc_producer_state *producers,
-                                  uint32_t count) {
+int tpc_partition_reset_producers(tpc_plane *plane, uint64_t handle, const uint8_t *encoded, uint32_t bytes) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
     if (partition->appends_undurable) return -EBUSY;
     tpc_producers_free(&partition->producers);
-    int result = tpc_partition_load_producers(plane, handle, producers, count);
+    int result = tpc_partition_load_producers(plane, handle, encoded, bytes, false);
     if (result == 0) tpc_tail_each(partition, partition->written_offset, add_producer, partition);
     return result;
 }

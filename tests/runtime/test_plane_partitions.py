@@ -129,8 +129,8 @@ def test_snapshots_hold_durable_batches_below_their_offset_and_load_again(bench)
 
 def test_after_a_loss_the_next_sequence_is_taken_once(bench):
     handle = bench.lead("t", log_end_offset=10)
-    lost = ProducerState(7, 0, NOW_MS, (ProducerBatch(9, 9, NOW_MS, 3, 3),), sequence_lost=True)
-    bench.plane.load_producers(handle, [lost])
+    lost = ProducerState(7, 0, NOW_MS, (ProducerBatch(9, 9, NOW_MS, 3, 3),))
+    bench.plane.load_producers(handle, [lost], sequence_lost=True)
     assert outcome(bench, handle, (7, 0, 3)) == (E.NONE, 9, True)
     assert outcome(bench, handle, (7, 0, 8)) == (E.NONE, 10, False)
     assert outcome(bench, handle, (7, 0, 12))[0] is E.OUT_OF_ORDER_SEQUENCE_NUMBER

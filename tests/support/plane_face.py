@@ -44,6 +44,7 @@ from tests.support.plane_values import (
 )
 from tpc_broker._ring import ffi, lib
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.log import producer_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -338,8 +339,8 @@ class Plane:
 
     def reset_producers(self, handle: int, producers: Sequence[ProducerState]) -> None:
         """Those as of `written_offset`."""
-        states = _producer_states(producers)
-        _checked(lib.tpc_partition_reset_producers(self.pointer, handle, states, len(producers)), "reset producers")
+        encoded = encoded_producers(producers)
+        _checked(lib.tpc_partition_reset_producers(self.pointer, handle, encoded, len(encoded)), "reset producers")
 
     def withdraw(self, handle: int) -> None:
         """Lead it no more: produces that wait for it are answered NOT_LEADER_OR_FOLLOWER; its memory goes, also what is
@@ -523,19 +524,27 @@ class Plane:
 
     # ------------------------------------------------------------------------------------------ producers
 
-    def load_producers(self, handle: int, producers: Sequence[ProducerState]) -> None:
+    def load_producers(
+        self, handle: int, producers: Sequence[ProducerState] | bytes, *, sequence_lost: bool = False
+    ) -> None:
         """Put these in place of what is known of the same producers."""
-        states = _producer_states(producers)
-        _checked(lib.tpc_partition_load_producers(self.pointer, handle, states, len(producers)), "producers")
+        encoded = producers if isinstance(producers, bytes) else encoded_producers(producers)
+        result = lib.tpc_partition_load_producers(self.pointer, handle, encoded, len(encoded), sequence_lost)
+        _checked(result, "producers")
 
     def dump_producers(self, handle: int, upto_offset: int = UNLIMITED) -> list[ProducerState]:
         """The producers as durable batches below `upto_offset` made them: for a snapshot at that offset."""
-        count = self.state(handle).producers_count
-        states = ffi.new("tpc_producer_state[]", count or 1)
-        filled = _checked(
-            lib.tpc_partition_dump_producers(self.pointer, handle, upto_offset, states, count), "producers"
+        known, _end = producer_state.ProducerState.decode_full(self.dump_encoded(handle, upto_offset), 0)
+        return [_producer_state(one) for one in known]
+
+    def dump_encoded(self, handle: int, upto_offset: int = UNLIMITED) -> bytes:
+        """The same, as checkpoints have it."""
+        size = 4 + self.state(handle).producers_count * lib.TPC_PRODUCER_ENCODED_MAX
+        encoded = bytearray(size)
+        filled = lib.tpc_partition_dump_producers(
+            self.pointer, handle, upto_offset, ffi.from_buffer(encoded), size
         )
-        return [_producer_state(states[index]) for index in range(filled)]
+        return bytes(encoded[: _checked(filled, "producers")])
 
     def expire_producers(self, handle: int, now_ms: int) -> int:
         """Forget producers that were silent for `producer_expiry_ms`; how many."""
@@ -566,16 +575,20 @@ def _ignore(*_event: object) -> None:
     """Nobody listens."""
 
 
-def _producer_states(producers: Sequence[ProducerState]) -> Any:
-    states = ffi.new("tpc_producer_state[]", len(producers) or 1)
-    for target, state in zip(states, producers, strict=False):
-        target.producer_id, target.producer_epoch = state.producer_id, state.producer_epoch
-        target.last_append_ms, target.sequence_lost = state.last_append_ms, state.sequence_lost
-        target.batches_count = len(state.batches)
-        for place, batch in zip(target.batches, state.batches, strict=False):
-            for field in fields(ProducerBatch):
-                setattr(place, field.name, getattr(batch, field.name))
-    return states
+def encoded_producers(producers: Sequence[ProducerState]) -> bytes:
+    state = producer_state.ProducerState()
+    for one in producers:
+        batches = []
+        for batch in one.batches:
+            delta = batch.last_offset - batch.base_offset
+            assert batch.base_sequence == (batch.last_sequence - delta) % 2**31, batch
+            batches.append(
+                producer_state.ProducedBatch(batch.last_sequence, batch.last_offset, delta, batch.timestamp_ms)
+            )
+        state.producers[one.producer_id] = producer_state.Producer(
+            one.producer_id, one.producer_epoch, last_timestamp=one.last_append_ms, batches=batches
+        )
+    return state.encode_full()
 
 
 def _checked(result: int, what: str) -> int:
@@ -621,14 +634,12 @@ def _tail_batch(batch: Any) -> TailBatch:
     )
 
 
-def _producer_state(state: Any) -> ProducerState:
-    batches = (state.batches[index] for index in range(state.batches_count))
-    return ProducerState(
-        producer_id=state.producer_id,
-        producer_epoch=state.producer_epoch,
-        last_append_ms=state.last_append_ms,
-        batches=tuple(
-            ProducerBatch(*(getattr(batch, field.name) for field in fields(ProducerBatch))) for batch in batches
-        ),
-        sequence_lost=bool(state.sequence_lost),
-    )
+def _producer_state(known: producer_state.Producer) -> ProducerState:
+    batches = (
+        ProducerBatch(
+            batch.last_offset - batch.offset_delta, batch.last_offset, batch.timestamp,
+            (batch.last_sequence - batch.offset_delta) % 2**31, batch.last_sequence,
+        )
+        for batch in known.batches
+    )  # fmt: skip
+    return ProducerState(known.producer_id, known.epoch, known.last_timestamp, tuple(batches))

@@ -179,8 +179,6 @@ class ProducerState:
     producer_epoch: int
     last_append_ms: int
     batches: tuple[ProducerBatch, ...]
-    sequence_lost: bool = False
-    """After a loss: its next sequence is taken whatever it is, once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from tpc_broker.routing import PartitionUse
 from tpc_broker.runtime.connections import Frame, FrameSlice
 from tpc_broker.runtime.fetches import BegunFetch, FetchStatistics, fetch_statistics
 from tpc_broker.runtime.forwarding import ForwardingPlane
-from tpc_broker.runtime.plane_values import producer_states
 from tpc_broker.runtime.plane_waits import PlaneWaits
 from tpc_broker.runtime.replication import ReplicatingPlane
 from tpc_broker.runtime.steady_plane import SteadyPlane
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
     from tpc_broker._ring import tpc_slice
     from tpc_broker.broker.view import Endpoint
-    from tpc_broker.log.producer_state import Producer
+    from tpc_broker.log.producer_state import ProducerState
     from tpc_broker.model import TopicPartition
     from tpc_broker.runtime.connections import Connections, Request
     from tpc_broker.runtime.ring import Ring
@@ -277,14 +276,15 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
 
     # -- partitions --------------------------------------------------------------------------------------------------
 
-    def register(self, params: PartitionParams, producers: Sequence[Producer]) -> int:
+    def register(self, params: PartitionParams, producers: ProducerState) -> int:
         given, _kept = _partition_params(params)
         handle = ffi.new("uint64_t *")
         result = lib.tpc_partition_register(self._plane, given, handle)
         _check(result, f"register {params.topic}-{params.key.partition}")
         if producers:
-            states = ffi.new("tpc_producer_state[]", producer_states(producers, sequence_lost=params.is_relaxed))
-            result = lib.tpc_partition_load_producers(self._plane, handle[0], states, len(producers))
+            encoded = producers.encode_full()
+            lost = params.is_relaxed
+            result = lib.tpc_partition_load_producers(self._plane, handle[0], encoded, len(encoded), lost)
             _check(result, "load producers")
         if params.is_replicated:
             self.set_replicated(handle[0], on=True)

@@ -15,7 +15,6 @@ from tpc_broker._ring import ffi, lib
 from tpc_broker.broker.ports import AppendedRange, ReplicaAppend
 from tpc_broker.errors import JournalStoppedError, LeadershipLostError, PartitionOfflineError
 from tpc_broker.native_bytes import pinned
-from tpc_broker.runtime.plane_values import producer_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from tpc_broker._ring import tpc_plane
     from tpc_broker.error_codes import ErrorCode
     from tpc_broker.log.batch import Buffer
-    from tpc_broker.log.producer_state import Producer
+    from tpc_broker.log.producer_state import ProducerState
     from tpc_broker.runtime.plane_waits import PlaneWaits
 
 RANGES_AT_ONCE: Final = 256
@@ -176,10 +175,10 @@ class ReplicatingPlane:
         _checked(lib.tpc_partition_get_state(self._plane, handle, state), "wait")
         await self._waits.wait_level(handle, lib.TPC_LEVEL_DURABLE, state.log_end_offset, state.leader_epoch)
 
-    def reset_producers(self, handle: int, producers: Sequence[Producer]) -> None:
+    def reset_producers(self, handle: int, producers: ProducerState) -> None:
         """See `tpc_broker.storage.ports.ReplicaLogs`."""
-        states = ffi.new("tpc_producer_state[]", producer_states(producers, sequence_lost=False))
-        _checked(lib.tpc_partition_reset_producers(self._plane, handle, states, len(producers)), "reset producers")
+        encoded = producers.encode_full()
+        _checked(lib.tpc_partition_reset_producers(self._plane, handle, encoded, len(encoded)), "reset producers")
 
 
 def _checked(result: int, what: str) -> int:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
-    from tpc_broker.log.producer_state import Producer
+    from tpc_broker.log.producer_state import ProducerState
     from tpc_broker.model import TopicPartition
     from tpc_broker.storage.partition_storage import PartitionStorage
 
@@ -309,7 +309,7 @@ class PartitionParams:
 class PartitionTable(Protocol):
     """The partitions led here: registered, limited and observed by their handles, which never come twice."""
 
-    def register(self, params: PartitionParams, producers: Sequence[Producer]) -> int:
+    def register(self, params: PartitionParams, producers: ProducerState) -> int:
         """A partition whose files hold everything below `log_end_offset`, and its producers there; its handle."""
         ...
 
@@ -484,7 +484,7 @@ class ReplicaLogs(Protocol):
         """
         ...
 
-    def reset_producers(self, handle: int, producers: Sequence[Producer]) -> None:
+    def reset_producers(self, handle: int, producers: ProducerState) -> None:
         """Those of the files, at `written_offset`; those of what is in memory behind it are added."""
         ...
 

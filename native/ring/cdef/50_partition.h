@@ -101,11 +101,12 @@ typedef struct {
 /* What a partition knows of one producer; batches from the oldest to the newest. */
 typedef struct {
     int64_t producer_id;
-    int64_t last_append_ms; /* wall clock, for expiry */
+    int64_t last_append_ms;           /* wall clock, for expiry */
+    int64_t transaction_first_offset; /* as it was loaded: C takes no transactions. -1: none is open */
+    int32_t coordinator_epoch;        /* as well; -1: none was heard of */
     int16_t producer_epoch;
     uint8_t batches_count;
     uint8_t sequence_lost; /* after a loss: the next sequence is taken whatever it is, once */
-    uint32_t reserved;
     tpc_producer_batch batches[5];
 } tpc_producer_state;
 
@@ -290,11 +291,16 @@ uint64_t tpc_tail_batches_within(const tpc_tail_batch *batches, uint32_t count, 
 int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, uint32_t bytes,
                      tpc_append_result *result);
 
-/* Producers, as snapshots keep them. dump: their state without batches at or above upto_offset, durable ones only. */
-int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const tpc_producer_state *producers,
-                                 uint32_t count);
-int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_t upto_offset,
-                                 tpc_producer_state *producers, uint32_t producers_max);
+/*
+ * Producers in the encoding of checkpoints (tpc_broker/log/state.py). load: they take the place of those with their ids; -EINVAL:
+ * the bytes are none, nothing was done. dump: without batches at or above upto_offset, durable ones only; how many bytes, at most
+ * 4 + TPC_PRODUCER_ENCODED_MAX for each producer, or -ENOBUFS.
+ */
+enum { TPC_PRODUCER_ENCODED_MAX = 151 };
+int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const uint8_t *encoded, uint32_t bytes,
+                                 bool sequence_lost);
+int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_t upto_offset, uint8_t *encoded,
+                                 uint32_t bytes_max);
 /* Forgets producers that were silent for producer_expiry_ms; how many. An append does it too before the table grows. */
 int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle, int64_t now_ms);
 

@@ -70,5 +70,4 @@ int tpc_partition_set_near_racks(tpc_plane *plane, uint64_t handle, uint64_t rac
 int tpc_plane_set_racks(tpc_plane *plane, const uint8_t *names, const uint32_t *ends, uint32_t count);
 
 /* These are the producers as of written_offset; what is in memory behind it is added to them. */
-int tpc_partition_reset_producers(tpc_plane *plane, uint64_t handle, const tpc_producer_state *producers,
-                                  uint32_t count);
+int tpc_partition_reset_producers(tpc_plane *plane, uint64_t handle, const uint8_t *encoded, uint32_t bytes);
