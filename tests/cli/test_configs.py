@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import OURS_ONLY, Tpc
+from tpc_broker import __version__
 
 
 def settings(command: Tpc, *arguments: str) -> dict[str, Any]:
@@ -160,6 +161,7 @@ def test_nodes_and_cores(command: Tpc) -> None:
     assert [one["address"] for one in told["brokers"]] == [f"127.0.0.1:{port}" for port in command.broker.ports]
     assert (told["software"], told["partitions_without_leader"]) == ("tpc-broker", 0)
     assert sum(one["leads"] for one in told["brokers"]) == told["partitions"]
+    assert {one["release"] for one in told["brokers"]} == {__version__}
 
 
 def test_apis_and_their_versions(command: Tpc) -> None:

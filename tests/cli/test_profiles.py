@@ -42,6 +42,10 @@ def test_a_profile_says_where_the_broker_is(config: Path, command: Tpc) -> None:
     assert run("profile", "list").splitlines()[1] == f"here\tyes\t{command.broker.bootstrap}\tclient.id=till"
     told = json.loads(run("profile", "list", "--json"))
     assert [one["properties"] for one in told] == [{"sasl.password": "***"}, {"client.id": "till"}]
+    told = json.loads(run("profile", "set", "more", "--bootstrap", "x:1", "--json"))
+    assert told == {"profile": "more", "file": str(config)}
+    assert json.loads(run("profile", "use", "more", "--json")) == {"profile": "more", "current": True}
+    assert json.loads(run("profile", "remove", "more", "--json")) == {"profile": "more", "removed": True}
     run("profile", "remove", "here")
     assert [one["profile"] for one in json.loads(run("profile", "list", "--json"))] == ["dead"]
 

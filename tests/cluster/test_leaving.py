@@ -70,6 +70,8 @@ def test_a_node_that_is_gone_for_good(tmp_path):
         assert (code, said.count("\n")) == (5, 1), said
         assert "Node 3 is alive: stop it first" in said
         assert node_command(made, "remove", "9")[0] == 4
+        known = "tpc: there is no node 9; there are 1, 2, 3, 4 (tpc cluster shows them)\n"
+        assert node_command(made, "drain", "9") == (4, known)
         os.killpg(made[3].process.pid, signal.SIGSTOP)
         eventually(lambda: states(made)[3] == "dead", "the paused one is buried")
         code, said = node_command(made, "remove", "3")

@@ -60,6 +60,10 @@ def drain(number: int, cancel: bool, bootstrap: str, as_json: bool) -> None:  # 
 
     result = _asked(bootstrap, ask)
     if result.error_code:
+        known = _nodes(bootstrap)
+        if number not in known:
+            there = ", ".join(map(str, known))
+            fail(f"there is no node {number}; there are {there} (tpc cluster shows them)", Exit.NOT_FOUND)
         fail(_said(result, number))
     if as_json:
         print_json({"node": number, "draining": not cancel})
@@ -108,6 +112,14 @@ def _asked(bootstrap: str, ask: Callable[[Connection], Any]) -> Any:
                 continue
             return answer
     raise AssertionError
+
+
+def _nodes(bootstrap: str) -> list[int]:
+    """That are there."""
+    message = messages.DescribeClusterRequest()
+    with own_client(bootstrap) as client:
+        answer = client.any_connection().call(ApiKey.DESCRIBE_CLUSTER, lambda _version: message)
+    return sorted({row.broker_id // BROKERS_PER_NODE for row in answer.brokers})
 
 
 def _said(result: Any, number: int) -> str:

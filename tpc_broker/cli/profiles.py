@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from tpc_broker.cli.connection import Exit, fail, print_json, print_table, split_settings
 from tpc_broker.cli.profile_file import Profile, ProfileError, Profiles, load_profiles, profiles_path, save_profiles
 
 SECRETS = ("password", "secret", "jaas", "token")
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON value for programs.")
 
 
 @click.group()
@@ -26,28 +29,31 @@ def profile() -> None:
 @click.argument("name")
 @click.option("--bootstrap", required=True, metavar="HOST:PORT", help="Any core of any node; several with commas.")
 @click.option("-X", "properties", multiple=True, metavar="NAME=VALUE", help="A setting of librdkafka. Repeatable.")
-def set_profile(name: str, bootstrap: str, properties: tuple[str, ...]) -> None:
+@json_option
+def set_profile(name: str, bootstrap: str, properties: tuple[str, ...], as_json: bool) -> None:  # noqa: FBT001
     """Make the profile NAME, or replace it. The file can be read by you alone; secrets in it are plain text."""
     profiles = _load()
     profiles.profiles[name] = Profile(bootstrap, split_settings("-X", properties, "security.protocol=ssl"))
     save_profiles(profiles)
-    click.echo(f"Set profile {name} in {profiles_path()}.")
+    _tell(f"Set profile {name} in {profiles_path()}.", {"profile": name, "file": str(profiles_path())}, as_json=as_json)
 
 
 @profile.command()
 @click.argument("name")
-def use(name: str) -> None:
+@json_option
+def use(name: str, as_json: bool) -> None:  # noqa: FBT001
     """Mean NAME where no profile and no --bootstrap is given."""
     profiles = _load()
     _find(profiles, name)
     profiles.current = name
     save_profiles(profiles)
-    click.echo(f"Using profile {name}.")
+    _tell(f"Using profile {name}.", {"profile": name, "current": True}, as_json=as_json)
 
 
 @profile.command()
 @click.argument("name")
-def remove(name: str) -> None:
+@json_option
+def remove(name: str, as_json: bool) -> None:  # noqa: FBT001
     """Remove the profile NAME."""
     profiles = _load()
     _find(profiles, name)
@@ -55,11 +61,11 @@ def remove(name: str) -> None:
     if profiles.current == name:
         profiles.current = ""
     save_profiles(profiles)
-    click.echo(f"Removed profile {name}.")
+    _tell(f"Removed profile {name}.", {"profile": name, "removed": True}, as_json=as_json)
 
 
 @profile.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON value for programs.")
+@json_option
 def list_profiles(as_json: bool) -> None:  # noqa: FBT001
     """List profiles, without their secrets."""
     profiles = _load()
@@ -78,6 +84,13 @@ def list_profiles(as_json: bool) -> None:  # noqa: FBT001
             for name, one in sorted(profiles.profiles.items())
         ],
     )  # fmt: skip
+
+
+def _tell(text: str, facts: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo(text)
 
 
 def _shown(one: Profile) -> dict[str, str]:

@@ -7,6 +7,7 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tpc_broker import __version__
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
 from tpc_broker.broker.handlers.features import tell_features
 from tpc_broker.broker.handlers.forward import EncodedResponse
@@ -47,6 +48,7 @@ TOPIC_IDS_VERSION = 12
 CREATION_ASKED_VERSION = 4
 NODES_TAG = 10_000
 LOADS_TAG = 10_001
+RELEASES_TAG = 10_002
 """From here on tags are nobody's: Kafka's own stay below."""
 
 
@@ -241,7 +243,7 @@ def _topic_metadata(core: Core, request: Request, topic: TopicImage) -> ToldTopi
 
 def handle_describe_cluster(
     core: Core, request: Request, message: messages.DescribeClusterRequest
-) -> messages.DescribeClusterResponse | Awaitable[EncodedResponse]:
+) -> messages.DescribeClusterResponse | EncodedResponse | Awaitable[EncodedResponse]:
     if request.api_version >= 1 and message.endpoint_type != BROKER_ENDPOINTS:
         supported = message.endpoint_type == 2
         return messages.DescribeClusterResponse(
@@ -264,9 +266,19 @@ def handle_describe_cluster(
             for endpoint in core.view.endpoints(request.listener)
         ],
     )
-    if LOADS_TAG in request_tags(request, message):
+    asked = request_tags(request, message)
+    if LOADS_TAG in asked:
         return _with_loads(core, request, response)
+    if RELEASES_TAG in asked:
+        return with_facts(request, response, RELEASES_TAG, _releases(core))
     return _with_nodes(core, request, response) if core.view.image.nodes else response
+
+
+def _releases(core: Core) -> dict[str, Any]:
+    """What each node runs, by its number: as it was when it started last."""
+    nodes = core.view.image.nodes
+    found = {str(node): known.version for node, known in nodes.items()} if nodes else {str(core.view.node): __version__}
+    return {"releases": found}
 
 
 async def _with_nodes(core: Core, request: Request, response: Message) -> EncodedResponse:
