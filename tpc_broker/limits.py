@@ -36,6 +36,8 @@ SCRUB_DAMAGES_TOLD_MAX = 1_000  # stretches named in a report; all are counted
 SCRUB_REPORT_BYTES_MAX = 4 * 1024 * 1024
 BACKUP_FREEZE_MS = 300  # so long a core stands still at most, while a backup fixes one moment for all of them
 BACKUP_HOLD_MS = 20_000  # so long it makes no checkpoint for a backup, while its journal is copied
+BACKUP_CATCH_UP_MS = 30_000  # so long a backup waits for a node's replicas to have what their leaders have
+BACKUP_PACKET_BYTES = 64 * KIB  # between a backup and a core
 CONTROL_REQUEST_BYTES_MAX = 4_096
 ADMIN_CONNECTIONS_MAX = 16
 

@@ -258,7 +258,7 @@ def test_what_is_refused(filled, tmp_path):
     assert told == f"{target / name}: No such file or directory; the backup is not whole"
     manifest = json.loads((target / "backup.json").read_text())
     for content, wrong in (
-        ({**manifest, "format": 2}, "a backup of format 2; known is 1"),
+        ({**manifest, "format": 3}, "a backup of format 3; known are 1 and 2"),
         ({**manifest, "files": {"../../etc/passwd": 1}}, "'../../etc/passwd' lies outside of a data directory"),
         ([], "cannot be read"),
     ):

@@ -276,7 +276,7 @@ async def write_metadata(
     recovered: RecoveredCore, data: Path, rebuilt: Rebuilt, remains: Remains
 ) -> tuple[PartitionCheckpoint, Path | None]:
     """Put the old log aside and write the new one, durably; its state for the checkpoint, and where the old one is."""
-    disk, files, path = recovered.files.disk, recovered.files, data / "topics" / _LABEL
+    disk, path = recovered.files.disk, data / "topics" / _LABEL
     storage = recovered.storages.pop(METADATA_PARTITION, None)
     old = recovered.offline.pop(METADATA_PARTITION, None)
     before = storage.checkpointed if storage else old.checkpoint if old else None
@@ -288,6 +288,14 @@ async def write_metadata(
         aside = await put_aside(disk, data, path, METADATA_TOPIC, METADATA_PARTITION, before, reason)
     end = Offset(max(remains.end_offset, before.log_end_offset if before else 0))
     epoch = LeaderEpoch(max(remains.leader_epoch, before.leader_epoch if before else -1) + 1)
+    return await write_image(recovered, data, rebuilt.image, end, epoch), aside
+
+
+async def write_image(
+    recovered: RecoveredCore, data: Path, image: ClusterImage, end: Offset, epoch: LeaderEpoch
+) -> PartitionCheckpoint:
+    """A metadata log that begins at an offset, durably, where there is none: an image. Its state for the checkpoint."""
+    disk, files = recovered.files.disk, recovered.files
     fresh = await create_partition(files, data / "topics", METADATA_TOPIC, METADATA_PARTITION, LogSettings())
     state = PartitionCheckpoint(
         METADATA_TOPIC_ID, METADATA_PARTITION.partition, METADATA_TOPIC, segment_base=end, log_start_offset=end,
@@ -295,7 +303,7 @@ async def write_metadata(
     )  # fmt: skip
     segment = Segment(end, indexes=SegmentIndexes(end, LogSettings().index_interval_bytes))
     fresh = PartitionStorage(fresh.folder, state, [segment], LogSettings())
-    records = rebuilt.image.snapshot()
+    records = image.snapshot()
     for first in range(0, len(records), RECORDS_PER_BATCH):
         part = records[first : first + RECORDS_PER_BATCH]
         batch = bytearray(build_batch([Record(encode_record(record)) for record in part]))
@@ -306,7 +314,7 @@ async def write_metadata(
     await disk.fsync_directory(data / "topics")
     fresh.mark_checkpointed(states[METADATA_PARTITION])
     recovered.storages[METADATA_PARTITION] = fresh
-    return states[METADATA_PARTITION], aside
+    return states[METADATA_PARTITION]
 
 
 async def bring_back(

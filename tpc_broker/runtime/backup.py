@@ -23,6 +23,14 @@ copy, and nothing of what came after it.
    written in place are in them since before the journal named them.
 
 A core that is restarted between 2 and 5 cuts and writes its active segments anew, so then the backup is refused.
+
+A node of a cluster
+-------------------
+In front of 1 its replicas catch up (`cluster/catching_up`): first those of topics whose records name others' (groups'
+offsets), then the rest, so what the copy says of offsets is never beyond the records. How far each was committed then
+is where its copy ends: never in front of what was acknowledged before the command. Records that others still might take
+back are in the files, and are cut when it is restored (`backup_node`, `restored_node`). A replica whose log is cut
+meanwhile has the backup refused, as a restart does.
 """
 
 from __future__ import annotations
@@ -34,9 +42,9 @@ import secrets
 import shutil
 import socket
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker import __version__, limits
 from tpc_broker.log.checkpoint import CheckpointError, decode_checkpoint
@@ -60,6 +68,7 @@ from tpc_broker.log.journal import (
     choose_superblock,
 )
 from tpc_broker.model import CoreId
+from tpc_broker.runtime.backup_cores import HeldCores, JournalEnd, of_cores
 from tpc_broker.runtime.backup_files import (
     STAGING_FOLDER,
     check_space,
@@ -71,8 +80,9 @@ from tpc_broker.runtime.backup_files import (
     unfinished,
     write_json,
 )
-from tpc_broker.runtime.backup_hold import PACKET_BYTES, abstract_name, peer_is_trusted
-from tpc_broker.runtime.cluster.identity import refuse_of_cluster
+from tpc_broker.runtime.backup_hold import abstract_name
+from tpc_broker.runtime.backup_node import NODE_FILE, NodeCopy, some
+from tpc_broker.runtime.cluster.identity import IdentityFile
 from tpc_broker.runtime.data_directory import (
     MANIFEST_FILE,
     PROPERTIES_FILE,
@@ -90,19 +100,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT: Final = 1
-MOMENT_ATTEMPTS: Final = 20
-MOMENT_RETRY_S: Final = 0.1
-HOLD_PATIENCE_S: Final = 60.0
-"""For the cores to make their checkpoints."""
+FORMAT_OF_NODE: Final = 2
+"""Of a node of a cluster: a release that does not know it must not take the files for a broker's."""
 FOLDER_ATTEMPTS: Final = 5
 _COPIES: Final = {LOG_SUFFIX: copy_written_to, ".journal": copy_sparse}
-
-
-class JournalEnd(NamedTuple):
-    """Where a core's journal was durable at the moment: the commit with this number, at this block, is not in it."""
-
-    block: int
-    sequence: int
 
 
 @dataclass(slots=True)
@@ -119,20 +120,38 @@ class BackupReport:
     """How long no core answered."""
     held_ms: float = 0.0
     """How long no core made a checkpoint."""
+    node: int | None = None
+    """Of a cluster, as the next ones."""
+    partitions: int = 0
+    """Whose records are in the copy."""
+    left_out: list[str] = field(default_factory=list)
+    """Partitions that are on other nodes only, or are not here whole: restored, they begin empty."""
+    behind: list[str] = field(default_factory=list)
+    """Partitions that may lack what was acknowledged, because no leader could be asked (`accept_behind`)."""
 
 
-def backup(data: Path, target: Path, on_progress: Callable[[int, int], None], *, with_links: bool) -> BackupReport:
+def backup(
+    data: Path,
+    target: Path,
+    on_progress: Callable[[int, int], None],
+    *,
+    with_links: bool,
+    accept_behind: bool = False,
+) -> BackupReport:
     """A copy of the data directory in `target`, which is missing or empty. StartError: one line; `target` then says
-    that it is not whole, if it was begun.
+    that it is not whole, if it was begun. `accept_behind`: of a cluster's node, also when leaders cannot be asked.
     """
     if not (data / "journals").is_dir() or not (data / ".lock").exists():
         raise StartError(mark_of(data) or f"{data} is no data directory of a broker")
-    refuse_of_cluster(data, "a backup")
+    identity = IdentityFile(data).read()
+    node = NodeCopy.of(identity) if identity is not None and identity.founding is not None else None
     check_target(target, "the backup's directory")
     if target.resolve().is_relative_to(data):
         raise StartError(f"the backup's directory {target} lies in the data directory; give one elsewhere")
     with _staging(data) as staging:
-        return _Backup(data, staging, target, on_progress, with_links=with_links).run()
+        run = _Backup(data, staging, target, on_progress, with_links=with_links)
+        run.node, run.accept_behind = node, accept_behind
+        return run.run()
 
 
 class _Backup:
@@ -148,9 +167,18 @@ class _Backup:
         self._with_links = with_links
         self._report = BackupReport()
         self._total_bytes = self._done_bytes = 0
+        self.node: NodeCopy | None = None
+        """Where it is a cluster's."""
+        self.accept_behind = False
 
     def run(self) -> BackupReport:
-        with stopped(self._data) as is_stopped:
+        with stopped(self._data) as is_stopped, ExitStack() as opened:
+            self._opened = opened
+            if is_stopped and self.node is not None:
+                raise StartError(
+                    f"{self._data} is node {self.node.node}'s of cluster {self.node.cluster_id}, and does not run: the "
+                    "cluster's metadata are not in it. Start it first; nothing was copied"
+                )
             pids = {} if is_stopped else self._take_moment()
             if is_stopped:
                 self._link_partitions()
@@ -158,6 +186,9 @@ class _Backup:
                     self._copy_journal(core, None)
             properties = read_properties(self._data / PROPERTIES_FILE)
             copy(self._data / PROPERTIES_FILE, self._staging / PROPERTIES_FILE, spend_nothing)
+            if self.node is not None:
+                self.node.write(self._staging / NODE_FILE)
+                self._tell_of(self.node)
             self._write_target(properties, pids)
         return self._report
 
@@ -171,8 +202,13 @@ class _Backup:
             listening.bind(abstract_name(token))
             listening.listen(limits.STATUS_BACKLOG)
             pids: dict[str, int] = ask_control(self._data, {"command": "backup", "token": token})["cores"]
-            cores = _HeldCores(listening, len(pids))
-            try:
+            cores = self._cores = HeldCores(listening, len(pids))
+            self._opened.callback(cores.close)
+            with of_cores():
+                cores.connect()
+                if self.node is not None:
+                    cores.catch_up(self.node)
+                    self._refuse_behind(self.node)
                 cores.wait_held()
                 held_s = time.monotonic()
                 self._link_partitions()
@@ -180,15 +216,24 @@ class _Backup:
                 for core, end in ends.items():
                     self._copy_journal(core, end)
                 self._link_partitions()
-                cores.check_still_held()
-            except (OSError, ValueError, KeyError) as error:
-                raise StartError(f"the cores' part of the backup failed: {error}; see the broker's log") from error
-            finally:
+                if self.node is not None:
+                    self.node.image = cores.take_image()
                 cores.release()
+            if self.node is None:
+                cores.close()
         self._report.is_running = True
         self._report.stood_still_ms = cores.stood_still_ms
         self._report.held_ms = (time.monotonic() - held_s) * 1000
         return pids
+
+    def _refuse_behind(self, node: NodeCopy) -> None:
+        if node.behind and not self.accept_behind:
+            labels = sorted(node.behind.values())
+            raise StartError(
+                f"no leader of {some(labels)} could be asked what is acknowledged, for "
+                f"{limits.BACKUP_CATCH_UP_MS // 1000} s; see: tpc partition list --leaderless. To copy all the same "
+                "what is here: --accept-behind"
+            )
 
     def _journal_cores(self) -> list[CoreId]:
         return sorted(CoreId(int(path.stem)) for path in (self._data / "journals").glob("[0-9]*.journal"))
@@ -233,8 +278,8 @@ class _Backup:
     # -- copies ------------------------------------------------------------------------------------------------------
 
     def _write_target(self, properties: dict[str, str], pids: dict[str, int]) -> None:
-        sealed_below = self._sealed_below()
         names = sorted(path.relative_to(self._staging) for path in self._staging.rglob("*") if path.is_file())
+        sealed_below = self._sealed_below(names)
         to_link = {name for name in names if self._with_links and _is_sealed(name, sealed_below)}
         links_work = self._target.parent.stat().st_dev == self._staging.stat().st_dev
         sizes = {name: (self._staging / name).stat() for name in names}
@@ -253,17 +298,18 @@ class _Backup:
                 self._report.files[str(name)] = take(source, copied, self._spend)
                 if copied.stat().st_nlink > 1 and name in to_link:
                     self._report.linked_bytes += self._report.files[str(name)]
-            self._check_not_restarted(pids)
+            self._check_unchanged(pids)
             self._report.copied_bytes = sum(self._report.files.values()) - self._report.linked_bytes
             self._report.cores = int(properties.get("cores", "0"))
+            manifest_format = FORMAT if self.node is None else FORMAT_OF_NODE
             manifest = {
-                "format": FORMAT, "release": __version__, "taken_ms": time.time_ns() // 1_000_000,
+                "format": manifest_format, "release": __version__, "taken_ms": time.time_ns() // 1_000_000,
                 "cluster_id": properties.get("cluster.id"), "cores": self._report.cores, "files": self._report.files,
             }  # fmt: skip
             write_json(self._target / MANIFEST_FILE, manifest)
 
-    def _sealed_below(self) -> dict[str, int]:
-        """By partition folder: segments that begin below this offset are written no more."""
+    def _sealed_below(self, names: list[Path]) -> dict[str, int]:
+        """By partition folder: segments that begin below this offset are written no more, and not cut either."""
         found = {}
         for path in (self._staging / "journals").glob("[0-9]*.checkpoint"):
             try:
@@ -272,11 +318,28 @@ class _Backup:
                 raise StartError(f"{self._data / 'journals' / path.name}: {error}") from error
             for one in partitions.values():
                 found[partition_folder_name(one.topic, one.partition)] = int(one.segment_base)
+        bases: dict[str, list[int]] = {}
+        for name in names:
+            parsed = parse_segment_file_name(name.name)
+            if parsed is not None:
+                bases.setdefault(name.parent.name, []).append(parsed[0])
+        for folder, committed in ({} if self.node is None else self.node.committed_by_folder()).items():
+            uncut = max((base for base in bases.get(folder, ()) if base <= committed), default=0)
+            found[folder] = min(found.get(folder, 0), uncut)
         return found
 
-    def _check_not_restarted(self, pids: dict[str, int]) -> None:
+    def _tell_of(self, node: NodeCopy) -> None:
+        self._report.node, self._report.partitions = int(node.node), len(node.copied())
+        self._report.left_out, self._report.behind = node.left_out(), sorted(node.behind.values())
+
+    def _check_unchanged(self, pids: dict[str, int]) -> None:
         if not pids:
             return
+        if self.node is not None:
+            with of_cores():
+                cuts = self._cores.cuts()
+            if cuts:
+                raise StartError("a replica's log was cut meanwhile, so the copies may be neither; begin again")
         now = {str(core["core"]): core["pid"] for core in read_status(self._data)["cores"]}
         if now != pids:
             raise StartError("a core was restarted meanwhile, so the copies may be of two lives; begin again")
@@ -284,88 +347,6 @@ class _Backup:
     def _spend(self, count: int) -> None:
         self._done_bytes += count
         self._on_progress(self._done_bytes, self._total_bytes)
-
-
-class _HeldCores:
-    """The backup's ends of the connections to the cores (`backup_hold`)."""
-
-    def __init__(self, listening: socket.socket, count: int) -> None:
-        self._listening = listening
-        self._count = count
-        self._connections: list[socket.socket] = []
-        self._cores: dict[socket.socket, CoreId] = {}
-        self.stood_still_ms = 0.0
-
-    def wait_held(self) -> None:
-        self._listening.settimeout(HOLD_PATIENCE_S)
-        for _core in range(self._count):
-            connection, _address = self._listening.accept()
-            self._connections.append(connection)
-            if not peer_is_trusted(connection):
-                raise ValueError("another user's process answered instead of a core")
-            connection.settimeout(HOLD_PATIENCE_S)
-        for connection in self._connections:
-            self._cores[connection] = CoreId(int(_receive(connection, "held")["core"]))
-
-    def fix_moment(self) -> dict[CoreId, JournalEnd]:
-        """How far each journal was durable while all cores stood still. TimeoutError: they never did all at once."""
-        for connection in self._connections:
-            connection.settimeout(2 * limits.BACKUP_FREEZE_MS / 1000)
-        for _attempt in range(MOMENT_ATTEMPTS):
-            ends = self._try_moment()
-            if ends is not None:
-                return ends
-            time.sleep(MOMENT_RETRY_S)
-        raise TimeoutError(f"the machine is too busy: {MOMENT_ATTEMPTS} times the cores did not stand still at once")
-
-    def _try_moment(self) -> dict[CoreId, JournalEnd] | None:
-        began_s = time.monotonic()
-        for connection in self._connections:
-            _send(connection, "freeze")
-        ends, late = {}, []
-        for connection in self._connections:
-            try:
-                told = _receive(connection, "frozen")
-                ends[self._cores[connection]] = JournalEnd(int(told["block"]), int(told["sequence"]))
-            except TimeoutError:
-                late.append(connection)
-        for connection in self._connections:
-            _send(connection, "abort" if late else "go")
-        for connection in late:  # it comes to it in the end, finds "abort", and says both
-            connection.settimeout(HOLD_PATIENCE_S)
-            _receive(connection, "frozen")
-            connection.settimeout(2 * limits.BACKUP_FREEZE_MS / 1000)
-        in_time = [bool(_receive(connection, "went")["in_time"]) for connection in self._connections]
-        self.stood_still_ms = (time.monotonic() - began_s) * 1000
-        return ends if all(in_time) else None
-
-    def check_still_held(self) -> None:
-        """ValueError: a core has let go already, so that its journal may be another by now."""
-        for connection in self._connections:
-            connection.setblocking(False)  # noqa: FBT003
-            try:
-                connection.recv(PACKET_BYTES)
-            except BlockingIOError:
-                continue
-            raise ValueError(f"core {self._cores[connection]} waited for over {limits.BACKUP_HOLD_MS} ms and went on")
-
-    def release(self) -> None:
-        for connection in self._connections:
-            connection.close()
-
-
-def _send(connection: socket.socket, kind: str) -> None:
-    connection.send(json.dumps({"kind": kind}).encode())
-
-
-def _receive(connection: socket.socket, kind: str) -> dict[str, Any]:
-    packet = connection.recv(PACKET_BYTES)
-    if not packet:
-        raise ValueError("a core went away")
-    told: dict[str, Any] = json.loads(packet)
-    if told["kind"] != kind:
-        raise ValueError(f"a core said {told['kind']!r} instead of {kind!r}")
-    return told
 
 
 def stretches(superblock: Superblock, end: JournalEnd | None) -> list[tuple[int, int]]:
@@ -439,10 +420,13 @@ def _staging(data: Path) -> Iterator[Path]:
 
 
 def restore(source: Path, data: Path, on_progress: Callable[[int, int], None]) -> dict[str, Any]:
-    """Make a data directory of a backup; its manifest. StartError: one line."""
+    """Make a data directory of a backup; its manifest, for a cluster's node with what is told of it. StartError: one
+    line.
+    """
     manifest = _manifest(source)
+    node = NodeCopy.read(source / NODE_FILE) if manifest["format"] == FORMAT_OF_NODE else None
     check_target(data, "the data directory")
-    files: dict[str, int] = manifest["files"]
+    files = {name: size for name, size in manifest["files"].items() if name != NODE_FILE}
     total_bytes, done_bytes = sum(files.values()), 0
     check_space(data if data.exists() else data.parent, total_bytes)
 
@@ -458,6 +442,10 @@ def restore(source: Path, data: Path, on_progress: Callable[[int, int], None]) -
             folder.mkdir()
         for name in files:
             copy(source / name, data / name, spend, is_sparse=not name.endswith(".journal"))
+        if node is not None:
+            from tpc_broker.runtime.restored_node import make_alone  # noqa: PLC0415 (a broker alone needs none of it)
+
+            manifest = {**manifest, **make_alone(data, node)}
     return manifest
 
 
@@ -470,8 +458,9 @@ def _manifest(source: Path) -> dict[str, Any]:
         raise StartError(mark_of(source) or f"{source} is no backup: it has no {MANIFEST_FILE}") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StartError(f"{source / MANIFEST_FILE} cannot be read: {error}") from error
-    if manifest.get("format") != FORMAT:
-        raise StartError(f"{source}: a backup of format {manifest.get('format')}; known is {FORMAT}")
+    if manifest.get("format") not in (FORMAT, FORMAT_OF_NODE):
+        known = f"{FORMAT} and {FORMAT_OF_NODE}"
+        raise StartError(f"{source}: a backup of format {manifest.get('format')}; known are {known}")
     for name, size in files.items():
         if name.startswith("/") or ".." in name.split("/"):
             raise StartError(f"{source / MANIFEST_FILE}: {name!r} lies outside of a data directory")

@@ -370,7 +370,8 @@ class CoreProcessMain:
     async def _hold_for_backup(self, token: str, assembly: CoreAssembly, scope: trio.CancelScope) -> None:
         """Until a drain begins, which waits for no backup."""
         with scope:
-            await hold_for_backup(self._options.core, token, assembly.storage, assembly.plane)
+            replicas = None if self._replication is None else self._replication.catching_up
+            await hold_for_backup(self._options.core, token, assembly.storage, assembly.plane, replicas)
         self._backup = None
 
     async def _follow_cores(self, core: Core) -> None:

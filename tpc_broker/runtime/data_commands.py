@@ -9,7 +9,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -17,6 +17,8 @@ from tpc_broker.runtime.options import StartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tpc_broker.runtime.backup import BackupReport
 
 EXIT_DAMAGED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 RATE_DEFAULT: Final = "32M"
@@ -83,20 +85,28 @@ def scrub(data: str, rate: str, as_json: bool) -> None:  # noqa: FBT001
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--data", default="./data", show_default=True, help="Directory of the log.")
 @click.option("--copy", "with_copies", is_flag=True, help="Copy everything, also what could be shared with the log.")
+@click.option("--accept-behind", is_flag=True, help="Of a cluster's node: also where no leader says what is missing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for programs.")
-def backup(target: Path, data: str, with_copies: bool, as_json: bool) -> None:  # noqa: FBT001
+def backup(
+    target: Path, data: str, with_copies: bool, accept_behind: bool, as_json: bool  # noqa: FBT001
+) -> None:
     """Make a copy of a node's data as of one moment in DIR, while its broker runs, or of a stopped one.
 
     Every record that was acknowledged before the command is in it. DIR is missing or empty. On the same file system,
     segments that are written no more are hard links and take no space; with --copy, copies. Exit code 2 when it is
     refused or fails; DIR then says that it is not whole.
+
+    Of a running node of a cluster it has the partitions that are on that node, and of each what was committed. It is
+    restored as a broker of its own, never as the node that it was.
     """
     from tpc_broker.runtime.backup import backup as run_backup  # noqa: PLC0415 (a start need not wait for it)
 
     try:
         with progress("backup", shown=not as_json) as on_progress:
             folders = (Path(data).expanduser().resolve(), target.expanduser().absolute())
-            report = run_backup(*folders, on_progress, with_links=not with_copies)
+            report = run_backup(
+                *folders, on_progress, with_links=not with_copies, accept_behind=accept_behind
+            )
     except StartError as error:
         refuse(str(error))
     except KeyboardInterrupt:
@@ -105,11 +115,25 @@ def backup(target: Path, data: str, with_copies: bool, as_json: bool) -> None:  
     if as_json:
         click.echo(json.dumps(asdict(report)))
         return
+    for line in _of_node(report):
+        click.echo(line)
     moment = f"; the cores stood still for {report.stood_still_ms:.1f} ms" if report.is_running else ""
     click.echo(
         f"{len(report.files):,} files in {target}: {report.copied_bytes / 2**20:,.1f} MiB copied, "
         f"{report.linked_bytes / 2**20:,.1f} MiB shared with the log{moment}"
     )
+
+
+def _of_node(report: BackupReport) -> Iterator[str]:
+    """What the copy of a cluster's node has and lacks."""
+    from tpc_broker.runtime.backup_node import some  # noqa: PLC0415
+
+    if report.node is not None:
+        yield f"{report.partitions:,} partitions of node {report.node}, up to what was committed"
+    if report.left_out:
+        yield f"not in it: {len(report.left_out):,} partitions that are on other nodes: {some(report.left_out)}"
+    if report.behind:
+        yield f"may lack what was acknowledged: {some(report.behind)}"
 
 
 @click.command()
@@ -119,7 +143,9 @@ def backup(target: Path, data: str, with_copies: bool, as_json: bool) -> None:  
 def restore(source: Path, data: str, as_json: bool) -> None:  # noqa: FBT001
     """Make a data directory of a backup. A broker that is started with it has what was there at the backup's moment.
 
-    The backup stays as it is. Exit code 2 when it is refused or fails; DIR then says that it is not whole.
+    That of a cluster's node becomes a broker without a cluster, with an id of its own. Started with --cluster it founds
+    a new one, which nodes with an empty --data join. The backup stays as it is. Exit code 2 when it is refused or
+    fails; DIR then says that it is not whole.
     """
     from tpc_broker.runtime.backup import restore as run_restore  # noqa: PLC0415 (a start need not wait for it)
 
@@ -136,7 +162,23 @@ def restore(source: Path, data: str, as_json: bool) -> None:  # noqa: FBT001
     told = {**manifest, "files_count": len(files), "bytes": sum(files.values())}
     taken = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(manifest["taken_ms"] / 1000))
     text = f"{len(files):,} files of {taken} restored; start it: tpc-broker serve --data {folder}"
-    click.echo(json.dumps(told) if as_json else text)
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    for line in _restored_of_node(manifest):
+        click.echo(line)
+    click.echo(text)
+
+
+def _restored_of_node(manifest: dict[str, Any]) -> Iterator[str]:
+    from tpc_broker.runtime.backup_node import some  # noqa: PLC0415
+
+    if "of_node" in manifest:
+        yield f"it is cluster {manifest['cluster_id']} now, and no node of {manifest['of_cluster']}"
+    if manifest.get("left_out"):
+        yield f"{len(manifest['left_out']):,} partitions begin empty: {some(manifest['left_out'])}"
+    if manifest.get("shorter"):
+        yield f"shorter than they were: {some(manifest['shorter'])}"
 
 
 @click.command()

@@ -342,6 +342,11 @@ class JournalledStorage:
         async with self._moves.lock, self._partitions.checkpointing:
             yield
 
+    @property
+    def cuts_begun(self) -> int:
+        """`Replicas.cuts_begun`."""
+        return self._replicas.cuts_begun
+
     async def mend_once(self) -> bool:
         """Whether all is well."""
         return await self._mending.mend_once()

@@ -57,6 +57,8 @@ class Replicas:
         self._room = room
         self._space = space
         self._in_place_windows = in_place_windows
+        self.cuts_begun = 0
+        """Logs that were ended earlier, files and all: never while checkpoints are held."""
 
     def begin_term(self, handle: int, term: int, note: bytes) -> int | None:
         """The log's next item is the beginning of a term; the journal's sequence, None: it has no room now.
@@ -115,6 +117,7 @@ class Replicas:
             await self._room.wait()
 
     async def _cut_files(self, led: LeaderPartition, offset: int, kept: int, sequence: int) -> None:
+        self.cuts_begun += 1
         files = led.files
         files.log_state.cut_epochs(offset, kept)
         files.notes = {term: note for term, note in files.notes.items() if term <= kept or term == VOTE_NOTE}

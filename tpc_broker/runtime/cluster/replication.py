@@ -33,6 +33,7 @@ from tpc_broker.raft.items import Address, Marker, Voter, simple
 from tpc_broker.raft.journal import MarkerEntry
 from tpc_broker.raft.output import FOLLOWER, LEADER
 from tpc_broker.raft.settings import Settings
+from tpc_broker.runtime.cluster.catching_up import COMMITTED, CatchingUp
 from tpc_broker.runtime.cluster.damaged import DAMAGED, DamagedReplicas
 from tpc_broker.runtime.cluster.filling import ReplicaFilling
 from tpc_broker.runtime.cluster.greeting import refusal_of_node
@@ -120,6 +121,7 @@ class CoreReplication:
         self.source = SegmentSource(storage.shipments, plane, clock)
         self.filling = ReplicaFilling(storage, self._data, options.core)
         self.damaged = DamagedReplicas(self, self._data)
+        self.catching_up = CatchingUp(self)
         self.handlers: dict[str, Handler] = {
             LOG_STARTS: self.serve_log_starts,
             LATER_START: self._serve_later_start,
@@ -128,6 +130,7 @@ class CoreReplication:
             END: self.source.serve_end,
             FILL: self.filling.serve_fill,
             DAMAGED: self.damaged.serve,
+            COMMITTED: self.catching_up.serve,
         }
         """What other cores ask this one; core 0 is asked at its node's port."""
         self.on_carrier: Callable[[SteadyCarrier], None] = lambda _carrier: None
@@ -211,6 +214,15 @@ class CoreReplication:
 
     def key_of(self, group: str) -> TopicPartition | None:
         return self._keys.get(group)
+
+    def replicas_here(self) -> list[TopicPartition]:
+        """Of the replicas that take part."""
+        return list(self._keys.values())
+
+    def bounds_of(self, key: TopicPartition) -> Bounds | None:
+        """None: it was withdrawn this moment."""
+        group = group_of(key)
+        return self._bounds(group) if group in self._handles else None
 
     def look_at(self, key: TopicPartition) -> Group | None:
         """A replica's machine, as it stands now."""
