@@ -9,7 +9,7 @@
  * needs it no more; both orders are fine. 0: not taken and nothing changed; Python gets it as TPC_EVENT_REQUEST.
  * It may close any connection, this one too.
  *
- * Brief handler: asked before the hot one when a request lies whole where it was received. It gets the request with frame
+ * Borrowed handler: asked before the hot one when a request lies whole where it was received. It gets the request with frame
  * NULL, may use and overwrite its bytes during the call only, and releases nothing. 1 and 0 as above.
  */
 #ifndef TPC_CONNECTION_H

@@ -525,7 +525,7 @@ enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch
 /* Python will ask for it by connection and sequence, which no other request ever has. */
 static void keep_for_python(tpc_fetches *fetches, tpc_fetch *fetch, enum tpc_fetch_fallback reason) {
     fetches->statistics.left[reason]++;
-    fetch->state = TPC_FETCH_LEFT;
+    fetch->state = TPC_FETCH_IN_PYTHON;
     fetch->request = NULL;
     fetch->previous = NULL;
     fetch->next = fetches->left;
@@ -621,7 +621,7 @@ void tpc_fetch_unreserve(tpc_plane *plane, tpc_fetch *fetch) {
 
 void tpc_fetch_end(tpc_plane *plane, tpc_fetch *fetch) {
     tpc_fetch_unreserve(plane, fetch);
-    if (fetch->state == TPC_FETCH_LEFT) unlink_left(plane->fetches, fetch);
+    if (fetch->state == TPC_FETCH_IN_PYTHON) unlink_left(plane->fetches, fetch);
     tpc_fetch_free(fetch);
 }
 

@@ -17,7 +17,7 @@
 
 enum { TPC_FETCH_WHEEL_SLOTS = 1024 };
 
-enum tpc_fetch_state { TPC_FETCH_FRESH = 0, TPC_FETCH_PARKED = 1, TPC_FETCH_LEFT = 2 };
+enum tpc_fetch_state { TPC_FETCH_FRESH = 0, TPC_FETCH_PARKED = 1, TPC_FETCH_IN_PYTHON = 2 };
 
 /* A partition as its session, or a single request, knows it. */
 typedef struct tpc_fetch_known {

@@ -466,27 +466,11 @@ int tpc_plane_produce(tpc_plane *plane, tpc_request *request) {
 
 int tpc_plane_fallback_reason(const tpc_plane *plane) { return plane->fallback_reason; }
 
-static int hot_handler(void *context, tpc_request *request) {
-    switch (request->api_key) {
-    case TPC_API_PRODUCE:
-        return tpc_plane_produce(context, request);
-    case TPC_API_FETCH:
-        return tpc_plane_fetch(context, request);
-    default:
-        if (!tpc_prepared_answer(context, request)) return 0;
-        tpc_request_release(request);
-        return 1;
-    }
+int tpc_produce_borrowed(tpc_plane *plane, const tpc_request *request) {
+    return carry_out(plane, request, NULL, 0, NULL, 0);
 }
 
-static int borrowed_handler(void *context, tpc_request *request) {
-    if (request->api_key == TPC_API_PRODUCE) return carry_out(context, request, NULL, 0, NULL, 0);
-    return request->api_key != TPC_API_FETCH && tpc_prepared_answer(context, request);
-}
-
-/* A batch that will be written straight from its request's frame lies there as it will in its segment. */
-static bool alignment_handler(void *context, const uint8_t *bytes, size_t have, uint32_t *residue) {
-    tpc_plane *plane = context;
+bool tpc_produce_alignment(tpc_plane *plane, const uint8_t *bytes, size_t have, uint32_t *residue) {
     tpc_request_header header;
     tpc_produce_part part;
     if (tpc_request_header_decode(bytes, have, &header) < 0 || header.api_key != TPC_API_PRODUCE) return false;
@@ -497,10 +481,4 @@ static bool alignment_handler(void *context, const uint8_t *bytes, size_t have, 
     if (!partition || !tpc_in_place_window_expect(partition, (uint32_t)part.records_bytes, &position)) return false;
     *residue = (uint32_t)(position - (part.records - bytes)) % TPC_IN_PLACE_BLOCK_BYTES;
     return true;
-}
-
-void tpc_plane_set_hot(tpc_plane *plane, int on) {
-    tpc_connections_set_hot(plane->connections, on ? hot_handler : NULL, plane);
-    tpc_connections_set_borrowed(plane->connections, on ? borrowed_handler : NULL, plane);
-    tpc_connections_set_alignment(plane->connections, on ? alignment_handler : NULL, plane);
 }
