@@ -19,19 +19,25 @@ FULL_S = 0.1
 class Load:
     """Values 0, 1, 2, … of each partition in order, with acks=all. Nothing may fail: everything is retried.
 
-    `digits`: how many bytes a value has at least.
+    `digits`: how many bytes a value has at least; `pace_s`: between two records of a partition.
     """
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, digits: int = 1) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int, digits: int = 1, pace_s: float = PACE_S) -> None:
         self.topic, self.partitions = topic, partitions
         self.acknowledged: list[dict[int, int | None]] = [{} for _ in range(partitions)]
         """Values, and where they are; None: the leader had it already, and did not say where."""
         self.errors: list[str] = []
+        self.told: list[KafkaError] = []
+        """What the client itself was told, of connections for example."""
+        self.gaps_s = [0.0] * partitions
+        """The longest time between two acknowledgements."""
+        self._answered_at: list[float | None] = [None] * partitions
         self.sent = [0] * partitions
         self.starts = [0] * partitions
         """Records in front of these offsets were deleted."""
         self._bootstrap = bootstrap
         self._digits = digits
+        self._pace_s = pace_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -47,13 +53,14 @@ class Load:
             "bootstrap.servers": self._bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 2,
             "message.timeout.ms": 120_000, "retry.backoff.ms": 50, "retry.backoff.max.ms": 200,
             "reconnect.backoff.max.ms": 500, "log_level": 0,
+            "error_cb": self.told.append,
         })  # fmt: skip
         for number in itertools.count():
             if self._stop.is_set():
                 break
             for partition in range(self.partitions):
                 self._send(producer, partition, str(number).zfill(self._digits))
-            producer.poll(PACE_S)
+            producer.poll(self._pace_s)
         if producer.flush(DEADLINE_S):
             self.errors.append("not everything was acknowledged")
 
@@ -71,7 +78,11 @@ class Load:
         if error is not None:
             self.errors.append(f"{message.partition()}: {error}")
             return
-        self.acknowledged[message.partition() or 0][int(message.value() or b"-1")] = message.offset()
+        partition, now = message.partition() or 0, time.monotonic()
+        self.acknowledged[partition][int(message.value() or b"-1")] = message.offset()
+        if (before := self._answered_at[partition]) is not None:
+            self.gaps_s[partition] = max(self.gaps_s[partition], now - before)
+        self._answered_at[partition] = now
 
     def wait_progress(self, deadline_s: float = DEADLINE_S) -> None:
         """Until every partition has taken records that were sent from now on."""
