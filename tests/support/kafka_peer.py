@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support.ports import free_port_range
@@ -16,7 +17,7 @@ from tests.support.server_process import ServerFailed, ServerProcess
 from tpc_broker.bench.kafka_jars import KAFKA_VERSION, java_command, kafka_jars
 from tpc_broker.bench.server import PeerUnavailable
 
-__all__ = ["KAFKA_VERSION", "KafkaPeer", "PeerUnavailable", "kafka_jars", "run_tool", "start_tool"]
+__all__ = ["KAFKA_VERSION", "KafkaCluster", "KafkaPeer", "PeerUnavailable", "kafka_jars", "run_tool", "start_tool"]
 
 _JAVA_FLAGS = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
 
@@ -91,6 +92,8 @@ class KafkaPeer:
         self._overrides = overrides or {}
         self._process: ServerProcess | None = None
         self._port = 0
+        self.cluster_id = uuid.uuid4().hex[:22]
+        self.format_options = ["--standalone"]
 
     @property
     def ports(self) -> list[int]:
@@ -141,18 +144,28 @@ class KafkaPeer:
                 return
 
     def _start_once(self) -> None:
+        self.format()
+        self.launch()
+        self.wait_ready()
+
+    def format(self) -> None:
+        """Write the properties, and the first time make the storage."""
         self.folder.mkdir(parents=True, exist_ok=True)
         properties = self.folder / "server.properties"
         properties.write_text("".join(f"{key}={value}\n" for key, value in self._properties().items()))
         if not (self.data_folder / "meta.properties").exists():
-            cluster_id = uuid.uuid4().hex[:22]
-            formatted = run_tool("storage", "format", "--standalone", "-t", cluster_id, "-c", str(properties))
+            options = [*self.format_options, "-t", self.cluster_id, "-c", str(properties)]
+            formatted = run_tool("storage", "format", *options)
             if formatted.returncode != 0:
                 raise ServerFailed(f"storage format: {formatted.stdout}{formatted.stderr}")
-        command = _java(512, "kafka.Kafka", [str(properties)], "warn")
+
+    def launch(self) -> None:
+        command = _java(512, "kafka.Kafka", [str(self.folder / "server.properties")], "warn")
         self._process = ServerProcess(command, self.folder / "kafka.log")
         self._process.launch()
-        self._process.wait_answering(self.host, self.ports, 90)
+
+    def wait_ready(self, deadline_s: float = 90) -> None:
+        self.process.wait_answering(self.host, self.ports, deadline_s)
 
     @property
     def process(self) -> ServerProcess:
@@ -176,3 +189,57 @@ class KafkaPeer:
 
     def resident_bytes(self) -> int:
         return self.process.resident_bytes()
+
+
+class KafkaCluster:
+    """KRaft nodes on loopback, each broker and voter, in a rack of its own. `ids`: of the nodes."""
+
+    name = "kafka"
+
+    def __init__(self, folder: Path, ids: Sequence[int], overrides: dict[str, str]) -> None:
+        first = free_port_range(2 * len(ids))
+        places = {node: first + 2 * place for place, node in enumerate(ids)}
+        controllers = ",".join(f"127.0.0.1:{port + 1}" for port in places.values())
+        voters = ",".join(f"{node}@127.0.0.1:{port + 1}:{uuid.uuid4().hex[:22]}" for node, port in places.items())
+        self.nodes = []
+        for node, port in places.items():
+            more = {"node.id": str(node), "broker.rack": f"rack {node}", **overrides}
+            made = KafkaPeer(folder / f"kafka{node}", {"controller.quorum.bootstrap.servers": controllers, **more})
+            made.cluster_id = self.nodes[0].cluster_id if self.nodes else made.cluster_id
+            made.format_options, made._port = ["--initial-controllers", voters], port
+            self.nodes.append(made)
+
+    @property
+    def ports(self) -> list[int]:
+        return [port for node in self.nodes for port in node.ports]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.bootstrap for node in self.nodes)
+
+    def start(self) -> None:
+        """All at once: one alone would wait for the others."""
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(KafkaPeer.format, self.nodes))
+        for node in self.nodes:
+            node.launch()
+        for node in self.nodes:
+            node.wait_ready(90 * len(self.nodes))
+
+    def kill(self) -> None:
+        for node in self.nodes:
+            node.kill()
+
+    def stop(self) -> None:
+        """In no order that would matter: nothing of it is used again."""
+        self.kill()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def log_text(self) -> str:
+        return "".join(node.log_text() for node in self.nodes)
+
+    def resident_bytes(self) -> int:
+        return sum(node.resident_bytes() for node in self.nodes)

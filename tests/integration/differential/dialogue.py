@@ -90,6 +90,7 @@ class Dialogue:
     trace: list[Exchange] = field(default_factory=list)
     symbols: Symbols = field(default_factory=Symbols)
     topic_ids: dict[uuid.UUID, str] = field(default_factory=dict)
+    normaliser: type[Normaliser] | None = None
     _lines: dict[tuple[int, str], Line] = field(default_factory=dict)
     _guide: RawConnection | None = None
 
@@ -244,7 +245,7 @@ class Dialogue:
 
     def note(self, api: str, version: int, request: Any, answer: Any) -> None:
         if isinstance(answer, dict):
-            answer = Normaliser(self, api).body(answer)
+            answer = (self.normaliser or Normaliser)(self, api).body(answer)
         self.trace.append(Exchange(api, version, request, answer))
         if api in _MUTATING and _changed_something(answer):
             self.settle()
