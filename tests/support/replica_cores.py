@@ -98,7 +98,7 @@ class ReplicaCore:
 
     def _send(self, frame):
         target = self.cores.nodes[frame.target.node]
-        if self.is_heard and target is not None and target.is_heard:
+        if self.cores.have_begun and self.is_heard and target is not None and target.is_heard:
             target.deliver(encode_frame(frame))
 
     def deliver(self, data):
@@ -187,8 +187,11 @@ class ReplicaCores:
         self.lives = [0] * count
         self.acknowledged = {}
         self.nodes = [None] * count
+        self.have_begun = False
+        """Nobody hears anybody before: a leader that C carries has nothing for who comes later but its files."""
         for number in range(count):
             self.start(number)
+        self.have_begun = True
 
     def folder(self, number):
         return self.tmp_path / f"node{number}-{self.lives[number]}"
