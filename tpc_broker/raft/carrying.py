@@ -25,7 +25,7 @@ from tpc_broker.raft.items import Position
 from tpc_broker.raft.journal import TakenEntry
 from tpc_broker.raft.membership import Membership
 from tpc_broker.raft.output import FOLLOWER
-from tpc_broker.raft.steady import NONE, REPLICATE
+from tpc_broker.raft.steady import NONE
 
 if TYPE_CHECKING:
     from tpc_broker.raft.replica import Peer
@@ -90,7 +90,7 @@ class Carrying(Membership):
         return all(self._is_at_rest(peer) or not self.is_heard(peer.voter, now_ms) for peer in self.rows)
 
     def _is_at_rest(self, peer: Peer) -> bool:
-        return peer.state is REPLICATE and not peer.inflight
+        return peer.is_in_sync and not peer.inflight
 
     def _follower_is_quiet(self) -> bool:
         return self.role is FOLLOWER and self.leader is not None and self.deadline_ms is None and not self.ack_due
@@ -112,7 +112,7 @@ class Carrying(Membership):
     def would_be_quiet(self, now_ms: int) -> bool:
         """Of a leader: all that is in the way is what was sent and not answered."""
         heard = [peer for peer in self.rows if self.is_heard(peer.voter, now_ms)]
-        return self.is_leader and self.is_ready and all(peer.state is REPLICATE for peer in heard)
+        return self.is_leader and self.is_ready and all(peer.is_in_sync for peer in heard)
 
     def _replicate(self, index: int, peer: Peer, now_ms: int) -> None:
         if now_ms >= self.holds_until_ms:

@@ -9,7 +9,6 @@ from tpc_broker.raft.journal import Checkpoint, checkpoint_of
 from tpc_broker.raft.log import ReplicaLog
 from tpc_broker.raft.messages import Ack, AppendEntries, Install, Reject, RequestVote, Resign, TimeoutNow, Vote
 from tpc_broker.raft.output import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE
-from tpc_broker.raft.steady import REPLICATE
 
 if TYPE_CHECKING:
     from tpc_broker.model import CoreId, NodeId
@@ -183,9 +182,9 @@ class Group(Carrying):
         return self.leader if self._leader_is_fresh(now_ms) else None
 
     def in_touch(self, now_ms: int) -> tuple[Voter, ...]:
-        """Of a leader: itself and the voters that are heard and have nothing to catch up with."""
+        """Of a leader: itself and the voters that are heard and have had everything since they are."""
         assert self.config is not None
-        near = [peer.voter for peer in self.peers.values() if peer.state is REPLICATE]
+        near = [peer.voter for peer in self.peers.values() if peer.is_in_sync]
         return tuple(sorted(v for v in {self.me, *near} & self.config.voters if self.is_heard(v, now_ms)))
 
     def hears_quorum(self, now_ms: int) -> bool:

@@ -290,7 +290,8 @@ class Leaders(Followers):
         if self._counts(message):
             assert position.offset <= self.log.end_offset, (peer.voter, position, self.log.last)
             self._forget_inflight(peer)
-            peer.state = REPLICATE
+            if peer.state is not REPLICATE:
+                peer.state, peer.lacks = REPLICATE, self.log.end_offset
             self._match(peer, position.offset, now_ms)
         elif peer.state is not REPLICATE and position >= peer.prev and self.log.contains(position):
             peer.state, peer.prev, peer.awaiting, peer.install = PROBE, position, False, None

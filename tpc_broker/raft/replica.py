@@ -28,7 +28,7 @@ from tpc_broker.raft.journal import CutEntry, MarkerEntry, VoteEntry
 from tpc_broker.raft.links import jitter
 from tpc_broker.raft.log import ReplicaLog
 from tpc_broker.raft.output import FOLLOWER, LEADER, Committed, LogCut, Role, RoleChanged
-from tpc_broker.raft.steady import NONE, ON_DURABLE, Outcome, Steady, SteadyPeer, SteadyRole
+from tpc_broker.raft.steady import NONE, ON_DURABLE, REPLICATE, Outcome, Steady, SteadyPeer, SteadyRole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,23 +89,31 @@ class Peer(SteadyPeer):
     prev        PROBE: where the next message begins
     awaiting    PROBE: an answer is due. CATCH_UP, INSTALL: the driver is at it, or the Install is under way
     sent_ms     when something was last sent that wants an answer
+    lacks       REPLICATE: where the log ended when it became so; below that it is not in sync
     round_end   where the log ended when its present round of catching up began (thesis 4.2.1), at `round_began_ms`
     round_ms    how long the last whole round took; None before the first
     """
 
-    __slots__ = ("awaiting", "install", "link", "prev", "round_began_ms", "round_end", "round_ms", "sent_ms", "voter")
+    __slots__ = (
+        "awaiting", "install", "lacks", "link", "prev", "round_began_ms", "round_end", "round_ms", "sent_ms", "voter",
+    )  # fmt: skip
 
     def __init__(self, voter: Voter, prev: Position) -> None:
         super().__init__()
         self.voter = voter
         self.prev = prev
         self.awaiting = False
-        self.sent_ms = 0
+        self.lacks = self.sent_ms = 0
         self.install: Position | None = None
         self.link: Link | None = None
         self.round_end: int | None = None
         self.round_began_ms = 0
         self.round_ms: int | None = None
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether it has had everything since its way was found: the last moments may be under way to it."""
+        return self.state is REPLICATE and self.match >= self.lacks
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,60 @@
+"""Which replicas a leader calls in sync: who has had everything that was there when its way was found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.raft.cluster import Cluster, Node
+from tpc_broker.raft.messages import AppendEntries
+from tpc_broker.raft.settings import Settings
+
+if TYPE_CHECKING:
+    from tpc_broker.raft.messages import Frame, Message
+
+
+def in_sync(leader: Node) -> list[int]:
+    return [voter.node for voter in leader.group().in_touch(leader.cluster.now_ms)]
+
+
+@pytest.mark.parametrize("is_new_process", [False, True])
+def test_who_was_away_is_in_sync_when_it_has_what_it_missed(is_new_process: bool) -> None:
+    cluster = Cluster(3, settings=Settings(append_items_max=2))
+    leader, away = cluster.hand_to(0), cluster.nodes[1]
+    cluster.propose(leader)
+    cluster.run(1_000)
+    assert in_sync(leader) == [0, 1, 2]
+    away.crash() if is_new_process else cluster.isolate(1)
+    cluster.run(3_000)
+    cluster.propose(leader, 5)
+    cluster.run(1_000)
+    assert in_sync(leader) == [0, 2]
+
+    def is_lost(_frame: Frame, message: Message) -> bool:
+        appends = isinstance(message, AppendEntries) and message.target == away.group().me
+        return appends and any(item.end_offset > 5 for item in message.items)
+
+    cluster.dropped = is_lost
+    away.restart() if is_new_process else cluster.heal()
+    cluster.run_until(lambda: leader.group().peers[away.group().me].match == 5)
+    assert in_sync(leader) == [0, 2], "one record is not there"
+    assert not leader.group().may_be_carried(cluster.now_ms), "nobody would look again"
+    cluster.dropped = lambda _frame, _message: False
+    cluster.run(2_000)
+    assert away.group().durable.offset == 6
+    assert in_sync(leader) == [0, 1, 2]
+    assert leader.group().may_be_carried(cluster.now_ms)
+
+
+def test_who_is_in_sync_stays_so_while_the_last_records_are_under_way() -> None:
+    cluster = Cluster(3)
+    leader = cluster.hand_to(0)
+    cluster.run(1_000)
+    follower = cluster.nodes[1]
+    follower.persists = False
+    cluster.propose(leader)
+    cluster.settle()
+    assert leader.group().commit.offset == 1
+    assert follower.group().durable.offset == 0
+    assert in_sync(leader) == [0, 1, 2]
