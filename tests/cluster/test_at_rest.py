@@ -7,6 +7,7 @@ from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import LeaderEpoch, NodeId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.raft.items import Voter, simple
 from tpc_broker.runtime.cluster.replication import LOOKS_AT_ONCE, CoreReplication, group_of
+from tpc_broker.runtime.cluster.steady_carrier import AwakeGroups
 from tpc_broker.runtime.cluster.voter_changes import VoterChanges
 
 KEY = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))
@@ -46,6 +47,61 @@ def test_who_is_in_sync_of_a_carried_leader_is_found_again_when_links_or_the_gro
     assert change(lambda: None) == 0
     assert change(lambda: setattr(machine, "carried", False)) == 1
     assert change(lambda: setattr(machine, "carried", True)) == 1
+
+
+def test_who_is_in_sync_is_asked_where_machines_were_awake_or_after_a_change_of_links():
+    keys = [TopicPartition(KEY.topic_id, PartitionIndex(number)) for number in range(3)]
+    machines = [machine_of([]) for _ in keys]
+    core = SimpleNamespace(groups=dict(zip(map(group_of, keys), machines, strict=True)), links_changed=0)
+    made = object.__new__(CoreReplication)
+    made._driver, made._awake_in_sync, made._links_looked_at = SimpleNamespace(core=core), AwakeGroups(core), 0
+    made._keys, made._led = {group_of(key): key for key in keys}, dict.fromkeys(keys, LeaderEpoch(4))
+
+    def change(what):
+        what()
+        return list(made.perhaps_in_sync())
+
+    def wake(number):
+        machines[number].carried = False
+        made._awake_in_sync.add(group_of(keys[number]))
+
+    assert change(lambda: None) == keys, "nobody has looked before"
+    assert change(lambda: None) == []
+    assert change(lambda: wake(1)) == [keys[1]]
+    assert change(lambda: None) == [keys[1]], "it is awake still"
+    assert change(lambda: setattr(machines[1], "carried", True)) == [keys[1]], "it was awake since"
+    assert change(lambda: None) == []
+    assert change(lambda: setattr(core, "links_changed", 1)) == keys
+    assert change(lambda: None) == []
+    wake(2)
+    assert change(lambda: made._keys.pop(group_of(keys[2]))) == [], "it is here no more"
+
+
+def test_voters_are_looked_at_until_they_are_as_wanted_and_when_machines_were_awake_or_metadata_are_others():
+    other = TopicPartition(KEY.topic_id, PartitionIndex(1))
+    wanted: dict = {KEY: VOTERS, other: None}
+
+    class Told(VoterChanges):
+        def wanted_voters(self, key):
+            return wanted[key]
+
+    made, machines = Told(SimpleNamespace()), {KEY: machine_of([]), other: machine_of([])}
+
+    def change(what, *awake):
+        what()
+        due = made.due(machines, awake)
+        made.look([(key, machines[key]) for key in due], 0)
+        return due
+
+    assert change(lambda: None) == [KEY, other]
+    assert change(lambda: None) == [other], "nobody knows who is to vote"
+    assert change(lambda: wanted.update({other: VOTERS})) == [other]
+    assert change(lambda: None) == []
+    assert change(lambda: None, KEY) == [KEY]
+    assert change(lambda: machines[KEY].__setattr__("carried", False), KEY) == [KEY]
+    assert change(lambda: None) == [KEY], "it was awake, and so not settled"
+    assert change(lambda: machines.pop(KEY)) == [], "it is led here no more"
+    assert change(lambda: setattr(made, "image", ClusterImage())) == [other]
 
 
 def test_voters_that_are_as_wanted_are_looked_at_again_when_the_metadata_or_the_group_have_changed():

@@ -353,6 +353,21 @@ def test_a_link_that_breaks_gives_its_groups_back_and_a_new_one_takes_them(carri
         carried.check()
 
 
+def test_whoever_looks_is_told_which_machines_were_awake_since(carried):
+    leader = carried.leader()
+    watches = leader.ask(lambda: [leader.driver.carrier.watch_awake() for _ in range(2)])
+
+    def is_asleep(watch):
+        return leader.ask(lambda: watch.take() == [] and leader.driver.core.groups[GROUP].carried)
+
+    for watch in watches:
+        carried.until(lambda watch=watch: is_asleep(watch))
+    leader.ask(lambda: leader.driver.core.take_back(GROUP, leader.driver._now_ms()))
+    carried.until(leader.is_carried)
+    for watch in watches:
+        assert leader.ask(watch.take) == [GROUP]
+
+
 def test_a_silent_follower_holds_up_nobody_and_comes_back(carried):
     leader = carried.leader()
     carried.produce(leader, values("a", 10))

@@ -146,8 +146,11 @@ class ReplicatedPartitions:
         here = Replica(self._core.view.node, self._core.core_id)
         while True:
             await next_round(LOOK_S)
-            for key, leader in list(self._told.items()):
-                if leader.place == here and self.replication.in_sync(key) != leader.in_sync:
+            for key in self.replication.perhaps_in_sync():
+                leader = self._told.get(key)
+                if leader is None or leader.place != here:
+                    continue
+                if self.replication.in_sync(key) != leader.in_sync:
                     self._announce(key, leader.epoch, here)
             self.near.look_at_racks()
             if here.node in self._core.view.image.draining:

@@ -127,6 +127,10 @@ class Replication(Protocol):
         """Of one that is led here: the nodes whose replicas have nothing to catch up with."""
         ...
 
+    def perhaps_in_sync(self) -> Iterable[TopicPartition]:
+        """Of what is led here, those of which `in_sync` may be another than at the last call; some others, too."""
+        ...
+
     def allow_moves(self, keys: frozenset[TopicPartition]) -> None:
         """Of partitions whose replicas the metadata want elsewhere: those that may go on now, if they are led here."""
         ...

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from tpc_broker.raft.output import Role
     from tpc_broker.runtime.cluster.identity import NodeIdentity
     from tpc_broker.runtime.cluster.links import Handler, Links
-    from tpc_broker.runtime.cluster.steady_carrier import SteadyCarrier
+    from tpc_broker.runtime.cluster.steady_carrier import AwakeGroups, SteadyCarrier
     from tpc_broker.runtime.data_plane import RingDataPlane
     from tpc_broker.runtime.options import CoreOptions
     from tpc_broker.storage.journalled_storage import JournalledStorage
@@ -113,6 +113,9 @@ class CoreReplication:
         self._to_look: list[TopicPartition] = []
         self._in_touch: dict[str, tuple[tuple[int, ...], tuple[NodeId, ...]]] = {}
         """Of groups that C carries: what tells whether it is so still, and who was in sync."""
+        self._awake_in_sync: AwakeGroups
+        self._awake_voters: AwakeGroups
+        self._links_looked_at = 0
         self._led: dict[TopicPartition, LeaderEpoch] = {}
         self._moved: dict[TopicPartition, trio.Event] = {}
         self._new: dict[str, int] = {}
@@ -358,6 +361,18 @@ class CoreReplication:
             self._in_touch.pop(group, None)
         return found
 
+    def perhaps_in_sync(self) -> Iterable[TopicPartition]:
+        if self._driver is None:
+            return ()
+        awake, links_changed = self._awake_in_sync.take(), self._driver.core.links_changed
+        if links_changed != self._links_looked_at:
+            self._links_looked_at = links_changed
+            return list(self._led)
+        return self._known(awake)
+
+    def _known(self, groups: Iterable[str]) -> list[TopicPartition]:
+        return [self._keys[group] for group in groups if group in self._keys]
+
     def allow_moves(self, keys: frozenset[TopicPartition]) -> None:
         self._voters.allowed = keys
 
@@ -426,6 +441,8 @@ class CoreReplication:
         self.links = ReplicaLinks(address, self._own_hello, read_secret(self._cluster.secret_path))
         self._driver = ReplicaDriver(machine, self._plane, self._storage, self._clock, self.links.send)
         self._voters = VoterChanges(machine)
+        carrier = self._driver.carrier
+        self._awake_in_sync, self._awake_voters = carrier.watch_awake(), carrier.watch_awake()
         self._driver.on_leader_ready = self._leader_ready
         self._driver.on_role = self._role_changed
         self.links.check_node = lambda hello: refusal_of_node(hello, self._image)
@@ -502,7 +519,8 @@ class CoreReplication:
 
     def _change_voters(self) -> None:
         assert self._driver is not None
-        led = [(key, machine) for key in self._led if (machine := self.machine_of(key)) is not None]
+        due = self._voters.due(self._led, self._known(self._awake_voters.take()))
+        led = [(key, machine) for key in due if (machine := self.machine_of(key)) is not None]
         self._voters.look(led, self._clock.monotonic_ms())
         self._driver.wake()
 

@@ -54,6 +54,26 @@ class SteadyLink:
     """Whether the other end knows heartbeats of machines in frames of the steady state."""
 
 
+class AwakeGroups:
+    """Groups that were their machines', and not C's, at any time since the last look: of all others a look at what
+    machines decide finds what the last one has found.
+    """
+
+    def __init__(self, core: RaftCore) -> None:
+        self._core = core
+        self._since = dict.fromkeys(core.groups)
+
+    def add(self, group: object) -> None:
+        self._since[group] = None
+
+    def take(self) -> list[str]:
+        """Those that are there now. Who is awake still is told by the next call too."""
+        groups = self._core.groups
+        found = [str(group) for group in self._since if group in groups]
+        self._since = dict.fromkeys(group for group in found if not groups[group].carried)
+        return found
+
+
 class SteadyCarrier:
     """Of one core, touched by its thread only."""
 
@@ -70,6 +90,7 @@ class SteadyCarrier:
         """Groups that may be carried soon, and not before what time."""
         self._looked_ms = self._now_ms = 0
         self._beats: list[CarriedBeats] = []
+        self._watches: list[AwakeGroups] = []
         core.carrier, core.observer, core.takes_ack = self._take_back, self._look, self._takes_ack
 
     # -- groups ------------------------------------------------------------------------------------------------------
@@ -78,6 +99,7 @@ class SteadyCarrier:
         self._handles[group] = handle
         self._names[handle] = group
         self._groups[topic_id, partition] = group
+        self._note_awake(group)
 
     def remove(self, group: str, topic_id: bytes, partition: int) -> None:
         handle = self._handles.pop(group)
@@ -88,6 +110,16 @@ class SteadyCarrier:
     def look_at(self, group: str, not_before_ms: int = 0) -> None:
         """Something has become of it: perhaps it may be carried."""
         self._candidates.setdefault(group, not_before_ms)
+
+    def watch_awake(self) -> AwakeGroups:
+        """For one who looks now and then."""
+        watch = AwakeGroups(self._core)
+        self._watches.append(watch)
+        return watch
+
+    def _note_awake(self, group: object) -> None:
+        for watch in self._watches:
+            watch.add(group)
 
     def statistics(self) -> dict[str, int]:
         """What C counts: the fields of `tpc_steady_statistics`."""
@@ -178,6 +210,7 @@ class SteadyCarrier:
         handle = self._handles.get(str(group))
         state = None if handle is None else self._plane.steady_disarm(handle)
         self._candidates[str(group)] = self._now_ms + AGAIN_MS
+        self._note_awake(group)
         return None if state is None else _carried(state)
 
     def look_at_stalled(self, now_ms: int) -> None:

@@ -46,17 +46,31 @@ class VoterChanges:
         self.allowed: frozenset[TopicPartition] = frozenset()
         """Partitions whose moves may go on."""
         self._settled: dict[TopicPartition, tuple[object, object, object]] = {}
+        self._unsettled: dict[TopicPartition, None] = {}
+        """Looked at, and not found as they should be."""
+        self._looked_at: object = None
         self._to_confirm: dict[TopicPartition, int] = {}
         self._confirmed: dict[TopicPartition, int] = {}
         """Terms in which the image was known to be no older than the leadership."""
 
+    def due(self, led: Mapping[TopicPartition, object], awake: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """What of all that is led is to be looked at: what was not settled, and whose machines were `awake` since the
+        last call; everything when the metadata are others.
+        """
+        if self.image is not self._looked_at:
+            self._looked_at = self.image
+            return list(led)
+        return [key for key in dict.fromkeys((*self._unsettled, *awake)) if key in led]
+
     def look(self, led: Iterable[tuple[TopicPartition, Group]], now_ms: int) -> None:
-        """Begin what is to be begun, go on with what is under way."""
+        """Begin what is to be begun, go on with what is under way. `led`: those that are `due`, at least."""
         machines = list(led)
         free = CHANGES_MAX - sum(not machine.carried and _is_changing(machine) for _key, machine in machines)
         for key, machine in machines:
             if self._is_settled(key, machine):
+                self._unsettled.pop(key, None)
                 continue
+            self._unsettled[key] = None
             wanted = self.wanted_voters(key)
             if wanted is None or machine.config is None:
                 continue
@@ -80,12 +94,13 @@ class VoterChanges:
     def _note(self, key: TopicPartition, machine: Group, wanted: frozenset[Voter]) -> None:
         if machine.carried and machine.config == simple(wanted):
             self._settled[key] = (self.image.topic_by_id(key.topic_id), self.image.nodes, machine.config)
+            self._unsettled.pop(key, None)
         else:
             self._settled.pop(key, None)
 
     def forget(self, key: TopicPartition) -> None:
         """It is not here any more, or not led."""
-        for table in (self._settled, self._to_confirm, self._confirmed):
+        for table in (self._settled, self._unsettled, self._to_confirm, self._confirmed):
             table.pop(key, None)
 
     def to_confirm(self) -> dict[TopicPartition, int]:
