@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.metadata.test_cluster_of_nodes import Nodes, registered
 from tpc_broker.metadata.controller import CreatableTopic
+from tpc_broker.metadata.node_assignment import grouped
 from tpc_broker.metadata.rebalance import Situation, plan_rebalance
 from tpc_broker.metadata.records import BrokerConfigChanged, FeatureLevelChanged
 from tpc_broker.metadata.replica_moves import BALANCED, DRAINED, RAISED, REPLACED, all_moves, coming, move_done, moving
@@ -24,10 +25,10 @@ CALM = Situation()
 class Balanced(Nodes):
     """Nodes with racks; topics whose replicas the planner moves."""
 
-    def __init__(self, racks: str) -> None:
+    def __init__(self, racks: str, level: int = 3) -> None:
         super().__init__({})
         self._ids = itertools.count(1)
-        self.apply([FeatureLevelChanged(3, 1)])
+        self.apply([FeatureLevelChanged(level, 1)])
         for node, rack in enumerate(racks, start=1):
             self.join(node, rack)
 
@@ -44,7 +45,8 @@ class Balanced(Nodes):
     def begin(self, planned):
         topic = self.image.topics[planned.key.topic_id]
         assert topic.wanted(planned.key.partition) == planned.before
-        self.apply([moving(topic, planned.key.partition, planned.wanted, planned.reason, next(self._ids), 1)])
+        move = moving(topic, planned.key.partition, planned.wanted, planned.reason, next(self._ids), 1)
+        self.apply([*grouped(self.image, [planned.key]), move])
 
     def finish(self):
         for _topic, move in list(all_moves(self.image)):
@@ -220,14 +222,24 @@ def test_a_core_of_a_node_gets_as_many_as_another():
     assert max(cores.values()) - min(cores[core] for core in range(3)) <= 1
 
 
-def test_partitions_without_a_group_stay():
-    nodes = Balanced("--")
-    nodes.make(4, 1)
+@pytest.mark.parametrize("level", [2, 3], ids=["made without a group", "made with a group"])
+def test_partitions_with_one_replica_move_too(level):
+    nodes = Balanced("--", level)
+    nodes.make(6, 1)
+    nodes.apply([FeatureLevelChanged(3, 2)])
     nodes.join(3)
+    assert nodes.settle() == Counter({BALANCED: 2})
+    assert nodes.held() == Counter({1: 2, 2: 2, 3: 2})
     nodes.drain(1)
-    assert plan_rebalance(nodes.image, CALM) == []
+    assert nodes.settle() == Counter({DRAINED: 2})
+    assert nodes.held() == Counter({1: 0, 2: 3, 3: 3})
+    away = Situation(gone=frozenset({NodeId(2)}), away=frozenset({NodeId(2)}))
+    assert plan_rebalance(nodes.image, away) == [], "nobody is there who could give them away"
+
+
+def test_what_one_node_has_alone_gets_onto_those_that_join():
     nodes = Balanced("-")
     nodes.make(4, 1)
     nodes.join(2)
     nodes.settle()
-    assert nodes.held() == Counter({1: 2, 2: 2}), "those of a node alone have groups, since others may come"
+    assert nodes.held() == Counter({1: 2, 2: 2})

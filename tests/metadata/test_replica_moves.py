@@ -25,7 +25,7 @@ from tpc_broker.metadata.replica_moves import (
     next_voters,
     renewed,
 )
-from tpc_broker.model import NodeId, PartitionIndex, Replica, TopicPartition, broker_id_of
+from tpc_broker.model import FirstVoter, NodeId, PartitionIndex, Replica, TopicPartition, broker_id_of
 
 
 class Moving(Nodes):
@@ -132,7 +132,7 @@ def test_what_is_refused():
     safe = nodes.image.topic("safe").replicas[0][0]
     assert nodes.ask(
         ("t", 9, (1024,)), ("u", 0, None), ("t", 0, None), ("t", 0, (other_core, *stay)), ("t", 0, (9 * 1024,)),
-        ("alone", 0, nodes.brokers(1, 2)), ("safe", 0, (broker_id_of(*safe),)),
+        ("alone", 0, (9 * 1024,)), ("safe", 0, (broker_id_of(*safe),)),
     ) == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -140,7 +140,30 @@ def test_what_is_refused():
     ]  # fmt: skip
     assert nodes.ask(("t", 0, nodes.brokers(1, 4)), factor=False) == [ErrorCode.INVALID_REPLICATION_FACTOR]
     assert not nodes.topic.moves
+    before = nodes.image
+    assert nodes.ask(("alone", 0, nodes.brokers(4, 5)), factor=False) == [ErrorCode.INVALID_REPLICATION_FACTOR]
+    assert nodes.image.topic("alone") == before.topic("alone")
     assert Moving(level=2).ask(("t", 0, (4096, 1024, 2048))) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+
+
+@pytest.mark.parametrize("level", [2, 3], ids=["made without a group", "made with a group"])
+def test_partitions_with_one_replica_move(level):
+    """Those without a group get one in the same records; in it the replica votes that is there, and no other."""
+    nodes = Moving(level)
+    nodes.create(CreatableTopic(name="alone", num_partitions=3, replication_factor=1))
+    made = nodes.image.topic("alone")
+    assert [made.is_replicated(index) for index in range(3)] == [level == 3] * 3
+    nodes.apply([FeatureLevelChanged(3, 2)])
+    (there,) = made.replicas[1]
+    assert nodes.ask(("alone", 1, (broker_id_of(NodeId(4), 0), broker_id_of(NodeId(5), 0)))) == [None]
+    topic = nodes.image.topic("alone")
+    assert [topic.is_replicated(index) for index in range(3)] == [level == 3, True, level == 3]
+    assert topic.voters[1] == (FirstVoter(there.node, nodes.image.nodes[there.node].incarnation),)
+    assert (topic.replicas, topic.assignment) == (made.replicas, made.assignment)
+    assert set(topic.places(1)) == {there, Replica(NodeId(4), 0), Replica(NodeId(5), 0)}
+    move = topic.moves[PartitionIndex(1)]
+    nodes.apply(move_done(nodes.image, TopicPartition(topic.topic_id, PartitionIndex(1)), move.move_id, 7))
+    assert nodes.nodes_of(nodes.image.topic("alone").replicas[1]) == [4, 5]
 
 
 def test_the_replication_factor_is_another():

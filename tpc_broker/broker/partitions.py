@@ -148,6 +148,7 @@ class Partitions:
                     continue
                 nursery.start_soon(self._give_up_left_out, new)
                 await self._begin_new_lives(new)
+                await self._release_grouped(new)
                 self._forget_others(new)
                 opened += self._alter_open(old, new)
                 for key in self._owned(new):
@@ -170,6 +171,28 @@ class Partitions:
                 self._close(partition)
                 self._storage.keep_aside(key, DAMAGED)
                 await self._storage.delete(partition.files, partition.handle)
+
+    async def _release_grouped(self, topic: TopicImage) -> None:
+        """Partitions that are led here alone, and have got a group: they are taken back as replicas."""
+        for key in self._owned(topic) if topic.voters else ():
+            if self._lacks_group(topic, key):
+                await self._release_for_group(key)
+
+    def _lacks_group(self, topic: TopicImage, key: TopicPartition) -> bool:
+        partition = self._open.get(key)
+        return partition is not None and not partition.is_replicated and topic.is_replicated(key.partition)
+
+    async def _release_for_group(self, key: TopicPartition) -> None:
+        """Let it go as for a move to another core. One that cannot be let go is led as before, and is tried again."""
+        partition = self._open[key]
+        self._core.groups.end(key)
+        try:
+            await self._storage.release(partition.handle, self._here.core, 0, partial(self._close, partition))
+        except PartitionOfflineError as error:
+            log.warning("%s gets no group yet: %s", partition.label, error)
+            self._not_made.add(key)
+            self._lacking.set()
+            self._core.groups.begin_if_coordinates(key)
 
     def damaged(self) -> list[TopicPartition]:
         """Replicas here that could not be opened, or were given up."""
@@ -210,9 +233,12 @@ class Partitions:
         for key in list(self._not_made):
             self._not_made.discard(key)
             topic = self._core.view.image.topic_by_id(key.topic_id)
-            if topic is None or key not in self._owned(topic) or key in self._open or self._is_away(key):
+            if topic is None or key not in self._owned(topic) or self._is_away(key):
                 continue
-            await self._open_into(topic, key, opened, trio.CapacityLimiter(1))
+            if self._lacks_group(topic, key):
+                await self._release_for_group(key)
+            if key not in self._open:
+                await self._open_into(topic, key, opened, trio.CapacityLimiter(1))
         return opened
 
     async def wait_lacking(self) -> None:

@@ -19,6 +19,7 @@ from tpc_broker.broker.rounds import next_round
 from tpc_broker.errors import MailboxError
 from tpc_broker.feature_levels import FIRST_WITH_MOVES
 from tpc_broker.metadata.assignment_requests import Refusal
+from tpc_broker.metadata.node_assignment import grouped
 from tpc_broker.metadata.rebalance import Planned, Situation, plan_rebalance
 from tpc_broker.metadata.replica_moves import all_moves, moving
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.ports import ClusterNode
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.records import MetadataRecord
-    from tpc_broker.model import NodeId
+    from tpc_broker.model import NodeId, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ class Rebalancing:
         """Of what was planned all that still begins where it was planned from."""
         records: list[MetadataRecord] = []
         begun: Counter[str] = Counter()
+        keys: list[TopicPartition] = []
         for one in planned:
             topic = image.topic_by_id(one.key.topic_id)
             if topic is None or topic.wanted(one.key.partition) != one.before:
@@ -109,4 +111,5 @@ class Rebalancing:
                 log.debug("%s-%d does not move: %s", topic.name, one.key.partition, refusal.message)
                 continue
             begun[one.reason] += 1
-        return records, begun
+            keys.append(one.key)
+        return [*grouped(image, keys), *records], begun

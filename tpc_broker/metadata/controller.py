@@ -286,7 +286,7 @@ class Controller:
                 continue
             added_count += topic.count - found.partitions_count
             placed += replicas[found.partitions_count :]
-            voters = first_voters(self._image, replicas, found.voters)
+            voters = first_voters(self._image, replicas, found.voters or ((),) * found.partitions_count)
             records.append(_assigned(found.topic_id, assignment, replicas, voters))
             results.append(GrownTopic(name=topic.name))
         return ([] if validate_only else records), results
@@ -434,8 +434,7 @@ class Controller:
             check_min_insync_replicas(overrides, replication_factor)
         size = partitions_count, replication_factor
         assignment, replicas = self._placed(topic_id, size, assigned or {}, placed)
-        has_one = len(self._image.nodes) == 1  # others may come
-        manual, voters = tuple(sorted(assignment.manual)), first_voters(self._image, replicas, has_one=has_one)
+        manual, voters = tuple(sorted(assignment.manual)), first_voters(self._image, replicas)
         return TopicCreated(topic.name, topic_id, assignment.owners, now_ms, manual, overrides, replicas, voters)
 
     def _cores_of_nodes(self) -> dict[NodeId, int]:

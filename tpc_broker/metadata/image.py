@@ -90,7 +90,7 @@ class TopicImage:
     replicas: tuple[tuple[Replica, ...], ...] = ()
     """Of each partition, in a cluster of nodes."""
     voters: tuple[tuple[FirstVoter, ...], ...] = ()
-    """Of each partition with several replicas the first ones of its group, and none of the others."""
+    """Of each partition the first ones of its group; none of those without one (`node_assignment.first_voters`)."""
     moves: Mapping[PartitionIndex, ReplicasMoving] = field(default_factory=dict)
     """Partitions whose replicas are on their way; until that is done `replicas` are those from before."""
     lives: Mapping[tuple[PartitionIndex, NodeId], Life] = field(default_factory=dict)

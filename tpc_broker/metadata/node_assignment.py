@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tpc_broker.feature_levels import FIRST_WITH_MOVES
 from tpc_broker.metadata.placement import PlacementNode, Replicated, place_new_replicas
 from tpc_broker.metadata.placement.model import Shares
 from tpc_broker.metadata.records import TopicAssigned
@@ -54,18 +55,39 @@ def place_over_nodes(  # noqa: PLR0913 (a decision with all that it depends on)
 def first_voters(
     image: ClusterImage,
     replicas: Sequence[Replicas],
-    present: tuple[tuple[FirstVoter, ...], ...] = (),
+    present: Sequence[tuple[FirstVoter, ...]] = (),
     *,
     has_one: bool = False,
 ) -> tuple[tuple[FirstVoter, ...], ...]:
-    """Of each partition: none where there is one replica, which needs nobody's vote, unless it `has_one` because others
-    are to come; nothing at all where that is so of all. `present`: of the partitions that were there before.
+    """Of each partition; of one with one replica that, so that it can move and get others, unless the cluster has nodes
+    that do not move replicas: they know of no such groups, but where it `has_one` for another reason. Nothing at all
+    where no partition has any. `present`: of the partitions that were there before.
     """
     found = list(present)
+    has_one = has_one or image.feature_level >= FIRST_WITH_MOVES or len(image.nodes) == 1
     for each in replicas[len(found) :]:
         voting = sorted(each) if len(each) > 1 or has_one else []
         found.append(tuple(FirstVoter(one.node, image.nodes[one.node].incarnation) for one in voting))
     return tuple(found) if any(found) else ()
+
+
+def grouped(image: ClusterImage, keys: Iterable[TopicPartition]) -> list[TopicAssigned]:
+    """Partitions that a node has alone, without a group, get one in which that node votes. Nothing of the others."""
+    by_topic: dict[TopicId, dict[int, tuple[FirstVoter, ...]]] = {}
+    for key in keys:
+        topic = image.topics[key.topic_id]
+        if not topic.is_replicated(key.partition):
+            (place,) = topic.replicas[key.partition]
+            incarnation = image.nodes[place.node].incarnation + topic.life_of(key.partition, place.node)
+            by_topic.setdefault(key.topic_id, {})[key.partition] = (FirstVoter(place.node, incarnation),)
+    found = []
+    for topic_id, voting in by_topic.items():
+        topic = image.topics[topic_id]
+        present = topic.voters or ((),) * topic.partitions_count
+        voters = tuple(voting.get(index, each) for index, each in enumerate(present))
+        manual = tuple(sorted(topic.assignment.manual))
+        found.append(TopicAssigned(topic_id, topic.assignment.owners, manual, topic.replicas, voters))
+    return found
 
 
 def begun_anew(image: ClusterImage, node: NodeRegistered) -> Iterator[TopicAssigned]:

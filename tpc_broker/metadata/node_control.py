@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.assignment_requests import Refusal
-from tpc_broker.metadata.node_assignment import place_over_nodes
+from tpc_broker.metadata.node_assignment import first_voters, place_over_nodes
 from tpc_broker.metadata.records import NodeRemoved, ReplicasMoved, ReplicasMoving, TopicAssigned
-from tpc_broker.model import CoreId, NodeId, PartitionIndex, Replica
+from tpc_broker.model import CoreId, FirstVoter, NodeId, PartitionIndex, Replica
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -131,7 +131,7 @@ def _without(
     left: ClusterImage, topic: TopicImage, node: NodeId, absent: Collection[NodeId], heirs: _Heirs
 ) -> TopicAssigned:
     """What the node had alone is made anew, of the rest another one gets a copy; a move that is under way names it."""
-    replicas, voters = list(topic.replicas), list(topic.voters)
+    replicas, voters = list(topic.replicas), list(topic.voters or ((),) * topic.partitions_count)
     for index, each in enumerate(topic.replicas):
         if not _is_on(each, node):
             continue
@@ -142,8 +142,8 @@ def _without(
         else:
             (found,) = place_over_nodes(left, (topic.topic_id, index, index + 1), 1, {}, heirs.placed, absent)
             replicas[index] = found
-            if voters:
-                voters[index] = ()
+            life = topic.life_of(index, found[0].node)
+            voters[index] = tuple(one._replace(incarnation=one.incarnation + life) for one in _alone(left, found))
             heirs.take(found)
             heirs.placed.append(found)
     owners = tuple(each[0].core for each in replicas)
@@ -151,3 +151,8 @@ def _without(
         PartitionIndex(index) for index in sorted(topic.assignment.manual) if replicas[index] == topic.replicas[index]
     )
     return TopicAssigned(topic.topic_id, owners, manual, tuple(replicas), tuple(voters) if any(voters) else ())
+
+
+def _alone(image: ClusterImage, place: tuple[Replica, ...]) -> tuple[FirstVoter, ...]:
+    """Who votes on a partition that is made on one node."""
+    return next(iter(first_voters(image, (place,))), ())

@@ -86,7 +86,7 @@ class _Planner:
                 wanted = self._basis(topic, index)
                 self._count(wanted)
                 replicated = self._replicated(topic, index)
-                if topic.is_replicated(index) and self._may_move(topic, index, replicated):
+                if self._may_move(topic, index, replicated):
                     movable.append((topic, index, replicated))
                 else:
                     fixed += [replica.node for replica in wanted]
@@ -122,6 +122,8 @@ class _Planner:
         return Replicated(partition=key, replication_factor=max(len(nodes), least), replicas=nodes)
 
     def _may_move(self, topic: TopicImage, index: int, replicated: Replicated) -> bool:
+        if self._situation.away.issuperset(replicated.replicas):
+            return False  # nobody is there who could give it away; it comes back with its node
         if self._reason(replicated) != BALANCED or self._basis(topic, index) != topic.wanted(index):
             return True
         is_free = index not in topic.assignment.manual and PartitionIndex(index) not in topic.moves

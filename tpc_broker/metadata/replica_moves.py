@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.feature_levels import FIRST_WITH_MOVES
 from tpc_broker.metadata.assignment_requests import Refusal, assigned_to, check_min_insync_replicas
+from tpc_broker.metadata.node_assignment import grouped
 from tpc_broker.metadata.records import ASKED, CANCELLED, ReplicasMoved, ReplicasMoving, TopicAssigned
 from tpc_broker.model import PartitionIndex, TopicPartition, broker_id_of
 
@@ -59,6 +60,7 @@ class Request(NamedTuple):
 def alter_replicas(image: ClusterImage, request: Request) -> tuple[list[MetadataRecord], list[Refusal | None]]:
     """What to write, and what was refused of each."""
     reordered: dict[str, dict[int, tuple[Replica, ...]]] = {}
+    alone: list[TopicPartition] = []
     records: list[MetadataRecord] = []
     outcomes: list[Refusal | None] = []
     for name, index, brokers in request.wanted:
@@ -72,11 +74,14 @@ def alter_replicas(image: ClusterImage, request: Request) -> tuple[list[Metadata
                     reordered.setdefault(name, {})[index] = asked
                 else:
                     records += _moving(image, topic, index, asked, request)
+                    alone.append(TopicPartition(topic.topic_id, PartitionIndex(index)))
         except Refusal as refusal:
             outcomes.append(refusal)
         else:
             outcomes.append(None)
-    return [*records, *_reordered(image, reordered)], outcomes
+    groups = grouped(image, alone)
+    with_groups = image.apply(groups, image.version)
+    return [*groups, *records, *_reordered(with_groups, reordered)], outcomes
 
 
 def _topic(image: ClusterImage, name: str, index: int) -> TopicImage:
@@ -122,12 +127,6 @@ def _moving(
             f"{image.feature_level} (kafka-features.sh upgrade).",
         )
     present = topic.replicas[index]
-    if not topic.is_replicated(index):
-        there = broker_id_of(*present[0])
-        raise Refusal(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"The partition is on broker {there} alone, and has no group of replicas that could move.",
-        )
     if len(asked) != len(present) and not request.allow_factor_change:
         raise Refusal(
             ErrorCode.INVALID_REPLICATION_FACTOR,

@@ -260,6 +260,11 @@ class Replica:
         return config is not None and self.me in config.voters
 
     @property
+    def votes_alone(self) -> bool:
+        """Whether it needs nobody to be elected and to commit."""
+        return self.config is not None and self.config.voters == {self.me}
+
+    @property
     def is_leader(self) -> bool:
         return self.role is LEADER
 

@@ -122,6 +122,8 @@ class DamagedReplicas:
             return
         machine, node = self._replication.look_at(key), self._replication.node
         label = f"{topic.name}-{key.partition}"
+        if machine is not None and machine.votes_alone:
+            return  # nobody has what it would begin anew from: that is the operator's to accept (`tpc-broker repair`)
         if machine is not None and machine.is_leader:
             self._tell(key, f"{label} is damaged here ({reason}); another node is to lead it")
             self._replication.transfer_to_best(key)

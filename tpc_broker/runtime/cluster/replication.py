@@ -273,9 +273,10 @@ class CoreReplication:
         replicas = topic.places(key.partition)
         self.want_links(Address(*each) for each in replicas if each.node != self._identity.node)
         self._keys[group], self._handles[group] = key, handle
-        life = topic.life_of(key.partition, NodeId(self._identity.node))
-        me = Voter(NodeId(self._identity.node), self._identity.incarnation + life)
+        me = self._own_voter(topic, key)
         self._driver.add(group, handle, files, me, config, {each.node: each.core for each in replicas})
+        if self._driver.core.groups[group].votes_alone:
+            self._driver.core.stand_at_once(group, self._clock.monotonic_ms())
         if replicas[0].node == self._identity.node and not files.leader_epoch > 0:
             self._new[group] = STAND_TIMES_MAX
             self._new_came.set()
@@ -290,8 +291,12 @@ class CoreReplication:
             self._wanted.update(new)
             self._link()
 
+    def _own_voter(self, topic: TopicImage, key: TopicPartition) -> Voter:
+        node = NodeId(self._identity.node)
+        return Voter(node, self._identity.incarnation + topic.life_of(key.partition, node))
+
     def first_note(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage) -> bytes:
-        me = Voter(NodeId(self._identity.node), self._identity.incarnation)
+        me = self._own_voter(topic, key)
         if files.leader_epoch < 0 or files.notes or list(topic.voters[key.partition]) != [tuple(me)]:
             return b""
         marker = Marker(files.leader_epoch + 1, files.written_end_offset, simple([me]))
@@ -324,15 +329,20 @@ class CoreReplication:
         return self._driver is not None and await self._driver.confirm(group_of(key))
 
     async def hand_over(self) -> None:
-        if self._driver is None or not self._led:
+        if self._driver is None or not (led := self._led_of_several()):
             return
-        count = len(self._led)
+        count = len(led)
         with trio.move_on_after(HAND_OVER_S):
-            while self._led:
-                for key in list(self._led):
+            while led := self._led_of_several():
+                for key in led:
                     self.transfer_to_best(key)
                 await trio.sleep(LOOK_S)
-        log.info("%d of %d leaderships were handed over", count - len(self._led), count)
+        log.info("%d of %d leaderships were handed over", count - len(led), count)
+
+    def _led_of_several(self) -> list[TopicPartition]:
+        """What is led here and others could lead."""
+        machines = ((key, self.machine_of(key)) for key in self._led)
+        return [key for key, machine in machines if machine is not None and not machine.votes_alone]
 
     def transfer(self, key: TopicPartition, node: NodeId) -> bool:
         """Begin to hand a leadership over to a voter's node; False: it is not led here, or that is no voter."""
