@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,16 +11,20 @@ import pytest
 
 from tests.support.broker_process import run_command
 from tpc_broker.cluster.founding import Founding
+from tpc_broker.cluster.raft_codec import decode_entry, encode_entry
+from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import BrokerConfigChanged, NodeAddress, NodeRegistered, NodeRemoved
-from tpc_broker.model import MetadataVersion
-from tpc_broker.raft.items import Config, Voter, simple
+from tpc_broker.model import MetadataVersion, NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.raft.items import Config, Marker, Voter, simple
+from tpc_broker.raft.journal import MarkerEntry, VoteEntry
 from tpc_broker.runtime.cluster.identity import IdentityFile, check_directory, next_core_boot
 from tpc_broker.runtime.cluster.metadata_group import certain_voters
 from tpc_broker.runtime.cluster.options import parse_address, plan_cluster
+from tpc_broker.runtime.cluster.replication import group_of
 from tpc_broker.runtime.cluster.voters import wanted_voters
 from tpc_broker.runtime.options import ClusterOptions, StartError
-from tpc_broker.runtime.repair import _refuse_replicas
+from tpc_broker.runtime.repair import _groups_of
 
 GOOD = {"cluster": "127.0.0.1:9000", "seeds": "127.0.0.1:9000,127.0.0.1:9001", "node_id": 1}
 
@@ -189,15 +194,35 @@ def test_a_journal_that_is_gone_ends_the_start_of_a_node_whose_core_had_replicas
 
 
 def test_a_replica_that_has_lost_something_is_not_brought_back(tmp_path):
-    def found(name, checkpoint):
-        key = SimpleNamespace(partition=0)
-        return SimpleNamespace(label=f"{name}-0", offline=SimpleNamespace(key=key, checkpoint=checkpoint))
+    """Where others vote, too. Where nobody does it begins anew in the term after all that it knows of."""
+    node_directory(tmp_path, joined=True)
+    identity = IdentityFile(tmp_path).read()
+    me, other = Voter(NodeId(identity.node), identity.incarnation), Voter(NodeId(9), 9)
 
-    alone = found("alone", SimpleNamespace(notes=()))
-    _refuse_replicas([alone])
-    for replica in (found("kept", SimpleNamespace(notes=((3, b"marker"),))), found("kept", None)):
+    def found(name, *configs, known=True):
+        key = TopicPartition(TopicId(uuid.UUID(int=1)), PartitionIndex(len(configs)))
+        notes = {
+            term: encode_entry(MarkerEntry(group_of(key), Marker(term, 0, config)))
+            for term, config in enumerate(configs, start=1)
+        }
+        notes |= {VOTE_NOTE: encode_entry(VoteEntry(group_of(key), len(configs), None))} if configs else {}
+        offline = SimpleNamespace(key=key, checkpoint=SimpleNamespace() if known else None)
+        return SimpleNamespace(label=f"{name}-0", core=0, offline=offline, notes=notes)
+
+    alone, several = found("alone"), simple([me, other])
+    mine = found("mine", several, simple([me]))
+    groups = _groups_of(tmp_path, [alone, mine])
+    assert list(groups) == [mine.offline.key]
+    marker = decode_entry("g", groups[mine.offline.key](7, 20)).entry.marker
+    assert marker == Marker(7, 20, simple([me]))
+    for replica in (
+        found("kept", simple([me]), several), found("kept", several),
+        found("kept", Config(several.new, simple([me]).new)),
+        found("kept", simple([other])), found("kept", simple([me._replace(incarnation=1)])),
+        found("kept", simple([me]), known=False), found("kept", known=False),
+    ):  # fmt: skip
         with pytest.raises(StartError, match="kept-0 may have replicas on other nodes"):
-            _refuse_replicas([alone, replica])
+            _groups_of(tmp_path, [alone, mine, replica])
 
 
 def test_who_votes_whatever_becomes_of_a_change():

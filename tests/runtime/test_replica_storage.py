@@ -17,7 +17,9 @@ from tests.runtime.interference import disturbed
 from tpc_broker.broker.partition import Partition
 from tpc_broker.errors import JournalStoppedError, LeadershipLostError, PartitionOfflineError
 from tpc_broker.log.checkpoint import VOTE_NOTE
+from tpc_broker.model import CoreId
 from tpc_broker.storage import mending
+from tpc_broker.storage.checkpoint import read_checkpoint
 from tpc_broker.storage.files_life import FilesState
 from tpc_broker.storage.leader_partition import partition_params
 
@@ -89,6 +91,37 @@ def test_terms_notes_and_votes_are_there_after_a_crash_with_and_without_a_checkp
         await bench.take(1)
         files = await bench.check_crash(tmp_path / "later", term=7, epochs=[(1, 0), (4, 3), (7, 5)])
         assert files.notes == {1: b"one", 4: bytes(range(200)), 7: b""}, "who is in a term has not voted in it"
+
+    on_replica(tmp_path, body)
+
+
+@pytest.mark.parametrize("how", ["its files are damaged at the start", "it is given up"])
+def test_one_that_goes_offline_forgets_no_term_and_no_vote(tmp_path, how):
+    """What its journal has said since the last checkpoint is in the next one."""
+
+    async def body(bench):
+        bench.begin(1, b"one")
+        await bench.take(3)
+        await bench.storage.write_behind()
+        assert await bench.storage.checkpoint()
+        bench.begin(4, b"four")
+        await bench.take(2)
+        await bench.plane.wait_durable(bench.storage.note_term(bench.handle, 6, b"a vote"))
+        expected = ((VOTE_NOTE, b"a vote"), (1, b"one"), (4, b"four"))
+        if how == "it is given up":
+            bench.files.fail("a sync that failed")
+            bench.storage._mending._give_up(bench.storage._partitions.led[bench.handle], "for a test")
+            offline = bench.storage._partitions.given_up[KEY]
+        else:
+            recovered = await recovered_copy(
+                bench, tmp_path / "crashed", lambda log: log.write_bytes(log.read_bytes()[:-10])
+            )
+            offline = recovered.offline[KEY]
+            await recovered.close()
+            _generation, kept = await read_checkpoint(bench.core.disk, tmp_path / "crashed" / "journals", CoreId(0))
+            assert kept[KEY] == offline.checkpoint
+        assert (offline.checkpoint.leader_epoch, offline.checkpoint.notes) == (6, expected)
+        assert offline.checkpoint.log_end_offset == 3
 
     on_replica(tmp_path, body)
 

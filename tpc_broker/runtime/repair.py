@@ -9,19 +9,25 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tpc_broker.broker.metadata_rebuild import Rebuilt, Remains, find_remains, rebuild_image, rebuild_metadata
 from tpc_broker.broker.metadata_service import METADATA_CORE
+from tpc_broker.cluster.raft_codec import decode_entry, encode_entry
 from tpc_broker.errors import StorageFailedError
-from tpc_broker.log.checkpoint import CheckpointError
+from tpc_broker.log.checkpoint import VOTE_NOTE, CheckpointError
 from tpc_broker.log.files import HANDOVER_FILE, partition_folder_name
 from tpc_broker.log.journal import EntryKind, JournalUnreadableError
 from tpc_broker.log.recovery import plan_recovery
-from tpc_broker.model import METADATA_TOPIC, CoreId
-from tpc_broker.runtime.cluster.identity import START_EMPTY, is_in_cluster, refuse_of_cluster
+from tpc_broker.model import METADATA_TOPIC, CoreId, NodeId
+from tpc_broker.raft.items import Marker, Voter, simple
+from tpc_broker.raft.journal import MarkerEntry
+from tpc_broker.runtime.cluster.identity import START_EMPTY, IdentityFile, is_in_cluster, refuse_of_cluster
+from tpc_broker.runtime.cluster.replica_lives import ReplicaLives
+from tpc_broker.runtime.cluster.replication import group_of
 from tpc_broker.runtime.data_directory import DataDirectory
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.journal_lock import JournalLock, JournalLockedError
@@ -43,11 +49,13 @@ from tpc_broker.storage.repair import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from tpc_broker.model import TopicPartition
     from tpc_broker.storage.folders import PartitionListing
     from tpc_broker.storage.recovery import RecoveredCore
+    from tpc_broker.storage.repair import BeginGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +169,8 @@ class _Found:
     offline: OfflinePartition
     listing: PartitionListing | None
     journalled: tuple[tuple[int, int], ...]
+    notes: Mapping[int, bytes] = field(default_factory=dict)
+    """What its replica knows of its terms, as far as checkpoint and journal have it."""
 
     @property
     def label(self) -> str:
@@ -189,7 +199,7 @@ async def _find(disk: RingDisk, data: Path, cores: list[CoreId]) -> list[_Found]
             kinds = (EntryKind.APPEND, EntryKind.IN_PLACE)
             ranges = tuple((one.offset, one.argument) for one in entries if one.partition == key and one.kind in kinds)
             offline = OfflinePartition(plan.start.topic, key, reason, own.get(key))
-            found.append(_Found(core, offline, listing, ranges))
+            found.append(_Found(core, offline, listing, ranges, plan.notes))
     for key, listing in listings.items():
         if key not in seen and (listing.holds_records or listing.offline is not None):
             reason = listing.offline or "its folder holds records that neither a checkpoint nor a journal knows of"
@@ -351,26 +361,48 @@ async def _bring_back(disk: RingDisk, data: Path, cores: list[CoreId], request: 
     plans = [await survey(disk, data, one.offline, one.listing, one.journalled) for one in found]
     if not request.apply:
         return _show_plans(plans, request)
-    if is_in_cluster(data):
-        _refuse_replicas(found)
+    groups = _groups_of(data, found)
     left = [plan for plan in plans if plan.lost and not request.accept_loss]
     if left and not request.every_partition:
         (plan,) = left
         raise StartError(f"{plan.label}: {_ranges(plan.lost)} would be lost; nothing was changed; see: --accept-loss")
     labels_left = {plan.label for plan in left}
-    reports = await _repair_all(disk, data, [one for one in found if one.label not in labels_left])
+    reports = await _repair_all(disk, data, [one for one in found if one.label not in labels_left], groups)
     return _show_reports(reports, left, request)
 
 
-def _refuse_replicas(found: Sequence[_Found]) -> None:
-    """A replica that has lost something must not vote again as who it was. StartError."""
+def _groups_of(data: Path, found: Sequence[_Found]) -> dict[TopicPartition, BeginGroup]:
+    """How the groups begin anew of those that have one, in a cluster. StartError where others vote too: a replica that
+    has lost something must not vote again as who it was.
+    """
+    identity = IdentityFile(data).read()
+    if identity is None or identity.founding is None:
+        return {}
+    groups: dict[TopicPartition, BeginGroup] = {}
     for one in found:
-        kept = one.offline.checkpoint
-        if kept is None or kept.notes:
+        voter = _votes_alone(data, one, identity.node, identity.incarnation)
+        if voter is not None:
+            groups[one.offline.key] = partial(_first_note, one.offline.key, voter)
+        elif one.offline.checkpoint is None or one.notes:
             raise StartError(
                 f"{one.label} may have replicas on other nodes, which this one has promised what is lost: "
                 f"{START_EMPTY}; nothing was changed"
             )
+    return groups
+
+
+def _votes_alone(data: Path, found: _Found, node: int, incarnation: int) -> Voter | None:
+    """The replica of this node, where by its latest term nobody else votes."""
+    group, terms = group_of(found.offline.key), [term for term in found.notes if term != VOTE_NOTE]
+    if found.offline.checkpoint is None or not terms:
+        return None
+    me = Voter(NodeId(node), incarnation + ReplicaLives(data, found.core).of(group))
+    entry = decode_entry(group, found.notes[max(terms)]).entry
+    return me if isinstance(entry, MarkerEntry) and entry.marker.config == simple([me]) else None
+
+
+def _first_note(key: TopicPartition, voter: Voter, term: int, offset: int) -> bytes:
+    return encode_entry(MarkerEntry(group_of(key), Marker(term, offset, simple([voter]))))
 
 
 async def _asked_for(disk: RingDisk, data: Path, cores: list[CoreId], partition: str | None) -> list[_Found]:
@@ -389,7 +421,9 @@ async def _asked_for(disk: RingDisk, data: Path, cores: list[CoreId], partition:
     return named[:1]
 
 
-async def _repair_all(disk: RingDisk, data: Path, found: list[_Found]) -> list[RepairReport]:
+async def _repair_all(
+    disk: RingDisk, data: Path, found: list[_Found], groups: Mapping[TopicPartition, BeginGroup]
+) -> list[RepairReport]:
     if not found:
         return []
     reports = []
@@ -399,7 +433,8 @@ async def _repair_all(disk: RingDisk, data: Path, found: list[_Found]) -> list[R
         listings = await list_partitions(disk, data / "topics", states)
         for one in found:
             core, offline = _offline_of(recovered, one)
-            reports.append(await repair_partition(recovered[core], offline, data, listings.get(offline.key)))
+            listing, begin_group = listings.get(offline.key), groups.get(offline.key)
+            reports.append(await repair_partition(recovered[core], offline, data, listing, begin_group))
             if offline.checkpoint is None:  # no core's so far: the next start finds out whose it is
                 await _mark_handover(disk, data)
     finally:

@@ -15,12 +15,14 @@ from __future__ import annotations
 import errno
 import logging
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import trio
 
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import BatchDamageError
+from tpc_broker.model import LeaderEpoch
 from tpc_broker.storage.journal_room import is_pressed
 from tpc_broker.storage.lost_and_found import METADATA_PARTITION
 from tpc_broker.storage.recovery import OfflinePartition, rewrite_partition, set_aside
@@ -191,7 +193,11 @@ class Mending:
         files = led.files
         self._failures.over(f"{files.topic}-{files.key.partition} still fails")
         reason = f"its segments could not be written anew: {reason}"
-        self._partitions.give_up(led, OfflinePartition(files.topic, files.key, reason, files.checkpointed))
+        kept = replace(  # the journal will be forgotten; what the replica has promised is not
+            files.checkpointed, leader_epoch=LeaderEpoch(files.leader_epoch), voted_for=files.voted_for,
+            notes=tuple(sorted(files.notes.items())),
+        )  # fmt: skip
+        self._partitions.give_up(led, OfflinePartition(files.topic, files.key, reason, kept))
         del self._attempts[led.handle]
         self._plane.withdraw(led.handle)
         self._tell_given_up(files.key, reason)

@@ -16,7 +16,7 @@ run again. A partition that is set aside keeps its files; what the journal still
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +34,7 @@ from tpc_broker.log.in_place import decode_extent
 from tpc_broker.log.journal import EntryKind, JournalEntry, JournalScan, WantedRun
 from tpc_broker.log.recovery import PartitionPlan, plan_partition, plan_recovery
 from tpc_broker.log.segment import LogSettings, SegmentIndexes
+from tpc_broker.model import LeaderEpoch
 from tpc_broker.storage.checkpoint import (
     JOURNAL_BYTES_MAX_DEFAULT,
     JournalFile,
@@ -165,7 +166,12 @@ class _Recovery:
 
     def set_aside(self, plan: PartitionPlan, reason: str) -> None:
         self.storages.pop(plan.key, None)
-        checkpoint = plan.start if plan.in_checkpoint else None
+        checkpoint = None
+        if plan.in_checkpoint:  # the journal is about to be forgotten; what the replica has promised is not
+            notes = tuple(sorted(plan.notes.items()))
+            checkpoint = replace(
+                plan.start, leader_epoch=LeaderEpoch(plan.leader_epoch), voted_for=plan.voted_for, notes=notes
+            )
         self.offline[plan.key] = OfflinePartition(plan.start.topic, plan.key, reason, checkpoint)
 
     async def _open(self, plan: PartitionPlan, listing: PartitionListing | None) -> None:

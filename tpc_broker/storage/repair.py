@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchDamageError, decode_header, empty_batch, walk_headers
 from tpc_broker.log.checkpoint import PartitionCheckpoint
@@ -46,7 +46,7 @@ from tpc_broker.storage.recovery import COPY_BYTES, SALVAGE_PREFIX
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from tpc_broker.model import CoreId, TopicPartition
@@ -56,6 +56,10 @@ if TYPE_CHECKING:
     from tpc_broker.storage.recovery import OfflinePartition, RecoveredCore
 
 _WHOLE: Final = LogSettings(segment_bytes=2**62, segment_ms=2**62, segment_index_bytes=2**40)
+
+
+BeginGroup: TypeAlias = "Callable[[int, int], bytes]"
+"""The note of a term that begins at an offset."""
 
 
 class Stretch(NamedTuple):
@@ -356,9 +360,16 @@ class _Log:
 
 
 async def repair_partition(
-    recovered: RecoveredCore, offline: OfflinePartition, data: Path, listing: PartitionListing | None
+    recovered: RecoveredCore,
+    offline: OfflinePartition,
+    data: Path,
+    listing: PartitionListing | None,
+    begin_group: BeginGroup | None = None,
 ) -> RepairReport:
-    """Bring one partition of a recovered core back; see the module for what it does. OSError: the disk."""
+    """Bring one partition of a recovered core back; see the module for what it does. OSError: the disk.
+
+    `begin_group`: it has a group, in which it votes alone; this gives the note with which a term begins.
+    """
     disk, key = recovered.files.disk, offline.key
     plan = await survey(disk, data, offline, listing)
     path = listing.path if listing else data / "topics" / plan.label
@@ -372,7 +383,7 @@ async def repair_partition(
         known = decode_losses(await folder.read_file(LOSSES_FILE) or b"")
         await folder.write_file(LOSSES_FILE, encode_losses(sorted({*known, *plan.lost})))
     await _write_segments(folder, plan, offline.checkpoint.segment_base if offline.checkpoint else 0)
-    new = await _finish_files(folder, plan, offline)
+    new = await _finish_files(folder, plan, offline, begin_group)
     recovered.offline.pop(key, None)
     await _write_checkpoint(recovered, new)
     if listing is not None and OFFLINE_FILE in listing.names:
@@ -450,7 +461,9 @@ async def _remove_indexes(folder: SegmentFolder, base_offset: int) -> None:
         await folder.remove(name)
 
 
-async def _finish_files(folder: SegmentFolder, plan: RepairPlan, offline: OfflinePartition) -> PartitionCheckpoint:
+async def _finish_files(
+    folder: SegmentFolder, plan: RepairPlan, offline: OfflinePartition, begin_group: BeginGroup | None
+) -> PartitionCheckpoint:
     """Step 3, and the state that the checkpoint gets."""
     log = _Log()
     log.begin_segment(plan.log_end_offset)
@@ -479,16 +492,22 @@ async def _finish_files(folder: SegmentFolder, plan: RepairPlan, offline: Offlin
     for entry in log.state.epochs.entries:
         whole.begin_epoch(*entry)
     whole.advance_start(plan.log_start_offset)
+    leader_epoch = LeaderEpoch(max(state.leader_epoch, log.state.epochs.latest))
+    notes: tuple[tuple[int, bytes], ...] = ()
+    if begin_group is not None:  # what is there is as if from before the group: its terms may have lost their place
+        leader_epoch = LeaderEpoch(max(leader_epoch, 0) + 1)
+        whole.begin_epoch(leader_epoch, plan.log_end_offset)
+        notes = ((int(leader_epoch), begin_group(leader_epoch, plan.log_end_offset)),)
     await folder.sync(whole.epochs.entries)
     await folder.disk.fsync_directory(folder.path.parent)
     segment, indexes = log.segment, log.indexes
     return PartitionCheckpoint(
         state.topic_id, state.partition, state.topic, Offset(segment.base_offset), segment.size_bytes,
         Offset(plan.log_start_offset), Offset(plan.log_end_offset),
-        LeaderEpoch(max(state.leader_epoch, log.state.epochs.latest)), state.voted_for,
+        leader_epoch, state.voted_for,
         indexes.largest_timestamp, indexes.largest_timestamp_offset, indexes.first_timestamp,
         segment.flushed_bytes[0], segment.flushed_bytes[1], segment.flushed_bytes[2], whole.epochs.entries,
-        whole.producers, Offset(plan.log_end_offset),
+        whole.producers, Offset(plan.log_end_offset), notes,
     )  # fmt: skip
 
 
