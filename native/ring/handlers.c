@@ -10,7 +10,9 @@
 static int hot_handler(void *context, tpc_request *request) {
     switch (request->api_key) {
     case TPC_API_PRODUCE:
-        return tpc_plane_produce(context, request);
+        if (tpc_plane_produce(context, request)) return 1;
+        request->fallback_reason = (uint8_t)tpc_plane_fallback_reason(context);
+        return 0;
     case TPC_API_FETCH:
         return tpc_plane_fetch(context, request);
     default:

@@ -11,6 +11,7 @@ import trio.testing
 from tests.support.definitions import encode_request
 from tpc_broker.broker import dispatch
 from tpc_broker.broker.dispatch import Dispatcher
+from tpc_broker.broker.ports import ProduceFallback
 from tpc_broker.kafka.api_keys import ApiKey
 
 LONG_NS = 2 * dispatch.SHARE_NS
@@ -35,25 +36,29 @@ class World:
     """A dispatcher with handlers that take long, and what came of it."""
 
     def __init__(self, nursery, handlers):
-        self.answered, self.clock = [], Clock()
+        self.answered, self.asked_c, self.clock = [], [], Clock()
         connections = SimpleNamespace(
             answer=lambda request, _parts: self.answered.append(request), answer_none=lambda _request: None,
             close=lambda _connection, _reason: None,
         )  # fmt: skip
         disk = SimpleNamespace(poll_ring=lambda: None)
         core = SimpleNamespace(
-            connections=connections, disk=disk, produce_now=lambda _request: False, clock=self.clock
+            connections=connections, disk=disk, produce_now=self.produce_now, clock=self.clock
         )
         self.dispatcher = Dispatcher(core, handlers, nursery)
 
-    def send(self, connection, api_key, body_values=None):
-        body = encode_request(api_key.name.title().replace("_", ""), 0, body_values or {}, 1, None)[10:]
+    def send(self, connection, api_key, body_values=None, version=0, fallback_reason=0):
+        body = encode_request(api_key.name.title().replace("_", ""), version, body_values or {}, 1, None)[10:]
         request = SimpleNamespace(
-            connection=connection, api_key=int(api_key), api_version=0, correlation_id=1, body=memoryview(body),
-            client_id=None,
+            connection=connection, api_key=int(api_key), api_version=version, correlation_id=1, body=memoryview(body),
+            client_id=None, fallback_reason=fallback_reason,
         )  # fmt: skip
         self.dispatcher.on_request(request)
         return request
+
+    def produce_now(self, request):
+        self.asked_c.append(request)
+        return False
 
     def open(self, count):
         for connection in range(count):
@@ -98,6 +103,21 @@ async def test_a_turn_begins_a_share_however_many_came():
             assert max(seen.values()) - min(seen[one] for one in range(50)) <= 2, "one after the other"
         assert seen.total() == 150
         nursery.cancel_scope.cancel()
+
+
+async def test_the_data_plane_is_not_asked_again_for_what_only_python_decides():
+    """It would decode the request once more, and leave it for the same reason."""
+    handled = []
+    body = {"TransactionalId": None, "Acks": 1, "TimeoutMs": 1, "TopicData": []}
+    for reason in ProduceFallback:
+        async with trio.open_nursery() as nursery:
+            world = World(nursery, {ApiKey.PRODUCE: lambda _core, request, _message: handled.append(request)})
+            world.open(1)
+            request = world.send(0, ApiKey.PRODUCE, body, version=3, fallback_reason=reason)
+            await turns_until(lambda: handled)
+            is_final = reason in {1, 2, 3, 4, 5}
+            assert (world.asked_c, handled.pop()) == ([] if is_final else [request], request), reason
+            nursery.cancel_scope.cancel()
 
 
 async def test_members_of_groups_go_first_and_nobody_starves():

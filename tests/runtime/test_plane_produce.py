@@ -167,6 +167,25 @@ def test_an_unknown_partition_is_left_to_python_whose_verdict_answers_it(bench):
     assert bench.answer(client) == [(E.NONE, 0), (E.UNKNOWN_TOPIC_OR_PARTITION, -1), (E.NOT_LEADER_OR_FOLLOWER, -1)]
 
 
+def test_a_request_that_is_left_brings_the_reason_along(bench):
+    bench.lead("validated", settings=settings_with(PartitionFlag.PYTHON_VALIDATES))
+    came = []
+    bench.on_request = came.append
+    client = bench.connect()
+    bench.send(client, [("validated", 0, records_of(1))])
+    bench.until(lambda: came)
+    assert came[0].fallback_reason == Left.NONE, "nobody has asked C"
+    assert bench.plane.produce_with(came.pop(), [Verdict()])
+    assert bench.answer(client) == [(E.NONE, 0)]
+    bench.plane.set_hot(on=True)
+    for topic, reason in (("validated", Left.PYTHON_VALIDATES), ("unknown", Left.UNKNOWN)):
+        bench.send(client, [(topic, 0, records_of(1))])
+        bench.until(lambda: came)
+        assert came[0].fallback_reason == reason
+        assert bench.plane.produce_with(came.pop(), [Verdict(E.UNKNOWN_TOPIC_OR_PARTITION)])
+        assert bench.answer(client) == [(E.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+
+
 def test_what_python_validates_goes_on_with_its_verdict(bench):
     bench.lead("t", settings=settings_with(PartitionFlag.PYTHON_VALIDATES))
     client = bench.connect()

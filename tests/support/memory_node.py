@@ -73,6 +73,7 @@ class MemoryRequest:
     correlation_id: int
     body: memoryview
     listener: int = 0
+    fallback_reason: int = 0
     client_id: str | None = "a-client"
     answer: bytes | None = None
     done: trio.Event = field(default_factory=trio.Event)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tpc_broker.broker.handlers.forward import EncodedResponse
+from tpc_broker.broker.ports import PYTHON_DECIDES
 from tpc_broker.broker.rate_limiter import RateLimiter
 from tpc_broker.kafka.api_keys import ApiKey, api, apis
 from tpc_broker.kafka.codec import codec
@@ -127,7 +128,8 @@ class Dispatcher:
         if state.queue is not None:
             state.queue.append(request)
             return
-        if request.api_key == ApiKey.PRODUCE and self._core.produce_now(request):
+        is_produce = request.api_key == ApiKey.PRODUCE and request.fallback_reason not in PYTHON_DECIDES
+        if is_produce and self._core.produce_now(request):
             return
         state.queue = deque()
         if self._has_share():

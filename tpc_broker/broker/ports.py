@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from tpc_broker.model import CoreId
 
@@ -69,6 +69,8 @@ class Request(Protocol):
     correlation_id: int
     listener: int
     """Number of the listener that its connection came to: addresses in the answer are those of this listener."""
+    fallback_reason: int
+    """Why the data plane has left a Produce just now (`ProduceFallback`); 0: it was not asked."""
 
     @property
     def client_id(self) -> str | None: ...
@@ -256,6 +258,15 @@ class ProduceFallback(IntEnum):
     JOURNAL_FULL = 6
     NOT_ADMITTED = 7
     NO_MEMORY = 8
+
+
+PYTHON_DECIDES: Final = frozenset(
+    {
+        ProduceFallback.MALFORMED, ProduceFallback.VERSION, ProduceFallback.TOO_MANY, ProduceFallback.UNKNOWN,
+        ProduceFallback.PYTHON_VALIDATES,
+    }
+)  # fmt: skip
+"""Reasons that do not go away by themselves: asked again, the data plane would decode the request for nothing."""
 
 
 @dataclass(frozen=True, slots=True)

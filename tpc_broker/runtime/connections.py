@@ -41,7 +41,7 @@ _MIB: Final = 1024 * 1024
 COPIED_BODY_BYTES_MAX: Final = 16 * 1024
 """Up to this a request's body is copied into Python, which is cheaper than keeping its frame alive."""
 _DESCRIBED_AT_ONCE: Final = 256
-_REQUEST = Struct("=QqQQQqIiihhBxH4xQ")
+_REQUEST = Struct("=QqQQQqIiihhBxH4xB7xQ")
 assert _REQUEST.size == ffi.sizeof("tpc_request")
 
 
@@ -259,6 +259,7 @@ class Request:
         "client_id_bytes",
         "connection",
         "correlation_id",
+        "fallback_reason",
         "flexible",
         "listener",
         "pointer",
@@ -284,6 +285,7 @@ class Request:
             self.api_version,
             self.flexible,
             self.listener,
+            self.fallback_reason,
             _,
         ) = _REQUEST.unpack(_buffer(pointer))
 
