@@ -65,6 +65,23 @@ def level_text(node: Hello | NodeRegistered, cluster: str, level: int) -> str:
     )
 
 
+def cores_text(node: NodeRegistered, image: ClusterImage) -> str:
+    """Why it has too few cores: an empty directory comes back to replicas that were given to its cores before. "": it
+    has enough.
+    """
+    placed = [
+        *(replicas for topic in image.topics.values() for replicas in topic.replicas),
+        *(move.wanted for topic in image.topics.values() for move in topic.moves.values()),
+    ]
+    needed = 1 + max((one.core for replicas in placed for one in replicas if one.node == node.node), default=0)
+    if node.cores >= needed:
+        return ""
+    return (
+        f"node {node.node} has --cores {node.cores}, and cluster {image.cluster_id} has replicas on {needed} cores of "
+        f"it: start it with --cores {needed} or more, or remove the node first (tpc node remove {node.node})"
+    )
+
+
 def removed_text(node: int, cluster: str) -> str:
     return (
         f"node {node} was removed from cluster {cluster}, and its data directory cannot come back; with an empty "

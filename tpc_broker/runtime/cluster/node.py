@@ -38,7 +38,7 @@ from tpc_broker.model import CoreId, MetadataVersion, NodeId
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Position, Voter
 from tpc_broker.runtime.cluster.counters import ClusterCounters, Known, cluster_counters
-from tpc_broker.runtime.cluster.greeting import level_text, refusal_of, removed_text
+from tpc_broker.runtime.cluster.greeting import cores_text, level_text, refusal_of, removed_text
 from tpc_broker.runtime.cluster.identity import IdentityFile, NodeIdentity
 from tpc_broker.runtime.cluster.joining import Joining, say_what_is_waited_for
 from tpc_broker.runtime.cluster.links import LinkRefusedError, Links, Peer
@@ -545,6 +545,8 @@ class ClusterNodeMain:
                     f"node id {record.node} is alive at {SeedAddress(*known.address)} with another incarnation; give "
                     f"the node at {SeedAddress(*record.address)} another --node-id"
                 )
+                return [], None
+            if refused := cores_text(record, image):
                 return [], None
             return Controller(image, self._configuration).register_node(record), None
 
