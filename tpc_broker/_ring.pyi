@@ -550,6 +550,7 @@ class tpc_request(Structure):
     in_python: int
     listener: int
     header_bytes: int
+    fallback_reason: int
     next: tpc_request
 
 class tpc_ring(Structure): ...

@@ -138,10 +138,17 @@ def test_what_the_machine_had_not_heard_of_when_the_journal_failed_is_cut(cores)
     assert cores.leader().bounds().log_end_offset == 20
 
 
+def never_notice_silence(node):
+    """A leader goes on taking appends while nobody hears it, for as long as the test needs."""
+    for link in node.driver.core.links.values():
+        link.silent_after_ms = 1_000_000
+
+
 def test_what_a_lone_leader_appended_is_cut_when_it_comes_back(either):
     first = either.leader()
     either.produce(first, values("a", 10))
     others = [node for node in either.up() if node is not first]
+    first.ask(never_notice_silence, first)
     for node in others:
         either.crash(node.number)
     data = values("lost", 5)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import queue
 import shutil
 import socket
 import threading
@@ -49,6 +50,8 @@ class ReplicaCore:
         self.cores, self.folder, self.number, self.count = cores, folder, number, count
         self.is_heard = True
         self.problem = None
+        self.unserved = []
+        """Requests that C has left to Python, which would hold or refuse them: they are never answered here."""
         self.address = Address(NodeId(number), CoreId(0))
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"node {number}")
@@ -79,6 +82,7 @@ class ReplicaCore:
             self.files = await self.storage.open(KEY, "topic", config)
             self.handle = self.storage.register(self.files, config, is_internal=False, is_replicated=True)
             self.plane.set_hot(on=True)
+            core.connections.on_request = self.unserved.append
             now_ms = assembly.SystemClock.monotonic_ms()
             self.boot = next(_boots)
             machine = RaftCore(self.address, self.boot, now_ms, self.cores.settings)
@@ -106,14 +110,30 @@ class ReplicaCore:
             self._token.run_sync_soon(lambda: self.driver.receive(decode_frame(data)))
 
     def ask(self, function, *arguments):
-        """A call, or a coroutine function, in the core's thread."""
+        """A call, or a coroutine function, in the core's thread. AssertionError when that has ended."""
         assert self.problem is None, self.problem
+        answers = queue.SimpleQueue()
 
         async def run():
-            found = function(*arguments)
-            return await found if hasattr(found, "__await__") else found
+            try:
+                found = function(*arguments)
+                answers.put((await found if hasattr(found, "__await__") else found, None))
+            except BaseException as error:
+                answers.put((None, error))
+                if not isinstance(error, Exception):
+                    raise
 
-        return trio.from_thread.run(run, trio_token=self._token)
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(lambda: trio.lowlevel.spawn_system_task(run))
+        while True:
+            try:
+                found, error = answers.get(timeout=0.5)
+            except queue.Empty:
+                assert self._thread.is_alive(), f"{self.problem or 'the core has ended'}"
+                continue
+            if error is not None:
+                raise error
+            return found
 
     def adopt(self, sock, other, *, dialled):
         """A link for the steady state, as `replica_links` makes one."""
