@@ -1,0 +1,126 @@
+"""Makes the data directories of three nodes of this release, for later ones to open:
+``python -m tests.cluster.earlier_data NAME``.
+
+The nodes are killed, so that journals and the metadata's files hold what only they have: terms and votes, a partition
+that was moved and came back, a deleted topic, settings, offsets of a group. What has to be found is in
+``expected.json`` beside the data. They are made once for each feature level of docs/formats.md, by the last release
+that has it, and never again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from tests.cluster.test_moves import reassign, replicas
+from tests.support.cluster_nodes import (
+    Cluster,
+    admin,
+    cluster,
+    consume,
+    create_topic,
+    eventually,
+    leaders,
+    produce,
+    topics,
+)
+
+DATA = Path(__file__).with_name("data")
+GROUP = "g"
+COMMITTED = 17
+EVENTS, MOVED = 60, 20
+NODES: Final = 3
+OFFSETS_PARTITIONS: Final = 3
+
+
+def expected_of(bootstrap: str) -> dict[str, Any]:
+    """What clients see."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0})
+    asked = [TopicPartition("events", 0)]
+    committed = eventually(lambda: consumer.committed(asked, timeout=10)[0].offset, "offsets are told")
+    consumer.close()
+    resource = ConfigResource(ResourceType.TOPIC, "events")
+    client = admin(bootstrap)
+    return {
+        "topics": sorted(name for name in topics(bootstrap) if not name.startswith("__")),
+        "committed": committed,
+        "retention.ms": client.describe_configs([resource])[resource].result(30)["retention.ms"].value,
+        "events": consume(bootstrap, "events", EVENTS, uuid4().hex),
+        "moved": consume(bootstrap, "moved", MOVED, uuid4().hex),
+    }
+
+
+def fill(made: Cluster) -> None:
+    bootstrap = made.bootstrap
+    create_topic(bootstrap, "events", 2, replicas=3)
+    create_topic(bootstrap, "moved", 1, replicas=2)
+    create_topic(bootstrap, "deleted", 1, replicas=3)
+    client = admin(bootstrap)
+    for topic in ("events", "moved"):
+        change = ConfigEntry("retention.ms", "-1", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+        client.incremental_alter_configs([resource])[resource].result(30)
+    produce(bootstrap, "events", [f"first {number}" for number in range(20)], 2)
+    produce(bootstrap, "moved", [f"moved {number}" for number in range(MOVED)], 1)
+    client.delete_topics(["deleted"])["deleted"].result(30)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0})
+    at = [TopicPartition("events", 0, COMMITTED)]
+    eventually(lambda: consumer.commit(offsets=at, asynchronous=False), "offsets are committed")
+    consumer.close()
+
+
+def move_about(made: Cluster) -> None:
+    """A replica leaves a node and comes back: another life of it."""
+    (before,) = replicas(made, "moved").values()
+    (third,) = {1, 2, 3} - set(before)
+    for wanted in ([before[0], third], before):
+        assert reassign(made, "moved", {0: wanted}) == [0]
+        eventually(lambda wanted=wanted: replicas(made, "moved") == {0: wanted}, "it is there")
+
+
+def lead_elsewhere(made: Cluster) -> None:
+    """Two nodes fail, one after the other: terms and votes."""
+    for number in (1, 2):
+        made.kill(number)
+        others = made[3].bootstrap
+        gone = {number * 1024, -1}
+        eventually(lambda gone=gone, others=others: not gone & set(leaders(others, "events").values()), "others lead")
+        produce(others, "events", [f"without {number} {count}" for count in range(20)], 2)
+        made.start(number)
+        eventually(lambda: len(replicas(made, "events")) == 2, "all are in sync")
+
+
+def configure(made: Cluster) -> Cluster:
+    """With few partitions for groups' offsets: each costs a start some time."""
+    for node in made.nodes:
+        node.overrides["offsets.topic.num.partitions"] = str(OFFSETS_PARTITIONS)
+    return made
+
+
+def make(name: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        with cluster(Path(folder), count=NODES) as made:
+            configure(made).start()
+            fill(made)
+            move_about(made)
+            lead_elsewhere(made)
+            expected = expected_of(made.bootstrap)
+        (Path(folder) / "expected.json").write_text(json.dumps(expected))
+        DATA.mkdir(exist_ok=True)
+        with tarfile.open(DATA / f"{name}.tar.xz", "w:xz") as archive:
+            for node in made.nodes:
+                (node.data_folder / "ballast").unlink()  # space and nothing else
+                archive.add(node.data_folder, f"node{node.number}/data")
+            archive.add(Path(folder) / "expected.json", "expected.json")
+
+
+if __name__ == "__main__":
+    make(sys.argv[1])
