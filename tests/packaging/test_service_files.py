@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -63,6 +64,33 @@ def test_systemd_waits_as_long_as_a_drain_takes(service: configparser.SectionPro
     assert service["KillMode"] == "mixed"  # SIGTERM to the supervisor alone
     assert (service["Type"], service["NotifyAccess"]) == ("notify", "main")
     assert service["RestartPreventExitStatus"] == str(EXIT_CANNOT_RUN)
+
+
+def test_a_reload_is_what_the_supervisor_takes_for_one(service: configparser.SectionProxy) -> None:
+    assert service["ExecReload"] == "/bin/kill -USR2 $MAINPID"  # `tests/runtime/test_reload.py` sends that
+    assert int(service["FileDescriptorStoreMax"]) > 0  # sockets stay while one supervisor takes another one's place
+
+
+def test_the_drop_in_adds_to_the_unit_what_it_says(tmp_path: Path, service: configparser.SectionProxy) -> None:
+    drop_in = (PACKAGING / "systemd" / "locked-memory-and-cpus.conf").read_text()
+    parser = LastWins(strict=False)
+    parser.read_string(drop_in)
+    assert parser.sections() == ["Service"]
+    assert dict(parser["Service"]).keys() == {"LimitMEMLOCK", "CPUAffinity", "NUMAPolicy", "NUMAMask"}
+    assert parser["Service"]["LimitMEMLOCK"] == "infinity"
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd reads its units itself where it is installed")
+    unit = (PACKAGING / "systemd" / "tpc-broker.service").read_text().replace(service["ExecStart"], "/bin/true")
+    environment = {**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"}
+    (tmp_path / "tpc-broker.service.d").mkdir()
+    (tmp_path / "tpc-broker.service").write_text(unit)
+    (tmp_path / "tpc-broker.service.d" / "locked-memory-and-cpus.conf").write_text(drop_in)
+    done = subprocess.run(
+        ["systemd-analyze", "--man=no", "verify", str(tmp_path / "tpc-broker.service")], env=environment,
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    ours = [line for line in done.stderr.splitlines() if "tpc-broker" in line and "Documentation" not in line]
+    assert ours == []
 
 
 def test_the_unit_leaves_io_uring() -> None:
