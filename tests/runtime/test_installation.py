@@ -16,9 +16,11 @@ from tests.runtime.in_place_core import KEY, held, on_core, recovered_copy
 from tests.runtime.test_core_moves import CopiesOfTheDisk
 from tests.runtime.test_replica_storage import WAIT_S, ReplicaBench
 from tests.storage.plain_disk import PlainDisk
+from tests.support.journal_file import BLOCK_BYTES, REGION_BLOCK_FIRST, commit_at
 from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.log.files import EpochStart
+from tpc_broker.log.journal import EntryKind
 from tpc_broker.model import CoreId
 from tpc_broker.storage.core_partitions import PartitionState
 from tpc_broker.storage.filled_folders import FILLING, make_filling_folder
@@ -147,6 +149,15 @@ def test_what_follows_is_appended_and_checkpointed(tmp_path):
     run(tmp_path, body)
 
 
+def journalled_kinds(bench) -> set[int]:
+    """Of the entries that are in the journal's file."""
+    descriptor, _mode = bench.storage._reopen_journal_file()
+    data = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+    blocks = range(REGION_BLOCK_FIRST, len(data) // BLOCK_BYTES)
+    commits = [commit for block in blocks if (commit := commit_at(data, block)) is not None]
+    return {entry.kind for commit in commits for entry in commit.entries}
+
+
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_journal_that_fails_is_waited_for_and_then_it_is_so(tmp_path, is_full):
     """`is_full`: when it works again it has no room for anything new, and no checkpoint can make any meanwhile."""
@@ -171,6 +182,7 @@ def test_a_journal_that_fails_is_waited_for_and_then_it_is_so(tmp_path, is_full)
                         await trio.sleep(0.01)
                 bench.plane.journal_append = append  # an entry that waits for room is shielded
                 assert not waited.cancelled_caught
+                assert EntryKind.ADOPTED in journalled_kinds(bench), "a checkpoint may be long in coming"
             nursery.cancel_scope.cancel()
         bench.sent = shipped
         await bench.check_crash(tmp_path / "crash", term=7, epochs=[(5, STARTS)])
