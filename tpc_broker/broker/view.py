@@ -85,6 +85,8 @@ class ClusterView:
         self._names = tuple(listener.name for listener in listeners)
         self._absent: frozenset[NodeId] = frozenset()
         self._controller: NodeId | None = None
+        self._sharing: frozenset[tuple[str, NodeId]] = frozenset()
+        """Listeners, by name, that all cores of a node share."""
         self._of_nodes: dict[int, tuple[Endpoint, ...]] = {}
         """Endpoints of all nodes by listener, made when they are first asked for."""
         self._endpoints = tuple(
@@ -111,6 +113,7 @@ class ClusterView:
             if node not in image.nodes or image.nodes[node].incarnation != known.incarnation:
                 self._forget_leaders_on(node)  # its data are others: their epochs have begun anew
         self._image = image
+        self._sharing = frozenset(_shared_by_all_cores(image))
         self._of_nodes.clear()
         self.on_changed()
 
@@ -182,8 +185,7 @@ class ClusterView:
 
     def _shares(self, listener_name: str, node: NodeId) -> bool:
         """Whether all cores of a node of the cluster are at one address, to clients of a listener."""
-        known = self._image.nodes.get(node)
-        return known is not None and len(set(dict(known.listeners).get(listener_name, ()))) == 1
+        return (listener_name, node) in self._sharing
 
     def is_present(self, node: NodeId) -> bool:
         return node == self.node or node not in self._absent
@@ -340,3 +342,11 @@ def _broker_id(place: Replica, listener: Listener, *, in_cluster: bool) -> Broke
     if listener.mode is not ListenerMode.SHARED:
         return broker_id_of(*place)
     return broker_id_of(place.node, CoreId(0)) if in_cluster else shared_broker_id_of(place.node)
+
+
+def _shared_by_all_cores(image: ClusterImage) -> Iterator[tuple[str, NodeId]]:
+    """Names of listeners, and the nodes whose cores have registered one address for all."""
+    for node, registered in image.nodes.items():
+        for name, addresses in registered.listeners:
+            if len(set(addresses)) == 1:
+                yield name, node
