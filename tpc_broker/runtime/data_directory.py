@@ -118,9 +118,14 @@ class DataDirectory:
                 "it is how many cores the broker ran with last"
             )
         if "cluster.id" not in self._properties:
-            identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            identity = new_cluster_id()
             self._properties["cluster.id"] = identity
             write_properties(self.path / PROPERTIES_FILE, self._properties)
+
+
+def new_cluster_id() -> str:
+    """A random one, written as Kafka writes them."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def read_properties(path: Path) -> dict[str, str]:

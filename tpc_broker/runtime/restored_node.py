@@ -13,7 +13,6 @@ can be started alone, or found a new cluster that other nodes join (`--cluster`)
 
 from __future__ import annotations
 
-import base64
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.checkpoint import CheckpointError
 from tpc_broker.log.journal import JournalUnreadableError
 from tpc_broker.model import LeaderEpoch, Offset
-from tpc_broker.runtime.data_directory import PROPERTIES_FILE, read_properties, write_properties
+from tpc_broker.runtime.data_directory import PROPERTIES_FILE, new_cluster_id, read_properties, write_properties
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.ring import RingUnavailable
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 def make_alone(data: Path, node: NodeCopy) -> dict[str, Any]:
     """What is to be told of it. StartError: one line. OSError: the disk."""
-    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    cluster_id = new_cluster_id()
     try:
         shorter = run_on_ring(_make_alone, data, node, cluster_id)
     except (JournalDamagedError, JournalUnreadableError, CheckpointError, StorageFailedError) as error:

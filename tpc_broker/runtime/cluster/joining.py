@@ -6,9 +6,7 @@ was just killed may still be heard of for a moment.
 
 from __future__ import annotations
 
-import base64
 import logging
-import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -19,6 +17,7 @@ from tpc_broker.errors import MailboxError
 from tpc_broker.feature_levels import SPOKEN
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import NodeId
+from tpc_broker.runtime.data_directory import new_cluster_id
 from tpc_broker.runtime.options import StartError
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class Joining:
         refused, said_s, said = 0, -SAY_EVERY_S, ""
         while (founding := self._file.identity.founding) is None:
             seen = await self._ask_seeds()
-            step = next_step(self.status(), seen, _new_cluster_id())
+            step = next_step(self.status(), seen, new_cluster_id())
             refusal = step.reason if isinstance(step, Refuse) else self._refusal_by_link()
             refused = refused + 1 if refusal else 0
             if refusal and refused >= REFUSED_LOOKS_MAX:
@@ -152,10 +151,6 @@ class Joining:
         identity = self._file.identity
         is_meant = (payload["node"], payload["incarnation"]) == (identity.node, identity.incarnation)
         return {"accepted": is_meant and self._acceptor.accepts()}, []
-
-
-def _new_cluster_id() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 async def say_what_is_waited_for(links: Links) -> None:
