@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import anyio
 import pytest
 
@@ -15,17 +13,11 @@ CORES, PARTITIONS = 2, 6
 SETTINGS = DatagramSettings(give_up_seconds=120)
 
 
-def udp_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def nodes(module_tmp_path):
     made = Cluster(module_tmp_path, cores=CORES)
     for node in made.nodes:
-        node.datagrams = ("127.0.0.1", udp_port())
+        node.datagrams = ("127.0.0.1", node.port + 30)  # of those that are kept for it
         node.more_options = ["--datagram", "{}:{}".format(*node.datagrams)]
     try:
         made.start()

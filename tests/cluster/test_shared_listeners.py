@@ -27,8 +27,8 @@ from tests.support.cluster_nodes import (
     run_tpc,
 )
 from tests.support.raw_client import RawConnection
-from tpc_broker.ebpf.loaders import LoaderUnavailableError
-from tpc_broker.ebpf.steering import Select, Steering
+from tests.support.steering_loader import skip_without
+from tpc_broker.ebpf.steering import Select
 
 CORES, NODES, PARTITIONS = 2, 3, 12
 IDS = [1024 * node for node in range(1, NODES + 1)]
@@ -61,10 +61,7 @@ class SharedCluster(Cluster):
 
 @pytest.fixture(scope="module")
 def nodes(module_tmp_path) -> Iterator[SharedCluster]:
-    try:
-        Steering("libbpf", 1, Select.LOAD).close()
-    except LoaderUnavailableError as reason:
-        pytest.skip(str(reason))
+    skip_without("libbpf", Select.LOAD)
     made = SharedCluster(module_tmp_path, NODES, CORES)
     try:
         made.start()

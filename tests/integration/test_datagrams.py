@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.integration.matrix import eventually
 from tests.support.broker_process import TpcBroker, run_command
 from tests.support.ports import free_port_range
-from tpc_broker.ebpf.loaders import LoaderUnavailableError
-from tpc_broker.ebpf.steering import Select, Steering
+from tests.support.steering_loader import skip_without
+from tpc_broker.ebpf.steering import Select
 from tpc_broker.native_bytes import crc32c
 
 CORES, PARTITIONS = 3, 13
@@ -51,10 +51,7 @@ class DatagramBroker(TpcBroker):
 @pytest.fixture(scope="module", params=["libbpf", "off"])
 def broker(request, module_tmp_path) -> Iterator[DatagramBroker]:
     if request.param != "off":
-        try:
-            Steering(request.param, 1, Select.OWNER).close()
-        except LoaderUnavailableError as reason:
-            pytest.skip(str(reason))
+        skip_without(request.param, Select.OWNER)
     broker = DatagramBroker(module_tmp_path / request.param, request.param)
     broker.start()
     yield broker

@@ -22,8 +22,8 @@ from tests.integration.test_listeners import CLIENTS, values
 from tests.support.broker_process import TpcBroker, run_command
 from tests.support.raw_client import RawConnection
 from tests.support.server_process import ServerFailed
-from tpc_broker.ebpf.loaders import LoaderUnavailableError
-from tpc_broker.ebpf.steering import Select, Steering
+from tests.support.steering_loader import skip_without
+from tpc_broker.ebpf.steering import Select
 from tpc_broker.runtime.status import read_status
 
 CORES, PARTITIONS, RECORDS, CONNECTIONS = 3, 7, 70, 64
@@ -67,10 +67,7 @@ class SharedBroker(TpcBroker):
 
 @pytest.fixture(scope="module")
 def broker(module_tmp_path) -> Iterator[SharedBroker]:
-    try:
-        Steering("libbpf", 1, Select.LOAD).close()
-    except LoaderUnavailableError as reason:
-        pytest.skip(str(reason))
+    skip_without("libbpf", Select.LOAD)
     broker = SharedBroker(module_tmp_path / "broker")
     broker.start()
     yield broker
