@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.ports import (
         Chance,
         Clock,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
         Request,
     )
     from tpc_broker.broker.replication_port import Replication
+    from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.listeners import Listener
     from tpc_broker.metadata.settings import BrokerConfiguration
@@ -125,7 +127,7 @@ class Core:
         clock: Clock,
         chance: Chance,
         nursery: trio.Nursery,
-        on_settings: Callable[[Any], None] = lambda _settings: None,
+        on_settings: Callable[[Settings], None] = lambda _settings: None,
         cluster: ClusterNode | None = None,
         replication: Replication | None = None,
     ) -> None:
@@ -178,7 +180,7 @@ class Core:
         self._nursery = nursery
 
     @property
-    def settings(self) -> Any:
+    def settings(self) -> Settings:
         """The effective broker settings, dynamic ones included."""
         return self.configuration.settings
 
@@ -405,7 +407,7 @@ class Core:
         self.metadata.serve_at_controller("topics.create", self._serve_create_topic)
         self.metadata.serve_at_controller("topics.create_offsets", self._serve_create_offsets_topic)
 
-    async def _serve_create_topic(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_create_topic(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
         topic_id = TopicId(self.chance.uuid())
         now_ms = self.clock.wall_ms()
         results = await self.metadata.change(
@@ -416,7 +418,7 @@ class Core:
         code = results[0].error_code
         return {"error_code": 0 if code == ErrorCode.TOPIC_ALREADY_EXISTS else int(code)}, []
 
-    async def _serve_create_offsets_topic(self, _caller: CoreId, _payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_create_offsets_topic(self, _caller: CoreId, _payload: Payload, _blobs: list[bytes]) -> Answer:
         topic_id = TopicId(self.chance.uuid())
         now_ms = self.clock.wall_ms()
         await self.metadata.change(lambda image: (self.controller(image).create_offsets_topic(topic_id, now_ms), None))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -22,9 +22,11 @@ from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition, br
 from tpc_broker.routing import CoreUse, cost_ns, loads_between, plan_balance
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tpc_broker.broker.core import Core
+    from tpc_broker.broker.payloads import Answer, Payload
+    from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.routing import Shift
 
 log = logging.getLogger(__name__)
@@ -49,7 +51,7 @@ class CoreLoads:
         costs = {one.key: cost_ns(core.plane.use(one.handle)) for one in core.partitions.opened()}
         return CoreUse(core.clock.cpu_ns(), costs)
 
-    async def _serve_use(self, _caller: CoreId, _payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_use(self, _caller: CoreId, _payload: Payload, _blobs: list[bytes]) -> Answer:
         found = self.here()
         costs = [[key.topic_id.hex, key.partition, cost] for key, cost in found.costs_ns.items() if cost]
         return {"cpu_ns": found.cpu_ns, "costs_ns": costs}, []
@@ -70,7 +72,7 @@ class CoreLoads:
             found[core] = CoreUse(answer["cpu_ns"], costs)
         return found
 
-    async def facts_of_node(self) -> dict[str, Any]:
+    async def facts_of_node(self) -> Payload:
         """The same for a client (`tpc partition balance`). MailboxError as above."""
         image = self._core.view.image
         cores = []
@@ -104,7 +106,7 @@ class CoreLoads:
             if await self._balance(before, after, took_s):
                 await self._wait(lambda settings: settings.core_rebalance_cooldown_ms)
 
-    async def _wait(self, time_ms: Any) -> bool:
+    async def _wait(self, time_ms: Callable[[Settings], int]) -> bool:
         """Until so much time is over, by the settings as they are then. False: it is switched off."""
         began_s = trio.current_time()
         while self._core.settings.core_rebalance_enable:

@@ -21,7 +21,7 @@ import logging
 import uuid
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from tpc_broker.broker.core import Core
+    from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.ports import CoreStorage
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.records import MetadataRecord, MoveBegun
@@ -176,17 +177,17 @@ class CoreMoves:
 
     # -- the two cores -------------------------------------------------------------------------------------------------
 
-    async def _serve_release(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_release(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
         """What goes over; "refused": why it stays here; "again": why it is to be asked again."""
         return await self._between_changes(payload, self._release)
 
-    async def _serve_adopt(self, _caller: CoreId, payload: dict[str, Any], blobs: list[bytes]) -> Any:
+    async def _serve_adopt(self, _caller: CoreId, payload: Payload, blobs: list[bytes]) -> Answer:
         """Nothing: done; else as `_serve_release`."""
         return await self._between_changes(payload, partial(self._adopt, blobs))
 
     async def _between_changes(
-        self, payload: dict[str, Any], act: Callable[[TopicPartition, CoreId, int], Awaitable[list[bytes]]]
-    ) -> tuple[dict[str, Any], list[bytes]]:
+        self, payload: Payload, act: Callable[[TopicPartition, CoreId, int], Awaitable[list[bytes]]]
+    ) -> Answer:
         topic_id, index = payload["partition"]
         key = TopicPartition(TopicId(uuid.UUID(hex=topic_id)), PartitionIndex(index))
 
@@ -239,6 +240,6 @@ class CoreMoves:
         return []
 
 
-def _check_again(answer: dict[str, Any]) -> None:
+def _check_again(answer: Payload) -> None:
     if "again" in answer:
         raise PartitionOfflineError(answer["again"])

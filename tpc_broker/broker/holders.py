@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -21,6 +21,7 @@ from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
+    from tpc_broker.broker.payloads import Answer, Payload, Row
     from tpc_broker.broker.ports import CoreStorage
 
 log = logging.getLogger(__name__)
@@ -101,14 +102,14 @@ class Holders:
             raise MailboxError(f"core {other} has older metadata")
         return bool(answer["has"])
 
-    async def _serve_has(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_has(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
         has: bool | None = any(self._storage.has(key) for key in _from_json(payload["partitions"]))
         if not has and self._core.view.image.version < payload.get("version", 0):
             self._core.metadata.behind.set()
             has = None
         return {"has": has}, []
 
-    async def _serve_follow(self, caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_follow(self, caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
         """Core 0: these belong to the caller from now on."""
         keys = _from_json(payload["partitions"])
         await self._core.metadata.change(
@@ -122,9 +123,9 @@ class Holders:
         return {}, []
 
 
-def _to_json(keys: list[TopicPartition]) -> list[list[Any]]:
+def _to_json(keys: list[TopicPartition]) -> list[Row]:
     return [[key.topic_id.hex, key.partition] for key in keys]
 
 
-def _from_json(rows: list[list[Any]]) -> list[TopicPartition]:
+def _from_json(rows: list[Row]) -> list[TopicPartition]:
     return [TopicPartition(TopicId(uuid.UUID(hex=topic)), PartitionIndex(number)) for topic, number in rows]

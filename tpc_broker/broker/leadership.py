@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -20,6 +20,7 @@ from tpc_broker.model import CoreId, NodeId, PartitionIndex, Replica, TopicId, T
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
+    from tpc_broker.broker.payloads import Answer, Payload, Row
     from tpc_broker.broker.replication_port import Replication
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class Leadership:
 
     # -- on demand ---------------------------------------------------------------------------------------------------
 
-    async def _serve_prefer(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_prefer(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
         for topic_id, index in payload["partitions"]:
             self.prefer(TopicPartition(TopicId(uuid.UUID(hex=topic_id)), PartitionIndex(index)))
         return {}, []
@@ -144,7 +145,7 @@ class LeadershipOnDemand:
         """`keys`: partitions and who leads them. Nobody waits for it: who leads is seen."""
         cluster, view = self._core.cluster, self._core.view
         assert cluster is not None
-        by_place: dict[Replica, list[list[Any]]] = {}
+        by_place: dict[Replica, list[Row]] = {}
         for key, place in keys.items():
             by_place.setdefault(place, []).append([key.topic_id.hex, int(key.partition)])
         for place, partitions in by_place.items():
@@ -154,6 +155,6 @@ class LeadershipOnDemand:
             else:
                 cluster.tell(place.node, "replica.prefer", payload)
 
-    async def _serve(self, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve(self, payload: Payload, _blobs: list[bytes]) -> Answer:
         await self._core.mailboxes.notify(CoreId(int(payload["core"])), "replica.prefer", payload)
         return {}, []

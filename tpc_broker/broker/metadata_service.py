@@ -21,7 +21,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpc_broker.broker.partition import Partition
-    from tpc_broker.broker.ports import ClusterNode, Mailboxes, MailboxHandler
+    from tpc_broker.broker.payloads import Answer, MailboxHandler, Payload, Row
+    from tpc_broker.broker.ports import ClusterNode, Mailboxes
     from tpc_broker.broker.view import ClusterView
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.storage.partition_storage import PartitionStorage
@@ -65,7 +66,6 @@ NOT_MADE_RETRY_S = 0.25
 T = TypeVar("T")
 ApplyImage = Callable[[ClusterImage, ClusterImage], Awaitable[None]]
 """Brings this core from one image to the next: partitions opened, closed, altered. Called with (before, after)."""
-Decide = Callable[[ClusterImage], tuple[list[MetadataRecord], Any]]
 
 
 class MetadataService:
@@ -90,7 +90,7 @@ class MetadataService:
         self._untold: dict[CoreId, set[TopicPartition]] = {}
         """Of which partitions' leaders cores may not have heard."""
         self._applied = trio.Event()
-        self.moves_told: Callable[[], list[dict[str, Any]]] = list
+        self.moves_told: Callable[[], list[Payload]] = list
         """What is told of replicas on their way; of core 0."""
         self.behind = trio.Event()
         """Set when a change does not follow the image here: the whole one has to be fetched."""
@@ -141,7 +141,7 @@ class MetadataService:
         assert self._partition is not None
         return self._partition
 
-    async def change(self, decide: Decide) -> Any:
+    async def change(self, decide: Callable[[ClusterImage], tuple[list[MetadataRecord], T]]) -> T:
         """One change, durable and applied by all subscribed cores before the response is returned. Core 0 only.
 
         Other cores may ask before this one has loaded its log: decided is by the whole image, never by a part of it.
@@ -192,8 +192,8 @@ class MetadataService:
             return
 
     async def at_controller(
-        self, method: str, payload: dict[str, Any], blobs: Sequence[bytes], here: Callable[[], Awaitable[T]]
-    ) -> T | tuple[dict[str, Any], list[bytes]]:
+        self, method: str, payload: Payload, blobs: Sequence[bytes], here: Callable[[], Awaitable[T]]
+    ) -> T | Answer:
         """`here` if this node leads the cluster's metadata, else what the node that does answers. Both are safe to try
         again while nothing was done: until then, or until it has taken too long (NotDeliveredError).
         """
@@ -221,8 +221,8 @@ class MetadataService:
     def serve_at_controller(self, method: str, handler: MailboxHandler) -> None:
         """Answer cores of this node, and other nodes' core 0, where the metadata are led."""
 
-        async def serve(caller: CoreId, payload: dict[str, Any], blobs: list[bytes]) -> Any:
-            async def here() -> Any:
+        async def serve(caller: CoreId, payload: Payload, blobs: list[bytes]) -> Answer:
+            async def here() -> Answer:
                 return await handler(caller, payload, blobs)
 
             return await self.at_controller(method, payload, blobs, here)
@@ -235,18 +235,18 @@ class MetadataService:
         if self._cluster is None:
             return
 
-        async def serve(payload: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], Sequence[bytes]]:
+        async def serve(payload: Payload, blobs: list[bytes]) -> Answer:
             answer, found = await handler(METADATA_CORE, payload, blobs)
             return {**answer, "version": self._view.image.version}, found
 
         self._cluster.serve_controller(method, serve)
 
-    async def node_facts(self) -> dict[str, Any]:
+    async def node_facts(self) -> Payload:
         """The nodes and how they are, as core 0 knows."""
         payload, _blobs = await self._mailboxes.call(METADATA_CORE, "nodes.facts", {})
         return payload
 
-    async def _serve_facts(self, _caller: CoreId, _payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_facts(self, _caller: CoreId, _payload: Payload, _blobs: list[bytes]) -> Answer:
         facts = self._cluster.facts() if self._cluster is not None else {}
         led = Counter(node for node in map(self._leads, self._view.leaders_everywhere()) if node is not None)
         for row in facts.get("nodes", ()):
@@ -264,7 +264,7 @@ class MetadataService:
         exists = topic is not None and partition.partition < topic.partitions_count
         return self._view.place_of(topic, partition.partition).node if exists and topic is not None else None
 
-    def _partitions_without_leader(self) -> dict[str, Any]:
+    def _partitions_without_leader(self) -> Payload:
         known = set(self._view.leaders_everywhere())
         total = leaderless = 0
         for topic_id, topic in self._view.image.topics.items():
@@ -289,7 +289,7 @@ class MetadataService:
         for core in self._view.others_up(self._core_id):
             self._cluster.start_soon(self._mailboxes.notify, core, "nodes", self._about_nodes(leaders))
 
-    def _about_nodes(self, leaders: list[tuple[TopicPartition, Leader]]) -> dict[str, Any]:
+    def _about_nodes(self, leaders: list[tuple[TopicPartition, Leader]]) -> Payload:
         leaders_told = _leaders_to_json(leaders)
         return {"absent": sorted(self._view.absent), "controller": self._view.controller, "leaders": leaders_told}
 
@@ -302,18 +302,18 @@ class MetadataService:
         if self._cluster is not None and leaders:
             self._cluster.tell(None, "leaders", {"leaders": _leaders_to_json(leaders)})
 
-    async def _serve_leaders_of_node(self, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_leaders_of_node(self, payload: Payload, _blobs: list[bytes]) -> Answer:
         leaders = _leaders_from_json(payload["leaders"])
         self._view.note_leaders(leaders)
         self._tell_cores_of_nodes(leaders)
         return {}, []
 
-    async def _serve_nodes(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_nodes(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
         """On the other cores: what core 0 knows of other nodes."""
         self._take_nodes(payload)
         return {}, []
 
-    def _take_nodes(self, payload: dict[str, Any]) -> None:
+    def _take_nodes(self, payload: Payload) -> None:
         absent = frozenset(map(NodeId, payload.get("absent", ())))
         if absent != self._view.absent:
             self._view.absent = absent
@@ -372,7 +372,7 @@ class MetadataService:
             self._subscribers.discard(core)
             log.warning("metadata: core %d did not take version %d (%s)", core, version, error)
 
-    async def _serve_fetch(self, caller: CoreId, _payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_fetch(self, caller: CoreId, _payload: Payload, _blobs: list[bytes]) -> Answer:
         if not self._is_loaded.is_set():
             return {"ready": False}, []
         async with self._changing:
@@ -394,7 +394,7 @@ class MetadataService:
         self._take_nodes(payload)
         return True
 
-    async def _serve_apply(self, _caller: CoreId, payload: dict[str, Any], blobs: list[bytes]) -> Any:
+    async def _serve_apply(self, _caller: CoreId, payload: Payload, blobs: list[bytes]) -> Answer:
         async with self._changing:
             image = self._view.image
             if payload["before"] != image.version:  # a change came before the image that this core has asked for
@@ -442,7 +442,7 @@ class MetadataService:
             return
         self._view.note_leaders(_leaders_from_json(payload["leaders"]))
 
-    async def _serve_leaders(self, caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_leaders(self, caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
         self._view.note_heard(caller)
         leaders = _leaders_from_json(payload["leaders"])
         self._view.note_leaders(leaders)
@@ -468,14 +468,14 @@ async def read_image(storage: PartitionStorage) -> ClusterImage:
     return image
 
 
-def _leaders_to_json(leaders: list[tuple[TopicPartition, Leader]]) -> list[list[Any]]:
+def _leaders_to_json(leaders: list[tuple[TopicPartition, Leader]]) -> list[Row]:
     return [
         [partition.topic_id.hex, partition.partition, epoch, serial, place, in_sync]
         for partition, (epoch, serial, place, in_sync) in leaders
     ]
 
 
-def _leaders_from_json(rows: list[list[Any]]) -> list[tuple[TopicPartition, Leader]]:
+def _leaders_from_json(rows: list[Row]) -> list[tuple[TopicPartition, Leader]]:
     found = []
     for topic, partition, epoch, serial, place, in_sync in rows:
         where = None if place is None else Replica(*place)

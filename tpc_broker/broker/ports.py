@@ -7,27 +7,29 @@ kernel's number.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
-
-from tpc_broker.model import CoreId
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import uuid
+    from collections.abc import Awaitable, Callable, Sequence
 
+    from tpc_broker.broker.payloads import Answer, MailboxHandler, NodeHandler, Payload
     from tpc_broker.broker.view import Endpoint
     from tpc_broker.error_codes import ErrorCode
+    from tpc_broker.kafka.encoder import Piece
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.records import MetadataRecord
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.metadata.topic_config import TopicConfig
-    from tpc_broker.model import LeaderEpoch, MetadataVersion, NodeId, TopicId, TopicPartition
+    from tpc_broker.model import CoreId, LeaderEpoch, MetadataVersion, NodeId, TopicId, TopicPartition
     from tpc_broker.routing import PartitionUse
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Bounds, Judge, PartitionState, SegmentWindow
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -82,7 +84,7 @@ class Request(Protocol):
 class Connections(Protocol):
     """All client connections of this core. Answers may come in any order and leave in the order of the requests."""
 
-    def answer(self, request: Request, buffers: Sequence[Any]) -> None:
+    def answer(self, request: Request, buffers: Sequence[Piece]) -> None:
         """Response header and body, without the length. Slices of the data plane are sent without copying."""
         ...
 
@@ -109,28 +111,22 @@ class Connections(Protocol):
         ...
 
 
-MailboxHandler = Callable[[CoreId, dict[str, Any], list[bytes]], Awaitable[Any]]
-
-
 class Mailboxes(Protocol):
     """Calls to the other cores; errors are `tpc_broker.errors.MailboxError` and its kinds."""
 
     def serve(self, method: str, handler: MailboxHandler) -> None: ...
 
-    async def notify(self, core: CoreId, method: str, payload: dict[str, Any], blobs: Sequence[bytes] = ()) -> bool: ...
+    async def notify(self, core: CoreId, method: str, payload: Payload, blobs: Sequence[bytes] = ()) -> bool: ...
 
     async def call(
         self,
         core: CoreId,
         method: str,
-        payload: dict[str, Any],
+        payload: Payload,
         blobs: Sequence[bytes] = (),
         *,
         timeout_ms: int | None = None,
-    ) -> tuple[dict[str, Any], list[bytes]]: ...
-
-
-NodeHandler = Callable[[dict[str, Any], list[bytes]], Awaitable[tuple[dict[str, Any], Sequence[bytes]]]]
+    ) -> Answer: ...
 
 
 class QuorumReplica(NamedTuple):
@@ -178,8 +174,8 @@ class ClusterNode(Protocol):
         ...
 
     async def change(
-        self, decide: Callable[[ClusterImage], tuple[list[MetadataRecord], Any]]
-    ) -> tuple[MetadataVersion, Any]:
+        self, decide: Callable[[ClusterImage], tuple[list[MetadataRecord], T]]
+    ) -> tuple[MetadataVersion, T]:
         """Decide, and commit what was decided. NotDeliveredError: this node is not the controller, nothing was done."""
         ...
 
@@ -191,9 +187,7 @@ class ClusterNode(Protocol):
         """Where this node is the controller; NotDeliveredError where it is not."""
         ...
 
-    async def call_controller(
-        self, method: str, payload: dict[str, Any], blobs: Sequence[bytes]
-    ) -> tuple[dict[str, Any], list[bytes]]:
+    async def call_controller(self, method: str, payload: Payload, blobs: Sequence[bytes]) -> Answer:
         """Ask the controller, once. NotDeliveredError: nothing was done; another MailboxError: that is not known."""
         ...
 
@@ -203,7 +197,7 @@ class ClusterNode(Protocol):
 
     def serve(self, method: str, handler: NodeHandler) -> None: ...
 
-    def tell(self, node: NodeId | None, method: str, payload: dict[str, Any]) -> None:
+    def tell(self, node: NodeId | None, method: str, payload: Payload) -> None:
         """A node, or all (None), without waiting; it may be lost where a link ends."""
         ...
 
@@ -211,9 +205,9 @@ class ClusterNode(Protocol):
         """Nodes that seem to be gone."""
         ...
 
-    def start_soon(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None: ...
+    def start_soon(self, function: Callable[..., Awaitable[object]], *arguments: object) -> None: ...
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Payload:
         """The nodes and how they are, for people."""
         ...
 
@@ -470,13 +464,8 @@ class FetchPort(Protocol):
         ...
 
     def read(
-        self,
-        handle: int,
-        offset: int,
-        upto: int,
-        bytes_max: int,
-        at_least_one: bool,  # noqa: FBT001
-    ) -> tuple[list[Any], int] | None:
+        self, handle: int, offset: int, upto: int, bytes_max: int, at_least_one: bool  # noqa: FBT001
+    ) -> tuple[list[Piece], int] | None:
         """Whole batches from memory; None: they are in the segments."""
         ...
 

@@ -6,7 +6,7 @@ A core that starts again begins with a new block: whatever it had given out of t
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -15,6 +15,7 @@ from tpc_broker.model import CoreId, ProducerId
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
+    from tpc_broker.broker.payloads import Answer, Payload
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +41,11 @@ class ProducerIds:
             return ProducerId(self._next - 1)
 
     @property
-    def _who(self) -> dict[str, Any]:
+    def _who(self) -> Payload:
         """Whose block it is: a core's, and in a cluster one of all nodes' cores."""
         return {"broker": self._core.broker_id} if self._core.view.image.nodes else {}
 
-    async def _serve_reserve(self, caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_reserve(self, caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
         owner = CoreId(payload.get("broker", caller))
         block = await self._core.metadata.change(lambda image: self._core.controller(image).reserve_producer_ids(owner))
         return {"first": block.first, "count": block.count}, []

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -24,6 +24,7 @@ from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
+    from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.replication_port import Replication
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.metadata.records import MetadataRecord, ReplicasMoving
@@ -83,7 +84,7 @@ class ReplicaMoves:
             return
         self._replication.confirm_changes(terms, int(answer["newest"]))
 
-    async def _serve_newest(self, _caller: CoreId, _payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_newest(self, _caller: CoreId, _payload: Payload, _blobs: list[bytes]) -> Answer:
         return {"newest": await self._core.metadata.change(lambda image: ([], int(image.version)))}, []
 
     # -- the end of moves ----------------------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ class ReplicaMoves:
             return wanted == move and self._replication.settled_term(key) == term
         return False
 
-    async def _serve_settled(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_settled(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
         def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
             records: list[MetadataRecord] = []
             for topic_id, index, move_id, term in payload["moves"]:
@@ -132,17 +133,17 @@ class ReplicaMoves:
         if rows:
             await self._core.mailboxes.notify(METADATA_CORE, "moves.progress", {"moves": rows})
 
-    async def _serve_progress(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_progress(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
         self._note_progress(payload)
         if self._core.cluster is not None:
             self._core.cluster.tell(None, "moves.progress", payload)
         return {}, []
 
-    async def _serve_progress_of_node(self, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_progress_of_node(self, payload: Payload, _blobs: list[bytes]) -> Answer:
         self._note_progress(payload)
         return {}, []
 
-    def _note_progress(self, payload: dict[str, Any]) -> None:
+    def _note_progress(self, payload: Payload) -> None:
         now_s = self._now_s()
         self._progress = {key: told for key, told in self._progress.items() if now_s - told[0] < TOLD_S}
         for topic_id, index, *offsets in payload["moves"]:
@@ -152,12 +153,12 @@ class ReplicaMoves:
     def _now_s(self) -> float:
         return self._core.clock.monotonic_ms() / 1000
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Payload]:
         """What is under way, for people; of core 0."""
         image, allowed = self._core.view.image, self._allowed()
         return [self._row(topic, move, allowed) for topic, move in all_moves(image)]
 
-    def _row(self, topic: TopicImage, move: ReplicasMoving, allowed: frozenset[TopicPartition]) -> dict[str, Any]:
+    def _row(self, topic: TopicImage, move: ReplicasMoving, allowed: frozenset[TopicPartition]) -> Payload:
         told_s, offsets = self._progress.get(_key(move), (0.0, None))
         is_told = offsets is not None and self._now_s() - told_s < TOLD_S
         paused = self._core.settings.replica_moves_paused

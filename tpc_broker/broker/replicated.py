@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
+    from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.replication_port import Replication
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.model import CoreId
@@ -93,7 +94,7 @@ class ReplicatedPartitions:
         payload = {"partition": [key.topic_id.hex, int(key.partition)], "node": node, "life": life, "term": term}
         await self._core.mailboxes.call(METADATA_CORE, "replicas.renew", payload)
 
-    async def _serve_renew(self, _caller: CoreId, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
+    async def _serve_renew(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
         topic_id, index = payload["partition"]
         key = TopicPartition(TopicId(uuid.UUID(hex=topic_id)), PartitionIndex(int(index)))
         node, life, term = NodeId(int(payload["node"])), int(payload["life"]), int(payload["term"])

@@ -19,6 +19,16 @@ class Opaque:
 
     __slots__ = ()
 
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __bytes__(self) -> bytes:
+        raise NotImplementedError
+
+
+Piece = bytes | bytearray | memoryview | Opaque
+"""Bytes of a message that are sent as they lie."""
+
 
 def _flat(value: Any) -> Any:
     return value if type(value) is bytes or isinstance(value, Opaque) else memoryview(value).cast("B")

@@ -32,11 +32,11 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import trio
 
 from tpc_broker import limits
+from tpc_broker.broker.payloads import Payload
 from tpc_broker.errors import CallFailedError, CoreDownError, MailboxError, MailboxFullError, NotDeliveredError
 from tpc_broker.model import CoreId
 from tpc_broker.storage.refusals import Refusals
@@ -51,7 +51,6 @@ HELLO = struct.Struct("<I")
 FOR_A_LINK = 1 << 31
 """Beside the core in a HELLO: what follows is C's (`links`)."""
 
-Payload = dict[str, Any]
 Blobs = Sequence[bytes]
 Handler = Callable[[CoreId, Payload, list[bytes]], Awaitable[tuple[Payload, Blobs] | None]]
 

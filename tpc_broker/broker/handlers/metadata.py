@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpc_broker import __version__
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from tpc_broker.broker.core import Core
+    from tpc_broker.broker.payloads import Payload
     from tpc_broker.broker.ports import Request
     from tpc_broker.kafka.message import Message
     from tpc_broker.metadata.image import TopicImage
@@ -274,7 +275,7 @@ def handle_describe_cluster(
     return _with_nodes(core, request, response) if core.view.image.nodes else response
 
 
-def _releases(core: Core) -> dict[str, Any]:
+def _releases(core: Core) -> Payload:
     """What each node runs, by its number: as it was when it started last."""
     nodes = core.view.image.nodes
     found = {str(node): known.version for node, known in nodes.items()} if nodes else {str(core.view.node): __version__}
@@ -288,7 +289,7 @@ async def _with_nodes(core: Core, request: Request, response: Message) -> Encode
 
 async def _with_loads(core: Core, request: Request, response: Message) -> EncodedResponse:
     """What partitions cost the cores of this node, to who asks by a tagged field; null while one is not up."""
-    facts: dict[str, Any] | None
+    facts: Payload | None
     try:
         facts = await core.loads.facts_of_node()
     except MailboxError:

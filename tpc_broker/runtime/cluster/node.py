@@ -59,7 +59,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Sequence
 
-    from tpc_broker.broker.ports import NodeHandler, Quorum
+    from tpc_broker.broker.payloads import NodeHandler
+    from tpc_broker.broker.ports import Quorum
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.raft.messages import Frame
     from tpc_broker.runtime.cluster.steady_carrier import SteadyCarrier
