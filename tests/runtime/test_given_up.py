@@ -10,7 +10,7 @@ from tests.runtime.in_place_core import Bench, on_core
 from tests.runtime.test_trouble import wait_until
 from tpc_broker.broker.core import Core, CoreIdentity
 from tpc_broker.broker.handlers.metadata import GROUP_KEY, _coordinator, _topic_metadata
-from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit
+from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetCommitResponse, OffsetToCommit
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError
 from tpc_broker.metadata.controller import Controller, DeletableTopic, GrowableTopic
@@ -129,7 +129,9 @@ def test_a_partition_that_a_stopped_journal_left_unopened_may_be_asked_for_again
 def commit(coordinator):
     offsets = (OffsetToCommit(topic="topic", partition=0, offset=5),)
     request = OffsetCommitRequest(group_id="group", offsets=offsets)
-    return coordinator.call(lambda token, now_ms: coordinator.machine.offset_commit(request, token, now_ms))
+    return coordinator.call(
+        OffsetCommitResponse, lambda token, now_ms: coordinator.machine.offset_commit(request, token, now_ms)
+    )
 
 
 async def coordinator_is_at(core):

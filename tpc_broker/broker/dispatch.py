@@ -36,6 +36,7 @@ from tpc_broker.broker.rate_limiter import RateLimiter
 from tpc_broker.kafka.api_keys import ApiKey, api, apis
 from tpc_broker.kafka.codec import codec
 from tpc_broker.kafka.errors import DecodeError
+from tpc_broker.kafka.message import Message
 from tpc_broker.kafka.protocol import encode_response_header
 from tpc_broker.task_queue import TaskQueue, in_queue
 
@@ -48,8 +49,10 @@ log = logging.getLogger(__name__)
 TRAILING_BYTES_PASSED = frozenset({int(ApiKey.METADATA)})
 """librdkafka 2.16 sends bytes behind a Metadata request; Kafka does not look there. Elsewhere they are refused."""
 
-Handler = Callable[["Core", "Request", Any], Any]
-"""Plain or async; returns the response message or None."""
+Handled = Message | EncodedResponse | None
+"""A handler's result: the response, or None when it has answered by itself."""
+Handler = Callable[["Core", "Request", Any], Handled | Awaitable[Handled]]
+"""Plain or async. `Any`: each takes the message of its API, which is what its place in the table says."""
 
 PROMPT_APIS = frozenset(
     (
@@ -234,7 +237,7 @@ class Dispatcher:
         else:
             self._nursery.start_soon(self._finish, state, request, result)
 
-    async def _finish(self, state: ConnectionState, request: Request, result: Awaitable[Any]) -> None:
+    async def _finish(self, state: ConnectionState, request: Request, result: Awaitable[Handled]) -> None:
         try:
             self._respond(request, await result)
         except Exception as error:  # the connection is given up; everybody else goes on
@@ -259,11 +262,11 @@ class Dispatcher:
                 if self._requests == requests_before and not self._prompt:
                     return
 
-    def _handlers_result(self, request: Request) -> Any:
+    def _handlers_result(self, request: Request) -> Handled | Awaitable[Handled]:
         message = self._decode(request)
         return self._handlers[request.api_key](self._core, request, message)
 
-    def _decode(self, request: Request) -> Any:
+    def _decode(self, request: Request) -> Message | None:
         key, version = request.api_key, request.api_version
         if key == ApiKey.API_VERSIONS and not api(key).is_valid(version):
             return None  # its handler answers that in version 0
@@ -276,10 +279,12 @@ class Dispatcher:
                 f"{api(key).first_version} to {api(key).last_version} are"
             )
         if key in TRAILING_BYTES_PASSED:
-            return codec(self._names[key], version).decode_prefix(request.body)[0]
-        return codec(self._names[key], version).decode(request.body)
+            message: Message = codec(self._names[key], version).decode_prefix(request.body)[0]
+        else:
+            message = codec(self._names[key], version).decode(request.body)
+        return message
 
-    def _respond(self, request: Request, response: Any) -> None:
+    def _respond(self, request: Request, response: Handled) -> None:
         if response is None:
             return
         version = request.api_version

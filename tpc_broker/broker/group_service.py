@@ -8,7 +8,7 @@ snapshot and move the log's start when the log has grown; unload when the partit
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
+    from tpc_broker.coordinator.messages import Response
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,9 @@ SNAPSHOT_GROWTH_RECORDS = 20_000
 """A snapshot is due when the log holds this many records more than twice the live ones."""
 
 
+R = TypeVar("R")
+
+
 class PendingReply:
     """A request that waits for its reply; the token the machine sees."""
 
@@ -47,7 +51,7 @@ class PendingReply:
 
     def __init__(self) -> None:
         self.done = trio.Event()
-        self.response: Any = None
+        self.response: Response | None = None
 
 
 class LoadedCoordinator:
@@ -77,11 +81,12 @@ class LoadedCoordinator:
             nursery.start_soon(self._write_in_order)
             nursery.start_soon(self._keep_time)
 
-    async def call(self, step: Callable[[PendingReply, int], Effects]) -> Any:
-        """One request: hand it in, wait for its reply."""
+    async def call(self, kind: type[R], step: Callable[[PendingReply, int], Effects]) -> R:
+        """One request: hand it in, wait for its reply, which is of that kind."""
         pending = PendingReply()
         self.perform(step(pending, self._core.clock.wall_ms()))
         await pending.done.wait()
+        assert isinstance(pending.response, kind), pending.response
         return pending.response
 
     def perform(self, effects: Effects) -> None:

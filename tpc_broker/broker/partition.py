@@ -7,7 +7,7 @@ stored. What is not durable is in neither answer: the high watermark moves when 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tpc_broker.broker.ports import CoreStorage, DataPlane
+    from tpc_broker.kafka.encoder import Piece
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Bounds
@@ -125,7 +126,7 @@ class Partition:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    async def read(self, offset: int, upto: int, bytes_max: int, *, at_least_one: bool) -> tuple[list[Any], int]:
+    async def read(self, offset: int, upto: int, bytes_max: int, *, at_least_one: bool) -> tuple[list[Piece], int]:
         """Whole batches of [offset, upto) from the one that holds ``offset`` on: (buffers, bytes).
 
         At most ``bytes_max`` bytes, but one batch whatever its size with ``at_least_one``. Raises

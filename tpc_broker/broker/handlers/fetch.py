@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.ports import FetchOutcome
@@ -20,6 +20,7 @@ from tpc_broker.kafka import messages
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Fetch, FetchPart, Request
+    from tpc_broker.kafka.encoder import Piece
     from tpc_broker.storage.ports import Bounds
 
 READ_COMMITTED = 1
@@ -43,7 +44,7 @@ class Reading:
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
-    buffers: list[Any] = field(default_factory=list)
+    buffers: list[Piece] = field(default_factory=list)
     size: int = 0
     aborted: list[tuple[int, int]] | None = None
     diverging: tuple[int, int] | None = None
@@ -231,12 +232,12 @@ async def _wait(core: Core, readings: list[Reading], isolation_level: int, remai
     return await core.purgatory.wait_advanced(partitions, remaining_ms / 1000, has_moved)
 
 
-def _response(core: Core, request: Request, fetch: Fetch, readings: list[Reading]) -> Any:
+def _response(core: Core, request: Request, fetch: Fetch, readings: list[Reading]) -> messages.FetchResponse:
     for reading in readings:
         if reading.partition is not None and reading.size:
             core.plane.count_read(reading.partition.handle, reading.size)
     chosen = fetch.select([reading.outcome() for reading in readings])
-    topics: dict[Any, Any] = {}
+    topics: dict[str | uuid.UUID, messages.FetchResponse.FetchableTopicResponse] = {}
     hints: set[int] = set()
     for reading, is_part in zip(readings, chosen, strict=True):
         if not is_part:
@@ -259,7 +260,7 @@ def _response(core: Core, request: Request, fetch: Fetch, readings: list[Reading
     return response
 
 
-def _partition_data(reading: Reading, hints: set[int]) -> Any:
+def _partition_data(reading: Reading, hints: set[int]) -> messages.FetchResponse.PartitionData:
     data = messages.FetchResponse.PartitionData(
         partition_index=reading.asked.partition,
         error_code=int(reading.error_code),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -19,10 +19,12 @@ from tpc_broker.broker.handlers.no_controller import answer_without_controller
 from tpc_broker.errors import MailboxError, NotDeliveredError, PartitionOfflineError
 from tpc_broker.kafka.api_keys import api
 from tpc_broker.kafka.codec import codec
+from tpc_broker.kafka.message import Message
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.dispatch import Handler
+    from tpc_broker.broker.dispatch import Handled, Handler
+    from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.ports import Request
     from tpc_broker.model import CoreId
 
@@ -62,7 +64,7 @@ class EncodedResponse:
 def on_core(target: CoreId, handler: Handler) -> Handler:
     """The handler itself on the target core; on any other, a handler that forwards there."""
 
-    async def handle(core: Core, request: Request, message: Any) -> Any:
+    async def handle(core: Core, request: Request, message: Message) -> Handled:
         if core.core_id == target:
             if core.cluster is None or (isinstance(request, ForwardedRequest) and request.is_from_node):
                 return await _here(core, request, message, handler)
@@ -81,21 +83,27 @@ def on_core(target: CoreId, handler: Handler) -> Handler:
     return handle
 
 
-async def _here(core: Core, request: Request, message: Any, handler: Handler) -> Any:
+async def result_of(handler: Handler, core: Core, request: Request, message: Message) -> Handled:
+    """Of a handler that waits, or of one that does not."""
+    result = handler(core, request, message)
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _here(core: Core, request: Request, message: Message, handler: Handler) -> Handled:
     try:
-        return await handler(core, request, message)
+        return await result_of(handler, core, request, message)
     except PartitionOfflineError as error:
         log.warning("a request of %s could not be carried out: %s", peer_of(core, request), error)
         return answer_without_controller(request.api_key, request.api_version, message, error)
 
 
-async def _at_controller(core: Core, request: Request, message: Any, handler: Handler) -> Any:
+async def _at_controller(core: Core, request: Request, message: Message, handler: Handler) -> Handled:
     """By this node if it leads the metadata, else by the one that does."""
     payload = {**_facts(core, request), "node": core.view.node}
-    answers: list[Any] = []
+    answers: list[Handled] = []
 
-    async def here() -> tuple[dict[str, Any], list[bytes]]:
-        answers.append(await handler(core, request, message))
+    async def here() -> Answer:
+        answers.append(await result_of(handler, core, request, message))
         return {}, []
 
     try:
@@ -106,7 +114,7 @@ async def _at_controller(core: Core, request: Request, message: Any, handler: Ha
     return answers[0] if answers else EncodedResponse(blobs[0])
 
 
-def _facts(core: Core, request: Request) -> dict[str, Any]:
+def _facts(core: Core, request: Request) -> Payload:
     return {
         "api_key": request.api_key,
         "api_version": request.api_version,
@@ -138,7 +146,7 @@ def listener_name_of(core: Core, request: Request) -> str:
 def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
     """Answer requests that other cores forward to this one."""
 
-    async def serve(_caller: CoreId, payload: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+    async def serve(_caller: CoreId, payload: Payload, blobs: list[bytes]) -> Answer:
         request = ForwardedRequest(
             payload["api_key"],
             payload["api_version"],
@@ -151,9 +159,8 @@ def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
         )
         facts = api(request.api_key)
         message = codec(facts.request_name, request.api_version).decode(request.body)
-        response = handlers[request.api_key](core, request, message)
-        if inspect.isawaitable(response):
-            response = await response
+        response = await result_of(handlers[request.api_key], core, request, message)
+        assert isinstance(response, Message), "what is forwarded is answered, and not with bytes"
         body = b"".join(codec(facts.response_name, request.api_version).encode_parts(response))
         return {}, [body]
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
 from tpc_broker.broker.group_service import LoadedCoordinator
-from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit
+from tpc_broker.coordinator.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteResponse,
+    OffsetToCommit,
+)
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.model import TopicId
@@ -19,6 +24,10 @@ if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
     from tpc_broker.coordinator.messages import FetchedOffset
+
+    _Topic = (
+        messages.OffsetCommitRequest.OffsetCommitRequestTopic | messages.OffsetFetchRequest.OffsetFetchRequestTopics
+    )
 
 TOPIC_IDS_VERSION = 10
 BATCHED_FETCH_VERSION = 8
@@ -32,7 +41,7 @@ async def handle_offset_commit(
     core: Core, request: Request, message: messages.OffsetCommitRequest
 ) -> messages.OffsetCommitResponse:
     by_id = request.api_version >= TOPIC_IDS_VERSION
-    results: dict[tuple[Any, int], ErrorCode] = {}
+    results: dict[tuple[str | TopicId, int], ErrorCode] = {}
     offsets = []
     for topic in message.topics:
         key, name = _names(core, topic, by_id=by_id)
@@ -75,7 +84,9 @@ async def handle_offset_commit(
     return response
 
 
-def _names(core: Core, topic: Any, *, by_id: bool) -> tuple[Any, str]:
+def _names(
+    core: Core, topic: _Topic, *, by_id: bool
+) -> tuple[str | TopicId, str]:
     """The key the request uses for a topic, and the topic's name ("" when it is not known)."""
     if not by_id:
         return topic.name, topic.name
@@ -89,7 +100,7 @@ async def _commit(
     version: int,
     message: messages.OffsetCommitRequest,
     offsets: list[OffsetToCommit],
-    results: dict[tuple[Any, int], ErrorCode],
+    results: dict[tuple[str | TopicId, int], ErrorCode],
 ) -> None:
     by_id = version >= TOPIC_IDS_VERSION
     await core.groups.wait_coordinator(message.group_id)
@@ -107,7 +118,9 @@ async def _commit(
         retention_time_ms=message.retention_time_ms,
         knows_group_id_not_found=version >= GROUP_NOT_FOUND_VERSION,
     )
-    answer = await found.call(lambda token, now_ms: found.machine.offset_commit(commit, token, now_ms))
+    answer = await found.call(
+        OffsetCommitResponse, lambda token, now_ms: found.machine.offset_commit(commit, token, now_ms)
+    )
     for result in answer.partitions:
         results[result.topic_id if by_id else result.topic, result.partition] = result.error_code
 
@@ -148,7 +161,7 @@ def _offsets_told(core: Core, request: Request, message: messages.OffsetFetchReq
     if error and request.api_version >= TOP_LEVEL_ERROR_VERSION:
         response.error_code = int(error)
         return response
-    topics: dict[str, Any] = {}
+    topics: dict[str, messages.OffsetFetchResponse.OffsetFetchResponseTopic] = {}
     for offset in offsets:
         topic = topics.get(offset.topic)
         if topic is None:
@@ -272,7 +285,9 @@ async def handle_offset_delete(
                 results[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 wanted.append(key)
-    answer = await found.call(lambda token, _now_ms: found.machine.offset_delete(message.group_id, wanted, token))
+    answer = await found.call(
+        OffsetDeleteResponse, lambda token, _now_ms: found.machine.offset_delete(message.group_id, wanted, token)
+    )
     if answer.error_code:
         return messages.OffsetDeleteResponse(error_code=int(answer.error_code))
     results |= {(result.topic, result.partition): result.error_code for result in answer.partitions}

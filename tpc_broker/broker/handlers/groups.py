@@ -12,10 +12,14 @@ from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_GROUP
 from tpc_broker.broker.group_service import LoadedCoordinator
 from tpc_broker.broker.handlers.forward import peer_of
 from tpc_broker.coordinator.messages import (
+    DeleteGroupsResponse,
     HeartbeatRequest,
     JoinRequest,
+    JoinResponse,
+    LeaveResponse,
     LeavingMember,
     SyncRequest,
+    SyncResponse,
 )
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -52,7 +56,9 @@ async def handle_join_group(
         supports_skipping_assignment=request.api_version >= SKIPS_ASSIGNMENT_VERSION,
     )
     unique = str(core.chance.uuid())
-    answer = await found.call(lambda token, now_ms: found.machine.join_group(join, token, now_ms, unique))
+    answer = await found.call(
+        JoinResponse, lambda token, now_ms: found.machine.join_group(join, token, now_ms, unique)
+    )
     if answer.error_code:
         return _join_error(answer.error_code, answer.member_id, request.api_version)
     member = messages.JoinGroupResponse.JoinGroupResponseMember
@@ -115,7 +121,7 @@ async def handle_sync_group(
         protocol_name=message.protocol_name,
         assignments=tuple((item.member_id, bytes(item.assignment)) for item in message.assignments),
     )
-    answer = await found.call(lambda token, now_ms: found.machine.sync_group(sync, token, now_ms))
+    answer = await found.call(SyncResponse, lambda token, now_ms: found.machine.sync_group(sync, token, now_ms))
     return messages.SyncGroupResponse(
         error_code=int(answer.error_code),
         protocol_type=answer.protocol_type,
@@ -154,7 +160,9 @@ async def handle_leave_group(
         if by_member
         else [LeavingMember(message.member_id)]
     )
-    answer = await found.call(lambda token, now_ms: found.machine.leave_group(message.group_id, leaving, token, now_ms))
+    answer = await found.call(
+        LeaveResponse, lambda token, now_ms: found.machine.leave_group(message.group_id, leaving, token, now_ms)
+    )
     if not by_member:
         error = answer.error_code or (answer.members[0].error_code if answer.members else ErrorCode.NONE)
         return messages.LeaveGroupResponse(error_code=int(error))
@@ -245,6 +253,8 @@ async def handle_delete_groups(
 
 
 async def _delete_group(coordinator: LoadedCoordinator, group_id: str) -> ErrorCode:
-    answer = await coordinator.call(lambda token, now_ms: coordinator.machine.delete_groups([group_id], token, now_ms))
+    answer = await coordinator.call(
+        DeleteGroupsResponse, lambda token, now_ms: coordinator.machine.delete_groups([group_id], token, now_ms)
+    )
     error: ErrorCode = answer.results[0][1]
     return error

@@ -10,32 +10,52 @@ every client tries again. Each waiting request holds a credit of the mailbox bet
 from __future__ import annotations
 
 import copy
-import inspect
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
-from tpc_broker.broker.handlers.forward import EncodedResponse, ForwardedRequest, carry
+from tpc_broker.broker.handlers.forward import EncodedResponse, ForwardedRequest, carry, result_of
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.kafka.codec import codec
+from tpc_broker.kafka.message import Message
 from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, NOT_HERE, CoreId, coordinator_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.dispatch import Handler
+    from tpc_broker.broker.dispatch import Handled, Handler
     from tpc_broker.broker.ports import Request
     from tpc_broker.metadata.image import TopicImage
 
-    Split = Callable[[Core, Any], dict[CoreId, Any]]
-    Merge = Callable[[Sequence[Any]], Any]
+    Split = Callable[[Core, Any], dict[CoreId, Message]]
+    Merge = Callable[[Sequence[Any]], Message]  # `Any`: each takes the messages of its API
+    _OfOneGroup = (
+        messages.JoinGroupRequest
+        | messages.SyncGroupRequest
+        | messages.HeartbeatRequest
+        | messages.LeaveGroupRequest
+        | messages.OffsetCommitRequest
+        | messages.OffsetDeleteRequest
+        | messages.OffsetFetchRequest
+    )
+    _OfPartitions = (
+        messages.ListOffsetsRequest | messages.DeleteRecordsRequest | messages.OffsetForLeaderEpochRequest
+    )
+    _WithTopics = (
+        messages.ListOffsetsResponse
+        | messages.DeleteRecordsResponse
+        | messages.OffsetForLeaderEpochResponse
+        | messages.DescribeLogDirsResponse.DescribeLogDirsResult
+    )
+
+M = TypeVar("M", bound=Message)
 
 WAIT_MS_MAX: Final = 60 * 60 * 1000
 """For an answer: a member may wait for a rebalance. A core that hangs or ends is noticed otherwise."""
@@ -47,7 +67,7 @@ class Sharing:
     """The cores that answer, with the part of the message that each gets."""
     merge: Merge
     """Answers, to that of the whole; only where there are several."""
-    of_missing: Callable[[], Any] | None = None
+    of_missing: Callable[[], Message] | None = None
     """The part of a core that cannot be asked; None: this core refuses it, as what is not its own."""
 
 
@@ -57,7 +77,7 @@ def for_shared(key: ApiKey, handler: Handler) -> Handler:
     if sharing is None:
         return handler
 
-    def handle(core: Core, request: Request, message: Any) -> Any:
+    def handle(core: Core, request: Request, message: Message) -> Handled | Awaitable[Handled]:
         if isinstance(request, ForwardedRequest) or not core.view.is_shared(request.listener):
             return handler(core, request, message)
         parts = sharing.split(core, message)
@@ -69,12 +89,12 @@ def for_shared(key: ApiKey, handler: Handler) -> Handler:
 
 
 async def _ask_owners(
-    core: Core, request: Request, parts: dict[CoreId, Any], sharing: Sharing, handler: Handler
-) -> Any:
+    core: Core, request: Request, parts: dict[CoreId, Message], sharing: Sharing, handler: Handler
+) -> Handled:
     core.note_forwarded()
-    answers: dict[CoreId, Any] = {}
+    answers: dict[CoreId, Handled] = {}
 
-    async def ask(owner: CoreId, message: Any) -> None:
+    async def ask(owner: CoreId, message: Message) -> None:
         if owner != core.core_id:
             try:
                 answers[owner] = await _carried(core, request, owner, message)
@@ -82,8 +102,7 @@ async def _ask_owners(
                 if sharing.of_missing is not None:
                     answers[owner] = sharing.of_missing()
         if owner not in answers:  # another's is refused, as by any core
-            answer = handler(core, request, message)
-            answers[owner] = await answer if inspect.isawaitable(answer) else answer
+            answers[owner] = await result_of(handler, core, request, message)
 
     async with trio.open_nursery() as nursery:
         for owner, message in parts.items():
@@ -93,15 +112,17 @@ async def _ask_owners(
     return sharing.merge([_decoded(request, answers[owner]) for owner in parts])
 
 
-async def _carried(core: Core, request: Request, owner: CoreId, message: Any) -> EncodedResponse:
+async def _carried(core: Core, request: Request, owner: CoreId, message: Message) -> EncodedResponse:
     encoded = codec(api(request.api_key).request_name, request.api_version).encode_parts(message)
     return await carry(core, request, owner, b"".join(encoded), timeout_ms=WAIT_MS_MAX)
 
 
-def _decoded(request: Request, answer: Any) -> Any:
+def _decoded(request: Request, answer: Handled) -> Message | None:
     if not isinstance(answer, EncodedResponse):
         return answer
-    return codec(api(request.api_key).response_name, request.api_version).decode(memoryview(answer.body))
+    kind = codec(api(request.api_key).response_name, request.api_version)
+    decoded: Message = kind.decode(memoryview(answer.body))
+    return decoded
 
 
 # -- by group ----------------------------------------------------------------------------------------------------------
@@ -122,18 +143,20 @@ def _owner(core: Core, topic: TopicImage, index: int) -> CoreId:
     return core.core_id if owner == NOT_HERE else owner
 
 
-def _one_group(core: Core, message: Any) -> dict[CoreId, Any]:
+def _one_group(core: Core, message: _OfOneGroup) -> dict[CoreId, Message]:
     return {_coordinator(core, message.group_id): message}
 
 
-def _several_groups(field: str, id_of: Callable[[Any], str], core: Core, message: Any) -> dict[CoreId, Any]:
-    by_core: dict[CoreId, list[Any]] = defaultdict(list)
+def _several_groups(
+    field: str, id_of: Callable[[Any], str], core: Core, message: Message
+) -> dict[CoreId, Message]:
+    by_core: dict[CoreId, list[object]] = defaultdict(list)
     for group in getattr(message, field):
         by_core[_coordinator(core, id_of(group))].append(group)
     return {owner: _with(message, field, groups) for owner, groups in by_core.items()}
 
 
-def _offset_fetch(core: Core, message: Any) -> dict[CoreId, Any]:
+def _offset_fetch(core: Core, message: messages.OffsetFetchRequest) -> dict[CoreId, Message]:
     if message.groups:
         return _several_groups("groups", lambda group: group.group_id, core, message)
     return _one_group(core, message)
@@ -142,12 +165,12 @@ def _offset_fetch(core: Core, message: Any) -> dict[CoreId, Any]:
 # -- by partition ------------------------------------------------------------------------------------------------------
 
 
-def _partitions(name_of: str, index_of: str, core: Core, message: Any) -> dict[CoreId, Any]:
+def _partitions(name_of: str, index_of: str, core: Core, message: _OfPartitions) -> dict[CoreId, Message]:
     """What nobody owns is this core's to refuse."""
-    by_core: dict[CoreId, list[Any]] = defaultdict(list)
+    by_core: dict[CoreId, list[Message]] = defaultdict(list)
     for topic in message.topics:
         image = core.view.topic(getattr(topic, name_of))
-        of_topic: dict[CoreId, list[Any]] = defaultdict(list)
+        of_topic: dict[CoreId, list[Message]] = defaultdict(list)
         for asked in topic.partitions:
             index = getattr(asked, index_of)
             of_topic[core.core_id if image is None else _owner(core, image, index)].append(asked)
@@ -156,9 +179,9 @@ def _partitions(name_of: str, index_of: str, core: Core, message: Any) -> dict[C
     return {owner: _with(message, "topics", topics) for owner, topics in by_core.items()}
 
 
-def _merge_topics(name_of: str, answers: Sequence[Any]) -> Any:
+def _merge_topics(name_of: str, answers: Sequence[_WithTopics]) -> _WithTopics:
     """Each topic once, with all its partitions."""
-    topics: dict[str, Any] = {}
+    topics: dict[str, Any] = {}  # all of one kind, which a union of kinds does not say
     for answer in answers:
         for topic in answer.topics:
             if getattr(topic, name_of) in topics:
@@ -171,41 +194,37 @@ def _merge_topics(name_of: str, answers: Sequence[Any]) -> Any:
 # -- by core -----------------------------------------------------------------------------------------------------------
 
 
-def _every_core(core: Core, message: Any) -> dict[CoreId, Any]:
+def _every_core(core: Core, message: Message) -> dict[CoreId, Message]:
     return {CoreId(each): message for each in range(core.view.cores)}
 
 
-def _merge_lists(field: str, answers: Sequence[Any]) -> Any:
+def _merge_lists(field: str, answers: Sequence[M]) -> M:
     """The first error counts for all."""
     first = next((answer for answer in answers if getattr(answer, "error_code", 0)), answers[0])
     return _with(first, field, [item for answer in answers for item in getattr(answer, field)])
 
 
-def _groups_missing() -> Any:
+def _groups_missing() -> Message:
     """Clients ask again."""
     return messages.ListGroupsResponse(error_code=int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
 
 
-def _log_dir_missing() -> Any:
+def _log_dir_missing() -> Message:
     result = messages.DescribeLogDirsResponse.DescribeLogDirsResult(error_code=int(ErrorCode.KAFKA_STORAGE_ERROR))
     return messages.DescribeLogDirsResponse(results=[result])
 
 
-def _merge_log_dirs(answers: Sequence[Any]) -> Any:
+def _merge_log_dirs(answers: Sequence[messages.DescribeLogDirsResponse]) -> Message:
     """All cores have the one directory. An error says that it is not all of it."""
     results = [result for answer in answers for result in answer.results]
     whole = next((result for result in results if not result.error_code), results[0])
     error = next((result.error_code for result in results if result.error_code), 0)
-    merged = _with(_with(whole, "topics", _topics_of(results)), "error_code", error)
+    topics = _merge_topics("name", results).topics
+    merged = _with(_with(whole, "topics", topics), "error_code", error)
     return _with(answers[0], "results", [merged])
 
 
-def _topics_of(results: Sequence[Any]) -> list[Any]:
-    merged: list[Any] = _merge_topics("name", results).topics
-    return merged
-
-
-def _with(message: Any, field: str, value: Any) -> Any:
+def _with(message: M, field: str, value: object) -> M:
     changed = copy.copy(message)
     setattr(changed, field, value)
     return changed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.kafka.api_keys import api
@@ -11,13 +11,15 @@ from tpc_broker.kafka.codec import codec
 from tpc_broker.kafka.source import read_uvarint, uvarint
 
 if TYPE_CHECKING:
+    from tpc_broker.broker.payloads import Payload
     from tpc_broker.broker.ports import Request
+    from tpc_broker.kafka.message import Message
 
 NO_TAGS: Final = b"\0"
 """How a message of a flexible version ends that has no tagged field."""
 
 
-def request_tags(request: Request, message: Any) -> set[int]:
+def request_tags(request: Request, message: Message) -> set[int]:
     """Numbers of the tagged fields at the end of a request of a flexible version, of which `message` is the rest."""
     encoded = b"".join(codec(api(request.api_key).request_name, request.api_version).encode_parts(message))
     body = bytes(request.body)
@@ -34,7 +36,7 @@ def request_tags(request: Request, message: Any) -> set[int]:
     return found
 
 
-def with_facts(request: Request, response: Any, tag: int, facts: Any) -> EncodedResponse:
+def with_facts(request: Request, response: Message, tag: int, facts: Payload | None) -> EncodedResponse:
     """The answer with facts as JSON in a tagged field at its end."""
     body = b"".join(codec(api(request.api_key).response_name, request.api_version).encode_parts(response))
     assert body.endswith(NO_TAGS), "the count of tagged fields"

@@ -6,7 +6,7 @@ Any core accepts them; `forward` carries the request to core 0, whose controller
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from tpc_broker.broker.handlers.forward import listener_name_of
 from tpc_broker.kafka import messages
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from tpc_broker.broker.ports import Request
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.records import MetadataRecord
+
+    _Resource = (
+        messages.AlterConfigsRequest.AlterConfigsResource | messages.IncrementalAlterConfigsRequest.AlterConfigsResource
+    )
 
 NO_BROKER = -1
 NAMES_ONLY_VERSION = 5  # DeleteTopics up to here has names only
@@ -191,7 +195,7 @@ async def handle_incremental_alter_configs(
 class _Asked(NamedTuple):
     """A change of what a request names; of a broker that stands for all cores there is one for each."""
 
-    resource: Any
+    resource: _Resource
     name: str
     configs: tuple[AlterableConfig, ...]
 
@@ -199,7 +203,7 @@ class _Asked(NamedTuple):
         return AlterableResource(self.resource.resource_type, self.name, self.configs)
 
 
-def _names(core: Core, request: Request, resource: Any) -> list[str]:
+def _names(core: Core, request: Request, resource: _Resource) -> list[str]:
     """A broker that stands for all cores is altered on each; what is of the node, by its first."""
     name: str = resource.resource_name
     if resource.resource_type != ResourceType.BROKER or not name.isascii() or not name.isdecimal():
@@ -217,10 +221,19 @@ def _brokers_named(core: Core, request: Request, broker: int) -> tuple[int, ...]
     return tuple(broker_id_of(*place) for place in places) or (broker,)
 
 
-def _altered(asked: Sequence[_Asked], results: Sequence[AlteredResource]) -> list[dict[str, Any]]:
-    """Fields of the answers; of a broker that stands for all cores one, with the first error if there is any."""
+class _Outcome(TypedDict):
+    """Fields of an answer."""
+
+    error_code: int
+    error_message: str | None
+    resource_type: int
+    resource_name: str
+
+
+def _altered(asked: Sequence[_Asked], results: Sequence[AlteredResource]) -> list[_Outcome]:
+    """Of a broker that stands for all cores one, with the first error if there is any."""
     named = {(one.resource.resource_type, one.name): one.resource.resource_name for one in asked}
-    answers: dict[tuple[int, str], dict[str, Any]] = {}
+    answers: dict[tuple[int, str], _Outcome] = {}
     for result in results:
         key = (result.resource_type, named[result.resource_type, result.resource_name])
         if key not in answers or (result.error_code and not answers[key]["error_code"]):
