@@ -1,7 +1,7 @@
 """cffi build of ``tpc_broker._bytes``: checksums, batches, the hot codec, journal scanning.
 
 Sources are every ``native/bytes/*.c``; the Python face is every ``native/bytes/cdef/*.h``, which the C sources
-include as well, so that a signature is written in place. No liburing here: clients and Spark workers build this alone.
+include as well, so that a signature is written once. No liburing here: clients and Spark workers build this alone.
 """
 
 import os

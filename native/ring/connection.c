@@ -156,7 +156,7 @@ void connection_begin_close(connection *it, int reason, int error) {
     node_remove(&it->attention);
     node_remove(&it->by_activity);
     if (it->link != NULL || it->carrier != NULL || it->forwards) links_connection_closing(it);
-    if (it->steady != NULL) steady_link_closing(it);
+    if (it->sink->closing != NULL) it->sink->closing(it);
     receive_forget(it);
     send_forget(it);
     if (it->carrier == NULL) {
@@ -182,7 +182,7 @@ static void finish_close(connection *it) {
     if (came_to_a_listener(it)) add_to_listener(&connections->listeners[it->listener].ended, it);
     if (it->carrier == NULL) close(it->descriptor);
     if (it->link != NULL || it->carrier != NULL) links_connection_gone(it);
-    if (it->steady != NULL) steady_link_gone(it);
+    if (it->sink->gone != NULL) it->sink->gone(it);
     if (!is_of_links(it)) {
         connections->statistics.closed++;
         connections->statistics.closed_by_reason[it->reason]++;

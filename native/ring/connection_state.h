@@ -122,6 +122,9 @@ typedef struct {
     bool is_forced;
     /* As tpc_alignment_handler; NULL: it does not matter where a frame lies. */
     bool (*align)(struct connection *it, const uint8_t *data, size_t bytes, uint32_t *residue);
+    /* It begins to close, and nothing comes any more; its descriptor is closed, and it is freed next. NULL: nobody minds. */
+    void (*closing)(struct connection *it);
+    void (*gone)(struct connection *it);
 } connection_sink;
 
 enum connection_state { CONNECTION_OPEN, CONNECTION_FLUSHING, CONNECTION_CLOSING };
@@ -359,10 +362,6 @@ void links_connection_gone(connection *it);
 /* Sends what a stream has answered; whether that was anything. */
 bool links_send_answers(connection *it);
 uint32_t links_connections_count(const tpc_connections *connections);
-
-/* steady_link.c: the connection of a link to another node begins to close; it is gone, and about to be freed. */
-void steady_link_closing(connection *it);
-void steady_link_gone(connection *it);
 
 /* connection_send_file.c */
 bool send_with_files(connection *it);

@@ -292,11 +292,34 @@ static bool aligns_nothing(connection *it, const uint8_t *data, size_t bytes, ui
     return false;
 }
 
+static void steady_link_closing(connection *of) {
+    steady_link *it = of->steady;
+    it->connection = NULL;
+    tpc_frame_release(it->gathered);
+    it->gathered = NULL;
+    while (node_linked(&it->acks)) node_remove(it->acks.next);
+    it->plane->steady->statistics.links_up--;
+    it->plane->steady->statistics.links_lost++;
+}
+
+static void steady_link_gone(connection *of) {
+    steady_link *it = of->steady;
+    tpc_plane *plane = it->plane;
+    of->owner->steady_links--;
+    if (plane) {
+        plane->steady->links[it->id & (STEADY_LINKS_MAX - 1)] = NULL;
+        tpc_ring_push_event(plane->ring, TPC_EVENT_STEADY_LINK, it->id, 0, 0, NULL);
+    }
+    free(it);
+}
+
 static const connection_sink steady_sink = {.take_bytes = steady_takes_bytes,
                                             .take_frame = steady_takes_frame,
                                             .is_full = is_never_full,
                                             .may_resume = may_always_resume,
                                             .align = aligns_nothing,
+                                            .closing = steady_link_closing,
+                                            .gone = steady_link_gone,
                                             .is_forced = true};
 
 /* ---- life ---- */
@@ -332,27 +355,6 @@ int tpc_steady_adopt(tpc_plane *plane, int descriptor, int32_t node, uint64_t *l
 void tpc_steady_close(tpc_plane *plane, uint64_t link) {
     steady_link *it = steady_link_find(plane, link);
     if (it) connection_begin_close(it->connection, TPC_CLOSE_LOCAL, 0);
-}
-
-void steady_link_closing(connection *of) {
-    steady_link *it = of->steady;
-    it->connection = NULL;
-    tpc_frame_release(it->gathered);
-    it->gathered = NULL;
-    while (node_linked(&it->acks)) node_remove(it->acks.next);
-    it->plane->steady->statistics.links_up--;
-    it->plane->steady->statistics.links_lost++;
-}
-
-void steady_link_gone(connection *of) {
-    steady_link *it = of->steady;
-    tpc_plane *plane = it->plane;
-    of->owner->steady_links--;
-    if (plane) {
-        plane->steady->links[it->id & (STEADY_LINKS_MAX - 1)] = NULL;
-        tpc_ring_push_event(plane->ring, TPC_EVENT_STEADY_LINK, it->id, 0, 0, NULL);
-    }
-    free(it);
 }
 
 int tpc_steady_take(tpc_plane *plane, tpc_steady_message *message) {

@@ -20,7 +20,7 @@ from tpc_broker.model import CoreId, NodeId, TopicId
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Position, Voter
 from tpc_broker.raft.messages import Frame
-from tpc_broker.runtime.assembly import SystemClock
+from tpc_broker.runtime.clocks import SystemClock
 from tpc_broker.runtime.cluster import metadata_group
 from tpc_broker.runtime.cluster.metadata_group import MetadataGroup, NotControllerError
 from tpc_broker.runtime.cluster.voter_file import VoterFile

@@ -32,6 +32,7 @@ from tpc_broker.raft.items import Address, Voter, simple
 from tpc_broker.raft.output import LEADER
 from tpc_broker.raft.settings import Settings
 from tpc_broker.runtime import assembly
+from tpc_broker.runtime.clocks import SystemClock
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
 from tpc_broker.runtime.cluster.steady_carrier import SteadyLink
 from tpc_broker.runtime.options import CoreOptions
@@ -83,14 +84,14 @@ class ReplicaCore:
             self.handle = self.storage.register(self.files, config, is_internal=False, is_replicated=True)
             self.plane.set_hot(on=True)
             core.connections.on_request = self.unserved.append
-            now_ms = assembly.SystemClock.monotonic_ms()
+            now_ms = SystemClock.monotonic_ms()
             self.boot = next(_boots)
             machine = RaftCore(self.address, self.boot, now_ms, self.cores.settings)
             voters = [Voter(NodeId(number), 0) for number in range(self.count)]
             for number in range(self.count):
                 if number != self.number:
                     machine.add_link(Address(NodeId(number), CoreId(0)), now_ms)
-            self.driver = ReplicaDriver(machine, self.plane, self.storage, assembly.SystemClock(), self._send)
+            self.driver = ReplicaDriver(machine, self.plane, self.storage, SystemClock(), self._send)
             if self.cores.has_beats:
                 self.driver.carrier.carry_beats(Machine.OF_PARTITIONS, machine, lambda _address: True)
             self.driver.add(GROUP, self.handle, self.files, voters[self.number], simple(voters))

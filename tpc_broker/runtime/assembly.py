@@ -33,6 +33,7 @@ from tpc_broker.model import CoreId, TopicPartition
 from tpc_broker.routing import adapt_to_cores
 from tpc_broker.runtime.cache_bound import CacheBound
 from tpc_broker.runtime.client_connections import ClientConnections
+from tpc_broker.runtime.clocks import SystemClock
 from tpc_broker.runtime.cluster.identity import is_in_cluster
 from tpc_broker.runtime.connections import ConnectionLimits, Connections
 from tpc_broker.runtime.counters import CoreCounters, core_counters
@@ -65,21 +66,6 @@ QUIET_WAIT_S = 5.0
 
 class CannotRunError(Exception):
     """A reason that starting again does not mend."""
-
-
-class SystemClock:
-    """The host's clocks; `broker.ports.Clock` says what each one is."""
-
-    monotonic_ns = staticmethod(time.monotonic_ns)
-    cpu_ns = staticmethod(time.thread_time_ns)
-
-    @staticmethod
-    def wall_ms() -> int:
-        return time.time_ns() // 1_000_000
-
-    @staticmethod
-    def monotonic_ms() -> int:
-        return time.monotonic_ns() // 1_000_000
 
 
 class SystemChance:

@@ -1,0 +1,120 @@
+"""Circles: modules that import each other, files of C that call each other. Where they may be, ARCHITECTURE says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+C_COMPONENTS = {
+    "ring.h": {"operations", "receive_buffers", "stall", "uring_shim", "wait"},
+    "connection.h": {"connection", "connection_accept", "connection_receive", "connection_requests", "connection_send",
+                     "connection_send_file", "link"},
+    "plane.h": {"append", "commit", "fetch", "fetch_near", "fetch_wait", "forward", "forward_fetch", "handlers",
+                "in_place", "journal", "journal_queue", "journal_writer", "partition", "pending", "plane", "produce",
+                "replica", "segment_window", "steady", "steady_beats", "steady_link", "tail"},
+}  # fmt: skip
+"""Files that may call each other in a circle, with the header that the rest uses of them."""
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """The strongly connected components with more than one node (Tarjan)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(node: str) -> None:
+        order[node] = lowest[node] = len(order)
+        stack.append(node)
+        for other in graph[node]:
+            if other not in order:
+                visit(other)
+            if other in stack:
+                lowest[node] = min(lowest[node], lowest[other])
+        if lowest[node] == order[node]:
+            place = stack.index(node)
+            if len(stack) - place > 1:
+                found.append(set(stack[place:]))
+            del stack[place:]
+
+    for node in graph:
+        if node not in order:
+            visit(node)
+    return found
+
+
+def modules() -> dict[str, Path]:
+    paths = sorted((ROOT / "tpc_broker").rglob("*.py"))
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+
+
+def _statements(body: list[ast.stmt], *, types: bool) -> list[ast.stmt]:
+    """Those that run when a module is loaded; with `types`, what only mypy reads, too."""
+    found = []
+    for one in body:
+        found.append(one)
+        is_for_types = isinstance(one, ast.If) and isinstance(one.test, ast.Name) and one.test.id == "TYPE_CHECKING"
+        if not is_for_types or types:
+            for part in ("body", "orelse", "finalbody"):
+                if not isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
+                    found += _statements(getattr(one, part, []), types=types)
+    return found
+
+
+def imports(known: dict[str, Path], *, types: bool) -> dict[str, set[str]]:
+    graph: dict[str, set[str]] = {}
+    for name, path in known.items():
+        graph[name] = set()
+        package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+        for one in _statements(ast.parse(path.read_text()).body, types=types):
+            if isinstance(one, ast.Import):
+                graph[name] |= {alias.name for alias in one.names} & known.keys()
+            elif isinstance(one, ast.ImportFrom):
+                base = ".".join([*package[: len(package) - one.level + 1], one.module or ""]).strip(".")
+                base = base if one.level else one.module or ""
+                for alias in one.names:
+                    graph[name] |= {f"{base}.{alias.name}" if f"{base}.{alias.name}" in known else base} & known.keys()
+        graph[name].discard(name)
+    return graph
+
+
+def test_no_modules_import_each_other_in_a_circle_and_types_only_within_a_package() -> None:
+    known = modules()
+    assert circles(imports(known, types=False)) == []
+    for circle in circles(imports(known, types=True)):
+        assert len({name.split(".")[1] for name in circle}) == 1, sorted(circle)
+
+
+def test_the_check_finds_a_circle(tmp_path: Path) -> None:
+    texts = {"a": "from tpc_broker import b", "b": "if True:\n    import tpc_broker.c", "c": "from . import a"}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    known = {f"tpc_broker.{name}": tmp_path / f"{name}.py" for name in "abc"}
+    assert circles(imports(known, types=False)) == [set(known)]
+
+
+def c_calls() -> dict[str, set[str]]:
+    """Which file of C uses functions and tables of which others."""
+    texts = {path.stem: re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+             for folder in ("ring", "bytes") for path in sorted((ROOT / "native" / folder).glob("*.c"))}  # fmt: skip
+    places = {}
+    for file, text in texts.items():
+        for form in (r"^(?!static)[a-z][\w *]*?\b(\w+)\([^;{]*?\)\s*\{", r"^(?!static)const [\w ]+ (\w+) = \{"):
+            places.update(dict.fromkeys(re.findall(form, text, flags=re.MULTILINE), file))
+    graph = {}
+    for file, text in texts.items():
+        graph[file] = {places[word] for word in set(re.findall(r"\w+", text)) if places.get(word, file) != file}
+    return graph
+
+
+def test_files_of_c_call_each_other_in_a_circle_only_within_a_component() -> None:
+    graph = c_calls()
+    assert "batch" in graph["produce"], "the check finds calls"
+    found = circles(graph)
+    assert len(found) == len(C_COMPONENTS)
+    for circle in found:
+        assert any(circle <= files for files in C_COMPONENTS.values()), sorted(circle)
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    assert all(f"`{header}`" in text for header in C_COMPONENTS)
