@@ -490,10 +490,17 @@ static int64_t on_turn(void *context, int64_t now_ns) {
         next = at->next;
         if (!stays_open || at->is_relaxed) any_waits |= !close_batch(it, at);
     }
-    if (it->out_count) flush_answers(it);
     if (it->multishot) give_back(it);
     if (!it->armed && it->started && !it->stopping) arm(it);
     return any_waits ? now_ns + ROOM_LOOK_NS : INT64_MAX;
+}
+
+/* Behind the journal's: what became durable in this turn is acknowledged in it. */
+static int64_t on_turn_answers(void *context, int64_t now_ns) {
+    (void)now_ns;
+    tpc_datagrams *it = context;
+    if (it->out_count) flush_answers(it);
+    return INT64_MAX;
 }
 
 /* ---- life ---- */
@@ -537,6 +544,7 @@ int tpc_datagrams_new(tpc_plane *plane, int descriptor, uint32_t core, tpc_datag
     it->buffers = map_bytes(buffers_bytes(it));
     int result = it->buffers ? tpc_ring_handle(it->ring, TPC_KIND_DATAGRAM, on_completion, it) : -ENOMEM;
     if (result == 0) result = tpc_ring_add_turn_hook(it->ring, TPC_TURN_FIRST, on_turn, it);
+    if (result == 0) result = tpc_ring_add_turn_hook(it->ring, TPC_TURN_MIDDLE, on_turn_answers, it);
     if (result < 0) {
         it->stopping = true;
         tpc_datagrams_free(it);
@@ -575,6 +583,7 @@ int tpc_datagrams_quiet(const tpc_datagrams *it) { return it->stopping && !it->a
 
 void tpc_datagrams_free(tpc_datagrams *it) {
     tpc_ring_remove_turn_hook(it->ring, on_turn, it);
+    tpc_ring_remove_turn_hook(it->ring, on_turn_answers, it);
     tpc_ring_handle(it->ring, TPC_KIND_DATAGRAM, NULL, NULL);
     for (datagram_batch *at = it->waiting, *next; at; at = next) {
         next = at->next;

@@ -142,14 +142,17 @@ int64_t tpc_pending_turn(void *context, int64_t now_ns) {
     tpc_plane *plane = context;
     if (now_ns < plane->pending_deadline_ns) return plane->pending_deadline_ns;
     plane->pending_deadline_ns = INT64_MAX;
+    bool answered = false;
     for (tpc_pending *pending = plane->pending_first, *next; pending; pending = next) {
         next = pending->next;
-        if (pending->deadline_ns <= now_ns)
+        if (pending->deadline_ns <= now_ns) {
             time_out(plane, pending);
-        else if (pending->deadline_ns < plane->pending_deadline_ns)
+            answered = true;
+        } else if (pending->deadline_ns < plane->pending_deadline_ns) {
             plane->pending_deadline_ns = pending->deadline_ns;
+        }
     }
-    return plane->pending_deadline_ns;
+    return answered ? now_ns : plane->pending_deadline_ns; /* the connections' own hook has run before this one */
 }
 
 void tpc_pending_forget(tpc_plane *plane) {

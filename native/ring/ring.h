@@ -58,10 +58,12 @@ typedef void (*tpc_completion_handler)(void *context, uint64_t user_data, int32_
  * asked for the monotonic instant in ns at which it wants to be called at the latest (INT64_MAX: none). */
 typedef int64_t (*tpc_turn_hook)(void *context, int64_t now_ns);
 
-enum tpc_turn_order { TPC_TURN_FIRST, TPC_TURN_LAST };
+enum tpc_turn_order { TPC_TURN_FIRST, TPC_TURN_MIDDLE, TPC_TURN_LAST };
 
 int tpc_ring_handle(tpc_ring *ring, enum tpc_kind kind, tpc_completion_handler handler, void *context);
-/* In front of the hooks that are there, or behind them. A hook may have both places. */
+/* FIRST: in front of all that are there; LAST: behind them; MIDDLE: behind those that are first and in front of those that are
+ * last. The journal tells in its first place what is durable, and connections send in their last: whatever makes something to
+ * be sent of what is durable stands in the middle, or it would leave when the next wait is over. A hook may have several places. */
 int tpc_ring_add_turn_hook(tpc_ring *ring, enum tpc_turn_order place, tpc_turn_hook hook, void *context);
 /* From all its places. */
 void tpc_ring_remove_turn_hook(tpc_ring *ring, tpc_turn_hook hook, void *context);

@@ -27,6 +27,7 @@ typedef struct {
 typedef struct {
     tpc_turn_hook hook;
     void *context;
+    enum tpc_turn_order place;
 } tpc_turn_hook_entry;
 
 struct tpc_operations;

@@ -376,7 +376,7 @@ int tpc_steady_begin(tpc_plane *plane) {
     if (!made) return -ENOMEM;
     node_init(&made->sending), node_init(&made->telling), node_init(&made->busy);
     plane->steady = made;
-    int result = tpc_ring_add_turn_hook(plane->ring, TPC_TURN_FIRST, steady_turn, plane);
+    int result = tpc_ring_add_turn_hook(plane->ring, TPC_TURN_MIDDLE, steady_turn, plane);
     if (result < 0) {
         free(made);
         plane->steady = NULL;

@@ -225,8 +225,9 @@ int tpc_ring_handle(tpc_ring *ring, enum tpc_kind kind, tpc_completion_handler h
 int tpc_ring_add_turn_hook(tpc_ring *ring, enum tpc_turn_order place, tpc_turn_hook hook, void *context) {
     if (ring->hooks_count == TPC_TURN_HOOKS_MAX) return -ENOSPC;
     unsigned at = place == TPC_TURN_FIRST ? 0 : ring->hooks_count;
+    while (place == TPC_TURN_MIDDLE && at && ring->hooks[at - 1].place == TPC_TURN_LAST) at--;
     memmove(&ring->hooks[at + 1], &ring->hooks[at], (ring->hooks_count - at) * sizeof ring->hooks[0]);
-    ring->hooks[at] = (tpc_turn_hook_entry){hook, context};
+    ring->hooks[at] = (tpc_turn_hook_entry){hook, context, place};
     ring->hooks_count++;
     return 0;
 }

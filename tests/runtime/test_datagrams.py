@@ -115,6 +115,16 @@ def test_a_record_is_appended_and_acknowledged_when_it_is_durable(bench, port):
     assert port.counts()["acknowledged"] == port.counts()["appended"] == 1
 
 
+def test_an_acknowledgement_leaves_when_nothing_else_happens(bench, port):
+    bench.lead("t")
+    port.route("t")
+    bench.settle()
+    for number in range(3):
+        port.send("t", 0, b"value", request_id=number)
+        assert bench.is_sent_without_a_deadline(port.client)
+        assert port.answer() == (E.NONE, 0, number)
+
+
 def test_keys_time_stamps_and_empty_values(bench, port):
     handle = bench.lead("t")
     port.route("t")

@@ -323,6 +323,20 @@ def test_acks_all_is_answered_when_a_majority_has_it(bench, steady, replica):
     assert told[0][1:3] == (2, 2), "the commit is told without records"
 
 
+def test_what_is_durable_is_acknowledged_at_once(bench, steady, replica):
+    """And not when the next thing happens: with one request under way nothing else does."""
+    peer = steady.adopt(1)
+    bench.plane.follow(replica, TERM)
+    assert steady.steady_follow(replica, OWN, TERM, 0, (1, INCARNATION), peer.link, NONE)
+    bench.settle()
+    for number in range(3):
+        peer.say(frame(APPEND, entry(number, number, sent(number))))
+        heard = []
+        while (ACK, number + 1) not in heard:
+            assert bench.is_sent_without_a_deadline(peer.socket)
+            heard += [one[:2] for one in peer.heard()]
+
+
 @pytest.mark.parametrize(("source", "target"), [(8, OWN), (INCARNATION, 6)])
 def test_an_acknowledgement_of_another_life_of_a_replica_commits_nothing(bench, steady, replica, source, target):
     peer = steady.adopt(1)

@@ -1,8 +1,10 @@
 """A core with connections, turned by hand, and the client side of a socket: what the tests of connections share."""
 
 import errno
+import select
 import socket
 import struct
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -77,6 +79,25 @@ class Bench:
         while not condition():
             assert time.monotonic() < deadline, f"did not come about: {self.connections.statistics()}"
             self.turn()
+
+    def is_sent_without_a_deadline(self, receiver):
+        """Whether `receiver` gets something while the ring waits without end, as a core does that has nothing else to
+        do: what is sent only when a wait is over does not come.
+        """
+        heard = []
+
+        def listen():
+            heard.append(bool(select.select([receiver], [], [], PATIENCE_S / 4)[0]))
+            self.ring.wake()
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        while not heard:
+            count = self.ring.wait(-1)
+            if count > 0:
+                self.ring.dispatch(count)
+        listener.join()
+        return heard[0]
 
     def listen(self):
         """One more listener; its address."""
