@@ -8,6 +8,7 @@ partition whose segment no checkpoint names yet asks for one: until then each of
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker import limits
-from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.storage.ports import InPlaceWindowParams
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ IN_PLACE_BATCH_BYTES_MIN = 64 * limits.KIB
 """Two parts of it, up to a block each, go to the journal and through the page cache."""
 CHECKPOINT_ASKED_S: Final = 0.2
 """Between two checkpoints that are made so that an in-place window can be opened."""
-WAIT_S: Final = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,4 +136,5 @@ class InPlaceWindows:
             state = self._plane.state(led.handle)
             if state.in_place_end_offset <= state.durable_offset:
                 return
-            await trio.sleep(WAIT_S)
+            with contextlib.suppress(LeadershipLostError, PartitionOfflineError):  # it is looked at again
+                await self._plane.wait_settled(led.handle)
