@@ -118,6 +118,22 @@ async def test_a_cut_at_every_boundary_then_append(reload_indexes):
             assert segment.indexes is None or segment.indexes.offsets.problem(segment.size_bytes) is None
 
 
+@pytest.mark.parametrize("count", range(12, 18))
+async def test_behind_a_cut_the_last_batches_of_a_producer_are_known_as_far_as_they_were(count):
+    """Also where they reach back behind the beginning of the segment: its snapshot has one of each producer."""
+    for boundary in range(count + 1):
+        storage = await make(LogSettings(segment_bytes=1000))
+        for offset in range(count):
+            epoch = int(offset >= 3)
+            await storage.append([batch(offset, [bytes(100)], producer=(7, epoch, offset - 3 * epoch))])
+        assert len(storage.segments) > 2
+        await storage.truncate(boundary)
+        known = [one.last_offset for producer in storage.producers for one in producer.batches]
+        wanted = list(range(3 if boundary > 3 else 0, boundary))[-5:]
+        assert known == wanted[len(wanted) - len(known) :], boundary
+        assert set(wanted[-1:]) | set(range(count - 5, boundary)) <= set(known), boundary
+
+
 async def test_a_cut_inside_a_batch_is_refused():
     storage = await make()
     await fill(storage)

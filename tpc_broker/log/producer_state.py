@@ -159,6 +159,18 @@ class ProducerState:
         if producer.transaction_first_offset == NO_OFFSET:
             producer.transaction_first_offset = transaction_first_offset
 
+    def complete(self, later: ProducerState) -> None:
+        """Take the batches in front of its own that a later state of the same log has: a snapshot holds the last one of
+        each producer, and one of the four before it may still be repeated.
+        """
+        for producer in self:
+            known = later.producers.get(producer.producer_id)
+            if known is None or known.epoch != producer.epoch or not producer.batches:
+                continue
+            first_offset = producer.batches[0].last_offset
+            older = [batch for batch in known.batches if batch.last_offset < first_offset]
+            producer.batches[:] = [*older, *producer.batches][-BATCHES_PER_PRODUCER_MAX:]
+
     def _apply_marker(self, header: BatchHeader, marker: ControlMarker) -> AbortedTransaction | None:
         if marker.kind not in (CONTROL_ABORT, CONTROL_COMMIT):
             return None

@@ -56,7 +56,9 @@ class Truncation:
             log.log_state.cut_epochs(offset)
             log.publish(offset)
             log.log_start_offset = min(log.log_start_offset, offset)
-            log.log_state.producers = await self._producers_at(offset)
+            producers = await self._producers_at(offset)
+            producers.complete(log.log_state.producers)
+            log.log_state.producers = producers
 
     async def settle(self, offset: int, *, is_sealed: bool = False) -> None:
         """Of files that came from another replica: the log ends at an offset of the last segment, by what the segments
