@@ -8,11 +8,13 @@ import trio.testing
 
 from tests.log.log_batches import batch
 from tests.runtime.faults import BrokenJournal
+from tests.runtime.in_place_core import KEY, Bench
 from tests.support.replica_cores import GROUP, ReplicaCores
 from tpc_broker.bench.kafka_requests import produce_request
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import NodeId
-from tpc_broker.raft.items import Position, Voter
+from tpc_broker.raft.items import Position, Voter, simple
+from tpc_broker.raft.journal import CutEntry
 from tpc_broker.raft.output import LEADER, ReadItems
 from tpc_broker.raft.settings import Settings
 
@@ -39,6 +41,22 @@ def carried(tmp_path):
     made.until(lambda: all(node.is_carried() for node in made.up()))
     yield made
     made.shut()
+
+
+ANOTHER = "topic-1"
+
+
+def add_another(node, voters):
+    """A second partition; its files and handle."""
+
+    async def add():
+        key = KEY._replace(partition=1)
+        files = await node.storage.open(key, "topic", Bench.make_config())
+        handle = node.storage.register(files, Bench.make_config(), is_internal=False, is_replicated=True)
+        node.driver.add(ANOTHER, handle, files, Voter(node.address.node, 0), voters)
+        return files, handle
+
+    return node.ask(add)
 
 
 def values(name, count, size=100):
@@ -313,6 +331,32 @@ def test_a_replica_that_is_sent_damaged_records_is_silent_and_holds_up_nobody(co
     assert follower.bounds().log_end_offset == 3
     assert "damaged records (CORRUPT_MESSAGE)" in caplog.text
     cores.produce(leader, values("c", 3))
+
+
+def test_a_replica_that_goes_with_a_cut_of_its_own_sets_no_other_back(cores):
+    """A cut that the machine did not ask for has no number of its."""
+    leader = cores.leader()
+    add_another(leader, simple([Voter(leader.address.node, 0), Voter(NodeId(7), 0)]))
+    leader.ask(leader.storage.make_room, leader.files, leader.handle, 1 << 20)
+    durable = leader.ask(leader.plane.durable_sequence)
+    with (
+        leader.connect() as client,
+        mock.patch.object(leader.plane, "durable_sequence", return_value=durable) as journal,
+    ):
+        client.sendall(produce_request("topic", 0, batch(0, [b"one"])))
+        cores.until(lambda: leader.ask(lambda: leader.driver.core.group(GROUP).log.end_offset) == 1)
+        cores.until(lambda: leader.ask(lambda: not leader.driver._replicas[GROUP].entries))
+
+        def end():
+            machine, replica = leader.driver.core, leader.driver._replicas[ANOTHER]
+            replica.is_busy = True
+            replica.entries.append((0, CutEntry(ANOTHER, 0, 0)))
+            leader.driver.remove(ANOTHER)
+            said, journal.return_value = machine.sequence, 1 << 60
+            leader.driver._turn()
+            return machine.durable_sequence == said
+
+        assert leader.ask(end)
 
 
 # -- carried by C

@@ -183,7 +183,8 @@ class ReplicaDriver:
         )
         replica.generation += 1
         for number, _entry in replica.entries:
-            self._open[number] = 0
+            if number:  # a cut of the driver's own has none
+                self._open[number] = 0
         self.core.remove_group(group, self._now_ms())
         self.carrier.remove(group, replica.files.key.topic_id.bytes, replica.files.key.partition)
         self.wake()
