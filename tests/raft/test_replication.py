@@ -616,3 +616,24 @@ def test_a_batch_entry_is_all_or_nothing_in_the_journal() -> None:
     cluster.settle()
     assert [len(entry.batches) for _, entry in leader.journal if isinstance(entry, AppendEntry)] == [7]
     assert isinstance(leader.core, RaftCore)
+
+
+def test_who_does_not_answer_is_asked_less_and_less_often_and_as_before_when_it_does() -> None:
+    cluster = Cluster()
+    leader = cluster.elect()
+    cluster.run(500)
+    mute = (leader.address.node + 1) % 3
+    cluster.dropped = lambda frame, message: frame.source.node == mute and isinstance(message, Ack)
+    cluster.propose(leader)
+
+    def asked(milliseconds: int) -> int:
+        before = len(cluster.messages(AppendEntries))
+        cluster.run(milliseconds)
+        return len([m for m in cluster.messages(AppendEntries)[before:] if m.target.node == mute])
+
+    assert asked(700) >= 2
+    asked(4_000)
+    assert asked(10 * cluster.settings.resend_ms_max) <= 11
+    cluster.dropped = lambda _frame, _message: False
+    cluster.run(cluster.settings.resend_ms_max)
+    assert all(peer.match == 1 and not peer.resent for peer in leader.group().peers.values())

@@ -82,6 +82,8 @@ if TYPE_CHECKING:
 
     from tpc_broker.raft.items import Item, Proposal, Voter
 
+RESENDS_COUNTED = 16
+
 
 @dataclass
 class Read:
@@ -256,7 +258,7 @@ class Leaders(Followers):
         else:
             self._released_inflight(peer, inflight_bytes - peer.inflight_bytes)
             self.on_outcome(outcome, now_ms)
-        peer.sent_ms = now_ms
+        peer.sent_ms, peer.resent = now_ms, 0
         if peer.next < steady.end_offset or peer.told < steady.commit_offset:
             self.host.flush_later(self.group)
         self.peer_progressed(peer, now_ms)
@@ -315,6 +317,7 @@ class Leaders(Followers):
         if peer is None or message.term != self.term:
             return
         self.rejects += 1
+        peer.resent = 0
         tried = Position(self.term, peer.next) if peer.state is REPLICATE else peer.prev
         if message.prev > tried or (peer.state is PROBE and message.prev != peer.prev):
             return
@@ -349,7 +352,7 @@ class Leaders(Followers):
         peer = self.peers.get(voter)
         if peer is not None:
             self._probe(peer, self._known_of(peer))
-            peer.told = peer.known
+            peer.told, peer.resent = peer.known, 0
             self.host.flush_later(self.group)
 
     def _known_of(self, peer: Peer) -> Position:
@@ -521,7 +524,7 @@ class Leaders(Followers):
         for peer in self.rows:
             if self._hears(peer) and self._is_busy(peer):
                 tells = peer.state is REPLICATE and peer.told < self.steady.commit_offset
-                least = self.settings.commit_silence_ms if tells else self.settings.resend_ms
+                least = self.settings.commit_silence_ms if tells else self._resend_after_ms(peer)
                 wait = least if wait is None else min(wait, least)
         if self.reads or self.transfer is not None:
             wait = min(wait or self.settings.resend_ms, self.settings.resend_ms)
@@ -536,11 +539,20 @@ class Leaders(Followers):
     def next_look_ms(self, now_ms: int) -> int | None:
         raise NotImplementedError
 
+    def _resend_after_ms(self, peer: Peer) -> int:
+        """Twice as long each time: a core that does not get to answer must not get more and more to do. Segments take
+        their time anyhow.
+        """
+        if peer.state is INSTALL:
+            return self.settings.resend_ms
+        return min(self.settings.resend_ms << peer.resent, self.settings.resend_ms_max)
+
     def leader_deadline(self, now_ms: int) -> None:
         """Sends again what was not answered."""
         for peer in self.rows:
-            if not self._is_busy(peer) or now_ms - peer.sent_ms < self.settings.resend_ms:
+            if not self._is_busy(peer) or now_ms - peer.sent_ms < self._resend_after_ms(peer):
                 continue
+            peer.resent = min(peer.resent + 1, RESENDS_COUNTED)
             if peer.state is REPLICATE:
                 peer.told = peer.known
                 if peer.inflight:

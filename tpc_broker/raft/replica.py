@@ -89,13 +89,15 @@ class Peer(SteadyPeer):
     prev        PROBE: where the next message begins
     awaiting    PROBE: an answer is due. CATCH_UP, INSTALL: the driver is at it, or the Install is under way
     sent_ms     when something was last sent that wants an answer
+    resent      how often something was sent again since the last answer
     lacks       REPLICATE: where the log ended when it became so; below that it is not in sync
     round_end   where the log ended when its present round of catching up began (thesis 4.2.1), at `round_began_ms`
     round_ms    how long the last whole round took; None before the first
     """
 
     __slots__ = (
-        "awaiting", "install", "lacks", "link", "prev", "round_began_ms", "round_end", "round_ms", "sent_ms", "voter",
+        "awaiting", "install", "lacks", "link", "prev", "resent", "round_began_ms", "round_end", "round_ms", "sent_ms",
+        "voter",
     )  # fmt: skip
 
     def __init__(self, voter: Voter, prev: Position) -> None:
@@ -103,7 +105,7 @@ class Peer(SteadyPeer):
         self.voter = voter
         self.prev = prev
         self.awaiting = False
-        self.lacks = self.sent_ms = 0
+        self.lacks = self.sent_ms = self.resent = 0
         self.install: Position | None = None
         self.link: Link | None = None
         self.round_end: int | None = None

@@ -31,7 +31,9 @@ class Settings:
     commit_silence_ms: int = 5
     """A commit rides on the next items; alone it leaves after this."""
     resend_ms: int = 300
-    """What was sent and not answered is tried again; only groups with something under way ask for it."""
+    """What was sent and not answered is tried again; only groups with something under way ask for it ..."""
+    resend_ms_max: int = 2_400
+    """... after twice as long each time, up to this."""
     resign_repeat_ms: int = 3_000
     """Heartbeats repeat a resignation for so long: until the link is silent or the news has arrived."""
     journal_stall_ms: int = 5_000
