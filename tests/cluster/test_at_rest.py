@@ -1,13 +1,16 @@
 """What a core does of partitions at rest, which C carries: nothing that need not be done."""
 
 import uuid
+from collections import Counter
 from types import SimpleNamespace
 
+from tests.raft.cluster import Cluster as RaftCluster
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import LeaderEpoch, NodeId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.raft.items import Voter, simple
+from tpc_broker.runtime.cluster.replica_counters import replica_counters
 from tpc_broker.runtime.cluster.replication import LOOKS_AT_ONCE, CoreReplication, group_of
-from tpc_broker.runtime.cluster.steady_carrier import AwakeGroups
+from tpc_broker.runtime.cluster.steady_carrier import LOOKS_A_TURN, AwakeGroups, SteadyCarrier
 from tpc_broker.runtime.cluster.voter_changes import VoterChanges
 
 KEY = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))
@@ -151,3 +154,37 @@ def _finish(coroutine) -> None:
     except StopIteration:
         return
     raise AssertionError("it waits")
+
+
+def test_of_many_groups_that_become_quiet_together_each_turn_gives_some_away():
+    names = [f"group {number}" for number in range(LOOKS_A_TURN + 10)]
+    given: list = []
+    made = object.__new__(SteadyCarrier)
+    machine = SimpleNamespace(carried=False, steady=object(), may_be_carried=lambda _now_ms: True)
+    made._core = SimpleNamespace(groups=dict.fromkeys(names, machine))
+    made._candidates = dict.fromkeys(names, 0)
+    made._give = lambda group, _machine, _now_ms: given.append(group) or True
+    assert made.carry(lambda _group: True, 1_000) == 0, "others are due"
+    assert given == names[:LOOKS_A_TURN]
+    assert made.carry(lambda _group: True, 1_000) is None
+    assert given == names
+
+
+def test_who_counts_replicas_asks_nobody_who_carries_them():
+    cluster = RaftCluster(groups=2)
+    for group, number in enumerate((0, 1)):
+        cluster.hand_to(number, group)
+    cluster.run(2_000)
+    core, looked = cluster.nodes[0].core, []
+    core.observer = looked.append
+    for group in range(2):
+        core.group(group).carry()
+    driver = SimpleNamespace(
+        core=core, ended=Counter(), refusing=0, commits=0, uncommitted=lambda machine: 5 + machine.group,
+        carrier=SimpleNamespace(statistics=lambda: {"sent_bytes": 0, "taken_bytes": 0, "commits": 0}),
+    )  # fmt: skip
+    links = SimpleNamespace(numbers=lambda: {"sent_bytes": 0, "received_bytes": 0})
+    found = replica_counters(driver, links, cluster.now_ms)
+    assert (found["leader"], found["follower"], found["leaderless"], found["under_replicated"]) == (1, 1, 0, 0)
+    assert found["uncommitted_records"] == 5, "of what is led here"
+    assert looked == []

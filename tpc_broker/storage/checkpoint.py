@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +39,7 @@ from tpc_broker.log.journal import (
 from tpc_broker.storage.files import aligned_buffer, replace_file
 from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.side_by_side import for_each
-from tpc_broker.storage.uncontended_lock import UncontendedLock
+from tpc_broker.storage.uncontended_lock import all_held
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -370,10 +369,7 @@ async def capture_and_sync(
 
     await for_each(storages, capture)
     sound = [storage for storage in storages if storage.failed is None]
-    async with AsyncExitStack() as syncing:
-        for storage in storages:
-            await syncing.enter_async_context(UncontendedLock(storage.folder.syncing))
-            file.disk.poll_ring()
+    async with all_held((storage.folder.syncing for storage in storages), file.disk.poll_ring):
         await _sync_file_system(file, storages, with_epoch_files=with_epoch_files)
     failed = next((storage for storage in sound if storage.failed is not None), None)
     if failed is not None:  # by another sync in front of this one, which says nothing then

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.ports import AppendedRange
     from tpc_broker.model import CoreId, NodeId
     from tpc_broker.raft.core import RaftCore
+    from tpc_broker.raft.group import Group
     from tpc_broker.raft.items import Address, Batch, Config, Voter
     from tpc_broker.raft.journal import JournalEntry
     from tpc_broker.raft.messages import Frame
@@ -214,6 +215,17 @@ class ReplicaDriver:
         machine = self.core.group(group)
         is_silent = machine.role in (FOLLOWER, PRE_CANDIDATE)
         return is_silent and position > machine.log.last and position > machine.commit
+
+    def uncommitted(self, machine: Group) -> int:
+        """Records of one that is led here, whoever drives it."""
+        log_end_offset, high_watermark = machine.log.end_offset, machine.high_watermark
+        if machine.carried:
+            try:
+                bounds = self._plane.bounds(self._replicas[str(machine.group)].handle)
+            except PartitionOfflineError:
+                return 0
+            log_end_offset, high_watermark = bounds.log_end_offset, bounds.high_watermark
+        return max(0, log_end_offset - high_watermark)
 
     @property
     def refusing(self) -> int:

@@ -36,6 +36,8 @@ STALLED_MS: Final = 1_500
 """A leader in C without an answer for so long is the machine's again, which asks after what was lost."""
 LOOK_MS: Final = 200
 AGAIN_MS: Final = 20
+LOOKS_A_TURN: Final = 256
+"""Of thousands that became quiet together: the others' turn is the next one, and C serves in between."""
 RETRY_MS: Final = 100
 """Between taking a group back and giving it away again."""
 
@@ -237,14 +239,17 @@ class SteadyCarrier:
         """At the end of a turn: whoever is quiet. `settled` says of a group whether all its entries are in the
         journal. When to come again; None: when something happens.
         """
-        again_ms = []
+        again_ms, looks_left = [], LOOKS_A_TURN
         for group, not_before_ms in list(self._candidates.items()):
             machine = self._core.groups.get(group)
             if machine is None or machine.carried or machine.steady is None:
                 del self._candidates[group]
-            elif now_ms < not_before_ms:
+                continue
+            if now_ms < not_before_ms or not looks_left:
                 again_ms.append(not_before_ms)
-            elif settled(group) and machine.may_be_carried(now_ms) and self._give(group, machine, now_ms):
+                continue
+            looks_left -= 1
+            if settled(group) and machine.may_be_carried(now_ms) and self._give(group, machine, now_ms):
                 del self._candidates[group]
             elif machine.is_leader and self._has_links(machine, now_ms) and machine.would_be_quiet(now_ms):
                 machine.hold(now_ms)
