@@ -8,7 +8,6 @@ start where it stands, as `kill -9` would: no client was answered yet, and other
 from __future__ import annotations
 
 import ctypes
-import gc
 import logging
 import os
 import signal
@@ -36,6 +35,7 @@ from tpc_broker.runtime.assembly import (
     recover_all,
 )
 from tpc_broker.runtime.backup_hold import hold_for_backup
+from tpc_broker.runtime.collector import Collector
 from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
 from tpc_broker.runtime.data_directory import read_properties
 from tpc_broker.runtime.links import Links
@@ -214,9 +214,11 @@ class CoreProcessMain:
                 datagrams.start()
             nursery.start_soon(self._follow_cores, core)
             self._is_ready = True
-            # What is there now stays: no collection looks through it again. None before it, which would hold up
-            # the loop for 50 ms: the few cycles that recovery left behind stay too.
-            gc.freeze()
+            # No collection before it, which would hold up the loop for 50 ms: the few cycles that recovery left behind
+            # stay too.
+            collector = Collector(lambda: len(core.partitions))
+            collector.begin()
+            opened.callback(collector.end)
             assembly.plane.trim_memory()  # of what reading the metadata took: the allocator might keep it for ever
             self._counters = partial(self._count, assembly, core)
             self._assembly = assembly
