@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from tpc_broker.broker.leader_news import LeaderNews
 from tpc_broker.broker.view import Leader
 from tpc_broker.errors import NotDeliveredError, PartitionOfflineError
 from tpc_broker.kafka.records import Record, build_batch, read_records
@@ -101,7 +102,7 @@ class MetadataService:
         mailboxes.serve("nodes.facts", self._serve_facts)
         if cluster is not None:
             cluster.serve("leaders", self._serve_leaders_of_node)
-            cluster.on_peer_up = self._peer_is_up
+            self._news = LeaderNews(cluster, lambda: view.leaders_here(here=True), _leaders_to_json)
             cluster.on_absent_changed = self._absent_changed
             cluster.on_controller_changed = self._controller_changed
 
@@ -293,14 +294,9 @@ class MetadataService:
         leaders_told = _leaders_to_json(leaders)
         return {"absent": sorted(self._view.absent), "controller": self._view.controller, "leaders": leaders_told}
 
-    def _peer_is_up(self, node: NodeId) -> None:
-        assert self._cluster is not None
-        rows = _leaders_to_json(list(self._view.leaders_here(here=True)))
-        self._cluster.tell(node, "leaders", {"leaders": rows})
-
     def _tell_nodes(self, leaders: list[tuple[TopicPartition, Leader]]) -> None:
-        if self._cluster is not None and leaders:
-            self._cluster.tell(None, "leaders", {"leaders": _leaders_to_json(leaders)})
+        if self._cluster is not None:
+            self._news.tell(leaders)
 
     async def _serve_leaders_of_node(self, payload: Payload, _blobs: list[bytes]) -> Answer:
         leaders = _leaders_from_json(payload["leaders"])

@@ -197,8 +197,16 @@ class ClusterNode(Protocol):
 
     def serve(self, method: str, handler: NodeHandler) -> None: ...
 
+    def linked(self) -> list[NodeId]:
+        """Other nodes to which there is a link now."""
+        ...
+
     def tell(self, node: NodeId | None, method: str, payload: Payload) -> None:
-        """A node, or all (None), without waiting; it may be lost where a link ends."""
+        """A node, or all (None), without waiting; it may be lost where a link ends, or is full."""
+        ...
+
+    async def ask(self, node: NodeId, method: str, payload: Payload) -> None:
+        """Until a node has taken it. MailboxError: that is not known."""
         ...
 
     def absent(self) -> frozenset[NodeId]:

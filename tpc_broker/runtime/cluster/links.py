@@ -437,6 +437,20 @@ class Links:
         """The link to a node that is up."""
         return next((peer for peer in self.peers.values() if peer.hello is not None and peer.hello.node == node), None)
 
+    async def call(self, node: int, method: str, payload: dict[str, Any]) -> None:
+        """Whatever a node answers. MailboxError."""
+        peer = self.peer_of(node)
+        if peer is None:
+            raise NotDeliveredError(f"there is no link to node {node}")
+        await peer.call(method, payload)
+
+    async def tell(self, node: int, method: str, payload: dict[str, Any]) -> None:
+        """The same, whether it arrives or not."""
+        try:
+            await self.call(node, method, payload)
+        except MailboxError as error:
+            log.debug("%s was not told to node %d: %s", method, node, error)
+
     async def run(
         self, listener: socket.socket | None, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:

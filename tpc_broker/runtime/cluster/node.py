@@ -228,16 +228,15 @@ class ClusterNodeMain:
 
         self.links.serve(method, serve)
 
-    def tell(self, node: NodeId | None, method: str, payload: dict[str, Any]) -> None:
-        for peer in list(self.links.peers.values()):
-            if peer.hello is not None and (node is None or peer.hello.node == node):
-                self._nursery.start_soon(self._tell, peer, method, payload)
+    def linked(self) -> list[NodeId]:
+        return [NodeId(peer.hello.node) for peer in self.links.peers.values() if peer.hello is not None]
 
-    async def _tell(self, peer: Peer, method: str, payload: dict[str, Any]) -> None:
-        try:
-            await peer.call(method, payload)
-        except MailboxError as error:
-            log.debug("%s was not told to %s: %s", method, peer.address, error)
+    def tell(self, node: NodeId | None, method: str, payload: dict[str, Any]) -> None:
+        for each in self.linked() if node is None else [node]:
+            self._nursery.start_soon(self.links.tell, each, method, payload)
+
+    async def ask(self, node: NodeId, method: str, payload: dict[str, Any]) -> None:
+        await self.links.call(node, method, payload)
 
     def absent(self) -> frozenset[NodeId]:
         return self._absent

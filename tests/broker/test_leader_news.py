@@ -1,0 +1,110 @@
+"""What other nodes are told of leaders: all of it, in few messages, whatever a link refuses."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from tpc_broker.broker import leader_news
+from tpc_broker.broker.leader_news import LeaderNews
+from tpc_broker.broker.view import Leader
+from tpc_broker.errors import MailboxFullError
+from tpc_broker.model import LeaderEpoch, NodeId, PartitionIndex, TopicId, TopicPartition
+
+TOPIC = TopicId(uuid.UUID(int=3))
+OTHERS = [NodeId(2), NodeId(3)]
+
+
+def led(index: int, epoch: int = 1) -> tuple[TopicPartition, Leader]:
+    return TopicPartition(TOPIC, PartitionIndex(index)), Leader(LeaderEpoch(epoch))
+
+
+class Nodes:
+    """As `ClusterNode` as far as news need it. `asked` has what each node was told, message by message."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.start_soon = nursery.start_soon
+        self.on_peer_up: Callable[[NodeId], None]
+        self.up = list(OTHERS)
+        self.asked: dict[NodeId, list[dict[int, int]]] = {node: [] for node in OTHERS}
+        self.takes = trio.Event()
+        self.refuses = 0
+
+    def linked(self) -> list[NodeId]:
+        return list(self.up)
+
+    async def ask(self, node: NodeId, method: str, payload: dict[str, Any]) -> None:
+        assert method == "leaders"
+        if self.refuses:
+            self.refuses -= 1
+            raise MailboxFullError("the link is full")
+        self.asked[node].append(dict(payload["leaders"]))
+        await self.takes.wait()
+
+
+@pytest.fixture
+def nodes(nursery: trio.Nursery) -> Nodes:
+    return Nodes(nursery)
+
+
+@pytest.fixture
+def news(nodes: Nodes) -> LeaderNews:
+    rows = lambda told: [[key.partition, leader.epoch] for key, leader in told]  # noqa: E731
+    return LeaderNews(nodes, lambda: [led(7)], rows)  # type: ignore[arg-type]
+
+
+async def test_what_comes_while_a_message_is_under_way_goes_with_the_next_one(
+    nodes: Nodes, news: LeaderNews, autojump_clock: object
+) -> None:
+    for index in range(5):
+        news.tell([led(index)])
+        await trio.testing.wait_all_tasks_blocked()
+    news.tell([led(3, 2)])
+    nodes.takes.set()
+    await trio.testing.wait_all_tasks_blocked()
+    for node in OTHERS:
+        assert nodes.asked[node] == [{0: 1}, {1: 1, 2: 1, 3: 2, 4: 1}]
+
+
+async def test_what_a_link_did_not_take_is_told_again_as_it_is_by_then(
+    nodes: Nodes, news: LeaderNews, autojump_clock: object
+) -> None:
+    nodes.up = OTHERS[:1]
+    nodes.takes.set()
+    nodes.refuses = 3
+    news.tell([led(0), led(1)])
+    await trio.testing.wait_all_tasks_blocked()
+    news.tell([led(1, 2)])
+    await trio.sleep(10 * leader_news.AGAIN_S)
+    assert nodes.asked[OTHERS[0]] == [{0: 1, 1: 2}]
+    assert nodes.asked[OTHERS[1]] == []
+
+
+async def test_many_go_in_parts(
+    nodes: Nodes, news: LeaderNews, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_news, "TOLD_AT_ONCE", 3)
+    nodes.takes.set()
+    news.tell(led(index) for index in range(7))
+    await trio.testing.wait_all_tasks_blocked()
+    assert [len(told) for told in nodes.asked[OTHERS[0]]] == [3, 3, 1]
+
+
+async def test_a_node_that_is_there_again_is_told_everything(
+    nodes: Nodes, news: LeaderNews, autojump_clock: object
+) -> None:
+    nodes.refuses = 2
+    news.tell([led(0)])
+    await trio.testing.wait_all_tasks_blocked()
+    nodes.up, nodes.refuses = [], 0
+    await trio.sleep(10 * leader_news.AGAIN_S)
+    assert nodes.asked == {node: [] for node in OTHERS}, "what was lost with the link is not kept for ever"
+    nodes.up = list(OTHERS)
+    nodes.takes.set()
+    nodes.on_peer_up(OTHERS[0])
+    await trio.testing.wait_all_tasks_blocked()
+    assert nodes.asked == {OTHERS[0]: [{7: 1}], OTHERS[1]: []}
