@@ -33,10 +33,12 @@ from tpc_broker.raft.messages import (
     ReadRound,
     ReadRoundReply,
     Reject,
+    RequestVote,
     Resign,
 )
 from tpc_broker.raft.output import Accepted, CoreStatistics, Outbox, Ready, Refusal, Role
 from tpc_broker.raft.settings import Settings
+from tpc_broker.raft.standing import EarlyRequests, StandingOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,6 +81,9 @@ class RaftCore:
         self._addresses: dict[GroupId, dict[Address, Voter]] = {}
         self._round_groups: dict[GroupId, int] = {}
         self._resigned: deque[tuple[int, GroupId, int]] = deque()
+        self._early = EarlyRequests()
+        places = self.settings.elections_min, self.settings.elections_max
+        self._standing = StandingOrder(places, self.settings.resend_ms // 3, 2 * self.settings.election_timeout_ms)
         self.carrier: Callable[[GroupId], Carried | None] = lambda _group: None
         """Ends the carrying of a group, and tells what has become of it (`raft.carrying`)."""
         self.observer: Callable[[GroupId], Carried | None] = lambda _group: None
@@ -123,6 +128,9 @@ class RaftCore:
 
     def flush_later(self, group: GroupId) -> None:
         self._dirty[group] = None
+
+    def may_stand(self, group: GroupId) -> bool:
+        return self._standing.ask(group, self._now_ms)
 
     def ask_round(self, group: GroupId, term: int) -> None:
         self._round_groups[group] = term
@@ -205,6 +213,8 @@ class RaftCore:
         self._now_ms = now_ms
         machine = self.add_machine(group, me, config, checkpoint, cores or {})
         machine.start(now_ms)
+        for message, boot_id in self._early.take(group, machine.others()):
+            machine.receive(message, boot_id, now_ms)
         return machine
 
     def add_machine(
@@ -247,6 +257,7 @@ class RaftCore:
             del self._groups_at[address][group]
         del self.groups[group]
         self._dirty.pop(group, None)
+        self._standing.forget(group)
 
     # From one core of the node to another.
 
@@ -351,6 +362,8 @@ class RaftCore:
                             continue
                         self.awake(group)
                     group.receive(message, boot_id, now_ms)
+                elif group is None and type(message) is RequestVote:
+                    self._early.put(message, boot_id)
                 elif isinstance(message, Ack | Reject):
                     gone = Resign(message.group, message.target, message.source, message.term)
                     self.send(frame.source, gone)
@@ -396,15 +409,23 @@ class RaftCore:
 
     def _link_up(self, link: Link, *, anew: bool) -> None:
         self.links_changed += 1
-        for group, voter in list(self._groups_at.get(link.address, {}).items()):
-            self._groups_walked += 1
-            self.awake(self.groups[group]).link_up(voter, self._now_ms, anew=anew)
+        for machine, voter in self._concerned_by(link):
+            self.awake(machine).link_up(voter, self._now_ms, anew=anew)
 
     def _link_silent(self, link: Link) -> None:
         self.links_changed += 1
-        for group, voter in list(self._groups_at.get(link.address, {}).items()):
-            self._groups_walked += 1
-            self.awake(self.groups[group]).link_silent(voter, self._now_ms)
+        for machine, voter in self._concerned_by(link):
+            self.awake(machine).link_silent(voter, self._now_ms)
+
+    def _concerned_by(self, link: Link) -> list[tuple[Group, Voter]]:
+        """Groups with a replica at a core; but who is carried and follows another one has nothing to do with it."""
+        found, groups = self._groups_at.get(link.address, {}), self.groups
+        self._groups_walked += len(found)
+        return [
+            (groups[group], voter)
+            for group, voter in found.items()
+            if not groups[group].carried or groups[group].is_leader or groups[group].leader == voter
+        ]
 
     # Time.
 
@@ -617,6 +638,10 @@ class RaftCore:
     def ready(self, now_ms: int) -> Ready:
         """The end of a turn."""
         self._now_ms = now_ms
+        while chosen := self._standing.next(self._is_electing, now_ms):
+            for waited in map(self.groups.__getitem__, chosen):
+                if waited.fresh_leader(now_ms) is None:
+                    self.awake(waited).turn_has_come(now_ms)
         while self._dirty:
             dirty, self._dirty = self._dirty, {}
             for group in dirty:
@@ -628,6 +653,10 @@ class RaftCore:
         entries, self._entries = self._entries, []
         events, self._events = self._events, []
         return Ready(entries, self._frames(), events)
+
+    def _is_electing(self, group: GroupId) -> bool:
+        machine = self.groups.get(group)
+        return machine is not None and machine.is_electing()
 
     def _send_round(self) -> None:
         """Rules 7.3: one message per link for all reads of the turn."""

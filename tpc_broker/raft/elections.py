@@ -206,12 +206,25 @@ class Elections(Replica):
         self.own_term_failed()
 
     def on_no_leader(self, now_ms: int) -> None:
-        """Stands if that can come to anything; else a link that is heard again brings this about."""
+        """Stands if that can come to anything, when its turn has come; else a link that is heard again brings this
+        about.
+        """
+        if self._should_stand(now_ms) and self.host.may_stand(self.group):
+            self.campaign(TIMEOUT, now_ms)
+
+    def turn_has_come(self, now_ms: int) -> None:
+        """It asked whether it may stand, and now it may: if it still has to, and has voted for nobody meanwhile."""
+        if self.role is FOLLOWER and self.deadline_ms is None and self._should_stand(now_ms):
+            self.campaign(TIMEOUT, now_ms)
+
+    def _should_stand(self, now_ms: int) -> bool:
         if not self._may_campaign() or self._leader_is_fresh(now_ms):
-            return
-        if self.host.journal_stalled or not self._quorum_is_heard(now_ms):
-            return
-        self.campaign(TIMEOUT, now_ms)
+            return False
+        return not self.host.journal_stalled and self._quorum_is_heard(now_ms)
+
+    def is_electing(self) -> bool:
+        """Whether its campaign is under way, up to the commit of the term's marker."""
+        return self.role is PRE_CANDIDATE or self.role is CANDIDATE
 
     # Voting.
 

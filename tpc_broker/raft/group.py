@@ -8,7 +8,7 @@ from tpc_broker.raft.carrying import Carrying
 from tpc_broker.raft.journal import Checkpoint, checkpoint_of
 from tpc_broker.raft.log import ReplicaLog
 from tpc_broker.raft.messages import Ack, AppendEntries, Install, Reject, RequestVote, Resign, TimeoutNow, Vote
-from tpc_broker.raft.output import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE
+from tpc_broker.raft.output import CANDIDATE, FOLLOWER, LEADER
 
 if TYPE_CHECKING:
     from tpc_broker.model import CoreId, NodeId
@@ -174,7 +174,7 @@ class Group(Carrying):
 
     def stand_at_once(self, now_ms: int) -> None:
         """It has no leader, and need not wait for its time to ask whether it would be elected."""
-        if self.role is FOLLOWER or self.role is PRE_CANDIDATE:
+        if self.role is FOLLOWER:
             self.on_deadline(now_ms)
 
     def fresh_leader(self, now_ms: int) -> Voter | None:

@@ -151,6 +151,9 @@ class Leaders(Followers):
         new = sum([bits[voter] for voter in config.new]) if config.is_joint else old
         self.arm(SteadyRole.LEADER, self.rows, old, new)
 
+    def is_electing(self) -> bool:
+        return super().is_electing() or (self.is_leader and not self.is_ready)
+
     def step_down(self) -> None:
         """Ends a leadership: says so, unless the next term is to be this replica's own, and fails what needs a
         leader.

@@ -70,6 +70,10 @@ class Host(Protocol):
         """`flush` is to be called at the end of the turn."""
         ...
 
+    def may_stand(self, group: GroupId) -> bool:
+        """Whether it may stand for election now; if not, `turn_has_come` is to be called when it may."""
+        ...
+
     def ask_round(self, group: GroupId, term: int) -> None:
         """The turn's round of reads is to ask about this group."""
         ...

@@ -28,6 +28,10 @@ class Settings:
     """The voters of a group whose leader is gone stand one after the other, so that votes do not split."""
     election_timeout_ms: int = 1_000
     """A campaign without result is given up after this and a jitter up to as much again."""
+    elections_min: int = 8
+    """Elections of a core that are under way at once: at least so many if others wait ..."""
+    elections_max: int = 64
+    """... and at most so many: an answer is never far behind its question."""
     commit_silence_ms: int = 5
     """A commit rides on the next items; alone it leaves after this."""
     resend_ms: int = 300
@@ -68,5 +72,6 @@ class Settings:
         assert self.rank_delay_ms > self.link_silent_jitter_ms, "ranks stand in their order"
         assert self.notice_ms >= self.link_silent_jitter_ms, "who stands first is not refused by who notices last"
         assert self.resign_repeat_ms > self.link_silent_ms + self.link_silent_jitter_ms, "heard, or the link is silent"
+        assert 0 < self.elections_min <= self.elections_max, "somebody may stand"
         assert self.append_bytes_max <= self.inflight_bytes_max <= self.link_inflight_bytes_max, "one message must fit"
         assert self.peers_max <= PEERS_MAX, "C has so many rows"

@@ -12,6 +12,7 @@ import logging
 import socket
 from contextlib import suppress
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,6 +70,8 @@ SETTINGS: Final = Settings(link_inflight_bytes_max=32 * MIB, ships_to_empty=Fals
 """Half of what a link's queue takes (`limits.LINK_QUEUE_BYTES_MAX`): nothing is lost for want of room."""
 STAND_EVERY_S: Final = 0.1
 STAND_TIMES_MAX: Final = 20
+STAND_AT_ONCE: Final = 4 * SETTINGS.elections_max
+"""Of new groups, the first ones: the others' turn has not come."""
 HAND_OVER_S: Final = 3.0
 LOOK_S: Final = 0.02
 TEND_S: Final = 0.5
@@ -512,7 +515,7 @@ class CoreReplication:
                 await self._new_came.wait()
             await trio.sleep(STAND_EVERY_S)
             now_ms = self._clock.monotonic_ms()
-            for group, times in list(self._new.items()):
+            for group, times in list(islice(self._new.items(), STAND_AT_ONCE)):
                 machine = self._driver.core.groups.get(group)
                 if machine is None or machine.term or machine.leader is not None or not times:
                     self._new.pop(group, None)
