@@ -70,6 +70,22 @@ class tpc_appended_range(Structure):
     leader_epoch: int
     reserved: int
 
+class tpc_asked_part(Structure):
+    partition: int
+    records_place: int
+    records_bytes: int
+    name_place: int
+    name_bytes: int
+    @property
+    def topic_id(self) -> Pointer[int]: ...
+    @topic_id.setter
+    def topic_id(self, value: Pointer[int] | bytes | Sequence[Any]) -> None: ...
+
+class tpc_asked_produce(Structure):
+    parts: tpc_asked_part
+    parts_count: int
+    timeout_ms: int
+
 class tpc_budget(Structure):
     bytes_used: int
     bytes_max: int
@@ -485,6 +501,7 @@ class tpc_plane_statistics(Structure):
     appends: int
     append_bytes: int
     produces_taken: int
+    produces_decoded: int
     produce_fallbacks: int
     produces_timed_out: int
     produces_pending: int
@@ -551,6 +568,7 @@ class tpc_request(Structure):
     listener: int
     header_bytes: int
     fallback_reason: int
+    decoded: tpc_frame
     next: tpc_request
 
 class tpc_ring(Structure): ...
@@ -970,6 +988,7 @@ class _Lib:
     def tpc_plane_new(self, _0: tpc_ring | Null, _1: tpc_journal | Null, _2: tpc_connections | Null, _3: tpc_budget | Null, _4: tpc_plane_params | Null, _5: Pointer[tpc_plane] | Null, /) -> int: ...
     def tpc_plane_prepare_answer(self, _0: tpc_plane | Null, _1: tpc_request | Null, _2: Pointer[int] | bytes | Null, _3: int, /) -> int: ...
     def tpc_plane_produce(self, _0: tpc_plane | Null, _1: tpc_request | Null, /) -> int: ...
+    def tpc_plane_produce_asked(self, _0: tpc_plane | Null, _1: tpc_request | Null, _2: tpc_asked_produce | Null, /) -> int: ...
     def tpc_plane_produce_records(self, _0: tpc_plane | Null, _1: int, _2: Pointer[int] | bytes | Null, _3: int, _4: int, _5: tpc_append_result | Null, /) -> int: ...
     def tpc_plane_produce_with(self, _0: tpc_plane | Null, _1: tpc_request | Null, _2: tpc_produce_verdict | Null, _3: int, _4: tpc_plane_endpoint | Null, _5: int, /) -> int: ...
     def tpc_plane_release_fetches(self, _0: tpc_plane | Null, /) -> None: ...
@@ -1048,6 +1067,14 @@ class _FFI:
     def new(self, cdecl: Literal["tpc_appended_range *", "tpc_appended_range[]"], init: Any = ...) -> tpc_appended_range: ...
     @overload
     def new(self, cdecl: Literal["tpc_appended_range **"], init: Any = ...) -> Pointer[tpc_appended_range]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_asked_part *", "tpc_asked_part[]"], init: Any = ...) -> tpc_asked_part: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_asked_part **"], init: Any = ...) -> Pointer[tpc_asked_part]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_asked_produce *", "tpc_asked_produce[]"], init: Any = ...) -> tpc_asked_produce: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_asked_produce **"], init: Any = ...) -> Pointer[tpc_asked_produce]: ...
     @overload
     def new(self, cdecl: Literal["tpc_budget *", "tpc_budget[]"], init: Any = ...) -> tpc_budget: ...
     @overload

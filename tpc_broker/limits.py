@@ -44,6 +44,7 @@ ADMIN_CONNECTIONS_MAX = 16
 # Connections of one core.
 CONNECTIONS_MAX = 20_000
 PIPELINED_REQUESTS_MAX = 64
+PRODUCE_PARTITIONS_MAX = 10_000  # of one request
 REQUEST_BYTES_MAX = 100 * MIB  # where socket.request.max.bytes says nothing else; the budget grows with that
 CORE_BUDGET_BYTES = 1024 * MIB
 SEND_DEADLINE_MS = 60_000

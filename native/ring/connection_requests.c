@@ -15,6 +15,7 @@
 
 void tpc_request_release(tpc_request *request) {
     tpc_frame_release(request->frame);
+    tpc_frame_release(request->decoded);
     free(request);
 }
 
@@ -76,6 +77,7 @@ static bool deliver_in_place(connection *it, uint8_t *bytes, uint32_t length) {
     if (read_request(it, NULL, bytes, length, &request) < 0 || send_reserve_answer(it, &request, length) < 0)
         return false;
     if (!connections->borrowed(connections->borrowed_context, &request)) {
+        it->left_reason = request.fallback_reason;
         send_unreserve_answer(it);
         return false;
     }
@@ -135,11 +137,14 @@ static bool defer(connection *it, const tpc_request *request) {
     return true;
 }
 
-/* Takes the frame. The connection may be closing afterwards. */
+/* Takes the frame. The connection may be closing afterwards. A Produce that was left where it lay is not shown to the hot handler,
+ * which would read it once more and find the same: its reason goes with it to Python. */
 static void deliver(connection *it, tpc_frame *frame) {
     tpc_connections *connections = it->owner;
     tpc_request *request = make_request(it, frame);
     if (request == NULL) return;
+    request->fallback_reason = it->left_reason;
+    it->left_reason = 0;
     if (defer(it, request)) {
         free(request);
         return;
@@ -147,7 +152,7 @@ static void deliver(connection *it, tpc_frame *frame) {
     if (send_reserve_answer(it, request, frame->length) < 0) goto no_memory;
     it->requests++;
     connections->statistics.requests++;
-    if (connections->hot != NULL && it->requests_in_python == 0 &&
+    if (connections->hot != NULL && it->requests_in_python == 0 && !request->fallback_reason &&
         connections->hot(connections->hot_context, request)) {
         connections->statistics.requests_hot++;
         return;

@@ -151,6 +151,7 @@ typedef struct connection {
     bool zero_copy_refused; /* by the socket, or because the peer is on this host; asked at the first large send */
     bool zero_copy_asked;
 
+    uint8_t left_reason;      /* why the borrowed handler has left the Produce that comes next; 0: it has not */
     uint32_t announced;       /* length of the request when it is whole */
     uint8_t lead;             /* it begins so many bytes behind the beginning of `partial` */
     uint32_t largest_bytes;   /* of the requests so far */

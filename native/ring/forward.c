@@ -88,6 +88,7 @@ tpc_forwarded *tpc_forwarded_new(tpc_plane *plane, const tpc_request *request, i
         return NULL;
     }
     it->request = *request;
+    it->request.decoded = NULL; /* goes with the request */
     if (!request->frame)
         it->request.body = (uint8_t *)memcpy(frame->data, begin, request_bytes) + request->header_bytes;
     it->plane = plane;
@@ -302,13 +303,14 @@ static bool send_parts(tpc_forwarded *it) {
     return sent;
 }
 
-bool tpc_forward_produce(tpc_plane *plane, const tpc_request *request, const tpc_produce_request *asked,
-                         const tpc_produce_part *parts) {
+int tpc_forward_produce(tpc_plane *plane, const tpc_request *request, const tpc_produce_request *asked,
+                        const tpc_produce_part *parts) {
     tpc_forwarding *forwarding = plane->forwarding;
     int32_t count = asked->parts_count;
     uint16_t distinct[CORES_MAX];
-    uint16_t *cores = count > 0 ? malloc((size_t)count * sizeof *cores) : NULL;
-    if (!cores) return false;
+    if (count == 0) return 0;
+    uint16_t *cores = malloc((size_t)count * sizeof *cores);
+    if (!cores) return -ENOMEM;
     for (int32_t i = 0; i < count; i++)
         cores[i] = tpc_forward_owner(forwarding, parts[i].topic_name, parts[i].topic_name_bytes, parts[i].topic_id,
                                      parts[i].partition);
@@ -317,7 +319,7 @@ bool tpc_forward_produce(tpc_plane *plane, const tpc_request *request, const tpc
     tpc_forwarded *it = all_here ? NULL : tpc_forwarded_new(plane, request, count, parts_count);
     if (!it) {
         free(cores);
-        return false;
+        return all_here ? 0 : -ENOMEM;
     }
     it->cores = cores;
     it->acks = asked->acks;
@@ -327,14 +329,14 @@ bool tpc_forward_produce(tpc_plane *plane, const tpc_request *request, const tpc
         send_whole(it);
     } else if (!send_parts(it)) {
         tpc_forwarded_free(it);
-        return false;
+        return -ENOMEM;
     }
     for (uint32_t i = 0; i < parts_count; i++) /* for want of memory */
         if (!it->parts[i].whole)
             it->parts[i] = (tpc_forwarded_part){.outcome = TPC_LINK_LOST, .is_done = true, .core = distinct[i]};
     forwarding->statistics.produces++;
     tpc_forwarded_sent(it);
-    return true;
+    return 1;
 }
 
 void tpc_forwarded_read(tpc_forwarded *it) {

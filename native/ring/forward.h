@@ -77,9 +77,10 @@ void tpc_forward_free(tpc_plane *plane);
 uint16_t tpc_forward_owner(const tpc_forwarding *forwarding, const uint8_t *name, int32_t name_bytes, const uint8_t *id,
                            int32_t partition);
 
-/* A Produce whose partitions are `parts`: whether it was sent on. It stays the caller's. */
-bool tpc_forward_produce(tpc_plane *plane, const tpc_request *request, const tpc_produce_request *asked,
-                         const tpc_produce_part *parts);
+/* A Produce whose partitions are `parts`: 1 when it was sent on, 0 when there is nothing to be sent on, -ENOMEM. It stays the
+ * caller's. */
+int tpc_forward_produce(tpc_plane *plane, const tpc_request *request, const tpc_produce_request *asked,
+                        const tpc_produce_part *parts);
 /* A Fetch: whether it was sent on, and then it is taken with its request. */
 bool tpc_forward_fetch(tpc_plane *plane, tpc_fetch *fetch);
 

@@ -7,12 +7,16 @@
 #include "plane.h"
 #include "prepared.h"
 
+/* A Produce that was not taken carries the reason along. */
+static int note_reason(void *context, tpc_request *request, int taken) {
+    if (!taken) request->fallback_reason = (uint8_t)tpc_plane_fallback_reason(context);
+    return taken;
+}
+
 static int hot_handler(void *context, tpc_request *request) {
     switch (request->api_key) {
     case TPC_API_PRODUCE:
-        if (tpc_plane_produce(context, request)) return 1;
-        request->fallback_reason = (uint8_t)tpc_plane_fallback_reason(context);
-        return 0;
+        return note_reason(context, request, tpc_plane_produce(context, request));
     case TPC_API_FETCH:
         return tpc_plane_fetch(context, request);
     default:
@@ -24,7 +28,8 @@ static int hot_handler(void *context, tpc_request *request) {
 
 /* A Fetch outlives the call, so it is not for a request without a frame. */
 static int borrowed_handler(void *context, tpc_request *request) {
-    if (request->api_key == TPC_API_PRODUCE) return tpc_produce_borrowed(context, request);
+    if (request->api_key == TPC_API_PRODUCE)
+        return note_reason(context, request, tpc_produce_borrowed(context, request));
     return request->api_key != TPC_API_FETCH && tpc_prepared_answer(context, request);
 }
 

@@ -45,12 +45,13 @@ typedef struct {
     uint32_t *lengths;          /* of what is to be appended */
     tpc_produce_result *results;
     uint32_t *places;
+    tpc_asked_part *asked;
 } tpc_produce_scratch;
 
 void tpc_produce_scratch_free(tpc_produce_scratch *scratch);
 
 /* produce.c, for handlers.c: a Produce that lies in borrowed memory (1: carried out, 0: left) ... */
-int tpc_produce_borrowed(tpc_plane *plane, const tpc_request *request);
+int tpc_produce_borrowed(tpc_plane *plane, tpc_request *request);
 /* ... and where a batch has to lie in memory that will be written directly from its request's frame to its segment. */
 bool tpc_produce_alignment(tpc_plane *plane, const uint8_t *bytes, size_t have, uint32_t *residue);
 

@@ -6,6 +6,10 @@
  * appends, partition by partition; from here on every outcome is a partition's error code in the answer. A partition that
  * is named twice gets both batches, and two answers.
  *
+ * A request that is left, and has its own frame by then, keeps what was read of it (`decoded_produce`): Python asks for that
+ * (tpc_plane_produce_asked), and so does every further try. One that was left where it lay in a receive buffer is read once
+ * more, so twice in all. Only without memory to keep it in, within the core's budget, it is read each time.
+ *
  * Transactions are refused for the whole request with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as Kafka does for a
  * transactional id that the client may not use: of the codes that a Produce answer may carry it is the one after which
  * producers stop for good instead of trying again or aborting.
@@ -16,12 +20,7 @@
 
 #include "forward.h"
 
-enum {
-    VERSION_WITH_TOPIC_IDS = 13,
-    PARTS_CAPACITY_MIN = 64,
-    BATCH_ATTRIBUTES_POSITION = 21,
-    BATCH_MAGIC_POSITION = 16
-};
+enum { VERSION_WITH_TOPIC_IDS = 13, BATCH_ATTRIBUTES_POSITION = 21, BATCH_MAGIC_POSITION = 16 };
 
 /* Kafka's time-out covers the waiting for replicas, not its own append: a very small one must not hit our journal write. */
 #define TIMEOUT_NS_MIN 1000000000ll
@@ -176,40 +175,78 @@ static int leave(tpc_plane *plane, enum tpc_produce_fallback reason) {
 }
 
 void tpc_produce_scratch_free(tpc_produce_scratch *scratch) {
-    free(scratch->parts), free(scratch->partitions), free(scratch->lengths), free(scratch->results),
-        free(scratch->places);
+    free(scratch->parts), free(scratch->partitions), free(scratch->lengths), free(scratch->results);
+    free(scratch->places), free(scratch->asked);
     *scratch = (tpc_produce_scratch){0};
 }
 
-static int grow_scratch(tpc_produce_scratch *scratch, int32_t count) {
-    int32_t capacity = scratch->capacity ? scratch->capacity : PARTS_CAPACITY_MIN;
-    while (capacity < count) capacity *= 2;
+/* For the most that a request may have: of memory that is never touched the kernel gives none. */
+static int make_scratch(tpc_produce_scratch *scratch, int32_t capacity) {
     size_t parts = (size_t)capacity;
-    tpc_produce_scratch_free(scratch);
     *scratch = (tpc_produce_scratch){.capacity = capacity,
                                      .parts = malloc(parts * sizeof *scratch->parts),
                                      .partitions = malloc(parts * sizeof *scratch->partitions),
                                      .lengths = malloc(parts * sizeof *scratch->lengths),
                                      .results = malloc(parts * sizeof *scratch->results),
-                                     .places = malloc(parts * sizeof *scratch->places)};
-    if (scratch->parts && scratch->partitions && scratch->lengths && scratch->results && scratch->places) return 0;
+                                     .places = malloc(parts * sizeof *scratch->places),
+                                     .asked = malloc(parts * sizeof *scratch->asked)};
+    if (scratch->parts && scratch->partitions && scratch->lengths && scratch->results && scratch->places &&
+        scratch->asked)
+        return 0;
     tpc_produce_scratch_free(scratch);
     return -ENOMEM;
 }
 
-static enum tpc_produce_fallback decode(tpc_plane *plane, const tpc_request *request, survey *out) {
+/* What a request says, in a frame beside its own. Its bytes stay as they are until it is carried out. */
+typedef struct {
+    const uint8_t *body; /* that it was read from */
+    uint32_t body_bytes;
+    tpc_produce_request request;
+    tpc_produce_part parts[];
+} decoded_produce;
+
+static void keep_decoded(tpc_plane *plane, tpc_request *request, const tpc_produce_request *asked) {
+    if (!request->frame || request->decoded) return;
+    size_t parts_bytes = (size_t)asked->parts_count * sizeof(tpc_produce_part);
+    tpc_frame *frame = tpc_frame_new(plane->budget, (uint32_t)(sizeof(decoded_produce) + parts_bytes));
+    if (!frame) return;
+    decoded_produce *kept = (decoded_produce *)(void *)frame->data;
+    *kept = (decoded_produce){.body = request->body, .body_bytes = request->body_bytes, .request = *asked};
+    memcpy(kept->parts, plane->scratch.parts, parts_bytes);
+    request->decoded = frame;
+}
+
+/* Never on the way of a request that is taken at once, so it takes none of its registers. */
+static __attribute__((noinline)) void recall_decoded(tpc_plane *plane, const tpc_request *request,
+                                                     tpc_produce_request *out) {
+    const decoded_produce *kept = (const decoded_produce *)(const void *)request->decoded->data;
+    TPC_INVARIANT(kept->body == request->body && kept->body_bytes == request->body_bytes,
+                  "what is kept of a Produce was read from %u bytes at %p, its body has %u at %p", kept->body_bytes,
+                  (const void *)kept->body, request->body_bytes, (const void *)request->body);
+    *out = kept->request;
+    memcpy(plane->scratch.parts, kept->parts, (size_t)out->parts_count * sizeof kept->parts[0]);
+}
+
+/* The partitions, into the scratch. */
+static inline enum tpc_produce_fallback decode(tpc_plane *plane, const tpc_request *request, tpc_produce_request *out) {
     tpc_produce_scratch *scratch = &plane->scratch;
-    if (!scratch->capacity && grow_scratch(scratch, PARTS_CAPACITY_MIN) < 0) return TPC_FALLBACK_NO_MEMORY;
-    for (;;) {
-        int result = tpc_produce_decode(request->body, request->body_bytes, request->api_version, &out->request,
-                                        scratch->parts, scratch->capacity);
-        if (result == 0)
-            return out->request.parts_count <= plane->params.produce_partitions_max ? TPC_FALLBACK_NONE
-                                                                                    : TPC_FALLBACK_TOO_MANY;
-        if (result == -EPROTONOSUPPORT) return TPC_FALLBACK_VERSION;
-        if (result != -E2BIG) return TPC_FALLBACK_MALFORMED;
-        if (scratch->capacity >= plane->params.produce_partitions_max) return TPC_FALLBACK_TOO_MANY;
-        if (grow_scratch(scratch, scratch->capacity * 2) < 0) return TPC_FALLBACK_NO_MEMORY;
+    if (!scratch->capacity && make_scratch(scratch, plane->params.produce_partitions_max) < 0)
+        return TPC_FALLBACK_NO_MEMORY;
+    if (request->decoded) {
+        recall_decoded(plane, request, out);
+        return TPC_FALLBACK_NONE;
+    }
+    plane->statistics.produces_decoded++;
+    switch (tpc_produce_decode(request->body, request->body_bytes, request->api_version, out, scratch->parts,
+                               scratch->capacity)) {
+    case 0:
+        return TPC_FALLBACK_NONE;
+    case -EPROTONOSUPPORT:
+        return TPC_FALLBACK_VERSION;
+    case -E2BIG:
+        return TPC_FALLBACK_TOO_MANY;
+    default:
+        return TPC_FALLBACK_MALFORMED;
     }
 }
 
@@ -416,22 +453,30 @@ static void answer(tpc_plane *plane, const tpc_request *request, tpc_pending *pe
     tpc_pending_begin(plane, pending, request, level, endpoints, endpoints_count);
 }
 
+static int leave_decoded(tpc_plane *plane, tpc_request *request, const survey *about,
+                         enum tpc_produce_fallback reason) {
+    keep_decoded(plane, request, &about->request);
+    return leave(plane, reason);
+}
+
 /* Carries a request out, or leaves it; it stays the caller's. */
-static int carry_out(tpc_plane *plane, const tpc_request *request, const tpc_produce_verdict *verdicts,
+static int carry_out(tpc_plane *plane, tpc_request *request, const tpc_produce_verdict *verdicts,
                      int32_t verdicts_count, const tpc_node_endpoint *endpoints, int32_t endpoints_count) {
     survey about = {.verdicts = verdicts};
-    enum tpc_produce_fallback reason = decode(plane, request, &about);
+    enum tpc_produce_fallback reason = decode(plane, request, &about.request);
     if (reason) return leave(plane, reason);
     if (verdicts && verdicts_count != about.request.parts_count) return -EINVAL;
     if (about.request.acks < -1 || about.request.acks > 1) about.refused_code = TPC_ERROR_INVALID_REQUIRED_ACKS;
     if (about.request.transactional_id_bytes >= 0) about.refused_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
     reason = survey_parts(plane, request, &about);
-    if (reason && !verdicts && tpc_forwards(plane, request) &&
-        tpc_forward_produce(plane, request, &about.request, plane->scratch.parts))
-        return 1;
-    if (reason) return leave(plane, reason);
+    if (reason && !verdicts && tpc_forwards(plane, request)) {
+        int sent = tpc_forward_produce(plane, request, &about.request, plane->scratch.parts);
+        if (sent > 0) return 1;
+        if (sent < 0) reason = TPC_FALLBACK_NO_MEMORY; /* it is tried again */
+    }
+    if (reason) return leave_decoded(plane, request, &about, reason);
     tpc_pending *pending = tpc_pending_new(plane, request, about.request.parts_count);
-    if (!pending) return leave(plane, TPC_FALLBACK_NO_MEMORY);
+    if (!pending) return leave_decoded(plane, request, &about, TPC_FALLBACK_NO_MEMORY);
     produce_parts(plane, request, pending, &about);
     plane->fallback_reason = TPC_FALLBACK_NONE;
     plane->statistics.produces_taken++;
@@ -466,9 +511,26 @@ int tpc_plane_produce(tpc_plane *plane, tpc_request *request) {
 
 int tpc_plane_fallback_reason(const tpc_plane *plane) { return plane->fallback_reason; }
 
-int tpc_produce_borrowed(tpc_plane *plane, const tpc_request *request) {
-    return carry_out(plane, request, NULL, 0, NULL, 0);
+int tpc_plane_produce_asked(tpc_plane *plane, tpc_request *request, tpc_asked_produce *out) {
+    tpc_produce_request asked;
+    enum tpc_produce_fallback reason = decode(plane, request, &asked);
+    if (reason) return reason;
+    keep_decoded(plane, request, &asked);
+    for (int32_t i = 0; i < asked.parts_count; i++) {
+        const tpc_produce_part *part = &plane->scratch.parts[i];
+        tpc_asked_part *row = &plane->scratch.asked[i];
+        *row = (tpc_asked_part){.partition = part->partition,
+                                .records_place = part->records ? (int32_t)(part->records - request->body) : 0,
+                                .records_bytes = part->records_bytes,
+                                .name_place = part->topic_name ? (int32_t)(part->topic_name - request->body) : 0,
+                                .name_bytes = part->topic_name_bytes};
+        memcpy(row->topic_id, part->topic_id, sizeof row->topic_id);
+    }
+    *out = (tpc_asked_produce){plane->scratch.asked, asked.parts_count, asked.timeout_ms};
+    return 0;
 }
+
+int tpc_produce_borrowed(tpc_plane *plane, tpc_request *request) { return carry_out(plane, request, NULL, 0, NULL, 0); }
 
 bool tpc_produce_alignment(tpc_plane *plane, const uint8_t *bytes, size_t have, uint32_t *residue) {
     tpc_request_header header;

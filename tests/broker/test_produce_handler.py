@@ -69,3 +69,24 @@ async def test_without_memory_even_for_a_refusal_the_connection_is_given_up_and_
         assert took_ms >= TIMEOUT_MS + REFUSAL_WAIT_MS_MAX
         assert request.answer is None
         assert node.lives[0].connections.closed == {1: "refused"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (ProduceFallback.MALFORMED, "request refused, connection closed: ProduceRequest v9"),
+        (ProduceFallback.TOO_MANY, "it names more partitions than"),
+        (ProduceFallback.NO_MEMORY, "there is no memory to read a Produce"),
+    ],
+)
+async def test_what_the_plane_cannot_read_closes_the_connection_and_says_why(reason, told, autojump_clock, caplog):
+    async with running_node(cores=1) as node:
+        plane = node.lives[0].plane
+        plane.asked = lambda _request: reason
+        plane.produce_with = None
+        message = produce_request("t", 0, [b"x"])
+        request = node.send(0, message, 9)
+        await request.done.wait()
+        assert request.answer is None
+        assert node.lives[0].connections.closed == {1: "refused"}
+        assert told in caplog.text

@@ -71,3 +71,34 @@ def test_what_is_broken_is_told_and_ends_the_core(tmp_path, field, value, told):
     assert done.returncode == -signal.SIGABRT, done
     assert "broken invariant: " in done.stderr
     assert told in done.stderr
+
+
+KEPT = """
+import sys
+from pathlib import Path
+from tests.support.plane_bench import PlaneBench, records_of
+from tpc_broker.runtime.produces import asked_produce
+
+bench = PlaneBench(Path(sys.argv[1]) / "journal")
+came = []
+bench.on_request = came.append
+client = bench.connect()
+bench.send(client, [("t", 0, records_of(1))])
+bench.until(lambda: came)
+asked_produce(bench.plane.pointer, came[0])
+came[0].pointer.body_bytes -= int(sys.argv[2])
+print(asked_produce(bench.plane.pointer, came[0]).parts[0].topic)
+"""
+
+
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_what_is_kept_of_a_produce_is_of_its_very_bytes(tmp_path, fewer):
+    done = subprocess.run(
+        [sys.executable, "-c", KEPT, str(tmp_path), str(fewer)],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    if not fewer:
+        assert done.stdout == "t\n", done.stderr
+        return
+    assert done.returncode == -signal.SIGABRT, done
+    assert "what is kept of a Produce was read from" in done.stderr

@@ -7,6 +7,7 @@ closed, offsets, producers, journal and what readers get must be the same.
 
 import random
 import struct
+from uuid import UUID
 
 import pytest
 
@@ -14,9 +15,14 @@ from tests.support.connection_bench import frame_of, header_of
 from tests.support.plane_bench import NOW_MS, settings_with, topic_id_of
 from tests.support.plane_values import Left, PartitionFlag, Verdict
 from tests.support.record_batches import GZIP, LOG_APPEND_TIME, TRANSACTIONAL, Record, batch, old_message
+from tpc_broker.broker.ports import ProduceFallback
+from tpc_broker.kafka.errors import DecodeError, UnsupportedVersionError
+from tpc_broker.kafka.protocol import decode_request
 from tpc_broker.runtime.connections import CloseReason, CloseWhen
+from tpc_broker.runtime.produces import asked_produce
 
 EXCHANGES = 120
+TOPIC_IDS_FROM = 13
 PROBE = 18
 NAMES = ("plain", "relaxed", "stamped", "internal", "validated", "small", "scarce")
 
@@ -174,6 +180,7 @@ class Core:
         if plane.produce(request):
             return
         self.left[plane.fallback_reason] += 1
+        self.read_as_python_reads_it(request)
         if plane.fallback_reason in (Left.MALFORMED, Left.VERSION):
             connections = self.bench.connections
             connections.close(request.connection, CloseReason.REQUEST_INVALID, CloseWhen.AFTER_ANSWERED)
@@ -181,6 +188,25 @@ class Core:
         while not self.taken_with_verdicts(request):
             for partition in range(2):
                 plane.admit(self.handles["scarce", partition], 1000)
+
+    def read_as_python_reads_it(self, request):
+        """What C tells of the request is what Python's codec finds in it."""
+        found = asked_produce(self.bench.plane.pointer, request)
+        try:
+            message = decode_request(request.api_key, request.api_version, request.body)
+        except DecodeError:
+            assert found is ProduceFallback.MALFORMED
+            return
+        except UnsupportedVersionError:
+            assert found is ProduceFallback.VERSION
+            return
+        by_id = request.api_version >= TOPIC_IDS_FROM
+        assert found.timeout_ms == message.timeout_ms
+        assert [(*part[:2], bytes(request.body[part[2] : part[2] + part[3]])) for part in found.parts] == [
+            (UUID(bytes=bytes(topic.topic_id)) if by_id else topic.name, part.index, bytes(part.records or b""))
+            for topic in message.topic_data
+            for part in topic.partition_data
+        ]
 
     def taken_with_verdicts(self, request):
         """With a verdict for each partition, however many the request has."""
@@ -262,4 +288,9 @@ def test_all_ways_agree(make_bench, seed):
     assert hot[0] > EXCHANGES / 2, "in place"
     assert hot[1] > EXCHANGES / 2, "put together first"
     assert hot[2] == 0
+    for core in cores:
+        numbers, left = core.bench.plane.statistics(), sum(core.left.values())
+        # What is malformed is left for good, and nothing of it is kept: it is not among the taken.
+        for_good = core.left[Left.MALFORMED] + core.left[Left.VERSION]
+        assert numbers["produces_decoded"] <= numbers["produces_taken"] + left + 2 * for_good
     assert min(cores[2].left[why] for why in (Left.UNKNOWN, Left.PYTHON_VALIDATES, Left.NOT_ADMITTED)) > 0

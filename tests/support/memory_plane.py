@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from tpc_broker.broker.ports import AppendResult, FetchOutcome, FetchPart, ProduceFallback
+from tpc_broker.broker.ports import AppendResult, AskedPart, AskedProduce, FetchOutcome, FetchPart, ProduceFallback
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.kafka import messages
@@ -157,6 +157,16 @@ class MemoryPlane:
 
     def produce(self, _request):
         return False
+
+    def asked(self, request):
+        version, message = request.api_version, decode_request(ApiKey.PRODUCE, request.api_version, request.body)
+        by_id, body, parts = version >= TOPIC_IDS_IN_PRODUCE, bytes(request.body), []
+        for topic in message.topic_data:
+            for part in topic.partition_data:
+                key = uuid.UUID(bytes=bytes(topic.topic_id)) if by_id else topic.name
+                records = bytes(part.records or b"")
+                parts.append(AskedPart(key, part.index, body.index(records), len(records)))
+        return AskedProduce(parts, message.timeout_ms)
 
     def produce_with(self, request, verdicts, endpoints):
         if self.refuses:

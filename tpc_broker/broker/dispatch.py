@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 TRAILING_BYTES_PASSED = frozenset({int(ApiKey.METADATA)})
 """librdkafka 2.16 sends bytes behind a Metadata request; Kafka does not look there. Elsewhere they are refused."""
 
+READ_BY_THE_PLANE = frozenset({int(ApiKey.PRODUCE)})
+"""Not decoded here: the handler asks the data plane what it has read (`ProducePort.asked`)."""
+
 Handled = Message | EncodedResponse | None
 """A handler's result: the response, or None when it has answered by itself."""
 Handler = Callable[["Core", "Request", Any], Handled | Awaitable[Handled]]
@@ -278,6 +281,8 @@ class Dispatcher:
                 f"{api(key).name} version {version} is not offered; "
                 f"{api(key).first_version} to {api(key).last_version} are"
             )
+        if key in READ_BY_THE_PLANE:
+            return None
         if key in TRAILING_BYTES_PASSED:
             message: Message = codec(self._names[key], version).decode_prefix(request.body)[0]
         else:

@@ -284,11 +284,35 @@ class Verdict:
     """Positions in the batch of the records that a compacted topic refuses."""
 
 
+class AskedPart(NamedTuple):
+    """One partition of a Produce."""
+
+    topic: str | uuid.UUID
+    """Its name, or from version 13 on its id."""
+    partition: int
+    records_place: int
+    """Where they begin in the request's body."""
+    records_bytes: int
+
+
+class AskedProduce(NamedTuple):
+    """What a Produce asks for, in the order of the request."""
+
+    parts: list[AskedPart]
+    timeout_ms: int
+
+
 class ProducePort(Protocol):
     """Appends to the partitions led here, by requests and by the broker itself."""
 
     def produce(self, request: Request) -> bool:
         """Take a Produce; False: nothing was done, Python deals with it."""
+        ...
+
+    def asked(self, request: Request) -> AskedProduce | ProduceFallback:
+        """What a Produce that was left asks for, or why that cannot be had: MALFORMED, TOO_MANY or NO_MEMORY. It is not
+        read again for it. DecodeError: the name of a topic is no text.
+        """
         ...
 
     def produce_with(

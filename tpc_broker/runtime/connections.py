@@ -41,7 +41,7 @@ _MIB: Final = 1024 * 1024
 COPIED_BODY_BYTES_MAX: Final = 16 * 1024
 """Up to this a request's body is copied into Python, which is cheaper than keeping its frame alive."""
 _DESCRIBED_AT_ONCE: Final = 256
-_REQUEST = Struct("=QqQQQqIiihhBxH4xB7xQ")
+_REQUEST = Struct("=QqQQQqIiihhBxH4xB7x16x")
 assert _REQUEST.size == ffi.sizeof("tpc_request")
 
 
@@ -286,7 +286,6 @@ class Request:
             self.flexible,
             self.listener,
             self.fallback_reason,
-            _,
         ) = _REQUEST.unpack(_buffer(pointer))
 
     @property

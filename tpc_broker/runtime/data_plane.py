@@ -28,6 +28,7 @@ from tpc_broker.runtime.connections import Frame, FrameSlice
 from tpc_broker.runtime.fetches import BegunFetch, FetchStatistics, fetch_statistics
 from tpc_broker.runtime.forwarding import ForwardingPlane
 from tpc_broker.runtime.plane_waits import PlaneWaits
+from tpc_broker.runtime.produces import asked_produce
 from tpc_broker.runtime.replication import ReplicatingPlane
 from tpc_broker.runtime.steady_plane import SteadyPlane
 from tpc_broker.runtime.taken_batches import TakenBatches
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tpc_broker._ring import tpc_slice
+    from tpc_broker.broker.ports import AskedProduce
     from tpc_broker.broker.view import Endpoint
     from tpc_broker.log.producer_state import ProducerState
     from tpc_broker.model import TopicPartition
@@ -93,6 +95,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
         params = ffi.new("tpc_plane_params *")
         params.tail_bytes_max = limits.CACHE_BYTES_SURE
         params.producer_expiry_ms = PRODUCER_EXPIRY_MS
+        params.produce_partitions_max = limits.PRODUCE_PARTITIONS_MAX
         out = ffi.new("tpc_plane **")
         result = lib.tpc_plane_new(ring.pointer, self._journal, connections.pointer, connections.budget, params, out)
         _check(result, "data plane")
@@ -163,6 +166,10 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
             request.taken()
             return True
         return False
+
+    def asked(self, request: Request) -> AskedProduce | ProduceFallback:
+        """`ProducePort.asked`."""
+        return asked_produce(self._plane, request)
 
     def produce_with(
         self, request: Request, verdicts: Sequence[Verdict | None], endpoints: Sequence[Endpoint]

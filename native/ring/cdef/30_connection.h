@@ -59,12 +59,12 @@ typedef struct tpc_request {
     int32_t correlation_id;
     int16_t api_key;
     int16_t api_version;
-    uint8_t flexible;      /* the body has compact strings and tagged fields */
-    uint8_t in_python;     /* handed over as an event, not yet answered or taken back */
-    uint16_t listener;     /* number of the one that accepted its connection: what is told may differ by it */
-    uint32_t header_bytes; /* in front of the body */
-    uint8_t
-        fallback_reason; /* enum tpc_produce_fallback: why the hot handler has left a Produce; 0: it was not asked */
+    uint8_t flexible;         /* the body has compact strings and tagged fields */
+    uint8_t in_python;        /* handed over as an event, not yet answered or taken back */
+    uint16_t listener;        /* number of the one that accepted its connection: what is told may differ by it */
+    uint32_t header_bytes;    /* in front of the body */
+    uint8_t fallback_reason;  /* enum tpc_produce_fallback: why C has left a Produce; 0: it was not asked */
+    tpc_frame *decoded;       /* what a Produce that was left says (produce.c); NULL: that is not kept */
     struct tpc_request *next; /* for whoever owns it */
 } tpc_request;
 

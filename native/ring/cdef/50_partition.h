@@ -137,6 +137,7 @@ typedef struct {
     uint64_t appends; /* batches, of clients and of Python */
     uint64_t append_bytes;
     uint64_t produces_taken;
+    uint64_t produces_decoded;  /* how often one was read: once when it is taken, twice at most when it is left */
     uint64_t produce_fallbacks; /* to Python */
     uint64_t produces_timed_out;
     uint64_t produces_pending; /* now */
@@ -362,6 +363,26 @@ typedef struct {
  */
 int tpc_plane_produce(tpc_plane *plane, tpc_request *request);
 int tpc_plane_fallback_reason(const tpc_plane *plane);
+
+/* One partition of a Produce; what begins at a place begins so many bytes behind the beginning of the body. */
+typedef struct {
+    int32_t partition;
+    int32_t records_place;
+    int32_t records_bytes; /* -1: null */
+    int32_t name_place;    /* of the topic */
+    int32_t name_bytes;    /* -1: it has the id, from version 13 on */
+    uint8_t topic_id[16];
+} tpc_asked_part;
+
+typedef struct {
+    const tpc_asked_part *parts; /* valid until the plane is asked about another request */
+    int32_t parts_count;
+    int32_t timeout_ms;
+} tpc_asked_produce;
+
+/* What a Produce that was left asks for, without reading it once more. 0, or of enum tpc_produce_fallback why it cannot be had:
+ * MALFORMED, VERSION, TOO_MANY or NO_MEMORY. */
+int tpc_plane_produce_asked(tpc_plane *plane, tpc_request *request, tpc_asked_produce *out);
 
 /*
  * The same with Python's verdicts, one per partition of the request. A partition that is still unknown is answered

@@ -1,59 +1,62 @@
 """A Produce that the data plane left to Python: partitions it does not lead, no room yet, keys to be checked.
 
 The data plane answers a plain Produce by itself. What it leaves changes nothing; Python finds out what only the
-metadata knows, makes room where there is none, and hands the request back with one verdict per partition.
+metadata knows, makes room where there is none, and hands the request back with one verdict per partition. What the
+request says is what the data plane has read: it is not decoded here.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
+from tpc_broker import limits
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.ports import ProduceFallback, Verdict
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.kafka.codec import codec
 from tpc_broker.kafka.errors import DecodeError
 from tpc_broker.kafka.records import read_batches
 
 if TYPE_CHECKING:
-    from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
-    from tpc_broker.kafka import messages
+    import uuid
 
-TOPIC_IDS_VERSION = 13
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.ports import AskedPart, Request
+
 ROOM_RETRY_S = 0.002
 ROOM_WAIT_MS_MAX = 30_000
 REFUSAL_WAIT_MS_MAX = 1_000
 
 
-async def handle_produce(core: Core, request: Request, message: messages.ProduceRequest) -> None:
+async def handle_produce(core: Core, request: Request, _message: None) -> None:
     """Answered by the data plane once it takes the request; never returns a response."""
-    parts = [
-        (_topic_key(topic, request.api_version), partition)
-        for topic in message.topic_data
-        for partition in topic.partition_data
-    ]
+    asked = core.plane.asked(request)
+    if isinstance(asked, ProduceFallback):
+        raise _unreadable(request, asked)
+    parts = asked.parts
     sizes: Counter[tuple[str | uuid.UUID, int]] = Counter()  # of all that a partition gets: it may be named twice
-    for key, partition in parts:
-        sizes[key, partition.index] += len(partition.records or b"")
-    deadline_ms = core.clock.monotonic_ms() + min(max(message.timeout_ms, 1000), ROOM_WAIT_MS_MAX)
-    await _wait_between_leaders(core, [(key, partition.index) for key, partition in parts])
+    for part in parts:
+        sizes[part.topic, part.partition] += part.records_bytes
+    deadline_ms = core.clock.monotonic_ms() + min(max(asked.timeout_ms, 1000), ROOM_WAIT_MS_MAX)
+    await _wait_between_leaders(core, list(sizes))
     verdicts: list[Verdict | None] = [None] * len(parts)
     is_refused = False
     while True:
-        for number, (key, partition) in enumerate(parts):
-            verdict = verdicts[number]
-            if verdict is None or not verdict.is_final:
-                verdicts[number] = await _judge(core, request.listener, key, partition, sizes[key, partition.index])
+        verdicts = [
+            verdict
+            if verdict is not None and verdict.is_final
+            else await _judge(core, request, part, sizes[part.topic, part.partition])
+            for part, verdict in zip(parts, verdicts, strict=True)
+        ]
         left = core.plane.produce_with(request, verdicts, core.view.endpoints(request.listener))
         if left is ProduceFallback.NONE:
             return
         if left not in (ProduceFallback.JOURNAL_FULL, ProduceFallback.NOT_ADMITTED, ProduceFallback.NO_MEMORY):
-            raise DecodeError(f"left to Python for {left.name}", "ProduceRequest", request.api_version)
+            raise _unreadable(request, left)
         if core.clock.monotonic_ms() > deadline_ms:
             if is_refused:  # not even a refusal can be encoded; the connection ends, which its client understands
                 raise MemoryError("there is no memory to refuse a Produce")
@@ -63,6 +66,17 @@ async def handle_produce(core: Core, request: Request, message: messages.Produce
             await core.partitions.wait_journal_room()
         else:
             await trio.sleep(ROOM_RETRY_S)
+
+
+def _unreadable(request: Request, reason: ProduceFallback) -> Exception:
+    if reason is ProduceFallback.NO_MEMORY:
+        return MemoryError("there is no memory to read a Produce")
+    if reason is ProduceFallback.MALFORMED:
+        codec("ProduceRequest", request.api_version).decode(request.body)  # says where it is wrong
+    fault = f"the data plane does not read it: {reason.name}"
+    if reason is ProduceFallback.TOO_MANY:
+        fault = f"it names more partitions than the {limits.PRODUCE_PARTITIONS_MAX:,} that one may"
+    return DecodeError(fault, "ProduceRequest", request.api_version)
 
 
 async def _wait_between_leaders(core: Core, parts: list[tuple[str | uuid.UUID, int]]) -> None:
@@ -76,24 +90,18 @@ async def _wait_between_leaders(core: Core, parts: list[tuple[str | uuid.UUID, i
         await core.replicated.wait_leaders(waiting)
 
 
-def _topic_key(topic: messages.ProduceRequest.TopicProduceData, version: int) -> str | uuid.UUID:
-    return uuid.UUID(bytes=bytes(topic.topic_id)) if version >= TOPIC_IDS_VERSION else topic.name
-
-
-async def _judge(
-    core: Core, listener: int, key: str | uuid.UUID, asked: messages.ProduceRequest.PartitionProduceData, size: int
-) -> Verdict:
+async def _judge(core: Core, request: Request, part: AskedPart, size: int) -> Verdict:
     """What Python knows of one partition: an error, or room for so many bytes."""
-    await core.partitions.wait_moved(key, asked.index)
-    found = core.partitions.find(key, asked.index)
+    await core.partitions.wait_moved(part.topic, part.partition)
+    found = core.partitions.find(part.topic, part.partition)
     if not isinstance(found, Partition):
         if found is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            leader = core.view.leader_of(listener, key, asked.index)
+            leader = core.view.leader_of(request.listener, part.topic, part.partition)
             if leader is not None:
                 return Verdict(found, leader_id=leader[0], leader_epoch=leader[1])
         return Verdict(found)
     if "compact" in found.config.cleanup_policy and not found.is_internal:
-        keyless = _keyless_records(asked.records)
+        keyless = _keyless_records(request.body[part.records_place : part.records_place + part.records_bytes])
         if keyless:
             return Verdict(ErrorCode.INVALID_RECORD, keyless=keyless)
     try:
@@ -107,10 +115,10 @@ def _storage_error() -> Verdict:
     return Verdict(ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-def _keyless_records(records: Any) -> tuple[int, ...]:
+def _keyless_records(records: memoryview) -> tuple[int, ...]:
     """Positions of the records without a key; what cannot be read is the data plane's to refuse."""
     try:
-        batches = list(read_batches(records or b""))
+        batches = list(read_batches(records))
         return tuple(place for batch in batches for place, one in enumerate(batch.records()) if one.key is None)
     except DecodeError:
         return ()
