@@ -239,10 +239,10 @@ void tpc_connection_note_refusal(tpc_connections *connections, uint64_t id, int1
     it->refused_ns = tpc_ring_now_ns(connections->ring);
 }
 
-int16_t tpc_connection_refusal(tpc_connections *connections, uint64_t id) {
+int16_t tpc_connection_refusal(tpc_connections *connections, uint64_t id, int64_t received_ns) {
     const connection *it = connection_find(connections, id);
     if (it == NULL || !it->refusal) return 0;
-    return tpc_ring_now_ns(connections->ring) - it->refused_ns <= REFUSAL_S_MAX * 1000000000ll ? it->refusal : 0;
+    return received_ns - it->refused_ns <= TPC_REFUSED_NS_MAX ? it->refusal : 0;
 }
 
 void tpc_connections_close_all(tpc_connections *connections, int reason, int when) {

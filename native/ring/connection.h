@@ -38,12 +38,15 @@ int tpc_request_to_python(tpc_connections *connections, tpc_request *request);
 /* False from the moment at which an answer would be void. */
 bool tpc_connection_is_open(tpc_connections *connections, uint64_t connection);
 
+/* So long after a refusal comes what was sent before it was seen: behind answers that wait for as long as clients do. */
+#define TPC_REFUSED_NS_MAX 60000000000ll
+
 /*
  * A Produce of this connection was refused with an error after which its client tries again: what it had sent behind it
- * is still to come. tpc_connection_refusal() is that error for the time in which it may come, 0 before and afterwards.
+ * is still to come. tpc_connection_refusal() is that error for what was received while it may come, else 0.
  */
 void tpc_connection_note_refusal(tpc_connections *connections, uint64_t connection, int16_t error_code);
-int16_t tpc_connection_refusal(tpc_connections *connections, uint64_t connection);
+int16_t tpc_connection_refusal(tpc_connections *connections, uint64_t connection, int64_t received_ns);
 
 /* As tpc_answer_slices(), but the slices begin with the length field, and all of them have frames. */
 int tpc_answer_framed(tpc_connections *connections, uint64_t connection, int64_t sequence, const tpc_slice *slices,

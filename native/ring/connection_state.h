@@ -40,7 +40,6 @@ enum {
     LISTENERS_MAX = 64,
     ANSWERS_SHARE = 4,           /* of the budget: one part in so many is for answers that wait for their readers */
     ANSWER_BYTES_SURE = 65536,   /* of one answer, as long as there is any room at all */
-    REFUSAL_S_MAX = 10,          /* what was sent before a refusal was seen comes within */
     FETCH_AHEAD_BYTES = 1 << 20, /* unsent of a connection when its next Fetch is taken */
 };
 

@@ -97,6 +97,8 @@ typedef struct tpc_partition {
     int64_t told_offset; /* a leader's appends below it were taken */
     struct tpc_partition *appended_next;
     int32_t read_term;         /* in which it serves reads as a follower; -1: in none */
+    int64_t refused_ns;        /* when a batch was last refused that will be sent again, or it began to lead ... */
+    int16_t refused_with;      /* ... and Kafka's error code for what its client had sent behind; 0: never */
     uint64_t near_racks;       /* of a leader: consumers there read from another replica */
     struct tpc_steady *steady; /* C carries its replication (steady.h); NULL: Python does */
 
@@ -220,6 +222,7 @@ void tpc_append_failed(void *plane, uint64_t first_failed_sequence, int error);
 /* produce.c: one partition's records against everything a produce is held against. 0 or -errno. */
 typedef struct {
     uint64_t connection; /* that it came by; 0: none */
+    int64_t received_ns;
     tpc_frame *frame;
     uint8_t *records;
     uint32_t bytes;
@@ -231,8 +234,9 @@ typedef struct {
 int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,
                    tpc_batch_report *report, tpc_append_result *result);
 
-/* A batch was refused: with an error after which it is tried again, those that its client has sent behind it are too. */
-void tpc_produce_refused(tpc_plane *plane, uint64_t connection, int16_t error_code);
+/* A batch was refused: with an error after which it is tried again, those that its client has sent behind it are too. The
+ * partition may be NULL: it is not in the table. */
+void tpc_produce_refused(tpc_plane *plane, uint64_t connection, tpc_partition *partition, int16_t error_code);
 
 /* pending.c: the answers of requests, and the fate of those that wait. */
 typedef struct {

@@ -99,7 +99,7 @@ static void wait_over(tpc_plane *plane, tpc_commit_wait *wait, int16_t error_cod
     tpc_pending *pending = of->pending;
     if (error_code) {
         fail_part(pending, of, error_code);
-        tpc_produce_refused(plane, pending->connection, error_code);
+        tpc_produce_refused(plane, pending->connection, of->partition, error_code);
     }
     if (--pending->waits_left == 0) unlink_and_finish(plane, pending);
 }

@@ -30,28 +30,35 @@ enum { VERSION_WITH_TOPIC_IDS = 13, BATCH_ATTRIBUTES_POSITION = 21, BATCH_MAGIC_
 
 /* ---- one partition ---- */
 
-void tpc_produce_refused(tpc_plane *plane, uint64_t connection, int16_t error_code) {
+void tpc_produce_refused(tpc_plane *plane, uint64_t connection, tpc_partition *partition, int16_t error_code) {
     bool is_tried_again = error_code == TPC_ERROR_NOT_LEADER_OR_FOLLOWER ||
                           error_code == TPC_ERROR_NOT_ENOUGH_REPLICAS || error_code == TPC_ERROR_KAFKA_STORAGE_ERROR;
-    if (is_tried_again && connection) tpc_connection_note_refusal(plane->connections, connection, error_code);
+    if (!is_tried_again) return;
+    if (connection) tpc_connection_note_refusal(plane->connections, connection, error_code);
+    if (!partition) return;
+    partition->refused_ns = tpc_ring_now_ns(plane->ring);
+    partition->refused_with = error_code;
 }
 
 /*
- * A replicated partition's batch with a gap in front of it, on a connection that has just been refused one: what is missing is
- * what was refused, and it is tried again when this one is answered. So it is refused as that one was. Were its sequence
- * called out of order, librdkafka would begin another producer epoch, in which what was refused comes again as new
- * records; but one refused for its leader's sake may be in the log. That a leader is back before what its clients had
- * sent it has come is usual here: terms last for moments when leaders are handed over.
+ * A replicated partition's batch with a gap in front of it: what is missing is what was refused, and it is tried again when
+ * this one is answered. So it is refused as that one was. Were its sequence called out of order, librdkafka would begin
+ * another producer epoch, in which all that it has not seen acknowledged comes again as new records, of all partitions;
+ * but what was refused for its leader's sake may be in the log. That a leader is back before what its clients had sent it
+ * has come is usual here: terms last for moments when leaders are handed over.
+ *
+ * What counts is when it came: it may have been held since, and what was refused may have gone by another connection, or
+ * been refused on another core. An unknown producer may begin anywhere, but where it was refused itself.
  */
-static int16_t shared_refusal(tpc_plane *plane, const tpc_partition *partition, uint64_t connection,
+static int16_t shared_refusal(tpc_plane *plane, const tpc_partition *partition, const tpc_produce_records *records,
                               const tpc_batch_header *header) {
     if (!partition->is_replicated || header->producer_id < 0 || header->base_sequence == 0) return 0;
-    int16_t refusal = connection ? tpc_connection_refusal(plane->connections, connection) : 0;
-    if (!refusal) return 0;
-    tpc_producer_batch earlier;
-    enum tpc_sequence_verdict verdict = tpc_producers_check(&partition->producers, header, &earlier);
-    bool is_new = verdict == TPC_SEQUENCE_NEXT && !tpc_producers_find(&partition->producers, header->producer_id);
-    return is_new || verdict == TPC_SEQUENCE_OUT_OF_ORDER ? refusal : 0;
+    if (!tpc_producers_find(&partition->producers, header->producer_id))
+        return records->connection
+                   ? tpc_connection_refusal(plane->connections, records->connection, records->received_ns)
+                   : 0;
+    if (!partition->refused_with || records->received_ns - partition->refused_ns > TPC_REFUSED_NS_MAX) return 0;
+    return tpc_producers_lack(&partition->producers, header) ? partition->refused_with : 0;
 }
 
 static int judge_producer(tpc_plane *plane, const tpc_partition *partition, const tpc_batch_header *header,
@@ -102,7 +109,7 @@ int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce
     }
     result->error_code = tpc_replica_refusal(partition, records->acks);
     if (result->error_code) {
-        tpc_produce_refused(plane, records->connection, (int16_t)result->error_code);
+        tpc_produce_refused(plane, records->connection, partition, (int16_t)result->error_code);
         memset(report, 0, sizeof *report);
         return 0;
     }
@@ -117,7 +124,7 @@ int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce
     result->error_code = tpc_batch_validate(records->records, records->bytes, &limits, report);
     result->reason = report->reason;
     if (result->error_code) return 0;
-    result->error_code = shared_refusal(plane, partition, records->connection, &report->header);
+    result->error_code = shared_refusal(plane, partition, records, &report->header);
     if (result->error_code) return 0;
     if (report->header.producer_id >= 0 && judge_producer(plane, partition, &report->header, result)) {
         result->relaxed = (partition->flags & TPC_PARTITION_RELAXED) != 0;
@@ -151,6 +158,7 @@ int tpc_plane_produce_records(tpc_plane *plane, uint64_t handle, const uint8_t *
                                 .records = frame->data,
                                 .bytes = bytes,
                                 .version = produce_version,
+                                .received_ns = tpc_ring_now_ns(plane->ring),
                                 .acks = TPC_ACKS_ALL,
                                 .now_ms = tpc_plane_now_ms(plane)};
     tpc_batch_report report;
@@ -328,10 +336,11 @@ static void produce_part(tpc_plane *plane, const tpc_request *request, tpc_pendi
     tpc_partition *partition = plane->scratch.partitions[i];
     if (!partition || partition->role != TPC_ROLE_LEADER) {
         result->error_code = TPC_ERROR_NOT_LEADER_OR_FOLLOWER;
-        tpc_produce_refused(plane, request->connection, result->error_code);
+        tpc_produce_refused(plane, request->connection, partition, result->error_code);
         return;
     }
     tpc_produce_records records = {.connection = request->connection,
+                                   .received_ns = request->received_ns,
                                    .frame = request->frame,
                                    .records = (uint8_t *)part->records,
                                    .bytes = part->records_bytes > 0 ? (uint32_t)part->records_bytes : 0,
@@ -347,7 +356,7 @@ static void produce_part(tpc_plane *plane, const tpc_request *request, tpc_pendi
     if (own_frame) tpc_frame_release(records.frame);
     if (error < 0) {
         result->error_code = code_of_failure(error);
-        tpc_produce_refused(plane, request->connection, result->error_code);
+        tpc_produce_refused(plane, request->connection, partition, result->error_code);
         return;
     }
     result->error_code = (int16_t)appended.error_code;
@@ -430,7 +439,7 @@ static void produce_parts(tpc_plane *plane, const tpc_request *request, tpc_pend
     for (int32_t i = 0; i < about->request.parts_count; i++) {
         begin_result(&scratch->results[i], &scratch->parts[i]);
         if (settled_before(about, i, scratch->partitions[i], &scratch->results[i]))
-            tpc_produce_refused(plane, request->connection, scratch->results[i].error_code);
+            tpc_produce_refused(plane, request->connection, scratch->partitions[i], scratch->results[i].error_code);
         else
             produce_part(plane, request, pending, i, about);
     }

@@ -58,6 +58,15 @@ enum tpc_sequence_verdict tpc_producers_check(const tpc_producers *producers, co
     return known->sequence_lost || follows(last, header->base_sequence) ? TPC_SEQUENCE_NEXT : TPC_SEQUENCE_OUT_OF_ORDER;
 }
 
+bool tpc_producers_lack(const tpc_producers *producers, const tpc_batch_header *header) {
+    tpc_producer_batch duplicate;
+    if (tpc_producers_check(producers, header, &duplicate) != TPC_SEQUENCE_OUT_OF_ORDER) return false;
+    const tpc_producer_state *known = tpc_producers_find(producers, header->producer_id);
+    if (!known->batches_count || header->producer_epoch > known->producer_epoch) return true;
+    uint32_t next = (uint32_t)known->batches[known->batches_count - 1].last_sequence + 1;
+    return (((uint32_t)header->base_sequence - next) & SEQUENCE_MAX) <= SEQUENCE_MAX / 2;
+}
+
 static void insert(tpc_producers *producers, const tpc_producer_state *state) {
     uint32_t slot = slot_of(state->producer_id, producers->capacity);
     while (producers->states[slot].producer_id >= 0) slot = (slot + 1) & (producers->capacity - 1);

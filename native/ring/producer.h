@@ -32,6 +32,9 @@ tpc_producer_state *tpc_producers_find(const tpc_producers *producers, int64_t p
 enum tpc_sequence_verdict tpc_producers_check(const tpc_producers *producers, const tpc_batch_header *header,
                                               tpc_producer_batch *duplicate);
 
+/* Of a known producer's: whether it is out of order because batches in front of it are missing. */
+bool tpc_producers_lack(const tpc_producers *producers, const tpc_batch_header *header);
+
 /* Whether the next new producer makes the table grow. */
 bool tpc_producers_full(const tpc_producers *producers);
 

@@ -196,12 +196,39 @@ def test_what_was_sent_behind_a_batch_that_was_refused_is_refused_as_it_was(benc
     bench.plane.arm(handle, TERM + 2)
     assert bench.produce(client, numbered(2)) == [(E.NOT_LEADER_OR_FOLLOWER, -1)]
     assert bench.produce(client, numbered(4, 8)) == [(E.NOT_LEADER_OR_FOLLOWER, -1)], "unknown producers begin anywhere"
-    assert bench.produce(other, numbered(2)) == [(E.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)]
+    assert bench.produce(other, numbered(2)) == [(E.NOT_LEADER_OR_FOLLOWER, -1)], "what is missing went another way"
     for offset in range(3):
         bench.send(client, [numbered(offset)])
         bench.until(lambda offset=offset: bench.plane.state(handle).durable_offset == offset + 1)
         bench.plane.commit(handle, TERM + 2, offset + 1)
         assert bench.answer(client) == [(0, offset)]
+
+
+def test_a_gap_is_what_was_refused_while_somebody_else_led(bench, replica):
+    """Whatever way that had come; but a batch that was forgotten, or of an epoch that is over, lacks nothing."""
+    handle = replica()
+    bench.plane.arm(handle, TERM)
+    client = bench.connect()
+
+    def numbered(sequence, epoch=1):
+        return "t", 0, records_of(1, producer=(7, epoch, sequence))
+
+    for offset in range(7):
+        bench.send(client, [numbered(offset)])
+        bench.until(lambda offset=offset: bench.plane.state(handle).durable_offset == offset + 1)
+        bench.plane.commit(handle, TERM, offset + 1)
+        assert bench.answer(client) == [(0, offset)]
+    bench.plane.disarm(handle)
+    bench.plane.arm(handle, TERM + 1)
+    for gap in (numbered(8), numbered(1 << 30), numbered(3, epoch=2)):
+        assert bench.produce(client, gap) == [(E.NOT_LEADER_OR_FOLLOWER, -1)]
+    assert bench.produce(client, numbered(0)) == [(E.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)]
+    assert bench.produce(client, numbered(8, epoch=0)) == [(E.INVALID_PRODUCER_EPOCH, -1)]
+    bench.plane.refuse(handle, E.NOT_ENOUGH_REPLICAS, all_acks=True)
+    assert bench.produce(client, numbered(7)) == [(E.NOT_ENOUGH_REPLICAS, -1)]
+    bench.plane.refuse(handle, E.NONE, all_acks=True)
+    assert bench.produce(bench.connect(), numbered(8)) == [(E.NOT_ENOUGH_REPLICAS, -1)]
+    assert ends(bench, handle) == (7, 7, 7)
 
 
 def test_a_retry_waits_for_the_commit_of_the_first_one_also_where_it_is_in_segments_only(bench, replica):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from typing import Any, Self
@@ -14,6 +15,21 @@ from tests.support.cluster_nodes import eventually
 DEADLINE_S = 60.0
 PACE_S = 0.002
 FULL_S = 0.1
+
+
+class Bumps(logging.Logger):
+    """Why a client began another producer epoch. It sends again then, as new records, what was refused with errors that
+    may be of records in the log.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("producer", logging.DEBUG)
+        self.found: list[str] = []
+
+    def handle(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if "epoch bump" in text or "ERRSEQ" in text:
+            self.found.append(text)
 
 
 class Load:
@@ -29,6 +45,7 @@ class Load:
         self.errors: list[str] = []
         self.told: list[KafkaError] = []
         """What the client itself was told, of connections for example."""
+        self.bumps = Bumps()
         self.gaps_s = [0.0] * partitions
         """The longest time between two acknowledgements."""
         self._answered_at: list[float | None] = [None] * partitions
@@ -52,7 +69,7 @@ class Load:
         producer = Producer({
             "bootstrap.servers": self._bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 2,
             "message.timeout.ms": 120_000, "retry.backoff.ms": 50, "retry.backoff.max.ms": 200,
-            "reconnect.backoff.max.ms": 500, "log_level": 0,
+            "reconnect.backoff.max.ms": 500, "log_level": 7, "debug": "eos", "logger": self.bumps,
             "error_cb": self.told.append,
         })  # fmt: skip
         for number in itertools.count():
@@ -99,6 +116,7 @@ class Load:
     def check(self, bootstrap: str) -> None:
         """Everything that was sent is there once, in order, where it was acknowledged."""
         assert not self.errors, self.errors[:3]
+        assert not self.bumps.found, self.bumps.found[:5]
         for partition in range(self.partitions):
             assert len(self.acknowledged[partition]) == self.sent[partition]
             starts = self.starts[partition]
