@@ -72,6 +72,7 @@ class MemoryRequest:
     api_version: int
     correlation_id: int
     body: memoryview
+    received_ns: int
     listener: int = 0
     fallback_reason: int = 0
     client_id: str | None = "a-client"
@@ -304,7 +305,7 @@ class MemoryNode:
         version = api(key).last_version if version is None else version
         self._asked += 1
         body = memoryview(encode_request(key, version, message))
-        request = MemoryRequest(connection, int(key), version, self._asked, body)
+        request = MemoryRequest(connection, int(key), version, self._asked, body, self.clock.monotonic_ns())
         self.lives[CoreId(number)].connections.send(request)
         return request
 

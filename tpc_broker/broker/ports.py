@@ -69,6 +69,7 @@ class Request(Protocol):
     api_key: int
     api_version: int
     correlation_id: int
+    received_ns: int  # by the monotonic clock
     listener: int
     """Number of the listener that its connection came to: addresses in the answer are those of this listener."""
     fallback_reason: int
@@ -76,7 +77,6 @@ class Request(Protocol):
 
     @property
     def client_id(self) -> str | None: ...
-
     @property
     def body(self) -> memoryview: ...
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from tpc_broker.broker.holds import Holds
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.broker.near_reads import NearReads
 from tpc_broker.broker.rounds import next_round
@@ -52,6 +53,7 @@ class ReplicatedPartitions:
         self._to_tell: dict[TopicPartition, Leader] = {}
         self._tell = trio.Event()
         self.near = NearReads(core, replication)
+        self.holds = Holds(int(HELD_S * 1e9))
         replication.on_roles(self._led, self._lost)
         replication.on_filled(self._install, lambda: int(core.settings.replica_move_bytes_per_second))
 
@@ -168,9 +170,9 @@ class ReplicatedPartitions:
 
     # -- what requests wait for --------------------------------------------------------------------------------------
 
-    async def wait_leaders(self, partitions: Iterable[Partition]) -> None:
+    async def wait_leaders(self, partitions: Iterable[Partition], seconds: float = HELD_S) -> None:
         """Until each is led, here or by another node that is heard; or for as long as an election takes."""
-        with trio.move_on_after(HELD_S):
+        with trio.move_on_after(seconds):
             for partition in partitions:
                 while self.is_between_leaders(partition):
                     await self.replication.wait_moved(partition.key)

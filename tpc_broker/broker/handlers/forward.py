@@ -49,6 +49,7 @@ class ForwardedRequest:
     listener_name: str
     connection: int = -1
     correlation_id: int = -1
+    received_ns: int = 0
     fallback_reason: int = 0
     is_from_node: bool = False
     """It came from another node, which takes this one for the leader of the metadata."""

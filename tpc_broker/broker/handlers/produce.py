@@ -42,7 +42,7 @@ async def handle_produce(core: Core, request: Request, _message: None) -> None:
     for part in parts:
         sizes[part.topic, part.partition] += part.records_bytes
     deadline_ms = core.clock.monotonic_ms() + min(max(asked.timeout_ms, 1000), ROOM_WAIT_MS_MAX)
-    await _wait_between_leaders(core, list(sizes))
+    await _wait_between_leaders(core, request, list(sizes))
     verdicts: list[Verdict | None] = [None] * len(parts)
     is_refused = False
     while True:
@@ -79,15 +79,19 @@ def _unreadable(request: Request, reason: ProduceFallback) -> Exception:
     return DecodeError(fault, "ProduceRequest", request.api_version)
 
 
-async def _wait_between_leaders(core: Core, parts: list[tuple[str | uuid.UUID, int]]) -> None:
-    """What has lost its leader, and has a replica here, is held for as long as an election takes: later requests of the
-    connection are behind this one. Then the client is told to look for the leader: a replica that is cut off may be the
-    only one that knows of none, and with NOT_ENOUGH_REPLICAS clients come back to it for ever.
+async def _wait_between_leaders(core: Core, request: Request, parts: list[tuple[str | uuid.UUID, int]]) -> None:
+    """What has lost its leader, and has a replica here, is held for as long as an election takes, together with later
+    requests of the connection, which are behind this one. Then the client is told to look for the leader: a replica
+    that is cut off may be the only one that knows of none, and with NOT_ENOUGH_REPLICAS clients come back to it for
+    ever.
     """
     if core.replicated is not None:
         find = core.partitions.waiting_for_leader
         waiting = [partition for key, index in parts if (partition := find(key, index)) is not None]
-        await core.replicated.wait_leaders(waiting)
+        if waiting:
+            now_ns = core.clock.monotonic_ns()
+            left_s = core.replicated.holds.left_s(request.connection, request.received_ns, now_ns)
+            await core.replicated.wait_leaders(waiting, left_s)
 
 
 async def _judge(core: Core, request: Request, part: AskedPart, size: int) -> Verdict:
