@@ -667,6 +667,7 @@ class tpc_steady_statistics(Structure):
     acks_taken: int
     commits: int
     unsteady: int
+    held: int
     frames_sent: int
     frames_taken: int
     sent_bytes: int

@@ -212,7 +212,7 @@ static bool close_batch(tpc_datagrams *it, datagram_batch *batch) {
     if ((error == -EAGAIN || error == -ENOSPC) && (!batch->tries_until_ns || now_ns < batch->tries_until_ns)) {
         if (!batch->tries_until_ns) {
             batch->tries_until_ns = now_ns + ROOM_WAIT_NS;
-            tpc_ring_push_event(it->ring, TPC_EVENT_ROOM_LOW, batch->handle, partition->bytes_admitted, 0, NULL);
+            tpc_ring_push_event(it->ring, TPC_EVENT_ROOM_LOW, batch->handle, partition->bytes_admitted, bytes, NULL);
         }
         return false;
     }

@@ -157,6 +157,10 @@ int tpc_replica_append_steady(tpc_plane *plane, tpc_partition *partition, tpc_fr
     return error;
 }
 
+bool tpc_replica_has_room(tpc_plane *plane, const tpc_partition *partition, uint32_t bytes) {
+    return partition->bytes_admitted >= bytes && tpc_journal_would_fit(plane->journal, &bytes, 1) != -EAGAIN;
+}
+
 /* ---- cuts ---- */
 
 int tpc_partition_truncate(tpc_plane *plane, uint64_t handle, int64_t offset, int32_t last_epoch_kept,

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TELL_AFTER_NS 5000000 /* a commit rides on the next append; alone it leaves after so long */
+#define TELL_AFTER_NS 5000000  /* a commit rides on the next append; alone it leaves after so long */
+#define HELD_NS_MAX 1000000000 /* what a follower has had no room for so long is Python's */
 
 /* ---- marks ---- */
 
@@ -123,8 +124,9 @@ static steady_peer *peer_at(tpc_steady *it, const steady_link *from, uint64_t in
 
 /* ---- what is not steady ---- */
 
-static void to_python(tpc_plane *plane, steady_link *from, const tpc_steady_entry *entry, tpc_frame *frame) {
-    tpc_steady_links *all = plane->steady;
+/* With bytes that are its own; NULL: no memory, as if it had been lost on the way. */
+static steady_message *keep(tpc_plane *plane, const steady_link *from, const tpc_steady_entry *entry,
+                            tpc_frame *frame) {
     steady_message *made = calloc(1, sizeof *made);
     if (made && entry->batches_bytes) {
         made->said.batches = entry->batches;
@@ -137,7 +139,7 @@ static void to_python(tpc_plane *plane, steady_link *from, const tpc_steady_entr
             made = NULL;
         }
     }
-    if (!made) return; /* as if it had been lost on the way */
+    if (!made) return NULL;
     made->said.link = from->id;
     memcpy(made->said.topic_id, entry->topic_id, sizeof made->said.topic_id);
     made->said.partition = entry->partition;
@@ -148,10 +150,65 @@ static void to_python(tpc_plane *plane, steady_link *from, const tpc_steady_entr
     made->said.commit_offset = entry->commit_offset;
     made->said.kind = entry->kind;
     made->said.batches_bytes = entry->batches_bytes;
+    return made;
+}
+
+static void push_message(tpc_plane *plane, steady_message *made) {
+    tpc_steady_links *all = plane->steady;
     all->statistics.unsteady++;
     if (!all->messages_first) tpc_ring_push_event(plane->ring, TPC_EVENT_STEADY, 0, 0, 0, NULL);
     *(all->messages_last ? &all->messages_last->next : &all->messages_first) = made;
     all->messages_last = made;
+}
+
+static void to_python(tpc_plane *plane, steady_link *from, const tpc_steady_entry *entry, tpc_frame *frame) {
+    steady_message *made = keep(plane, from, entry, frame);
+    if (made) push_message(plane, made);
+}
+
+/* ---- held ---- */
+
+/* Appends ask for room when there is little; a partition that had none before it was carried, or not enough, has none to do so. */
+static void ask_for_room(tpc_plane *plane, tpc_steady *it) {
+    const tpc_partition *partition = it->partition;
+    int64_t bytes = 0;
+    for (const steady_message *held = it->held_first; held; held = held->next) bytes += held->said.batches_bytes;
+    if (partition->bytes_admitted >= bytes || partition->bytes_admitted == it->held_bytes_admitted) return;
+    if (tpc_ring_push_event(plane->ring, TPC_EVENT_ROOM_LOW, partition->handle, partition->bytes_admitted, bytes,
+                            NULL) == 0)
+        it->held_bytes_admitted = partition->bytes_admitted;
+}
+
+static void hold(tpc_plane *plane, tpc_steady *it, steady_link *from, const tpc_steady_entry *entry, tpc_frame *frame) {
+    steady_message *made = keep(plane, from, entry, frame);
+    if (!made) return;
+    if (!it->held_first) {
+        it->held_ns = tpc_ring_now_ns(plane->ring);
+        it->held_bytes_admitted = -1;
+        node_to_tail(&plane->steady->holding, &it->holding);
+    }
+    *(it->held_last ? &it->held_last->next : &it->held_first) = made;
+    it->held_last = made;
+    ask_for_room(plane, it);
+    plane->steady->statistics.held++;
+}
+
+static steady_message *take_first_held(tpc_steady *it) {
+    steady_message *first = it->held_first;
+    if (!first) return NULL;
+    it->held_first = first->next;
+    if (!first->next) {
+        it->held_last = NULL;
+        node_remove(&it->holding);
+    }
+    first->next = NULL;
+    return first;
+}
+
+/* What is held, and whatever comes behind it, is Python's. */
+static void stop(tpc_plane *plane, tpc_steady *it) {
+    it->is_stopped = true;
+    for (steady_message *held; (held = take_first_held(it));) push_message(plane, held);
 }
 
 /* ---- what peers say ---- */
@@ -168,29 +225,82 @@ static bool follows(const tpc_steady *it, const steady_link *from, const tpc_ste
            it->leader_incarnation == entry->source && it->own_incarnation == entry->target;
 }
 
-/* Rows RECEIVE of the table. False: nothing has changed. */
-static bool take_steady_append(tpc_plane *plane, tpc_steady *it, const tpc_steady_entry *entry, tpc_frame *frame) {
+/* Rows RECEIVE of the table. 0, or nothing has changed: -EAGAIN: there is no room now. */
+static int take_steady_append(tpc_plane *plane, tpc_steady *it, const tpc_steady_entry *entry, tpc_frame *frame) {
     tpc_partition *partition = it->partition;
-    if (!entry->batches_bytes) return it->start_offset <= entry->offset && entry->offset <= partition->log_end_offset;
-    if (entry->offset != partition->log_end_offset) return false;
-    return tpc_replica_append_steady(plane, partition, frame, (uint8_t *)entry->batches, entry->batches_bytes) == 0;
+    if (!entry->batches_bytes)
+        return it->start_offset <= entry->offset && entry->offset <= partition->log_end_offset ? 0 : -EINVAL;
+    if (entry->offset != partition->log_end_offset) return -EINVAL;
+    int result = tpc_replica_append_steady(plane, partition, frame, (uint8_t *)entry->batches, entry->batches_bytes);
+    return result == -ENOSPC ? -EAGAIN : result;
+}
+
+static void took_append(tpc_plane *plane, tpc_steady *it, uint64_t link, const tpc_steady_entry *entry) {
+    plane->steady->statistics.appends_taken += entry->batches_bytes != 0;
+    plane->steady->statistics.append_bytes_taken += entry->batches_bytes;
+    if (it->leader_link != link) node_remove(&it->acks);
+    it->leader_link = link;
+    if (entry->commit_offset > it->leader_commit_offset) it->leader_commit_offset = entry->commit_offset;
+    follow_commit(plane, it);
+    if (!entry->batches_bytes) owe_ack(plane, it);
 }
 
 void steady_take_append(tpc_plane *plane, steady_link *from, const tpc_steady_entry *entry, tpc_frame *frame) {
     tpc_partition *partition = tpc_partition_identified(plane, entry->topic_id, entry->partition);
     tpc_steady *it = partition ? partition->steady : NULL;
-    if (!follows(it, from, entry) || !take_steady_append(plane, it, entry, frame)) {
-        if (it && !it->is_leader) it->is_stopped = true; /* what comes behind it is Python's, too */
+    int result = -EPERM;
+    if (follows(it, from, entry)) result = it->held_first ? -EAGAIN : take_steady_append(plane, it, entry, frame);
+    if (result == -EAGAIN) {
+        hold(plane, it, from, entry, frame);
+    } else if (result < 0) {
+        if (it && !it->is_leader) stop(plane, it); /* what comes behind it is Python's, too */
         to_python(plane, from, entry, frame);
-        return;
+    } else {
+        took_append(plane, it, from->id, entry);
     }
-    plane->steady->statistics.appends_taken += entry->batches_bytes != 0;
-    plane->steady->statistics.append_bytes_taken += entry->batches_bytes;
-    if (it->leader_link != from->id) node_remove(&it->acks);
-    it->leader_link = from->id;
-    if (entry->commit_offset > it->leader_commit_offset) it->leader_commit_offset = entry->commit_offset;
-    follow_commit(plane, it);
-    if (!entry->batches_bytes) owe_ack(plane, it);
+}
+
+static int take_held(tpc_plane *plane, tpc_steady *it) {
+    const tpc_steady_message *said = &it->held_first->said;
+    tpc_steady_entry entry = {.topic_id = said->topic_id,
+                              .partition = said->partition,
+                              .term = said->term,
+                              .source = said->source,
+                              .target = said->target,
+                              .offset = said->offset,
+                              .commit_offset = said->commit_offset,
+                              .batches = said->batches,
+                              .batches_bytes = said->batches_bytes,
+                              .kind = said->kind};
+    if (!tpc_replica_has_room(plane, it->partition, entry.batches_bytes)) return -EAGAIN;
+    int result = take_steady_append(plane, it, &entry, said->frame);
+    if (result < 0) return result;
+    steady_message *first = take_first_held(it);
+    took_append(plane, it, said->link, &entry);
+    tpc_frame_release(first->said.frame);
+    free(first);
+    return 0;
+}
+
+int64_t steady_take_held(tpc_plane *plane, int64_t now_ns) {
+    int64_t until_ns = INT64_MAX;
+    for (node *at = plane->steady->holding.next, *next; at != &plane->steady->holding; at = next) {
+        tpc_steady *it = NODE_OWNER(at, tpc_steady, holding);
+        next = at->next;
+        int result = 0;
+        while (it->held_first && (result = take_held(plane, it)) == 0) {
+            it->held_ns = now_ns;
+            it->held_bytes_admitted = -1;
+            tpc_plane_publish_advanced(plane);
+        }
+        if (!it->held_first) continue;
+        ask_for_room(plane, it);
+        if (result != -EAGAIN || now_ns >= it->held_ns + HELD_NS_MAX)
+            stop(plane, it);
+        else if (it->held_ns + HELD_NS_MAX < until_ns)
+            until_ns = it->held_ns + HELD_NS_MAX;
+    }
+    return until_ns;
 }
 
 /* Row ACK of the table. */
@@ -278,6 +388,7 @@ static tpc_steady *arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t 
     *it = (tpc_steady){.partition = partition, .term = term, .start_offset = start_offset};
     it->is_leader = role == TPC_ROLE_LEADER;
     node_init(&it->sending), node_init(&it->telling), node_init(&it->busy), node_init(&it->acks);
+    node_init(&it->holding);
     it->progress_ns = tpc_ring_now_ns(plane->ring);
     return it;
 }
@@ -348,15 +459,15 @@ static void leave_lists(tpc_steady *it) {
 }
 
 void tpc_steady_stop(tpc_plane *plane, tpc_partition *partition) {
-    (void)plane;
     if (!partition->steady) return;
-    partition->steady->is_stopped = true;
+    stop(plane, partition->steady);
     leave_lists(partition->steady);
 }
 
 void tpc_steady_forget(tpc_plane *plane, tpc_partition *partition) {
     tpc_steady *it = partition->steady;
     if (!it) return;
+    stop(plane, it);
     leave_lists(it);
     for (uint32_t i = 0; i < it->peers_count; i++) {
         steady_link *to = steady_link_find(plane, it->peers[i].link);

@@ -219,9 +219,11 @@ void steady_send_beat(steady_link *to, uint32_t machines) {
 
 int64_t steady_turn(void *context, int64_t now_ns) {
     tpc_plane *plane = context;
+    int64_t held_ns = node_linked(&plane->steady->holding) ? steady_take_held(plane, now_ns) : INT64_MAX;
     send_all(plane);
     int64_t until_ns = tell_commits(plane, now_ns), beat_ns = steady_beat_all(plane, now_ns);
     if (beat_ns < until_ns) until_ns = beat_ns;
+    if (held_ns < until_ns) until_ns = held_ns;
     for (uint32_t i = 0; i < plane->steady->links_count; i++) {
         steady_link *it = plane->steady->links[i];
         if (!it) continue;
@@ -374,7 +376,7 @@ void tpc_steady_get_statistics(const tpc_plane *plane, tpc_steady_statistics *st
 int tpc_steady_begin(tpc_plane *plane) {
     tpc_steady_links *made = calloc(1, sizeof *made);
     if (!made) return -ENOMEM;
-    node_init(&made->sending), node_init(&made->telling), node_init(&made->busy);
+    node_init(&made->sending), node_init(&made->telling), node_init(&made->busy), node_init(&made->holding);
     plane->steady = made;
     int result = tpc_ring_add_turn_hook(plane->ring, TPC_TURN_MIDDLE, steady_turn, plane);
     if (result < 0) {

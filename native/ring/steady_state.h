@@ -33,6 +33,8 @@ typedef struct {
     steady_marks unacked;
 } steady_peer;
 
+struct steady_message;
+
 typedef struct tpc_steady {
     tpc_partition *partition;
     uint64_t own_incarnation;
@@ -45,6 +47,7 @@ typedef struct tpc_steady {
     node telling;   /* a leader whose peers do not know the commit yet, by tell_ns */
     node busy;      /* a leader that waits for answers */
     node acks;      /* a follower that owes one, in its link's list */
+    node holding;   /* a follower that has no room for what it was sent */
     int64_t tell_ns;
     int64_t progress_ns;
 
@@ -58,6 +61,9 @@ typedef struct tpc_steady {
     int32_t leader_node;
     int64_t leader_commit_offset;
     uint64_t leader_link; /* where it was last heard */
+    struct steady_message *held_first, *held_last;
+    int64_t held_ns;             /* since when */
+    int64_t held_bytes_admitted; /* when room was asked for last; -1: it was not */
 } tpc_steady;
 
 typedef struct steady_link {
@@ -91,13 +97,15 @@ struct tpc_steady_links {
     int64_t beat_ns;                      /* when the next beats leave, of all links together */
     uint32_t links_count;                 /* slots that were ever used */
     uint64_t lives;
-    node sending, telling, busy;
+    node sending, telling, busy, holding;
     steady_message *messages_first, *messages_last;
     tpc_steady_statistics statistics;
 };
 
 /* steady.c */
 void steady_take_append(tpc_plane *plane, steady_link *from, const tpc_steady_entry *entry, tpc_frame *frame);
+/* What followers hold is tried again; when the first of them gives up. */
+int64_t steady_take_held(tpc_plane *plane, int64_t now_ns);
 void steady_take_ack(tpc_plane *plane, steady_link *from, const tpc_steady_entry *entry);
 /* Whether more may be sent to it now. */
 bool steady_has_room(const steady_link *to, const steady_peer *peer);
@@ -119,6 +127,8 @@ void steady_unheard(tpc_plane *plane, uint64_t link);
  * tpc_partition_append_replica(); -EBADMSG: the batches are damaged, or do not continue the log. */
 int tpc_replica_append_steady(tpc_plane *plane, tpc_partition *partition, tpc_frame *frame, uint8_t *batches,
                               uint32_t bytes);
+/* Whether so many bytes could be taken now: of the segment's room and the journal's. */
+bool tpc_replica_has_room(tpc_plane *plane, const tpc_partition *partition, uint32_t bytes);
 /* commit.c: it is above the commit offset, and durable; tpc_plane_publish_advanced() is the caller's. */
 void tpc_partition_committed(tpc_plane *plane, tpc_partition *partition, int64_t commit_offset);
 

@@ -368,6 +368,92 @@ def test_what_was_undone_is_never_acknowledged_and_ends_it(bench, steady, replic
     assert max(one[1] for one in leader.heard()) == 2
 
 
+class Cramped:
+    """A follower that has room for one batch, and is sent three, with a commit behind them."""
+
+    def __init__(self, bench, steady):
+        self.bench, self.steady = bench, steady
+        self.batches = [sent(number) for number in range(3)]
+        self.handle = bench.lead("t", is_led=False, bytes_admitted=len(self.batches[0]))
+        bench.plane.set_replicated(self.handle)
+        self.leader = steady.adopt(1)
+        bench.plane.follow(self.handle, TERM)
+        assert steady.steady_follow(self.handle, OWN, TERM, 0, (1, INCARNATION), self.leader.link, NONE)
+        self.leader.say(b"".join(frame(APPEND, entry(at, NONE, one)) for at, one in enumerate(self.batches)))
+        self.leader.say(frame(APPEND, entry(3, 3, b"")))
+        bench.until(lambda: self.count("held") == 3)
+        self.until_end(1)
+
+    def count(self, name):
+        return self.steady.steady_statistics()[name]
+
+    def until_end(self, offset):
+        self.bench.until(lambda: self.bench.plane.state(self.handle).durable_offset == offset)
+
+
+@pytest.mark.parametrize("admitted", [0, 1])
+def test_a_follower_asks_for_room_for_all_that_it_holds(bench, steady, admitted):
+    """One that never had any room has no append that could ask for more."""
+    batches = [sent(number) for number in range(3)]
+    size = sum(map(len, batches))
+    handle = bench.lead("t", is_led=False, bytes_admitted=admitted)
+    bench.plane.set_replicated(handle)
+    asked = []
+    bench.plane.on_room_wanted = lambda *said: asked.append(said)
+    leader = steady.adopt(1)
+    bench.plane.follow(handle, TERM)
+    assert steady.steady_follow(handle, OWN, TERM, 0, (1, INCARNATION), leader.link, NONE)
+    leader.say(frame(APPEND, entry(0, NONE, batches[0])))
+    bench.until(lambda: asked == [(handle, len(batches[0]))])
+    leader.say(b"".join(frame(APPEND, entry(at, NONE, batches[at])) for at in (1, 2)))
+    bench.until(lambda: steady.steady_statistics()["held"] == 3)
+    bench.settle()
+    assert len(asked) == 1, "it was told already"
+    bench.plane.admit(handle, len(batches[0]))
+    bench.until(lambda: (handle, size - len(batches[0])) in asked)
+    bench.plane.admit(handle, size)
+    bench.until(lambda: bench.plane.state(handle).durable_offset == 3)
+    assert steady.steady_statistics()["unsteady"] == 0
+
+
+def test_a_follower_holds_what_it_has_no_room_for(bench, steady):
+    it = Cramped(bench, steady)
+    bench.plane.admit(it.handle, len(it.batches[1]))
+    it.until_end(2)
+    bench.plane.admit(it.handle, len(it.batches[2]) + 1)
+    it.until_end(3)
+    bench.until(lambda: bench.plane.state(it.handle).high_watermark == 3)
+    heard = []
+    bench.until(lambda: heard.extend(it.leader.heard()) or (heard and heard[-1][:3] == (ACK, 3, 3)))
+    assert it.count("unsteady") == 0
+    assert [one["base_offset"] for one in read_batches(bytes(bench.plane.read(it.handle, 0, 1 << 30)))] == [0, 1, 2]
+
+
+def test_what_is_held_is_the_machine_s_in_order_when_it_takes_the_group_back(bench, steady):
+    it = Cramped(bench, steady)
+    state = steady.steady_disarm(it.handle)
+    assert (state.end_offset, state.is_stopped) == (1, False)
+    said = [(one.offset, one.batches) for one in steady.steady_messages()]
+    assert said == [(1, it.batches[1]), (2, it.batches[2]), (3, b"")]
+    assert not steady.steady_messages()
+
+
+def test_what_is_held_for_long_is_the_machine_s_with_all_that_comes_behind_it(bench, steady):
+    """On a full disk: there the machine knows what to answer."""
+    it = Cramped(bench, steady)
+    bench.until(lambda: it.count("unsteady") == 3)
+    it.leader.say(frame(APPEND, entry(3, NONE, sent(3))))
+    bench.until(lambda: it.count("unsteady") == 4)
+    assert [one.offset for one in steady.steady_messages()] == [1, 2, 3, 3]
+    assert steady.steady_disarm(it.handle).is_stopped
+
+
+def test_what_is_held_goes_with_its_partition(bench, steady):
+    it = Cramped(bench, steady)
+    bench.plane.withdraw(it.handle)
+    assert [one.offset for one in steady.steady_messages()] == [1, 2, 3]
+
+
 @pytest.mark.parametrize(("node", "source", "target"), [(2, INCARNATION, OWN), (1, 8, OWN), (1, INCARNATION, 6)])
 def test_only_the_leader_that_it_follows_is_taken_and_only_for_itself(bench, steady, replica, node, source, target):
     """A replica is a node and an incarnation, and has several in its time."""

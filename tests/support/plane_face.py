@@ -129,6 +129,7 @@ class Plane:
         self.on_journal_space: Callable[[int, int], None] = _ignore
         """`(blocks used, blocks)`: write behind and checkpoint. Once until the next recycling."""
         self.on_room_low: Callable[[int], None] = _ignore
+        self.on_room_wanted: Callable[[int, int], None] = lambda _handle, _bytes: None
         """`(handle)`: appends have used up half of what was admitted."""
         self.on_due: Callable[[int], None] = _ignore
         """`(handle)`: what `watch_due` asked for."""
@@ -157,7 +158,7 @@ class Plane:
         ring.on_event(lib.TPC_EVENT_APPENDED, lambda _token, _a, _b, _pointer: self.on_appended())
         ring.on_event(lib.TPC_EVENT_WAIT_OVER, lambda token, error, _b, _pointer: self.on_wait_over(token, error))
         ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, self._advanced)
-        ring.on_event(lib.TPC_EVENT_ROOM_LOW, lambda handle, _left, _b, _pointer: self.on_room_low(handle))
+        ring.on_event(lib.TPC_EVENT_ROOM_LOW, self._room_is_low)
         ring.on_event(lib.TPC_EVENT_WRITE_BEHIND_DUE, lambda handle, _bytes, _all, _pointer: self.on_due(handle))
 
     @staticmethod
@@ -517,6 +518,12 @@ class Plane:
     def write_behind_done(self, handle: int, upto_offset: int) -> None:
         """Segments hold everything below; those batches are cache from now on."""
         _checked(lib.tpc_partition_write_behind_done(self.pointer, handle, upto_offset), "written behind")
+
+    def _room_is_low(self, handle: int, _left: int, wanted_bytes: int, _pointer: object) -> None:
+        if wanted_bytes:
+            self.on_room_wanted(handle, wanted_bytes)
+        else:
+            self.on_room_low(handle)
 
     def set_tail_bytes_max(self, bytes_max: int) -> None:
         lib.tpc_plane_set_tail_bytes_max(self.pointer, bytes_max)

@@ -105,7 +105,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
         self._begin_steady(ring)
         self._on_advanced: Callable[[int], None] = lambda _handle: None
         self._on_due: Callable[[], None] = lambda: None
-        self._on_room_low: Callable[[int], None] = lambda _handle: None
+        self._on_room_low: Callable[[int, int], None] = lambda _handle, _wanted: None
         self._on_space: Callable[[], None] = lambda: None
         self._on_failed: list[Callable[[int], None]] = []
         self._slices = ffi.new("tpc_slice[]", READ_SLICES_MAX)
@@ -118,7 +118,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
         self._closed = False
         ring.on_event(lib.TPC_EVENT_JOURNAL_FAILED, self._journal_failed)
         ring.on_event(lib.TPC_EVENT_WRITE_BEHIND_DUE, lambda _token, _bytes, _all, _pointer: self._on_due())
-        ring.on_event(lib.TPC_EVENT_ROOM_LOW, lambda handle, _left, _b, _pointer: self._on_room_low(handle))
+        ring.on_event(lib.TPC_EVENT_ROOM_LOW, lambda handle, _left, wanted, _pointer: self._on_room_low(handle, wanted))
         ring.on_event(lib.TPC_EVENT_JOURNAL_SPACE, lambda _token, _used, _all, _pointer: self._on_space())
         ring.on_event(lib.TPC_EVENT_APPENDED, lambda _token, _a, _b, _pointer: self._on_appended())
         ring.on_event(lib.TPC_EVENT_PARTITION_ADVANCED, lambda handle, _hw, _lso, _pointer: self._on_advanced(handle))
@@ -132,7 +132,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
     def on_due(self, callback: Callable[[], None]) -> None:
         self._on_due = callback
 
-    def on_room_low(self, callback: Callable[[int], None]) -> None:
+    def on_room_low(self, callback: Callable[[int, int], None]) -> None:
         self._on_room_low = callback
 
     def on_journal_space(self, callback: Callable[[], None]) -> None:

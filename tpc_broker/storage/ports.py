@@ -341,8 +341,10 @@ class PartitionTable(Protocol):
         """Before segments are cut or made anew."""
         ...
 
-    def on_room_low(self, callback: Callable[[int], None]) -> None:
-        """Called with the handle of a partition that has used up half of what was admitted."""
+    def on_room_low(self, callback: Callable[[int, int], None]) -> None:
+        """Called with the handle of a partition that has used up half of what was admitted, and the bytes that
+        wait for room.
+        """
         ...
 
     def partition_errors(self) -> int:

@@ -53,7 +53,7 @@ class SegmentSpace:
         self._refusals = Refusals("the disk is full")
         self.refused_count = 0
         """Requests, since the start."""
-        self._low: list[int] = []
+        self._low: list[tuple[int, int]] = []
         self._wanted = trio.Event()
         self._plenty_bytes, self._plenty_until_s = 0, 0.0
         plane.on_room_low(self.is_low)
@@ -132,14 +132,15 @@ class SegmentSpace:
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            handles, self._low = self._low, []
-            for handle in handles:
+            low, self._low = self._low, []
+            for handle, wanted_bytes in low:
                 led = self._led.get(handle)
                 if led is not None:
-                    await self._make_if_there_is(led, self._plane.state(handle).bytes_admitted + 1)
+                    size = max(wanted_bytes, self._plane.state(handle).bytes_admitted + 1)
+                    await self._make_if_there_is(led, size)
 
-    def is_low(self, handle: int) -> None:
-        self._low.append(handle)
+    def is_low(self, handle: int, wanted_bytes: int) -> None:
+        self._low.append((handle, wanted_bytes))
         self._wanted.set()
 
     async def _make_if_there_is(self, led: LeaderPartition, size: int) -> None:

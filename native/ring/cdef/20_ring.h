@@ -38,7 +38,7 @@ enum tpc_event_kind {
     TPC_EVENT_STEADY = 16,           /* see tpc_steady_take() */
     TPC_EVENT_STEADY_LINK = 17,      /* token: a link of tpc_steady_adopt() that is gone */
     TPC_EVENT_WAIT_OVER = 14,        /* token: as given to tpc_partition_wait(); a: Kafka's error code, 0: reached */
-    TPC_EVENT_ROOM_LOW = 12          /* token: partition handle; a: bytes_admitted, less than half of what they were */
+    TPC_EVENT_ROOM_LOW = 12 /* token: partition handle; a: bytes_admitted; b: what waits for room, 0: nothing does */
 };
 
 typedef struct {

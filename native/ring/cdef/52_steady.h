@@ -41,6 +41,7 @@ typedef struct {
     uint64_t acks_sent, acks_taken;
     uint64_t commits;  /* how often a high watermark rose here */
     uint64_t unsteady; /* entries that were Python's */
+    uint64_t held;     /* entries that a follower had no room for when they came */
     uint64_t frames_sent, frames_taken;
     uint64_t sent_bytes, taken_bytes;
     uint64_t beats_sent, beats_taken;
