@@ -48,13 +48,19 @@ static bool params_valid(const tpc_journal_params *params) {
            params->buffers_pooled_max <= BUFFERS_POOLED_MAX && params->commit_bytes_max <= TPC_JOURNAL_ENTRY_BYTES_MAX;
 }
 
+/* One that may still grow says so early: as long as it is small, checkpoints follow each other closely. */
+static uint64_t space_event_blocks(const tpc_journal_params *params) {
+    uint64_t eighths = params->region_blocks < params->region_blocks_max ? 1 : 3;
+    return (params->region_blocks * eighths + 7) / 8;
+}
+
 static void set_defaults(tpc_journal_params *params) {
     if (!params->commits_in_flight_max) params->commits_in_flight_max = 1;
     if (!params->commit_bytes_max) params->commit_bytes_max = COMMIT_BYTES_DEFAULT;
     if (!params->buffers_pooled_max) params->buffers_pooled_max = BUFFERS_POOLED_DEFAULT;
     if (!params->in_place_bytes_max) params->in_place_bytes_max = IN_PLACE_BYTES_DEFAULT;
     if (params->region_blocks_max < params->region_blocks) params->region_blocks_max = params->region_blocks;
-    if (!params->space_event_blocks) params->space_event_blocks = (params->region_blocks * 3 + 7) / 8;
+    if (!params->space_event_blocks) params->space_event_blocks = space_event_blocks(params);
 }
 
 int tpc_journal_open(tpc_ring *ring, const tpc_journal_params *params, tpc_journal **out) {
@@ -133,7 +139,7 @@ int tpc_journal_extend(tpc_journal *journal, uint64_t region_blocks) {
     if (journal->position_recycled < lap || journal->position_sealed == lap) return -EAGAIN;
     journal->position_base = lap;
     journal->params.region_blocks = region_blocks;
-    journal->params.space_event_blocks = (region_blocks * 3 + 7) / 8;
+    journal->params.space_event_blocks = space_event_blocks(&journal->params);
     if (journal->blocks_wanted <= region_blocks) journal->blocks_wanted = 0;
     journal->space_told = journal->space_refused = false;
     return 0;

@@ -1,8 +1,8 @@
 """A core's journal growing with its use: an idle broker keeps a short one.
 
-It doubles when three eighths of it are in use, which is when a checkpoint is made as well, and as far as an entry needs
-that is too large for it; up to its bound, and only while the disk has much more left than that. Its blocks are filled
-with zeros, a few at a time, because clients' commits want the disk too.
+It becomes four times as long when an eighth of it is in use, which is when a checkpoint is made as well, and grows
+as far as an entry needs that is too large for it; up to its bound, and only while the disk has much more left.
+Its blocks are filled with zeros, a few at a time, because clients' commits want the disk too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FACTOR: Final = 4
+STEP_BLOCKS: Final = 4 * EXTEND_BLOCKS
+"""At once: a broker that is busy makes a checkpoint for each of its steps, as both need the same lock."""
 PAUSE_S: Final = 0.01
 RETRY_S: Final = 5.0
 SPACE_FACTOR: Final = 4
@@ -58,7 +61,7 @@ class JournalGrowth:
             await self._wanted.wait()
             self._wanted = trio.Event()
             use = self._plane.journal_use()
-            blocks = use.region_blocks if 4 * use.blocks_used >= use.region_blocks else 0
+            blocks = (FACTOR - 1) * use.region_blocks if 10 * use.blocks_used >= use.region_blocks else 0
             await self._grow(max(blocks, use.blocks_wanted - use.region_blocks))
             if self._refused and self._plane.journal_use().blocks_wanted:
                 await trio.sleep(RETRY_S)
@@ -68,9 +71,9 @@ class JournalGrowth:
         try:
             if blocks > 0 and await self._space.bytes_left() < SPACE_FACTOR * blocks * BLOCK_BYTES:
                 raise OSError("the disk has little space left")
-            for first in range(0, blocks, EXTEND_BLOCKS):
+            for first in range(0, blocks, STEP_BLOCKS):
                 async with self._checkpointing:
-                    if not await self._file.extend(self._plane, blocks=min(EXTEND_BLOCKS, blocks - first)):
+                    if not await self._file.extend(self._plane, blocks=min(STEP_BLOCKS, blocks - first)):
                         return
                 self._room.made()
                 await trio.sleep(PAUSE_S)

@@ -12,7 +12,8 @@ own, which calls those above it in this list and asks the others for work (`main
 * *log starts*: moved durably, and segments dropped below them (`retention`);
 * *write-behind*: durable batches go from memory to the segments, so that memory and journal can be given back
   (`write_behind`);
-* *checkpoints*: when three eighths of the journal are used, now and then, and at the end (`checkpoint_schedule`);
+* *checkpoints*: when three eighths of the journal are used (an eighth while it grows), now and then, and at the end
+  (`checkpoint_schedule`);
 * *moves*: partitions that go to another core of the node, or come from there (`core_moves`);
 * *replicas*: terms, votes and cuts of replicated partitions (`replicas`);
 * *installation*: a replica's files give way to those that another one has shipped (`installation`);
