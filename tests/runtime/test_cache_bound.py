@@ -1,5 +1,7 @@
 """The cache of what was written: a strict bound that follows the memory that is there; what is above it goes back."""
 
+import time
+
 import psutil
 import pytest
 import trio
@@ -24,6 +26,7 @@ class Cache:
 
     def __init__(self, cached=0):
         self.cached, self.bytes_max, self.slices, self.trims = cached, None, [], 0
+        self.resident_at_once, self.asked, self.waited, self.evicted = True, [], 0, 0
 
     def cached_bytes(self):
         return self.cached
@@ -39,6 +42,16 @@ class Cache:
 
     def trim_memory(self):
         self.trims += 1
+
+    def prefault(self, wanted_bytes, permille):
+        self.asked.append((wanted_bytes, permille))
+        return wanted_bytes if self.resident_at_once else 0
+
+    def evictions(self):
+        return self.evicted
+
+    def waited_ns(self):
+        return self.waited
 
 
 @pytest.mark.parametrize(
@@ -56,22 +69,82 @@ class Cache:
 )
 def test_the_bound_is_what_is_set_and_half_of_what_there_is(configured, cores, available, bound):
     cache = Cache()
-    CacheBound(cache, configured, cores, lambda: available)
+    looked = CacheBound(cache, configured, cores, lambda: available)
+    assert cache.bytes_max == min(bound, limits.CACHE_BYTES_SURE), "what is above that is made resident first"
+    cache.cached, cache.evicted = limits.CACHE_BYTES_SURE, 1
+    available = max(0, available - cores * cache.cached)
+    trio.run(looked.look)
     assert cache.bytes_max == bound
+
+
+def test_a_full_cache_grows_by_what_is_resident():
+    cache = Cache()
+    cache.resident_at_once = False
+    bound = CacheBound(cache, -1, 1, lambda: GIB)
+    cache.cached = limits.CACHE_BYTES_SURE
+    there = (GIB + cache.cached) // 2
+    for cache.evicted in (1, 2):
+        trio.run(bound.look)
+        assert cache.bytes_max == limits.CACHE_BYTES_SURE
+    assert [wanted for wanted, _permille in cache.asked] == [there - cache.cached] * 2
+    cache.prefault = lambda wanted, permille: cache.asked.append((wanted, permille)) or 4 * MIB
+    cache.evicted = 3
+    trio.run(bound.look)
+    assert cache.bytes_max == limits.CACHE_BYTES_SURE + 4 * MIB
+    cache.cached = cache.bytes_max
+    trio.run(bound.look)
+    assert cache.asked[-1][0] == 0, "nobody has written since"
+    assert cache.bytes_max == limits.CACHE_BYTES_SURE + 8 * MIB, "what had been asked for has come"
+
+
+@pytest.mark.parametrize(
+    ("waited", "permille"),
+    [(0, cache_bound.GROWTH_PERMILLE), (10**18, cache_bound.GROWTH_PERMILLE_AT_EASE)],
+    ids=["busy", "at ease"],
+)
+def test_a_busy_core_grows_slowly(waited, permille):
+    cache = Cache(limits.CACHE_BYTES_SURE)
+    bound = CacheBound(cache, -1, 1, lambda: GIB)
+    cache.waited, cache.evicted = waited, 1
+    trio.run(bound.look)
+    assert [asked for _wanted, asked in cache.asked] == [permille]
+
+
+def test_memory_is_made_resident_by_another_thread():
+    process, give_up_at = psutil.Process(), time.monotonic() + 60
+    threads = process.num_threads()
+    prefault = lib.tpc_prefault_new()
+    assert lib.tpc_prefault_turn(prefault, 3 * MIB, 1000) == 0
+    assert lib.tpc_prefault_turn(prefault, 0, 1000) == 0, "a piece is larger than what was wanted"
+    lib.tpc_plane_trim_memory()
+    before = process.memory_info().rss
+    assert lib.tpc_prefault_turn(prefault, 25 * MIB, 1000) == 0
+    while process.memory_info().rss - before < 20 * MIB:
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
+    ready = 0
+    while ready < 24 * MIB:
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
+        ready += lib.tpc_prefault_turn(prefault, 0, 1000)
+    assert ready == 24 * MIB
+    lib.tpc_prefault_turn(prefault, GIB, 1)
+    lib.tpc_prefault_free(prefault)
+    assert process.num_threads() == threads, "it does not wait for what is under way"
 
 
 def test_what_others_need_is_given_back_in_slices():
     available = [8 * GIB]
     cache = Cache()
     bound = CacheBound(cache, -1, 1, lambda: available[0])
-    cache.cached, available[0] = 3 * GIB, 5 * GIB
+    cache.cached, available[0], cache.evicted = 3 * GIB, 5 * GIB, 1
     trio.run(bound.look)
     assert (cache.cached, cache.bytes_max, cache.trims) == (3 * GIB, 4 * GIB, 0), "what we have counts as there"
     available[0] = GIB
     trio.run(bound.look)
     assert (cache.cached, cache.trims) == (2 * GIB, 1)
     assert max(cache.slices) == cache_bound.SLICE_BYTES
-    available[0] = 9 * GIB
+    available[0], cache.evicted = 9 * GIB, 2
     trio.run(bound.look)
     assert cache.bytes_max == 11 * GIB // 2, "and may be taken again"
 

@@ -4,10 +4,14 @@ Records lie in memory anyway, where they were received, until they are in a segm
 cache is nowhere else then. So they stay, the oldest going first, within a bound that is looked at with every beat of
 the core: `log.cache.max.bytes` of the node, and half of the memory that it could have, whoever uses the rest
 (`MemAvailable`, and what the control group leaves). What is above it goes back to the kernel in slices.
+
+The cache grows to that bound by memory that another thread has made resident (native/ring/prefault.c), for a small
+share of a CPU: page faults of the core itself would cost a producer at full speed most of its rate.
 """
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -25,6 +29,10 @@ SHARE: Final = 2
 """One part in so many of what the node could have."""
 SLICE_BYTES: Final = 64 << 20
 """Given back at once; some 10 ms of the core."""
+GROWTH_PERMILLE: Final = 25
+"""Of a CPU, for making memory resident."""
+GROWTH_PERMILLE_AT_EASE: Final = 100
+"""As long as the core works less than a quarter of the time."""
 
 
 class Cache(Protocol):
@@ -39,6 +47,18 @@ class Cache(Protocol):
         ...
 
     def trim_memory(self) -> None: ...
+
+    def prefault(self, wanted_bytes: int, permille: int) -> int:
+        """Bytes that have become resident since the last call; asks for so many more, for that share of a CPU."""
+        ...
+
+    def evictions(self) -> int:
+        """How often something has gone so that something else could stay, since it was made."""
+        ...
+
+    def waited_ns(self) -> int:
+        """Time that the core has waited in the kernel, since it began."""
+        ...
 
 
 def available_bytes() -> int:
@@ -95,22 +115,42 @@ class CacheBound:
         self._cores = cores
         self._configured = limits.BYTES_WITHOUT_BOUND if node_bytes_max < 0 else node_bytes_max // cores
         self._available = available
-        cache.set_cache_bytes_max(self._bound(cache.cached_bytes()))
+        self._resident = limits.CACHE_BYTES_SURE
+        """What the cache may have without a page's first touch, about: what it had, and what was made ready for it."""
+        self._looked = time.monotonic_ns(), cache.waited_ns()
+        self._evictions = cache.evictions()
+        self._set(self._bound(cache.cached_bytes()))
 
     def _bound(self, cached_bytes: int) -> int:
         """All cores' caches count as memory that there is; the others are taken to have as much as this one."""
         there = self._available() // self._cores + cached_bytes
         return min(self._configured, max(there // SHARE, limits.CACHE_BYTES_SURE))
 
+    def _set(self, bound: int) -> None:
+        self._cache.set_cache_bytes_max(min(bound, self._resident))
+
     async def look(self) -> None:
         """Move the bound with the memory that is there. A small cache is left alone: a core at rest reads nothing."""
-        cached_bytes = self._cache.cached_bytes()
-        if cached_bytes <= limits.CACHE_BYTES_SURE:
+        cached_bytes, evictions = self._cache.cached_bytes(), self._cache.evictions()
+        if cached_bytes <= limits.CACHE_BYTES_SURE and evictions == self._evictions:
             return
         bound = self._bound(cached_bytes)
-        self._cache.set_cache_bytes_max(bound)
+        self._grow(bound, is_full=evictions != self._evictions)
+        self._evictions = evictions
+        self._set(bound)
         given_back = cached_bytes - bound >= SLICE_BYTES
         while self._cache.evict(SLICE_BYTES):
             await trio.lowlevel.checkpoint()
         if given_back:
             self._cache.trim_memory()
+            self._resident = max(self._cache.cached_bytes(), limits.CACHE_BYTES_SURE)
+
+    def _grow(self, bound: int, *, is_full: bool) -> None:
+        permille = GROWTH_PERMILLE_AT_EASE if self._is_at_ease() else GROWTH_PERMILLE
+        self._resident += self._cache.prefault(max(0, bound - self._resident) if is_full else 0, permille)
+
+    def _is_at_ease(self) -> bool:
+        """Since the last look, which comes with every beat while the cache is in use."""
+        (since_ns, waited_before_ns), self._looked = self._looked, (time.monotonic_ns(), self._cache.waited_ns())
+        now_ns, waited_ns = self._looked
+        return 4 * (waited_ns - waited_before_ns) > 3 * (now_ns - since_ns)

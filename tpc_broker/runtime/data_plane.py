@@ -90,6 +90,7 @@ class TailSlice(FrameSlice, Opaque):
 
 class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
     def __init__(self, ring: Ring, connections: Connections, start: JournalStart) -> None:
+        lib.tpc_prefault_keep_heap()
         self._connections = connections
         self._journal = _open_journal(ring, start)
         params = ffi.new("tpc_plane_params *")
@@ -115,6 +116,8 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
         self._sequence = ffi.new("uint64_t *")
         self._dirty = ffi.new("uint64_t[]", DIRTY_FIRST)
         self._batch_arrays: list[Any] = []
+        self._ring = ring
+        self._prefault: Any = None
         self._closed = False
         ring.on_event(lib.TPC_EVENT_JOURNAL_FAILED, self._journal_failed)
         ring.on_event(lib.TPC_EVENT_WRITE_BEHIND_DUE, lambda _token, _bytes, _all, _pointer: self._on_due())
@@ -254,6 +257,22 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
 
     def trim_memory(self) -> None:
         lib.tpc_plane_trim_memory()
+
+    def prefault(self, wanted_bytes: int, permille: int) -> int:
+        """As `runtime.cache_bound.Cache` says. Where no thread can be started, the core itself touches what it gets."""
+        if self._closed or (wanted_bytes == 0 and self._prefault is None):
+            return 0
+        if self._prefault is None:
+            self._prefault = lib.tpc_prefault_new()
+        if self._prefault == ffi.NULL:
+            return wanted_bytes
+        return int(lib.tpc_prefault_turn(self._prefault, wanted_bytes, permille))
+
+    def evictions(self) -> int:
+        return self.plane_statistics()["tail_evictions"]
+
+    def waited_ns(self) -> int:
+        return int(self._ring.live_statistics().wait_ns)
 
     def plane_statistics(self) -> dict[str, int]:
         """The fields of `tpc_plane_statistics`."""
@@ -529,6 +548,8 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
         if self._closed:
             return
         self._closed = True
+        if self._prefault is not None:
+            lib.tpc_prefault_free(self._prefault)
         lib.tpc_plane_free(self._plane)
         if self.is_quiet():
             lib.tpc_journal_close(self._journal)
