@@ -143,6 +143,10 @@ void tpc_plane_get_statistics(const tpc_plane *plane, tpc_plane_statistics *stat
 
 void tpc_plane_set_tail_bytes_max(tpc_plane *plane, int64_t bytes_max) { plane->params.tail_bytes_max = bytes_max; }
 
+void tpc_plane_set_tail_bytes_behind_max(tpc_plane *plane, int64_t bytes_max) {
+    plane->tail_bytes_behind_max = bytes_max;
+}
+
 void tpc_plane_trim_memory(void) { malloc_trim(0); }
 
 void tpc_plane_set_clock(tpc_plane *plane, int64_t wall_ms) { plane->clock_ms = wall_ms; }

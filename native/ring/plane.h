@@ -78,6 +78,7 @@ struct tpc_plane {
     tpc_connections *connections; /* NULL: no produce requests, appends only */
     tpc_budget *budget;
     tpc_plane_params params;
+    int64_t tail_bytes_behind_max;
     int64_t clock_ms; /* -1: the system's */
 
     tpc_partition_slot *slots;

@@ -100,6 +100,8 @@ bool tpc_steady_is_full(const tpc_partition *partition) {
     return it && it->is_leader && it->uncommitted.bytes >= it->uncommitted_bytes_max;
 }
 
+bool tpc_steady_is_behind(const tpc_plane *plane) { return plane->steady && node_linked(&plane->steady->sending); }
+
 bool steady_has_room(const steady_link *to, const steady_peer *peer) {
     return peer->unacked.bytes < STEADY_PEER_UNACKED_BYTES_MAX && to->unacked_bytes < STEADY_LINK_UNACKED_BYTES_MAX &&
            to->connection->unsent_bytes < STEADY_LINK_UNSENT_BYTES_MAX;

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "plane.h"
+#include "steady.h"
 #include "wire.h"
 
 #define TAIL_CAPACITY_MIN 4u
@@ -491,8 +492,9 @@ static uint64_t clean_runs(const tpc_plane *plane) { return plane->clean_tail - 
 /* What is kept of batches that are in segments already, with what it costs to find them. */
 static bool is_above_bound(const tpc_plane *plane) {
     uint64_t index_bytes = clean_runs(plane) * (sizeof(tpc_tail_batch) + sizeof(uint64_t));
-    return plane->statistics.tail_clean_bytes + (int64_t)index_bytes > plane->params.tail_bytes_max ||
-           clean_runs(plane) > CACHED_RUNS_MAX;
+    int64_t bound = plane->params.tail_bytes_max;
+    if (plane->tail_bytes_behind_max > bound && tpc_steady_is_behind(plane)) bound = plane->tail_bytes_behind_max;
+    return plane->statistics.tail_clean_bytes + (int64_t)index_bytes > bound || clean_runs(plane) > CACHED_RUNS_MAX;
 }
 
 /* The run that became clean first. False: there is none. */

@@ -31,8 +31,9 @@ class Cache:
     def cached_bytes(self):
         return self.cached
 
-    def set_cache_bytes_max(self, bytes_max):
-        self.bytes_max = bytes_max
+    def set_cache_bytes_max(self, bytes_max, behind_bytes_max):
+        assert behind_bytes_max >= bytes_max
+        self.bytes_max, self.behind_bytes_max = bytes_max, behind_bytes_max
 
     def evict(self, bytes_max):
         gone = max(0, min(bytes_max, self.cached - self.bytes_max))
@@ -74,7 +75,7 @@ def test_the_bound_is_what_is_set_and_half_of_what_there_is(configured, cores, a
     cache.cached, cache.evicted = limits.CACHE_BYTES_SURE, 1
     available = max(0, available - cores * cache.cached)
     trio.run(looked.look)
-    assert cache.bytes_max == bound
+    assert cache.bytes_max == cache.behind_bytes_max == bound
 
 
 def test_a_full_cache_grows_by_what_is_resident():
@@ -86,6 +87,7 @@ def test_a_full_cache_grows_by_what_is_resident():
     for cache.evicted in (1, 2):
         trio.run(bound.look)
         assert cache.bytes_max == limits.CACHE_BYTES_SURE
+        assert cache.behind_bytes_max == min(there, limits.CACHE_BYTES_SURE + cache_bound.BEHIND_BYTES)
     assert [wanted for wanted, _permille in cache.asked] == [there - cache.cached] * 2
     cache.prefault = lambda wanted, permille: cache.asked.append((wanted, permille)) or 4 * MIB
     cache.evicted = 3

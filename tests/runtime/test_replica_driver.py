@@ -192,7 +192,7 @@ def test_a_follower_that_was_away_for_long_is_sent_what_is_in_files_only(either)
     for number in range(5):
         either.produce(leader, values(f"b{number}", 20, 10_000))
     write_and_checkpoint(leader)
-    leader.ask(lambda: leader.plane.set_cache_bytes_max(0))
+    leader.ask(lambda: leader.plane.set_cache_bytes_max(0, 0))
     leader.ask(lambda: leader.plane.evict(1 << 30))
     either.until(lambda: leader.ask(lambda: leader.driver.core.group(GROUP).log.start.offset) == 110)
     either.start(away.number)

@@ -437,7 +437,7 @@ def test_the_plane_tells_what_is_durable_and_gives_out_what_is_not_committed(tmp
             assert bench.plane.bounds(bench.handle).high_watermark == 0
             assert bench.plane.commit(bench.handle, 1, 2)
         await bench.storage.write_behind()
-        bench.plane.set_cache_bytes_max(0)
+        bench.plane.set_cache_bytes_max(0, 0)
         bench.plane.evict(1 << 30)
         assert bench.plane.read_log(bench.handle, 0, 2, 1) is None
         assert (await bench.files.read(0, 1, 2))[21:] == data[21:]

@@ -353,6 +353,50 @@ def test_an_acknowledgement_of_another_life_of_a_replica_commits_nothing(bench, 
     bench.until(lambda: bench.plane.state(replica).high_watermark == 1)
 
 
+def test_what_a_slow_peer_has_not_had_stays_in_memory(bench, steady):
+    """Within another bound than the cache's; what has left it would be Python's to read from files."""
+    value = bytes(100_000)
+    handle = bench.lead("t", bytes_admitted=UNBOUNDED)
+    bench.plane.set_replicated(handle)
+    peer = steady.adopt(1)
+    bench.plane.arm(handle, TERM)
+    rows = [SteadyPeerState(peer.link, INCARNATION, 0, 0, 0, votes=False)]
+    assert steady.steady_lead(handle, OWN, TERM, 0, UNBOUNDED, rows, votes=True)
+    bench.plane.set_tail_bytes_max(0)
+
+    def write(count):
+        for _ in range(count):
+            bench.plane.append(handle, records_of(1, value=value))
+            bench.settle()
+            end = bench.plane.state(handle).durable_offset
+            bench.plane.write_behind_done(handle, end)
+            bench.plane.recycle(bench.plane.durable_cursor())
+
+    write(1)
+    assert bench.plane.state(handle).tail_offset == 1
+    bench.plane.set_tail_bytes_behind_max(1 << 30)
+    write(59)
+    sent_count = steady.steady_statistics()["appends_sent"]
+    assert sent_count < 60, "there is no room for more that is not acknowledged"
+    assert bench.plane.state(handle).tail_offset <= sent_count
+    offsets = []
+
+    def hear():
+        before = len(offsets)
+        for *_head, batches in peer.heard():
+            offsets.extend(batch["base_offset"] for batch in read_batches(batches))
+        return len(offsets) > before
+
+    while len(offsets) < 60:
+        bench.until(hear)
+        peer.say(frame(ACK, entry(len(offsets), 0)))
+    assert offsets == list(range(60))
+    bench.until(lambda: steady.steady_state(handle).peers[0].match == 60)
+    write(1)
+    assert bench.plane.state(handle).tail_offset == 61, "nobody is behind"
+    assert not steady.steady_stalled(0)
+
+
 def test_what_was_undone_is_never_acknowledged_and_ends_it(bench, steady, replica):
     leader = steady.adopt(1)
     bench.plane.follow(replica, TERM)

@@ -525,6 +525,9 @@ class Plane:
         else:
             self.on_room_low(handle)
 
+    def set_tail_bytes_behind_max(self, bytes_max: int) -> None:
+        lib.tpc_plane_set_tail_bytes_behind_max(self.pointer, bytes_max)
+
     def set_tail_bytes_max(self, bytes_max: int) -> None:
         lib.tpc_plane_set_tail_bytes_max(self.pointer, bytes_max)
         lib.tpc_plane_evict(self.pointer, 1 << 40)

@@ -29,6 +29,10 @@ SHARE: Final = 2
 """One part in so many of what the node could have."""
 SLICE_BYTES: Final = 64 << 20
 """Given back at once; some 10 ms of the core."""
+BEHIND_BYTES: Final = 512 << 20
+"""Kept besides, whatever its pages cost, while a replica is behind: what has left memory is read from files for it,
+much more slowly than a busy leader writes.
+"""
 GROWTH_PERMILLE: Final = 25
 """Of a CPU, for making memory resident."""
 GROWTH_PERMILLE_AT_EASE: Final = 100
@@ -40,7 +44,9 @@ class Cache(Protocol):
 
     def cached_bytes(self) -> int: ...
 
-    def set_cache_bytes_max(self, bytes_max: int) -> None: ...
+    def set_cache_bytes_max(self, bytes_max: int, behind_bytes_max: int) -> None:
+        """And what may be kept, if that is more, while a replica that is sent to is behind."""
+        ...
 
     def evict(self, bytes_max: int) -> bool:
         """Give up so much of what is above the bound; whether there is more."""
@@ -127,7 +133,7 @@ class CacheBound:
         return min(self._configured, max(there // SHARE, limits.CACHE_BYTES_SURE))
 
     def _set(self, bound: int) -> None:
-        self._cache.set_cache_bytes_max(min(bound, self._resident))
+        self._cache.set_cache_bytes_max(min(bound, self._resident), min(bound, self._resident + BEHIND_BYTES))
 
     async def look(self) -> None:
         """Move the bound with the memory that is there. A small cache is left alone: a core at rest reads nothing."""

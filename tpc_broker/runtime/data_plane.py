@@ -249,8 +249,9 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
     def cached_bytes(self) -> int:
         return int(self._connections.budget.bytes_cached)
 
-    def set_cache_bytes_max(self, bytes_max: int) -> None:
+    def set_cache_bytes_max(self, bytes_max: int, behind_bytes_max: int) -> None:
         lib.tpc_plane_set_tail_bytes_max(self._plane, bytes_max)
+        lib.tpc_plane_set_tail_bytes_behind_max(self._plane, behind_bytes_max)
 
     def evict(self, bytes_max: int) -> bool:
         return not self._closed and bool(lib.tpc_plane_evict(self._plane, bytes_max))

@@ -164,6 +164,9 @@ void tpc_plane_free(tpc_plane *plane);
 
 void tpc_plane_get_statistics(const tpc_plane *plane, tpc_plane_statistics *statistics);
 void tpc_plane_set_tail_bytes_max(tpc_plane *plane, int64_t bytes_max);
+/* What the bound is, if that is more, as long as a replica that C brings records to is behind: below the tail they are in
+ * segments only, and Python's to read. */
+void tpc_plane_set_tail_bytes_behind_max(tpc_plane *plane, int64_t bytes_max);
 /* Gives up so many bytes of the cache that are above its bound, the oldest first. 1: there are more. Writing behind does it,
  * too. */
 int tpc_plane_evict(tpc_plane *plane, int64_t bytes);
