@@ -240,7 +240,7 @@ class CoreProcessMain:
             return None
         from tpc_broker.runtime.cluster.node import ClusterNodeMain  # noqa: PLC0415 (a node alone needs none of it)
 
-        node = ClusterNodeMain(options, assembly.disk, assembly.clock, Path(options.data))
+        node = ClusterNodeMain(options, assembly.disk, Path(options.data))
         node.on_removed = self._removed
         return node
 
@@ -274,9 +274,7 @@ class CoreProcessMain:
             return None
         from tpc_broker.runtime.cluster.replication import CoreReplication  # noqa: PLC0415
 
-        self._replication = replication = CoreReplication(
-            options, assembly.plane, assembly.storage, assembly.clock, nursery
-        )
+        self._replication = replication = CoreReplication(options, assembly.plane, assembly.storage, nursery)
         if self._cluster is not None:
             self._cluster.links.on_replica = replication.take  # core 0's port is the node's
             for method, handler in replication.handlers.items():

@@ -123,9 +123,9 @@ class DataDirectory:
             write_properties(self.path / PROPERTIES_FILE, self._properties)
 
 
-def new_cluster_id() -> str:
+def new_cluster_id(drawn: uuid.UUID | None = None) -> str:
     """A random one, written as Kafka writes them."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    return base64.urlsafe_b64encode((drawn or uuid.uuid4()).bytes).decode().rstrip("=")
 
 
 def read_properties(path: Path) -> dict[str, str]:

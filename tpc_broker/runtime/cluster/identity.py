@@ -9,8 +9,6 @@ the two).
 from __future__ import annotations
 
 import json
-import secrets
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +16,7 @@ from tpc_broker.cluster.founding import Founding
 from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, SPOKEN
 from tpc_broker.log.files import journal_file_name
 from tpc_broker.model import CoreId, MetadataVersion
+from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
 from tpc_broker.runtime.durable_files import replace_file, sync_folder
 from tpc_broker.runtime.options import StartError
 
@@ -74,7 +73,8 @@ class NodeIdentity:
 class IdentityFile:
     """Reads and replaces it. Blocking: it is small, and read once a start."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, surroundings: Surroundings = SYSTEM) -> None:
+        self._surroundings = surroundings
         self.folder = data / FOLDER
         self._path = self.folder / FILE
         self.identity: NodeIdentity
@@ -82,10 +82,10 @@ class IdentityFile:
     def open(self, node: int, cores: int) -> NodeIdentity:
         """A new life of this directory as that node. StartError when it is another's."""
         self.folder.mkdir(exist_ok=True)
-        now = time.time_ns() // 1_000_000
+        now = self._surroundings.clock.wall_ms()
         found = self.read()
         if found is None:
-            self.identity = NodeIdentity(node, secrets.randbits(INCARNATION_BITS), now, cores)
+            self.identity = NodeIdentity(node, self._surroundings.chance.getrandbits(INCARNATION_BITS), now, cores)
         else:
             found.check(self.folder.parent, node, cores)
             self.identity = replace(found, boot=max(found.boot + 1, now), cores=cores)

@@ -17,6 +17,7 @@ from tpc_broker.errors import MailboxError
 from tpc_broker.feature_levels import SPOKEN
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import NodeId
+from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
 from tpc_broker.runtime.data_directory import new_cluster_id
 from tpc_broker.runtime.options import StartError
 
@@ -38,7 +39,15 @@ ACCEPT_TIMEOUT_MS: Final = 5_000
 
 
 class Joining:
-    def __init__(self, options: ClusterOptions, file: IdentityFile, voter_file: VoterFile, links: Links) -> None:
+    def __init__(
+        self,
+        options: ClusterOptions,
+        file: IdentityFile,
+        voter_file: VoterFile,
+        links: Links,
+        surroundings: Surroundings = SYSTEM,
+    ) -> None:
+        self._surroundings = surroundings
         self._options = options
         self._file = file
         self._voter_file = voter_file
@@ -68,7 +77,7 @@ class Joining:
         refused, said_s, said = 0, -SAY_EVERY_S, ""
         while (founding := self._file.identity.founding) is None:
             seen = await self._ask_seeds()
-            step = next_step(self.status(), seen, new_cluster_id())
+            step = next_step(self.status(), seen, new_cluster_id(self._surroundings.uuid()))
             refusal = step.reason if isinstance(step, Refuse) else self._refusal_by_link()
             refused = refused + 1 if refusal else 0
             if refusal and refused >= REFUSED_LOOKS_MAX:

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets as random_bytes
-import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -31,8 +29,11 @@ from tpc_broker.cluster import link_codec as codec
 from tpc_broker.cluster.link_codec import Hello, Kind, LinkDecodeError, Reason
 from tpc_broker.cluster.secret import NONCE_BYTES
 from tpc_broker.errors import CallFailedError, CoreDownError, MailboxError, MailboxFullError, NotDeliveredError
+from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
 
 if TYPE_CHECKING:
+    import socket
+
     from tpc_broker.cluster.founding import SeedAddress
     from tpc_broker.cluster.secret import ClusterSecret
 
@@ -43,8 +44,6 @@ GREETING_TIMEOUT_S: Final = 2.0
 BACK_OFF_S_MIN: Final = 0.05
 BACK_OFF_S_MAX: Final = 1.0
 CALL_TIMEOUT_MS: Final = 5_000
-UNACKNOWLEDGED_MS_MAX: Final = 2_000
-"""The kernel ends a connection whose peer takes nothing for so long: a new one is there sooner than a resend."""
 SILENCE_S_MAX: Final = 5.0
 """Heartbeats of replication come every two seconds or more often, as soon as a node is in a cluster, and questions
 before that.
@@ -53,7 +52,6 @@ READ_BYTES: Final = 1 << 16
 LARGE_READ_BYTES: Final = 1 << 20
 SEND_BYTES: Final = 1 << 18
 """Of small frames in one call."""
-TCP_USER_TIMEOUT: Final = 18
 COMPLAIN_EVERY_S: Final = 10.0
 MALFORMED: Final = "malformed"
 REFUSAL_REASONS: Final = (*(reason.value for reason in Reason), MALFORMED)
@@ -312,13 +310,12 @@ class Peer:
         with self._connection:
             try:
                 with trio.fail_after(CONNECT_TIMEOUT_S):
-                    stream = await trio.open_tcp_stream(self.address.host, self.address.port)
+                    stream = await self.owner.dial(self.address)
             except (OSError, trio.TooSlowError) as error:
                 if _is_refused(error):
                     self.owner.on_refused(self)
                 return False
             try:
-                set_options(stream)
                 reader = FrameReader(stream, self.owner.counts)
                 with trio.fail_after(GREETING_TIMEOUT_S):
                     hello = await self.owner.greet(stream, reader)
@@ -396,7 +393,9 @@ class Links:
         own_hello: Callable[[], Hello],
         secret: ClusterSecret,
         check: Callable[[Hello], LinkRefusedError | None],
+        surroundings: Surroundings = SYSTEM,
     ) -> None:
+        self._surroundings = surroundings
         self._own_hello = own_hello
         self._secret = secret
         self._check = check
@@ -460,20 +459,27 @@ class Links:
             if listener is None:
                 await trio.sleep_forever()
             assert listener is not None
-            accepting = trio.socket.from_stdlib_socket(listener)
+            accepting = self._surroundings.network.accepting(listener)
             while True:
                 try:
-                    sock, _address = await accepting.accept()
+                    stream = await accepting.accept()
                 except OSError:
                     await trio.sleep(BACK_OFF_S_MIN)
                     continue
-                self.nursery.start_soon(self._serve_connection, trio.SocketStream(sock))
+                self.nursery.start_soon(self._serve_connection, stream)
+
+    async def dial(self, address: SeedAddress) -> trio.SocketStream:
+        """A new connection. OSError."""
+        return await self._surroundings.network.dial(address.host, address.port)
+
+    def _nonce(self) -> bytes:
+        return self._surroundings.chance.randbytes(NONCE_BYTES)
 
     # -- greeting ----------------------------------------------------------------------------------------------------
 
     async def greet(self, stream: trio.abc.Stream, reader: FrameReader) -> Hello:
         """As the one who dialled. LinkRefusedError, LinkDecodeError."""
-        nonce = random_bytes.token_bytes(NONCE_BYTES)
+        nonce = self._nonce()
         await stream.send_all(codec.encode_challenge(nonce))
         theirs = codec.decode_challenge(await reader.expect(Kind.CHALLENGE))
         await stream.send_all(codec.encode_proof(self._secret.proof(nonce, theirs, of_dialler=True)))
@@ -487,7 +493,7 @@ class Links:
     async def _welcome(self, stream: trio.abc.Stream, reader: FrameReader) -> Hello:
         """As the one who was dialled."""
         theirs = codec.decode_challenge(await reader.expect(Kind.CHALLENGE))
-        nonce = random_bytes.token_bytes(NONCE_BYTES)
+        nonce = self._nonce()
         await stream.send_all(codec.encode_challenge(nonce))
         mac = codec.decode_proof(await reader.expect(Kind.PROOF))
         if not self._secret.is_proof(mac, theirs, nonce, of_dialler=True):
@@ -519,7 +525,6 @@ class Links:
             if self._greetings >= limits.LINK_GREETINGS_MAX:
                 return
             peer = str(stream.socket.getpeername()[0])
-            set_options(stream)
             reader = FrameReader(stream, self.counts)
             self._greetings += 1
             try:
@@ -618,9 +623,3 @@ def detach(stream: trio.SocketStream, reader: FrameReader) -> int:
 
 async def _serve_unknown(_hello: Hello, _payload: dict[str, Any], _blobs: list[bytes]) -> None:
     raise MailboxError("this node does not know what was asked")
-
-
-def set_options(stream: trio.SocketStream) -> None:
-    stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    stream.socket.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS_MAX)
-    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import socket
-import time
-import uuid
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -17,11 +12,13 @@ from tpc_broker.cluster.secret import Opener, Sealer
 from tpc_broker.errors import MailboxError
 from tpc_broker.limits import CLUSTER_SEAL_BYTES, SWIM_DATAGRAM_BYTES_MAX
 from tpc_broker.model import NodeId
+from tpc_broker.runtime.cluster.surroundings import SYSTEM, Datagrams, Surroundings
 from tpc_broker.swim.codec import SwimCodec, SwimDecodeError
 from tpc_broker.swim.machine import Swim
 from tpc_broker.swim.model import Address, MemberEvent, NodeInfo, Sender, State
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Sequence
 
     from tpc_broker.cluster.link_codec import Hello
@@ -32,6 +29,8 @@ if TYPE_CHECKING:
 
 EXCHANGE = "swim.exchange"
 EXCHANGE_TIMEOUT_MS = 5_000
+DATAGRAM_BYTES_MAX = SWIM_DATAGRAM_BYTES_MAX + CLUSTER_SEAL_BYTES + 1
+"""One byte more than any that is right."""
 DATAGRAMS_AT_ONCE_MAX = 256
 """Read before the machine is asked what is due, and before anybody else has a turn."""
 
@@ -48,29 +47,31 @@ class Members:
         links: Links,
         cores: int,
         is_removed: Callable[[int], bool] = lambda _incarnation: False,
+        surroundings: Surroundings = SYSTEM,
     ) -> None:
         """`who`: node, incarnation of the data, boot. `is_removed`: whether an incarnation is not to be heard."""
         node, incarnation, boot = who
+        self._surroundings = surroundings
+        self._now_ms = surroundings.clock.monotonic_ms
         self._codec = SwimCodec(cluster)
         self._sealer = Sealer(secret, node, incarnation, boot)
         self.strangers = 0
         """Datagrams that were not sealed with the secret, or are no message of this cluster."""
         self._opener = Opener(secret, self._foreign, lambda stamp: is_removed(stamp.incarnation))
         self._links = links
-        self._bound: socket.socket
-        self._socket: trio.socket.SocketType
+        self._datagrams: Datagrams
         self._again = trio.Event()
         self.on_event: Callable[[MemberEvent], None] = lambda _event: None
         self._swim = Swim(
             NodeId(node),
             NodeInfo(
-                address=Address(*options.address), boot_id=uuid.uuid4(), cores=cores, rack=options.rack,
+                address=Address(*options.address), boot_id=surroundings.uuid(), cores=cores, rack=options.rack,
                 version=__version__,
             ),
-            below=random.randrange,
+            below=surroundings.chance.randrange,
             update_bytes=self._codec.update_bytes,
             header_bytes=self._codec.header_bytes,
-            now_ms=_now_ms(),
+            now_ms=self._now_ms(),
             seeds=[Address(*seed) for seed in options.seeds],
         )  # fmt: skip
         links.serve(EXCHANGE, self._serve_exchange)
@@ -90,7 +91,7 @@ class Members:
 
     def leave(self) -> None:
         """Say good-bye: others need not suspect a node that is being stopped."""
-        self._swim.leave(_now_ms())
+        self._swim.leave(self._now_ms())
         self._serve()
 
     @property
@@ -98,26 +99,19 @@ class Members:
         return self._swim.has_left
 
     async def run(self, bound: socket.socket) -> None:
-        self._bound, self._socket = bound, trio.socket.from_stdlib_socket(bound)
+        self._datagrams = self._surroundings.network.datagrams(bound)
         self._serve()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_time)
             while True:
-                data, source = await self._receive()
+                data, source = await self._datagrams.receive(DATAGRAM_BYTES_MAX)
                 self._take(data, source)
                 for _more in range(DATAGRAMS_AT_ONCE_MAX):
-                    found = _read_nowait(bound)
+                    found = self._datagrams.receive_now(DATAGRAM_BYTES_MAX)
                     if found is None:
                         break
                     self._take(*found)
                 self._serve()
-
-    async def _receive(self) -> tuple[bytes, Any]:
-        while True:
-            try:
-                return await self._socket.recvfrom(SWIM_DATAGRAM_BYTES_MAX + CLUSTER_SEAL_BYTES + 1)
-            except OSError:  # what an earlier datagram met with: a port that nobody has
-                continue
 
     def _take(self, data: bytes, source: Any) -> None:
         content = self._opener.open(data)
@@ -128,7 +122,7 @@ class Members:
         except SwimDecodeError:
             self._foreign()
             return
-        self._swim.receive(Address(source[0], source[1]), message, _now_ms())
+        self._swim.receive(Address(source[0], source[1]), message, self._now_ms())
 
     def _foreign(self) -> None:
         self.strangers += 1
@@ -140,49 +134,30 @@ class Members:
             if deadline_ms is None:
                 await trio.sleep_forever()
             assert deadline_ms is not None
-            with trio.move_on_after(max(0, deadline_ms - _now_ms()) / 1000):
+            with trio.move_on_after(max(0, deadline_ms - self._now_ms()) / 1000):
                 await self._again.wait()
                 continue
-            self._swim.on_deadline(_now_ms())
+            self._swim.on_deadline(self._now_ms())
             self._serve()
 
     def _serve(self) -> None:
         """Duty 3 of the machine's driver."""
         ready = self._swim.ready()
         for target, message in ready.datagrams:
-            self._send(target, self._sealer.seal(self._codec.encode(message)))
+            sealed = self._sealer.seal(self._codec.encode(message))
+            self._datagrams.send(target, sealed, self._links.nursery.start_soon)
         for target in ready.exchanges:
             self._links.nursery.start_soon(self._exchange, target)
         for event in ready.events:
             self.on_event(event)
         self._again.set()
 
-    def _send(self, target: Address, data: bytes) -> None:
-        """One that cannot be sent at once is lost. Addresses are numbers, or names of the machine's own table."""
-        try:
-            found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)
-        except OSError:
-            self._links.nursery.start_soon(self._send_by_name, target, data)
-            return
-        self._send_now(data, found[0][4])
-
-    async def _send_by_name(self, target: Address, data: bytes) -> None:
-        try:
-            found = await trio.socket.getaddrinfo(target.host, target.port, type=socket.SOCK_DGRAM)
-        except OSError:
-            return
-        self._send_now(data, found[0][4])
-
-    def _send_now(self, data: bytes, address: Any) -> None:
-        with suppress(OSError):
-            self._bound.sendto(data, socket.MSG_DONTWAIT, address)
-
     # -- exchanges ---------------------------------------------------------------------------------------------------
 
     def _frames(self) -> list[bytes]:
         swim = self._swim
         sender = Sender(swim.node, swim.incarnation, swim.info.boot_id)
-        return [frame[4:] for frame in self._codec.encode_state(sender, swim.snapshot(_now_ms()))]
+        return [frame[4:] for frame in self._codec.encode_state(sender, swim.snapshot(self._now_ms()))]
 
     async def _exchange(self, target: Address) -> None:
         succeeded = False
@@ -193,7 +168,7 @@ class Members:
             succeeded = True
         except (MailboxError, SwimDecodeError):
             pass
-        self._swim.exchange_ended(_now_ms(), succeeded=succeeded)
+        self._swim.exchange_ended(self._now_ms(), succeeded=succeeded)
         self._serve()
 
     async def _serve_exchange(
@@ -208,16 +183,5 @@ class Members:
     def _merge(self, frames: Sequence[bytes], *, is_answer: bool) -> None:
         for data in frames:
             _sender, updates, _is_last = self._codec.decode_state(data)
-            self._swim.merge(updates, _now_ms(), is_answer=is_answer)
+            self._swim.merge(updates, self._now_ms(), is_answer=is_answer)
         self._serve()
-
-
-def _read_nowait(bound: socket.socket) -> tuple[bytes, Any] | None:
-    try:
-        return bound.recvfrom(SWIM_DATAGRAM_BYTES_MAX + CLUSTER_SEAL_BYTES + 1, socket.MSG_DONTWAIT)
-    except OSError:
-        return None
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

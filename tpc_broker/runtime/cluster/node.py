@@ -47,6 +47,7 @@ from tpc_broker.runtime.cluster.metadata_group import MetadataGroup, NotControll
 from tpc_broker.runtime.cluster.observer import PULL, Observer, answer_pull
 from tpc_broker.runtime.cluster.options import read_secret
 from tpc_broker.runtime.cluster.quorum import APPLIED, describe_quorum
+from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
 from tpc_broker.runtime.cluster.tending import SHIP, hand_over, ship_image, tend_voters, why_not_gone
 from tpc_broker.runtime.cluster.voter_file import VoterFile, VoterFileDamagedError
 from tpc_broker.runtime.cluster.voters import node_rows, registration_of, successor
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from tpc_broker.raft.messages import Frame
     from tpc_broker.runtime.cluster.steady_carrier import SteadyCarrier
     from tpc_broker.runtime.options import ClusterOptions, CoreOptions
-    from tpc_broker.storage.ports import Clock, Disk
+    from tpc_broker.storage.ports import Disk
 
 log = logging.getLogger(__name__)
 
@@ -83,23 +84,23 @@ FINAL_REASONS: Final = (Reason.REMOVED, Reason.LEVEL)
 class ClusterNodeMain:
     """`broker.ports.ClusterNode`."""
 
-    def __init__(self, options: CoreOptions, disk: Disk, clock: Clock, data: Any) -> None:
+    def __init__(self, options: CoreOptions, disk: Disk, data: Any, surroundings: Surroundings = SYSTEM) -> None:
         assert options.cluster is not None
         self._core_options = options
         self._options: ClusterOptions = options.cluster
         self._disk = disk
-        self._clock = clock
+        self._surroundings, self._clock = surroundings, surroundings.clock
         self._secret = read_secret(self._options.secret_path)
-        self._file = IdentityFile(data)
+        self._file = IdentityFile(data, surroundings)
         self._file.open(self._options.node_id, options.cores)
-        self.links = Links(self._own_hello, self._secret, self._check_hello)
+        self.links = Links(self._own_hello, self._secret, self._check_hello, surroundings)
         self.links.on_up = self._link_up
         self.links.on_down = self._link_down
         self.links.on_raft = self._take_frame
         self._members: Members | None = None
         self._group: MetadataGroup | None = None
         self._voter_file = VoterFile(disk, self._file.folder)
-        self._joining = Joining(self._options, self._file, self._voter_file, self.links)
+        self._joining = Joining(self._options, self._file, self._voter_file, self.links, surroundings)
         self._fed = ClusterImage()
         self._feed: list[tuple[list[MetadataRecord] | None, ClusterImage]] = []
         self._feed_filled = trio.Event()
@@ -114,7 +115,7 @@ class ClusterNodeMain:
         self.on_absent_changed: Callable[[frozenset[NodeId]], None] = lambda _nodes: None
         self.on_removed: Callable[[str], Awaitable[None]] = _wait_for_ever
         """Called with the reason when this node is told that it was removed from its cluster."""
-        self._started_ms = clock.monotonic_ms()
+        self._started_ms = self._clock.monotonic_ms()
         self.on_controller_changed: Callable[[NodeId | None], None] = lambda _node: None
         self._told_controller: int | None = None
         self._configuration: BrokerConfiguration
@@ -199,7 +200,7 @@ class ClusterNodeMain:
     async def quorum(self) -> Quorum:
         if self._group is None or not self._group.is_ready:
             raise NotControllerError("this node does not lead the metadata")
-        return await describe_quorum(self._group, self.links)
+        return await describe_quorum(self._group, self.links, self._clock)
 
     async def call_controller(
         self, method: str, payload: dict[str, Any], blobs: Sequence[bytes]
@@ -324,7 +325,7 @@ class ClusterNodeMain:
         cores = self._core_options.cores
         self._members = Members(
             self._options, who, founding.cluster, self._secret, self.links, cores,
-            is_removed=lambda incarnation: incarnation in self.image.removed,
+            is_removed=lambda incarnation: incarnation in self.image.removed, surroundings=self._surroundings,
         )  # fmt: skip
         self._members.on_event = self._member_changed
         with in_queue(TaskQueue.REPLICATION):
@@ -619,9 +620,9 @@ class ClusterNodeMain:
         known = {SeedAddress(*each.address) for each in self.image.nodes.values()}
         known |= {SeedAddress(*hello.address) for hello in self.links.incoming.values() if hello.cluster}
         wanted = (known | set(self._options.seeds)) - {self._options.address}
-        for address in wanted:
+        for address in sorted(wanted):  # in an order that a seed repeats
             self.links.peer(address)
-        for address in set(self.links.peers) - wanted:
+        for address in sorted(self.links.peers.keys() - wanted):
             if self.links.peers[address].hello is None:
                 self.links.peers.pop(address).close()
         for peer in self.links.peers.values():

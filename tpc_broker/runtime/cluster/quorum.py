@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -14,19 +13,20 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.records import NodeRegistered
     from tpc_broker.runtime.cluster.links import Links
     from tpc_broker.runtime.cluster.metadata_group import MetadataGroup
+    from tpc_broker.storage.ports import Clock
 
 APPLIED: Final = "metadata.applied"
 ASK_TIMEOUT_MS: Final = 1_000
 UNKNOWN: Final = -1
 
 
-async def describe_quorum(group: MetadataGroup, links: Links) -> Quorum:
+async def describe_quorum(group: MetadataGroup, links: Links, clock: Clock) -> Quorum:
     """Of a group that is led here. Observers are asked for their version, and who does not answer in a second is not
     known.
     """
     machine, image = group.group, group.image
     assert machine.config is not None
-    wall_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
+    wall_ms = clock.wall_ms() - clock.monotonic_ms()
 
     def wall(monotonic_ms: int | None) -> int:
         return UNKNOWN if monotonic_ms is None else monotonic_ms + wall_ms
@@ -42,7 +42,9 @@ async def describe_quorum(group: MetadataGroup, links: Links) -> Quorum:
     leader, term, high_watermark = group.me.node, machine.term, machine.high_watermark
 
     async def ask(known: NodeRegistered) -> None:
-        version, now_ms = await _version_of(known.node, links)
+        version, now_ms = await _version_of(known.node, links), clock.wall_ms()
+        if version == UNKNOWN:
+            now_ms = UNKNOWN
         caught_up_ms = now_ms if version >= high_watermark else UNKNOWN
         observers[known.node] = QuorumReplica(known.node, known.incarnation, version, now_ms, caught_up_ms)
 
@@ -55,13 +57,13 @@ async def describe_quorum(group: MetadataGroup, links: Links) -> Quorum:
     return Quorum(leader, term, high_watermark, tuple(sorted(voters)), in_order)
 
 
-async def _version_of(node: int, links: Links) -> tuple[int, int]:
-    """Of an observer's image, and when it said so."""
+async def _version_of(node: int, links: Links) -> int:
+    """Of an observer's image."""
     peer = links.peer_of(node)
     if peer is None:
-        return UNKNOWN, UNKNOWN
+        return UNKNOWN
     try:
         answer, _blobs = await peer.call(APPLIED, {}, timeout_ms=ASK_TIMEOUT_MS)
     except MailboxError:
-        return UNKNOWN, UNKNOWN
-    return int(answer["version"]), time.time_ns() // 1_000_000
+        return UNKNOWN
+    return int(answer["version"])

@@ -32,9 +32,9 @@ from tpc_broker.runtime.cluster.links import (
     Links,
     Peer,
     detach,
-    set_options,
 )
 from tpc_broker.runtime.cluster.steady_carrier import SteadyLink
+from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
 
 if TYPE_CHECKING:
     import socket
@@ -61,7 +61,14 @@ MESSAGE_BYTES: Final = 128
 class ReplicaLinks:
     """Of one core, touched by its thread only."""
 
-    def __init__(self, address: Address, own_hello: Callable[[], Hello], secret: ClusterSecret) -> None:
+    def __init__(
+        self,
+        address: Address,
+        own_hello: Callable[[], Hello],
+        secret: ClusterSecret,
+        surroundings: Surroundings = SYSTEM,
+    ) -> None:
+        self._surroundings = surroundings
         self.address = address
         self.on_frame: Callable[[Frame], None] = lambda _frame: None
         self.on_up: Callable[[Address], None] = lambda _address: None
@@ -82,7 +89,7 @@ class ReplicaLinks:
         """Called with a node of the same cluster: whether it has no place in it any more."""
         self._own_hello = own_hello
         self._secret = secret
-        self._links = Links(own_hello, secret, self._check)
+        self._links = self.another()
         self._links.on_up = self._is_up
         self._links.on_down = self._is_down
         self._links.on_refused = self._is_refused
@@ -121,7 +128,7 @@ class ReplicaLinks:
 
     def another(self) -> Links:
         """Links of the same core that only dial: for what must not hold these up."""
-        return Links(self._own_hello, self._secret, self._check)
+        return Links(self._own_hello, self._secret, self._check, self._surroundings)
 
     def is_up(self, address: Address) -> bool:
         peer = self._peers.get(address)
@@ -216,9 +223,8 @@ class ReplicaLinks:
 
     async def _dial_steady(self, address: Address, peer: Peer, *, takes_beats: bool) -> None:
         with trio.fail_after(STEADY_DIAL_S):
-            stream = await trio.open_tcp_stream(peer.address.host, peer.address.port)
+            stream = await self._links.dial(peer.address)
             try:
-                set_options(stream)
                 reader = FrameReader(stream, self._links.counts)
                 hello = await self._links.greet(stream, reader)
                 if (hello.node, hello.core) != address:

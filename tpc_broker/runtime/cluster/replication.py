@@ -45,6 +45,7 @@ from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
 from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
 from tpc_broker.runtime.cluster.replica_lives import ReplicaLives
 from tpc_broker.runtime.cluster.shipping import END, FILL, OFFER, READ, SegmentSource
+from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
 from tpc_broker.runtime.cluster.voter_changes import VoterChanges
 from tpc_broker.runtime.steady_plane import Machine
 from tpc_broker.task_queue import TaskQueue, in_queue
@@ -91,16 +92,17 @@ class CoreReplication:
         options: CoreOptions,
         plane: RingDataPlane,
         storage: JournalledStorage,
-        clock: Clock,
         nursery: trio.Nursery,
+        surroundings: Surroundings = SYSTEM,
     ) -> None:
         assert options.cluster is not None
+        self._surroundings = surroundings
         self._options = options
         self._cluster = options.cluster
         self._data = Path(options.data)
         self._plane = plane
         self._storage = storage
-        self._clock = clock
+        self._clock: Clock = surroundings.clock
         self._nursery = nursery
         self._identity: NodeIdentity
         self._driver: ReplicaDriver | None = None
@@ -124,7 +126,7 @@ class CoreReplication:
         self._new: dict[str, int] = {}
         self._new_came = trio.Event()
         self._image = ClusterImage()
-        self.source = SegmentSource(storage.shipments, plane, clock)
+        self.source = SegmentSource(storage.shipments, plane, self._clock)
         self.filling = ReplicaFilling(storage, self._data, options.core)
         self.damaged = DamagedReplicas(self, self._data)
         self.catching_up = CatchingUp(self)
@@ -451,7 +453,8 @@ class CoreReplication:
         boot = next_core_boot(self._data, core, image.version)
         address = Address(NodeId(identity.node), core)
         machine = RaftCore(address, boot, self._clock.monotonic_ms(), SETTINGS)
-        self.links = ReplicaLinks(address, self._own_hello, read_secret(self._cluster.secret_path))
+        secret = read_secret(self._cluster.secret_path)
+        self.links = ReplicaLinks(address, self._own_hello, secret, self._surroundings)
         self._driver = ReplicaDriver(machine, self._plane, self._storage, self._clock, self.links.send)
         self._voters = VoterChanges(machine)
         carrier = self._driver.carrier
