@@ -70,9 +70,9 @@ class Observer:
             peers = [peer for peer in self._links.peers.values() if peer.is_up]
             if not any([await self._pull(peer) for peer in peers[:1]]):
                 await trio.sleep(LOOK_S)
-                if peers:  # another one the next time
-                    address = peers[0].address
-                    self._links.peers[address] = self._links.peers.pop(address)
+                links = self._links.peers
+                if peers and links.get(peers[0].address) is peers[0]:  # it may be wanted no more by now
+                    links[peers[0].address] = links.pop(peers[0].address)  # another one the next time
 
     async def _wait_while_following(self) -> None:
         with trio.move_on_after(VOTER_ASKS_S):
