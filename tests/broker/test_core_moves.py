@@ -155,6 +155,20 @@ async def test_a_partition_that_its_target_cannot_open_is_taken_back(autojump_cl
         assert node.files[SOURCE][key] is log
 
 
+async def test_a_move_that_is_cancelled_when_the_target_has_it_is_done(autojump_clock):
+    async with running_node(CORES) as node:
+        key = await made(node)
+        log = node.files[SOURCE][key]
+        node.lives[SOURCE].storage.left_over.add(key)  # its folder is there, whoever has it
+        reached, going = stop_at(node, "done")
+        assert await alter(node, [TARGET]) == 0
+        await reached.wait()
+        assert await alter(node, None) == 0
+        going.set()
+        await settled(node, key, TARGET)
+        assert node.files[TARGET][key] is log
+
+
 @pytest.mark.parametrize("step", STEPS[:2])
 async def test_a_move_that_is_cancelled_leaves_the_partition_where_it_was(autojump_clock, step):
     async with running_node(CORES) as node:

@@ -55,7 +55,7 @@ from tpc_broker.model import (
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from tpc_broker.broker.payloads import Answer, Payload
@@ -292,6 +292,10 @@ class Core:
             await self._subscribe_once()
         if came:
             await self.metadata.exchange_leaders()
+
+    def start_soon(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """A task of its own, that goes on until it is done or the core ends."""
+        self._nursery.start_soon(function, *arguments)
 
     def has_no_leader(self, key: TopicPartition) -> None:
         """A partition of this core can be led no more: every core's Metadata says so, and its groups hear it."""

@@ -50,7 +50,17 @@ class Holders:
                 reason = f"its folder is there, and core {other} does not say whether it has the partition ({error})"
                 raise PartitionNotMadeError(reason) from error
             if has:
+                if self._storage.released(key) is not None and not self._core.view.image.nodes:
+                    self._core.start_soon(self._report_adopted, other, key)
                 raise PartitionNotMadeError(f"core {other} has the partition that the cluster's metadata give to this")
+
+    async def _report_adopted(self, other: CoreId, key: TopicPartition) -> None:
+        """A move from here was cancelled when all but its last record was done."""
+        try:
+            told = {"partitions": _to_json([key]), "holder": other}
+            await self._core.mailboxes.call(METADATA_CORE, "partitions.follow", told)
+        except MailboxError as error:
+            log.debug("where a partition is was not told: %s", error)  # it is asked for again, and told again
 
     async def report_misplaced(self) -> None:
         """Until the metadata give this core what it has; ends at once where they do, as always but after a restore."""
@@ -110,16 +120,16 @@ class Holders:
         return {"has": has}, []
 
     async def _serve_follow(self, caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
-        """Core 0: these belong to the caller from now on."""
-        keys = _from_json(payload["partitions"])
+        """Core 0: these belong to the caller from now on, or to the "holder" that it names."""
+        keys, holder = _from_json(payload["partitions"]), CoreId(payload.get("holder", caller))
         await self._core.metadata.change(
-            lambda image: (Controller(image, self._core.configuration).follow_holder(caller, keys), None)
+            lambda image: (Controller(image, self._core.configuration).follow_holder(holder, keys), None)
         )
         for key in keys:
             topic = self._core.view.image.topic_by_id(key.topic_id)
             if topic is not None:
                 log.warning("%s-%d: the cluster's metadata gave it to another core than core %d, which has it: "
-                            "they follow it", topic.name, key.partition, caller)  # fmt: skip
+                            "they follow it", topic.name, key.partition, holder)  # fmt: skip
         return {}, []
 
 
