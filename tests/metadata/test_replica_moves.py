@@ -131,7 +131,7 @@ def test_what_is_refused():
                                 configs=(("min.insync.replicas", "2"),)))  # fmt: skip
     safe = nodes.image.topic("safe").replicas[0][0]
     assert nodes.ask(
-        ("t", 9, (1024,)), ("u", 0, None), ("t", 0, None), ("t", 0, (other_core, *stay)), ("t", 0, (9 * 1024,)),
+        ("t", 9, (1024,)), ("u", 0, None), ("t", 0, None), ("t", 0, (other_core, stay[0], 4096)), ("t", 0, (9 * 1024,)),
         ("alone", 0, (9 * 1024,)), ("safe", 0, (broker_id_of(*safe),)),
     ) == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

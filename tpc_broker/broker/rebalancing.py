@@ -19,6 +19,7 @@ from tpc_broker.broker.rounds import next_round
 from tpc_broker.errors import MailboxError
 from tpc_broker.feature_levels import FIRST_WITH_MOVES
 from tpc_broker.metadata.assignment_requests import Refusal
+from tpc_broker.metadata.cluster_core_moves import check_on_its_core
 from tpc_broker.metadata.node_assignment import grouped
 from tpc_broker.metadata.rebalance import Planned, Situation, plan_rebalance
 from tpc_broker.metadata.replica_moves import all_moves, moving
@@ -104,6 +105,7 @@ class Rebalancing:
                 continue
             now_ms = self._core.clock.wall_ms()
             try:
+                check_on_its_core(image, topic, one.key.partition)
                 records.append(
                     moving(topic, one.key.partition, one.wanted, one.reason, new_move_id(self._core), now_ms)
                 )

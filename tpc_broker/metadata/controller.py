@@ -383,6 +383,8 @@ class Controller:
                 replicas = tuple((Replica(node, core),) for core in record.owners)
                 alone = () if incarnation is None else ((FirstVoter(node, incarnation),),) * len(replicas)
                 records.append(replace(record, replicas=replicas, voters=alone))
+            elif isinstance(record, MoveBegun):
+                records.append(replace(record, node=node))
             elif not isinstance(record, ClusterCreated | CoresChanged):
                 records.append(record)
         return records

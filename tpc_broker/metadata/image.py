@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tpc_broker.feature_levels import FIRST_OF_CLUSTERS
 from tpc_broker.metadata.records import (
+    ONLY_NODE,
     BrokerConfigChanged,
     ClusterCreated,
     CoresChanged,
@@ -185,7 +186,9 @@ class ClusterImage:
     removed: Mapping[int, NodeId] = field(default_factory=dict)
     """Nodes that were removed last, oldest first, by the incarnation of their data."""
     moving: Mapping[TopicPartition, MoveBegun] = field(default_factory=dict)
-    """Partitions on their way to another core of their node. Until that is done their owner is the old one."""
+    """Partitions on their way to another core of their node; in a cluster a replica of theirs is, one of each at a
+    time. Until that is done their owner is the old one.
+    """
     feature_level: int = FIRST_OF_CLUSTERS
     """Of a cluster of nodes: what they may write (`feature_levels`)."""
     feature_epoch: int = 0
@@ -328,6 +331,8 @@ def _remove_node(image: ClusterImage, record: NodeRemoved) -> None:
         del _mutable(image.nodes)[record.node]
         for broker in [each for each in image.broker_configs if each is not None and node_of(each) == record.node]:
             del _mutable(image.broker_configs)[broker]
+        for key in [key for key, move in image.moving.items() if move.node == record.node]:
+            del _mutable(image.moving)[key]
     removed = _mutable(image.removed)
     removed.setdefault(record.incarnation, record.node)
     while len(removed) > REMOVALS_REMEMBERED_MAX:
@@ -372,7 +377,7 @@ def _apply_to_topic(
             _mutable(image.moving)[TopicPartition(record.topic_id, record.partition)] = record
         case MoveDone():
             _mutable(image.moving).pop(TopicPartition(record.topic_id, record.partition), None)
-            topics[record.topic_id] = replace(topic, assignment=_moved(topic.assignment, record))
+            topics[record.topic_id] = _with_core_changed(topic, record)
         case TopicAssigned():
             assignment = Assignment(record.owners, frozenset(record.manual))
             topics[record.topic_id] = replace(
@@ -413,6 +418,17 @@ def _by_hand(topic: TopicImage, index: PartitionIndex) -> frozenset[PartitionInd
     if move is None:
         return topic.assignment.manual
     return topic.assignment.manual | {index} if move.is_by_hand else topic.assignment.manual - {index}
+
+
+def _with_core_changed(topic: TopicImage, record: MoveDone) -> TopicImage:
+    """Of a cluster's partition the replica on one node; placed by hand is on which nodes they are, so that stays."""
+    if record.node == ONLY_NODE:
+        return replace(topic, assignment=_moved(topic.assignment, record))
+    index, replicas, owners = record.partition, list(topic.replicas), list(topic.assignment.owners)
+    place = Replica(record.node, record.owner)
+    replicas[index] = tuple(place if each.node == place.node else each for each in replicas[index])
+    owners[index] = replicas[index][0].core
+    return replace(topic, assignment=Assignment(tuple(owners), topic.assignment.manual), replicas=tuple(replicas))
 
 
 def _moved(before: Assignment, record: MoveDone) -> Assignment:

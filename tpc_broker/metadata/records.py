@@ -24,6 +24,8 @@ RECORD_VERSION: Final = 1
 
 ASKED: Final = "asked"
 CANCELLED: Final = "cancelled"
+ONLY_NODE: Final = NodeId(-1)
+"""In place of a node's id: the broker is no cluster, so there is but one."""
 """Reasons of moves; others are the cluster's own."""
 
 
@@ -145,22 +147,32 @@ class NodeRemoved:
 
 @dataclass(frozen=True, slots=True)
 class MoveBegun:
-    """A partition is to go from its core to another one of its node. `move_id` is random; clock: the wall's."""
+    """A partition is to go from its core to another one of its node. `move_id` is random; clock: the wall's. `node`: of
+    a cluster the one whose replica it is; without a cluster there is but one.
+    """
 
     topic_id: TopicId
     partition: PartitionIndex
     target: CoreId
     move_id: int
     begun_ms: int
+    node: NodeId = ONLY_NODE
+
+    def is_on(self, node: NodeId) -> bool:
+        """Whether it is that node's."""
+        return self.node in (ONLY_NODE, node)
 
 
 @dataclass(frozen=True, slots=True)
 class MoveDone:
-    """The move is over, and `owner` has the partition: the target, or, where it was given up, the one before."""
+    """The move is over, and `owner` has the partition: the target, or, where it was given up, the one before. `node`:
+    as it was begun.
+    """
 
     topic_id: TopicId
     partition: PartitionIndex
     owner: CoreId
+    node: NodeId = ONLY_NODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +263,8 @@ def to_json(record: MetadataRecord) -> dict[str, Any]:
         if part.name in {"replicas", "voters", "lives"} and not value:
             continue  # without a cluster records are as they always were
         if part.name == "levels" and value == UNSAID:
+            continue
+        if part.name == "node" and value == ONLY_NODE:
             continue
         members[part.name] = str(value) if isinstance(value, uuid.UUID) else value
     return members

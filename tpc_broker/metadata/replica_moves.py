@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.feature_levels import FIRST_WITH_MOVES
 from tpc_broker.metadata.assignment_requests import Refusal, assigned_to, check_min_insync_replicas
+from tpc_broker.metadata.cluster_core_moves import begin_core_move, changed_cores, check_on_its_core
 from tpc_broker.metadata.node_assignment import grouped
 from tpc_broker.metadata.records import ASKED, CANCELLED, ReplicasMoved, ReplicasMoving, TopicAssigned
 from tpc_broker.model import PartitionIndex, TopicPartition, broker_id_of
@@ -67,11 +68,13 @@ def alter_replicas(image: ClusterImage, request: Request) -> tuple[list[Metadata
         try:
             topic = _topic(image, name, index)
             if brokers is None:
-                records.append(_cancelled(topic, index, request))
+                records.append(_cancelled(image, topic, index, request))
             else:
                 asked = assigned_to(brokers, {node: known.cores for node, known in image.nodes.items()})
                 if topic.moves.get(PartitionIndex(index)) is None and set(asked) == set(topic.replicas[index]):
                     reordered.setdefault(name, {})[index] = asked
+                elif changed_cores(topic.places(index), asked):
+                    records += _to_another_core(image, topic, index, asked, request)
                 else:
                     records += _moving(image, topic, index, asked, request)
                     alone.append(TopicPartition(topic.topic_id, PartitionIndex(index)))
@@ -103,7 +106,33 @@ def _reordered(image: ClusterImage, wanted: dict[str, dict[int, tuple[Replica, .
             yield TopicAssigned(topic.topic_id, owners, manual, replicas, topic.voters)
 
 
-def _cancelled(topic: TopicImage, index: int, request: Request) -> ReplicasMoving:
+def _to_another_core(
+    image: ClusterImage, topic: TopicImage, index: int, asked: tuple[Replica, ...], request: Request
+) -> list[MetadataRecord]:
+    """Refusal."""
+    changed = changed_cores(topic.places(index), asked)
+    assert changed, asked
+    if len(changed) > 1:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Replicas on {len(changed)} nodes are to go to other cores; one replica of a partition does at a time.",
+        )
+    if [place.node for place in asked] != [place.node for place in topic.places(index)]:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "A replica goes to another core, or the replicas get another order: one after the other.",
+        )
+    if not topic.is_replicated(index):
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "The partition was made below tpc.version=3 and has no group; it gets one with its first move to another "
+            "node.",
+        )
+    return begin_core_move(image, topic, index, changed[0], move_id=request.new_id(), now_ms=request.now_ms)
+
+
+def _cancelled(image: ClusterImage, topic: TopicImage, index: int, request: Request) -> ReplicasMoving:
+    check_on_its_core(image, topic, index)
     move = topic.moves.get(PartitionIndex(index))
     if move is None or move.reason == CANCELLED:
         raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment is in progress.")
@@ -120,6 +149,7 @@ def _moving(
     move = topic.moves.get(PartitionIndex(index))
     if move is not None and move.wanted == asked:
         return []
+    check_on_its_core(image, topic, index)
     if image.feature_level < FIRST_WITH_MOVES:
         raise Refusal(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -146,8 +176,8 @@ def moving(  # noqa: PLR0913 (a move with all that it is)
         if cores.get(replica.node, replica) != replica:
             raise Refusal(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"The replica on node {replica.node} is on broker {broker_id_of(*cores[replica.node])}; it does not go "
-                "to another core of its node.",
+                f"The replica on node {replica.node} is on broker {broker_id_of(*cores[replica.node])}; it goes to "
+                "another core of its node only while no other replica moves.",
             )
     more = tuple(replica for replica in wanted if replica not in places)
     if len(places) + len(more) > PLACES_MAX:
@@ -179,6 +209,8 @@ def renewed(image: ClusterImage, key: TopicPartition, node: NodeId, life: int, t
     that has been done, or the replicas move.
     """
     topic = image.topic_by_id(key.topic_id)
+    if key in image.moving:
+        return []
     if topic is None or key.partition in topic.moves or image.feature_level < FIRST_WITH_MOVES:
         return []
     if not 0 <= key.partition < topic.partitions_count or not topic.is_replicated(key.partition):
