@@ -75,9 +75,11 @@ class MemoryStorage:
         self.asked.append(("forget_release", key))
         del self.away[key]
 
-    async def release(self, handle, target, move_id, then):
+    async def release(self, handle, target, move_id, then, leave=None):
         files = self.handles.pop(handle)
         self.asked.append(("release", files.key, target, move_id))
+        if leave is not None:
+            await leave()
         if files.key in self.refuses:
             self.handles[handle] = files
             raise self.refuses[files.key]

@@ -236,7 +236,7 @@ class CoreMoves:
                 if not self._storage.has(key):
                     raise MoveRefusedError(str(error)) from error
                 raise
-        await self._core.partitions.lead_adopted(key)
+        await self._core.partitions.open_adopted(key)
         return []
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import CoreStorage
+    from tpc_broker.broker.replication_port import Replication
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.metadata.topic_config import TopicConfig
@@ -253,19 +254,43 @@ class Partitions:
         return key in self._open
 
     async def release(self, key: TopicPartition, target: CoreId, move_id: int) -> PartitionCheckpoint:
-        """Let a partition that is led go to another core; what goes over. Not while the image changes.
+        """Let a partition that is open go to another core; what goes over. Not while the image changes.
 
-        PartitionOfflineError: it cannot be moved now, and is led here.
+        PartitionOfflineError: it cannot be moved now, and is here as before.
         """
-        partition = self._open[key]
+        partition, closing = self._open[key], partial(self._close, self._open[key])
+        replication = self._replication(partition)
+        if replication is not None:
+            self._going[key] = LeaderEpoch(replication.term_of(key) or 0), trio.Event()
+            try:
+                leave = partial(replication.leave, key)
+                return await self._storage.release(partition.handle, target, move_id, closing, leave)
+            except JournalStoppedError:
+                raise
+            except PartitionOfflineError:
+                self._has_gone(key)
+                replication.stay(key)
+                raise
         self._core.groups.end(key)
         self._going[key] = partition.leader_epoch, trio.Event()
         try:
-            return await self._storage.release(partition.handle, target, move_id, partial(self._close, partition))
+            return await self._storage.release(partition.handle, target, move_id, closing)
         except PartitionOfflineError:
             self._has_gone(key)
             await self._core.groups.follow(self._core.view.image, self._core.view.image)
             raise
+
+    def _replication(self, partition: Partition) -> Replication | None:
+        """Of a replica."""
+        replicated = self._core.replicated
+        return replicated.replication if partition.is_replicated and replicated is not None else None
+
+    async def step_aside(self, key: TopicPartition) -> None:
+        """Before it is released: another replica leads it, if there is one that can; for as long as that may take."""
+        partition = self._open.get(key)
+        replication = None if partition is None else self._replication(partition)
+        if replication is not None:
+            await replication.step_aside(key)
 
     async def wait_moved(self, topic_key: str | uuid.UUID, index: int) -> None:
         """While a partition goes to another core: until it is known in which epoch that leads it, or for a while. Then
@@ -283,23 +308,46 @@ class Partitions:
             topic = self._core.view.image.topics.get(key.topic_id)
             owner = None if topic is None else topic.owner_on(self._core.view.node, key.partition)
             known = self._core.view.leader_epoch(key)
-            if owner is None or (owner != self._core.core_id and known is not None and known > epoch):
+            has_moved = owner != self._core.core_id or (topic is not None and topic.is_replicated(key.partition))
+            if owner is None or (has_moved and known is not None and known > epoch):
                 self._has_gone(key)
 
     def _has_gone(self, key: TopicPartition) -> None:
-        self._going.pop(key)[1].set()
+        if key in self._going:
+            self._going.pop(key)[1].set()
 
     async def adopt(self, key: TopicPartition, released: PartitionCheckpoint) -> None:
         """Take a partition over that another core let go. PartitionOfflineError: its files cannot be used."""
         topic = self._core.view.image.topics[key.topic_id]
+        if topic.is_replicated(key.partition):
+            self._keep_life(topic, key)
         await self._storage.adopt(released, self._config_of(topic))
 
-    async def lead_adopted(self, key: TopicPartition) -> None:
-        """Lead what was adopted; clients hear of it when the image says whose it is. Errors of `CoreStorage.open`."""
+    def _keep_life(self, topic: TopicImage, key: TopicPartition) -> None:
+        """A replica that moves is the voter that it was: this is durable before the core has it."""
+        replicated = self._core.replicated
+        assert replicated is not None, "only a cluster has such partitions"
+        try:
+            if replicated.replication.has_other_life(topic, key):
+                replicated.replication.begin_life(topic, key)
+        except OSError as error:
+            raise PartitionNotMadeError(f"what replica this is cannot be written: {error}") from error
+
+    async def open_adopted(self, key: TopicPartition) -> None:
+        """Lead what was adopted, or have its replica take part; clients hear of it when the image says whose it is, or
+        its group has elected it. Errors of `CoreStorage.open`.
+        """
         image = self._core.view.image
         if key not in self._open:
             topic = image.topics[key.topic_id]
-            await self._lead(topic, key, await self._storage.open(key, topic.name, self._config_of(topic)))
+            if topic.is_replicated(key.partition) and key in self._storage.damaged():
+                return  # as its owner this core has it begin anew
+            files = await self._storage.open(key, topic.name, self._config_of(topic))
+            if topic.is_replicated(key.partition):
+                await self._begin_group(topic, key, files)
+                self._join(topic, key, files)
+            else:
+                await self._lead(topic, key, files)
         await self._core.groups.follow(image, image)
 
     async def install(self, key: TopicPartition, judge: Judge) -> bool:
@@ -343,7 +391,7 @@ class Partitions:
             topic = image.topics.get(key.topic_id)
             if topic is None or self._is_away(key):
                 continue
-            if topic.owner_on(self._core.view.node, key.partition) != self._core.core_id:
+            if not 0 <= key.partition < topic.partitions_count or not topic.is_on(self._here, key.partition):
                 self._storage.forget_release(key)
             else:
                 self._not_made.add(key)

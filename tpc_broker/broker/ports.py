@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tpc_broker.model import CoreId, LeaderEpoch, MetadataVersion, NodeId, TopicId, TopicPartition
     from tpc_broker.routing import PartitionUse
     from tpc_broker.storage.partition_storage import PartitionStorage
-    from tpc_broker.storage.ports import Bounds, Judge, PartitionState, SegmentWindow
+    from tpc_broker.storage.ports import Bounds, Judge, Leave, PartitionState, SegmentWindow
 
 T = TypeVar("T")
 
@@ -583,10 +583,10 @@ class CoreStorage(Protocol):
         """Recovered, or made. PartitionOfflineError when damaged."""
         ...
 
-    async def release(self, handle: int, target: CoreId, move_id: int, then: Callable[[], None]) -> PartitionCheckpoint:
-        """Let a led partition go to another core of the node, durably; what goes over. `then` is called at the moment
-        from which it is not here. PartitionOfflineError: it is led here as before.
-        """
+    async def release(
+        self, handle: int, target: CoreId, move_id: int, then: Callable[[], None], leave: Leave | None = None
+    ) -> PartitionCheckpoint:
+        """`storage.core_moves.CoreMoves.release`."""
         ...
 
     async def adopt(self, released: PartitionCheckpoint, config: TopicConfig) -> None:

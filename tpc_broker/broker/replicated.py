@@ -75,6 +75,9 @@ class ReplicatedPartitions:
         """
         here = Replica(self._core.view.node, self._core.core_id)
         life = topic.lives.get((key.partition, here.node))
+        move = self._core.view.image.moving.get(key)
+        if move is not None and move.is_on(here.node):
+            return False  # it goes from core to core; this one may have it already
         return life is not None and not topic.is_on(here, key.partition) and term <= life.term
 
     def remove(self, key: TopicPartition) -> None:

@@ -97,6 +97,22 @@ class Replication(Protocol):
         """It is deleted, or damaged; nothing is said for it any more. Again: nothing happens."""
         ...
 
+    async def step_aside(self, key: TopicPartition) -> None:
+        """It is about to leave this core: have another node lead it, or else take nothing more and commit what there
+        is. Returns when that is so, or after a while.
+        """
+        ...
+
+    async def leave(self, key: TopicPartition) -> None:
+        """It leads, votes and acknowledges nothing here from the call on, and all that it has is durable when this
+        returns. PartitionOfflineError: it cannot be brought to that now, and is to `stay`.
+        """
+        ...
+
+    def stay(self, key: TopicPartition) -> None:
+        """What was to leave takes part again. No effect on one that is not here."""
+        ...
+
     def first_note(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage) -> bytes:
         """Of a partition that was led here before it had a group: the note of its next epoch, with which the group
         begins. Nothing for any other one.

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tpc_broker.storage.journal_upkeep import JournalUpkeep
     from tpc_broker.storage.leader_partition import LeaderPartition
     from tpc_broker.storage.partition_storage import PartitionStorage
-    from tpc_broker.storage.ports import StoragePlane
+    from tpc_broker.storage.ports import Leave, StoragePlane
     from tpc_broker.storage.retention import Retention
     from tpc_broker.storage.write_behind import WriteBehindWriter
 
@@ -90,11 +90,15 @@ class CoreMoves:
 
     # -- the core that lets go -----------------------------------------------------------------------------------------
 
-    async def release(self, handle: int, target: CoreId, move_id: int, then: Callable[[], None]) -> PartitionCheckpoint:
+    async def release(
+        self, handle: int, target: CoreId, move_id: int, then: Callable[[], None], leave: Leave | None = None
+    ) -> PartitionCheckpoint:
         """Let a led partition go to another core; what goes over. It has no role from some moment on, and appends that
-        wait are answered. `then` is called when the journal says that it is gone, before anything else is.
+        wait are answered. `then` is called when the journal says that it is gone, before anything else is. `leave`: of
+        a replica: ends what its group may expect of it, and returns when all of that is durable.
 
-        PartitionOfflineError: it cannot be moved now, and is led here, perhaps in a new leader epoch.
+        PartitionOfflineError: it cannot be moved now, and is led here, perhaps in a new leader epoch; a replica has no
+        role.
         """
         await self._bring_to_files(self._partitions.writable(handle))
         async with self.lock:
@@ -102,7 +106,10 @@ class CoreMoves:
             await self._bring_to_files(led)
             led.is_leaving, stopped_s = True, trio.current_time()
             try:
-                self._plane.disarm(handle, keep_waits=True)
+                if leave is not None:
+                    await leave()
+                    self._partitions.writable(handle)
+                self._plane.disarm(handle, keep_waits=leave is None)
                 state = await self._settle(led)
                 released = replace(state, moves=state.moves + 1, released=Release(target, move_id))
                 payload = released.encode()
@@ -113,7 +120,8 @@ class CoreMoves:
                 raise
             except PartitionOfflineError:
                 led.is_leaving = False
-                await self._lead_again(led)
+                if leave is None:
+                    await self._lead_again(led)
                 raise
             led.files.release()
 

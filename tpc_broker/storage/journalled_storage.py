@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.model import CoreId
     from tpc_broker.storage.partition_storage import PartitionStorage
-    from tpc_broker.storage.ports import Clock, Disk, StoragePlane
+    from tpc_broker.storage.ports import Clock, Disk, Leave, StoragePlane
     from tpc_broker.storage.recovery import RecoveredCore
 
 log = logging.getLogger(__name__)
@@ -271,9 +271,11 @@ class JournalledStorage:
 
     # -- moves between cores -----------------------------------------------------------------------------------------
 
-    async def release(self, handle: int, target: CoreId, move_id: int, then: Callable[[], None]) -> PartitionCheckpoint:
+    async def release(
+        self, handle: int, target: CoreId, move_id: int, then: Callable[[], None], leave: Leave | None = None
+    ) -> PartitionCheckpoint:
         """`CoreMoves.release`."""
-        return await self._moves.release(handle, target, move_id, then)
+        return await self._moves.release(handle, target, move_id, then, leave)
 
     async def adopt(self, released: PartitionCheckpoint, config: TopicConfig) -> None:
         """`CoreMoves.adopt`."""

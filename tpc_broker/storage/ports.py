@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
     Judge = Callable[[PartitionStorage | None], PartitionCheckpoint | None]
     """`Installation.install`."""
+    Leave = Callable[[], Awaitable[None]]
+    """Ends what the group of a replica may expect of it (`CoreMoves.release`)."""
     Install = Callable[[TopicPartition, Judge], Awaitable[bool]]
     """Replace a replica's files by those that were filled, and begin anew with them; whether that was done."""
 

@@ -127,6 +127,7 @@ class ReplicaDriver:
         self._by_handle: dict[int, _Replica] = {}
         self._inbox: deque[Frame] = deque()
         self._refused: deque[Address] = deque()
+        self._leaving: deque[str] = deque()
         self._held: list[Frame] = []
         self.commits = 0
         """How often a partition's high watermark rose here, since the start."""
@@ -189,6 +190,29 @@ class ReplicaDriver:
         self.core.remove_group(group, self._now_ms())
         self.carrier.remove(group, replica.files.key.topic_id.bytes, replica.files.key.partition)
         self.wake()
+
+    def leave(self, group: str) -> None:
+        """In the next turn it ends what it does here: it is to go to another core of the node (`RaftCore.leave`)."""
+        self._leaving.append(group)
+        self.wake()
+
+    def has_left(self, group: str) -> bool:
+        """Whether all of it is durable, and the data plane hears nothing more of it. PartitionOfflineError: it is not
+        here any more.
+        """
+        replica = self._replicas.get(group)
+        if replica is None:
+            raise PartitionOfflineError("the replica was removed")
+        waits = replica.entries or replica.unproposed or replica.is_busy or group in self._due or group in self._leaving
+        return not waits and not self._has_failed and self.core.has_left(group)
+
+    def stay(self, group: str) -> None:
+        """It was to leave, and takes part again."""
+        if group in self._leaving:
+            self._leaving.remove(group)
+        if group in self._replicas and self.core.group(group).leaving:
+            self.core.stay(group, self._now_ms())
+            self.wake()
 
     def role_of(self, group: str) -> tuple[Role, int]:
         """Role and term, as the last turn left them."""
@@ -333,6 +357,8 @@ class ReplicaDriver:
     def _is_settled(self, group: str) -> bool:
         """All that the machine has said of it is in the data plane, and it knows of all that is there."""
         replica = self._replicas[group]
+        if self.core.groups[group].leaving:
+            return False
         if replica.role is FOLLOWER and not replica.entries and not replica.is_busy:
             self._guarded(replica, self._follow)
         waiting = replica.entries or replica.unproposed or replica.proposed or replica.is_busy or replica.is_refusing
@@ -350,6 +376,9 @@ class ReplicaDriver:
             self.core.receive(self._inbox.popleft(), now_ms)
         while self._refused:
             self.core.link_refused(self._refused.popleft(), now_ms)
+        while self._leaving:
+            if (group := self._leaving.popleft()) in self._replicas:
+                self.core.leave(group, now_ms)
 
     def _reached(self) -> int:
         """The machine's last sequence of which everything is durable, or 0."""

@@ -2,7 +2,8 @@
 
 A replica that was given up and came to its node again is another voter (`metadata.replica_moves`). A core that was down
 meanwhile has files of the life before: without this file it would take them for the new voter's, whose promises they
-are not. It is written, durably, when nothing of an earlier life is left, and before the new one says anything.
+are not. It is written, durably, when nothing of an earlier life is left, and before the new one says anything. Before a
+replica goes to another core of the node, that one's file says it, too.
 """
 
 from __future__ import annotations

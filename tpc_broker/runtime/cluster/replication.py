@@ -39,6 +39,7 @@ from tpc_broker.runtime.cluster.damaged import DAMAGED, DamagedReplicas
 from tpc_broker.runtime.cluster.filling import ReplicaFilling
 from tpc_broker.runtime.cluster.greeting import refusal_of_node
 from tpc_broker.runtime.cluster.identity import IdentityFile, next_core_boot
+from tpc_broker.runtime.cluster.leaving import LeavingReplicas
 from tpc_broker.runtime.cluster.options import read_secret
 from tpc_broker.runtime.cluster.replica_counters import replica_counters
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
@@ -130,6 +131,7 @@ class CoreReplication:
         self.filling = ReplicaFilling(storage, self._data, options.core)
         self.damaged = DamagedReplicas(self, self._data)
         self.catching_up = CatchingUp(self)
+        self._leaving = LeavingReplicas(self, plane)
         self.handlers: dict[str, Handler] = {
             LOG_STARTS: self.serve_log_starts,
             LATER_START: self._serve_later_start,
@@ -299,6 +301,15 @@ class CoreReplication:
     def _own_voter(self, topic: TopicImage, key: TopicPartition) -> Voter:
         node = NodeId(self._identity.node)
         return Voter(node, self._identity.incarnation + topic.life_of(key.partition, node))
+
+    async def step_aside(self, key: TopicPartition) -> None:
+        await self._leaving.step_aside(key)
+
+    async def leave(self, key: TopicPartition) -> None:
+        await self._leaving.leave(key)
+
+    def stay(self, key: TopicPartition) -> None:
+        self._leaving.stay(key)
 
     def first_note(self, topic: TopicImage, key: TopicPartition, files: PartitionStorage) -> bytes:
         me = self._own_voter(topic, key)
@@ -470,6 +481,7 @@ class CoreReplication:
         self.links.on_refused = self._driver.refused
         for method, handler in self.handlers.items():
             self.links.serve(method, handler)
+        self._leaving.begin(self._driver)
         bulk = self.links.another()
         self.source.begin(self._driver, self.links)
         self.filling.begin(self._driver, self.links, bulk, self._keys, self._nursery)
