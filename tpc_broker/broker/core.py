@@ -342,6 +342,8 @@ class Core:
         opened = await self.partitions.follow(before, after)
         await self.groups.follow(before, after)
         await self._announce(opened)
+        if before.moving != after.moving:
+            self.moves.look()
         if not before.version:
             self._nursery.start_soon(self.holders.report_misplaced)
 

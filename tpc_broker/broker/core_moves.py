@@ -1,5 +1,8 @@
 """Live moves of partitions between the cores of a node: core 0 conducts, the two cores act, the metadata fence.
 
+In a cluster it is a replica that moves, leading or following, and its group goes on with the others; the metadata are
+the cluster's, so the node's core 0 has their leader write the end.
+
 The life of a move, each step durable before the next begins:
 
 1. core 0: MoveBegun in the metadata;
@@ -25,12 +28,15 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.broker.reassignments import Ongoing, Outcome, WantedBrokers
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import JournalStoppedError, MailboxError, PartitionOfflineError
 from tpc_broker.log.checkpoint import CheckpointError, decode_entry
 from tpc_broker.metadata.assignment_requests import Refusal
-from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition, broker_id_of
+from tpc_broker.metadata.cluster_core_moves import end_core_move
+from tpc_broker.metadata.records import ONLY_NODE
+from tpc_broker.model import NOT_HERE, CoreId, PartitionIndex, TopicId, TopicPartition, broker_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -73,6 +79,7 @@ class CoreMoves:
         self.statistics = MoveStatistics()
         core.mailboxes.serve("moves.release", self._serve_release)
         core.mailboxes.serve("moves.adopt", self._serve_adopt)
+        core.metadata.serve_at_controller("moves.core_done", self._serve_done)
 
     # -- what clients ask for (core 0) ---------------------------------------------------------------------------------
 
@@ -124,11 +131,16 @@ class CoreMoves:
         async with trio.open_nursery() as nursery:
             while True:
                 for key, move in self._core.view.image.moving.items():
-                    if key not in self._running and len(self._running) < AT_ONCE:
+                    is_ours = move.is_on(self._core.view.node) and key not in self._running
+                    if is_ours and len(self._running) < AT_ONCE:
                         self._running.add(key)
                         nursery.start_soon(self._conduct, key, move)
                 await self._changed.wait()
                 self._changed = trio.Event()
+
+    def look(self) -> None:
+        """The metadata say something else of what is under way."""
+        self._changed.set()
 
     async def _conduct(self, key: TopicPartition, move: MoveBegun) -> None:
         told = None
@@ -145,9 +157,10 @@ class CoreMoves:
         self._changed.set()
 
     async def _carry_out(self, key: TopicPartition, move: MoveBegun) -> None:
-        source = self._core.view.image.owner_of(key)
-        if source is None:
-            return
+        topic = self._core.view.image.topics.get(key.topic_id)
+        source = NOT_HERE if topic is None else topic.core_on(self._core.view.node, key.partition)
+        if source == NOT_HERE:
+            raise PartitionOfflineError("this node has no replica of it")
         if not self._core.is_up(move.target):
             raise PartitionOfflineError(f"core {move.target} is not up")
         call = self._core.mailboxes.call
@@ -162,7 +175,7 @@ class CoreMoves:
         refused = answer.get("refused")
         owner = move.target if refused is None else source
         label = self._label(key)
-        await self._core.metadata.change(lambda image: (self._core.controller(image).end_move(move, owner), None))
+        await self._end(move, owner)
         if refused is None:
             self.statistics.done += 1
             took_ms = (self._core.clock.monotonic_ns() - begun_ns) / 1e6
@@ -170,6 +183,20 @@ class CoreMoves:
         else:
             self.statistics.given_up += 1
             log.error("%s stays on core %d, its move to core %d was given up: %s", label, source, move.target, refused)
+
+    async def _end(self, move: MoveBegun, owner: CoreId) -> None:
+        """MailboxError: the metadata may not say it yet."""
+        if move.node == ONLY_NODE:
+            await self._core.metadata.change(lambda image: (self._core.controller(image).end_move(move, owner), None))
+            return
+        done = {"partition": [move.topic_id.hex, move.partition], "move_id": move.move_id, "owner": owner}
+        await self._core.mailboxes.call(METADATA_CORE, "moves.core_done", done)
+
+    async def _serve_done(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
+        """Where the metadata of a cluster are led."""
+        key, move_id, owner = _key_of(payload), int(payload["move_id"]), CoreId(int(payload["owner"]))
+        await self._core.metadata.change(lambda image: (end_core_move(image, key, move_id, owner), None))
+        return {}, []
 
     def _label(self, key: TopicPartition) -> str:
         topic = self._core.view.image.topics.get(key.topic_id)
@@ -179,6 +206,7 @@ class CoreMoves:
 
     async def _serve_release(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
         """What goes over; "refused": why it stays here; "again": why it is to be asked again."""
+        await self._core.partitions.step_aside(_key_of(payload))
         return await self._between_changes(payload, self._release)
 
     async def _serve_adopt(self, _caller: CoreId, payload: Payload, blobs: list[bytes]) -> Answer:
@@ -188,8 +216,7 @@ class CoreMoves:
     async def _between_changes(
         self, payload: Payload, act: Callable[[TopicPartition, CoreId, int], Awaitable[list[bytes]]]
     ) -> Answer:
-        topic_id, index = payload["partition"]
-        key = TopicPartition(TopicId(uuid.UUID(hex=topic_id)), PartitionIndex(index))
+        key = _key_of(payload)
 
         async def act_then() -> list[bytes]:
             if self._core.view.image.version < payload["version"]:
@@ -238,6 +265,11 @@ class CoreMoves:
                 raise
         await self._core.partitions.open_adopted(key)
         return []
+
+
+def _key_of(payload: Payload) -> TopicPartition:
+    topic_id, index = payload["partition"]
+    return TopicPartition(TopicId(uuid.UUID(hex=topic_id)), PartitionIndex(int(index)))
 
 
 def _check_again(answer: Payload) -> None:

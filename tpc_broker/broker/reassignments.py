@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.metadata.cluster_core_moves import core_moves
 from tpc_broker.metadata.replica_moves import Request, all_moves, alter_replicas
 from tpc_broker.model import broker_id_of
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.metadata.image import TopicImage
-    from tpc_broker.metadata.records import ReplicasMoving
-    from tpc_broker.model import BrokerId
+    from tpc_broker.metadata.records import MoveBegun, ReplicasMoving
+    from tpc_broker.model import BrokerId, CoreId
 
 
 class WantedBrokers(NamedTuple):
@@ -71,12 +72,21 @@ class ClusterReassignments:
         return [Outcome() if refusal is None else Outcome(refusal.code, refusal.message) for refusal in refusals]
 
     def ongoing(self) -> Sequence[Ongoing]:
-        return [_ongoing(topic, move) for topic, move in all_moves(self._core.view.image)]
+        image = self._core.view.image
+        between_cores = [_between_cores(*one) for one in core_moves(image)]
+        return [*(_ongoing(topic, move) for topic, move in all_moves(image)), *between_cores]
 
 
 def new_move_id(core: Core) -> int:
     """One that JSON's readers keep as it is."""
     return core.chance.uuid().int >> 76
+
+
+def _between_cores(topic: TopicImage, move: MoveBegun, source: CoreId) -> Ongoing:
+    coming, going = broker_id_of(move.node, move.target), broker_id_of(move.node, source)
+    places = (broker_id_of(*place) for place in topic.replicas[move.partition])
+    brokers = tuple(coming if broker == going else broker for broker in places)
+    return Ongoing(topic.name, move.partition, (*brokers, going), (coming,), (going,))
 
 
 def _ongoing(topic: TopicImage, move: ReplicasMoving) -> Ongoing:

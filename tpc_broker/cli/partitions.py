@@ -1,4 +1,4 @@
-"""``tpc partition``: where partitions are, and moves of them between the cores of a node."""
+"""``tpc partition``: where partitions are, and moves of them between the cores of a node; in a cluster, of replicas."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from tpc_broker.cli.info import CORES_PER_NODE
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.cli.partition_list import list_partitions
 from tpc_broker.client.errors import ClientError, RefusedError
+from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 from tpc_broker.routing import plan_balance
 
 if TYPE_CHECKING:
     from tpc_broker.client.cluster import Cluster
-    from tpc_broker.client.requests import TopicPartition
 
 LOOK_S: Final = 0.05
 MOVE_S: Final = 120.0
 """Until `move` goes without waiting for the end."""
+HEARD_S: Final = 5.0
+"""Until a node has heard what the metadata say."""
 REQUEST_TIMEOUT_MS: Final = 60_000
 IDS_ARE_CORES_TAG: Final = 10_000
 """Also at a listener where one broker id stands for all cores of a node."""
@@ -50,7 +52,7 @@ def parse_partition(text: str) -> tuple[str, int]:
 @partition.command()
 @click.argument("partitions", metavar="TOPIC-N...", nargs=-1, required=True)
 @click.option("--core", type=click.IntRange(0, CORES_PER_NODE - 1), required=True, help="The core to move to.")
-@click.option("--node", type=click.IntRange(0, NODES_MAX), help="Its node. Default: the one that has the partition.")
+@click.option("--node", type=click.IntRange(0, NODES_MAX), help="Its node. Default: the leader's.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is there.")
 @common_options
 def move(  # noqa: PLR0913 (click hands each option over by name)
@@ -61,11 +63,12 @@ def move(  # noqa: PLR0913 (click hands each option over by name)
     bootstrap: str,
     as_json: bool,  # noqa: FBT001
 ) -> None:
-    """Move partitions to another core of their node, while they are written and read."""
+    """Move partitions to another core of their node, while they are written and read. In a cluster it is the replica on
+    one node that moves, leading or following.
+    """
     places = [parse_partition(text) for text in partitions]
     with own_client(bootstrap) as client:
         nodes = node_uses(client)
-        _require_one_node(nodes)
         wanted = {place: _target(client, nodes, place, core, node) for place in places}
         alter(client, wanted)
         if not no_wait:
@@ -85,26 +88,20 @@ def _target(client: Cluster, nodes: list[NodeUse], place: tuple[str, int], core:
     here = leaders[index] // CORES_PER_NODE if leaders[index] >= 0 else None
     if len(nodes) == 1:
         here = nodes[0].node  # where one broker stands for all cores, its id does not say so
-    if node is not None and here is not None and node != here:
-        fail(f"{topic}-{index} is on node {here}; partitions are moved between the cores of one node only", Exit.USAGE)
+    having = sorted(one.node for one in nodes if TopicPartition(topic, index) in one.owners)
+    if node is not None and node not in having:
+        where = f"node{'s' * (len(having) > 1)} {', '.join(map(str, having))}" if having else "no node that is up"
+        fail(f"{topic}-{index} is on {where}, not on node {node}; between nodes kafka-reassign-partitions.sh moves "
+             "replicas", Exit.USAGE)  # fmt: skip
     found = here if node is None else node
     if found is None:
         fail(f"{topic}-{index} has no leader now; say which node it is on (--node)")
     return found * CORES_PER_NODE + core
 
 
-def _require_one_node(nodes: list[NodeUse]) -> None:
-    if len(nodes) > 1:
-        fail(
-            "partitions are not moved between cores in a cluster of nodes yet; replicas are moved between nodes by "
-            "kafka-reassign-partitions.sh",
-            Exit.CONFLICT,
-        )
-
-
 def alter(client: Cluster, wanted: dict[tuple[str, int], int]) -> None:
-    """AlterPartitionReassignments: each partition to one broker, but never away from other replicas. RefusedError: the
-    first one that was refused.
+    """AlterPartitionReassignments: the replica of each partition on a broker's node to that broker, never away from
+    other replicas. RefusedError: the first one that was refused.
     """
     kind = messages.AlterPartitionReassignmentsRequest
     by_topic: dict[str, list[Any]] = {}
@@ -147,29 +144,44 @@ def ongoing(client: Cluster) -> list[tuple[str, int, int, int]]:
 
 
 def _wait(client: Cluster, wanted: dict[tuple[str, int], int]) -> None:
-    """Until nothing of it is under way. A partition that is not where it should be then, stayed."""
-    give_up_s = time.monotonic() + MOVE_S
+    """Until nothing of it is under way. A partition that is not where it should be then, stayed; a cluster's node may
+    hear of the end a moment later.
+    """
+    now_s = time.monotonic()
+    give_up_s, settled_s = now_s + MOVE_S, now_s + HEARD_S
+    while True:
+        left, now_s = _under_way(client) & wanted.keys(), time.monotonic()
+        if left:
+            settled_s = now_s + HEARD_S
+        elif not (elsewhere := _elsewhere(client, wanted)):
+            return
+        elif now_s > settled_s:
+            label, core = elsewhere[0]
+            raise ClientError(f"{label} stays on core {core}; the broker's log says why")
+        if left and now_s > give_up_s:
+            raise ClientError(f"{len(left)} partitions are still on their way after {MOVE_S:.0f} s; they go on")
+        time.sleep(LOOK_S)
+
+
+def _under_way(client: Cluster) -> set[tuple[str, int]]:
     while True:
         try:
-            left = {(topic, index) for topic, index, _from, _to in ongoing(client)} & wanted.keys()
+            return {(topic, index) for topic, index, _from, _to in ongoing(client)}
         except RefusedError as error:
             if error.code != ErrorCode.NOT_CONTROLLER:
                 raise
-            continue
-        if not left:
-            break
-        if time.monotonic() > give_up_s:
-            raise ClientError(f"{len(left)} partitions are still on their way after {MOVE_S:.0f} s; they go on")
-        time.sleep(LOOK_S)
-    there = {
-        (place.topic, place.partition): node.node * CORES_PER_NODE + core
-        for node in node_uses(client)
-        for place, core in node.owners.items()
-    }
+
+
+def _elsewhere(client: Cluster, wanted: dict[tuple[str, int], int]) -> list[tuple[str, int]]:
+    """Of what should be on brokers, what their nodes have on other cores, and on which."""
+    nodes = {one.node: one for one in node_uses(client)}
+    found = []
     for (topic, index), broker in wanted.items():
-        here = there.get((topic, index), broker)
-        if here != broker:
-            raise ClientError(f"{topic}-{index} stays on core {here % CORES_PER_NODE}; the broker's log says why")
+        node = nodes.get(broker // CORES_PER_NODE)
+        core = None if node is None else node.owners.get(TopicPartition(topic, index))
+        if core is not None and core != broker % CORES_PER_NODE:
+            found.append((f"{topic}-{index}", core))
+    return found
 
 
 @partition.command()
@@ -184,11 +196,8 @@ def balance(seconds: float, dry_run: bool, bootstrap: str, as_json: bool) -> Non
     """
     with own_client(bootstrap) as client:
         measured = loads_measured(client, seconds)
-        if not dry_run:
-            _require_one_node([node for node, _loads in measured])
         shifts = [shift for node, loads in measured for shift in _shifts(node, loads)]
-        if shifts and not dry_run:
-            wanted = {(place.topic, place.partition): target for place, _source, target, _load in shifts}
+        for wanted in () if dry_run else _rounds(shifts):
             alter(client, wanted)
             _wait(client, wanted)
     rows = [(str(place), source, target, f"{load:.1%}") for place, source, target, load in shifts]
@@ -201,6 +210,18 @@ def balance(seconds: float, dry_run: bool, bootstrap: str, as_json: bool) -> Non
     else:
         print_table(("Partition", "From broker", "To broker", "Of a CPU"), rows)
         click.echo("Nothing was moved (--dry-run)." if dry_run else f"Moved {len(rows)} partitions.")
+
+
+def _rounds(shifts: list[tuple[TopicPartition, int, int, float]]) -> list[dict[tuple[str, int], int]]:
+    """One replica of each partition in each."""
+    rounds: list[dict[tuple[str, int], int]] = []
+    for place, _source, target, _load in shifts:
+        key = (place.topic, place.partition)
+        free = next((one for one in rounds if key not in one), None)
+        if free is None:
+            rounds.append(free := {})
+        free[key] = target
+    return rounds
 
 
 def _shifts(node: NodeUse, loads: dict[TopicPartition, float]) -> list[tuple[TopicPartition, int, int, float]]:

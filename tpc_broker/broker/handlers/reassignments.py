@@ -9,6 +9,7 @@ from tpc_broker.broker.handlers.forward import listener_name_of
 from tpc_broker.broker.handlers.tags import request_tags
 from tpc_broker.broker.reassignments import Outcome, WantedBrokers
 from tpc_broker.kafka import messages
+from tpc_broker.metadata.cluster_core_moves import with_core
 from tpc_broker.model import BrokerId, Replica, broker_id_of, core_of, node_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ async def handle_alter_partition_reassignments(
     ]
     node = None
     if core.cluster is not None:
-        if IDS_ARE_CORES_TAG not in request_tags(request, message):
+        if IDS_ARE_CORES_TAG in request_tags(request, message):
+            wanted = [_with_other_replicas(core, one) for one in wanted]
+        else:
             wanted = [_on_cores(core, one, listener_name_of(core, request)) for one in wanted]
     elif core.view.is_shared(request.listener) and IDS_ARE_CORES_TAG not in request_tags(request, message):
         node = core.view.endpoints(request.listener)[0].broker_id
@@ -46,6 +49,15 @@ async def handle_alter_partition_reassignments(
     )
     outcomes = [Outcome() if stay else next(altered) for stay in stays]
     return _altered(message, iter(outcomes), allow_factor_change=message.allow_replication_factor_change)
+
+
+def _with_other_replicas(core: Core, one: WantedBrokers) -> WantedBrokers:
+    """Who knows of cores names one, and means the replica on its node; the others stay where they are."""
+    if one.brokers is None or len(one.brokers) != 1:
+        return one
+    (broker,) = one.brokers
+    target = Replica(node_of(broker), core_of(broker))
+    return one._replace(brokers=with_core(core.view.image, one.topic, one.partition, target))
 
 
 def _brokers(replicas: list[int] | None) -> tuple[BrokerId, ...] | None:
