@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import trio
 
+from tests.metadata.test_replica_moves import Moving
 from tests.support.memory_node import running_node
+from tpc_broker.broker.core_loads import CoreLoads
 from tpc_broker.kafka import messages
-from tpc_broker.model import PartitionIndex, TopicPartition
-from tpc_broker.routing import PartitionUse
+from tpc_broker.metadata.cluster_core_moves import with_core
+from tpc_broker.metadata.records import TopicAssigned
+from tpc_broker.metadata.settings import load_settings
+from tpc_broker.model import CoreId, NodeId, PartitionIndex, Replica, TopicPartition
+from tpc_broker.routing import PartitionUse, cost_ns
 
 CORES, PARTITIONS = 2, 4
 INTERVAL_S, COOLDOWN_S = 10, 100
@@ -134,3 +141,82 @@ async def test_reads_that_python_answers_are_counted(autojump_clock):
         assert facts["owners"] == {"t": (0,) * PARTITIONS}
         ((topic, index, cost),) = [row for row in facts["cores"][0]["costs_ns"] if row[2]]
         assert (topic, index, cost) == ("t", 0, 8_250)
+
+
+class InCluster(Moving):
+    """Core 0 of node 1 of a cluster, as its loads see it: both partitions of `t` that are busy are on its core 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.begun, self.use_ns = [], {}
+        settings = load_settings("", [*SETTINGS, "node.id=1"]).settings
+        mailboxes = SimpleNamespace(serve=lambda *_: None, call=self.call)
+        self.core = SimpleNamespace(
+            core_id=CoreId(0), cluster=object(), settings=settings, mailboxes=mailboxes, view=self, node=NodeId(1),
+            moves=SimpleNamespace(begin_own=self.begin_own), is_up=lambda _core: True, clock=self,
+            partitions=self, plane=self,
+        )  # fmt: skip
+        self.node, self.cores, self.cpu = NodeId(1), CORES, 0
+        self.keys = [TopicPartition(self.topic.topic_id, PartitionIndex(n)) for n in range(3)]
+        for index in range(3):
+            self.put(index, 0)
+
+    def put(self, index, core):
+        place = Replica(NodeId(1), CoreId(core))
+        replicas = list(self.topic.replicas)
+        replicas[index] = tuple(place if each.node == 1 else each for each in replicas[index])
+        owners = tuple(each[0].core for each in replicas)
+        self.apply([TopicAssigned(self.topic.topic_id, owners, (), tuple(replicas), self.topic.voters)])
+
+    def place(self, node, index):
+        return self.topic.core_on(NodeId(node), index)
+
+    def here(self, core):
+        return [key for key in self.keys if self.topic.core_on(self.node, key.partition) == core]
+
+    def cpu_ns(self):
+        return round(trio.current_time() * 1e9)
+
+    def opened(self):
+        return [SimpleNamespace(key=key, handle=key) for key in self.here(0)]
+
+    def use(self, key):
+        """Partitions 0 and 1 take a third of a CPU each."""
+        return PartitionUse(reads=round(trio.current_time() * 40_000) if key.partition < 2 else 0)
+
+    async def call(self, _core, method, _payload, **_more):
+        assert method == "loads.use"
+        costs = [[key.topic_id.hex, key.partition, cost_ns(self.use(key))] for key in self.here(1)]
+        return {"cpu_ns": self.cpu_ns(), "costs_ns": costs}, []
+
+    async def begin_own(self, shifts):
+        self.begun.append([(one.key.partition, one.source, one.target) for one in shifts])
+        for one in shifts:
+            self.put(one.key.partition, one.target)
+        return len(shifts)
+
+    async def run(self, seconds):
+        with trio.move_on_after(seconds):
+            await CoreLoads(self.core).run()
+        return self.begun
+
+
+async def test_a_node_of_a_cluster_evens_its_own_cores_out(autojump_clock):
+    node = InCluster()
+    assert await node.run(5 * INTERVAL_S) == [[(0, 0, 1)]]
+    node.put(0, 0)
+    assert len(await node.run(COOLDOWN_S + 5 * INTERVAL_S)) == 2
+
+
+async def test_what_a_node_of_a_cluster_leaves_as_it_is(autojump_clock):
+    node = InCluster()
+    node.ask(("t", 0, with_core(node.image, "t", 0, Replica(NodeId(2), CoreId(1 - node.place(2, 0))))))
+    node.ask(("t", 1, node.brokers(4, 2, 3, index=1)))
+    assert len(node.image.moving) == len(node.topic.moves) == 1
+    assert await node.run(5 * INTERVAL_S) == [], "other replicas of the one are on their way, and of the other"
+    node = InCluster()
+    node.ask(("t", 2, with_core(node.image, "t", 2, Replica(NodeId(1), CoreId(1)))))
+    assert await node.run(5 * INTERVAL_S) == [], "a replica of its own is on its way"
+    node = InCluster()
+    node.core.settings = load_settings("", [*SETTINGS, "replica.moves.paused=true"]).settings
+    assert await node.run(5 * INTERVAL_S) == []

@@ -217,9 +217,8 @@ class Core:
             self._nursery.start_soon(Rebalancing(self, self.cluster).run)
         if self.core_id == METADATA_CORE:
             self._nursery.start_soon(self.moves.run)
-            if self.cluster is None:
-                with in_queue(TaskQueue.BACKGROUND):
-                    self._nursery.start_soon(self.loads.run)
+            with in_queue(TaskQueue.BACKGROUND):
+                self._nursery.start_soon(self.loads.run)
 
     async def _start_metadata(self) -> None:
         partition = await self.partitions.open_metadata_log()

@@ -6,6 +6,9 @@ Every move costs clients a moment, so it is slow to act: a plan is carried out o
 `GAP_MIN` of a CPU more to do than the idlest; a few partitions at a time; not while others move; and then, for
 `core.rebalance.cooldown.ms`, nothing, so that what has moved is seen in the figures, and clients are at rest, before it
 is judged again. A core that does not answer is a reason to leave everything as it is.
+
+In a cluster each node does so for its own cores, with the replicas that it has, leading or following; the metadata's
+leader begins of its plan what can be moved then.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ import trio
 
 from tpc_broker.broker.reassignments import WantedBrokers
 from tpc_broker.errors import MailboxError
-from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition, broker_id_of
+from tpc_broker.metadata.cluster_core_moves import CoreShift, can_change_core
+from tpc_broker.model import CoreId, PartitionIndex, Replica, TopicId, TopicPartition, broker_id_of
 from tpc_broker.routing import CoreUse, cost_ns, loads_between, plan_balance
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.metadata.broker_config import Settings
+    from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.routing import Shift
 
 log = logging.getLogger(__name__)
@@ -89,7 +94,7 @@ class CoreLoads:
     # -- core 0 --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Balance as the settings say, until cancelled. Core 0 of a node alone only."""
+        """Balance as the settings say, until cancelled. Core 0 only."""
         while True:
             if not await self._wait(lambda _settings: 0):
                 await trio.sleep(LOOK_S)
@@ -124,15 +129,17 @@ class CoreLoads:
     ) -> bool:
         """Whether anything was begun."""
         core = self._core
-        image = core.view.image
-        if image.moving or not all(core.is_up(each) for each in after):
+        image, node = core.view.image, core.view.node
+        is_moving = any(move.is_on(node) for move in image.moving.values())
+        is_paused = core.cluster is not None and core.settings.replica_moves_paused
+        if is_moving or is_paused or not all(core.is_up(each) for each in after):
             return False
         loads, owners, totals = {}, {}, []
         for each, use in after.items():
             taken = loads_between(before[each], use, seconds)
             totals.append(sum(taken.values()))
             for key in use.costs_ns:
-                if image.owner_of(key) == each and key.topic_id in image.topics:
+                if self._may_move(image, key, each):
                     loads[key], owners[key] = taken.get(key, 0.0), int(each)
         if max(totals) - min(totals) < GAP_MIN:
             return False
@@ -141,8 +148,21 @@ class CoreLoads:
             return False
         told = ", ".join(f"core {number} {total:.0%}" for number, total in enumerate(totals))
         log.info("cores are loaded unevenly (%s of a CPU by their partitions); moving %d of them", told, len(shifts))
-        await core.moves.alter([self._wanted(shift) for shift in shifts], allow_factor_change=False)
-        return True
+        if core.cluster is None:
+            await core.moves.alter([self._wanted(shift) for shift in shifts], allow_factor_change=False)
+            return True
+        wanted = [CoreShift(shift.key, CoreId(shift.source), CoreId(shift.target)) for shift in shifts]
+        try:
+            return await core.moves.begin_own(wanted) > 0
+        except MailboxError as error:
+            log.info("whether moves between cores were begun is not known: %s", error)
+            return True
+
+    def _may_move(self, image: ClusterImage, key: TopicPartition, core: CoreId) -> bool:
+        """Whether a core's partition is its own by the metadata, too, and no other move has it."""
+        if self._core.cluster is not None:
+            return can_change_core(image, key, Replica(self._core.view.node, core))
+        return image.owner_of(key) == core and key.topic_id in image.topics
 
     def _wanted(self, shift: Shift[TopicPartition]) -> WantedBrokers:
         key = shift.key

@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker.broker.metadata_service import METADATA_CORE
-from tpc_broker.broker.reassignments import Ongoing, Outcome, WantedBrokers
+from tpc_broker.broker.reassignments import Ongoing, Outcome, WantedBrokers, new_move_id
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import JournalStoppedError, MailboxError, PartitionOfflineError
 from tpc_broker.log.checkpoint import CheckpointError, decode_entry
 from tpc_broker.metadata.assignment_requests import Refusal
-from tpc_broker.metadata.cluster_core_moves import end_core_move
+from tpc_broker.metadata.cluster_core_moves import CoreShift, begin_core_moves, end_core_move
 from tpc_broker.metadata.records import ONLY_NODE
-from tpc_broker.model import NOT_HERE, CoreId, PartitionIndex, TopicId, TopicPartition, broker_id_of
+from tpc_broker.model import NOT_HERE, CoreId, NodeId, PartitionIndex, TopicId, TopicPartition, broker_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -79,6 +79,7 @@ class CoreMoves:
         self.statistics = MoveStatistics()
         core.mailboxes.serve("moves.release", self._serve_release)
         core.mailboxes.serve("moves.adopt", self._serve_adopt)
+        core.metadata.serve_at_controller("moves.core_begin", self._serve_begin)
         core.metadata.serve_at_controller("moves.core_done", self._serve_done)
 
     # -- what clients ask for (core 0) ---------------------------------------------------------------------------------
@@ -123,6 +124,30 @@ class CoreMoves:
             source = broker_id_of(view.node, topic.assignment.owners[key.partition])
             found.append(Ongoing(topic.name, key.partition, (target, source), (target,), (source,)))
         return found
+
+    # -- what a node of a cluster does by itself (core 0) --------------------------------------------------------------
+
+    async def begin_own(self, shifts: Sequence[CoreShift]) -> int:
+        """Of replicas of this node; how many of them can go now. MailboxError: what was begun is not known."""
+        rows = [[one.key.topic_id.hex, one.key.partition, one.source, one.target] for one in shifts]
+        payload = {"node": self._core.view.node, "moves": rows}
+        answer, _blobs = await self._core.mailboxes.call(METADATA_CORE, "moves.core_begin", payload)
+        return int(answer["begun"])
+
+    async def _serve_begin(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
+        """Where the metadata of a cluster are led."""
+        node, now_ms = NodeId(int(payload["node"])), self._core.clock.wall_ms()
+        wanted = [
+            CoreShift(_key_of({"partition": row[:2]}), CoreId(int(row[2])), CoreId(int(row[3])))
+            for row in payload["moves"]
+        ]
+
+        def decide(image: ClusterImage) -> tuple[list[MetadataRecord], int]:
+            new_id = partial(new_move_id, self._core)
+            begun = begin_core_moves(image, node, wanted, new_id=new_id, now_ms=now_ms)
+            return begun, len(begun)
+
+        return {"begun": await self._core.metadata.change(decide)}, []
 
     # -- core 0 conducts -----------------------------------------------------------------------------------------------
 

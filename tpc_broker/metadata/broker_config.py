@@ -134,7 +134,7 @@ class Settings(ReplicaSettings):
         "core.rebalance.enable",
         ConfigType.BOOLEAN,
         False,
-        "Ours. Whether a node that is alone moves partitions by itself, so that its cores have about the same to do.",
+        "Ours. Whether a node moves partitions by itself, so that its cores have about the same to do.",
         dynamic=True,
     )
     core_rebalance_interval_ms: int = setting(
