@@ -15,16 +15,18 @@ from tpc_broker.cluster.raft_codec import decode_entry, encode_entry
 from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import BrokerConfigChanged, NodeAddress, NodeRegistered, NodeRemoved
-from tpc_broker.model import MetadataVersion, NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.model import CoreId, MetadataVersion, NodeId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.raft.items import Config, Marker, Voter, simple
 from tpc_broker.raft.journal import MarkerEntry, VoteEntry
-from tpc_broker.runtime.cluster.identity import IdentityFile, check_directory, next_core_boot
+from tpc_broker.runtime.cluster.identity import IdentityFile, check_directory, core_ended, next_core_boot
 from tpc_broker.runtime.cluster.metadata_group import certain_voters
 from tpc_broker.runtime.cluster.options import parse_address, plan_cluster
+from tpc_broker.runtime.cluster.replica_lives import ReplicaLives, hand_lives_over
 from tpc_broker.runtime.cluster.replication import group_of
 from tpc_broker.runtime.cluster.voters import wanted_voters
 from tpc_broker.runtime.options import ClusterOptions, StartError
 from tpc_broker.runtime.repair import _groups_of
+from tpc_broker.storage.handover import Given
 
 GOOD = {"cluster": "127.0.0.1:9000", "seeds": "127.0.0.1:9000,127.0.0.1:9001", "node_id": 1}
 
@@ -85,9 +87,10 @@ def test_the_command_says_one_line(tmp_path):
     assert "without --cluster-secret FILE" in done.stderr
 
 
-def node_directory(data: Path, *, joined: bool) -> None:
+def node_directory(data: Path, *, joined: bool, level: int = 3) -> None:
     file = IdentityFile(data)
     file.open(1, 2)
+    file.is_at_level(level)
     if joined:
         file.joined(Founding("the-cluster", (Voter(1, file.identity.incarnation),)))
 
@@ -101,10 +104,62 @@ def test_a_directory_is_one_node_of_one_cluster(tmp_path):
     check_directory(tmp_path, options, 2)
     with pytest.raises(StartError, match="node 1's of cluster the-cluster: start it with --cluster"):
         check_directory(tmp_path, None, 2)
-    with pytest.raises(StartError, match="ran in its cluster with 2 cores"):
-        check_directory(tmp_path, options, 3)
+    check_directory(tmp_path, options, 3)
+    check_directory(tmp_path, options, 1)
     with pytest.raises(StartError, match="is node 1's data directory, not node 2's"):
         check_directory(tmp_path, ClusterOptions(2, ("127.0.0.1", 9000), (), "", ""), 2)
+
+
+def test_fewer_cores_need_a_cluster_that_knows_of_them(tmp_path):
+    """A controller of an earlier release would refuse the node when its data are handed over already."""
+    options = ClusterOptions(1, ("127.0.0.1", 9000), (), "", "")
+    node_directory(tmp_path, joined=True, level=2)
+    check_directory(tmp_path, options, 3)
+    with pytest.raises(StartError, match=r"with 2 cores; --cores 1 is possible from tpc\.version=3 on, and the clust"):
+        check_directory(tmp_path, options, 1)
+
+
+def test_what_the_metadata_have_to_hear_of_cores_outlives_a_start(tmp_path):
+    node_directory(tmp_path, joined=True)
+    incarnation = IdentityFile(tmp_path).read().incarnation
+    assert IdentityFile(tmp_path).hands_over(3).counts_to_tell == ()
+    assert IdentityFile(tmp_path).open(1, 3).counts_to_tell == ()
+    for cores, told in ((2, (2,)), (4, (2,)), (1, (2, 1))):
+        assert IdentityFile(tmp_path).hands_over(cores).counts_to_tell == told
+        file = IdentityFile(tmp_path)
+        assert file.open(1, cores).counts_to_tell == told
+    file.counts_told()
+    found = IdentityFile(tmp_path).read()
+    assert (found.counts_to_tell, found.cores, found.incarnation) == ((), 1, incarnation)
+
+
+def test_a_core_whose_promises_others_have_needs_no_journal_and_counts_its_starts_on(tmp_path):
+    node_directory(tmp_path, joined=True)
+    options = ClusterOptions(1, ("127.0.0.1", 9000), (), "", "")
+    before = next_core_boot(tmp_path, 1, MetadataVersion(70))
+    (tmp_path / "journals").mkdir()
+    with pytest.raises(StartError, match=r"0001\.journal is gone"):
+        check_directory(tmp_path, options, 1)
+    for _each in range(2):
+        core_ended(tmp_path, 1)
+        check_directory(tmp_path, options, 1)
+    assert next_core_boot(tmp_path, 1, MetadataVersion(8)) > before
+    with pytest.raises(StartError, match=r"0001\.journal is gone"):
+        check_directory(tmp_path, options, 2)
+
+
+def test_a_replica_that_another_core_takes_over_is_the_voter_that_it_was(tmp_path):
+    """Else the core would take its files for another one's, and remove them."""
+    node_directory(tmp_path, joined=True)
+    keys = [TopicPartition(TopicId(uuid.UUID(int=1)), PartitionIndex(index)) for index in range(3)]
+    before = [ReplicaLives(tmp_path, core) for core in range(3)]
+    before[1].begin(group_of(keys[0]), 3)
+    before[0].begin(group_of(keys[1]), 2)  # it was there once, in an earlier life
+    before[0].begin(group_of(keys[2]), 5)
+    given = [Given(keys[0], CoreId(1), CoreId(0)), Given(keys[1], CoreId(2), CoreId(0))]
+    for _each in range(2):
+        hand_lives_over(tmp_path, given, group_of)
+        assert [ReplicaLives(tmp_path, 0).of(group_of(key)) for key in keys] == [3, 0, 5]
 
 
 def test_boots_rise_and_an_incarnation_stays(tmp_path):

@@ -13,6 +13,7 @@ from tests.storage.plain_disk import PlainDisk
 from tests.support.broker_process import TpcBroker
 from tpc_broker.model import CoreId
 from tpc_broker.storage.handover import hand_over, recover_all
+from tpc_broker.storage.lost_and_found import METADATA_PARTITION
 
 
 @pytest.fixture
@@ -29,10 +30,9 @@ def exchange(broker) -> None:
     async def main():
         disk = PlainDisk()
         recovered = await recover_all(disk, broker.data_folder, lambda: uuid.uuid4().bytes)
-        holders = {key: core for core, one in recovered.items() for key in one.storages}
 
-        def owner_of(key, topic):
-            return CoreId(1 - holders[key]) if topic == "events" else holders[key]
+        def owner_of(key, core):
+            return core if key == METADATA_PARTITION else CoreId(1 - core)
 
         moved = await hand_over(
             disk, broker.data_folder, recovered, owner_of, cores_count=2, new_journal_id=lambda: uuid.uuid4().bytes

@@ -151,7 +151,7 @@ async def _check(folder: Path, acknowledged: dict[int, bytes]) -> None:
     disk = PlainDisk()
     recovered = await recover_all(disk, folder, lambda: bytes(16))
     await hand_over(
-        disk, folder, recovered, lambda _key, _topic: CoreId(0), cores_count=1, new_journal_id=lambda: b"1" * 16
+        disk, folder, recovered, lambda _key, _core: CoreId(0), cores_count=1, new_journal_id=lambda: b"1" * 16
     )
     one = await _recovered(folder, 0)
     assert list(one.storages) == [KEY], folder

@@ -7,6 +7,7 @@ import pytest
 from tests.storage.fake_disk import FakeDisk, PowerLoss, at_every_effect
 from tests.storage.storage_world import DATA, JOURNAL_BYTES, SETTINGS, World
 from tpc_broker.log import journal
+from tpc_broker.metadata.core_counts import core_of_those_left
 from tpc_broker.storage.folders import create_partition
 from tpc_broker.storage.handover import hand_over, handover_needed, journal_cores, recover_all
 from tpc_broker.storage.recovery import recover_core
@@ -42,18 +43,19 @@ async def create_empty(core, key):
 
 async def change(disk, cores_count):
     recovered = await recover_all(disk, DATA, journal_id)
-    return await hand_over(disk, DATA, recovered, lambda key, _topic: key.partition % cores_count,
+    return await hand_over(disk, DATA, recovered, lambda key, _core: key.partition % cores_count,
                            cores_count=cores_count, new_journal_id=journal_id, journal_bytes_max=JOURNAL_BYTES)
 
 
-async def check(disk, worlds, cores_count):
+async def check(disk, worlds, cores_count, owner_of=None):
+    owner_of = owner_of or (lambda key: key.partition % cores_count)
     assert not await handover_needed(disk, DATA, cores_count)
     partitions = [partition for world in worlds for partition in world.partitions]
     seen = 0
     for core in range(cores_count):
         world = World(1, partitions=0, disk=disk)
         world.core_id = core
-        world.partitions = [partition for partition in partitions if partition.key.partition % cores_count == core]
+        world.partitions = [partition for partition in partitions if owner_of(partition.key) == core]
         await world.open()
         assert set(world.storages) == {partition.key for partition in world.partitions}
         seen += len(world.partitions)
@@ -86,6 +88,50 @@ async def test_a_handover_may_be_cut_short_anywhere(cores_count):
             if await handover_needed(disk, DATA, cores_count):
                 await change(disk, cores_count)
             await check(disk, worlds, cores_count)
+            return True
+        return False
+
+    assert await at_every_effect(run) > 10
+
+
+async def test_another_number_of_cores_after_a_hand_over_that_was_cut_short():
+    """As a node of a cluster does it: what a core has stays there, unless there is no such core any more."""
+    starts = [(3, []), (1, [1]), (2, [1]), (3, [1])]
+    ended: set[int] = set()
+    kept: dict[tuple[int, int], int] = {}
+    """What each core keeps of a partition, beside its checkpoint."""
+
+    async def giving(given):
+        kept.update({(target, key.partition): kept[source, key.partition] for key, source, target in given})
+
+    async def core_ended(core):
+        ended.add(core)
+
+    async def start(disk, cores_count, counts):
+        recovered = await recover_all(disk, DATA, journal_id)
+        await hand_over(disk, DATA, recovered, lambda key, core: core_of_those_left(key, core, counts),
+                        cores_count=cores_count, new_journal_id=journal_id, journal_bytes_max=JOURNAL_BYTES,
+                        giving=giving, core_ended=core_ended)  # fmt: skip
+
+    async def run(effect):
+        disk = FakeDisk()
+        worlds = await two_cores(disk)
+        disk.crash(worlds[0].rng)
+        await start(disk, *starts[0])
+        disk.kill()
+        ended.clear()
+        kept.clear()
+        kept.update({(partition // 2, partition): partition for partition in range(4)})
+        disk.lose_power_at = effect
+        try:
+            await start(disk, *starts[1])
+        except PowerLoss:
+            disk.crash(worlds[0].rng)
+            assert ended >= {1, 2} - set(await journal_cores(disk, DATA))
+            cores_count, counts = worlds[0].rng.choice(starts[1:])
+            await start(disk, cores_count, counts)
+            await check(disk, worlds, cores_count, owner_of=lambda _key: 0)
+            assert [kept[0, partition] for partition in range(4)] == [0, 1, 2, 3]
             return True
         return False
 

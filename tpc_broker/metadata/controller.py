@@ -25,6 +25,7 @@ from tpc_broker.metadata.assignment_requests import (
     check_min_insync_replicas,
 )
 from tpc_broker.metadata.config_types import ConfigError
+from tpc_broker.metadata.core_counts import with_fewer_cores
 from tpc_broker.metadata.describe import ConfigEntry, describe_topic
 from tpc_broker.metadata.node_assignment import begun_anew, first_voters, place_over_nodes
 from tpc_broker.metadata.records import (
@@ -354,15 +355,18 @@ class Controller:
         block = ProducerIdsReserved(core, self._image.next_producer_id, PRODUCER_IDS_PER_BLOCK)
         return [block], block
 
-    def register_node(self, node: NodeRegistered) -> list[MetadataRecord]:
+    def register_node(self, node: NodeRegistered, counts: Sequence[int] = ()) -> list[MetadataRecord]:
         """A node has started, or joins; nothing when all of it is known. With another data directory what it had alone
-        begins anew, empty.
+        begins anew, empty. `counts`: of cores, that it was started with since it was registered last, where it has
+        handed over what more cores had (`core_counts`).
         """
         known = self._image.nodes.get(node.node)
         if known == node:
             return []
+        placed = list(with_fewer_cores(self._image, node.node, (*counts, node.cores)))
         is_other = known is not None and known.incarnation != node.incarnation
-        return [node, *(begun_anew(self._image, node) if is_other else ())]
+        anew = begun_anew(self._image.apply(placed, self._image.version), node) if is_other else ()
+        return [node, *placed, *anew]
 
     def begin_cluster(
         self,

@@ -26,6 +26,7 @@ from tpc_broker.broker.metadata_service import METADATA_CORE, read_image
 from tpc_broker.log.checkpoint import CheckpointError
 from tpc_broker.log.files import journal_file_name
 from tpc_broker.log.journal import JournalMode, JournalUnreadableError
+from tpc_broker.metadata.core_counts import core_of_those_left
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import MetadataDamagedError
 from tpc_broker.metadata.settings import load_settings
@@ -34,17 +35,18 @@ from tpc_broker.routing import adapt_to_cores
 from tpc_broker.runtime.cache_bound import CacheBound
 from tpc_broker.runtime.client_connections import ClientConnections
 from tpc_broker.runtime.clocks import SystemClock
-from tpc_broker.runtime.cluster.identity import is_in_cluster
+from tpc_broker.runtime.cluster.identity import IdentityFile, core_ended, is_in_cluster
 from tpc_broker.runtime.connections import ConnectionLimits, Connections
 from tpc_broker.runtime.counters import CoreCounters, core_counters
 from tpc_broker.runtime.data_plane import JournalStart, RingDataPlane
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.journal_lock import JournalLock, JournalLockedError
 from tpc_broker.runtime.journal_probe import FLAGS, probe_journal_mode
+from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.refusal_watch import RefusalWatch
 from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.storage.checkpoint import release_ballast
-from tpc_broker.storage.handover import hand_over, journal_cores
+from tpc_broker.storage.handover import Given, hand_over, journal_cores
 from tpc_broker.storage.handover import recover_all as recover_every_journal
 from tpc_broker.storage.journalled_storage import JournalledStorage
 from tpc_broker.storage.lost_and_found import METADATA_PARTITION, metadata_problem
@@ -182,7 +184,8 @@ async def recover_all(options: CoreOptions) -> None:
     """Every journal that is there is replayed, and every partition handed to its owner among today's cores.
 
     No core may be running. Who owns what is the assignment rule's, applied to the metadata log as it was recovered;
-    core 0 writes the same into that log at its start.
+    core 0 writes the same into that log at its start. In a cluster, whose metadata are not here, each replica stays
+    with its core, and what has none any more goes where `metadata.core_counts` says; the node tells it when it joins.
     """
     ring = current_ring()
     disk = RingDisk(ring)
@@ -192,27 +195,52 @@ async def recover_all(options: CoreOptions) -> None:
         for lock in locks:
             await lock.take(ring)
         recovered = await recover_every_journal(disk, data, _new_journal_id)
-        await _refuse_without_metadata(recovered.values(), disk, data)
-        image = await _recovered_image(recovered)
         settings = load_settings(options.settings, options.overrides).settings
-
-        def owner_of(key: TopicPartition, _topic: str) -> CoreId:
-            topic = image.topic_by_id(key.topic_id)
-            if topic is None:  # the metadata log itself, or a deleted topic whose files go with the next start
-                return CoreId(0)
-            owners = adapt_to_cores(topic.assignment, topic.topic_id, options.cores).owners
-            return owners[key.partition] if key.partition < len(owners) else CoreId(0)
-
+        if is_in_cluster(data):
+            owner_of = _owners_in_cluster(data, options.cores)
+        else:
+            await _refuse_without_metadata(recovered.values(), disk, data)
+            owner_of = _owners_alone(await _recovered_image(recovered), options.cores)
         moved = await hand_over(
             disk, data, recovered, owner_of, cores_count=options.cores, new_journal_id=_new_journal_id,
-            journal_bytes_max=settings.journal_bytes_max,
+            journal_bytes_max=settings.journal_bytes_max, giving=partial(_giving, data),
+            core_ended=partial(_core_ended, data),
         )  # fmt: skip
-    except (JournalDamagedError, JournalUnreadableError, CheckpointError, JournalLockedError) as error:
+    except (JournalDamagedError, JournalUnreadableError, CheckpointError, JournalLockedError, StartError) as error:
         raise CannotRunError(f"{error}; nothing was changed") from error
     finally:
         for lock in locks:
             lock.release()
     log.info("%d journals recovered, %d partitions have another core now", len(recovered), moved)
+
+
+def _owners_alone(image: ClusterImage, cores: int) -> Callable[[TopicPartition, CoreId], CoreId]:
+    def owner_of(key: TopicPartition, _core: CoreId) -> CoreId:
+        topic = image.topic_by_id(key.topic_id)
+        if topic is None:  # the metadata log itself, or a deleted topic whose files go with the next start
+            return CoreId(0)
+        owners = adapt_to_cores(topic.assignment, topic.topic_id, cores).owners
+        return owners[key.partition] if key.partition < len(owners) else CoreId(0)
+
+    return owner_of
+
+
+def _owners_in_cluster(data: Path, cores: int) -> Callable[[TopicPartition, CoreId], CoreId]:
+    counts = IdentityFile(data).hands_over(cores).counts_to_tell
+    return lambda key, core: core_of_those_left(key, core, counts)
+
+
+async def _giving(data: Path, given: list[Given]) -> None:
+    """Before replicas are on other cores' disks: what else is kept of each replica by its core."""
+    if given and is_in_cluster(data):  # a node alone needs none of it
+        from tpc_broker.runtime.cluster.replica_lives import hand_lives_over  # noqa: PLC0415
+        from tpc_broker.runtime.cluster.replication import group_of  # noqa: PLC0415
+
+        await trio.to_thread.run_sync(hand_lives_over, data, given, group_of)
+
+
+async def _core_ended(data: Path, core: CoreId) -> None:
+    await trio.to_thread.run_sync(core_ended, data, core)
 
 
 def _new_journal_id() -> bytes:

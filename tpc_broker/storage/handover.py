@@ -4,13 +4,15 @@ A partition belongs to the journal and checkpoint of one core. When ownership ch
 (all journals are empty then), and the partitions' checkpoint entries move:
 
 1. the marker file `handover` is made;
-2. every new owner's checkpoint is written with what it has and what it gets;
-3. every old owner's checkpoint is written without what it gave; journals of cores that are no more are removed;
-4. the marker goes.
+2. who keeps more of each partition by core hears which ones go (`giving`);
+3. every new owner's checkpoint is written with what it has and what it gets;
+4. every old owner's checkpoint is written without what it gave; journals of cores that are no more are removed, of
+   each when `core_ended` has returned;
+5. the marker goes.
 
 A partition that one core has released to another, and that none has adopted, goes to its owner like all others.
 
-Between 2 and 3 a partition stands in two checkpoints with equal entries. Nothing is appended before 4 is done, so a
+Between 3 and 4 a partition stands in two checkpoints with equal entries. Nothing is appended before 5 is done, so a
 hand-over that was cut short is done again from what is there: `handover_needed` sees the marker.
 """
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpc_broker.log.files import (
     HANDOVER_FILE,
@@ -26,7 +28,7 @@ from tpc_broker.log.files import (
     parse_checkpoint_file_name,
     parse_journal_file_name,
 )
-from tpc_broker.model import CoreId
+from tpc_broker.model import CoreId, TopicPartition
 from tpc_broker.storage.checkpoint import JOURNAL_BYTES_MAX_DEFAULT, JournalFile, write_checkpoint
 from tpc_broker.storage.recovery import recover_core
 
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
-    from tpc_broker.model import TopicPartition
     from tpc_broker.storage.ports import Disk
     from tpc_broker.storage.recovery import RecoveredCore
 
@@ -77,26 +78,48 @@ async def recover_all(
     return recovered
 
 
+class Given(NamedTuple):
+    """A partition that goes from one core to another."""
+
+    key: TopicPartition
+    source: CoreId
+    target: CoreId
+
+
+async def _nobody_hears(_of: object) -> None:
+    """Of a broker without a cluster."""
+
+
 async def hand_over(
     disk: Disk,
     data: Path,
     recovered: dict[CoreId, RecoveredCore],
-    owner_of: Callable[[TopicPartition, str], CoreId],
+    owner_of: Callable[[TopicPartition, CoreId], CoreId],
     *,
     cores_count: int,
     new_journal_id: Callable[[], bytes],
     journal_bytes_max: int = JOURNAL_BYTES_MAX_DEFAULT,
+    giving: Callable[[list[Given]], Awaitable[None]] = _nobody_hears,
+    core_ended: Callable[[CoreId], Awaitable[None]] = _nobody_hears,
 ) -> int:
-    """Give each partition's checkpoint entry to its owner; how many moved. Closes what `recover_all` opened."""
+    """Give each partition's checkpoint entry to its owner; how many moved. Closes what `recover_all` opened.
+
+    `owner_of(partition, core)`: `core` has it now; of what was handed over in part already it may be the owner itself.
+    """
     journals = data / "journals"
     before = _settled({core: _entries(one) for core, one in recovered.items()})
     after: dict[CoreId, dict[TopicPartition, PartitionCheckpoint]] = {CoreId(core): {} for core in range(cores_count)}
-    for entries in before.values():
+    given: list[Given] = []
+    for core, entries in before.items():
         for key, entry in entries.items():
-            after[owner_of(key, entry.topic)][key] = entry
+            owner = owner_of(key, core)
+            after[owner][key] = entry
+            if owner != core:
+                given.append(Given(key, core, owner))
     files = {core: one.journal_file for core, one in recovered.items()}
     await disk.close(await disk.open(journals / HANDOVER_FILE, os.O_RDWR | os.O_CREAT))
     await disk.fsync_directory(journals)
+    await giving(given)
     for core, entries in after.items():
         if core not in files:
             files[core] = await JournalFile.create(
@@ -107,6 +130,7 @@ async def hand_over(
     for core in sorted(before):
         await _write(files[core], after.get(core, {}))
         if core >= cores_count:
+            await core_ended(core)
             await _remove(files[core])
     await disk.unlink(journals / HANDOVER_FILE)
     await disk.fsync_directory(journals)
@@ -114,7 +138,7 @@ async def hand_over(
         await one.files.close()
     for file in files.values():
         await file.close()
-    return sum(key not in before.get(core, {}) for core, entries in after.items() for key in entries)
+    return len({one.key for one in given})
 
 
 def _entries(core: RecoveredCore) -> dict[TopicPartition, PartitionCheckpoint]:

@@ -9,7 +9,7 @@ from tpc_broker.cluster.link_codec import Reason
 from tpc_broker.runtime.cluster.links import LinkRefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tpc_broker.cluster.link_codec import Hello
     from tpc_broker.metadata.image import ClusterImage
@@ -65,21 +65,23 @@ def level_text(node: Hello | NodeRegistered, cluster: str, level: int) -> str:
     )
 
 
-def cores_text(node: NodeRegistered, image: ClusterImage) -> str:
-    """Why it has too few cores: an empty directory comes back to replicas that were given to its cores before. "": it
-    has enough.
+def refusal_of_registration(
+    node: NodeRegistered, image: ClusterImage, is_alive: Callable[[NodeRegistered], bool]
+) -> str:
+    """Why a node has no place in the cluster as it is; "": it has one. `is_alive`: whether one is, as far as the
+    controller can see.
     """
-    placed = [
-        *(replicas for topic in image.topics.values() for replicas in topic.replicas),
-        *(move.wanted for topic in image.topics.values() for move in topic.moves.values()),
-    ]
-    needed = 1 + max((one.core for replicas in placed for one in replicas if one.node == node.node), default=0)
-    if node.cores >= needed:
-        return ""
-    return (
-        f"node {node.node} has --cores {node.cores}, and cluster {image.cluster_id} has replicas on {needed} cores of "
-        f"it: start it with --cores {needed} or more, or remove the node first (tpc node remove {node.node})"
-    )
+    known = image.nodes.get(node.node)
+    if not node.levels.has(image.feature_level):
+        return level_text(node, image.cluster_id, image.feature_level)
+    if node.incarnation in image.removed:
+        return removed_text(node.node, image.cluster_id)
+    if known is not None and known.incarnation != node.incarnation and is_alive(known):
+        return (
+            f"node id {node.node} is alive at {SeedAddress(*known.address)} with another incarnation; give "
+            f"the node at {SeedAddress(*node.address)} another --node-id"
+        )
+    return ""
 
 
 def removed_text(node: int, cluster: str) -> str:

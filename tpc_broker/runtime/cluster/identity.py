@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tpc_broker.cluster.founding import Founding
-from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, SPOKEN
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_MOVES, SPOKEN
 from tpc_broker.log.files import journal_file_name
+from tpc_broker.metadata.core_counts import counts_to_tell
 from tpc_broker.model import CoreId, MetadataVersion
 from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
 from tpc_broker.runtime.durable_files import replace_file, sync_folder
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 FOLDER = "cluster"
 FILE = "node.json"
+BOOT_SUFFIX = ".boot"
 FORMAT = 1
 INCARNATION_BITS = 62
 BOOTS_BEGIN = 1 << 42
@@ -39,7 +41,8 @@ START_EMPTY = "start it with an empty --data, and it learns from them"
 class NodeIdentity:
     """`founding` is None until the node is in a cluster; `has_replica`: it has, or is to have, a part of the metadata
     group, as one of its first voters or because a leader asked it to; `level`: the cluster's feature level, as far as
-    the node has heard.
+    the node has heard. `counts_to_tell`: numbers of cores that it was started with since the metadata heard of it last,
+    each of which has handed over what more cores had (`metadata.core_counts`).
     """
 
     node: int
@@ -49,6 +52,7 @@ class NodeIdentity:
     founding: Founding | None = None
     has_replica: bool = False
     level: int = FIRST_OF_CLUSTERS
+    counts_to_tell: tuple[int, ...] = ()
 
     @property
     def is_first_voter(self) -> bool:
@@ -63,10 +67,10 @@ class NodeIdentity:
             )
         if self.node != node:
             raise StartError(f"{data} is node {self.node}'s data directory, not node {node}'s")
-        if self.cores != cores and self.founding is not None:
+        if cores < self.cores and self.founding is not None and self.level < FIRST_WITH_MOVES:
             raise StartError(
-                f"{data} ran in its cluster with {self.cores} cores; --cores {cores} is not possible yet for a node of "
-                "a cluster"
+                f"{data} ran in its cluster with {self.cores} cores; --cores {cores} is possible from "
+                f"tpc.version={FIRST_WITH_MOVES} on, and the cluster is at {self.level} (kafka-features.sh upgrade)"
             )
 
 
@@ -115,6 +119,20 @@ class IdentityFile:
         self._write()
         return self.identity
 
+    def hands_over(self, cores: int) -> NodeIdentity:
+        """Before what is on the disk goes to the cores that there are now: the metadata are to hear of it."""
+        found = self.read()
+        assert found is not None, self._path
+        counts = counts_to_tell(found.counts_to_tell, found.cores, cores)
+        self.identity = replace(found, counts_to_tell=counts)
+        self._write()
+        return self.identity
+
+    def counts_told(self) -> None:
+        """The metadata have heard of them."""
+        self.identity = replace(self.identity, counts_to_tell=())
+        self._write()
+
     def is_at_level(self, level: int) -> None:
         """The cluster is, so that an earlier release that is started here says so before it reads anything else."""
         if self.identity.level != level:
@@ -132,6 +150,7 @@ class IdentityFile:
             "founding": None if identity.founding is None else identity.founding.to_json(),
             "has_replica": identity.has_replica,
             "level": identity.level,
+            "counts_to_tell": identity.counts_to_tell,
         }
         replace_file(self._path, json.dumps(fields, indent=1).encode())
         sync_folder(self.folder.parent)
@@ -143,11 +162,26 @@ def _from_fields(fields: dict[str, Any]) -> NodeIdentity:
     founding = None if fields["founding"] is None else Founding.from_json(fields["founding"])
     node, incarnation, boot, cores = (int(fields[name]) for name in ("node", "incarnation", "boot", "cores"))
     level = int(fields.get("level", FIRST_OF_CLUSTERS))
-    return NodeIdentity(node, incarnation, boot, cores, founding, bool(fields["has_replica"]), level)
+    counts = tuple(int(each) for each in fields.get("counts_to_tell", ()))
+    return NodeIdentity(node, incarnation, boot, cores, founding, bool(fields["has_replica"]), level, counts)
 
 
 def _boot_path(data: Path, core: int) -> Path:
-    return data / FOLDER / f"core{core}.boot"
+    """Where it is, a core has promised others what is in its journal."""
+    return data / FOLDER / f"core{core}{BOOT_SUFFIX}"
+
+
+def _ended_path(data: Path, core: int) -> Path:
+    """In its place, when another core has taken over what this one has promised."""
+    return data / FOLDER / f"core{core}.ended"
+
+
+def core_ended(data: Path, core: int) -> None:
+    """Other cores have what it had, durably; its journal may go. As often as it takes."""
+    path = _boot_path(data, core)
+    if path.exists():
+        path.replace(_ended_path(data, core))
+        sync_folder(path.parent)
 
 
 def next_core_boot(data: Path, core: int, version: MetadataVersion) -> int:
@@ -157,27 +191,32 @@ def next_core_boot(data: Path, core: int, version: MetadataVersion) -> int:
     and the one before began with earlier ones. A clock may be behind.
     """
     path = _boot_path(data, core)
-    try:
-        before = int(path.read_text())
-    except FileNotFoundError:
-        before = 0
-    except (OSError, ValueError) as error:
-        raise StartError(f"{path} cannot be read: {error}; it counts the starts of a core") from error
+    before = max(_boots(path), _boots(_ended_path(data, core)))
     boot = max(before + 1, BOOTS_BEGIN + version * BOOTS_OF_A_VERSION)
     replace_file(path, str(boot).encode())
     return boot
 
 
+def _boots(path: Path) -> int:
+    """0: there is no such file. StartError when it is damaged."""
+    try:
+        return int(path.read_text())
+    except FileNotFoundError:
+        return 0
+    except (OSError, ValueError) as error:
+        raise StartError(f"{path} cannot be read: {error}; it counts the starts of a core") from error
+
+
 def check_directory(data: Path, cluster: ClusterOptions | None, cores: int) -> None:
     """Before anything is started: a directory of a cluster's node is not started without the cluster, whose metadata it
-    has, nor as another node, nor with another number of cores. StartError.
+    has, nor as another node. StartError.
     """
     found = IdentityFile(data).read()
     if found is None:
         return
     if cluster is not None:
         found.check(data, cluster.node_id, cores)
-        _check_journals(data, cores)
+        _check_journals(data)
     elif found.founding is not None:
         raise StartError(
             f"{data} is node {found.node}'s of cluster {found.founding.cluster}: start it with --cluster, --seeds and "
@@ -185,11 +224,11 @@ def check_directory(data: Path, cluster: ClusterOptions | None, cores: int) -> N
         )
 
 
-def _check_journals(data: Path, cores: int) -> None:
+def _check_journals(data: Path) -> None:
     """A core that has had replicas has promised others what was in its journal. StartError where that is gone."""
-    for core in range(cores):
-        journal = data / "journals" / journal_file_name(CoreId(core))
-        if _boot_path(data, core).exists() and not journal.exists():
+    for boots in sorted((data / FOLDER).glob(f"core*{BOOT_SUFFIX}")):
+        journal = data / "journals" / journal_file_name(CoreId(int(boots.name[4 : -len(BOOT_SUFFIX)])))
+        if not journal.exists():
             raise StartError(f"{journal} is gone, and with it what this node has promised to others: {START_EMPTY}")
 
 

@@ -38,7 +38,7 @@ from tpc_broker.model import CoreId, MetadataVersion, NodeId
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Position, Voter
 from tpc_broker.runtime.cluster.counters import ClusterCounters, Known, cluster_counters
-from tpc_broker.runtime.cluster.greeting import cores_text, level_text, refusal_of, removed_text
+from tpc_broker.runtime.cluster.greeting import refusal_of, refusal_of_registration, removed_text
 from tpc_broker.runtime.cluster.identity import IdentityFile, NodeIdentity
 from tpc_broker.runtime.cluster.joining import Joining, say_what_is_waited_for
 from tpc_broker.runtime.cluster.links import LinkRefusedError, Links, Peer
@@ -502,20 +502,32 @@ class ClusterNodeMain:
                 await trio.sleep(LOOK_S)
 
     async def _register(self) -> None:
-        fields = {"record": encode_record(registration_of(self._identity, self._core_options)).decode()}
+        answer: dict[str, Any] = {}
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(say_what_is_waited_for, self.links)
                 if self._founding.data_node == self._identity.node and not self.image.cluster_id:
                     local = {"image": base64.b64encode(self._joining.local.to_bytes()).decode()}
                     await self._ask_controller("cluster.begin", local)
-                answer = await self._ask_controller("nodes.register", fields)
-                while "wait" in answer:
-                    await trio.sleep(LOOK_S)
-                    answer = await self._ask_controller("nodes.register", fields)
+                if counts := self._identity.counts_to_tell:  # nothing is placed on other cores before it is written
+                    answer = await self._ask_to_register(counts[-1], counts)
+                    if "refused" not in answer:
+                        self._file.counts_told()
+                if "refused" not in answer:
+                    answer = await self._ask_to_register(self._core_options.cores, ())
                 scope.cancel()
         if "refused" in answer:
             raise StartError(str(answer["refused"]))
+
+    async def _ask_to_register(self, cores: int, counts: Sequence[int]) -> dict[str, Any]:
+        """With so many of its cores; `counts` as `Controller.register_node` has them."""
+        record = registration_of(self._identity, self._core_options, cores)
+        fields = {"record": encode_record(record).decode(), "counts": list(counts)}
+        answer = await self._ask_controller("nodes.register", fields)
+        while "wait" in answer:
+            await trio.sleep(LOOK_S)
+            answer = await self._ask_controller("nodes.register", fields)
+        return answer
 
     @property
     def _founding(self) -> Founding:
@@ -526,6 +538,7 @@ class ClusterNodeMain:
         record = decode_record(str(payload["record"]).encode())
         if not isinstance(record, NodeRegistered):
             raise MailboxError("not the registration of a node")
+        counts = [int(each) for each in payload.get("counts", ())]
         if not self.image.cluster_id:
             if self._founding.data_node is not None:
                 return {"wait": "the node that brings data has not begun yet"}, []
@@ -534,22 +547,10 @@ class ClusterNodeMain:
 
         def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
             nonlocal refused
-            known = image.nodes.get(record.node)
-            if not record.levels.has(image.feature_level):
-                refused = level_text(record, image.cluster_id, image.feature_level)
+            refused = refusal_of_registration(record, image, self._is_alive)
+            if refused:
                 return [], None
-            if record.incarnation in image.removed:
-                refused = removed_text(record.node, image.cluster_id)
-                return [], None
-            if known is not None and known.incarnation != record.incarnation and self._is_alive(known):
-                refused = (
-                    f"node id {record.node} is alive at {SeedAddress(*known.address)} with another incarnation; give "
-                    f"the node at {SeedAddress(*record.address)} another --node-id"
-                )
-                return [], None
-            if refused := cores_text(record, image):
-                return [], None
-            return Controller(image, self._configuration).register_node(record), None
+            return Controller(image, self._configuration).register_node(record, counts), None
 
         version, _none = await self.change(decide)
         return ({"refused": refused} if refused else {"version": version}), []

@@ -16,7 +16,11 @@ from tpc_broker.runtime.durable_files import replace_file
 from tpc_broker.runtime.options import StartError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
+
+    from tpc_broker.model import CoreId, TopicPartition
+    from tpc_broker.storage.handover import Given
 
 
 class ReplicaLives:
@@ -32,9 +36,13 @@ class ReplicaLives:
 
     def begin(self, group: str, life: int) -> None:
         """OSError: it is not written."""
-        lives = {**self._read(), group: life}
-        replace_file(self._path, json.dumps(lives).encode())
-        self._lives = lives
+        self.begin_all({group: life})
+
+    def begin_all(self, lives: dict[str, int]) -> None:
+        """The same of several, by group."""
+        found = {**self._read(), **lives}
+        replace_file(self._path, json.dumps(found).encode())
+        self._lives = found
 
     def _read(self) -> dict[str, int]:
         if self._lives is None:
@@ -46,3 +54,17 @@ class ReplicaLives:
             except (OSError, ValueError, AttributeError) as error:
                 raise StartError(f"{self._path} cannot be read: {error}; it says which replicas began anew") from error
         return self._lives
+
+
+def hand_lives_over(data: Path, given: Iterable[Given], group_of: Callable[[TopicPartition], str]) -> None:
+    """Before replicas go from core to core while none runs: each stays the voter that it was. StartError, OSError."""
+    lives: dict[CoreId, ReplicaLives] = {}
+    changed: dict[CoreId, dict[str, int]] = {}
+    for key, source, target in given:
+        for core in (source, target):
+            lives.setdefault(core, ReplicaLives(data, core))
+        life = lives[source].of(group_of(key))
+        if lives[target].of(group_of(key)) != life:
+            changed.setdefault(target, {})[group_of(key)] = life
+    for core, found in changed.items():
+        lives[core].begin_all(found)

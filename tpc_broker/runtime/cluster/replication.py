@@ -112,7 +112,6 @@ class CoreReplication:
         self._offered: list[Links] = []
         self.links: ReplicaLinks
         self._wanted: set[Address] = set()
-        self._nodes: dict[NodeId, SeedAddress] = {}
         self._keys: dict[str, TopicPartition] = {}
         self._handles: dict[str, int] = {}
         self._starts_told: dict[tuple[Address, str], int] = {}
@@ -252,7 +251,6 @@ class CoreReplication:
         before, self._image = self._image, image
         self._voters.image = image
         self.filling.is_allowed = image.feature_level >= FIRST_WITH_MOVES
-        self._nodes = {node: SeedAddress(*known.address) for node, known in image.nodes.items()}
         self._meet_new_replicas(before)
         self._link()
 
@@ -514,10 +512,12 @@ class CoreReplication:
         return Hello(cluster, *who, core, host, port + core, __version__, replication=True, levels=SPOKEN)
 
     def _link(self) -> None:
+        """To all that there are: a node may have fewer cores than before."""
+        nodes = self._image.nodes
         wanted = {
-            address: SeedAddress(place.host, place.port + address.core)
+            address: SeedAddress(known.address.host, known.address.port + address.core)
             for address in self._wanted
-            if (place := self._nodes.get(address.node)) is not None
+            if (known := nodes.get(address.node)) is not None and address.core < known.cores
         }
         self.links.follow(wanted)
 

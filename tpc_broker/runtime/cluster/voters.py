@@ -104,13 +104,14 @@ def node_rows(
     return rows
 
 
-def registration_of(identity: NodeIdentity, options: CoreOptions) -> NodeRegistered:
-    """What a node tells of itself to the cluster's metadata."""
+def registration_of(identity: NodeIdentity, options: CoreOptions, cores: int) -> NodeRegistered:
+    """What a node tells of itself, and of its first `cores` cores, to the cluster's metadata."""
     assert options.cluster is not None
     listeners = tuple(
-        (listener.name, tuple(NodeAddress(*each) for each in listener.advertised)) for listener in options.listeners
+        (listener.name, tuple(NodeAddress(*each) for each in listener.advertised[:cores]))
+        for listener in options.listeners
     )
     return NodeRegistered(
-        NodeId(identity.node), identity.incarnation, options.cores, options.cluster.rack, __version__,
+        NodeId(identity.node), identity.incarnation, cores, options.cluster.rack, __version__,
         NodeAddress(*options.cluster.address), listeners, SPOKEN,
     )  # fmt: skip
