@@ -1,7 +1,8 @@
 """Runs every simulator: ``python -m tests.simulator --seed 7 --steps 2000``, or fresh seeds until a time is over.
 
 A simulator is a module ``tests/simulator/*_run.py`` with ``run(seed, steps) -> str``: it raises `SimulationFailedError`
-when an invariant does not hold, and says in a few words what it did when all do.
+when an invariant does not hold, and says in a few words what it did when all do. One whose runs take long has `EVERY`:
+it is run with every so many seeds, and with fresh ones only where failures are passed over, or where nothing else runs.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import importlib
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from random import Random, SystemRandom
+from types import MappingProxyType
 
 from tests.simulator.schedule import SimulationFailedError
 
@@ -26,9 +28,13 @@ STEPS = 60
 def simulators(only: str | None = None) -> dict[str, Run]:
     """Name and entry of every simulator there is, or of one."""
     names = sorted(path.stem.removesuffix("_run") for path in Path(__file__).parent.glob("*_run.py"))
-    return {
-        name: importlib.import_module(f"tests.simulator.{name}_run").run for name in names if only in (None, name)
-    }
+    return {name: importlib.import_module(f"tests.simulator.{name}_run").run for name in names if only in (None, name)}
+
+
+def spacing() -> dict[str, int]:
+    """Of simulators that are not run with each seed: with every which."""
+    modules = {name: importlib.import_module(f"tests.simulator.{name}_run") for name in simulators()}
+    return {name: module.EVERY for name, module in modules.items() if hasattr(module, "EVERY")}
 
 
 def fresh_seeds(text: str | None = None) -> Iterator[int]:
@@ -45,12 +51,23 @@ def _broken(error: Exception, name: str, seed: int, steps: int) -> SimulationFai
 
 
 def run_seeds(
-    runs: dict[str, Run], seeds: Iterable[int], steps: int, deadline_s: float, *, go_on: bool = False
+    runs: dict[str, Run],
+    seeds: Iterable[int],
+    steps: int,
+    deadline_s: float,
+    *,
+    go_on: bool = False,
+    every: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[int, list[SimulationFailedError]]:
-    """Runs each simulator with each seed until the deadline; how many runs there were, and the failures (`go_on`)."""
+    """Runs each simulator with each seed until the deadline; how many runs there were, and the failures (`go_on`).
+
+    Those in `every` are run with every so many seeds, and with fresh ones in long runs only (`go_on`).
+    """
     count, failures = 0, []
-    for seed in seeds:
+    for number, seed in enumerate(seeds):
         for name, run in runs.items():
+            if number % every.get(name, 1) or (name in every and seed not in FIXED_SEEDS and not go_on):
+                continue
             if time.monotonic() > deadline_s:
                 return count, failures
             try:
@@ -91,7 +108,8 @@ def main(arguments: list[str] | None = None) -> int:
     began_s = time.monotonic()
     seeds: Iterable[int] = chain(FIXED_SEEDS, fresh_seeds(options.fresh_from)) if options.seconds else FIXED_SEEDS
     deadline_s = began_s + options.seconds if options.seconds else float("inf")
-    count, failures = run_seeds(runs, seeds, options.steps, deadline_s, go_on=options.go_on)
+    every = {} if options.only else spacing()
+    count, failures = run_seeds(runs, seeds, options.steps, deadline_s, go_on=options.go_on, every=every)
     print(f"{count} runs in {time.monotonic() - began_s:.0f} s, {len(failures)} failed")
     return 1 if failures else 0
 

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from tests.simulator.__main__ import fresh_seeds, main, run_seeds
+from tests.simulator.__main__ import fresh_seeds, main, run_seeds, spacing
 from tests.simulator.network import Faults, Network
 from tests.simulator.schedule import SimulationFailedError, Step, shrink
 from tests.simulator.world import MS, SECOND, Clock, Process, World
@@ -163,3 +163,17 @@ def test_fresh_seeds_of_a_text_are_always_the_same():
     assert list(islice(fresh_seeds("a commit"), 5)) == list(islice(fresh_seeds("a commit"), 5))
     assert list(islice(fresh_seeds("a commit"), 5)) != list(islice(fresh_seeds("another"), 5))
     assert list(islice(fresh_seeds(), 5)) != list(islice(fresh_seeds(), 5))
+
+
+def test_a_simulator_whose_runs_take_long_has_a_part_of_the_seeds():
+    asked = []
+    runs = {name: lambda seed, _steps, name=name: asked.append((name, seed)) or "quiet" for name in ("short", "long")}
+    assert run_seeds(runs, range(1, 6), 10, float("inf"), every={"long": 3}) == (7, [])
+    assert [seed for name, seed in asked if name == "long"] == [1, 4]
+    assert [seed for name, seed in asked if name == "short"] == [1, 2, 3, 4, 5]
+    assert spacing().keys() == {"nodes"}
+    asked.clear()
+    run_seeds(runs, [11, 12, 13, 14], 10, float("inf"), every={"long": 3})
+    assert not [seed for name, seed in asked if name == "long"], "fresh seeds are for long runs"
+    run_seeds(runs, [11, 12, 13, 14], 10, float("inf"), every={"long": 3}, go_on=True)
+    assert [seed for name, seed in asked if name == "long"] == [11, 14]

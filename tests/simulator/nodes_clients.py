@@ -1,0 +1,279 @@
+"""Clients of simulated nodes: they ask again until they are answered, as client libraries do.
+
+Each notes what it was promised in `Promises`, which the end of a run is checked against; what can be seen to be wrong
+at once fails the run at once: an offset that shows two values, a sequence that is refused, a committed offset that went
+back.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import count
+
+import trio
+
+from tests.log.log_batches import batch
+from tests.support.memory_node import MemoryRequest, _api_name, answer_of
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import messages
+from tpc_broker.kafka.api_keys import ApiKey, api
+from tpc_broker.kafka.protocol import encode_request
+from tpc_broker.kafka.records import read_batches
+
+ANSWER_S = 6.0
+AGAIN_S = 0.3
+NONE = ErrorCode.NONE
+_connections = count(1)
+
+
+class Promises:
+    """What clients were told, by (topic, partition)."""
+
+    def __init__(self):
+        self.sent = defaultdict(list)
+        """Values, in the order in which their producer sent them."""
+        self.acknowledged: dict[tuple[str, int], dict[int, bytes]] = defaultdict(dict)
+        """By offset."""
+        self.seen: dict[tuple[str, int], dict[int, bytes]] = defaultdict(dict)
+        self.committed: dict[tuple[str, str, int], int] = {}
+        """By group, topic and partition: the newest offset that was acknowledged."""
+        self.topics: dict[str, int] = {}
+        """Partitions, of those that were acknowledged."""
+
+
+class Client:
+    """One connection to each node; one thing at a time. None in place of an answer: there was none."""
+
+    def __init__(self, cluster, name):
+        self.cluster, self.chance = cluster, cluster.stream(f"client {name}")
+        self.connection = next(_connections)
+        self._asked = 0
+
+    async def ask(self, node, message, version=None):
+        key = ApiKey[_api_name(message)]
+        version = api(key).last_version if version is None else version
+        self._asked += 1
+        body = memoryview(encode_request(key, version, message))
+        await trio.sleep(self.cluster.network.delay_s())
+        if node is None or not node.is_ready:
+            await trio.sleep(AGAIN_S)
+            return None
+        life = node.life
+        request = MemoryRequest(self.connection, int(key), version, self._asked, body, node.clock.monotonic_ns())
+        life.connections.send(request)
+        with trio.move_on_after(ANSWER_S):
+            await request.done.wait()
+            await trio.sleep(self.cluster.network.delay_s())
+            return answer_of(request)
+        life.connections.close(self.connection, "silent")
+        return None
+
+    def any_node(self):
+        return self.cluster.nodes[self.chance.choice(sorted(self.cluster.nodes))]
+
+    async def again(self):
+        await trio.sleep(self.chance.uniform(0.5, 1.5) * AGAIN_S)
+
+    async def leader(self, topic, index):
+        """The node that another one believes to lead it."""
+        kind = messages.MetadataRequest
+        asked = kind(topics=[kind.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        answer = await self.ask(self.any_node(), asked, 12)
+        for one in answer.topics[0].partitions if answer is not None else ():
+            if one.partition_index == index and one.leader_id >= 0:
+                return self.cluster.nodes[one.leader_id // 1024]
+        return None
+
+
+class Admin(Client):
+    async def create_topic(self, name, partitions, factor=3):
+        """Until it is there."""
+        kind = messages.CreateTopicsRequest
+        topic = kind.CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor)
+        while True:
+            answer = await self.ask(self.any_node(), kind(topics=[topic], timeout_ms=3000))
+            code = None if answer is None else ErrorCode(answer.topics[0].error_code)
+            if code in (NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                self.cluster.promises.topics[name] = partitions
+                return
+            await self.again()
+
+    async def reassign(self, name, index, nodes):
+        """Once; whether it was begun."""
+        kind = messages.AlterPartitionReassignmentsRequest
+        part = kind.ReassignablePartition(partition_index=index, replicas=[node * 1024 for node in nodes])
+        topic = kind.ReassignableTopic(name=name, partitions=[part])
+        answer = await self.ask(self.any_node(), kind(topics=[topic], timeout_ms=3000))
+        return answer is not None and not answer.error_code and not answer.responses[0].partitions[0].error_code
+
+
+class Producer(Client):
+    """Idempotent, of one partition, one batch under way."""
+
+    def __init__(self, cluster, name, topic, index):
+        super().__init__(cluster, name)
+        self.topic, self.index, self.key = topic, index, (topic, index)
+        self._name, self._sequence = name, 0
+        self._producer: tuple[int, int] | None = None
+        self._node = None
+
+    async def begin(self):
+        while self._producer is None:
+            asked = messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+            answer = await self.ask(self.any_node(), asked)
+            if answer is not None and not answer.error_code:
+                self._producer = answer.producer_id, answer.producer_epoch
+            else:
+                await self.again()
+
+    async def send(self, count_=1):
+        """Until it is acknowledged."""
+        if self._producer is None:
+            await self.begin()
+        promises = self.cluster.promises
+        values = [f"{self._name} {self._sequence + number}".encode() for number in range(count_)]
+        promises.sent[self.key] += values
+        data = batch(0, values, producer=(*self._producer, self._sequence))
+        while (offset := await self._try(data)) is None:
+            await self.again()
+        self._sequence += count_
+        for place, value in enumerate(values):
+            before = promises.acknowledged[self.key].setdefault(offset + place, value)
+            if before != value:
+                self.cluster.fails(f"{self.key}: offset {offset + place} was acknowledged for {before} and for {value}")
+
+    async def _try(self, data):
+        """The offset; None: not known, or refused."""
+        if self._node is None:
+            self._node = await self.leader(self.topic, self.index)
+        kind = messages.ProduceRequest
+        part = kind.PartitionProduceData(index=self.index, records=data)
+        topic = kind.TopicProduceData(name=self.topic, partition_data=[part])
+        answer = await self.ask(self._node, kind(acks=-1, timeout_ms=5000, topic_data=[topic]), 12)
+        if answer is None:
+            self._node = None
+            return None
+        found = answer.responses[0].partition_responses[0]
+        code = ErrorCode(found.error_code)
+        if code is NONE:
+            return found.base_offset
+        is_refused = code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH)
+        if is_refused and not self._is_outdated(self._node):
+            self.cluster.fails(f"{self.key}: a producer with one batch under way was told {code.name}")
+        self._node = None
+        return None
+
+    def _is_outdated(self, node):
+        """Whether another term has begun than the one that a node leads it in: it has not heard of that yet, and judges
+        by a log that is not the group's.
+        """
+        kept = [
+            kept for each in self.cluster.nodes.values() for key, kept in each.disk.partitions.items()
+            if (kept.topic, key.partition) == self.key
+        ]  # fmt: skip
+        own = [log.term for log in node.life.plane.logs.values() if log.kept in kept] if node.life is not None else []
+        return max(each.leader_epoch for each in kept) > max(own, default=-1)
+
+
+class Consumer(Client):
+    """Reads a partition from its beginning on, again and again."""
+
+    def __init__(self, cluster, name, topic, index):
+        super().__init__(cluster, name)
+        self.topic, self.index, self.key, self.offset = topic, index, (topic, index), 0
+        self._node = None
+
+    async def read(self):
+        """One fetch; how many records. None: not answered, or refused."""
+        self._node = self._node or await self.leader(self.topic, self.index)
+        kind = messages.FetchRequest
+        part = kind.FetchPartition(
+            partition=self.index, fetch_offset=self.offset, partition_max_bytes=1 << 20, current_leader_epoch=-1
+        )
+        topics = [kind.FetchTopic(topic=self.topic, partitions=[part])]
+        asked = kind(max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, topics=topics)
+        answer = await self.ask(self._node, asked, 12)
+        if answer is None or answer.error_code or not answer.responses:
+            self._node = None
+            return None
+        (found,) = answer.responses[0].partitions
+        if found.error_code:
+            if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._look_whether_behind(found)
+            self._node = None
+            return None
+        return self._take(found)
+
+    def _look_whether_behind(self, found):
+        """A leader that is over may not know of all yet, and says so; what was acknowledged is not below its start."""
+        if found.log_start_offset > self.offset:
+            self.cluster.fails(f"{self.key}: the log starts at {found.log_start_offset}, behind {self.offset}")
+
+    def _take(self, found):
+        seen, began = self.cluster.promises.seen[self.key], self.offset
+        for one in read_batches(bytes(found.records or b"")):
+            for record in one.records():
+                offset = record.offset
+                if offset < self.offset:
+                    continue
+                if offset != self.offset:
+                    self.cluster.fails(f"{self.key}: offset {offset} comes behind {self.offset - 1}")
+                before = seen.setdefault(offset, record.value)
+                if before != record.value:
+                    self.cluster.fails(f"{self.key}: offset {offset} showed {before} and {record.value}")
+                self.offset = offset + 1
+        if self.offset > found.high_watermark:
+            self.cluster.fails(
+                f"{self.key}: records up to {self.offset}, and a high watermark of {found.high_watermark}"
+            )
+        return self.offset - began
+
+
+class Committer(Client):
+    """Commits offsets of a group that rise, and asks for them."""
+
+    def __init__(self, cluster, name, group, topic, index):
+        super().__init__(cluster, name)
+        self.group, self.topic, self.index = group, topic, index
+        self._offset = 0
+        self._node = None
+
+    async def _coordinator(self):
+        asked = messages.FindCoordinatorRequest(key_type=0, coordinator_keys=[self.group])
+        answer = await self.ask(self.any_node(), asked, 4)
+        if answer is None or answer.coordinators[0].error_code:
+            return None
+        return self.cluster.nodes[answer.coordinators[0].node_id // 1024]
+
+    async def commit(self):
+        """Once; offsets rise whether it was acknowledged or not."""
+        self._node = self._node or await self._coordinator()
+        self._offset += 1
+        kind = messages.OffsetCommitRequest
+        part = kind.OffsetCommitRequestPartition(partition_index=self.index, committed_offset=self._offset)
+        topic = kind.OffsetCommitRequestTopic(name=self.topic, partitions=[part])
+        asked = kind(group_id=self.group, generation_id_or_member_epoch=-1, member_id="", topics=[topic])
+        answer = await self.ask(self._node, asked, 8)
+        code = None if answer is None else answer.topics[0].partitions[0].error_code
+        if code == NONE:
+            self.cluster.promises.committed[self.group, self.topic, self.index] = self._offset
+        else:
+            self._node = None
+            await self.again()
+
+    async def look(self):
+        """Whether it was answered."""
+        promised = self.cluster.promises.committed.get((self.group, self.topic, self.index), -1)
+        self._node = self._node or await self._coordinator()
+        kind = messages.OffsetFetchRequest
+        topics = [kind.OffsetFetchRequestTopics(name=self.topic, partition_indexes=[self.index])]
+        asked = kind(groups=[kind.OffsetFetchRequestGroup(group_id=self.group, topics=topics)], require_stable=False)
+        answer = await self.ask(self._node, asked, 8)
+        if answer is None or answer.groups[0].error_code or answer.groups[0].topics[0].partitions[0].error_code:
+            self._node = None
+            await self.again()
+            return False
+        found = answer.groups[0].topics[0].partitions[0].committed_offset
+        if not promised <= found <= self._offset:
+            self.cluster.fails(f"{self.group}: {promised} was committed, {self._offset} sent, and {found} is told")
+        return True

@@ -1,0 +1,207 @@
+"""A simulated node's disk: what was synced survives a crash, what was not is gone, or half there.
+
+A core's journal is a list of entries that become durable in their order, a commit at a time; each says what it changes
+in what the disk keeps of a partition (`KeptLog`). Other files (`NodeDisk`) are written and synced as any program does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+import trio
+
+from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.log.batch import decode_header
+from tpc_broker.log.epochs import LeaderEpochs
+from tpc_broker.storage.ports import FileStatus, FileSystemStatus
+
+
+class KeptLog:
+    """What a disk has of one partition."""
+
+    def __init__(self, topic):
+        self.topic = topic
+        self.batches: list[bytes] = []
+        self.epochs, self.notes, self.leader_epoch = LeaderEpochs(), {}, -1
+        self.log_start_offset = self.log_end_offset = self.committed_end_offset = 0
+
+    def append(self, batches):
+        for batch in batches:
+            header = decode_header(batch)
+            assert header.base_offset == self.log_end_offset, "the journal's order is the log's"
+            self.batches.append(batch)
+            self.log_end_offset = header.next_offset
+
+    def cut(self, offset, last_epoch_kept):
+        self.batches = [batch for batch in self.batches if decode_header(batch).next_offset <= offset]
+        self.log_end_offset = offset
+        self.epochs.truncate_end(offset, last_epoch_kept)
+
+
+class _File:
+    def __init__(self):
+        self.data, self.synced = bytearray(), b""
+
+
+class NodeDisk:
+    """As much of `Disk` as a node's own files need, and the time that a sync takes. It outlives crashes."""
+
+    def __init__(self, chance):
+        self._chance = chance
+        self._names: dict[Path, _File] = {}
+        self._synced_names: dict[Path, _File] = {}
+        self._open: dict[int, _File] = {}
+        self._descriptors = 100
+        self.partitions: dict[object, KeptLog] = {}
+        self.sync_s_max = 0.005
+        self.is_stuck = False
+        """Nothing becomes durable meanwhile."""
+
+    async def sync(self):
+        """As long as one takes, on such a disk."""
+        await trio.sleep(self._chance.uniform(0.0005, self.sync_s_max))
+        while self.is_stuck:
+            await trio.sleep(0.05)
+
+    def crash(self):
+        """What was appended to a file and not synced may be there in part."""
+        self._names = dict(self._synced_names)
+        self._open.clear()
+        for file in self._names.values():
+            more = max(0, len(file.data) - len(file.synced))
+            behind = bytes(file.data[len(file.synced) :][: self._chance.randint(0, more)])
+            file.synced += behind
+            file.data = bytearray(file.synced)
+
+    # -- Disk --------------------------------------------------------------------------------------------------------
+
+    def poll_ring(self):
+        pass
+
+    async def stat(self, path):
+        await trio.lowlevel.checkpoint()
+        if path not in self._names:
+            raise FileNotFoundError(path)
+        return FileStatus(len(self._names[path].data), 0, False)
+
+    async def statvfs(self, _path):
+        await trio.lowlevel.checkpoint()
+        return FileSystemStatus(total_bytes=1 << 40, available_bytes=1 << 39)
+
+    async def open(self, path, _flags, _mode=0o644):
+        await trio.lowlevel.checkpoint()
+        if path.suffix == ".new":  # the only files that are made: others exist, or are asked for by `stat`
+            self._names[path] = _File()
+        self._descriptors += 1
+        self._open[self._descriptors] = self._names[path]
+        return self._descriptors
+
+    async def close(self, descriptor):
+        await trio.lowlevel.checkpoint()
+        self._open.pop(descriptor, None)
+
+    async def read(self, descriptor, length, position):
+        await trio.lowlevel.checkpoint()
+        return bytes(self._open[descriptor].data[position : position + length])
+
+    async def write_at(self, descriptor, data, position):
+        await trio.lowlevel.checkpoint()
+        self._open[descriptor].data[position : position + len(data)] = data
+
+    async def truncate(self, descriptor, length):
+        await trio.lowlevel.checkpoint()
+        del self._open[descriptor].data[length:]
+
+    async def fdatasync(self, descriptor):
+        file = self._open[descriptor]
+        covered = bytes(file.data)
+        await self.sync()
+        file.synced = covered
+
+    async def rename(self, source, target):
+        await trio.lowlevel.checkpoint()
+        self._names[target] = self._names.pop(source)
+
+    async def fsync_directory(self, _path):
+        names = dict(self._names)
+        await self.sync()
+        self._synced_names = names
+
+
+class Journal:
+    """Of one life of a core. `on_commit` is called when a commit is durable, `on_failed` when there is an error: what
+    was not durable is undone then, and nothing is taken before `reopen`.
+    """
+
+    def __init__(self, disk):
+        self._disk = disk
+        self._waiting, self._under_way = deque(), []
+        self._filled = trio.Event()
+        self._sequence = self.durable_sequence = 0
+        self.on_commit = self.on_failed = lambda: None
+        self._reached = trio.Event()
+        self.has_failed, self._failures = False, 0
+
+    def put(self, change, *, is_kept=False):
+        """An entry; `change` is made in what the disk keeps when it is durable. Its sequence. `is_kept`: a failure
+        delays it, and does not undo it.
+        """
+        if self.has_failed:
+            raise PartitionOfflineError("the journal refuses")
+        self._sequence += 1
+        self._waiting.append((self._sequence, change, is_kept))
+        self._filled.set()
+        return self._sequence
+
+    async def wait(self, sequence, *, is_kept=False):
+        await trio.lowlevel.checkpoint()
+        failures = self._failures
+        while self.durable_sequence < sequence:
+            if self._failures > failures and not is_kept:
+                raise PartitionOfflineError("the journal failed")
+            await self._reached.wait()
+
+    def fail(self):
+        """What is not durable never will be, but for what is kept."""
+        self.has_failed, self._failures = True, self._failures + 1
+        undone = [*self._under_way, *self._waiting]
+        self._under_way = []
+        self._waiting = deque(entry for entry in undone if entry[2])
+        self.on_failed()
+        self._wake()
+
+    def reopen(self):
+        self.has_failed = False
+        self._filled.set()
+
+    def _wake(self):
+        self._reached.set()
+        self._reached = trio.Event()
+
+    async def run(self):
+        while True:
+            await self._filled.wait()
+            self._filled = trio.Event()
+            if self.has_failed or not self._waiting:
+                continue
+            failures, self._under_way = self._failures, list(self._waiting)
+            self._waiting.clear()
+            await self._disk.sync()
+            if self._failures == failures:
+                self._apply()
+                self._wake()
+                self.on_commit()
+            elif self._waiting:
+                self._filled.set()
+
+    def _apply(self):
+        for sequence, change, _is_kept in self._under_way:
+            change()
+            self.durable_sequence = sequence
+        self._under_way = []
+
+    def crash(self, chance):
+        """The commit that is under way is there as a whole, or not at all."""
+        if chance.random() < 0.3:
+            self._apply()

@@ -1,0 +1,570 @@
+"""The data plane's twin for replicated partitions: the promises of `ReplicationPort`, without C, over a `Journal`.
+
+What is appended stands in memory, in the journal and, when that is durable, in what the disk keeps; readers see what
+was told to be committed. The rules are those of `docs/decisions/2026-11-23-replicated-partitions.md`; a call that
+breaks them fails the run. The steady state is not carried: machines drive all groups.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_left
+
+import trio
+
+from tests.simulator.nodes_disk import KeptLog
+from tests.support.memory_core import CoreFiles, MemoryStorage
+from tests.support.memory_plane import MemoryLog, MemoryPlane
+from tpc_broker.broker.ports import AppendedRange, AppendResult, ReplicaAppend
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
+from tpc_broker.log.batch import decode_header, walk_headers
+from tpc_broker.log.checkpoint import VOTE_NOTE
+from tpc_broker.log.epochs import NO_EPOCH_KEPT, LeaderEpochs
+from tpc_broker.log.producer_state import ProducerState
+from tpc_broker.storage.ports import Bounds, PartitionState
+
+LEADER, FOLLOWER = "leader", "follower"
+
+
+class TwinFiles:
+    """As much of `PartitionStorage` as replicas need."""
+
+    failed = None
+    size_bytes = moves = 0
+    segments = ()
+
+    def __init__(self, key, kept):
+        self.key, self.topic, self.kept = key, kept.topic, kept
+        self.leader_epoch, self.notes = kept.leader_epoch, dict(kept.notes)
+        self.epochs = LeaderEpochs(kept.epochs.entries)
+        self.log = TwinLog(kept)
+
+    @property
+    def checkpointed(self):
+        return self.kept
+
+    @property
+    def written_end_offset(self):
+        return self.kept.log_end_offset
+
+    @property
+    def log_start_offset(self):
+        return self.log.log_start_offset
+
+    async def offset_for_timestamp(self, _timestamp, _start_offset):
+        return None
+
+    async def largest_timestamp(self, _start_offset, _upto_offset):
+        return None
+
+    async def aborted_transactions(self, _offset, _upto):
+        return []
+
+
+class TwinLog(MemoryLog):
+    """A partition in memory, as of what the disk has."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self.kept, self.batches = kept, list(kept.batches)
+        self.log_start_offset, self.log_end_offset = kept.log_start_offset, kept.log_end_offset
+        self.durable_offset, self.high_watermark = kept.log_end_offset, kept.log_end_offset
+        self.is_replicated = False
+        self.role, self.term, self.generation = None, -1, 0
+        """`generation` rises when whoever waits for a commit is told that there is no telling."""
+        self.refusal = ErrorCode.NONE
+        self.told_offset, self.undurable = self.log_end_offset, 0
+        self.find_producers()
+
+    def find_producers(self):
+        self.producers = ProducerState()
+        for batch in self.batches:
+            self.producers.apply(decode_header(batch), batch)
+
+    def undo(self):
+        """What is not durable."""
+        self.batches = [batch for batch in self.batches if decode_header(batch).next_offset <= self.durable_offset]
+        self.log_end_offset = self.told_offset = self.durable_offset
+        self.undurable = 0
+        self.find_producers()
+
+    def place_of(self, offset):
+        """Of the first batch that ends behind it."""
+        return bisect_left(self.batches, offset, key=lambda batch: decode_header(batch).last_offset)
+
+    def judge(self, header):
+        """(error, base offset of what it repeats), as `native/ring/producer.c`; None: nothing."""
+        if header.producer_id < 0:
+            return ErrorCode.NONE, None
+        known = self.producers.producers.get(header.producer_id)
+        if known is None or not known.batches or known.epoch < header.producer_epoch:
+            is_right = known is None or header.base_sequence == 0
+            return (ErrorCode.NONE if is_right else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), None
+        if known.epoch > header.producer_epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH, None
+        for batch in known.batches:
+            if batch.last_sequence == header.last_sequence and batch.offset_delta == header.last_offset_delta:
+                return ErrorCode.NONE, batch.last_offset - batch.offset_delta
+        follows = header.base_sequence == known.batches[-1].last_sequence + 1
+        return (ErrorCode.NONE if follows else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), None
+
+
+class TwinPlane(MemoryPlane):
+    def __init__(self, connections, clock, journal):
+        super().__init__(connections, clock)
+        self.holds = True
+        self.journal = journal
+        journal.on_commit, journal.on_failed = self._committed_to_disk, self._journal_failed
+        self._tell_failed = lambda _error: None
+        self._appended: dict[int, int] = {}
+        """The newest sequence of leaders that have appended since the last `take_appended`."""
+        self._on_appended = self._on_durable = lambda *_: None
+        self._watches_durable = False
+
+    def register(self, files, *, is_replicated=False):
+        handle = super().register(files)
+        log = files.log
+        log.is_replicated = is_replicated
+        if is_replicated:
+            log.high_watermark = min(files.kept.committed_end_offset, log.log_end_offset)
+        return handle
+
+    def withdraw(self, handle):
+        self._appended.pop(handle, None)
+        super().withdraw(handle)
+
+    def _committed_to_disk(self):
+        for handle, log in list(self.logs.items()):
+            if not log.is_replicated and log.high_watermark < log.durable_offset:
+                self._advance(handle, log, log.durable_offset)
+        self._durable.set()
+        self._durable = trio.Event()
+        self._answer()
+        if self._watches_durable:
+            self._watches_durable = False
+            self._on_durable(self.journal.durable_sequence)
+
+    def _advance(self, handle, log, offset):
+        log.high_watermark = offset
+        if handle in self._watched:
+            self._watched.remove(handle)
+            self._tell_advanced(handle)
+
+    def put_appended(self, log, batches):
+        """The journal's sequence of batches that are in memory."""
+        end_offset = log.log_end_offset
+        log.undurable += 1
+
+        def change():
+            log.kept.append(batches)
+            log.durable_offset = end_offset
+            log.undurable -= 1
+
+        return self.journal.put(change)
+
+    # -- appends of leaders --------------------------------------------------------------------------------------------
+
+    def _append_led(self, handle, log, data):
+        first = len(log.batches)
+        term = log.term if log.is_replicated else self._files[handle].leader_epoch
+        base_offset = log.append(data, term)
+        for batch in log.batches[first:]:
+            log.producers.apply(decode_header(batch), batch)
+        sequence = self.put_appended(log, log.batches[first:])
+        if log.is_replicated:
+            had = bool(self._appended)
+            self._appended[handle] = sequence
+            if not had:
+                self._on_appended()
+        return base_offset
+
+    def _take(self, key, asked, verdict, ends, parts):
+        handle = None if verdict.error_code else self._handle_of(key, asked.index)
+        if handle is None:
+            return super()._take(key, asked, verdict, ends, parts)
+        log, answer = self.logs[handle], type(self)._part(asked.index)
+        refusal = ErrorCode.KAFKA_STORAGE_ERROR if self.journal.has_failed else self._refusal_of(log)
+        if refusal:
+            answer.error_code = int(refusal)
+            return answer
+        data = bytes(asked.records)
+        ((header, _place),) = walk_headers(data)
+        error, repeated = log.judge(header)
+        answer.error_code = int(error)
+        if error:
+            return answer
+        if repeated is None:
+            answer.base_offset = self._append_led(handle, log, data)
+            ends[handle] = log.log_end_offset
+        else:
+            answer.base_offset, ends[handle] = repeated, repeated + header.last_offset_delta + 1
+        answer.log_start_offset, parts[handle] = log.log_start_offset, answer
+        return answer
+
+    @staticmethod
+    def _part(index):
+        from tpc_broker.kafka import messages  # noqa: PLC0415
+
+        return messages.ProduceResponse.PartitionProduceResponse(index=index, error_code=0, base_offset=-1)
+
+    @staticmethod
+    def _refusal_of(log):
+        if log.is_replicated and log.role != LEADER:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return log.refusal
+
+    def append(self, handle, data):
+        log = self._log(handle)
+        self._check_journal()
+        refusal = self._refusal_of(log)
+        if refusal:
+            return AppendResult(-1, -1, log.term, int(refusal))
+        base_offset = self._append_led(handle, log, data)
+        term = log.term if log.is_replicated else self._files[handle].leader_epoch
+        return AppendResult(base_offset, log.log_end_offset, term, 0)
+
+    def make_durable(self):
+        raise AssertionError("the journal does it")
+
+    async def wait_committed(self, handle, end_offset, leader_epoch):
+        await trio.lowlevel.checkpoint()
+        log = self._log(handle)
+        generation = log.generation
+        if log.is_replicated and log.term != leader_epoch:
+            raise LeadershipLostError("its epoch has ended")
+        while self._log(handle).high_watermark < end_offset:
+            if log.generation != generation:
+                raise LeadershipLostError("its epoch has ended")
+            await self._durable.wait()
+
+    # -- ReplicationPort -----------------------------------------------------------------------------------------------
+
+    def on_appended(self, callback):
+        self._on_appended = callback
+
+    def take_appended(self):
+        found = []
+        for handle, sequence in self._appended.items():
+            log = self.logs[handle]
+            found.append(AppendedRange(handle, log.told_offset, log.log_end_offset, log.term, sequence))
+            log.told_offset = log.log_end_offset
+        self._appended.clear()
+        return found
+
+    def on_durable(self, callback):
+        self._on_durable = callback
+
+    def watch_durable(self, sequence):
+        if sequence <= self.journal.durable_sequence:
+            return True
+        self._watches_durable = True
+        return False
+
+    def durable_sequence(self):
+        return self.journal.durable_sequence
+
+    def on_journal_failed(self, callback):
+        self._tell_failed = callback
+
+    def journal_error(self):
+        return errno.EIO if self.journal.has_failed else 0
+
+    def _check_journal(self):
+        if self.journal.has_failed:
+            raise PartitionOfflineError("the journal refuses")
+
+    def _journal_failed(self):
+        """Appends that were not durable are undone, and each replicated partition that lost any has no role."""
+        for handle, log in list(self.logs.items()):
+            if not log.undurable:
+                continue
+            log.undo()
+            self._appended.pop(handle, None)
+            log.role = None if log.is_replicated else log.role
+            self._end_waits(handle, log, ErrorCode.KAFKA_STORAGE_ERROR)
+        self._tell_failed(errno.EIO)
+
+    def _role(self, handle, role, term):
+        log = self._log(handle)
+        assert term >= log.term, f"a term never falls: {term} after {log.term}"
+        log.role, log.term = role, term
+        return log
+
+    def lead(self, handle, term):
+        log = self._role(handle, LEADER, term)
+        assert handle not in self._appended
+        log.told_offset = log.log_end_offset
+
+    def leads(self, handle):
+        return self._log(handle).role == LEADER
+
+    def has_role(self, handle):
+        return self._log(handle).role is not None
+
+    def follow(self, handle, term):
+        self._end_waits(handle, self._role(handle, FOLLOWER, term))
+
+    def disarm(self, handle, *, keep_waits=False):
+        log = self._log(handle)
+        log.role = None
+        if not keep_waits:
+            self._end_waits(handle, log)
+
+    def _end_waits(self, handle, log, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        log.generation += 1
+        self._durable.set()
+        self._durable = trio.Event()
+        for one in self._pending:
+            if handle in one.ends and one.ends[handle] > log.high_watermark:
+                one.parts[handle].error_code = int(error_code)
+                del one.ends[handle]
+        self._answer()
+
+    def refuse(self, handle, error_code, *, all_acks=False):
+        self._log(handle).refusal = error_code
+
+    def commit(self, handle, term, end_offset):
+        log = self._log(handle)
+        if log.role is None or log.term != term:
+            raise LeadershipLostError(f"{log.role} of term {log.term}, not of {term}")
+        assert end_offset <= log.durable_offset, "not above what is durable here"
+        if end_offset <= log.high_watermark:
+            return False
+        self._advance(handle, log, end_offset)
+        self._durable.set()
+        self._durable = trio.Event()
+        self._answer()
+        return True
+
+    def append_replica(self, handle, term, batches):
+        log = self._log(handle)
+        if log.role != FOLLOWER or log.term != term:
+            raise LeadershipLostError(f"{log.role} of term {log.term}, not of {term}")
+        self._check_journal()
+        new, end_offset = [], log.log_end_offset
+        for header, place in walk_headers(batches):
+            assert header.base_offset == end_offset, "batches follow each other"
+            assert header.partition_leader_epoch <= term
+            new.append(bytes(batches[place : place + header.size_bytes]))
+            log.producers.apply(header, new[-1])
+            end_offset = header.next_offset
+        log.batches += new
+        log.log_end_offset = log.told_offset = end_offset
+        return ReplicaAppend(end_offset, self.put_appended(log, new), 0)
+
+    def read_log(self, handle, offset, upto, bytes_max=1 << 30):
+        log = self._log(handle)
+        return b"".join(self._batches(log, offset, upto, bytes_max, at_least_one=True))
+
+    @staticmethod
+    def _batches(log, offset, upto, bytes_max, *, at_least_one):
+        found, size = [], 0
+        for batch in log.batches[log.place_of(offset) :]:
+            too_much = size + len(batch) > bytes_max and not (at_least_one and not found)
+            if too_much or decode_header(batch).base_offset >= upto:
+                break
+            found.append(batch)
+            size += len(batch)
+        return found
+
+    def read(self, handle, offset, upto, bytes_max, at_least_one):
+        found = self._batches(self._log(handle), offset, upto, bytes_max, at_least_one=at_least_one)
+        return found, sum(map(len, found))
+
+    def serve_reads(self, _handle, _term):
+        pass
+
+    def set_racks(self, _names):
+        pass
+
+    def set_near_racks(self, _handle, _racks):
+        pass
+
+    def bounds(self, handle):
+        log = self._log(handle)
+        return Bounds(log.log_start_offset, log.high_watermark, log.high_watermark, log.log_end_offset)
+
+    def state(self, handle):
+        log = self._log(handle)
+        return PartitionState(log.high_watermark, log.durable_offset, log.durable_offset, 0, 0, 1 << 40, -1, log.term)
+
+    # -- the steady state is not carried -------------------------------------------------------------------------------
+
+    def on_steady(self, _messages, _link_lost):
+        pass
+
+    def steady_messages(self):
+        return []
+
+    def steady_stalled(self, _since_ns):
+        return []
+
+    def steady_statistics(self):
+        return {}
+
+    def steady_state(self, _handle):
+        return None
+
+    def steady_disarm(self, _handle):
+        return None
+
+
+class TwinStorage(MemoryStorage):
+    """`CoreStorage`, on what a node's disk keeps."""
+
+    def __init__(self, plane, disk):
+        super().__init__(plane, CoreFiles())
+        self._disk, self._kept = disk, disk.partitions
+        self._journal = plane.journal
+        self._opened: dict[object, TwinFiles] = {}
+        self.shipments = _NoShipments()
+        self.files = disk  # where segments would be filled; none are
+
+    def has(self, key):
+        return key in self._kept
+
+    def unclaimed(self):
+        return [key for key in self._kept if key not in self._opened]
+
+    def unclaimed_terms(self):
+        return [(key, self._kept[key].leader_epoch) for key in self.unclaimed()]
+
+    async def is_left_over(self, _key, _topic):
+        await trio.lowlevel.checkpoint()
+        return False
+
+    async def open(self, key, topic, _config):
+        await self._disk.sync()
+        kept = self._kept.setdefault(key, KeptLog(topic))
+        files = self._opened[key] = TwinFiles(key, kept)
+        return files
+
+    async def begin_epoch(self, files, note=b""):
+        files.leader_epoch += 1
+        term, offset = files.leader_epoch, files.log.log_end_offset
+        files.epochs.assign(term, offset)
+        if note:
+            files.notes[term] = note
+        await self._journal.wait(self._journal.put(lambda: _begin(files.kept, term, offset, note)))
+
+    def register(self, files, _config, *, is_internal, is_replicated=False):
+        handle = self.plane.register(files, is_replicated=is_replicated)
+        self.handles[handle] = files
+        return handle
+
+    def _writable(self, handle):
+        if handle not in self.handles:
+            raise PartitionOfflineError("it is closed")
+        return self.handles[handle]
+
+    def begin_term(self, handle, term, note=b""):
+        files, offset = self._writable(handle), self.plane.bounds(handle).log_end_offset
+        assert term > files.epochs.latest, f"term {term} cannot begin behind {files.epochs.latest}"
+        sequence = self._journal.put(lambda: _begin(files.kept, term, offset, note))
+        _begin(files, term, offset, note)
+        return sequence
+
+    def note_term(self, handle, term, note=b""):
+        files = self._writable(handle)
+        assert term >= files.leader_epoch, f"term {term} is below {files.leader_epoch}"
+
+        def change(of):
+            of.leader_epoch, of.notes[VOTE_NOTE] = term, note
+
+        sequence = self._journal.put(lambda: change(files.kept))
+        change(files)
+        return sequence
+
+    async def cut(self, handle, offset, last_epoch_kept):
+        files, kept_epoch = self._writable(handle), last_epoch_kept or NO_EPOCH_KEPT
+        self.plane.disarm(handle)
+        log = files.log
+        while log.undurable:
+            await trio.sleep(0.001)
+        self._writable(handle)
+        if self._journal.has_failed:
+            raise PartitionOfflineError("the journal refuses")
+        assert log.high_watermark <= offset <= log.log_end_offset, "what is committed is never cut"
+        log.batches = [batch for batch in log.batches if decode_header(batch).next_offset <= offset]
+        assert (decode_header(log.batches[-1]).next_offset if log.batches else log.log_start_offset) == offset
+        log.log_end_offset = log.durable_offset = log.told_offset = offset
+        files.epochs.truncate_end(offset, kept_epoch)
+        files.notes = {term: note for term, note in files.notes.items() if term <= kept_epoch or term == VOTE_NOTE}
+        notes = dict(files.notes)
+
+        def change():
+            files.kept.cut(offset, kept_epoch)
+            files.kept.notes = {**{t: n for t, n in notes.items() if t != VOTE_NOTE}, **_vote(files.kept)}
+
+        await self._journal.wait(self._journal.put(change, is_kept=True), is_kept=True)
+        log.find_producers()
+
+    def alter(self, _files, _handle, _config, *, is_internal, is_replicated=False):
+        pass
+
+    async def delete(self, files, handle):
+        self.plane.withdraw(handle)
+        self.handles.pop(handle, None)
+        await self.delete_offline(files.key)
+
+    async def delete_offline(self, key):
+        self._opened.pop(key, None)
+        gone = self._kept.get(key)
+
+        def change():
+            if self._kept.get(key) is gone:
+                self._kept.pop(key, None)
+
+        await self._journal.wait(self._journal.put(change))
+
+    def keep_aside(self, _key, _reason):
+        pass
+
+    async def set_log_start(self, handle, offset):
+        files = self._writable(handle)
+
+        def change():
+            files.kept.log_start_offset = max(files.kept.log_start_offset, offset)
+
+        await self._journal.wait(self._journal.put(change))
+        files.log.log_start_offset = max(files.log.log_start_offset, offset)
+
+    async def forget_unclaimed(self, image):
+        for key in self.unclaimed():
+            if image.is_deleted(key.topic_id):
+                await self.delete_offline(key)
+
+    async def make_room(self, _files, _handle, _size):
+        await trio.lowlevel.checkpoint()
+
+    async def checkpoint(self):
+        await trio.lowlevel.checkpoint()
+        self.note_commits()
+        return True
+
+    def note_commits(self):
+        """What a checkpoint says besides: how far each log is committed, as far as it is durable."""
+        for files in self.handles.values():
+            if files.log.is_replicated:
+                files.kept.committed_end_offset = min(files.log.high_watermark, files.kept.log_end_offset)
+
+
+def _begin(kept, term, offset, note):
+    if term > kept.leader_epoch:
+        kept.notes.pop(VOTE_NOTE, None)
+    kept.leader_epoch = max(term, kept.leader_epoch)
+    kept.epochs.assign(term, offset)
+    if note:
+        kept.notes[term] = note
+
+
+def _vote(kept):
+    return {VOTE_NOTE: kept.notes[VOTE_NOTE]} if VOTE_NOTE in kept.notes else {}
+
+
+class _NoShipments:
+    """Replicas are filled by items here."""
+
+    async def end_unused(self, _before_ms):
+        await trio.lowlevel.checkpoint()

@@ -1,0 +1,294 @@
+"""Whole nodes under fire: faults and requests from a seed, then peace; what must always hold, and what holds then.
+
+The nodes are real but for their surroundings (`nodes_cluster`): founding, the metadata group, placement, the driver of
+replicas, links, membership, coordinators, and every request's handler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+import trio
+
+from tests.simulator.nodes_clients import Admin, Committer, Consumer, Producer
+from tests.simulator.nodes_cluster import simulate
+from tests.simulator.nodes_oracle import Oracle
+from tests.simulator.schedule import Schedule, SimulationFailedError, Step, shrink
+from tests.simulator.world import MS, SECOND, World
+
+EVERY = 5
+"""`make sim` runs it with every so many of the fixed seeds, `make sim-long` of all: a run takes some seconds."""
+SHRINK_RUNS_MAX = 25
+READY_S = 60.0
+PARTITIONS = 3
+PRODUCERS = 2
+"""Of each partition: what one sends again finds its place taken, where something was lost."""
+TOPICS = ("t0", "t1")
+QUIET_S = 1.0
+FINISH_S = 90.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a run is. `founders_count` nodes begin; the others join soon."""
+
+    nodes_count: int
+    founders_count: int
+    mean_ms: int
+    """Between two steps."""
+    sync_ms: int
+    """A sync takes so long at most."""
+    often: tuple[str, ...] = ()
+    """Steps that come ten times as often as they would."""
+
+
+def shape_of(random: Random) -> Shape:
+    nodes_count = random.choice([3, 3, 3, 4, 5])
+    return Shape(nodes_count, 3, random.choice([100, 300, 600]), random.choice([5, 5, 60]))
+
+
+def plan(seed: int, steps: int, wanted: Shape | None = None) -> tuple[Shape, Schedule]:
+    """What happens when."""
+    random = World(seed).stream("schedule")
+    shape = wanted or shape_of(random)
+    at_us, schedule = 0, []
+    for _number in range(steps):
+        at_us += int(random.expovariate(1) * shape.mean_ms * MS)
+        schedule.append(Step(at_us, *_draw(random, shape)))
+    return shape, schedule
+
+
+def _draw(random: Random, shape: Shape) -> tuple[str, tuple[object, ...]]:
+    node = random.randint(1, shape.nodes_count)
+    other = (node + random.randrange(1, shape.nodes_count) - 1) % shape.nodes_count + 1
+    down_ms, for_ms = random.choice([50, 700, 3000]), random.choice([20, 300, 1500, 4000])
+    placed = tuple(random.sample(range(1, shape.nodes_count + 1), 3))
+    table: list[tuple[int, str, tuple[object, ...]]] = [
+        (6, "crash", (node, down_ms, random.random() < 0.5)),
+        (2, "crash_all", (down_ms, node, random.choice([0, 4000]))),
+        (4, "pause", (node, for_ms)),
+        (4, "cut", (node, other, for_ms, random.random() < 0.5)),
+        (3, "isolate", (node, for_ms)),
+        (3, "bad_network", (random.choice([0.0, 0.05, 0.3]), random.choice([0.0, 0.2]), random.choice([2, 50, 200]),
+                            for_ms)),
+        (3, "slow_disk", (node, random.choice([20, 200]), for_ms)),
+        (2, "stick_disk", (node, for_ms)),
+        (2, "fail_journal", (node, for_ms)),
+        (1, "set_clock", (node, random.choice([-3_600_000, 3_600_000]))),
+        (3, "reassign", (random.choice(TOPICS), random.randrange(PARTITIONS), placed)),
+        (1, "create_topic", (f"more{random.randrange(3)}",)),
+    ]  # fmt: skip
+    weights = [weight * (10 if name in shape.often else 1) for weight, name, _arguments in table]
+    chosen = random.choices(table, weights=weights)[0]
+    return chosen[1], chosen[2]
+
+
+class Story:
+    """One run."""
+
+    def __init__(self, cluster, shape, schedule):
+        self.cluster, self.shape, self.schedule = cluster, shape, schedule
+        self.oracle = Oracle(cluster)
+        self.is_over = False
+        self._busy = 0
+
+    async def run(self):
+        cluster, nursery = self.cluster, self.cluster.nursery
+        for node in cluster.nodes.values():
+            self._mend_disk(node.disk)
+            nursery.start_soon(node.start)
+        await self._until(
+            lambda: len(cluster.ready()) == len(cluster.nodes), READY_S, "the nodes did not found a cluster"
+        )
+        nursery.start_soon(self.oracle.run)
+        admin = Admin(cluster, "admin")
+        for name in TOPICS:
+            await admin.create_topic(name, PARTITIONS)
+        self._begin_clients()
+        began_s = trio.current_time() + QUIET_S
+        for step in self.schedule:
+            await trio.sleep_until(began_s + step.at_us / SECOND)
+            getattr(self, step.name)(*step.arguments)
+        await trio.sleep(QUIET_S)
+        await self._make_peace()
+        await self.oracle.must_settle()
+
+    async def _until(self, condition, seconds, otherwise):
+        with trio.move_on_after(seconds):
+            while not condition():
+                await trio.sleep(0.1)
+            return
+        self.cluster.fails(otherwise)
+        await trio.sleep_forever()
+
+    async def _make_peace(self):
+        """Everything works again, and whoever has asked is answered."""
+        cluster = self.cluster
+        cluster.network.heal()
+        for node in cluster.nodes.values():
+            node.resume()
+            self._mend_disk(node.disk)
+            if node.life is not None:
+                node.life.journal.reopen()
+        await self._until(
+            lambda: all(node.life is not None for node in cluster.nodes.values()), READY_S, "not restarted"
+        )
+        await trio.sleep(QUIET_S)
+        self.is_over = True
+        await self._until(lambda: not self._busy, FINISH_S, "clients are not answered after everything was healed")
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    def _begin_clients(self):
+        cluster = self.cluster
+        for topic in TOPICS:
+            for index in range(PARTITIONS):
+                for number in range(PRODUCERS):
+                    self._go_on(self._produce, Producer(cluster, f"p{number}-{topic}-{index}", topic, index))
+                self._go_on(self._consume, Consumer(cluster, f"c-{topic}-{index}", topic, index))
+        for number in range(2):
+            self._go_on(self._commit, Committer(cluster, f"g{number}", f"group{number}", TOPICS[0], 0))
+
+    def _go_on(self, client_life, client):
+        async def run():
+            self._busy += 1
+            await client_life(client)
+            self._busy -= 1
+
+        self.cluster.nursery.start_soon(run)
+
+    async def _produce(self, producer):
+        while not self.is_over:
+            await producer.send(producer.chance.choice([1, 1, 5]))
+            await trio.sleep(producer.chance.uniform(0, 0.2))
+
+    async def _consume(self, consumer):
+        while not self.is_over or await consumer.read() is None:
+            await consumer.read()
+            await consumer.again()
+
+    async def _commit(self, committer):
+        while not self.is_over:
+            await committer.commit()
+            if committer.chance.random() < 0.3:
+                await committer.look()
+            await trio.sleep(committer.chance.uniform(0, 0.5))
+        while not await committer.look():
+            pass
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _later(self, for_ms, action):
+        self.cluster.wire.after(for_ms / 1000, action)
+
+    def crash(self, number, down_ms, is_silent):
+        self.cluster.nursery.start_soon(self._crash, self.cluster.nodes[number], down_ms, is_silent)
+
+    async def _crash(self, node, down_ms, is_silent):
+        if node.life is None:
+            return
+        await node.crash(is_silent=is_silent)
+        await trio.sleep(down_ms / 1000)
+        if node.life is None:
+            await node.start()
+
+    def crash_all(self, down_ms, last, longer_ms):
+        """At once; one of them is away for longer than the others."""
+        for number in self.cluster.nodes:
+            self.crash(number, down_ms + longer_ms * (number == last), is_silent=True)
+
+    def pause(self, number, for_ms):
+        node = self.cluster.nodes[number]
+        if node.life is not None and not node.is_paused:
+            node.pause()
+            self._later(for_ms, node.resume)
+
+    def cut(self, number, other, for_ms, is_one_way):
+        one, two = (self.cluster.nodes[each].host for each in (number, other))
+        for source, target in ((one, two),) if is_one_way else ((one, two), (two, one)):
+            self.cluster.network.block(source, target)
+            self._later(for_ms, partial(self.cluster.network.unblock, source, target))
+
+    def isolate(self, number, for_ms):
+        for other in self.cluster.nodes:
+            if other != number:
+                self.cut(number, other, for_ms, is_one_way=False)
+
+    def bad_network(self, loss, doubled, delay_ms, for_ms):
+        network = self.cluster.network
+        network.loss, network.doubled, network.delay_s_max = loss, doubled, delay_ms / 1000
+
+        def mend():
+            network.loss, network.doubled, network.delay_s_max = 0.0, 0.0, 0.002
+
+        self._later(for_ms, mend)
+
+    def slow_disk(self, number, sync_ms, for_ms):
+        disk = self.cluster.nodes[number].disk
+        disk.sync_s_max = sync_ms / 1000
+        self._later(for_ms, partial(self._mend_disk, disk))
+
+    def stick_disk(self, number, for_ms):
+        disk = self.cluster.nodes[number].disk
+        disk.is_stuck = True
+        self._later(for_ms, partial(self._mend_disk, disk))
+
+    def fail_journal(self, number, for_ms):
+        life = self.cluster.nodes[number].life
+        if life is not None and life.is_ready and not life.journal.has_failed:
+            life.journal.fail()
+            self._later(for_ms, life.journal.reopen)
+
+    def _mend_disk(self, disk):
+        disk.sync_s_max, disk.is_stuck = self.shape.sync_ms / 1000, False
+
+    def set_clock(self, number, ahead_ms):
+        self.cluster.nodes[number].clock.wall_ahead_ms = ahead_ms
+
+    def reassign(self, topic, index, nodes):
+        admin = Admin(self.cluster, f"admin {topic} {index} {nodes} {trio.current_time()}")
+        self._go_on(lambda admin: admin.reassign(topic, index, nodes), admin)
+
+    def create_topic(self, name):
+        admin = Admin(self.cluster, f"admin {name} {trio.current_time()}")
+        self._go_on(lambda admin: admin.create_topic(name, 2), admin)
+
+
+def execute(seed: int, shape: Shape, schedule: Schedule) -> Story:
+    """Runs a schedule, and what comes behind it. AssertionError: what does not hold."""
+    stories = []
+
+    async def tell(cluster):
+        stories.append(Story(cluster, shape, schedule))
+        await stories[0].run()
+
+    simulate(seed, tell, nodes_count=shape.nodes_count, founders_count=shape.founders_count)
+    return stories[0]
+
+
+def failure_of(seed: int, shape: Shape, schedule: Schedule) -> str | None:
+    """What goes wrong; None when nothing does."""
+    try:
+        execute(seed, shape, schedule)
+    except AssertionError as error:
+        return str(error) or type(error).__name__
+    return None
+
+
+def run(seed: int, steps: int) -> str:
+    """One run; SimulationFailedError with a shorter schedule, where there is one."""
+    shape, schedule = plan(seed, steps)
+    try:
+        story = execute(seed, shape, schedule)
+    except AssertionError as error:
+        shortest = shrink(schedule, lambda some: failure_of(seed, shape, some) is not None, SHRINK_RUNS_MAX)
+        what = f"{failure_of(seed, shape, shortest) or error}\n  with {shape}"
+        raise SimulationFailedError(what, f"make sim ONLY=nodes SEED={seed} STEPS={steps}", shortest) from error
+    promises = story.cluster.promises
+    acknowledged = sum(map(len, promises.acknowledged.values()))
+    return (
+        f"{shape.nodes_count} nodes, {len(story.oracle.leaders)} leaderships, {acknowledged} acknowledged, "
+        f"{sum(map(len, promises.seen.values()))} seen, {sum(promises.committed.values())} offsets committed"
+    )

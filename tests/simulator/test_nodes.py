@@ -1,0 +1,49 @@
+"""Whole nodes in the simulator: a few seeds, that they repeat, and planted faults that must be found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulator.nodes_mutants import MUTANTS, Mutant
+from tests.simulator.nodes_run import execute, failure_of, plan, run
+
+STEPS = 30
+SEEDS = (2,)
+SEEDS_MAX = 20
+"""A mutant is looked for in so many runs; most show one."""
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nodes_keep_what_they_promise_and_agree_when_left_alone(seed):
+    assert "acknowledged" in run(seed, STEPS)
+
+
+def told(seed, steps):
+    story = execute(seed, *plan(seed, steps))
+    promises = story.cluster.promises
+    return sorted(story.oracle.leaders.items()), sorted(promises.acknowledged.items()), sorted(promises.seen.items())
+
+
+def test_a_seed_repeats_itself_in_another_interpreter():
+    """Also where strings have other hashes: what is printed for a seed that failed can be had again."""
+    code = "from tests.simulator.test_nodes import told; print(repr(told(3, 3)))"
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    other = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=True
+    )
+    assert other.stdout.strip() == repr(told(3, 3))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_fault_is_found(mutant: Mutant):
+    with mutant.planted():
+        for seed in range(1, 1 + SEEDS_MAX):
+            if failure_of(seed, *plan(seed, STEPS, mutant.shape)) is not None:
+                return
+    pytest.fail(f"{mutant.name} was not found in {SEEDS_MAX} runs")
