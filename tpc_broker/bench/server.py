@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import random
 import signal
 import socket
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +26,8 @@ _QUIET_LOOKS: Final = 3
 _GLANCES: Final = 4
 """Per look, for threads that wait for the disk."""
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_PR_SET_PDEATHSIG: Final = 1
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class PeerUnavailable(RuntimeError):  # noqa: N818 (it says what is)
@@ -58,6 +62,13 @@ def _status_fields(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
+def _end_with(parent_pid: int) -> None:
+    """In a child, before its program begins: it is killed when the thread that started it ends, whatever ends that."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:  # it ended before the call above
+        os._exit(1)
+
+
 class Server:
     """One command in a session of its own. `start` waits until every port takes connections."""
 
@@ -77,6 +88,7 @@ class Server:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment,
                 start_new_session=True,
+                preexec_fn=partial(_end_with, os.getpid()),  # noqa: PLW1509 (no thread that holds a lock: it only calls the kernel)
             )  # fmt: skip
 
     def wait_listening(self, ports: Sequence[int], deadline_s: float = 60.0) -> None:

@@ -48,7 +48,7 @@ def bench(  # noqa: PLR0913 - one parameter per option
         workloads=workloads, peers=peers, rounds=rounds, warm_up_s=warm_up, measured_s=seconds, gigabytes=gigabytes,
         soak_minutes=soak, minutes_max=minutes, cores=cores, folder=folder or Path.cwd(), note=note,
     )  # fmt: skip
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers it started end with it
+    end_on_signals()
     try:
         results = Run(settings).run()
     except (CannotBuild, ValueError) as refusal:
@@ -58,6 +58,12 @@ def bench(  # noqa: PLR0913 - one parameter per option
         chosen = name or f"{time.strftime('%Y-%m-%d')}-{results.machine['commit'].replace('+', '-')}"
         for path in write_report(results, chosen, output):
             click.echo(path, err=True)
+
+
+def end_on_signals() -> None:
+    """SIGTERM and SIGHUP end the process as Ctrl-C does: in order, and the servers it started with it."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
 
 
 @bench.command()
@@ -85,7 +91,7 @@ def spark(output: Path | None, name: str, folder: Path | None, parts: tuple[str,
     from tpc_broker.bench.spark_results import render, write_report  # noqa: PLC0415
 
     chosen: dict[str, Any] = {**options, **({"parts": parts} if parts else {})}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers it started end with it
+    end_on_signals()
     results = run(Settings(folder=folder or Path.cwd(), **chosen))
     click.echo(render(results))
     if output is not None:
