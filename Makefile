@@ -5,7 +5,7 @@
 # make format   puts the C into its format
 # make sim    the simulators: fixed seeds, then fresh ones for two minutes in all; SEED=… STEPS=… repeats one run
 # make sim-long   small cases without gaps, up to STATES states; then fresh seeds for HOURS=8, failures passed over
-# make bench  every bar, in about ten minutes, beside the peers that this machine has; the report lands in docs/benchmarks
+# make bench  every bar, in about a quarter of an hour, beside the peers that this machine has; the report lands in docs/benchmarks
 # make demo   a broker, a million web events, a streaming job and a Parquet archive on Spark (needs Java 17 or newer)
 #
 # Each step leaves a mark in .venv and is done again only when what it depends on has changed.

@@ -119,6 +119,8 @@ _NATS_3: Final = "nats-cluster default"
 _OTHERS_3: Final = (_NATS_3, "kafka-cluster default")
 AGAIN: Final = "s until all partitions are acknowledged again"
 """The figure of a failover: from the kill to the last partition's first acknowledgement of a record sent afterwards."""
+CPU_AT_REST: Final = "% of a core at rest, busiest node"
+KIB_A_REPLICA: Final = "KiB a replica"
 
 BARS: Final[tuple[Bar, ...]] = (
     at_most("latency", "p50", p50_us, 1.4, _BARE),
@@ -165,4 +167,7 @@ BARS: Final[tuple[Bar, ...]] = (
     at_least("cluster-partitions", "requests/s", requests_per_s, 1.0, _NATS_3, peer=_US_3),
     at_most("cluster-partitions", "p99", p99_us, 1.0, _NATS_3, peer=_US_3),
     at_most("cluster-failover", AGAIN, Extra(AGAIN), 1.0, peer=_US_3),
+    at_least("cluster-catch-up", "MB/s", mb_per_s, 300.0, peer=_US_3),
+    at_most("cluster-idle", CPU_AT_REST, Extra(CPU_AT_REST), 2.0, peer=_US_3),
+    at_most("cluster-idle", KIB_A_REPLICA, Extra(KIB_A_REPLICA), 24.0, peer=_US_3),
 )

@@ -104,7 +104,7 @@ class Workload:
     peers: tuple[str, ...] = ()
     """Names or labels of those it makes sense for; none: all."""
     brief: tuple[str, ...] = ()
-    """Names or labels of those measured in the selection of ten minutes; none: it is no part of it."""
+    """Names or labels of those measured in the brief selection; none: it is no part of it."""
     count: int = 0
     """Consumers, or idle connections, or partitions: what the runner varies."""
     share: float = 0.0

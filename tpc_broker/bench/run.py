@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Settings:
     workloads: tuple[str, ...] = ()
-    """Keys; none: the selection of at most ten minutes."""
+    """Keys; none: the selection of about a quarter of an hour."""
     peers: tuple[str, ...] = ()
     """`peer` or `peer mode`; none: all."""
     rounds: int = 3

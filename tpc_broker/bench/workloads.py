@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tpc_broker.bench.catching_up import catch_up_of_a_node
 from tpc_broker.bench.consuming import catch_up_cold, catch_up_warm, end_to_end, maximum, tail
 from tpc_broker.bench.failing_over import failover
 from tpc_broker.bench.idling import idle_connections
@@ -12,6 +13,7 @@ from tpc_broker.bench.moving import moves
 from tpc_broker.bench.peers import Shape
 from tpc_broker.bench.producing import idle_partitions, librdkafka, produce
 from tpc_broker.bench.recovering import recovery
+from tpc_broker.bench.resting import cluster_at_rest
 from tpc_broker.bench.shares import beside_background
 from tpc_broker.bench.soak import soak
 from tpc_broker.bench.steering import CONNECTIONS, datagrams, forwards, placed_connections
@@ -165,6 +167,15 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
         "cluster-failover", "three nodes: 1,000 records/s of 1 KiB over 12 partitions, kill -9 of a leader", failover,
         Shape(1, 1, 1, 1024, 12, 1000.0), group="cluster", peers=("tpc-cluster", "kafka-cluster"),
         brief=("tpc-cluster durable", "kafka-cluster default"),
+    ),
+    Workload(
+        "cluster-catch-up", "three nodes: one was away while half of what is stored elsewhere was written",
+        catch_up_of_a_node, Shape(16, 16, 15, 1024, 8), peers=("tpc-cluster", "kafka-cluster"),
+        brief=("tpc-cluster durable",),
+    ),
+    Workload(
+        "cluster-idle", "three nodes: 10,000 partitions that nobody uses", cluster_at_rest, count=10_000,
+        peers=("tpc-cluster durable",), brief=("tpc-cluster durable",),
     ),
     Workload(
         "soak", "10,000 requests/s of 1 KiB, each read as it is written, for long", soak,

@@ -6,6 +6,8 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from confluent_kafka import KafkaException
+
 from tpc_broker.bench.peers.kafka import KafkaPeer
 from tpc_broker.bench.peers.kafka_like import Address, KafkaLikePeer
 from tpc_broker.bench.peers.nats import NatsPeer
@@ -46,6 +48,14 @@ class KafkaLikeCluster(KafkaLikePeer):
         for port, node in self.nodes.items():
             node.wait_listening([port], deadline_s=120)
         self.wait_for_brokers(NODES)
+
+    def in_sync(self, topic: str) -> int:
+        """Of all replicas of a topic, how many are; 0 while nobody can be asked."""
+        try:
+            metadata = self._admin().list_topics(topic, timeout=30)
+        except KafkaException:
+            return 0
+        return sum(len(one.isrs) for one in metadata.topics[topic].partitions.values())
 
     def begin_kill(self, topic: str) -> Address:
         """SIGKILL to the node that leads most partitions of a topic; where it was. Waits for nothing."""

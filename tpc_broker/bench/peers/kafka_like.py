@@ -47,6 +47,17 @@ class KafkaLikePeer(Peer):
 
     def create_topic(self, topic: str, partitions: int) -> dict[int, Address]:
         """Make a topic; the address of each partition's leader once all have one."""
+        self.ask_for_topic(topic, partitions)
+        give_up_at = time.monotonic() + 60
+        while time.monotonic() < give_up_at:
+            leaders = self.leaders(topic)
+            if len(leaders) == partitions and self._answers_for(topic, partitions):
+                return leaders
+            time.sleep(0.05)
+        raise ServerFailed(f"{self.label}: not all of the {partitions} partitions got a leader")
+
+    def ask_for_topic(self, topic: str, partitions: int) -> None:
+        """Make a topic; wait for no leaders."""
         admin = self._admin()
         settings = self.topic_settings() | self.topic_extras
         wanted = NewTopic(topic, num_partitions=partitions, replication_factor=self.replicas, config=settings)
@@ -55,13 +66,6 @@ class KafkaLikePeer(Peer):
                 future.result()
             except KafkaException as error:
                 raise ServerFailed(f"{self.label}: {topic} was not made: {error.args[0].str()}") from error
-        give_up_at = time.monotonic() + 60
-        while time.monotonic() < give_up_at:
-            leaders = self.leaders(topic)
-            if len(leaders) == partitions and self._answers_for(topic, partitions):
-                return leaders
-            time.sleep(0.05)
-        raise ServerFailed(f"{self.label}: not all of the {partitions} partitions got a leader")
 
     def _answers_for(self, topic: str, partitions: int) -> bool:
         """Whether the leaders know that they lead: Kafka's metadata is ahead of its logs."""
@@ -103,7 +107,11 @@ class KafkaLikePeer(Peer):
         return sum(self.end_offsets(topic, len(self.leaders(topic))).values())
 
     def produce_plan(self, topic: str, shape: Shape, seconds: tuple[float, float]) -> Plan:
-        leaders = self.create_topic(topic, shape.partitions)
+        return self.plan_to(self.create_topic(topic, shape.partitions), topic, shape, seconds)
+
+    @staticmethod
+    def plan_to(leaders: dict[int, Address], topic: str, shape: Shape, seconds: tuple[float, float]) -> Plan:
+        """A load on a topic that is there."""
         batch = record_batch(shape.records_per_request, shape.value_bytes)
         requests = {partition: produce_request(topic, partition, batch) for partition in leaders}
         connections = [
