@@ -166,13 +166,13 @@ def steered(broker: TpcBroker, name: str) -> dict[str, Any]:
 
 
 def placed_by_the_program(broker: TpcBroker, port: int) -> None:
-    """The next life's one: each connection, and none by chance."""
+    """The next life's one: each connection, and none by chance. A SYN that is sent again is counted again."""
     wait_for(lambda: steered(broker, "ONE")["alive"] == [True, True], "not all cores take connections")
     before = steered(broker, "ONE")
     for _each in range(16):
         socket.create_connection(("127.0.0.1", port)).close()
     after = steered(broker, "ONE")
-    assert sum(after["selected"]) - sum(before["selected"]) == 16
+    assert sum(after["selected"]) - sum(before["selected"]) >= 16
     assert after["fallback_kernel"] == before["fallback_kernel"]
 
 

@@ -23,6 +23,8 @@ from tpc_broker.runtime.status import read_status
 _READY_SECONDS = 120.0
 """Of a host that gives its CPUs to others for long; it bounds what hangs and says nothing of how fast a start is."""
 _COMMAND = [sys.executable, "-m", "tpc_broker.runtime.main"]
+NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
+"""As Kafka's own tests have it: each new group would wait three seconds for more members."""
 
 
 def run_command(
@@ -70,7 +72,7 @@ class TpcBroker:
         return self.folder / "data"
 
     def command(self) -> list[str]:
-        options = [f"--override={key}={value}" for key, value in self.overrides.items()]
+        options = [f"--override={key}={value}" for key, value in {**NO_DELAY, **self.overrides}.items()]
         place = ["--data", str(self.data_folder), "--listen", self.bootstrap, "--cores", str(self.cores_count)]
         place.append("--oversubscribe")  # the machine that runs the tests may have fewer CPUs
         return [*self.prefix, *_COMMAND, "serve", *place, *options, *self.more_options]

@@ -121,6 +121,8 @@ class Load:
             assert len(self.acknowledged[partition]) == self.sent[partition]
             starts = self.starts[partition]
             found = read_all(bootstrap, self.topic, partition, starts)
+            reread = [(*one, offset) for one, (offset, _) in itertools.pairwise(found) if offset <= one[0]]
+            assert not reread, f"{self.topic}-{partition}: the reader was given offsets again: {_few(reread)}"
             wrong = differences([value for _offset, value in found], range(starts, self.sent[partition]))
             assert not wrong, f"{self.topic}-{partition}: {wrong}"
             known = {
