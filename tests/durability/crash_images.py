@@ -8,7 +8,8 @@ The model, on the strict side of what file systems promise:
 * changes of length are durable after a flush of the file; before, each may be there or not;
 * a name made, moved or removed in a folder is durable once a flush of that folder completed; before, some first part of
   the folder's changes may be there;
-* a flush that has not completed has done nothing for sure.
+* a flush that has not completed has done nothing for sure;
+* a write that the kernel cancelled before it began has done nothing; of one that failed anything may be there.
 
 `Replayer` follows the record; at any point `crash` makes one possible disk. Names outside `root` are ignored. Marks
 (`MARK`) are what the recorded program said about itself, such as "this was acknowledged".
@@ -16,6 +17,7 @@ The model, on the strict side of what file systems promise:
 
 from __future__ import annotations
 
+import errno
 import random
 import struct
 from collections.abc import Iterator, Sequence
@@ -34,6 +36,8 @@ MARK = 21
 DSYNC = 1
 DIRECT = 2
 LINKED = 8
+NEVER_BEGUN = (-errno.ECANCELED, -errno.EINTR)
+"""Results of an operation whose task was cancelled before the kernel did anything."""
 
 
 class DiskRecord(NamedTuple):
@@ -226,6 +230,9 @@ class Replayer:
         if begun is None:
             return
         what, changes, names = begun
+        if record.result in NEVER_BEGUN and what.kind not in (FLUSH, FLUSH_ALL):
+            for file, change in changes:
+                file.pending = [one for one in file.pending if one is not change]
         if record.result < 0:
             return
         if what.kind in (FLUSH, FLUSH_ALL):
