@@ -527,7 +527,7 @@ class tpc_produce_verdict(Structure):
     leader_id: int
     leader_epoch: int
     error_code: int
-    reserved: int
+    gap_code: int
     keyless: Pointer[int]
     keyless_count: int
 
@@ -764,6 +764,7 @@ class _Lib:
     TPC_EVENT_WAIT_OVER: int
     TPC_EVENT_WAKE: int
     TPC_EVENT_WRITE_BEHIND_DUE: int
+    TPC_FALLBACK_GAP: int
     TPC_FALLBACK_JOURNAL_FULL: int
     TPC_FALLBACK_MALFORMED: int
     TPC_FALLBACK_NONE: int

@@ -228,6 +228,7 @@ typedef struct {
     uint32_t bytes;
     int16_t version;
     int16_t acks;
+    int16_t gap_code; /* as of tpc_produce_verdict */
     int64_t now_ms;
 } tpc_produce_records;
 

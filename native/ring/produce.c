@@ -50,15 +50,34 @@ void tpc_produce_refused(tpc_plane *plane, uint64_t connection, tpc_partition *p
  * What counts is when it came: it may have been held since, and what was refused may have gone by another connection, or
  * been refused on another core. An unknown producer may begin anywhere, but where it was refused itself.
  */
-static int16_t shared_refusal(tpc_plane *plane, const tpc_partition *partition, const tpc_produce_records *records,
-                              const tpc_batch_header *header) {
+static int16_t shared_refusal(tpc_plane *plane, const tpc_partition *partition, uint64_t connection,
+                              int64_t received_ns, const tpc_batch_header *header) {
     if (!partition->is_replicated || header->producer_id < 0 || header->base_sequence == 0) return 0;
     if (!tpc_producers_find(&partition->producers, header->producer_id))
-        return records->connection
-                   ? tpc_connection_refusal(plane->connections, records->connection, records->received_ns)
-                   : 0;
-    if (!partition->refused_with || records->received_ns - partition->refused_ns > TPC_REFUSED_NS_MAX) return 0;
+        return connection ? tpc_connection_refusal(plane->connections, connection, received_ns) : 0;
+    if (!partition->refused_with || received_ns - partition->refused_ns > TPC_REFUSED_NS_MAX) return 0;
     return tpc_producers_lack(&partition->producers, header) ? partition->refused_with : 0;
+}
+
+/*
+ * A gap in front of which nothing was refused here is one for sure where the log is the group's. A leader that was paused or
+ * cut off, and does not know yet that another one is elected, lacks what that one took: its client is to go there. So Python asks
+ * the quorum first, in a round that begins when the batch is here (RAFT_RULES 7.3), and says what to refuse it with.
+ */
+static bool is_gap(tpc_plane *plane, const tpc_partition *partition, uint64_t connection, int64_t received_ns,
+                   const tpc_batch_header *header) {
+    return partition->is_replicated && header->producer_id >= 0 && tpc_producers_lack(&partition->producers, header) &&
+           !shared_refusal(plane, partition, connection, received_ns, header);
+}
+
+/* Of what came before it, and is missing. */
+static int16_t refusal_by_sequence(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,
+                                   const tpc_batch_header *header) {
+    int16_t shared = shared_refusal(plane, partition, records->connection, records->received_ns, header);
+    if (shared || !records->gap_code) return shared;
+    if (!is_gap(plane, partition, records->connection, records->received_ns, header)) return 0;
+    tpc_produce_refused(plane, records->connection, partition, records->gap_code);
+    return records->gap_code;
 }
 
 static int judge_producer(tpc_plane *plane, const tpc_partition *partition, const tpc_batch_header *header,
@@ -124,7 +143,7 @@ int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce
     result->error_code = tpc_batch_validate(records->records, records->bytes, &limits, report);
     result->reason = report->reason;
     if (result->error_code) return 0;
-    result->error_code = shared_refusal(plane, partition, records, &report->header);
+    result->error_code = refusal_by_sequence(plane, partition, records, &report->header);
     if (result->error_code) return 0;
     if (report->header.producer_id >= 0 && judge_producer(plane, partition, &report->header, result)) {
         result->relaxed = (partition->flags & TPC_PARTITION_RELAXED) != 0;
@@ -270,7 +289,20 @@ static int64_t bytes_for(const tpc_plane *plane, tpc_partition *partition, int32
     return partition->surveyed_bytes += bytes;
 }
 
-static enum tpc_produce_fallback survey_part(const tpc_plane *plane, const survey *about, int32_t i) {
+static bool lacks_verdict(tpc_plane *plane, const tpc_request *request, const survey *about, int32_t i) {
+    const tpc_produce_part *part = &plane->scratch.parts[i];
+    const tpc_partition *partition = plane->scratch.partitions[i];
+    tpc_batch_header header;
+    if (!partition || !partition->is_replicated || partition->role != TPC_ROLE_LEADER || part->records_bytes <= 0)
+        return false;
+    if (about->verdicts && about->verdicts[i].gap_code) return false;
+    if (tpc_batch_header_read(part->records, (size_t)part->records_bytes, &header) < 0) return false;
+    return !tpc_replica_refusal(partition, (int16_t)about->request.acks) &&
+           is_gap(plane, partition, request->connection, request->received_ns, &header);
+}
+
+static enum tpc_produce_fallback survey_part(tpc_plane *plane, const tpc_request *request, const survey *about,
+                                             int32_t i) {
     const tpc_produce_part *part = &plane->scratch.parts[i];
     tpc_partition *partition = plane->scratch.partitions[i];
     if (!about->verdicts && (!partition || partition->role != TPC_ROLE_LEADER)) return TPC_FALLBACK_UNKNOWN;
@@ -278,7 +310,7 @@ static enum tpc_produce_fallback survey_part(const tpc_plane *plane, const surve
     if (partition && part->records_bytes > 0 &&
         partition->bytes_admitted < bytes_for(plane, partition, part->records_bytes))
         return TPC_FALLBACK_NOT_ADMITTED;
-    return TPC_FALLBACK_NONE;
+    return lacks_verdict(plane, request, about, i) ? TPC_FALLBACK_GAP : TPC_FALLBACK_NONE;
 }
 
 static enum tpc_produce_fallback survey_parts(tpc_plane *plane, const tpc_request *request, survey *about) {
@@ -291,7 +323,7 @@ static enum tpc_produce_fallback survey_parts(tpc_plane *plane, const tpc_reques
         if (is_transactional(part->records, part->records_bytes))
             about->refused_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
         if (about->verdicts && about->verdicts[i].error_code) continue;
-        enum tpc_produce_fallback reason = survey_part(plane, about, i);
+        enum tpc_produce_fallback reason = survey_part(plane, request, about, i);
         if (reason) return reason;
         scratch->lengths[appends] = part->records_bytes > 0 ? (uint32_t)part->records_bytes : 0;
         about->records_bytes += scratch->lengths[appends++];
@@ -346,6 +378,7 @@ static void produce_part(tpc_plane *plane, const tpc_request *request, tpc_pendi
                                    .bytes = part->records_bytes > 0 ? (uint32_t)part->records_bytes : 0,
                                    .version = request->api_version,
                                    .acks = (int16_t)about->request.acks,
+                                   .gap_code = about->verdicts ? about->verdicts[i].gap_code : 0,
                                    .now_ms = tpc_plane_now_ms(plane)};
     bool own_frame = needs_own_frame(request->frame, &records, about);
     if (own_frame && (records.frame = tpc_frame_new_forced(plane->budget, records.bytes)) != NULL)

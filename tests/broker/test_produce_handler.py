@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import trio
 
 from tests.support.memory_clients import create_topic, produce_request
 from tests.support.memory_node import answer_of, running_node
-from tpc_broker.broker.handlers.produce import REFUSAL_WAIT_MS_MAX
-from tpc_broker.broker.ports import ProduceFallback
+from tpc_broker.broker.handlers.produce import CONFIRM_S, REFUSAL_WAIT_MS_MAX
+from tpc_broker.broker.ports import ProduceFallback, Verdict
 from tpc_broker.error_codes import ErrorCode
 
 TIMEOUT_MS = 5_000
@@ -90,3 +92,49 @@ async def test_what_the_plane_cannot_read_closes_the_connection_and_says_why(rea
         assert request.answer is None
         assert node.lives[0].connections.closed == {1: "refused"}
         assert told in caplog.text
+
+
+class Judging:
+    """A plane's `produce_with` that leaves a gap until it is told what to refuse it with."""
+
+    def __init__(self, plane) -> None:
+        self.gaps: list[list[ErrorCode]] = []
+        self._take = plane.produce_with
+
+    def __call__(self, request, verdicts, endpoints):
+        self.gaps.append([verdict.gap for verdict in verdicts])
+        if not all(verdict.gap for verdict in verdicts):
+            return ProduceFallback.GAP
+        return self._take(request, [Verdict(verdict.gap) for verdict in verdicts], endpoints)
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "took_s"),
+    [
+        (True, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0.1),
+        (False, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0.1),
+        (None, ErrorCode.NOT_LEADER_OR_FOLLOWER, CONFIRM_S),
+    ],
+    ids=["a quorum follows it", "another one leads", "nobody answers"],
+)
+async def test_what_a_gap_is_refused_with_a_quorum_says(answers, code, took_s, autojump_clock):
+    """Once: what a producer lacks does not come while it waits for the answer."""
+
+    async def confirm(_key):
+        await trio.sleep(0.1 if answers is not None else 60)
+        return answers
+
+    async with running_node(cores=1) as node:
+        await create_topic(node, 0, "t", 1)
+        life = node.lives[0]
+        life.plane.produce_with = judging = Judging(life.plane)
+        life.core.replicated = SimpleNamespace(
+            replication=SimpleNamespace(confirm=confirm), is_between_leaders=lambda _partition: False
+        )
+        begun_s = trio.current_time()
+        request = node.send(0, produce_request("t", 0, [b"x"]), 9)
+        await request.done.wait()
+        assert trio.current_time() - begun_s == pytest.approx(took_s, abs=0.05)
+        life.core.replicated = None
+        (part,) = answer_of(request).responses[0].partition_responses
+        assert (part.error_code, judging.gaps) == (code, [[ErrorCode.NONE], [code]])

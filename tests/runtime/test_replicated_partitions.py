@@ -1,16 +1,18 @@
 """A partition with replicas elsewhere, as the data plane carries it: told what is committed, who leads, what is cut."""
 
 import errno
+from contextlib import contextmanager
 
 import pytest
 
 from tests.support.journal_file import CUT
 from tests.support.plane_bench import records_of, settings_with
-from tests.support.plane_values import Left
+from tests.support.plane_values import Left, Verdict
 from tests.support.record_batches import read_batches
 from tpc_broker.error_codes import ErrorCode as E
 
 TERM = 3
+LONG_NS = 3_600_000_000_000
 
 
 @pytest.fixture
@@ -229,6 +231,74 @@ def test_a_gap_is_what_was_refused_while_somebody_else_led(bench, replica):
     bench.plane.refuse(handle, E.NONE, all_acks=True)
     assert bench.produce(bench.connect(), numbered(8)) == [(E.NOT_ENOUGH_REPLICAS, -1)]
     assert ends(bench, handle) == (7, 7, 7)
+
+
+@contextmanager
+def much_later(bench):
+    """As if requests came when a leader has been one for long."""
+    offer = bench.on_request
+
+    def delayed(request):
+        request.pointer.received_ns += LONG_NS
+        offer(request)
+
+    bench.on_request = delayed
+    try:
+        yield
+    finally:
+        bench.on_request = offer
+
+
+def test_a_gap_is_left_until_a_quorum_has_said_who_leads(bench, replica):
+    """The log of a leader that does not know that it is none any more lacks what the next one took."""
+    handle = replica()
+    bench.plane.arm(handle, TERM)
+    client, other = bench.connect(), bench.connect()
+
+    def numbered(sequence, epoch=1):
+        return "t", 0, records_of(1, producer=(7, epoch, sequence))
+
+    bench.send(client, [numbered(0)])
+    bench.until(lambda: bench.plane.state(handle).durable_offset == 1)
+    bench.plane.commit(handle, TERM, 1)
+    assert bench.answer(client) == [(0, 0)]
+    with much_later(bench):
+        for gap in (numbered(2), numbered(3, epoch=2)):
+            bench.left.clear()
+            bench.send(client, [gap])
+            bench.until(lambda: bench.left)
+            ((reason, request),) = bench.left
+            assert reason is Left.GAP
+            assert not bench.plane.produce_with(request, [Verdict()])
+            assert bench.plane.fallback_reason is Left.GAP, "Python's verdict on its partition says nothing of that"
+            assert bench.plane.produce_with(request, [Verdict(gap_code=E.OUT_OF_ORDER_SEQUENCE_NUMBER)])
+            assert bench.answer(client) == [(E.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)]
+        assert bench.produce(client, numbered(0, epoch=0)) == [(E.INVALID_PRODUCER_EPOCH, -1)]
+        bench.left.clear()
+        bench.send(client, [numbered(2)])
+        bench.until(lambda: bench.left)
+        assert bench.plane.produce_with(bench.left.pop()[1], [Verdict(gap_code=E.NOT_LEADER_OR_FOLLOWER)])
+        assert bench.answer(client) == [(E.NOT_LEADER_OR_FOLLOWER, -1)]
+    assert bench.produce(other, numbered(3)) == [(E.NOT_LEADER_OR_FOLLOWER, -1)], "what it lacks will come again"
+    assert not bench.left, "nor is anybody asked"
+    assert ends(bench, handle) == (1, 1, 1)
+
+
+def test_a_verdict_on_gaps_refuses_nothing_else(bench, replica):
+    handle = replica()
+    bench.plane.arm(handle, TERM)
+    client = bench.connect()
+    bench.send(client, [("t", 0, records_of(1, producer=(7, 0, number))) for number in (0, 1)])
+    bench.until(lambda: bench.plane.state(handle).durable_offset == 2)
+    bench.plane.commit(handle, TERM, 2)
+    assert bench.answer(client) == [(0, 0), (0, 1)]
+    with much_later(bench):
+        bench.send(client, [("t", 0, records_of(1, producer=(7, 0, number))) for number in (2, 3)])
+        bench.until(lambda: bench.left)
+    assert bench.plane.produce_with(bench.left.pop()[1], [Verdict(gap_code=E.NOT_LEADER_OR_FOLLOWER)] * 2)
+    bench.until(lambda: bench.plane.state(handle).durable_offset == 4)
+    bench.plane.commit(handle, TERM, 4)
+    assert bench.answer(client) == [(0, 2), (0, 3)], "the second one lacks nothing when its turn has come"
 
 
 def test_a_retry_waits_for_the_commit_of_the_first_one_also_where_it_is_in_segments_only(bench, replica):

@@ -157,22 +157,10 @@ class Producer(Client):
         code = ErrorCode(found.error_code)
         if code is NONE:
             return found.base_offset
-        is_refused = code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH)
-        if is_refused and not self._is_outdated(self._node):
+        if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH):
             self.cluster.fails(f"{self.key}: a producer with one batch under way was told {code.name}")
         self._node = None
         return None
-
-    def _is_outdated(self, node):
-        """Whether another term has begun than the one that a node leads it in: it has not heard of that yet, and judges
-        by a log that is not the group's.
-        """
-        kept = [
-            kept for each in self.cluster.nodes.values() for key, kept in each.disk.partitions.items()
-            if (kept.topic, key.partition) == self.key
-        ]  # fmt: skip
-        own = [log.term for log in node.life.plane.logs.values() if log.kept in kept] if node.life is not None else []
-        return max(each.leader_epoch for each in kept) > max(own, default=-1)
 
 
 class Consumer(Client):

@@ -12,8 +12,10 @@ import trio
 
 from tests.simulator.nodes_run import Shape
 from tpc_broker.broker.partition import Partition
+from tpc_broker.model import TopicPartition
 from tpc_broker.raft.output import LEADER
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
+from tpc_broker.runtime.cluster.replication import CoreReplication
 from tpc_broker.runtime.cluster.voter_file import VoterFile, framed
 
 _turn = ReplicaDriver._turn
@@ -22,7 +24,7 @@ _turn = ReplicaDriver._turn
 @dataclass(frozen=True)
 class Mutant:
     """`replacement` takes the place of a method of `owner` while it is planted; `shape` is that of runs which show it
-    soon.
+    soon, from `first_seed` on.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Mutant:
     method: str
     replacement: Callable[..., Any]
     shape: Shape
+    first_seed: int = 1
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -57,11 +60,19 @@ async def _not_waited_for(self: Partition, data: bytes) -> int:
     return result.base_offset
 
 
+async def _by_its_own_word(self: CoreReplication, key: TopicPartition) -> bool:
+    await trio.lowlevel.checkpoint()
+    machine = self.machine_of(key)
+    return machine is not None and machine.is_leader
+
+
 CUT_OFF = Shape(3, 3, mean_ms=600, sync_ms=5, often=("isolate",))
+PAUSED = Shape(3, 3, mean_ms=600, sync_ms=5, often=("pause", "isolate"))
 CRASHING = Shape(3, 3, mean_ms=300, sync_ms=60, often=("crash", "crash_all"))
 
 MUTANTS = (
     Mutant("acknowledged before the quorum", ReplicaDriver, "_turn", _committed_when_durable_here, CUT_OFF),
     Mutant("an offset is told before it is committed", Partition, "append_durably", _not_waited_for, CUT_OFF),
+    Mutant("a leader is confirmed by its own word", CoreReplication, "confirm", _by_its_own_word, PAUSED, 18),
     Mutant("what the metadata's voter promises is not synced", VoterFile, "append", _not_synced, CRASHING),
 )

@@ -15,7 +15,7 @@ import trio
 from tests.simulator.nodes_disk import KeptLog
 from tests.support.memory_core import CoreFiles, MemoryStorage
 from tests.support.memory_plane import MemoryLog, MemoryPlane
-from tpc_broker.broker.ports import AppendedRange, AppendResult, ReplicaAppend
+from tpc_broker.broker.ports import AppendedRange, AppendResult, ProduceFallback, ReplicaAppend
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.log.batch import decode_header, walk_headers
@@ -179,6 +179,23 @@ class TwinPlane(MemoryPlane):
                 self._on_appended()
         return base_offset
 
+    def produce_with(self, request, verdicts, endpoints):
+        """As `native/ring/produce.c`: what a quorum is to be asked about is left."""
+        if self._lacks_verdict(self.asked(request).parts, bytes(request.body), verdicts):
+            return ProduceFallback.GAP
+        return super().produce_with(request, verdicts, endpoints)
+
+    def _lacks_verdict(self, parts, body, verdicts):
+        for part, verdict in zip(parts, verdicts, strict=True):
+            handle = None if verdict.error_code else self._handle_of(part.topic, part.partition)
+            log = self.logs.get(handle)
+            if log is None or verdict.gap or not log.is_replicated or self._refusal_of(log):
+                continue
+            ((header, _place),) = walk_headers(body[part.records_place : part.records_place + part.records_bytes])
+            if log.judge(header)[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                return True
+        return False
+
     def _take(self, key, asked, verdict, ends, parts):
         handle = None if verdict.error_code else self._handle_of(key, asked.index)
         if handle is None:
@@ -191,6 +208,8 @@ class TwinPlane(MemoryPlane):
         data = bytes(asked.records)
         ((header, _place),) = walk_headers(data)
         error, repeated = log.judge(header)
+        if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and verdict.gap:
+            error = verdict.gap
         answer.error_code = int(error)
         if error:
             return answer

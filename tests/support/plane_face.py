@@ -399,7 +399,7 @@ class Plane:
         keep: list[Any] = []
         c_verdicts = ffi.new("tpc_produce_verdict[]", len(verdicts) or 1)
         for target, verdict in zip(c_verdicts, verdicts, strict=False):
-            target.error_code = verdict.error_code
+            target.error_code, target.gap_code = verdict.error_code, verdict.gap_code
             target.leader_id, target.leader_epoch = verdict.leader_id, verdict.leader_epoch
             target.error_message, target.error_message_bytes = _text(verdict.error_message, keep)
         c_endpoints = ffi.new("tpc_plane_endpoint[]", len(endpoints) or 1)

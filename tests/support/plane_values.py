@@ -62,6 +62,8 @@ class Left(IntEnum):
     NOT_ADMITTED = lib.TPC_FALLBACK_NOT_ADMITTED
     """Reserve segment space, :meth:`Plane.admit`, try again."""
     NO_MEMORY = lib.TPC_FALLBACK_NO_MEMORY
+    GAP = lib.TPC_FALLBACK_GAP
+    """Ask the quorum who leads, then :meth:`Plane.produce_with`."""
 
 
 assert len(Left) == lib.TPC_FALLBACK_REASONS_COUNT
@@ -189,6 +191,8 @@ class Verdict:
     error_message: str | None = None
     leader_id: int = -1
     leader_epoch: int = -1
+    gap_code: ErrorCode = ErrorCode.NONE
+    """For :attr:`Left.GAP`, by a quorum's word."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
+from tpc_broker.error_codes import ErrorCode
+
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Awaitable, Callable, Sequence
 
     from tpc_broker.broker.payloads import Answer, MailboxHandler, NodeHandler, Payload
     from tpc_broker.broker.view import Endpoint
-    from tpc_broker.error_codes import ErrorCode
     from tpc_broker.kafka.encoder import Piece
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.metadata.image import ClusterImage
@@ -260,12 +261,13 @@ class ProduceFallback(IntEnum):
     JOURNAL_FULL = 6
     NOT_ADMITTED = 7
     NO_MEMORY = 8
+    GAP = 9
 
 
 PYTHON_DECIDES: Final = frozenset(
     {
         ProduceFallback.MALFORMED, ProduceFallback.VERSION, ProduceFallback.TOO_MANY, ProduceFallback.UNKNOWN,
-        ProduceFallback.PYTHON_VALIDATES,
+        ProduceFallback.PYTHON_VALIDATES, ProduceFallback.GAP,
     }
 )  # fmt: skip
 """Reasons that do not go away by themselves: asked again, the data plane would decode the request for nothing."""
@@ -282,6 +284,8 @@ class Verdict:
     is_final: bool = True
     keyless: tuple[int, ...] = ()
     """Positions in the batch of the records that a compacted topic refuses."""
+    gap: ErrorCode = ErrorCode.NONE
+    """What a batch is refused with that lacks what came before it, by a quorum's word; NONE: it was not asked (GAP)."""
 
 
 class AskedPart(NamedTuple):

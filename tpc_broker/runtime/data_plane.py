@@ -184,7 +184,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
             target.leader_id = target.leader_epoch = target.error_message_bytes = -1
             if verdict is None:
                 continue
-            target.error_code = verdict.error_code
+            target.error_code, target.gap_code = verdict.error_code, verdict.gap
             target.leader_id, target.leader_epoch = verdict.leader_id, verdict.leader_epoch
             if verdict.keyless:
                 places_in_batch = ffi.new("int32_t[]", verdict.keyless)

@@ -336,7 +336,8 @@ enum tpc_produce_fallback {
     TPC_FALLBACK_JOURNAL_FULL = 6, /* park it, try again after recycling */
     TPC_FALLBACK_NOT_ADMITTED = 7, /* reserve segment space, tpc_partition_admit(), try again */
     TPC_FALLBACK_NO_MEMORY = 8,
-    TPC_FALLBACK_REASONS_COUNT = 9
+    TPC_FALLBACK_GAP = 9, /* a replicated partition lacks what comes before a batch: ask its quorum who leads it */
+    TPC_FALLBACK_REASONS_COUNT = 10
 };
 
 /* What Python says of one partition of a request, in the order of the request. */
@@ -346,7 +347,8 @@ typedef struct {
     int32_t leader_id;            /* for NOT_LEADER_OR_FOLLOWER from version 10 on; -1: not said */
     int32_t leader_epoch;
     int16_t error_code; /* 0: go on, and do not ask again */
-    int16_t reserved;
+    int16_t
+        gap_code; /* for a batch of TPC_FALLBACK_GAP, the quorum was asked: what it is refused with; 0: it was not */
     const int32_t *keyless; /* places in the batch of the records that a compacted topic refuses; copied */
     int32_t keyless_count;  /* 0: the error is not about single records */
 } tpc_produce_verdict;

@@ -8,7 +8,7 @@ request says is what the data plane has read: it is not decoded here.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -30,6 +30,15 @@ if TYPE_CHECKING:
 ROOM_RETRY_S = 0.002
 ROOM_WAIT_MS_MAX = 30_000
 REFUSAL_WAIT_MS_MAX = 1_000
+CONFIRM_S: Final = 2.0
+"""For so long a quorum is asked who leads: as long as an election takes."""
+TRIED_AGAIN: Final = frozenset(
+    {ProduceFallback.JOURNAL_FULL, ProduceFallback.NOT_ADMITTED, ProduceFallback.NO_MEMORY, ProduceFallback.GAP}
+)
+"""Reasons to leave a Produce that is to be taken with other verdicts, or later."""
+
+_Part = tuple["str | uuid.UUID", int]
+"""A topic, by name or id, and a partition's number."""
 
 
 async def handle_produce(core: Core, request: Request, _message: None) -> None:
@@ -44,24 +53,27 @@ async def handle_produce(core: Core, request: Request, _message: None) -> None:
     deadline_ms = core.clock.monotonic_ms() + min(max(asked.timeout_ms, 1000), ROOM_WAIT_MS_MAX)
     await _wait_between_leaders(core, request, list(sizes))
     verdicts: list[Verdict | None] = [None] * len(parts)
+    gaps: dict[_Part, ErrorCode] = {}
     is_refused = False
     while True:
         verdicts = [
             verdict
             if verdict is not None and verdict.is_final
-            else await _judge(core, request, part, sizes[part.topic, part.partition])
+            else await _judge(core, request, part, sizes[part.topic, part.partition], gaps)
             for part, verdict in zip(parts, verdicts, strict=True)
         ]
         left = core.plane.produce_with(request, verdicts, core.view.endpoints(request.listener))
         if left is ProduceFallback.NONE:
             return
-        if left not in (ProduceFallback.JOURNAL_FULL, ProduceFallback.NOT_ADMITTED, ProduceFallback.NO_MEMORY):
+        if left not in TRIED_AGAIN:
             raise _unreadable(request, left)
         if core.clock.monotonic_ms() > deadline_ms:
             if is_refused:  # not even a refusal can be encoded; the connection ends, which its client understands
                 raise MemoryError("there is no memory to refuse a Produce")
             verdicts, is_refused = [_storage_error() for _ in parts], True
             deadline_ms += REFUSAL_WAIT_MS_MAX
+        elif left is ProduceFallback.GAP:
+            gaps = await _gaps(core, list(sizes))
         elif left is ProduceFallback.JOURNAL_FULL:
             await core.partitions.wait_journal_room()
         else:
@@ -94,7 +106,30 @@ async def _wait_between_leaders(core: Core, request: Request, parts: list[tuple[
             await core.replicated.wait_leaders(waiting, left_s)
 
 
-async def _judge(core: Core, request: Request, part: AskedPart, size: int) -> Verdict:
+async def _gaps(core: Core, parts: list[_Part]) -> dict[_Part, ErrorCode]:
+    """What a batch is refused with that lacks what came before it, by partition.
+
+    Where a quorum follows the leader that is here, what was acknowledged before the request came is in its log, so the
+    producer is out of order. A leader that was paused, or is cut off, may not have heard yet of the one that took it:
+    then its client is to look for that one.
+    """
+    replicated = core.replicated
+    assert replicated is not None, "only what is replicated is left for a gap"
+    found = dict.fromkeys(parts, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    async def ask(part: _Part) -> None:
+        partition = core.partitions.find(*part)
+        if isinstance(partition, Partition) and await replicated.replication.confirm(partition.key):
+            found[part] = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    with trio.move_on_after(CONFIRM_S):
+        async with trio.open_nursery() as nursery:
+            for part in parts:
+                nursery.start_soon(ask, part)
+    return found
+
+
+async def _judge(core: Core, request: Request, part: AskedPart, size: int, gaps: dict[_Part, ErrorCode]) -> Verdict:
     """What Python knows of one partition: an error, or room for so many bytes."""
     await core.partitions.wait_moved(part.topic, part.partition)
     found = core.partitions.find(part.topic, part.partition)
@@ -112,7 +147,7 @@ async def _judge(core: Core, request: Request, part: AskedPart, size: int) -> Ve
         await core.partitions.make_room(found, size)
     except (OSError, PartitionOfflineError):
         return _storage_error()
-    return Verdict(ErrorCode.NONE, is_final=False)
+    return Verdict(ErrorCode.NONE, is_final=False, gap=gaps.get((part.topic, part.partition), ErrorCode.NONE))
 
 
 def _storage_error() -> Verdict:
