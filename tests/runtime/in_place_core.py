@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import socket
 import uuid
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import pytest
 import trio
 
 from tests.log.log_batches import batch
+from tests.support.crash_copy import copy_as_crashed
 from tpc_broker._ring import ffi, lib
 from tpc_broker.bench.kafka_requests import PRODUCE_VERSION, produce_request
 from tpc_broker.kafka import ApiKey, protocol
@@ -142,7 +142,7 @@ async def held(storage) -> dict[int, bytes]:
 async def recovered_copy(bench: Bench, target: Path, change=None):
     """What a crash now would leave, recovered; `change` gets the copied log first."""
     data = bench.files.folder.path.parents[1]
-    shutil.copytree(data, target)
+    copy_as_crashed(data, target)
     if change is not None:
         change(target / bench.log.relative_to(data))
     return await recover_core(bench.core.disk, target, CoreId(0), new_journal_id=bytes(16))

@@ -16,6 +16,7 @@ import trio
 
 from tests.log.log_batches import batch
 from tests.runtime.in_place_core import Bench, held
+from tests.support.crash_copy import copy_as_crashed
 from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.storage.recovery import recover_core
@@ -130,7 +131,7 @@ class Actors(Bench):
         """A crash now loses nothing, invents nothing, and takes nothing offline."""
         data = self.main.files.folder.path.parents[1]
         copy = data.with_name(f"crashed-{next(self._numbers)}")
-        shutil.copytree(data, copy)
+        copy_as_crashed(data, copy)
         recovered = await recover_core(self.core.disk, copy, CoreId(0), new_journal_id=bytes(16))
         try:
             for one in self.parts:

@@ -21,6 +21,7 @@ import trio
 from tests.runtime.faults import failing
 from tests.runtime.in_place_core import KEY, Bench, held
 from tests.storage.plain_disk import PlainDisk
+from tests.support.crash_copy import copy_as_crashed
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log.checkpoint import Release, decode_entry
 from tpc_broker.log.journal import JournalMode
@@ -127,7 +128,7 @@ class Node:
 
     def check_now(self) -> None:
         target = self.data.with_name("now")
-        shutil.copytree(self.data, target)
+        copy_as_crashed(self.data, target)
         trio.run(_check, target, self.acknowledged)
         shutil.rmtree(target)
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.durability.test_repair import read_journal
 from tests.runtime.in_place_core import KEY, held, on_core
+from tests.support.crash_copy import copy_as_crashed
 from tpc_broker.log.batch import BATCH_HEADER_BYTES
 from tpc_broker.log.in_place import decode_extent
 from tpc_broker.log.journal import EntryKind
@@ -105,7 +106,7 @@ def crashed(tmp_path):
             await bench.append(150_000)
             await bench.append(70)
         told.update(bench.acknowledged)
-        shutil.copytree(bench.files.folder.path.parents[1], tmp_path / "crashed")
+        copy_as_crashed(bench.files.folder.path.parents[1], tmp_path / "crashed")
 
     on_core(tmp_path, body)
     return tmp_path / "crashed", told

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import queue
-import shutil
 import socket
 import threading
 import time
@@ -21,6 +20,7 @@ import trio
 
 from tests.log.log_batches import batch
 from tests.runtime.in_place_core import KEY, Bench, held
+from tests.support.crash_copy import copy_as_crashed
 from tpc_broker.bench.kafka_requests import PRODUCE_VERSION, produce_request
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
 from tpc_broker.error_codes import ErrorCode
@@ -159,7 +159,7 @@ class ReplicaCore:
             self.is_heard = False
             for other in range(self.count):
                 self.driver.carrier.close(Address(NodeId(other), CoreId(0)))
-            shutil.copytree(self.folder, target)
+            copy_as_crashed(self.folder, target)
 
         self.ask(die)
         self.stop()
