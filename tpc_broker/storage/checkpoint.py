@@ -171,12 +171,17 @@ class JournalFile:
         await self.disk.durable_write(self.fd, superblock.encode(), superblock.slot * BLOCK_BYTES)
         self.superblock = superblock
 
+    @property
+    def blocks_left(self) -> int:
+        """By which its region may still be extended."""
+        return self.superblock.region_blocks - self.superblock.initialised_blocks
+
     async def extend(self, journal: Journal | None = None, *, blocks: int = EXTEND_BLOCKS) -> bool:
         """Write some more blocks of the region for the first time; False when all are written. To be called now and
         then while the broker is idle enough. The writer learns of them when the superblock says so.
         """
         superblock = self.superblock
-        more = min(blocks, superblock.region_blocks - superblock.initialised_blocks)
+        more = min(blocks, self.blocks_left)
         if more <= 0:
             return False
         await _allocate(self.disk, self.fd, superblock.end_block, more)

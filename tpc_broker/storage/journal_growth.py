@@ -1,7 +1,8 @@
 """A core's journal growing with its use: an idle broker keeps a short one.
 
 It becomes four times as long when an eighth of it is in use, which is when a checkpoint is made as well, and grows
-as far as an entry needs that is too large for it; up to its bound, and only while the disk has much more left.
+as far as an entry needs that is too large for it; up to its bound, and only while the disk has much more left (where
+that is not enough for four times the length, less, but not less than twice).
 Its blocks are filled with zeros, a few at a time, because clients' commits want the disk too.
 """
 
@@ -18,7 +19,7 @@ from tpc_broker.storage.checkpoint import EXTEND_BLOCKS
 if TYPE_CHECKING:
     from tpc_broker.storage.checkpoint import JournalFile
     from tpc_broker.storage.journal_room import JournalRoom
-    from tpc_broker.storage.ports import StoragePlane
+    from tpc_broker.storage.ports import JournalUse, StoragePlane
     from tpc_broker.storage.segment_space import SegmentSpace
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,13 @@ PAUSE_S: Final = 0.01
 RETRY_S: Final = 5.0
 SPACE_FACTOR: Final = 4
 """The disk has so many times as much left as the journal takes."""
+
+
+def wanted_blocks(use: JournalUse, blocks_left: int) -> int:
+    """How many more there should be, of those `blocks_left` that the journal's bound allows."""
+    is_filling = 10 * use.blocks_used >= use.region_blocks
+    more = (FACTOR - 1) * use.region_blocks if is_filling else 0
+    return max(0, min(max(more, use.blocks_wanted - use.region_blocks), blocks_left))
 
 
 class JournalGrowth:
@@ -60,16 +68,17 @@ class JournalGrowth:
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            use = self._plane.journal_use()
-            blocks = (FACTOR - 1) * use.region_blocks if 10 * use.blocks_used >= use.region_blocks else 0
-            await self._grow(max(blocks, use.blocks_wanted - use.region_blocks))
+            await self._grow(self._plane.journal_use())
             if self._refused and self._plane.journal_use().blocks_wanted:
                 await trio.sleep(RETRY_S)
                 self._wanted.set()
 
-    async def _grow(self, blocks: int) -> None:
+    async def _grow(self, use: JournalUse) -> None:
+        wanted = wanted_blocks(use, self._file.blocks_left)
+        least = min(wanted, max(use.region_blocks, use.blocks_wanted - use.region_blocks))
         try:
-            if blocks > 0 and await self._space.bytes_left() < SPACE_FACTOR * blocks * BLOCK_BYTES:
+            blocks = min(wanted, await self._space.bytes_left() // (SPACE_FACTOR * BLOCK_BYTES)) if wanted else 0
+            if blocks < least:
                 raise OSError("the disk has little space left")
             for first in range(0, blocks, STEP_BLOCKS):
                 async with self._checkpointing:

@@ -1,0 +1,108 @@
+"""How far a journal grows at once: by what it needs, its bound and the disk."""
+
+import logging
+
+import pytest
+import trio
+
+from tpc_broker.log.journal import BLOCK_BYTES
+from tpc_broker.storage import journal_growth
+from tpc_broker.storage.journal_growth import SPACE_FACTOR, JournalGrowth, wanted_blocks
+from tpc_broker.storage.ports import JournalUse
+
+MANY = 1 << 30
+
+
+class File:
+    def __init__(self, blocks_left):
+        self.blocks_left = blocks_left
+        self.added = 0
+
+    async def extend(self, _plane, *, blocks):
+        await trio.lowlevel.checkpoint()
+        assert 0 < blocks <= self.blocks_left
+        self.blocks_left -= blocks
+        self.added += blocks
+        return True
+
+
+class Plane:
+    def __init__(self, use):
+        self.use = use
+
+    def journal_use(self):
+        return self.use
+
+
+class Space:
+    def __init__(self, blocks):
+        self.blocks = blocks
+
+    async def bytes_left(self):
+        await trio.lowlevel.checkpoint()
+        return self.blocks * BLOCK_BYTES
+
+
+class Room:
+    def made(self):
+        pass
+
+
+async def added(use, *, blocks_left=MANY, space_blocks=MANY):
+    """By which a journal has grown, when it was asked to once."""
+    file = File(blocks_left)
+    growth = JournalGrowth(file, Plane(use), trio.Lock(), Space(space_blocks), Room())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(growth.run)
+        growth.wanted()
+        await trio.sleep(journal_growth.RETRY_S / 2)
+        nursery.cancel_scope.cancel()
+    return file.added
+
+
+@pytest.mark.parametrize(
+    ("use", "blocks_left", "blocks"),
+    [
+        (JournalUse(125, 1000, 0), MANY, 3000),
+        (JournalUse(99, 1000, 0), MANY, 0),
+        (JournalUse(125, 1000, 0), 700, 700),
+        (JournalUse(125, 1000, 9000), MANY, 8000),
+        (JournalUse(0, 1000, 1200), MANY, 200),
+        (JournalUse(0, 1000, 1200), 100, 100),
+        (JournalUse(125, 1000, 0), 0, 0),
+    ],
+)
+def test_what_is_wanted(use, blocks_left, blocks):
+    assert wanted_blocks(use, blocks_left) == blocks
+
+
+FILLING = JournalUse(125, 1000, 0)
+
+
+async def test_the_disk_has_room(autojump_clock):
+    assert await added(FILLING) == 3000
+
+
+async def test_its_bound_is_near(autojump_clock):
+    """The disk has enough for what the bound still allows."""
+    assert await added(FILLING, blocks_left=500, space_blocks=500 * SPACE_FACTOR) == 500
+
+
+async def test_the_disk_has_room_for_less(autojump_clock):
+    assert await added(FILLING, space_blocks=1500 * SPACE_FACTOR) == 1500
+
+
+async def test_the_disk_has_room_for_too_little(autojump_clock, caplog):
+    caplog.set_level(logging.WARNING)
+    assert await added(FILLING, space_blocks=999 * SPACE_FACTOR) == 0
+    assert "the journal cannot grow now: the disk has little space left" in caplog.text
+
+
+async def test_the_disk_has_no_room_for_what_is_needed(autojump_clock, caplog):
+    assert await added(JournalUse(0, 1000, 9000), space_blocks=7999 * SPACE_FACTOR) == 0
+    assert "the journal cannot grow now" in caplog.text
+
+
+async def test_it_is_at_its_bound(autojump_clock, caplog):
+    assert await added(FILLING, blocks_left=0, space_blocks=0) == 0
+    assert not caplog.text
