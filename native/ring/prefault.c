@@ -104,11 +104,7 @@ static void *run(void *context) {
 tpc_prefault *tpc_prefault_new(void) {
     tpc_prefault *prefault = calloc(1, sizeof *prefault);
     if (!prefault) return NULL;
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&prefault->wanted, &attributes);
-    pthread_condattr_destroy(&attributes);
+    tpc_monotonic_condition_init(&prefault->wanted);
     pthread_mutex_init(&prefault->lock, NULL);
     prefault->permille = 1;
     if (pthread_create(&prefault->thread, NULL, run, prefault) == 0) return prefault;

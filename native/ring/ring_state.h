@@ -83,6 +83,9 @@ struct tpc_ring {
 
 int64_t tpc_monotonic_ns(void);
 
+/* A condition whose timed waits end by that clock. */
+void tpc_monotonic_condition_init(pthread_cond_t *condition);
+
 /* One io_uring_enter(2): submits what is queued, waits for `wait_count` completions until `timeout_ns` from now (< 0: no
  * end). 0 or -errno; -ETIME and -EINTR are not failures. */
 int tpc_ring_enter(tpc_ring *ring, unsigned wait_count, int64_t timeout_ns);

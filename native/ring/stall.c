@@ -16,11 +16,7 @@
 enum { IDLE_LOOK_NS = 20000000, REST_LOOK_NS = 1000000000, BUSY_TURN_NS = 10000000 };
 
 void tpc_stall_new(tpc_ring *ring) {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&ring->stall.stop_wanted, &attributes);
-    pthread_condattr_destroy(&attributes);
+    tpc_monotonic_condition_init(&ring->stall.stop_wanted);
     pthread_mutex_init(&ring->stall.lock, NULL);
 }
 

@@ -24,6 +24,14 @@ int64_t tpc_monotonic_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+void tpc_monotonic_condition_init(pthread_cond_t *condition) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
 static bool hides(uint32_t hidden, enum tpc_feature feature) { return (hidden >> feature) & 1u; }
 
 /* ------------------------------------------------------------------------------------------------ set-up */

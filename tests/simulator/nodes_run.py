@@ -15,7 +15,7 @@ import trio
 from tests.simulator.nodes_clients import Admin, Committer, Consumer, Producer
 from tests.simulator.nodes_cluster import simulate
 from tests.simulator.nodes_oracle import Oracle
-from tests.simulator.schedule import Schedule, SimulationFailedError, Step, shrink
+from tests.simulator.schedule import Schedule, SimulationFailedError, Step, failure_of, shrink
 from tests.simulator.world import MS, SECOND, World
 
 EVERY = 5
@@ -268,23 +268,14 @@ def execute(seed: int, shape: Shape, schedule: Schedule) -> Story:
     return stories[0]
 
 
-def failure_of(seed: int, shape: Shape, schedule: Schedule) -> str | None:
-    """What goes wrong; None when nothing does."""
-    try:
-        execute(seed, shape, schedule)
-    except AssertionError as error:
-        return str(error) or type(error).__name__
-    return None
-
-
 def run(seed: int, steps: int) -> str:
     """One run; SimulationFailedError with a shorter schedule, where there is one."""
     shape, schedule = plan(seed, steps)
     try:
         story = execute(seed, shape, schedule)
     except AssertionError as error:
-        shortest = shrink(schedule, lambda some: failure_of(seed, shape, some) is not None, SHRINK_RUNS_MAX)
-        what = f"{failure_of(seed, shape, shortest) or error}\n  with {shape}"
+        shortest = shrink(schedule, lambda some: failure_of(execute, seed, shape, some) is not None, SHRINK_RUNS_MAX)
+        what = f"{failure_of(execute, seed, shape, shortest) or error}\n  with {shape}"
         raise SimulationFailedError(what, f"make sim ONLY=nodes SEED={seed} STEPS={steps}", shortest) from error
     promises = story.cluster.promises
     acknowledged = sum(map(len, promises.acknowledged.values()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tests.simulator.raft_cluster import Cluster
-from tests.simulator.schedule import Schedule, SimulationFailedError, Step, shrink
+from tests.simulator.schedule import Schedule, SimulationFailedError, Step, failure_of, shrink
 from tests.simulator.world import MS, SECOND, World
 
 SHRINK_RUNS_MAX = 120
@@ -112,15 +112,6 @@ def execute(seed: int, shape: Shape, schedule: Schedule) -> Cluster:
     return cluster
 
 
-def failure_of(seed: int, shape: Shape, schedule: Schedule) -> str | None:
-    """What goes wrong, in one line; None when nothing does."""
-    try:
-        execute(seed, shape, schedule)
-    except AssertionError as error:
-        return str(error) or type(error).__name__
-    return None
-
-
 def run(seed: int, steps: int, *, refuses: bool = True) -> str:
     """One run; SimulationFailedError with a shrunken schedule."""
     shape, schedule = plan(seed, steps, refuses=refuses)
@@ -129,9 +120,9 @@ def run(seed: int, steps: int, *, refuses: bool = True) -> str:
     except AssertionError as error:
         kind = str(error).partition(" ")[0]
         shortest = shrink(
-            schedule, lambda some: (failure_of(seed, shape, some) or "").startswith(kind), SHRINK_RUNS_MAX
+            schedule, lambda some: (failure_of(execute, seed, shape, some) or "").startswith(kind), SHRINK_RUNS_MAX
         )
-        what = f"{failure_of(seed, shape, shortest) or error}\n  with {shape}"
+        what = f"{failure_of(execute, seed, shape, shortest) or error}\n  with {shape}"
         raise SimulationFailedError(what, f"make sim ONLY=raft SEED={seed} STEPS={steps}", shortest) from error
     oracle = cluster.oracle
     return (

@@ -31,6 +31,15 @@ class SimulationFailedError(AssertionError):
         super().__init__(f"{what}\nrepeat: {command}" + (f"\nshortest schedule found:\n{lines}" if lines else ""))
 
 
+def failure_of(execute: Callable[..., object], *arguments: object) -> str | None:
+    """What goes wrong in a run; None when nothing does."""
+    try:
+        execute(*arguments)
+    except AssertionError as error:
+        return str(error) or type(error).__name__
+    return None
+
+
 def shrink(schedule: Sequence[Step], fails: Callable[[Schedule], bool], runs_max: int = 200) -> Schedule:
     """A shorter schedule for which `fails` still says yes: no single step of it can be left out.
 

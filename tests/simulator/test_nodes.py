@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.simulator.nodes_mutants import MUTANTS, Mutant
-from tests.simulator.nodes_run import execute, failure_of, plan, run
+from tests.simulator.nodes_run import execute, plan, run
+from tests.simulator.schedule import failure_of
 
 STEPS = 30
 SEEDS = (2,)
@@ -44,6 +45,6 @@ def test_a_seed_repeats_itself_in_another_interpreter():
 def test_a_planted_fault_is_found(mutant: Mutant):
     with mutant.planted():
         for seed in range(mutant.first_seed, mutant.first_seed + SEEDS_MAX):
-            if failure_of(seed, *plan(seed, STEPS, mutant.shape)) is not None:
+            if failure_of(execute, seed, *plan(seed, STEPS, mutant.shape)) is not None:
                 return
     pytest.fail(f"{mutant.name} was not found in {SEEDS_MAX} runs")

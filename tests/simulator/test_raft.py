@@ -7,7 +7,8 @@ import importlib
 import pytest
 
 from tests.simulator.raft_mutants import MUTANTS, Mutant
-from tests.simulator.raft_run import execute, failure_of, plan, run
+from tests.simulator.raft_run import execute, plan, run
+from tests.simulator.schedule import failure_of
 
 STEPS = 80
 SEEDS_MAX = 120
@@ -49,7 +50,7 @@ def test_a_planted_bug_is_found(mutant: Mutant):
     with mutant.planted():
         for seed in range(mutant.from_seed, mutant.from_seed + SEEDS_MAX):
             shape, schedule = plan(seed, STEPS, mutant.shape)
-            if failure_of(seed, shape, schedule) is not None:
+            if failure_of(execute, seed, shape, schedule) is not None:
                 return
     pytest.fail(f"{mutant.name} (rules {mutant.rule}) was not found in {SEEDS_MAX} runs")
 

@@ -35,9 +35,8 @@ typedef struct {
     uint32_t commits_in_flight_max; /* 0: 1 */
     uint32_t commit_bytes_max;      /* header and entries of a commit, 0: 1 MiB; a larger entry has one of its size */
     uint32_t buffers_pooled_max;    /* free commit buffers kept, 0: 4 */
-    uint64_t
-        space_event_blocks; /* TPC_EVENT_JOURNAL_SPACE when this many are in use, 0: 3/8 of the region, 1/8 until it is as
-                                       long as it may become */
+    /* TPC_EVENT_JOURNAL_SPACE when this many are in use, 0: 3/8 of the region, 1/8 until it is as long as it may become */
+    uint64_t space_event_blocks;
     uint64_t region_blocks_max;  /* what tpc_journal_extend() may bring; 0: it will not grow */
     uint64_t in_place_bytes_max; /* written in place and not recycled, 0: 256 MiB; the event comes at half of it */
 } tpc_journal_params;
