@@ -247,6 +247,22 @@ async def test_after_a_failed_write_nothing_more_is_taken():
     assert decode_header(await storage.read(0, 1)).base_offset == 0
 
 
+async def test_a_checkpoint_says_nothing_of_what_was_captured_during_it():
+    """A move between cores captures too. If the partition counted as unchanged afterwards, the next checkpoint would
+    name the older state, and the journal's entries behind it would be recycled.
+    """
+    storage = await make()
+    await fill(storage, count=3)
+    in_checkpoint = await storage.capture()
+    await fill(storage, count=1, first=9)
+    of_move = await storage.capture()
+    storage.mark_checkpointed(in_checkpoint)
+    assert storage.checkpointed.log_end_offset == 9
+    assert storage.changed
+    storage.mark_checkpointed(of_move)
+    assert not storage.changed
+
+
 async def test_aborted_transactions_come_from_the_index():
     storage = await make()
     for offset in range(0, 40, 2):

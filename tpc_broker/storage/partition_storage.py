@@ -181,8 +181,9 @@ class PartitionStorage(SegmentLog):
                     await self.folder.flush_indexes(self.active, sealed=False)
                 except OSError as error:
                     raise self.failure(f"indexes of segment {self.active.base_offset}", error) from error
-            self.mark_captured()
-            return self.state()
+            state = self.state()
+            self.mark_captured(state)
+            return state
 
     def state(self) -> PartitionCheckpoint:
         """The captured fields, as they are now."""

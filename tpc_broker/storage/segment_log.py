@@ -97,7 +97,8 @@ class SegmentLog:
         """Files of segments that went: to be unlinked, and when (ms)."""
         self.lock = trio.Lock()
         """Held by who changes the files."""
-        self._change, self._captured_change, self._checkpointed_change = 1, 1, 0
+        self._change, self._checkpointed_change = 1, 0
+        self._captured = state, self._change
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -179,11 +180,16 @@ class SegmentLog:
         """Something happened that a checkpoint has to say (epoch, vote and log start may be set from outside)."""
         self._change += 1
 
-    def mark_captured(self) -> None:
-        """What was changed up to here is in the state that is captured now."""
-        self._captured_change = self._change
+    def mark_captured(self, state: PartitionCheckpoint) -> None:
+        """What was changed up to here is in this state."""
+        self._captured = state, self._change
 
     def mark_checkpointed(self, state: PartitionCheckpoint) -> None:
-        """The state captured last is in a durable checkpoint now."""
+        """A captured state is in a durable checkpoint now.
+
+        When another one was captured since (by a move between cores), the partition counts as changed.
+        """
         self.checkpointed = state
-        self._checkpointed_change = self._captured_change
+        captured, change = self._captured
+        if captured is state:
+            self._checkpointed_change = change
