@@ -7,12 +7,14 @@ from functools import partial
 
 import trio
 
+from tpc_broker._bytes import ffi
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Hello
 from tpc_broker.cluster.secret import ClusterSecret
 from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.items import Address
 from tpc_broker.runtime.cluster.links import FilePart, Links
+from tpc_broker.runtime.cluster.part_buffers import is_of_buffer
 from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
 
 HERE = Address(NodeId(1), CoreId(0))
@@ -56,6 +58,47 @@ def test_parts_of_files_and_other_answers_come_on_one_connection():
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         trio.run(talk, listening)
+
+
+def test_memory_of_large_parts_is_used_again():
+    """What was given back takes the next part; where a part begins, a block of memory does."""
+    part, sent, seen = bytes(range(256)) * 8_192, [], []
+
+    async def give(_hello, _payload, _blobs):
+        return FilePart(part, lambda: sent.append(len(part)))
+
+    def links_of(node: int) -> Links:
+        hello = Hello("cluster", NodeId(node), 1, 1, CoreId(0), "127.0.0.1", 1, "0")
+        return Links(lambda: hello, ClusterSecret(b"secret" * 6), lambda _hello: None)
+
+    async def talk(listening):
+        one, other = links_of(1), links_of(2)
+        other.serve("give", give)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(one.run, None)
+            await nursery.start(other.run, listening)
+            peer = one.peer(SeedAddress("127.0.0.1", listening.getsockname()[1]))
+            with trio.fail_after(60):
+                while not peer.is_up:
+                    await trio.sleep(0.01)
+                for _ in range(3):
+                    _payload, (blob,) = await peer.call("give", {}, timeout_ms=60_000)
+                    assert bytes(blob) == part
+                    assert is_of_buffer(blob)
+                    assert int(ffi.cast("uintptr_t", ffi.from_buffer(blob))) % 4096 == 0
+                    seen.append(blob.obj)
+                    one.parts.give(blob)
+                while len(sent) < 3:
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+        assert len(one.parts) == 1
+        one.parts.give(part)  # what was never taken
+        one.parts.clear()
+        assert len(one.parts) == 0
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        trio.run(talk, listening)
+    assert all(memory is seen[0] for memory in seen)
 
 
 def test_where_nobody_listens_is_told_from_where_nobody_answers():

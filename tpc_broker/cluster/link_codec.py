@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 HEADER: Final = struct.Struct(">IBB")
 _STEADY: Final = struct.Struct(">Q")
 _PART: Final = struct.Struct(">Q")
+PART_PREFIX_BYTES: Final = _PART.size
+"""In a frame of kind PART, in front of the file's bytes."""
 VERSION: Final = 1
 NUMBER_MAX: Final = 2**63 - 1
 
@@ -109,11 +111,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`error`: what went wrong there; empty when nothing did."""
+    """`error`: what went wrong there; empty when nothing did. `blobs`: bytes, or a part of a file, as it was given."""
 
     id: int
     payload: Any
-    blobs: list[bytes]
+    blobs: list[Any]
     error: str
 
 
@@ -252,7 +254,7 @@ def part_header(request_id: int, length: int) -> bytes:
     return HEADER.pack(_PART.size + length + 2, VERSION, Kind.PART) + _PART.pack(request_id)
 
 
-def decode_part(body: bytes) -> Answer:
+def decode_part(body: bytes | memoryview) -> Answer:
     if len(body) < _PART.size:
         raise LinkDecodeError(f"a part of a file of {len(body)} bytes; it has {_PART.size} and more")
     return Answer(_PART.unpack_from(body)[0], {}, [body[_PART.size :]], "")

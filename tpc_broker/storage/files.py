@@ -133,10 +133,10 @@ class FileCache:
         file.users -= 1
 
     async def direct_descriptor(self, file: OpenFile) -> int | None:
-        """Of a file in use, for direct writes; None where the file system refuses them."""
+        """Of a file in use, for direct reads and writes; None where the file system refuses them."""
         if file.direct_fd < 0 and not self.direct_refused:
             try:
-                file.direct_fd = await self.disk.open(file.path, os.O_WRONLY | os.O_DIRECT)
+                file.direct_fd = await self.disk.open(file.path, os.O_RDWR | os.O_DIRECT)
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise

@@ -30,12 +30,15 @@ import trio
 from tpc_broker import limits
 from tpc_broker.errors import CallFailedError, MailboxError, PartitionOfflineError, StorageFailedError
 from tpc_broker.feature_levels import FIRST_WITH_MOVES
+from tpc_broker.log.batch import LENGTH_PREFIX_BYTES
 from tpc_broker.log.checkpoint import VOTE_NOTE, PartitionCheckpoint
 from tpc_broker.log.files import LOG_SUFFIX, EpochStart, parse_segment_file_name
 from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.raft.items import Address, Position
+from tpc_broker.runtime.cluster.part_buffers import is_of_buffer
 from tpc_broker.runtime.cluster.shipping import END, OFFER, READ
+from tpc_broker.storage.filled_files import FilledFile
 from tpc_broker.storage.filled_folders import make_filling_folder
 from tpc_broker.storage.folders import remove_folder
 from tpc_broker.storage.installation import bring_own, settle_filled
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from tpc_broker.cluster.founding import SeedAddress
     from tpc_broker.cluster.link_codec import Hello
     from tpc_broker.model import CoreId, TopicPartition
+    from tpc_broker.native_bytes import Buffer
     from tpc_broker.runtime.cluster.links import Links, Peer
     from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
     from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
@@ -56,7 +60,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 2
+AT_ONCE: Final = 3
 """Replicas that a core fills at the same time."""
 CHUNKS_AHEAD: Final = 3
 CONNECT_S: Final = 5.0
@@ -167,12 +171,32 @@ class LogCheck:
         self._epochs = epochs
         self._rest = b""
 
-    def take(self, data: bytes) -> bool:
+    def take(self, data: Buffer) -> bool:
         """False: a batch is damaged, or they are none."""
-        joined = self._rest + data if self._rest else data
+        view = memoryview(data)
+        view = view[self._end_begun(view) :]
+        joined = self._rest + view if self._rest else view
         end, self.next_offset = find_batches_end(joined, self.next_offset, self._epochs)
-        self._rest = joined[end:]
+        self._rest = bytes(joined[end:])
         return len(self._rest) <= limits.LINK_FRAME_BYTES_MAX
+
+    def _end_begun(self, view: memoryview) -> int:
+        """How many bytes belong to the batch that has begun before: only these are copied. 0: it goes on behind
+        them, or is none.
+        """
+        prefix = self._rest[:LENGTH_PREFIX_BYTES]
+        prefix += view[: LENGTH_PREFIX_BYTES - len(prefix)]
+        if not self._rest or len(prefix) < LENGTH_PREFIX_BYTES:
+            return 0
+        missing = LENGTH_PREFIX_BYTES + int.from_bytes(prefix[-4:], signed=True) - len(self._rest)
+        if not 0 < missing <= len(view):
+            return 0
+        batch = self._rest + view[:missing]
+        end, next_offset = find_batches_end(batch, self.next_offset, self._epochs)
+        if end < len(batch):
+            return 0
+        self._rest, self.next_offset = b"", next_offset
+        return missing
 
     @property
     def is_whole(self) -> bool:
@@ -184,7 +208,7 @@ class _Chunk:
     position: int
     length: int
     done: trio.Event = field(default_factory=trio.Event)
-    data: bytes = b""
+    data: Buffer = b""
 
 
 class ReplicaFilling:
@@ -344,14 +368,15 @@ class ReplicaFilling:
                 del self._connections[place]
                 self._bulk.peers.pop(place, None)
                 peer.close()
+            if not self._connections:
+                self._bulk.parts.clear()
         await self._files.disk.fsync_directory(path)
 
     async def _fetch(self, group: str, peer: Peer, offer: Offer, path: Path, size: int) -> None:
         parsed = parse_segment_file_name(path.name)
         assert parsed is not None, path
         check = LogCheck(parsed[0], offer.epochs) if parsed[1] == LOG_SUFFIX else None
-        disk = self._files.disk
-        fd = await disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        file = await FilledFile.make(self._files, path)
         try:
             position = 0
             async with trio.open_nursery() as nursery:
@@ -368,15 +393,17 @@ class ReplicaFilling:
                     if check is not None and not check.take(chunk.data):
                         raise FillingFailedError(f"{path.name} is damaged where it comes from, behind offset "
                                                  f"{check.next_offset}")  # fmt: skip
-                    await disk.write_at(fd, chunk.data, position)
-                    position += len(chunk.data)
-                    self.received_bytes += len(chunk.data)
-                    self._filling[group] += len(chunk.data)
+                    await file.write(chunk.data, position, is_aligned=is_of_buffer(chunk.data))
+                    length = len(chunk.data)
+                    self._bulk.parts.give(chunk.data)
+                    position += length
+                    self.received_bytes += length
+                    self._filling[group] += length
             if check is not None and not self._is_right_end(offer, parsed[0], check):
                 raise FillingFailedError(f"{path.name} ends at offset {check.next_offset}, damaged where it comes from")
-            await disk.fdatasync(fd)
+            await file.sync()
         finally:
-            await disk.close(fd)
+            await file.close()
 
     def _is_right_end(self, offer: Offer, base_offset: int, check: LogCheck) -> bool:
         """A log goes just to the next one; the last one to the position that was promised, or on: where it is cut must

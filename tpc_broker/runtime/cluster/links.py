@@ -29,6 +29,7 @@ from tpc_broker.cluster import link_codec as codec
 from tpc_broker.cluster.link_codec import Hello, Kind, LinkDecodeError, Reason
 from tpc_broker.cluster.secret import NONCE_BYTES
 from tpc_broker.errors import CallFailedError, CoreDownError, MailboxError, MailboxFullError, NotDeliveredError
+from tpc_broker.runtime.cluster.part_buffers import PREFIX_BYTES, PartBuffers
 from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.cluster.founding import SeedAddress
     from tpc_broker.cluster.secret import ClusterSecret
+    from tpc_broker.native_bytes import Buffer
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ READ_BYTES: Final = 1 << 16
 LARGE_READ_BYTES: Final = 1 << 20
 SEND_BYTES: Final = 1 << 18
 """Of small frames in one call."""
+PART_BYTES_MAX: Final = codec.PART_PREFIX_BYTES + limits.SHIPPED_CHUNK_BYTES
 COMPLAIN_EVERY_S: Final = 10.0
 MALFORMED: Final = "malformed"
 REFUSAL_REASONS: Final = (*(reason.value for reason in Reason), MALFORMED)
@@ -60,7 +63,9 @@ REFUSAL_REASONS: Final = (*(reason.value for reason in Reason), MALFORMED)
 class FilePart(NamedTuple):
     """An answer that is bytes of a file, and nothing else: they are not copied into a message."""
 
-    data: bytes
+    data: Buffer
+    sent: Callable[[], None] = lambda: None
+    """Called when they are not needed any more; perhaps never, when the connection ends."""
 
 
 Handler = Callable[
@@ -117,7 +122,7 @@ class _Outbox:
     """What waits to be sent on one connection."""
 
     def __init__(self, counts: LinkCounts) -> None:
-        self._parts: deque[bytes] = deque()
+        self._parts: deque[tuple[Buffer, Callable[[], None] | None]] = deque()
         self._bytes = 0
         self._counts = counts
         self._filled = trio.Event()
@@ -126,13 +131,13 @@ class _Outbox:
     def queued_bytes(self) -> int:
         return self._bytes
 
-    def put(self, data: bytes, behind: bytes = b"") -> bool:
+    def put(self, data: bytes, behind: FilePart | None = None) -> bool:
         """A frame, whose last bytes may be apart."""
-        size = len(data) + len(behind)
+        size = len(data) + (len(behind.data) if behind is not None else 0)
         if self._bytes + size > limits.LINK_QUEUE_BYTES_MAX:
             return False
-        self._parts.append(data)
-        if behind:
+        self._parts.append((data, None))
+        if behind is not None:
             self._parts.append(behind)
         self._bytes += size
         self._filled.set()
@@ -144,11 +149,14 @@ class _Outbox:
             self._filled = trio.Event()
             while self._parts:
                 parts = [self._parts.popleft()]
-                size = len(parts[0])
-                while self._parts and size + len(self._parts[0]) <= SEND_BYTES:
+                size = len(parts[0][0])
+                while self._parts and size + len(self._parts[0][0]) <= SEND_BYTES:
                     parts.append(self._parts.popleft())
-                    size += len(parts[-1])
-                await stream.send_all(b"".join(parts) if len(parts) > 1 else parts[0])
+                    size += len(parts[-1][0])
+                await stream.send_all(b"".join(data for data, _sent in parts) if len(parts) > 1 else parts[0][0])
+                for _data, sent in parts:
+                    if sent is not None:
+                        sent()
                 self._bytes -= size
                 self._counts.sent_bytes += size
 
@@ -156,9 +164,13 @@ class _Outbox:
 class FrameReader:
     """Frames of a stream, whose length is checked before memory is taken."""
 
-    def __init__(self, stream: trio.abc.ReceiveStream, counts: LinkCounts) -> None:
+    def __init__(
+        self, stream: trio.abc.ReceiveStream, counts: LinkCounts, parts: PartBuffers | None = None
+    ) -> None:
+        """`parts`: where parts of files are put; whoever gets one gives it back."""
         self._stream = stream
         self._counts = counts
+        self._parts = parts
         self._buffer = bytearray()
         self.is_known = False
 
@@ -169,20 +181,36 @@ class FrameReader:
 
     async def read(self) -> tuple[Kind, bytes]:
         """trio.EndOfChannel at the end of the stream."""
-        kind, length = codec.check_header(await self._take(codec.HEADER.size), is_known=self.is_known)
+        kind, length = await self._header()
         return kind, await self._take(length)
+
+    async def read_answer(self) -> codec.Answer:
+        """The next frame, which is an answer. The same errors; LinkDecodeError, LinkRefusedError."""
+        kind, length = await self._header()
+        if kind is Kind.PART and self._parts is not None and READ_BYTES < length <= PART_BYTES_MAX:
+            body = self._parts.take()[PREFIX_BYTES - codec.PART_PREFIX_BYTES :][:length]
+            await self._take_into(body)
+            return codec.decode_part(body)
+        data = self._expected(kind, await self._take(length), (Kind.ANSWER, Kind.PART))
+        return codec.decode_part(data) if kind is Kind.PART else codec.decode_answer(data)
+
+    async def _header(self) -> tuple[Kind, int]:
+        return codec.check_header(await self._take(codec.HEADER.size), is_known=self.is_known)
 
     async def expect(self, wanted: Kind) -> bytes:
         return (await self.expect_any(wanted))[1]
 
     async def expect_any(self, *wanted: Kind) -> tuple[Kind, bytes]:
         kind, body = await self.read()
+        return kind, self._expected(kind, body, wanted)
+
+    def _expected(self, kind: Kind, body: bytes, wanted: tuple[Kind, ...]) -> bytes:
         if kind is Kind.REFUSED:
             reason, text = codec.decode_refused(body)
             raise LinkRefusedError(reason, text, by_peer=True, is_proven=self.is_known)
         if kind not in wanted:
             raise LinkDecodeError(f"a frame of kind {kind.name} in place of {wanted[0].name}")
-        return kind, body
+        return body
 
     async def _take(self, count: int) -> bytes:
         if count > READ_BYTES:
@@ -210,6 +238,25 @@ class FrameReader:
             missing -= len(data)
             self._counts.received_bytes += len(data)
         return b"".join(parts)
+
+    async def _take_into(self, view: memoryview) -> None:
+        """The same, into memory that is there."""
+        done = min(len(self._buffer), len(view))
+        view[:done] = self._buffer[:done]
+        del self._buffer[:done]
+        while done < len(view):
+            count = await self._receive_into(view[done : done + LARGE_READ_BYTES])
+            if not count:
+                raise trio.EndOfChannel
+            done += count
+            self._counts.received_bytes += count
+
+    async def _receive_into(self, view: memoryview) -> int:
+        if isinstance(self._stream, trio.SocketStream):
+            return await self._stream.socket.recv_into(view)
+        data = await self._stream.receive_some(len(view))
+        view[: len(data)] = data
+        return len(data)
 
 
 class Peer:
@@ -254,8 +301,11 @@ class Peer:
 
     async def call(
         self, method: str, payload: dict[str, Any], blobs: Sequence[bytes] = (), *, timeout_ms: int = CALL_TIMEOUT_MS
-    ) -> tuple[dict[str, Any], list[bytes]]:
-        """NotDeliveredError: it never got there; CoreDownError: not known; CallFailedError: its handler raised."""
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """What is answered: a payload, and bytes, or a part of a file, which may lie in `Links.parts`.
+
+        NotDeliveredError: it never got there; CoreDownError: not known; CallFailedError: its handler raised.
+        """
         self.owner.counts.requests += 1
         try:
             return await self._call(method, payload, blobs, timeout_ms)
@@ -265,7 +315,7 @@ class Peer:
 
     async def _call(
         self, method: str, payload: dict[str, Any], blobs: Sequence[bytes], timeout_ms: int
-    ) -> tuple[dict[str, Any], list[bytes]]:
+    ) -> tuple[dict[str, Any], list[Any]]:
         if self._outbox is None:
             raise NotDeliveredError(f"there is no link to {self.address}")
         if len(self._pending) >= limits.LINK_REQUESTS_MAX:
@@ -316,7 +366,7 @@ class Peer:
                     self.owner.on_refused(self)
                 return False
             try:
-                reader = FrameReader(stream, self.owner.counts)
+                reader = FrameReader(stream, self.owner.counts, self.owner.parts)
                 with trio.fail_after(GREETING_TIMEOUT_S):
                     hello = await self.owner.greet(stream, reader)
                 self.refused = None
@@ -351,7 +401,7 @@ class Peer:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._outbox.send_to, stream)
                 while True:
-                    self._answered(await _read_answer(reader))
+                    self._answered(await reader.read_answer())
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel):
             pass
 
@@ -372,11 +422,6 @@ class Peer:
         if was_up and hello is not None:
             self.owner.counts.lost += 1
             self.owner.on_down(self, hello)
-
-
-async def _read_answer(reader: FrameReader) -> codec.Answer:
-    kind, body = await reader.expect_any(Kind.ANSWER, Kind.PART)
-    return codec.decode_part(body) if kind is Kind.PART else codec.decode_answer(body)
 
 
 def _is_refused(error: BaseException) -> bool:
@@ -418,6 +463,8 @@ class Links:
         self.on_steady_socket: Callable[[Hello, bytes, int], None] = lambda _hello, _body, _descriptor: None
         """Called with the connected socket then, which is the callee's."""
         self.counts = LinkCounts()
+        self.parts = PartBuffers()
+        """Memory for parts of files that are answers."""
         self.nursery: trio.Nursery
 
     def serve(self, method: str, handler: Handler) -> None:
@@ -598,7 +645,7 @@ class Links:
             handler = self._handlers.get(request.method, _serve_unknown)
             found = await handler(hello, request.payload, request.blobs)
             if isinstance(found, FilePart):
-                outbox.put(codec.part_header(request.id, len(found.data)), found.data)
+                outbox.put(codec.part_header(request.id, len(found.data)), found)
                 return
             payload, blobs = found or ({}, ())
             answer = codec.encode_answer(request.id, payload, blobs)

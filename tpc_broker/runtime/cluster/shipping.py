@@ -22,6 +22,7 @@ from tpc_broker.errors import CallFailedError, MailboxError, PartitionOfflineErr
 from tpc_broker.raft.items import Position
 from tpc_broker.raft.journal import MarkerEntry
 from tpc_broker.runtime.cluster.links import FilePart
+from tpc_broker.runtime.cluster.part_buffers import PartBuffers
 
 if TYPE_CHECKING:
     from tpc_broker.cluster.link_codec import Hello
@@ -74,6 +75,7 @@ class SegmentSource:
         self._declined: dict[tuple[str, Voter], int] = {}
         """Terms in which replicas had what could have been shipped to them: they get items."""
         self._more = trio.Event()
+        self._parts = PartBuffers()
         self.sent_bytes = 0
 
     def begin(self, driver: ReplicaDriver, links: ReplicaLinks) -> None:
@@ -105,6 +107,7 @@ class SegmentSource:
                     nursery.start_soon(self._ask, group, target)
             await trio.sleep(ASK_EVERY_S)
             await self._shipments.end_unused(self._clock.monotonic_ms() - UNUSED_MS)
+            self._free_parts()
 
     async def _ask(self, group: str, target: Voter) -> None:
         driver = self._driver
@@ -161,17 +164,27 @@ class SegmentSource:
         size = next((file.size_bytes for file in shipment.files if file.name == name), -1) if shipment else -1
         if shipment is None or not 0 <= position <= position + length <= size or length > limits.SHIPPED_CHUNK_BYTES:
             raise CallFailedError("there is no such part of a shipment")
+        buffer = self._parts.take()
         try:
-            data = await self._shipments.read(shipment, name, position, length)
+            data = await self._shipments.read(shipment, name, position, length, buffer)
         except OSError as error:
             raise CallFailedError(f"{name} cannot be read: {error}") from error
         if len(data) != length:
             raise CallFailedError(f"{name} is shorter than it was")
         self.sent_bytes += length
-        return FilePart(bytes(data))
+        return FilePart(data, lambda: self._sent(buffer))
+
+    def _sent(self, buffer: memoryview) -> None:
+        self._parts.give(buffer)
+        self._free_parts()
+
+    def _free_parts(self) -> None:
+        if not len(self._shipments):
+            self._parts.clear()
 
     async def serve_end(self, _hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> None:
         await self._shipments.end(str(payload["shipment"]))
+        self._free_parts()
 
 
 def committed_in_files(commit: Position, position_at: Any, written_offset: int) -> Position:
