@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import mmap
+import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from tpc_broker.storage.core_partitions import PartitionState
 from tpc_broker.storage.filled_folders import FILLING, make_filling_folder
 from tpc_broker.storage.installation import bring_own, settle_filled
 from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.segments import SegmentFolder
 
 STARTS, ENDS = 40, 60
 """Of the log that is shipped; its segments begin at 37, 50 and 58."""
@@ -48,6 +50,38 @@ async def filled(bench, *, damage=lambda _folder: None):
     settings = bench.files.settings
     settled = await settle_filled(bench.storage.files, path, "topic", KEY, settings, starts=STARTS, ends=ENDS)
     return settled, shipped
+
+
+def test_a_long_segment_is_settled_the_same_past_the_page_cache_and_through_it(tmp_path, monkeypatch):
+    """Batches lie across the ends of what is read at a time; one is longer than that."""
+    read_blocks, directly = SegmentFolder._read_blocks, []
+
+    async def noted(folder, file, blocks, position):
+        directly.append(await read_blocks(folder, file, blocks, position))
+        return directly[-1]
+
+    monkeypatch.setattr(SegmentFolder, "_read_blocks", noted)
+    chooser, lengths = random.Random(3), [70_000, 5_000_000, 300, 900_000] * 3
+
+    async def body(bench):
+        files, settings, made = bench.storage.files, bench.files.settings, []
+        whole = b"".join(batch(n, [chooser.randbytes(length)], epoch=5) for n, length in enumerate(lengths, STARTS))
+        for refused in (False, True):
+            path = await make_filling_folder(bench.core.disk, bench.data, CoreId(0), f"long{refused}")
+            (path / f"{STARTS:020d}.log").write_bytes(whole)
+            files.direct_refused = refused
+            ends = STARTS + len(lengths)
+            settled = await settle_filled(files, path, "topic", KEY, settings, starts=STARTS, ends=ends)
+            assert (settled.log_end_offset, settled.segment_position) == (ends, len(whole))
+            contents = {file.name: file.read_bytes() for file in path.iterdir()}
+            assert contents[f"{STARTS:020d}.log"] == whole
+            made.append((replace(settled, filled=""), contents))
+            assert directly
+            assert all(done is not refused for done in directly)
+            directly.clear()
+        assert made[0] == made[1]
+
+    run(tmp_path, body)
 
 
 def judge_of(settled):

@@ -13,8 +13,8 @@ from tpc_broker._bytes import ffi
 from tpc_broker.model import CoreId
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.filled_files import FilledFile
-from tpc_broker.storage.segments import SegmentFolder
-from tpc_broker.storage.shipments import DIRECT_READ_BYTES, Shipment, Shipments, ShippedFile
+from tpc_broker.storage.segments import DIRECT_READ_BYTES, SegmentFolder
+from tpc_broker.storage.shipments import Shipment, Shipments, ShippedFile
 
 PATH = Path("/filled.log")
 PART_BYTES = 1 << 20

@@ -31,6 +31,7 @@ from tpc_broker.log.files import (
 from tpc_broker.log.indexes import OffsetIndex, TimeIndex, TransactionIndex
 from tpc_broker.log.producer_state import ProducerState, SnapshotError
 from tpc_broker.log.segment import SegmentIndexes
+from tpc_broker.storage.files import DIRECT_BLOCK_BYTES
 from tpc_broker.storage.ports import FileWrite
 from tpc_broker.storage.uncontended_lock import UncontendedLock
 
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from tpc_broker.storage.ports import Disk
 
 WALK_WINDOW_BYTES: Final = 256 * 1024
+DIRECT_READ_BYTES: Final = 1024 * 1024
+"""At once, past the page cache."""
+DIRECT_READ_BYTES_MIN: Final = 256 * 1024
 INDEX_SAMPLES: Final = 32
 
 
@@ -216,6 +220,37 @@ class SegmentFolder:
     async def read(self, segment: Segment, position: int, length: int) -> bytes:
         async with self.use(segment.log_name) as file:
             return await self.disk.read(file.fd, length, position)
+
+    async def read_direct(self, name: str, position: int, length: int, buffer: memoryview) -> memoryview:
+        """Bytes of a file, in a buffer that begins with a page and has a block more than they need. Fewer only at the
+        end of the file. OSError.
+
+        Past the page cache, where that can be: what is read once need not push out what others read.
+        """
+        begin = position % DIRECT_BLOCK_BYTES
+        wanted, done = buffer[begin : begin + length], 0
+        async with self.use(name) as file:
+            whole = (begin + length) // DIRECT_BLOCK_BYTES * DIRECT_BLOCK_BYTES
+            if whole >= DIRECT_READ_BYTES_MIN and await self._read_blocks(file, buffer[:whole], position - begin):
+                done = whole - begin
+            return wanted[: done + await self.disk.read_into(file.fd, wanted[done:], position + done)]
+
+    async def _read_blocks(self, file: OpenFile, blocks: memoryview, position: int) -> bool:
+        """Whole blocks that are there, a few at a time: a commit of the journal has to wait for these only."""
+        try:
+            descriptor = await self.files.direct_descriptor(file)
+            if descriptor is None:
+                return False
+            for first in range(0, len(blocks), DIRECT_READ_BYTES):
+                part = blocks[first : first + DIRECT_READ_BYTES]
+                if await self.disk.read_into(descriptor, part, position + first) != len(part):
+                    return False
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self.files.refuse_direct(file.path)
+            return False
+        return True
 
     async def control_data(self, segment: Segment, header: BatchHeader, place: int) -> bytes:
         """What producer state needs of a batch besides its header: a control batch itself, nothing of others."""

@@ -7,7 +7,6 @@ active one so much is shipped as was written then; what is committed of that is 
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from contextlib import suppress
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker import limits
 from tpc_broker.errors import StorageFailedError
-from tpc_broker.storage.files import DIRECT_BLOCK_BYTES
 from tpc_broker.storage.folders import remove_folder
 from tpc_broker.storage.segments import SegmentFolder, make_folder
 
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpc_broker.model import CoreId
-    from tpc_broker.storage.files import FileCache, OpenFile
+    from tpc_broker.storage.files import FileCache
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Disk
     from tpc_broker.storage.segments import Segment
@@ -33,9 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHIPPING: Final = "shipping"
-DIRECT_BYTES_MIN: Final = 256 * 1024
-DIRECT_READ_BYTES: Final = limits.MIB
-"""At once."""
 ATTEMPTS: Final = 5
 """Retention may take a file away while its links are made."""
 
@@ -124,36 +119,8 @@ class Shipments:
     async def read(
         self, shipment: Shipment, name: str, position: int, length: int, buffer: memoryview
     ) -> memoryview:
-        """Bytes of one of its files, in a buffer that begins with a page and has a block more than they
-        need. Fewer only at the end of the file. OSError.
-
-        Past the page cache, where that can be: what is shipped is read once, and nothing has to make room for it.
-        """
-        begin = position % DIRECT_BLOCK_BYTES
-        wanted = buffer[begin : begin + length]
-        async with shipment.folder.use(name) as file:
-            whole = (begin + length) // DIRECT_BLOCK_BYTES * DIRECT_BLOCK_BYTES
-            done = 0
-            if whole >= DIRECT_BYTES_MIN and await self._read_direct(file, buffer[:whole], position - begin):
-                done = whole - begin
-            return wanted[: done + await self._files.disk.read_into(file.fd, wanted[done:], position + done)]
-
-    async def _read_direct(self, file: OpenFile, blocks: memoryview, position: int) -> bool:
-        """Whole blocks that are there, a few at a time: a commit of the journal has to wait for these only."""
-        try:
-            descriptor = await self._files.direct_descriptor(file)
-            if descriptor is None:
-                return False
-            for first in range(0, len(blocks), DIRECT_READ_BYTES):
-                part = blocks[first : first + DIRECT_READ_BYTES]
-                if await self._files.disk.read_into(descriptor, part, position + first) != len(part):
-                    return False
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            self._files.refuse_direct(file.path)
-            return False
-        return True
+        """Bytes of one of its files: see `SegmentFolder.read_direct`."""
+        return await shipment.folder.read_direct(name, position, length, buffer)
 
     async def end(self, name: str) -> None:
         """Nobody wants it any more; again: nothing happens. OSError: its folder stays until the next start."""

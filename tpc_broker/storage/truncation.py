@@ -11,6 +11,7 @@ from tpc_broker.log.producer_state import ProducerState, SnapshotError
 from tpc_broker.log.segment import SegmentIndexes
 from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.storage.batch_ranges import end_of_batches
+from tpc_broker.storage.files import DIRECT_BLOCK_BYTES, aligned_buffer
 from tpc_broker.storage.files_life import Change
 from tpc_broker.storage.segment_appender import SegmentAppender
 from tpc_broker.storage.segments import Segment
@@ -83,8 +84,10 @@ class Truncation:
     async def _take_in(self, size_bytes: int, upto: int) -> None:
         """Append what is in the active segment's file already."""
         log, position, length = self._log, 0, SETTLED_BYTES
+        buffer = aligned_buffer(length + DIRECT_BLOCK_BYTES, log.folder.disk.poll_ring)
         while position < size_bytes and log.written_end_offset < upto:
-            data = await log.folder.read(log.active, position, min(length, size_bytes - position))
+            wanted = min(length, size_bytes - position)
+            data = await log.folder.read_direct(log.active.log_name, position, wanted, buffer)
             end, next_offset = find_batches_end(data, log.written_end_offset)
             if next_offset > upto:
                 end = end_of_batches(data, 0, len(data), upto)
@@ -92,8 +95,9 @@ class Truncation:
                 if len(data) < length:
                     raise BatchDamageError(f"no batch at {position} of segment {log.active.base_offset}")
                 length *= 2
+                buffer = aligned_buffer(length + DIRECT_BLOCK_BYTES, log.folder.disk.poll_ring)
                 continue
-            await SegmentAppender(log).append([memoryview(data)[:end]], [(position, position + end)])
+            await SegmentAppender(log).append([data[:end]], [(position, position + end)])
             position, length = position + end, SETTLED_BYTES
 
     async def _remove_segment(self, segment: Segment, cut_offset: int) -> None:
