@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
@@ -13,7 +15,7 @@ from tpc_broker.cluster.link_codec import Hello
 from tpc_broker.cluster.secret import ClusterSecret
 from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.items import Address
-from tpc_broker.runtime.cluster.links import FilePart, Links
+from tpc_broker.runtime.cluster.links import FilePart, Handler, Links, Peer
 from tpc_broker.runtime.cluster.part_buffers import is_of_buffer
 from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
 
@@ -24,6 +26,28 @@ def never(*_arguments):
     raise AssertionError("nobody greets here")
 
 
+def links_of(node: int) -> Links:
+    hello = Hello("cluster", NodeId(node), 1, 1, CoreId(0), "127.0.0.1", 1, "0")
+    return Links(lambda: hello, ClusterSecret(b"secret" * 6), lambda _hello: None)
+
+
+@asynccontextmanager
+async def linked(give: Handler) -> AsyncIterator[tuple[Links, Peer]]:
+    """The links of a node, and its peer, which serves `give`."""
+    one, other = links_of(1), links_of(2)
+    other.serve("give", give)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(one.run, None)
+            await nursery.start(other.run, listening)
+            peer = one.peer(SeedAddress("127.0.0.1", listening.getsockname()[1]))
+            with trio.fail_after(60):
+                while not peer.is_up:
+                    await trio.sleep(0.01)
+                yield one, peer
+            nursery.cancel_scope.cancel()
+
+
 def test_parts_of_files_and_other_answers_come_on_one_connection():
     """Large and small ones, many under way at once: each comes to who has asked for it."""
     parts = [bytes([number]) * size for number, size in enumerate((0, 1, 70_000, 4 << 20, 3, 1 << 20))]
@@ -32,32 +56,17 @@ def test_parts_of_files_and_other_answers_come_on_one_connection():
         part = parts[payload["number"]]
         return FilePart(part) if payload["is_part"] else ({"is": len(part)}, (part,))
 
-    def links_of(node: int) -> Links:
-        hello = Hello("cluster", NodeId(node), 1, 1, CoreId(0), "127.0.0.1", 1, "0")
-        return Links(lambda: hello, ClusterSecret(b"secret" * 6), lambda _hello: None)
-
     async def ask(peer, number, *, is_part):
         payload, blobs = await peer.call("give", {"number": number, "is_part": is_part}, timeout_ms=60_000)
         assert (payload, blobs) == ({} if is_part else {"is": len(parts[number])}, [parts[number]])
 
-    async def talk(listening):
-        one, other = links_of(1), links_of(2)
-        other.serve("give", give)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(one.run, None)
-            await nursery.start(other.run, listening)
-            peer = one.peer(SeedAddress("127.0.0.1", listening.getsockname()[1]))
-            with trio.fail_after(60):
-                while not peer.is_up:
-                    await trio.sleep(0.01)
-                async with trio.open_nursery() as asking:
-                    for number in range(len(parts)):
-                        for is_part in (True, False):
-                            asking.start_soon(partial(ask, peer, number, is_part=is_part))
-            nursery.cancel_scope.cancel()
+    async def talk():
+        async with linked(give) as (_links, peer), trio.open_nursery() as asking:
+            for number in range(len(parts)):
+                for is_part in (True, False):
+                    asking.start_soon(partial(ask, peer, number, is_part=is_part))
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        trio.run(talk, listening)
+    trio.run(talk)
 
 
 def test_memory_of_large_parts_is_used_again():
@@ -67,37 +76,23 @@ def test_memory_of_large_parts_is_used_again():
     async def give(_hello, _payload, _blobs):
         return FilePart(part, lambda: sent.append(len(part)))
 
-    def links_of(node: int) -> Links:
-        hello = Hello("cluster", NodeId(node), 1, 1, CoreId(0), "127.0.0.1", 1, "0")
-        return Links(lambda: hello, ClusterSecret(b"secret" * 6), lambda _hello: None)
+    async def talk():
+        async with linked(give) as (links, peer):
+            for _ in range(3):
+                _payload, (blob,) = await peer.call("give", {}, timeout_ms=60_000)
+                assert bytes(blob) == part
+                assert is_of_buffer(blob)
+                assert int(ffi.cast("uintptr_t", ffi.from_buffer(blob))) % 4096 == 0
+                seen.append(blob.obj)
+                links.parts.give(blob)
+            while len(sent) < 3:
+                await trio.sleep(0.01)
+        assert len(links.parts) == 1
+        links.parts.give(part)  # what was never taken
+        links.parts.clear()
+        assert len(links.parts) == 0
 
-    async def talk(listening):
-        one, other = links_of(1), links_of(2)
-        other.serve("give", give)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(one.run, None)
-            await nursery.start(other.run, listening)
-            peer = one.peer(SeedAddress("127.0.0.1", listening.getsockname()[1]))
-            with trio.fail_after(60):
-                while not peer.is_up:
-                    await trio.sleep(0.01)
-                for _ in range(3):
-                    _payload, (blob,) = await peer.call("give", {}, timeout_ms=60_000)
-                    assert bytes(blob) == part
-                    assert is_of_buffer(blob)
-                    assert int(ffi.cast("uintptr_t", ffi.from_buffer(blob))) % 4096 == 0
-                    seen.append(blob.obj)
-                    one.parts.give(blob)
-                while len(sent) < 3:
-                    await trio.sleep(0.01)
-            nursery.cancel_scope.cancel()
-        assert len(one.parts) == 1
-        one.parts.give(part)  # what was never taken
-        one.parts.clear()
-        assert len(one.parts) == 0
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        trio.run(talk, listening)
+    trio.run(talk)
     assert all(memory is seen[0] for memory in seen)
 
 
