@@ -15,14 +15,14 @@ import logging
 import mmap
 import os
 from collections import OrderedDict
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker import limits
 from tpc_broker.log.files import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from tpc_broker.storage.ports import Disk
@@ -135,19 +135,25 @@ class FileCache:
     async def direct_descriptor(self, file: OpenFile) -> int | None:
         """Of a file in use, for direct reads and writes; None where the file system refuses them."""
         if file.direct_fd < 0 and not self.direct_refused:
-            try:
+            with self.noting_refusal(file.path):
                 file.direct_fd = await self.disk.open(file.path, os.O_RDWR | os.O_DIRECT)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                self.refuse_direct(file.path)
         return None if self.direct_refused else file.direct_fd
 
-    def refuse_direct(self, path: Path) -> None:
-        """The file system does not take direct writes: everything goes through the page cache from now on."""
-        if not self.direct_refused:
-            log.warning("%s: the file system refuses direct writes; segments are written through the page cache", path)
-        self.direct_refused = True
+    @contextmanager
+    def noting_refusal(self, path: Path) -> Iterator[None]:
+        """Around what goes past the page cache. Where the file system refuses it, the block ends there, and everything
+        goes through the page cache from now on. Other errors go on.
+        """
+        try:
+            yield
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            if not self.direct_refused:
+                log.warning(
+                    "%s: the file system refuses direct writes; segments are written through the page cache", path
+                )
+            self.direct_refused = True
 
     async def sync(self, path: Path) -> None:
         """Make what was written to a file durable. OSError: its pages may be marked clean all the same; never retry."""

@@ -6,7 +6,6 @@ pages that something else has to make room for, and that copy takes longer than 
 
 from __future__ import annotations
 
-import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -45,16 +44,12 @@ class FilledFile:
     async def _write_direct(self, blocks: memoryview, position: int) -> bool:
         if self._files.direct_refused:
             return False
-        try:
+        with self._files.noting_refusal(self._path):
             if self._direct_fd < 0:
                 self._direct_fd = await self._files.disk.open(self._path, os.O_WRONLY | os.O_DIRECT)
             await self._files.disk.write_at(self._direct_fd, blocks, position)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            self._files.refuse_direct(self._path)
-            return False
-        return True
+            return True
+        return False
 
     async def sync(self) -> None:
         """All of it is on the disk then. OSError."""

@@ -153,13 +153,8 @@ class SegmentFolder:
         async with self._writing(name, position) as file:
             descriptor = await self.files.direct_descriptor(file)
             if descriptor is not None:
-                try:
+                with self.files.noting_refusal(self.path / name):
                     await self.disk.write_at(descriptor, data, position)
-                except OSError as error:
-                    if error.errno != errno.EINVAL:
-                        raise
-                    self.files.refuse_direct(self.path / name)
-                else:
                     self.files.direct_proven = True
                     return
             await self.disk.write_at(file.fd, data, position)
@@ -237,20 +232,16 @@ class SegmentFolder:
 
     async def _read_blocks(self, file: OpenFile, blocks: memoryview, position: int) -> bool:
         """Whole blocks that are there, a few at a time: a commit of the journal has to wait for these only."""
-        try:
-            descriptor = await self.files.direct_descriptor(file)
-            if descriptor is None:
-                return False
+        descriptor = await self.files.direct_descriptor(file)
+        if descriptor is None:
+            return False
+        with self.files.noting_refusal(file.path):
             for first in range(0, len(blocks), DIRECT_READ_BYTES):
                 part = blocks[first : first + DIRECT_READ_BYTES]
                 if await self.disk.read_into(descriptor, part, position + first) != len(part):
                     return False
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            self.files.refuse_direct(file.path)
-            return False
-        return True
+            return True
+        return False
 
     async def control_data(self, segment: Segment, header: BatchHeader, place: int) -> bytes:
         """What producer state needs of a batch besides its header: a control batch itself, nothing of others."""
