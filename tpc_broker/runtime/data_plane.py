@@ -270,7 +270,9 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
         return int(lib.tpc_prefault_turn(self._prefault, wanted_bytes, permille))
 
     def evictions(self) -> int:
-        return self.plane_statistics()["tail_evictions"]
+        values = ffi.new("tpc_plane_statistics *")
+        lib.tpc_plane_get_statistics(self._plane, values)
+        return int(values.tail_evictions)
 
     def waited_ns(self) -> int:
         return int(self._ring.live_statistics().wait_ns)
