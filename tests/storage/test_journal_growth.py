@@ -1,5 +1,6 @@
 """How far a journal grows at once: by what it needs, its bound and the disk."""
 
+import itertools
 import logging
 
 import pytest
@@ -13,17 +14,25 @@ from tpc_broker.storage.ports import JournalUse
 MANY = 1 << 30
 
 
+WRITE_S = 0.1
+
+
 class File:
     def __init__(self, blocks_left):
         self.blocks_left = blocks_left
         self.added = 0
+        self.begun_s = []
 
-    async def extend(self, _plane, *, blocks):
-        await trio.lowlevel.checkpoint()
+    async def write_more(self, blocks):
         assert 0 < blocks <= self.blocks_left
+        self.begun_s.append(trio.current_time())
+        await trio.sleep(WRITE_S)
+        return blocks
+
+    async def add(self, blocks, _plane):
+        await trio.lowlevel.checkpoint()
         self.blocks_left -= blocks
         self.added += blocks
-        return True
 
 
 class Plane:
@@ -106,3 +115,44 @@ async def test_the_disk_has_no_room_for_what_is_needed(autojump_clock, caplog):
 async def test_it_is_at_its_bound(autojump_clock, caplog):
     assert await added(FILLING, blocks_left=0, space_blocks=0) == 0
     assert not caplog.text
+
+
+async def test_checkpoints_are_made_while_its_blocks_are_written(autojump_clock):
+    """Only what the superblock says waits for them."""
+    file, checkpointing = File(MANY), trio.Lock()
+    growth = JournalGrowth(file, Plane(FILLING), checkpointing, Space(MANY), Room())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(growth.run)
+        growth.wanted()
+        await trio.sleep(WRITE_S / 2)
+        assert file.begun_s
+        checkpointing.acquire_nowait()
+        await trio.sleep(WRITE_S)
+        assert not file.added
+        checkpointing.release()
+        await trio.sleep(WRITE_S)
+        assert file.added
+        nursery.cancel_scope.cancel()
+
+
+LARGE = 100 * journal_growth.STEP_BLOCKS
+
+
+@pytest.mark.parametrize(
+    ("use", "step_s"),
+    [
+        (JournalUse(LARGE // 8, LARGE, 0), (1 + journal_growth.REST_FACTOR) * WRITE_S),
+        (JournalUse(LARGE // 2, LARGE, 0), WRITE_S),
+        (JournalUse(0, LARGE, 2 * LARGE), WRITE_S),
+    ],
+)
+async def test_it_rests_unless_more_is_needed_soon(autojump_clock, use, step_s):
+    file = File(MANY)
+    growth = JournalGrowth(file, Plane(use), trio.Lock(), Space(MANY), Room())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(growth.run)
+        growth.wanted()
+        await trio.sleep(3.5 * step_s)
+        nursery.cancel_scope.cancel()
+    steps_s = [after - before for before, after in itertools.pairwise(file.begun_s)]
+    assert steps_s == pytest.approx([step_s] * 3)

@@ -176,21 +176,31 @@ class JournalFile:
         """By which its region may still be extended."""
         return self.superblock.region_blocks - self.superblock.initialised_blocks
 
-    async def extend(self, journal: Journal | None = None, *, blocks: int = EXTEND_BLOCKS) -> bool:
-        """Write some more blocks of the region for the first time; False when all are written. To be called now and
-        then while the broker is idle enough. The writer learns of them when the superblock says so.
+    async def write_more(self, blocks: int = EXTEND_BLOCKS) -> int:
+        """Write some more blocks of the region for the first time, durably; how many, 0 when all are written. What the
+        superblock says stays as it is until `add`, so checkpoints and copies may go on meanwhile.
         """
-        superblock = self.superblock
         more = min(blocks, self.blocks_left)
         if more <= 0:
-            return False
-        await _allocate(self.disk, self.fd, superblock.end_block, more)
-        await self._write_zeros(superblock.end_block, more)
+            return 0
+        end_block = self.superblock.end_block
+        await _allocate(self.disk, self.fd, end_block, more)
+        await self._write_zeros(end_block, more)
         await self.disk.fdatasync(self.fd)
-        await self.update_superblock(initialised_blocks=superblock.initialised_blocks + more)
+        return more
+
+    async def add(self, blocks: int, journal: Journal | None = None) -> None:
+        """The region has these blocks too, which were just written; then the writer learns of them."""
+        await self.update_superblock(initialised_blocks=self.superblock.initialised_blocks + blocks)
         if journal is not None:
             journal.extend(self.superblock.initialised_blocks)
-        return True
+
+    async def extend(self, journal: Journal | None = None, *, blocks: int = EXTEND_BLOCKS) -> bool:
+        """Both; False when all of the region is written."""
+        more = await self.write_more(blocks)
+        if more:
+            await self.add(more, journal)
+        return more > 0
 
     async def _write_zeros(self, block: int, count: int) -> None:
         """Past the page cache where that can be: 256 MiB of pages would cost more than the disk's part of it."""

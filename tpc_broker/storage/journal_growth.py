@@ -3,7 +3,8 @@
 It becomes four times as long when an eighth of it is in use, which is when a checkpoint is made as well, and grows
 as far as an entry needs that is too large for it; up to its bound, and only while the disk has much more left (where
 that is not enough for four times the length, less, but not less than twice).
-Its blocks are filled with zeros, a few at a time, because clients' commits want the disk too.
+Its blocks are filled with zeros, a few at a time and with rests, because clients' commits want the disk too. Meanwhile
+checkpoints are made as ever: large batches are written in place only while they keep pace.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import trio
 
 from tpc_broker.log.journal import BLOCK_BYTES
 from tpc_broker.storage.checkpoint import EXTEND_BLOCKS
+from tpc_broker.storage.journal_room import is_pressed
 
 if TYPE_CHECKING:
     from tpc_broker.storage.checkpoint import JournalFile
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FACTOR: Final = 4
-STEP_BLOCKS: Final = 4 * EXTEND_BLOCKS
-"""At once: a broker that is busy makes a checkpoint for each of its steps, as both need the same lock."""
-PAUSE_S: Final = 0.01
+STEP_BLOCKS: Final = 2 * EXTEND_BLOCKS
+"""At once; each of them costs a sync and a superblock."""
+REST_FACTOR: Final = 3
+"""After a step, so many times as long as it took, unless the journal is half full or something waits for more of it."""
+REST_S_MAX: Final = 0.5
 RETRY_S: Final = 5.0
 SPACE_FACTOR: Final = 4
 """The disk has so many times as much left as the journal takes."""
@@ -81,11 +85,16 @@ class JournalGrowth:
             if blocks < least:
                 raise OSError("the disk has little space left")
             for first in range(0, blocks, STEP_BLOCKS):
+                begun_s = trio.current_time()
+                more = await self._file.write_more(min(STEP_BLOCKS, blocks - first))
+                if not more:
+                    return
+                took_s = trio.current_time() - begun_s
                 async with self._checkpointing:
-                    if not await self._file.extend(self._plane, blocks=min(STEP_BLOCKS, blocks - first)):
-                        return
+                    await self._file.add(more, self._plane)
                 self._room.made()
-                await trio.sleep(PAUSE_S)
+                if not is_pressed(self._plane) and not self._plane.journal_use().blocks_wanted:
+                    await trio.sleep(min(REST_FACTOR * took_s, REST_S_MAX))
         except OSError as error:
             if not self._refused:
                 log.warning("the journal cannot grow now: %s", error)
