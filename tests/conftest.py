@@ -45,9 +45,16 @@ WHY_NO_RING = why_no_ring()
 leave_interrupts_alone()  # commands run in this process, and so does trio, which wants the signals' descriptor
 
 
+SHARED_BUILD = ("tests/durability/test_crash_images.py", "tests/runtime/test_journal_mutants.py")
+"""Modules that want `built_with_mutants`."""
+
+
 def one_process_for(nodeid: str) -> str:
-    """What shares costly fixtures with this test: its module, or all of Spark."""
-    return "tests/spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
+    """What shares costly fixtures with this test: its module, all of Spark, or what runs one build of the C part."""
+    module = nodeid.partition("::")[0]
+    if module in SHARED_BUILD:
+        return "tests/support/mutants.py"
+    return "tests/spark" if module.startswith("tests/spark/") else module
 
 
 class FixturesTogether(LoadFileScheduling):
