@@ -10,8 +10,12 @@ import time
 import pytest
 
 from tests.support.broker_process import TpcBroker
+from tests.support.kafka_peer import JAVA_FLAGS
 from tpc_broker.bench.kafka_jars import connector_jars
 from tpc_broker.bench.server import PeerUnavailable
+
+for launched in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):  # of all that a test starts; JVMs with short lives
+    os.environ.setdefault(launched, " ".join(JAVA_FLAGS))
 
 NOW_MS = int(time.time()) * 1000 - 600_000
 

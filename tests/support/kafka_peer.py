@@ -17,9 +17,13 @@ from tests.support.server_process import ServerFailed, ServerProcess
 from tpc_broker.bench.kafka_jars import KAFKA_VERSION, java_command, kafka_jars
 from tpc_broker.bench.server import PeerUnavailable
 
-__all__ = ["KAFKA_VERSION", "KafkaCluster", "KafkaPeer", "PeerUnavailable", "kafka_jars", "run_tool", "start_tool"]
+__all__ = [
+    "JAVA_FLAGS", "KAFKA_VERSION", "KafkaCluster", "KafkaPeer", "PeerUnavailable", "kafka_jars", "run_tool",
+    "start_tool",
+]  # fmt: skip
 
-_JAVA_FLAGS = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
+JAVA_FLAGS = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
+"""Of a JVM that lives for seconds: what the second compiler and its profiles cost is not won back."""
 
 TOOLS = {
     "dump-log": "org.apache.kafka.tools.DumpLogSegments",
@@ -49,7 +53,7 @@ def message_definitions_jar() -> Path:
 
 def _java(heap_mebibytes: int, class_name: str, arguments: Sequence[str], level: str) -> list[str]:
     return [
-        java_command(), f"-Xmx{heap_mebibytes}m", *_JAVA_FLAGS,
+        java_command(), f"-Xmx{heap_mebibytes}m", *JAVA_FLAGS,
         f"-Dorg.slf4j.simpleLogger.defaultLogLevel={level}", "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "-cp", f"{kafka_jars()}/*", class_name, *arguments,
     ]  # fmt: skip
