@@ -135,7 +135,7 @@ class Cluster:
         self.kill(*(node.number for node in self.nodes))
 
     def kill(self, *numbers: int) -> None:
-        """At once: each takes a second or two to give its rings and journals back."""
+        """At once: none has time to act on the end of another."""
         nodes = [self[number] for number in numbers]
         for node in nodes:
             with contextlib.suppress(AssertionError, ProcessLookupError):
