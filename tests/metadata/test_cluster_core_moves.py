@@ -5,6 +5,7 @@ move between nodes.
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.cluster_core_moves import (
     CoreShift,
     begin_core_moves,
+    came_too_late,
     check_on_its_core,
     core_moves,
     end_core_move,
@@ -100,12 +102,45 @@ def test_a_move_that_was_given_up_leaves_it_where_it_was():
     assert end_core_move(nodes.image, nodes.key, move.move_id, move.target) == []
 
 
+def test_a_move_that_is_cancelled_is_under_way_until_its_node_knows_who_has_the_replica():
+    nodes = OnCores()
+    assert nodes.ask(("t", 0, None)) == [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS]
+    before = nodes.topic.replicas
+    assert nodes.ask_core(2) == [None]
+    move = nodes.image.moving[nodes.key]
+    assert b"is_cancelled" not in encode_record(move), "as it always was"
+    assert nodes.ask(("t", 0, None)) == [None]
+    cancelled = nodes.image.moving[nodes.key]
+    assert cancelled == replace(move, is_cancelled=True)
+    assert decode_record(encode_record(cancelled)) == cancelled
+    assert ClusterImage.from_bytes(nodes.image.to_bytes()) == nodes.image
+    assert nodes.topic.replicas == before
+    assert nodes.ask(("t", 0, None)) == [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS]
+    assert nodes.ask_core(2) == [ErrorCode.REASSIGNMENT_IN_PROGRESS], "it cannot be taken up again"
+    assert nodes.ask_core(1) == [ErrorCode.REASSIGNMENT_IN_PROGRESS]
+    assert nodes.ask(("t", 0, nodes.brokers(4, 2, 3))) == [ErrorCode.REASSIGNMENT_IN_PROGRESS]
+    nodes.end(owner=nodes.place(2).core)
+    assert (nodes.topic.replicas, nodes.image.moving) == (before, {})
+    assert came_too_late(nodes.image, cancelled) is None
+    assert nodes.ask_core(2) == [None]
+
+
+def test_a_move_that_was_done_when_it_was_cancelled_stays_done():
+    nodes = OnCores()
+    target = nodes.other(2)
+    assert nodes.ask_core(2) == [None]
+    assert nodes.ask(("t", 0, None)) == [None]
+    cancelled = nodes.image.moving[nodes.key]
+    nodes.end()
+    assert nodes.place(2) == target
+    assert "had taken the replica on node 2 over" in came_too_late(nodes.image, cancelled)
+
+
 def test_what_is_on_its_way_goes_nowhere_else_meanwhile():
     nodes = OnCores()
     assert nodes.ask_core(2) == [None]
     assert nodes.ask_core(1) == [ErrorCode.REASSIGNMENT_IN_PROGRESS]
     assert nodes.ask(("t", 0, nodes.brokers(4, 2, 3))) == [ErrorCode.REASSIGNMENT_IN_PROGRESS]
-    assert nodes.ask(("t", 0, None)) == [ErrorCode.REASSIGNMENT_IN_PROGRESS]
     assert renewed(nodes.image, nodes.key, NodeId(2), 0, 5) == []
     with pytest.raises(Refusal):
         check_on_its_core(nodes.image, nodes.topic, 0)

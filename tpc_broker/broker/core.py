@@ -100,6 +100,8 @@ class BrokerStatistics:
     moves_done: int
     """Of partitions between cores, conducted by this one."""
     moves_given_up: int
+    moves_cancelled: int
+    """After which the partition stayed, in a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +377,7 @@ class Core:
         moves = self.moves.statistics
         return BrokerStatistics(
             self._asked_of_wrong_core, self._requests_forwarded, self.partitions.offline_count, moves.done,
-            moves.given_up,
+            moves.given_up, moves.taken_back,
         )  # fmt: skip
 
     # -- what handlers ask for ---------------------------------------------------------------------------------------

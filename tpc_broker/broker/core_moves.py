@@ -16,6 +16,10 @@ Every step may be asked for again, and answers as the first time; so whatever en
 with step 2. A partition that was released is nowhere until it is adopted. If the target refuses it, the metadata give
 it back (MoveDone names the old owner), and that core takes it again once every other one, on metadata no older, has
 said that it has not got it: nobody may adopt it after that, because an adoption is for a move that is under way.
+
+In a cluster a move may be cancelled at any step. The record that says so ends the releases and adoptions of this move
+on every core that has read it, and core 0 asks both: the one that has the partition keeps it. If neither has, it was
+released, and MoveDone gives it back as above.
 """
 
 from __future__ import annotations
@@ -54,6 +58,7 @@ AT_ONCE: Final = 4
 RETRY_S: Final = 0.1
 RELEASE_TIMEOUT_MS: Final = 60_000
 ADOPT_TIMEOUT_MS: Final = 30_000
+KEEP_TIMEOUT_MS: Final = 10_000
 
 
 class MoveRefusedError(Exception):
@@ -66,6 +71,7 @@ class MoveStatistics:
 
     done: int = 0
     given_up: int = 0
+    taken_back: int = 0
 
 
 class CoreMoves:
@@ -74,11 +80,13 @@ class CoreMoves:
     def __init__(self, core: Core, storage: CoreStorage) -> None:
         self._core = core
         self._storage = storage
-        self._running: set[TopicPartition] = set()
+        self._running: set[tuple[TopicPartition, bool]] = set()
+        """True: it is being taken back, beside what may still be asked of a core that does not answer."""
         self._changed = trio.Event()
         self.statistics = MoveStatistics()
         core.mailboxes.serve("moves.release", self._serve_release)
         core.mailboxes.serve("moves.adopt", self._serve_adopt)
+        core.mailboxes.serve("moves.keep", self._serve_keep)
         core.metadata.serve_at_controller("moves.core_begin", self._serve_begin)
         core.metadata.serve_at_controller("moves.core_done", self._serve_done)
 
@@ -156,9 +164,9 @@ class CoreMoves:
         async with trio.open_nursery() as nursery:
             while True:
                 for key, move in self._core.view.image.moving.items():
-                    is_ours = move.is_on(self._core.view.node) and key not in self._running
-                    if is_ours and len(self._running) < AT_ONCE:
-                        self._running.add(key)
+                    is_ours = move.is_on(self._core.view.node) and (key, move.is_cancelled) not in self._running
+                    if is_ours and (move.is_cancelled or len(self._running) < AT_ONCE):
+                        self._running.add((key, move.is_cancelled))
                         nursery.start_soon(self._conduct, key, move)
                 await self._changed.wait()
                 self._changed = trio.Event()
@@ -171,30 +179,41 @@ class CoreMoves:
         told = None
         while self._core.view.image.moving.get(key) == move:
             try:
-                await self._carry_out(key, move)
+                await (self._take_back(key, move) if move.is_cancelled else self._carry_out(key, move))
                 break
             except (MailboxError, PartitionOfflineError) as error:
                 if str(error) != told:
                     told = str(error)
-                    log.warning("move of %s to core %d: %s; it is tried again", self._label(key), move.target, error)
+                    what = "taking the move back" if move.is_cancelled else "move"
+                    log.warning("%s of %s to core %d: %s; it is tried again",
+                                what, self._label(key), move.target, error)  # fmt: skip
             await trio.sleep(RETRY_S)
-        self._running.discard(key)
+        self._running.discard((key, move.is_cancelled))
         self._changed.set()
 
-    async def _carry_out(self, key: TopicPartition, move: MoveBegun) -> None:
+    def _source_of(self, key: TopicPartition) -> CoreId:
         topic = self._core.view.image.topics.get(key.topic_id)
         source = NOT_HERE if topic is None else topic.core_on(self._core.view.node, key.partition)
         if source == NOT_HERE:
             raise PartitionOfflineError("this node has no replica of it")
+        return source
+
+    def _about(self, key: TopicPartition, move: MoveBegun) -> Payload:
+        return {"partition": [key.topic_id.hex, key.partition], "target": move.target, "move_id": move.move_id,
+                "version": self._core.view.image.version}  # fmt: skip
+
+    async def _carry_out(self, key: TopicPartition, move: MoveBegun) -> None:
+        source = self._source_of(key)
         if not self._core.is_up(move.target):
             raise PartitionOfflineError(f"core {move.target} is not up")
         call = self._core.mailboxes.call
-        payload = {"partition": [key.topic_id.hex, key.partition], "target": move.target, "move_id": move.move_id,
-                   "version": self._core.view.image.version}  # fmt: skip
+        payload = self._about(key, move)
         begun_ns = self._core.clock.monotonic_ns()
         answer, blobs = await call(source, "moves.release", payload, timeout_ms=RELEASE_TIMEOUT_MS)
         if "refused" not in answer:
             _check_again(answer)
+            if self._core.view.image.moving.get(key) != move:
+                return  # it was cancelled
             answer, _blobs = await call(move.target, "moves.adopt", payload, blobs, timeout_ms=ADOPT_TIMEOUT_MS)
             _check_again(answer)
         refused = answer.get("refused")
@@ -208,6 +227,36 @@ class CoreMoves:
         else:
             self.statistics.given_up += 1
             log.error("%s stays on core %d, its move to core %d was given up: %s", label, source, move.target, refused)
+
+    async def _take_back(self, key: TopicPartition, move: MoveBegun) -> None:
+        """It was cancelled. What a core that knows this has not got now, it does not get by this move any more."""
+        source, payload = self._source_of(key), self._about(key, move)
+        owner = source
+        if not await self._is_kept(source, payload):
+            is_there = await self._is_kept(move.target, payload)
+            if is_there is None:
+                text = f"neither core {source} has it, nor is it known whether core {move.target} has"
+                raise PartitionOfflineError(text)
+            owner = move.target if is_there else source
+        await self._end(move, owner)
+        label = self._label(key)
+        if owner == source:
+            self.statistics.taken_back += 1
+            log.info("%s stays on core %d, its move to core %d was cancelled", label, source, move.target)
+        else:
+            self.statistics.done += 1
+            log.info("%s is on core %d: it came from core %d before that was cancelled", label, owner, source)
+
+    async def _is_kept(self, core: CoreId, payload: Payload) -> bool | None:
+        """Whether a core has the partition; None: it does not say."""
+        if not self._core.is_up(core):
+            return None
+        try:
+            answer, _blobs = await self._core.mailboxes.call(core, "moves.keep", payload, timeout_ms=KEEP_TIMEOUT_MS)
+        except MailboxError as error:
+            log.debug("whether core %d has a partition is not known: %s", core, error)
+            return None
+        return answer.get("has")
 
     async def _end(self, move: MoveBegun, owner: CoreId) -> None:
         """MailboxError: the metadata may not say it yet."""
@@ -238,19 +287,34 @@ class CoreMoves:
         """Nothing: done; else as `_serve_release`."""
         return await self._between_changes(payload, partial(self._adopt, blobs))
 
+    async def _serve_keep(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
+        """Of a move that was cancelled: "has": whether this core has the partition; else as `_serve_release`."""
+
+        async def look() -> Answer:
+            self._check(payload, is_cancelled=True)
+            return {"has": self._storage.has(_key_of(payload))}, []
+
+        try:
+            return await self._core.metadata.between_changes(look)
+        except PartitionOfflineError as error:
+            return {"again": str(error)}, []
+
+    def _check(self, payload: Payload, *, is_cancelled: bool = False) -> None:
+        """PartitionOfflineError: the metadata here are older, or know of no such move."""
+        if self._core.view.image.version < payload["version"]:
+            self._core.metadata.behind.set()
+            raise PartitionOfflineError(f"core {self._core.core_id} has older metadata")
+        move = self._core.view.image.moving.get(_key_of(payload))
+        asked = payload["move_id"], payload["target"], is_cancelled
+        if move is None or (move.move_id, move.target, move.is_cancelled) != asked:
+            raise PartitionOfflineError("the metadata know of no such move")
+
     async def _between_changes(
         self, payload: Payload, act: Callable[[TopicPartition, CoreId, int], Awaitable[list[bytes]]]
     ) -> Answer:
-        key = _key_of(payload)
-
         async def act_then() -> list[bytes]:
-            if self._core.view.image.version < payload["version"]:
-                self._core.metadata.behind.set()
-                raise PartitionOfflineError(f"core {self._core.core_id} has older metadata")
-            move = self._core.view.image.moving.get(key)
-            if move is None or (move.move_id, move.target) != (payload["move_id"], payload["target"]):
-                raise PartitionOfflineError("the metadata know of no such move")
-            return await act(key, CoreId(payload["target"]), payload["move_id"])
+            self._check(payload)
+            return await act(_key_of(payload), CoreId(payload["target"]), payload["move_id"])
 
         try:
             return {}, await self._core.metadata.between_changes(act_then)

@@ -192,6 +192,11 @@ class MetadataService:
         async with self._changing:  # and by the other cores
             return
 
+    async def wait_image(self, is_so: Callable[[ClusterImage], bool]) -> None:
+        """Until the image is so."""
+        while not is_so(self._view.image):
+            await self._applied.wait()
+
     async def at_controller(
         self, method: str, payload: Payload, blobs: Sequence[bytes], here: Callable[[], Awaitable[T]]
     ) -> T | Answer:

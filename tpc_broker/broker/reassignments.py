@@ -7,20 +7,26 @@ those of cores (`model.broker_id_of`), whatever a client's listener calls them. 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import trio
 
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.metadata.cluster_core_moves import core_moves
+from tpc_broker.metadata.cluster_core_moves import came_too_late, core_moves
+from tpc_broker.metadata.records import MoveBegun
 from tpc_broker.metadata.replica_moves import Request, all_moves, alter_replicas
-from tpc_broker.model import broker_id_of
+from tpc_broker.model import TopicPartition, broker_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.metadata.image import TopicImage
-    from tpc_broker.metadata.records import MoveBegun, ReplicasMoving
+    from tpc_broker.metadata.image import ClusterImage, TopicImage
+    from tpc_broker.metadata.records import MetadataRecord, ReplicasMoving
     from tpc_broker.model import BrokerId, CoreId
+
+CANCEL_S: Final = 2.0
+"""So long who cancels a move between cores waits to hear whether it came too late; calls between nodes take five."""
 
 
 class WantedBrokers(NamedTuple):
@@ -52,7 +58,9 @@ class Reassignments(Protocol):
     """Asked where the metadata are decided: on core 0, in a cluster on that of the node that leads them."""
 
     async def alter(self, wanted: Sequence[WantedBrokers], *, allow_factor_change: bool) -> list[Outcome]:
-        """Begin, or cancel; what came of each, in their order. Accepted is what is durable."""
+        """Begin, or cancel; what came of each, in their order. Accepted is what is durable. NO_REASSIGNMENT_IN_PROGRESS
+        with a reason: it came too late to cancel that.
+        """
         ...
 
     def ongoing(self) -> Sequence[Ongoing]:
@@ -68,8 +76,32 @@ class ClusterReassignments:
 
     async def alter(self, wanted: Sequence[WantedBrokers], *, allow_factor_change: bool) -> list[Outcome]:
         request = Request(wanted, allow_factor_change, self._core.clock.wall_ms(), lambda: new_move_id(self._core))
-        refusals = await self._core.metadata.change(lambda image: alter_replicas(image, request))
-        return [Outcome() if refusal is None else Outcome(refusal.code, refusal.message) for refusal in refusals]
+
+        def decide(image: ClusterImage) -> tuple[list[MetadataRecord], tuple[list[Outcome], list[MoveBegun]]]:
+            records, refusals = alter_replicas(image, request)
+            outcomes = [Outcome() if one is None else Outcome(one.code, one.message) for one in refusals]
+            cancelled = [one for one in records if isinstance(one, MoveBegun) and one.is_cancelled]
+            return records, (outcomes, cancelled)
+
+        outcomes, cancelled = await self._core.metadata.change(decide)
+        too_late = await self._too_late(cancelled) if cancelled else {}
+        return [
+            Outcome(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, why) if (why := too_late.get(one[:2])) else outcome
+            for one, outcome in zip(wanted, outcomes, strict=True)
+        ]
+
+    async def _too_late(self, cancelled: list[MoveBegun]) -> dict[tuple[str, int], str]:
+        """Of moves between cores that were cancelled, why some were not taken back. One whose node has not found out
+        yet, because it or the core is away, is still under way: that was accepted, too.
+        """
+        with trio.move_on_after(CANCEL_S):
+            await self._core.metadata.wait_image(lambda image: not any(_is_under_way(image, one) for one in cancelled))
+        image, found = self._core.view.image, {}
+        for one in cancelled:
+            why = None if _is_under_way(image, one) else came_too_late(image, one)
+            if why is not None:
+                found[image.topics[one.topic_id].name, int(one.partition)] = why
+        return found
 
     def ongoing(self) -> Sequence[Ongoing]:
         image = self._core.view.image
@@ -82,9 +114,16 @@ def new_move_id(core: Core) -> int:
     return core.chance.uuid().int >> 76
 
 
+def _is_under_way(image: ClusterImage, move: MoveBegun) -> bool:
+    found = image.moving.get(TopicPartition(move.topic_id, move.partition))
+    return found is not None and found.move_id == move.move_id
+
+
 def _between_cores(topic: TopicImage, move: MoveBegun, source: CoreId) -> Ongoing:
     coming, going = broker_id_of(move.node, move.target), broker_id_of(move.node, source)
-    places = (broker_id_of(*place) for place in topic.replicas[move.partition])
+    places = tuple(broker_id_of(*place) for place in topic.replicas[move.partition])
+    if move.is_cancelled:
+        return Ongoing(topic.name, move.partition, (*places, coming), (), (coming,))
     brokers = tuple(coming if broker == going else broker for broker in places)
     return Ongoing(topic.name, move.partition, (*brokers, going), (coming,), (going,))
 

@@ -19,6 +19,8 @@ import trio
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.broker.rounds import next_round
 from tpc_broker.errors import MailboxError
+from tpc_broker.metadata.cluster_core_moves import core_moves
+from tpc_broker.metadata.records import CANCELLED
 from tpc_broker.metadata.replica_moves import active_moves, all_moves, coming, move_done
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.replication_port import Replication
     from tpc_broker.metadata.image import ClusterImage, TopicImage
-    from tpc_broker.metadata.records import MetadataRecord, ReplicasMoving
+    from tpc_broker.metadata.records import MetadataRecord, MoveBegun, ReplicasMoving
     from tpc_broker.model import CoreId
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,9 @@ LOOK_S: Final = 0.5
 CONFIRM_S: Final = 2.0
 TOLD_S: Final = 10.0
 """So long what was told of a move's progress is shown."""
+
+BETWEEN_CORES: Final = "cores"
+"""Why a replica goes to another core of its node is not known."""
 
 Progress = tuple[int, int, int]
 """Offsets: where the log starts, what the replica that is farthest behind has, where the log ends."""
@@ -156,7 +161,25 @@ class ReplicaMoves:
     def rows(self) -> list[Payload]:
         """What is under way, for people; of core 0."""
         image, allowed = self._core.view.image, self._allowed()
-        return [self._row(topic, move, allowed) for topic, move in all_moves(image)]
+        between_nodes = [self._row(topic, move, allowed) for topic, move in all_moves(image)]
+        return between_nodes + [self._row_of_cores(*one) for one in core_moves(image)]
+
+    def _row_of_cores(self, topic: TopicImage, move: MoveBegun, source: CoreId) -> Payload:
+        """Nothing is copied. What its node waits for it knows alone."""
+        is_away = move.node in self._core.view.absent
+        return {
+            "topic": topic.name,
+            "partition": int(move.partition),
+            "replicas": [int(place.node) for place in topic.replicas[move.partition]],
+            "adding": [],
+            "removing": [],
+            "between_cores": {"node": int(move.node), "from": int(source), "to": int(move.target)},
+            "reason": CANCELLED if move.is_cancelled else BETWEEN_CORES,
+            "state": "waiting" if is_away else "going back" if move.is_cancelled else "handing over",
+            "records": None,
+            "records_total": None,
+            "begun_ms": move.begun_ms,
+        }
 
     def _row(self, topic: TopicImage, move: ReplicasMoving, allowed: frozenset[TopicPartition]) -> Payload:
         told_s, offsets = self._progress.get(_key(move), (0.0, None))
@@ -170,6 +193,7 @@ class ReplicaMoves:
             "replicas": [int(place.node) for place in move.wanted],
             "adding": [int(node) for node in coming(topic, move)],
             "removing": [int(place.node) for place in move.places if place not in move.wanted],
+            "between_cores": None,
             "reason": move.reason,
             "state": state,
             "records": max(0, min(held, end) - first) if is_told else None,

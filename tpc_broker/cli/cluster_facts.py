@@ -35,8 +35,12 @@ def move_rows(moves: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     for move in moves:
         held, total = move["records"], move["records_total"]
         records = "" if total is None else f"{held:,} of {total:,}"
+        cores = move.get("between_cores")  # an earlier release tells nothing of them
+        coming, going = _nodes(move["adding"]), _nodes(move["removing"])
+        if cores is not None:
+            coming, going = (f"{cores['node']}, core {cores[end]}" for end in ("to", "from"))
         rows.append((
-            f"{move['topic']}-{move['partition']}", _nodes(move["adding"]), _nodes(move["removing"]), move["reason"],
+            f"{move['topic']}-{move['partition']}", coming, going, move["reason"],
             move["state"], records, "" if total is None else bar(held, total),
         ))  # fmt: skip
     return rows

@@ -1,4 +1,4 @@
-"""``tpc cluster moves``: replicas on their way to other nodes."""
+"""``tpc cluster moves``: replicas on their way to other nodes, or to other cores of their own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWN_REASONS: Final = frozenset({"replaced", "raised", "drained"})
 
 @click.group(cls=CommandGroup)
 def moves() -> None:
-    """Replicas that are on their way to other nodes.
+    """Replicas that are on their way to other nodes, or to other cores of their node.
 
     \b
     Examples:
@@ -73,7 +73,8 @@ def resume(bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
 @common_options
 def cancel(partitions: tuple[str, ...], everything: bool, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     """Have replicas go back to where they were, and stay there. What moves away from a node that is gone or draining is
-    begun again, unless moves are paused or the reason is gone (`tpc node drain ID --cancel`).
+    begun again, unless moves are paused or the reason is gone (`tpc node drain ID --cancel`). A move between cores of a
+    node cannot be cancelled when the other core has taken the replica over.
     """
     if bool(partitions) == everything:
         fail("name the partitions (TOPIC-N...), or give --all", Exit.USAGE)
@@ -83,19 +84,29 @@ def cancel(partitions: tuple[str, ...], everything: bool, bootstrap: str, as_jso
     for topic, index in chosen:
         if (topic, index) not in under_way:
             fail(f"{topic}-{index} is not on its way; `tpc cluster moves list` shows what is", Exit.NOT_FOUND)
+    too_late = {}
     if chosen:
         with own_client(bootstrap) as client:
-            _cancel(client, chosen)
+            too_late = cancel_at(client, chosen)
+    chosen = [place for place in chosen if place not in too_late]
     if as_json:
         print_json([{"topic": topic, "partition": index} for topic, index in chosen])
-        return
+    else:
+        _say_what_goes_back(chosen, under_way)
+    told = "; ".join(f"{topic}-{index}: {why}" for (topic, index), why in too_late.items())
+    if told and not everything:
+        fail(told, Exit.CONFLICT)
+
+
+def _say_what_goes_back(chosen: list[tuple[str, int]], under_way: dict[tuple[str, int], dict[str, Any]]) -> None:
     click.echo(f"{len(chosen)} moves go back.")
     again = sum(under_way[place]["reason"] in OWN_REASONS for place in chosen)
     if again:
         click.echo(f"{again} of them the cluster begins again by itself, unless `tpc cluster moves pause`.")
 
 
-def _cancel(client: Cluster, places: list[tuple[str, int]]) -> None:
+def cancel_at(client: Cluster, places: list[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    """Why some cannot be cancelled any more. RefusedError: the first one that was refused otherwise."""
     kind = messages.AlterPartitionReassignmentsRequest
     by_topic: dict[str, list[Any]] = {}
     for topic, index in places:
@@ -105,11 +116,15 @@ def _cancel(client: Cluster, places: list[tuple[str, int]]) -> None:
     answer = client.any_connection().call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, partial(_of_any_version, request))
     if answer.error_code:
         raise RefusedError(answer.error_code, answer.error_message or "cancelling moves")
+    too_late = {}
     for told in answer.responses:
         for one in told.partitions:
-            if one.error_code not in (0, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS):  # it may have ended just now
+            if one.error_code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
+                too_late[told.name, one.partition_index] = one.error_message or "it has just ended"
+            elif one.error_code:
                 label = f"{told.name}-{one.partition_index}"
                 raise RefusedError(one.error_code, f"{label}: {one.error_message or 'it cannot be cancelled'}")
+    return too_late
 
 
 def _of_any_version(request: Any, _version: int) -> Any:

@@ -4,10 +4,14 @@ The voters of a group are nodes, so nothing about the group changes: the metadat
 (`MoveBegun`, which allows the adoption), and by `MoveDone` every node knows which core to talk to. The node's core 0
 conducts (`broker.core_moves`). One replica of a partition at a time: each is away for a moment. And none of a partition
 whose replicas are on their way between nodes, nor the other way round, so that what a move counts on is where it was.
+
+A move that is cancelled is under way until its node has found out who has the replica: the metadata cannot know whether
+it was adopted already. From that record on nobody may adopt it, so what a core that has read it says holds.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpc_broker.error_codes import ErrorCode
@@ -57,7 +61,7 @@ def begin_core_move(  # noqa: PLR0913 (a move with all that it is)
             f"{image.feature_level} (kafka-features.sh upgrade).",
         )
     move = image.moving.get(key)
-    if move is not None and (move.node, move.target) == target:
+    if move is not None and (move.node, move.target) == target and not move.is_cancelled:
         return []
     check_on_its_core(image, topic, index)
     if key.partition in topic.moves:
@@ -94,12 +98,32 @@ def begin_core_moves(
 def check_on_its_core(image: ClusterImage, topic: TopicImage, index: int) -> None:
     """Refusal: a replica of the partition is on its way between cores."""
     move = image.moving.get(key_of(topic, index))
-    if move is not None:
-        raise Refusal(
-            ErrorCode.REASSIGNMENT_IN_PROGRESS,
-            f"The replica on node {move.node} is on its way to broker {broker_id_of(move.node, move.target)}; wait "
-            "until it is there.",
-        )
+    if move is None:
+        return
+    broker = broker_id_of(move.node, move.target)
+    if move.is_cancelled:
+        text = f"The move of the replica on node {move.node} to broker {broker} is being taken back; wait until it is."
+    else:
+        text = f"The replica on node {move.node} is on its way to broker {broker}; cancel that first, or wait."
+    raise Refusal(ErrorCode.REASSIGNMENT_IN_PROGRESS, text)
+
+
+def cancel_core_move(move: MoveBegun) -> MoveBegun:
+    """Refusal: it is cancelled."""
+    if move.is_cancelled:
+        raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "The move is cancelled already, and being taken back.")
+    return replace(move, is_cancelled=True)
+
+
+def came_too_late(image: ClusterImage, cancelled: MoveBegun) -> str | None:
+    """Why a move that is over was not taken back; None where it was."""
+    topic = image.topic_by_id(cancelled.topic_id)
+    if topic is None or topic.core_on(cancelled.node, cancelled.partition) != cancelled.target:
+        return None
+    return (
+        f"Broker {broker_id_of(cancelled.node, cancelled.target)} had taken the replica on node {cancelled.node} over "
+        "before it was cancelled, and keeps it."
+    )
 
 
 def end_core_move(image: ClusterImage, key: TopicPartition, move_id: int, owner: CoreId) -> list[MetadataRecord]:

@@ -148,7 +148,8 @@ class NodeRemoved:
 @dataclass(frozen=True, slots=True)
 class MoveBegun:
     """A partition is to go from its core to another one of its node. `move_id` is random; clock: the wall's. `node`: of
-    a cluster the one whose replica it is; without a cluster there is but one.
+    a cluster the one whose replica it is; without a cluster there is but one. `is_cancelled`, in a second record of the
+    same move: no core may adopt it any more, and who has it then, keeps it.
     """
 
     topic_id: TopicId
@@ -157,6 +158,7 @@ class MoveBegun:
     move_id: int
     begun_ms: int
     node: NodeId = ONLY_NODE
+    is_cancelled: bool = False
 
     def is_on(self, node: NodeId) -> bool:
         """Whether it is that node's."""
@@ -265,6 +267,8 @@ def to_json(record: MetadataRecord) -> dict[str, Any]:
         if part.name == "levels" and value == UNSAID:
             continue
         if part.name == "node" and value == ONLY_NODE:
+            continue
+        if part.name == "is_cancelled" and not value:
             continue
         members[part.name] = str(value) if isinstance(value, uuid.UUID) else value
     return members

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.feature_levels import FIRST_WITH_MOVES
 from tpc_broker.metadata.assignment_requests import Refusal, assigned_to, check_min_insync_replicas
-from tpc_broker.metadata.cluster_core_moves import begin_core_move, changed_cores, check_on_its_core
+from tpc_broker.metadata.cluster_core_moves import begin_core_move, cancel_core_move, changed_cores, check_on_its_core
 from tpc_broker.metadata.node_assignment import grouped
 from tpc_broker.metadata.records import ASKED, CANCELLED, ReplicasMoved, ReplicasMoving, TopicAssigned
 from tpc_broker.model import PartitionIndex, TopicPartition, broker_id_of
@@ -131,8 +131,11 @@ def _to_another_core(
     return begin_core_move(image, topic, index, changed[0], move_id=request.new_id(), now_ms=request.now_ms)
 
 
-def _cancelled(image: ClusterImage, topic: TopicImage, index: int, request: Request) -> ReplicasMoving:
-    check_on_its_core(image, topic, index)
+def _cancelled(image: ClusterImage, topic: TopicImage, index: int, request: Request) -> MetadataRecord:
+    """Refusal."""
+    between_cores = image.moving.get(TopicPartition(topic.topic_id, PartitionIndex(index)))
+    if between_cores is not None:
+        return cancel_core_move(between_cores)
     move = topic.moves.get(PartitionIndex(index))
     if move is None or move.reason == CANCELLED:
         raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment is in progress.")
