@@ -513,7 +513,7 @@ class tpc_plane_statistics(Structure):
     tail_bytes: int
     tail_clean_bytes: int
     tail_bytes_max: int
-    tail_evictions: int
+    tail_evicted_bytes: int
     reads: int
     reads_below_tail: int
     cuts_pending: int

@@ -504,8 +504,9 @@ static bool evict_one(tpc_plane *plane) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition || !partition->tail_clean) /* withdrawn or cut: its batches went at once, the tokens go now */
         return true;
+    int64_t clean_bytes = plane->statistics.tail_clean_bytes;
     pop_oldest_clean(plane, partition);
-    plane->statistics.tail_evictions++;
+    plane->statistics.tail_evicted_bytes += (uint64_t)(clean_bytes - plane->statistics.tail_clean_bytes);
     return true;
 }
 

@@ -48,13 +48,19 @@ class Cache:
         self.asked.append((wanted_bytes, permille))
         return wanted_bytes if self.resident_at_once else 0
 
-    def evictions(self):
+    def evicted_bytes(self):
         return self.evicted
 
     def waited_ns(self):
         return self.waited
 
 
+@pytest.fixture
+def grows_at_once(monkeypatch):
+    monkeypatch.setattr(cache_bound, "LACKING_BYTES_MAX", limits.BYTES_WITHOUT_BOUND)
+
+
+@pytest.mark.usefixtures("grows_at_once")
 @pytest.mark.parametrize(
     ("configured", "cores", "available", "bound"),
     [
@@ -72,7 +78,7 @@ def test_the_bound_is_what_is_set_and_half_of_what_there_is(configured, cores, a
     cache = Cache()
     looked = CacheBound(cache, configured, cores, lambda: available)
     assert cache.bytes_max == min(bound, limits.CACHE_BYTES_SURE), "what is above that is made resident first"
-    cache.cached, cache.evicted = limits.CACHE_BYTES_SURE, 1
+    cache.cached, cache.evicted = limits.CACHE_BYTES_SURE, 8 * GIB
     available = max(0, available - cores * cache.cached)
     trio.run(looked.look)
     assert cache.bytes_max == cache.behind_bytes_max == bound
@@ -84,19 +90,35 @@ def test_a_full_cache_grows_by_what_is_resident():
     bound = CacheBound(cache, -1, 1, lambda: GIB)
     cache.cached = limits.CACHE_BYTES_SURE
     there = (GIB + cache.cached) // 2
-    for cache.evicted in (1, 2):
+    for cache.evicted in (GIB, 2 * GIB):
         trio.run(bound.look)
         assert cache.bytes_max == limits.CACHE_BYTES_SURE
         assert cache.behind_bytes_max == min(there, limits.CACHE_BYTES_SURE + cache_bound.BEHIND_BYTES)
-    assert [wanted for wanted, _permille in cache.asked] == [there - cache.cached] * 2
+    assert [wanted for wanted, _permille in cache.asked] == [cache_bound.LACKING_BYTES_MAX] * 2
     cache.prefault = lambda wanted, permille: cache.asked.append((wanted, permille)) or 4 * MIB
-    cache.evicted = 3
+    cache.evicted += 1
     trio.run(bound.look)
     assert cache.bytes_max == limits.CACHE_BYTES_SURE + 4 * MIB
     cache.cached = cache.bytes_max
     trio.run(bound.look)
     assert cache.asked[-1][0] == 0, "nobody has written since"
     assert cache.bytes_max == limits.CACHE_BYTES_SURE + 8 * MIB, "what had been asked for has come"
+
+
+def test_a_cache_grows_by_what_went_and_not_by_all_that_the_machine_has():
+    cache = Cache(limits.CACHE_BYTES_SURE)
+    bound = CacheBound(cache, -1, 1, lambda: GIB)
+    cache.resident_at_once = False
+    for cache.evicted in (MIB, 3 * MIB):
+        trio.run(bound.look)
+    assert [wanted for wanted, _permille in cache.asked] == [MIB, 3 * MIB]
+    cache.resident_at_once = True
+    cache.evicted = 4 * MIB
+    trio.run(bound.look)
+    assert cache.bytes_max == limits.CACHE_BYTES_SURE + 4 * MIB
+    cache.evicted = 5 * MIB
+    trio.run(bound.look)
+    assert [wanted for wanted, _permille in cache.asked][2:] == [4 * MIB, MIB]
 
 
 @pytest.mark.parametrize(
@@ -135,18 +157,19 @@ def test_memory_is_made_resident_by_another_thread():
     assert process.num_threads() == threads, "it does not wait for what is under way"
 
 
+@pytest.mark.usefixtures("grows_at_once")
 def test_what_others_need_is_given_back_in_slices():
     available = [8 * GIB]
     cache = Cache()
     bound = CacheBound(cache, -1, 1, lambda: available[0])
-    cache.cached, available[0], cache.evicted = 3 * GIB, 5 * GIB, 1
+    cache.cached, available[0], cache.evicted = 3 * GIB, 5 * GIB, 8 * GIB
     trio.run(bound.look)
     assert (cache.cached, cache.bytes_max, cache.trims) == (3 * GIB, 4 * GIB, 0), "what we have counts as there"
     available[0] = GIB
     trio.run(bound.look)
     assert (cache.cached, cache.trims) == (2 * GIB, 1)
     assert max(cache.slices) == cache_bound.SLICE_BYTES
-    available[0], cache.evicted = 9 * GIB, 2
+    available[0], cache.evicted = 9 * GIB, 16 * GIB
     trio.run(bound.look)
     assert cache.bytes_max == 11 * GIB // 2, "and may be taken again"
 
@@ -205,6 +228,7 @@ def test_the_bound_is_kept_and_counts_what_finds_the_records(bench, value_bytes)
         write(bench, client, 20, bytes(value_bytes))
         now = bench.plane.statistics()
         assert now["tail_clean_bytes"] + now["tail_runs"] * RUN_BYTES <= MIB
+        assert now["tail_clean_bytes"] + now["tail_evicted_bytes"] == now["append_bytes"]
     assert now["tail_clean_bytes"] > MIB / 2 or value_bytes == 100
 
 

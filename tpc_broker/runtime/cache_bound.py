@@ -33,6 +33,8 @@ BEHIND_BYTES: Final = 512 << 20
 """Kept besides, whatever its pages cost, while a replica is behind: what has left memory is read from files for it,
 much more slowly than a busy leader writes.
 """
+LACKING_BYTES_MAX: Final = 64 << 20
+"""Made resident at most of what went in vain; what that thread can have under way."""
 GROWTH_PERMILLE: Final = 25
 """Of a CPU, for making memory resident."""
 GROWTH_PERMILLE_AT_EASE: Final = 100
@@ -58,8 +60,8 @@ class Cache(Protocol):
         """Bytes that have become resident since the last call; asks for so many more, for that share of a CPU."""
         ...
 
-    def evictions(self) -> int:
-        """How often something has gone so that something else could stay, since it was made."""
+    def evicted_bytes(self) -> int:
+        """What has gone so that something else could stay, since it was made."""
         ...
 
     def waited_ns(self) -> int:
@@ -124,7 +126,9 @@ class CacheBound:
         self._resident = limits.CACHE_BYTES_SURE
         """What the cache may have without a page's first touch, about: what it had, and what was made ready for it."""
         self._looked = time.monotonic_ns(), cache.waited_ns()
-        self._evictions = cache.evictions()
+        self._evicted_bytes = cache.evicted_bytes()
+        self._lacking_bytes = 0
+        """What would have stayed if there had been as much memory more."""
         self._set(self._bound(cache.cached_bytes()))
 
     def _bound(self, cached_bytes: int) -> int:
@@ -137,12 +141,13 @@ class CacheBound:
 
     async def look(self) -> None:
         """Move the bound with the memory that is there. A small cache is left alone: a core at rest reads nothing."""
-        cached_bytes, evictions = self._cache.cached_bytes(), self._cache.evictions()
-        if cached_bytes <= limits.CACHE_BYTES_SURE and evictions == self._evictions:
+        cached_bytes, evicted_bytes = self._cache.cached_bytes(), self._cache.evicted_bytes()
+        evicted_now = evicted_bytes - self._evicted_bytes
+        if cached_bytes <= limits.CACHE_BYTES_SURE and not evicted_now:
             return
+        self._evicted_bytes = evicted_bytes
         bound = self._bound(cached_bytes)
-        self._grow(bound, is_full=evictions != self._evictions)
-        self._evictions = evictions
+        self._grow(bound, evicted_now)
         self._set(bound)
         given_back = cached_bytes - bound >= SLICE_BYTES
         while self._cache.evict(SLICE_BYTES):
@@ -151,9 +156,14 @@ class CacheBound:
             self._cache.trim_memory()
             self._resident = max(self._cache.cached_bytes(), limits.CACHE_BYTES_SURE)
 
-    def _grow(self, bound: int, *, is_full: bool) -> None:
+    def _grow(self, bound: int, evicted_now: int) -> None:
+        """By what was lacking, not by all that the machine has: memory that nobody fills costs its first touch, too."""
         permille = GROWTH_PERMILLE_AT_EASE if self._is_at_ease() else GROWTH_PERMILLE
-        self._resident += self._cache.prefault(max(0, bound - self._resident) if is_full else 0, permille)
+        self._lacking_bytes = min(self._lacking_bytes + evicted_now, LACKING_BYTES_MAX)
+        wanted = max(0, min(bound - self._resident, self._lacking_bytes)) if evicted_now else 0
+        ready = self._cache.prefault(wanted, permille)
+        self._resident += ready
+        self._lacking_bytes = max(0, self._lacking_bytes - ready)
 
     def _is_at_ease(self) -> bool:
         """Since the last look, which comes with every beat while the cache is in use."""

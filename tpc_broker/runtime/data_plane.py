@@ -269,10 +269,10 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
             return wanted_bytes
         return int(lib.tpc_prefault_turn(self._prefault, wanted_bytes, permille))
 
-    def evictions(self) -> int:
+    def evicted_bytes(self) -> int:
         values = ffi.new("tpc_plane_statistics *")
         lib.tpc_plane_get_statistics(self._plane, values)
-        return int(values.tail_evictions)
+        return int(values.tail_evicted_bytes)
 
     def waited_ns(self) -> int:
         return int(self._ring.live_statistics().wait_ns)

@@ -149,7 +149,7 @@ typedef struct {
     int64_t tail_bytes;       /* now */
     int64_t tail_clean_bytes; /* now, written behind: the cache */
     int64_t tail_bytes_max;   /* now: its bound */
-    uint64_t tail_evictions;
+    uint64_t tail_evicted_bytes;
     uint64_t reads;
     uint64_t reads_below_tail;
     uint64_t cuts_pending;
