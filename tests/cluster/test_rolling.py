@@ -102,7 +102,8 @@ class Member(threading.Thread):
                 self._consumer.commit(offsets=self._places(), asynchronous=True)
                 self._commits_under_way += 1
                 commit_at = time.monotonic() + COMMIT_EVERY_S
-        for place in self._consumer.commit(offsets=self._places(), asynchronous=False) or []:
+        places = self._places()
+        for place in (places and self._consumer.commit(offsets=places, asynchronous=False)) or []:
             if place.error is not None:
                 self.errors.append(f"last commit: {place.error}")
         self._all_committed.set()
@@ -183,17 +184,19 @@ def restart(made: Cluster, number: int, load: Load, members: list[Member]) -> No
     )
 
 
+def are_shared(members: list[Member]) -> bool:
+    """Each of them has a part of the topic, and together they have all of it."""
+    parts = [member.assigned[-1] if member.assigned else [] for member in members]
+    return all(parts) and sorted(partition for part in parts for partition in part) == list(range(PARTITIONS))
+
+
 def test_nodes_are_restarted_one_after_the_other(three: Cluster, request: pytest.FixtureRequest):
     """Members keep their partitions, so that every record comes to them once and in order."""
     create_topic(three.bootstrap, "kept", PARTITIONS, replicas=NODES)
     eventually(lambda: is_whole(three), "three replicas")
     one, two = members = [Member(three.bootstrap, "kept", "readers") for _ in range(MEMBERS)]
     with Load(three.bootstrap, "kept", PARTITIONS, pace_s=PACE_S) as load, one, two:
-        eventually(
-            lambda: sorted(part for each in members if each.assigned for part in each.assigned[-1])
-            == list(range(PARTITIONS)) and one.assigned[-1] and two.assigned[-1],
-            "both read",
-        )  # fmt: skip
+        eventually(lambda: are_shared(members), "both read")
         wait_going_on(load, members)
         assigned = [list(member.assigned) for member in members]
         eventually(lambda: is_whole(three), "the topic of groups, too")
