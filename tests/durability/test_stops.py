@@ -113,6 +113,7 @@ def test_stops_of_every_kind_lose_nothing(load, tmp_path, seed, request):
         broker.restart()
         problems += problems_of(bootstrap, workload, load) + problems_of_log(broker.log_text())
         assert not problems, "\n".join([f"seed {seed}", *problems[:20], *stops.done])
+        print(f"{len(stops.done)} stops; truncations that only the client saw: {workload.reader.false_truncations}")
         assert workload.ledger.acknowledged_count() > len(stops.done) * load.acknowledged_per_end
     finally:
         workload.abandon()

@@ -33,6 +33,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.durability.following import FollowingReader
 from tests.durability.ledger import Identity, Ledger, Partition
 
 COMPRESSIONS = ["none", "lz4", "zstd", "snappy", "gzip"]
@@ -106,6 +107,9 @@ class Workload:
         self._stop_reading = threading.Event()
         self._threads: list[threading.Thread] = []
         self._reader: threading.Thread | None = None
+        self.reader = FollowingReader(
+            client_settings(bootstrap), self.ledger.partitions, take=self._observe, fail=self.failures.append
+        )
 
     # -- the run -----------------------------------------------------------------------------------------------------
 
@@ -226,34 +230,10 @@ class Workload:
 
     def _read(self) -> None:
         """Follow every partition from the beginning, through all crashes."""
-        consumer = Consumer(
-            client_settings(
-                self.bootstrap,
-                **{
-                    "group.id": "following",
-                    "enable.auto.commit": False,
-                    "auto.offset.reset": "error",
-                    "fetch.wait.max.ms": 100,
-                },
-            )
-        )
-        consumer.assign([TopicPartition(topic, index, 0) for topic, index in self.ledger.partitions])
-        idle_since: float | None = None
-        while True:
-            messages = consumer.consume(500, 0.1)
-            if not messages and self._stop_reading.is_set():
-                idle_since = idle_since or time.monotonic()
-                if time.monotonic() - idle_since > 1:
-                    break
-            for message in messages:
-                idle_since = None
-                error = message.error()
-                if error is None:
-                    identity = Identity.of(message.value())
-                    self.ledger.observe((message.topic(), message.partition()), message.offset(), identity)
-                elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                    self.failures.append(f"reader: {message.topic()}-{message.partition()}: {error}")
-        consumer.close()
+        self.reader.run(self._stop_reading, lambda: self._given_up)
+
+    def _observe(self, key: Partition, offset: int, value: bytes) -> None:
+        self.ledger.observe(key, offset, Identity.of(value))
 
     # -- the rest of what is acknowledged ----------------------------------------------------------------------------
 
