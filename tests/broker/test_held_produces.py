@@ -1,15 +1,20 @@
-"""How long Produces wait at replicas of which nobody is known to lead them."""
+"""How long Produces wait at replicas of which nobody is known to lead them, and what becomes of them when their client
+goes.
+"""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import trio
 
-from tests.support.memory_node import MemoryClock
+from tests.support.memory_clients import create_topic, produce_request
+from tests.support.memory_node import MemoryClock, running_node
 from tpc_broker.broker.handlers import produce
 from tpc_broker.broker.holds import KEPT_NS, Holds
+from tpc_broker.broker.ports import ProduceFallback
 from tpc_broker.broker.replicated import HELD_S, ReplicatedPartitions
 
 SECOND_NS = 1_000_000_000
@@ -28,7 +33,10 @@ class Held:
         )
         find = lambda _key, _index: partition if replicated.is_between_leaders(partition) else None  # noqa: E731
         partitions = SimpleNamespace(waiting_for_leader=find)
-        self.core = SimpleNamespace(replicated=replicated, clock=self.clock, partitions=partitions)
+        dispatcher = SimpleNamespace(while_open=lambda _connection: nullcontext())
+        self.core = SimpleNamespace(
+            replicated=replicated, clock=self.clock, partitions=partitions, dispatcher=dispatcher
+        )
 
     def elect(self) -> None:
         self._moved.set()
@@ -40,7 +48,7 @@ class Held:
     async def waits_s(self, request) -> float:
         """How long it waits from now on."""
         begun_s = trio.current_time()
-        await produce._wait_between_leaders(self.core, request, [("t", 0)])
+        await produce._wait_between_leaders(produce._Hold(self.core, request), [("t", 0)])
         return trio.current_time() - begun_s
 
 
@@ -65,6 +73,114 @@ async def test_what_is_left_of_a_hold_that_ended_early_is_for_the_next(autojump_
         held.elect()
     held._moved = trio.Event()
     assert await held.waits_s(second) == HELD_S - 0.5
+
+
+class Waits:
+    """What a Produce is held for at a core in memory that leads its partition: `over` ends it."""
+
+    def __init__(self, life, what: str) -> None:
+        self.over, self.begun = trio.Event(), trio.Event()
+        self._partition = next(p for p in life.core.partitions.opened() if p.label == "t-0")
+        self._take, core = life.plane.produce_with, life.core
+        replication = SimpleNamespace(confirm=self._confirm)
+        if what == "leader":
+            core.replicated = object.__new__(ReplicatedPartitions)
+            core.replicated.holds, core.replicated.wait_leaders = Holds(int(HELD_S * 1e9)), self._wait
+            core.partitions.waiting_for_leader = lambda *_part: None if self.over.is_set() else self._partition
+        elif what == "move":
+            core.partitions.wait_moved = self._wait
+        elif what == "gap":
+            core.replicated = SimpleNamespace(replication=replication, is_between_leaders=lambda _partition: False)
+            life.plane.produce_with = self._leave
+        else:
+            core.partitions.make_room = self._wait
+
+    async def _wait(self, *_which) -> bool:
+        self.begun.set()
+        await self.over.wait()
+        return True
+
+    async def _confirm(self, _key) -> bool:
+        return await self._wait()
+
+    def _leave(self, request, verdicts, endpoints) -> ProduceFallback:
+        """The first time for a gap, which the leader itself fills meanwhile."""
+        return self._take(request, verdicts, endpoints) if self.begun.is_set() else ProduceFallback.GAP
+
+    def end_offset(self, life) -> int:
+        return life.plane.bounds(self._partition.handle).log_end_offset
+
+
+async def held(node, what: str, acks: int = -1):
+    """A Produce that waits at the node's one core; on connection 7."""
+    await create_topic(node, 0, "t", 1)
+    life = node.lives[0]
+    waits = Waits(life, what)
+    request = node.send(0, produce_request("t", 0, [b"x"], acks=acks), 12, connection=7)
+    await waits.begun.wait()
+    return life, waits, request
+
+
+HOLDS = ("leader", "move", "gap")
+
+
+@pytest.mark.parametrize("what", HOLDS)
+async def test_what_is_held_is_dropped_when_its_client_goes(what, autojump_clock):
+    async with running_node(cores=1) as node:
+        life, waits, request = await held(node, what)
+        closed_s = trio.current_time()
+        life.connections.close(7, "peer closed")
+        await request.done.wait()
+        assert trio.current_time() == closed_s, "it does not wait for the end of its hold"
+        waits.over.set()
+        await trio.sleep(2 * HELD_S)
+        assert (request.answer, waits.end_offset(life)) == (None, 0)
+        life.core.replicated = None
+
+
+@pytest.mark.parametrize("what", HOLDS)
+async def test_what_is_held_is_dropped_when_its_client_goes_as_the_hold_ends(what, autojump_clock):
+    async with running_node(cores=1) as node:
+        life, waits, request = await held(node, what)
+        waits.over.set()
+        life.connections.close(7, "peer closed")
+        await request.done.wait()
+        assert (request.answer, waits.end_offset(life)) == (None, 0)
+        life.core.replicated = None
+
+
+async def test_what_was_held_is_dropped_when_its_client_goes_while_it_waits_for_room(autojump_clock):
+    async with running_node(cores=1) as node:
+        life, waits, request = await held(node, "leader")
+        room = Waits(life, "room")
+        waits.over.set()
+        await room.begun.wait()
+        life.connections.close(7, "peer closed")
+        room.over.set()
+        await request.done.wait()
+        assert (request.answer, waits.end_offset(life)) == (None, 0)
+        life.core.replicated = None
+
+
+@pytest.mark.parametrize("what", HOLDS)
+async def test_what_is_held_is_carried_out_when_its_client_waits_for_it(what, autojump_clock):
+    async with running_node(cores=1) as node:
+        life, waits, request = await held(node, what)
+        waits.over.set()
+        await request.done.wait()
+        assert request.answer is not None
+        assert waits.end_offset(life) == 1
+        life.core.replicated = None
+
+
+async def test_what_waits_for_room_alone_is_carried_out_though_its_client_is_gone(autojump_clock):
+    """With acks=0 a client has nothing to wait for."""
+    async with running_node(cores=1) as node:
+        life, waits, _request = await held(node, "room", acks=0)
+        life.connections.close(7, "peer closed")
+        waits.over.set()
+        await trio.sleep(1)
+        assert waits.end_offset(life) == 1
 
 
 @pytest.mark.parametrize("connections", [1, 1000])

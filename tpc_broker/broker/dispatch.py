@@ -24,7 +24,8 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,7 @@ class Dispatcher:
         self._names = {key: api(key).request_name for key in self._handlers}
         self._nursery = nursery
         self._connections: dict[int, ConnectionState] = {}
+        self._waits: dict[int, trio.CancelScope] = {}
         self._limiter = RateLimiter()
         self._monotonic_ns, self._cpu_ns = core.clock.monotonic_ns, core.clock.cpu_ns
         self._requests = self._refused = self._failed = 0
@@ -124,6 +126,8 @@ class Dispatcher:
             self.complain(state.peer, f"connection closed: {reason}{detail}")
         if state.queue is not None:
             state.queue.clear()
+        if connection in self._waits:
+            self._waits[connection].cancel()
 
     def on_request(self, request: Request) -> None:
         self._requests += 1
@@ -150,6 +154,19 @@ class Dispatcher:
 
     def is_open(self, connection: int) -> bool:
         return connection in self._connections
+
+    @contextmanager
+    def while_open(self, connection: int) -> Iterator[trio.CancelScope]:
+        """For a handler's wait, which is given up when the connection is closed, or was already."""
+        assert connection not in self._waits, "one request of a connection is handled at a time"
+        with trio.CancelScope() as scope:
+            if connection not in self._connections:
+                scope.cancel()
+            self._waits[connection] = scope
+            try:
+                yield scope
+            finally:
+                del self._waits[connection]
 
     def is_idle(self) -> bool:
         return all(state.queue is None for state in self._connections.values())

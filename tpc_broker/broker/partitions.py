@@ -292,15 +292,16 @@ class Partitions:
         if replication is not None:
             await replication.step_aside(key)
 
-    async def wait_moved(self, topic_key: str | uuid.UUID, index: int) -> None:
+    async def wait_moved(self, topic_key: str | uuid.UUID, index: int) -> bool:
         """While a partition goes to another core: until it is known in which epoch that leads it, or for a while. Then
-        clients can be sent there at once, and need not come back to ask.
+        clients can be sent there at once, and need not come back to ask. Whether there was something to wait for.
         """
         topic = self._core.view.topic(topic_key) if self._going else None
         going = None if topic is None else self._going.get(TopicPartition(topic.topic_id, PartitionIndex(index)))
         if going is not None:
             with trio.move_on_after(MOVE_WAIT_S):
                 await going[1].wait()
+        return going is not None
 
     def look_at_moves(self) -> None:
         """Something that Metadata tells is another."""

@@ -8,6 +8,7 @@ request says is what the data plane has read: it is not decoded here.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -23,6 +24,7 @@ from tpc_broker.kafka.records import read_batches
 
 if TYPE_CHECKING:
     import uuid
+    from contextlib import AbstractContextManager
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import AskedPart, Request
@@ -41,6 +43,27 @@ _Part = tuple["str | uuid.UUID", int]
 """A topic, by name or id, and a partition's number."""
 
 
+@dataclass(slots=True)
+class _Hold:
+    """Whether a Produce was held: until somebody leads, until a partition has moved, or until a quorum has spoken.
+
+    One whose client goes meanwhile is dropped: that client sends it again elsewhere, or does not want it any more. What
+    was not held is carried out all the same, and so is what merely waits for room: acks=0 is sent and left alone.
+    """
+
+    core: Core
+    request: Request
+    has_waited: bool = False
+
+    def while_open(self) -> AbstractContextManager[trio.CancelScope]:
+        """For a wait: it ends when the client goes."""
+        return self.core.dispatcher.while_open(self.request.connection)
+
+    def is_over(self) -> bool:
+        """Whether it was held and its client has gone: to be asked behind each wait."""
+        return self.has_waited and not self.core.dispatcher.is_open(self.request.connection)
+
+
 async def handle_produce(core: Core, request: Request, _message: None) -> None:
     """Answered by the data plane once it takes the request; never returns a response."""
     asked = core.plane.asked(request)
@@ -51,17 +74,20 @@ async def handle_produce(core: Core, request: Request, _message: None) -> None:
     for part in parts:
         sizes[part.topic, part.partition] += part.records_bytes
     deadline_ms = core.clock.monotonic_ms() + min(max(asked.timeout_ms, 1000), ROOM_WAIT_MS_MAX)
-    await _wait_between_leaders(core, request, list(sizes))
+    hold = _Hold(core, request)
+    await _wait_between_leaders(hold, list(sizes))
     verdicts: list[Verdict | None] = [None] * len(parts)
     gaps: dict[_Part, ErrorCode] = {}
     is_refused = False
-    while True:
+    while not hold.is_over():
         verdicts = [
             verdict
             if verdict is not None and verdict.is_final
-            else await _judge(core, request, part, sizes[part.topic, part.partition], gaps)
+            else await _judge(hold, part, sizes[part.topic, part.partition], gaps)
             for part, verdict in zip(parts, verdicts, strict=True)
         ]
+        if hold.is_over():
+            break
         left = core.plane.produce_with(request, verdicts, core.view.endpoints(request.listener))
         if left is ProduceFallback.NONE:
             return
@@ -73,11 +99,17 @@ async def handle_produce(core: Core, request: Request, _message: None) -> None:
             verdicts, is_refused = [_storage_error() for _ in parts], True
             deadline_ms += REFUSAL_WAIT_MS_MAX
         elif left is ProduceFallback.GAP:
-            gaps = await _gaps(core, list(sizes))
-        elif left is ProduceFallback.JOURNAL_FULL:
-            await core.partitions.wait_journal_room()
+            gaps = await _gaps(hold, list(sizes))
         else:
-            await trio.sleep(ROOM_RETRY_S)
+            await _wait_room(core, left)
+    core.connections.answer_none(request)
+
+
+async def _wait_room(core: Core, left: ProduceFallback) -> None:
+    if left is ProduceFallback.JOURNAL_FULL:
+        await core.partitions.wait_journal_room()
+    else:
+        await trio.sleep(ROOM_RETRY_S)
 
 
 def _unreadable(request: Request, reason: ProduceFallback) -> Exception:
@@ -91,29 +123,32 @@ def _unreadable(request: Request, reason: ProduceFallback) -> Exception:
     return DecodeError(fault, "ProduceRequest", request.api_version)
 
 
-async def _wait_between_leaders(core: Core, request: Request, parts: list[tuple[str | uuid.UUID, int]]) -> None:
+async def _wait_between_leaders(hold: _Hold, parts: list[_Part]) -> None:
     """What has lost its leader, and has a replica here, is held for as long as an election takes, together with later
     requests of the connection, which are behind this one. Then the client is told to look for the leader: a replica
     that is cut off may be the only one that knows of none, and with NOT_ENOUGH_REPLICAS clients come back to it for
     ever.
     """
+    core, request = hold.core, hold.request
     if core.replicated is not None:
         find = core.partitions.waiting_for_leader
         waiting = [partition for key, index in parts if (partition := find(key, index)) is not None]
         if waiting:
             now_ns = core.clock.monotonic_ns()
             left_s = core.replicated.holds.left_s(request.connection, request.received_ns, now_ns)
-            await core.replicated.wait_leaders(waiting, left_s)
+            hold.has_waited = True
+            with hold.while_open():
+                await core.replicated.wait_leaders(waiting, left_s)
 
 
-async def _gaps(core: Core, parts: list[_Part]) -> dict[_Part, ErrorCode]:
+async def _gaps(hold: _Hold, parts: list[_Part]) -> dict[_Part, ErrorCode]:
     """What a batch is refused with that lacks what came before it, by partition.
 
     Where a quorum follows the leader that is here, what was acknowledged before the request came is in its log, so the
     producer is out of order. A leader that was paused, or is cut off, may not have heard yet of the one that took it:
     then its client is to look for that one.
     """
-    replicated = core.replicated
+    core, replicated = hold.core, hold.core.replicated
     assert replicated is not None, "only what is replicated is left for a gap"
     found = dict.fromkeys(parts, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -122,16 +157,20 @@ async def _gaps(core: Core, parts: list[_Part]) -> dict[_Part, ErrorCode]:
         if isinstance(partition, Partition) and await replicated.replication.confirm(partition.key):
             found[part] = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
-    with trio.move_on_after(CONFIRM_S):
+    hold.has_waited = True
+    with hold.while_open(), trio.move_on_after(CONFIRM_S):
         async with trio.open_nursery() as nursery:
             for part in parts:
                 nursery.start_soon(ask, part)
     return found
 
 
-async def _judge(core: Core, request: Request, part: AskedPart, size: int, gaps: dict[_Part, ErrorCode]) -> Verdict:
+async def _judge(hold: _Hold, part: AskedPart, size: int, gaps: dict[_Part, ErrorCode]) -> Verdict:
     """What Python knows of one partition: an error, or room for so many bytes."""
-    await core.partitions.wait_moved(part.topic, part.partition)
+    core, request = hold.core, hold.request
+    with hold.while_open() as scope:
+        hold.has_waited |= await core.partitions.wait_moved(part.topic, part.partition)
+    hold.has_waited |= scope.cancelled_caught
     found = core.partitions.find(part.topic, part.partition)
     if not isinstance(found, Partition):
         if found is ErrorCode.NOT_LEADER_OR_FOLLOWER:
