@@ -130,9 +130,10 @@ def test_a_replica_between_two_cores_is_not_left_out_of_its_group():
     """The metadata name the other core until the move is done, and a life of before that was left out."""
     core = core_with(Replication())
     image = core.view.image.apply([created(THERE, lives=((0, 0, LIFE, 4),))], 1)
-    here = SimpleNamespace(_core=core)
+    here = object.__new__(ReplicatedPartitions)
+    here._core = core
     topic = image.topics[KEY.topic_id]
     core.view.image = image
-    assert ReplicatedPartitions.is_left_out(here, topic, KEY, 4)
+    assert here.is_left_out(topic, KEY, 4)
     core.view.image = image.apply([begun(HERE)], 2)
-    assert not ReplicatedPartitions.is_left_out(here, topic, KEY, 4)
+    assert not here.is_left_out(topic, KEY, 4)

@@ -20,6 +20,7 @@ from tpc_broker.metadata.replica_moves import (
     Request,
     active_moves,
     alter_replicas,
+    left_out,
     move_done,
     moving,
     next_voters,
@@ -270,6 +271,27 @@ def test_a_replica_that_is_damaged_begins_another_life_in_its_place_once():
     assert made.topic.life_of(0, NodeId(2)) == 2
     assert made.ask(("t", 0, made.brokers(1, 2, 4))) == [None]
     assert not renewed(made.image, key, NodeId(2), 2, 11), "its replicas move"
+
+
+def test_what_was_left_out_is_so_in_a_later_term():
+    made = Moving()
+    key = TopicPartition(made.topic.topic_id, PartitionIndex(0))
+    assert made.ask(("t", 0, made.brokers(1, 2, 4))) == [None]
+    assert not left_out(made.image, key, NodeId(3), 0, 7), "it is not yet"
+    made.apply(move_done(made.image, key, made.topic.moves[PartitionIndex(0)].move_id, 5))
+    before = made.topic.replicas[0]
+    assert made.topic.lives == {(0, 3): (1, 5)}
+    assert not left_out(made.image, key, NodeId(3), 1, 5), "that is known"
+    assert not left_out(made.image, key, NodeId(3), 0, 7), "of an earlier life"
+    assert not left_out(made.image, key, NodeId(4), 0, 7), "it has one"
+    assert not left_out(made.image, key, NodeId(5), 0, 7), "it never had one"
+    made.apply(left_out(made.image, key, NodeId(3), 1, 7))
+    assert made.topic.lives == {(0, 3): (1, 7)}
+    assert made.topic.replicas[0] == before
+    assert made.ask(("t", 0, made.brokers(1, 2, 3))) == [None]
+    assert not left_out(made.image, key, NodeId(3), 1, 9), "it comes back"
+    made.apply(move_done(made.image, key, made.topic.moves[PartitionIndex(0)].move_id, 9))
+    assert not left_out(made.image, key, NodeId(3), 1, 11), "it has come back"
 
 
 def test_an_older_cluster_begins_no_other_life():

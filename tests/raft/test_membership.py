@@ -196,6 +196,35 @@ def test_6_3_a_campaign_under_the_old_voters_must_write_them() -> None:
     assert not leader.group()._may_abort()
 
 
+def test_a_leader_stands_for_its_next_term_as_it_is() -> None:
+    """Its followers do not defend it against itself, nothing is cut, and the voters are the same."""
+    cluster = cluster_of([0, 1, 2], [])
+    leader = cluster.hand_to(0)
+    cluster.propose(leader, 3)
+    cluster.run(200)
+    machine = leader.group()
+    term, config, commit = machine.term, machine.config, machine.commit
+    machine.begin_next_term(cluster.now_ms)
+    cluster.run(200)
+    assert (cluster.leader(), machine.term, machine.config) == (leader, term + 1, config)
+    assert machine.commit > commit
+    assert all(node.group().commit == machine.commit for node in cluster.nodes)
+    follower = cluster.nodes[1].group()
+    follower.begin_next_term(cluster.now_ms)
+    assert follower.term == term + 1, "it does not lead"
+
+
+def test_a_leader_does_not_stand_again_while_its_voters_change() -> None:
+    cluster = cluster_of([0, 1, 2], [3])
+    leader = cluster.hand_to(0)
+    cluster.run(200)
+    machine = leader.group()
+    cluster.isolate(3)
+    change(cluster, leader, 0, 3)
+    machine.begin_next_term(cluster.now_ms)
+    assert machine.is_leader
+
+
 def test_6_4_more_replicas_than_the_table_has_rows_are_refused() -> None:
     cluster = cluster_of([0, 1, 2], [3, 4, 5, 6, 7])
     leader = cluster.hand_to(0)

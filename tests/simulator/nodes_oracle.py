@@ -124,8 +124,7 @@ class Oracle:
                 if (partition.topic_id, partition.index) != (topic.topic_id, index):
                     continue
                 leaders += [node.number] if partition.led_epoch is not None else []
-                if not _may_stay(topic, node, partition):
-                    logs[node.number] = partition.files.log
+                logs[node.number] = partition.files.log
         if sorted(logs) != places:
             return f"replicas are at {sorted(logs)}, not at {places}"
         if len(leaders) != 1:
@@ -185,15 +184,6 @@ class Oracle:
                 self._fails(f"{label}: of {producer} there are {numbers}, not in order")
         if not set(found) <= set(sent):
             self._fails(f"{label}: {set(found) - set(sent)} were never sent")
-
-
-def _may_stay(topic, node, partition):
-    """A replica that was left out stays, for now, where it has heard of a later term than the one that left it out
-    (docs/decisions/2026-11-23-moves-between-nodes.md).
-    """
-    life = topic.lives.get((partition.index, node.number))
-    is_placed = any(place.node == node.number for place in topic.places(partition.index))
-    return not is_placed and life is not None and partition.files.leader_epoch > life.term
 
 
 def partition_key(topic, index):

@@ -535,7 +535,13 @@ class TwinStorage(MemoryStorage):
             if self._kept.get(key) is gone:
                 self._kept.pop(key, None)
 
-        await self._journal.wait(self._journal.put(change))
+        while True:
+            try:
+                await self._journal.wait(self._journal.put(change))
+            except PartitionOfflineError:  # it is deleted when the journal works again
+                await trio.sleep(0.05)
+            else:
+                return
 
     def keep_aside(self, _key, _reason):
         pass

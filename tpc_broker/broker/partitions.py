@@ -30,7 +30,7 @@ from tpc_broker.routing import Assignment
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import CoreStorage
@@ -139,7 +139,7 @@ class Partitions:
                     nursery.start_soon(self._delete_topic, old)
         if not before.version:
             await self._storage.forget_unclaimed(after)
-            await self._give_up_unclaimed(after)
+        await self._give_up_unclaimed(new for _old, new in changed if new is not None)
         await self._storage.prepare(
             [(key, new.name) for _old, new in changed if new is not None for key in self._owned(new)]
         )
@@ -219,14 +219,32 @@ class Partitions:
                 self._close(partition)
                 await self._storage.delete(partition.files, partition.handle)
 
-    async def _give_up_unclaimed(self, image: ClusterImage) -> None:
+    async def _give_up_unclaimed(self, changed: Iterable[TopicImage]) -> None:
         """The same, of what the last run of this core had."""
         replicated = self._core.replicated
+        topics = {topic.topic_id: topic for topic in changed if topic.lives}
+        if replicated is None or not topics:
+            return
         for key, term in self._storage.unclaimed_terms():
-            topic = image.topic_by_id(key.topic_id)
-            if topic is not None and replicated is not None and replicated.is_left_out(topic, key, term):
+            topic = topics.get(key.topic_id)
+            if topic is not None and replicated.is_left_out(topic, key, term):
                 log.info("%s-%d has no replica here any more; removing its files", topic.name, key.partition)
                 await self._storage.delete_offline(key)
+
+    def staying(self) -> list[tuple[TopicPartition, int]]:
+        """Replicas here that were left out in an earlier term than the newest that they have heard of, and that one."""
+        replicated = self._core.replicated
+        if replicated is None:
+            return []
+        terms: dict[TopicPartition, int | None] = dict(self._storage.unclaimed_terms())
+        terms |= {key: replicated.replication.term_of(key) for key, one in self._open.items() if one.is_replicated}
+        found = []
+        for key, term in terms.items():
+            topic = self._core.view.image.topic_by_id(key.topic_id)
+            since = None if topic is None else replicated.left_out_in(topic, key)
+            if term is not None and since is not None and term > since:
+                found.append((key, term))
+        return found
 
     async def make_what_could_not_be_made(self) -> list[tuple[TopicPartition, LeaderEpoch]]:
         """Try again to make partitions; returns those that are open now. Not while the image changes."""

@@ -21,7 +21,7 @@ from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.broker.near_reads import NearReads
 from tpc_broker.broker.rounds import next_round
 from tpc_broker.broker.view import NOBODY, Leader
-from tpc_broker.metadata.replica_moves import renewed
+from tpc_broker.metadata.replica_moves import left_out, renewed
 from tpc_broker.model import LeaderEpoch, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ HELD_S: Final = 2.0
 LOOK_S: Final = 1.0
 """Between two looks at which replicas are in sync."""
 
+_Ended = tuple[TopicPartition, NodeId, int, int]
+"""A replica that counts no more: its partition and node, a life, and the term of the leader that goes on without it."""
+
 
 class ReplicatedPartitions:
     """Of one core of a node of a cluster."""
@@ -60,7 +63,9 @@ class ReplicatedPartitions:
     def begin(self) -> None:
         """The rest of the core is there."""
         self.replication.on_damaged(self._renew, self._core.partitions.damaged)
+        self.replication.on_left_out(self._leave_out, self._core.partitions.staying)
         self._core.metadata.serve_at_controller("replicas.renew", self._serve_renew)
+        self._core.metadata.serve_at_controller("replicas.leave_out", self._serve_leave_out)
 
     async def follow(self, image: ClusterImage) -> None:
         await self.replication.follow(image)
@@ -73,12 +78,17 @@ class ReplicatedPartitions:
         """Whether a replica that has heard of no later term than this one is to be given up: its group goes on without
         this node, as the metadata say.
         """
+        since = self.left_out_in(topic, key)
+        return since is not None and term <= since
+
+    def left_out_in(self, topic: TopicImage, key: TopicPartition) -> int | None:
+        """In which term the metadata say that a group goes on without this node; None: they do not."""
         here = Replica(self._core.view.node, self._core.core_id)
         life = topic.lives.get((key.partition, here.node))
         move = self._core.view.image.moving.get(key)
         if move is not None and move.is_on(here.node):
-            return False  # it goes from core to core; this one may have it already
-        return life is not None and not topic.is_on(here, key.partition) and term <= life.term
+            return None  # it goes from core to core; this one may have it already
+        return None if life is None or topic.is_on(here, key.partition) else life.term
 
     def remove(self, key: TopicPartition) -> None:
         self.replication.remove(key)
@@ -94,16 +104,22 @@ class ReplicatedPartitions:
         """What another replica has shipped takes the place of this one's files."""
         return await self._core.metadata.between_changes(partial(self._core.partitions.install, key, judge))
 
-    async def _renew(self, key: TopicPartition, node: NodeId, life: int, term: int) -> None:
+    async def _renew(self, *ended: *_Ended) -> None:
         """MailboxError."""
-        payload = {"partition": [key.topic_id.hex, int(key.partition)], "node": node, "life": life, "term": term}
-        await self._core.mailboxes.call(METADATA_CORE, "replicas.renew", payload)
+        await self._core.mailboxes.call(METADATA_CORE, "replicas.renew", _told(*ended))
+
+    async def _leave_out(self, *ended: *_Ended) -> None:
+        """MailboxError."""
+        await self._core.mailboxes.call(METADATA_CORE, "replicas.leave_out", _told(*ended))
 
     async def _serve_renew(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
-        topic_id, index = payload["partition"]
-        key = TopicPartition(TopicId(uuid.UUID(hex=topic_id)), PartitionIndex(int(index)))
-        node, life, term = NodeId(int(payload["node"])), int(payload["life"]), int(payload["term"])
-        await self._core.metadata.change(lambda image: (renewed(image, key, node, life, term), None))
+        ended = _heard(payload)
+        await self._core.metadata.change(lambda image: (renewed(image, *ended), None))
+        return {}, []
+
+    async def _serve_leave_out(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
+        ended = _heard(payload)
+        await self._core.metadata.change(lambda image: (left_out(image, *ended), None))
         return {}, []
 
     # -- roles -------------------------------------------------------------------------------------------------------
@@ -184,3 +200,13 @@ class ReplicatedPartitions:
         """Whether nobody is known to lead it."""
         is_led = partition.is_led or not partition.is_open
         return not is_led and not self.replication.hears_leader(partition.key)
+
+
+def _told(key: TopicPartition, node: NodeId, life: int, term: int) -> dict[str, object]:
+    return {"partition": [key.topic_id.hex, int(key.partition)], "node": node, "life": life, "term": term}
+
+
+def _heard(payload: Payload) -> _Ended:
+    topic_id, index = payload["partition"]
+    key = TopicPartition(TopicId(uuid.UUID(hex=topic_id)), PartitionIndex(int(index)))
+    return key, NodeId(int(payload["node"])), int(payload["life"]), int(payload["term"])

@@ -85,6 +85,17 @@ class Replication(Protocol):
         """
         ...
 
+    def on_left_out(
+        self,
+        leave_out: Callable[[TopicPartition, NodeId, int, int], Awaitable[None]],
+        staying: Callable[[], Iterable[tuple[TopicPartition, int]]],
+    ) -> None:
+        """`leave_out`: called with a partition that is led here, a node without which its group goes on, the life that
+        its next replica would have, and the leader's term; `staying`: which replicas here the metadata have left out
+        in an earlier term than the newest one that they have heard of, and that one.
+        """
+        ...
+
     async def follow(self, image: ClusterImage) -> None:
         """Before the partitions of the first image are added, and with every later one."""
         ...

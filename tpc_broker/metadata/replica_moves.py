@@ -224,6 +224,22 @@ def renewed(image: ClusterImage, key: TopicPartition, node: NodeId, life: int, t
     return [ReplicasMoved(key.topic_id, key.partition, replicas, ((node, life + 1, term),))]
 
 
+def left_out(image: ClusterImage, key: TopicPartition, node: NodeId, life: int, term: int) -> list[MetadataRecord]:
+    """A group goes on without a node in this term, too: the replica that is there may have heard of a later one than
+    when it was left out. Nothing where the metadata say so already, or the replicas move.
+    """
+    topic = image.topic_by_id(key.topic_id)
+    if topic is None or key in image.moving or key.partition in topic.moves:
+        return []
+    known = topic.lives.get((key.partition, node))
+    if known is None or known.number != life or known.term >= term:
+        return []
+    replicas = topic.replicas[key.partition]
+    if any(replica.node == node for replica in replicas):
+        return []
+    return [ReplicasMoved(key.topic_id, key.partition, replicas, ((node, life, term),))]
+
+
 def all_moves(image: ClusterImage) -> Iterator[tuple[TopicImage, ReplicasMoving]]:
     """Under way, by topic."""
     return ((topic, move) for topic in image.topics.values() for move in topic.moves.values())

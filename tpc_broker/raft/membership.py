@@ -143,6 +143,11 @@ class Membership(Leaders):
             if is_majority(self.target, ready) and self._may_begin_change():
                 self.campaign(OWN_NEXT_TERM, now_ms)
 
+    def begin_next_term(self, now_ms: int) -> None:
+        """The leader stands again, for the same voters: somebody has heard of a later term than its own."""
+        if self.is_leader and self.target is None and self.transfer is None and self._may_begin_change():
+            self.campaign(OWN_NEXT_TERM, now_ms)
+
     def _may_begin_change(self) -> bool:
         """From any simple configuration, committed or not (checked); here once the own marker is, so that terms
         are few.

@@ -40,6 +40,7 @@ from tpc_broker.runtime.cluster.filling import ReplicaFilling
 from tpc_broker.runtime.cluster.greeting import refusal_of_node
 from tpc_broker.runtime.cluster.identity import IdentityFile, next_core_boot
 from tpc_broker.runtime.cluster.leaving import LeavingReplicas
+from tpc_broker.runtime.cluster.left_out import LEFT_OUT, LeftOutReplicas
 from tpc_broker.runtime.cluster.options import read_secret
 from tpc_broker.runtime.cluster.replica_counters import replica_counters
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
@@ -129,6 +130,7 @@ class CoreReplication:
         self.source = SegmentSource(storage.shipments, plane, self._clock)
         self.filling = ReplicaFilling(storage, self._data, options.core)
         self.damaged = DamagedReplicas(self, self._data)
+        self.left_out = LeftOutReplicas(self)
         self.catching_up = CatchingUp(self)
         self._leaving = LeavingReplicas(self, plane)
         self.handlers: dict[str, Handler] = {
@@ -139,6 +141,7 @@ class CoreReplication:
             END: self.source.serve_end,
             FILL: self.filling.serve_fill,
             DAMAGED: self.damaged.serve,
+            LEFT_OUT: self.left_out.serve,
             COMMITTED: self.catching_up.serve,
         }
         """What other cores ask this one; core 0 is asked at its node's port."""
@@ -199,6 +202,13 @@ class CoreReplication:
         offline: Callable[[], Iterable[TopicPartition]],
     ) -> None:
         self.damaged.renew, self.damaged.offline = renew, offline
+
+    def on_left_out(
+        self,
+        leave_out: Callable[[TopicPartition, NodeId, int, int], Awaitable[None]],
+        staying: Callable[[], Iterable[tuple[TopicPartition, int]]],
+    ) -> None:
+        self.left_out.leave_out, self.left_out.staying = leave_out, staying
 
     # -- what its parts ask ------------------------------------------------------------------------------------------
 
@@ -410,6 +420,14 @@ class CoreReplication:
         machine = self.machine_of(key)
         return None if machine is None or key not in self._led else self._voters.settled_term(key, machine)
 
+    def begin_next_term(self, key: TopicPartition) -> None:
+        """Of one that is led here: as it is, in a later term."""
+        group, now_ms = group_of(key), self._clock.monotonic_ms()
+        if self._driver is not None and group in self._driver.core.groups:
+            self._driver.core.take_back(group, now_ms)
+            self._driver.core.groups[group].begin_next_term(now_ms)
+            self._driver.wake()
+
     def progress(self, key: TopicPartition) -> ReplicaProgress | None:
         machine = self.machine_of(key)
         return None if machine is None else self._voters.progress(key, machine)
@@ -497,6 +515,7 @@ class CoreReplication:
             self._nursery.start_soon(self._stand_for_new)
             self._nursery.start_soon(self._tend)
             self._nursery.start_soon(self.damaged.run)
+            self._nursery.start_soon(self.left_out.run)
 
     def _listener(self) -> socket.socket | None:
         """Core 0's is the node's."""
