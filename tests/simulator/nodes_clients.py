@@ -23,6 +23,8 @@ from tpc_broker.kafka.records import read_batches
 ANSWER_S = 6.0
 AGAIN_S = 0.3
 NONE = ErrorCode.NONE
+BROKER, SET, DELETED = 4, 0, 1
+"""Of alterations of settings."""
 _connections = count(1)
 
 
@@ -105,6 +107,28 @@ class Admin(Client):
         topic = kind.ReassignableTopic(name=name, partitions=[part])
         answer = await self.ask(self.any_node(), kind(topics=[topic], timeout_ms=3000))
         return answer is not None and not answer.error_code and not answer.responses[0].partitions[0].error_code
+
+
+    async def drain(self, number, *, ends=False):
+        """Until it is known that a node drains, or does no more."""
+        kind = messages.IncrementalAlterConfigsRequest
+        change = kind.AlterableConfig(
+            name="node.draining", config_operation=DELETED if ends else SET, value=None if ends else "true"
+        )
+        resource = kind.AlterConfigsResource(resource_type=BROKER, resource_name=str(number * 1024), configs=[change])
+        while True:
+            answer = await self.ask(self.any_node(), kind(resources=[resource]))
+            if answer is not None and answer.responses[0].error_code == NONE:
+                return
+            await self.again()
+
+    async def remove(self, number):
+        """Until the cluster has no such node."""
+        while True:
+            answer = await self.ask(self.any_node(), messages.UnregisterBrokerRequest(broker_id=number * 1024))
+            if answer is not None and answer.error_code in (NONE, ErrorCode.BROKER_ID_NOT_REGISTERED):
+                return
+            await self.again()
 
 
 class Producer(Client):

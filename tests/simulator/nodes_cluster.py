@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import random
+import shutil
 import tempfile
 import traceback
 from collections import deque
@@ -125,7 +126,9 @@ class SimulatedNode:
         self.chance = cluster.stream(f"node {number}")
         self.clock, self.disk = MemoryClock(), NodeDisk(cluster.stream(f"disk {number}"))
         self.life: Life | None = None
-        self.is_paused = False
+        self.is_paused, self.is_away = False, False
+        """`is_away`: for good, or until another machine comes in its place."""
+        self._machines_count = 1
         self.configuration = load_settings("", (f"node.id={number}", *SETTINGS))
         cluster.network.host(self.host)
 
@@ -178,6 +181,20 @@ class SimulatedNode:
         life.nursery.cancel_scope.cancel()
         self.resume()
         await life.ended.wait()
+
+    async def leave(self):
+        """For good, with all that its disk has."""
+        self.is_away = True
+        await self.crash(is_silent=True)
+        self._machines_count += 1
+        self.disk = NodeDisk(self.cluster.stream(f"disk {self._machines_count} of {self.number}"))
+        shutil.rmtree(self.folder)
+        self.folder.mkdir()
+
+    async def come_new(self):
+        """Another machine of that number."""
+        self.is_away = False
+        await self.start()
 
     def pause(self):
         self.is_paused = True

@@ -12,6 +12,7 @@ import trio
 
 from tests.simulator.nodes_run import Shape
 from tpc_broker.broker.partition import Partition
+from tpc_broker.broker.rebalancing import Rebalancing
 from tpc_broker.model import TopicPartition
 from tpc_broker.raft.output import LEADER
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
@@ -66,13 +67,20 @@ async def _by_its_own_word(self: CoreReplication, key: TopicPartition) -> bool:
     return machine is not None and machine.is_leader
 
 
+async def _not_begun(_self: Rebalancing, _image: object, _situation: object) -> bool:
+    await trio.lowlevel.checkpoint()
+    return True
+
+
 CUT_OFF = Shape(3, 3, mean_ms=600, sync_ms=5, often=("isolate",))
 PAUSED = Shape(3, 3, mean_ms=600, sync_ms=5, often=("pause", "isolate"))
+LEAVING = Shape(4, 3, mean_ms=600, sync_ms=5, often=("leave", "crash"))
 CRASHING = Shape(3, 3, mean_ms=300, sync_ms=60, often=("crash", "crash_all"))
 
 MUTANTS = (
     Mutant("acknowledged before the quorum", ReplicaDriver, "_turn", _committed_when_durable_here, CUT_OFF),
     Mutant("an offset is told before it is committed", Partition, "append_durably", _not_waited_for, CUT_OFF),
     Mutant("a leader is confirmed by its own word", CoreReplication, "confirm", _by_its_own_word, PAUSED, 18),
+    Mutant("nothing moves by itself", Rebalancing, "_begin", _not_begun, LEAVING),
     Mutant("what the metadata's voter promises is not synced", VoterFile, "append", _not_synced, CRASHING),
 )

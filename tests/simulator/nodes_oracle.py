@@ -139,11 +139,22 @@ class Oracle:
         return "" if len(set(told.values())) == 1 else f"epochs that clients are told are {told}"
 
     def _why_uneven(self, image):
+        """What was placed by hand stays there. All else is even where no replica of it could go, alone or in a
+        chain of them, from a node to one that has two less.
+        """
         count = Counter(dict.fromkeys(image.nodes, 0))
+        ways = {node: set() for node in image.nodes}
         for topic in image.topics.values():
-            for replicas in topic.replicas:
-                count.update(place.node for place in replicas)
-        return "" if max(count.values()) - min(count.values()) <= 1 else f"replicas by node are {dict(count)}"
+            for index, replicas in enumerate(topic.replicas):
+                nodes = {place.node for place in replicas}
+                count.update(nodes)
+                for node in nodes if index not in topic.assignment.manual else ():
+                    ways[node] |= ways.keys() - nodes
+        for node in ways:
+            reached = _reached_from(node, ways)
+            if any(count[other] <= count[node] - 2 for other in reached):
+                return f"replicas by node are {dict(count)}"
+        return ""
 
     def _look_at_promises(self):
         promises = self._cluster.promises
@@ -184,6 +195,15 @@ class Oracle:
                 self._fails(f"{label}: of {producer} there are {numbers}, not in order")
         if not set(found) <= set(sent):
             self._fails(f"{label}: {set(found) - set(sent)} were never sent")
+
+
+def _reached_from(node, ways):
+    reached, ahead = {node}, [node]
+    while ahead:
+        new = ways[ahead.pop()] - reached
+        reached |= new
+        ahead += new
+    return reached
 
 
 def partition_key(topic, index):

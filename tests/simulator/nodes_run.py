@@ -23,6 +23,9 @@ EVERY = 5
 SHRINK_RUNS_MAX = 25
 READY_S = 60.0
 PARTITIONS = 3
+FACTOR = 3
+DRAINED_S = 60.0
+"""A node that still has replicas then stays."""
 PRODUCERS = 2
 """Of each partition: what one sends again finds its place taken, where something was lost."""
 TOPICS = ("t0", "t1")
@@ -80,6 +83,8 @@ def _draw(random: Random, shape: Shape) -> tuple[str, tuple[object, ...]]:
         (3, "reassign", (random.choice(TOPICS), random.randrange(PARTITIONS), placed)),
         (1, "create_topic", (f"more{random.randrange(3)}",)),
     ]  # fmt: skip
+    if shape.nodes_count > FACTOR:  # the others can hold all
+        table.append((3, "leave", (node, random.random() < 0.7, down_ms)))
     weights = [weight * (10 if name in shape.often else 1) for weight, name, _arguments in table]
     chosen = random.choices(table, weights=weights)[0]
     return chosen[1], chosen[2]
@@ -92,7 +97,10 @@ class Story:
         self.cluster, self.shape, self.schedule = cluster, shape, schedule
         self.oracle = Oracle(cluster)
         self.is_over = False
+        self.left: list[int] = []
+        """Nodes that have left for good; new ones came in their place."""
         self._busy = 0
+        self._is_leaving, self._has_lost = False, False
 
     async def run(self):
         cluster, nursery = self.cluster, self.cluster.nursery
@@ -133,7 +141,9 @@ class Story:
             if node.life is not None:
                 node.life.journal.reopen()
         await self._until(
-            lambda: all(node.life is not None for node in cluster.nodes.values()), READY_S, "not restarted"
+            lambda: all(node.life is not None or node.is_away for node in cluster.nodes.values()),
+            READY_S,
+            "not restarted",
         )
         await trio.sleep(QUIET_S)
         self.is_over = True
@@ -191,7 +201,7 @@ class Story:
             return
         await node.crash(is_silent=is_silent)
         await trio.sleep(down_ms / 1000)
-        if node.life is None:
+        if node.life is None and not node.is_away:
             await node.start()
 
     def crash_all(self, down_ms, last, longer_ms):
@@ -250,6 +260,41 @@ class Story:
     def reassign(self, topic, index, nodes):
         admin = Admin(self.cluster, f"admin {topic} {index} {nodes} {trio.current_time()}")
         self._go_on(lambda admin: admin.reassign(topic, index, nodes), admin)
+
+    def leave(self, number, is_drained, down_ms):
+        """A node is drained and stopped, or dies; it is removed, and another machine comes under its number. One at a
+        time, and of a run one at most dies: what it had is on two others, until a third one has it.
+        """
+        if self._is_leaving or (self._has_lost and not is_drained):
+            return
+        self._is_leaving, self._has_lost = True, self._has_lost or not is_drained
+        admin, node = Admin(self.cluster, f"admin of {number} {trio.current_time()}"), self.cluster.nodes[number]
+        self._go_on(lambda admin: self._leave(admin, node, is_drained, down_ms), admin)
+
+    async def _leave(self, admin, node, is_drained, down_ms):
+        if is_drained:
+            await admin.drain(node.number)
+            with trio.move_on_after(DRAINED_S):
+                while self._has_replicas(node.number):
+                    await admin.again()
+            if self._has_replicas(node.number):
+                await admin.drain(node.number, ends=True)
+                self._is_leaving = False
+                return
+        await node.leave()
+        await admin.remove(node.number)
+        self.left.append(node.number)
+        await trio.sleep(down_ms / 1000)
+        self._mend_disk(node.disk)
+        await node.come_new()
+        self._is_leaving = False
+
+    def _has_replicas(self, number):
+        """As any node believes."""
+        images = [node.life.core.view.image for node in self.cluster.ready()]
+        topics = [topic for image in images for topic in image.topics.values()]
+        places = [place for topic in topics for index in range(topic.partitions_count) for place in topic.places(index)]
+        return not images or any(place.node == number for place in places)
 
     def create_topic(self, name):
         admin = Admin(self.cluster, f"admin {name} {trio.current_time()}")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulator.nodes_mutants import MUTANTS, Mutant
-from tests.simulator.nodes_run import execute, plan, run
+from tests.simulator.nodes_mutants import LEAVING, MUTANTS, Mutant
+from tests.simulator.nodes_run import PARTITIONS, TOPICS, execute, plan, run
 from tests.simulator.schedule import failure_of
 
 STEPS = 30
@@ -23,6 +23,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nodes_keep_what_they_promise_and_agree_when_left_alone(seed):
     assert "acknowledged" in run(seed, STEPS)
+
+
+def test_nodes_leave_for_good_and_others_come_under_their_numbers():
+    story = execute(1, *plan(1, STEPS, LEAVING))
+    assert len(story.left) > 1
+    assert len(story.cluster.promises.acknowledged) == len(TOPICS) * PARTITIONS
 
 
 def told(seed, steps):
