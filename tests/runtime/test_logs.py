@@ -5,13 +5,17 @@ import json
 import logging
 import os
 import re
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
 import pytest
 
-from tpc_broker.runtime.logs import set_up_logging
+from tpc_broker.runtime.logs import LINES_WAITING_MAX, end_logging, set_up_logging
 
 
 class Terminal(io.StringIO):
@@ -25,6 +29,7 @@ def root_logger() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
+    end_logging()
     root.handlers[:] = handlers
     root.setLevel(level)
 
@@ -38,6 +43,7 @@ def logged(stream: TextIO, *, style: str = "auto", level: str = "INFO") -> str:
         raise OSError(28, "No space left")
     except OSError:
         log.exception("ümläut\nand a new line")
+    end_logging()
     return stream.getvalue() if isinstance(stream, io.StringIO) else ""
 
 
@@ -87,3 +93,116 @@ def test_the_journal_is_told_the_priority(tmp_path: Path, monkeypatch: pytest.Mo
         logged(stream)
         stream.seek(0)
         assert stream.readline().startswith('{"time": ')
+
+
+class Pipe:
+    """What lines are written to; it takes as many as it has room for, and no more before it is read."""
+
+    def __init__(self) -> None:
+        self.read_end, write_end = os.pipe()
+        self.writer = open(write_end, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+
+    def read_soon(self) -> list[str]:
+        """From now on everything, in a thread: `lines` when all of it is there."""
+        self._lines: list[str] = []
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+        return self._lines
+
+    def _read(self) -> None:
+        with open(self.read_end, encoding="utf-8") as reader:  # noqa: PTH123
+            self._lines += [json.loads(line)["message"] for line in reader]
+
+    def end(self) -> None:
+        end_logging()
+        self.writer.close()
+        self._thread.join(30)
+
+
+def write_numbers(count: int, padding: str = "x" * 200) -> float:
+    """How long that took in seconds."""
+    log = logging.getLogger("tpc_broker.somewhere")
+    begun_s = time.monotonic()
+    for number in range(count):
+        log.info("%d %s", number, padding)
+    return time.monotonic() - begun_s
+
+
+def test_who_logs_is_not_held_up_by_what_takes_no_lines_and_what_is_missing_is_said() -> None:
+    pipe = Pipe()
+    set_up_logging("core 3", style="json", stream=pipe.writer)
+    count = LINES_WAITING_MAX + 3_000
+    took: list[float] = []
+    logs = threading.Thread(target=lambda: took.append(write_numbers(count)), daemon=True)
+    logs.start()
+    logs.join(20)
+    waits = not took
+    lines = pipe.read_soon()
+    if not waits:
+        while not lines and logging.getLogger().handlers[0].queue.qsize():  # type: ignore[attr-defined]
+            time.sleep(0.01)
+    logging.getLogger("tpc_broker.somewhere").info("afterwards")
+    pipe.end()
+    assert not waits, "it waited for the pipe"
+    assert lines.pop() == "afterwards"
+    number, gaps = 0, 0
+    for line in lines:
+        if "log lines are missing here" in line:
+            gaps, number = gaps + 1, number + int(line.partition(" ")[0].replace(",", ""))
+        else:
+            assert int(line.partition(" ")[0]) == number, "what is missing is said where it is missing"
+            number += 1
+    assert number == count
+    assert len(lines) - gaps >= LINES_WAITING_MAX
+    assert gaps in (1, 2)
+
+
+@pytest.mark.parametrize("ends_early", [False, True])
+def test_a_loss_is_said_when_all_is_written_though_nothing_follows(*, ends_early: bool) -> None:
+    pipe = Pipe()
+    set_up_logging("core 3", style="json", stream=pipe.writer)
+    write_numbers(LINES_WAITING_MAX + 3_000)
+    lines = pipe.read_soon()
+    if not ends_early:
+        (handler,) = logging.getLogger().handlers
+        while handler._lost:  # type: ignore[attr-defined]
+            time.sleep(0.01)
+    pipe.end()
+    assert "log lines are missing here" in lines[-1]
+
+
+LOGS_AND_ENDS = """
+import logging, os, sys
+from tpc_broker.runtime.logs import end_logging, set_up_logging
+set_up_logging("core 3", style="json")
+for number in range(2000):
+    logging.getLogger("x").info("%d %s", number, "x" * 200)
+ENDS
+"""
+
+
+@pytest.mark.parametrize("ends", ["sys.exit(3)", "raise ValueError", "end_logging(); os._exit(3)"])
+def test_the_last_lines_are_written_before_the_process_ends(ends: str) -> None:
+    """To a pipe that is read late: they do not fit into it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LOGS_AND_ENDS.replace("ENDS", ends)], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        time.sleep(1)
+        lines = [line for line in process.stderr if line.startswith("{")]
+    assert process.returncode == (1 if ends == "raise ValueError" else 3)
+    assert [int(json.loads(line)["message"].partition(" ")[0]) for line in lines] == list(range(2000))
+
+
+def test_a_process_ends_though_its_lines_go_nowhere() -> None:
+    read_end, write_end = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOGS_AND_ENDS.replace("ENDS", "sys.exit(3)")], stderr=write_end
+    )
+    os.close(write_end)
+    try:
+        assert process.wait(30) == 3
+    finally:
+        os.close(read_end)
+        process.kill()
+        process.wait()

@@ -40,7 +40,7 @@ from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
 from tpc_broker.runtime.data_directory import read_properties
 from tpc_broker.runtime.links import Links
 from tpc_broker.runtime.listening import map_load
-from tpc_broker.runtime.logs import set_up_logging
+from tpc_broker.runtime.logs import end_logging, set_up_logging
 from tpc_broker.runtime.mailbox import Mailboxes
 from tpc_broker.runtime.options import CoreOptions, StartError
 from tpc_broker.runtime.ring import RingUnavailable
@@ -326,6 +326,7 @@ class CoreProcessMain:
             if await core.drain():
                 return
         log.warning("the drain could not be finished; ending as it stands: the next start replays the journal")
+        end_logging()
         os._exit(EXIT_FAILED)
 
     async def _join_the_others(self, core: Core) -> None:
@@ -365,6 +366,7 @@ class CoreProcessMain:
                         log.info("told to drain before it was ready: ending the start")
                         self._start.cancel()
         log.error("the supervisor is gone; ending")
+        end_logging()
         os._exit(EXIT_FAILED)  # no draining without a supervisor: the journal has everything acknowledged
 
     async def _hold_for_backup(self, token: str, assembly: CoreAssembly, scope: trio.CancelScope) -> None:

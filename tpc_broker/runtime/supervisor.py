@@ -46,6 +46,7 @@ from tpc_broker.runtime.data_directory import DataDirectory
 from tpc_broker.runtime.datagram_port import DatagramPort
 from tpc_broker.runtime.handed_sockets import HandedSockets, environment_with, store_at_service_manager
 from tpc_broker.runtime.listening import ListeningSockets, drop_capabilities, lend_capabilities
+from tpc_broker.runtime.logs import end_logging
 from tpc_broker.runtime.mailbox import make_mailbox_listeners
 from tpc_broker.runtime.notify import notify_service_manager
 from tpc_broker.runtime.options import CoreOptions, ServeOptions, StartError
@@ -494,6 +495,7 @@ class Supervisor:
         lend_capabilities(self._lent)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*TERMINAL_SIGNALS, RELOAD_SIGNAL})
         signal.signal(RELOAD_SIGNAL, signal.SIG_IGN)  # until the next life listens to it
+        end_logging()
         os.execve(sys.executable, _serve_command(), environment)  # noqa: S606 (no shell is wanted)
 
     async def _drain(self) -> None:
