@@ -1,16 +1,21 @@
-"""A server that is measured never outlives the process that measures it."""
+"""A server that is measured never outlives the process that measures it, and its end is not waited for in vain."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tpc_broker.bench.server import Server
 
 _MEASURES = """
 import signal, sys
@@ -53,3 +58,42 @@ def test_a_server_ends_with_who_measures_it(tmp_path: Path, number: signal.Signa
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             measuring.kill()
+
+
+PR_SET_CHILD_SUBREAPER = 36
+LEAVES_A_CHILD = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def _slow_init() -> Iterator[None]:
+    """Whose parent ends is this process's to wait for, and it does not hurry."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    yield
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.mark.usefixtures("_slow_init")
+def test_a_kill_does_not_wait_until_init_takes_notice_of_the_dead(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    server = Server([sys.executable, "-c", LEAVES_A_CHILD], log)
+    server.launch()
+    give_up_at = time.monotonic() + 60
+    while not (text := log.read_text()).endswith("\n"):
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
+    child = int(text)
+    try:
+        kill = threading.Thread(target=server.kill)
+        kill.start()
+        kill.join(10)
+        assert not kill.is_alive(), "it waits for init"
+        assert Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

@@ -18,6 +18,8 @@ from typing import IO, Protocol
 
 import psutil
 
+from tpc_broker.bench.server import has_ended
+
 
 class ServerFailed(RuntimeError):  # noqa: N818 (it says what happened, like FileNotFound)
     """A server did not start, did not stop, or ended by itself; the message carries the end of its log."""
@@ -72,20 +74,6 @@ def answers_api_versions(host: str, port: int, timeout_seconds: float = 1.0) -> 
     except OSError:
         return False
     return len(head) == 8 and struct.unpack(">i", head[4:])[0] == 7
-
-
-def has_ended(group: int) -> bool:
-    """Whether no thread of a process group runs any more. What init has not yet taken notice of still is in the group:
-    some look for the dead every other second only. Such a process has given its files and rings back.
-    """
-    for process in psutil.pids():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            state, _parent, its_group = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[:3]
-            if int(its_group) == group:
-                threads = [int(path.name) for path in Path(f"/proc/{process}/task").iterdir()]
-                if state not in "ZX" or threads != [process]:
-                    return False
-    return True
 
 
 class ServerProcess:

@@ -1,4 +1,4 @@
-"""When the processes of a test's server count as gone."""
+"""When the processes of a server, of a test's or of the bench's, count as gone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.server_process import has_ended
+from tpc_broker.bench.server import has_ended
 
 THREAD_LEFT = """
 import ctypes, threading, time

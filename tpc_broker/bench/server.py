@@ -62,6 +62,21 @@ def _status_fields(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
+def has_ended(group: int) -> bool:
+    """Whether no thread of a process group runs any more. What init has not yet taken notice of still is in the group:
+    some look for the dead every other second only. Such a process has given its files and rings back.
+    """
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                state, _parent, its_group = _status_fields(int(folder.name))[:3]
+                if int(its_group) == group:
+                    threads = [path.name for path in (folder / "task").iterdir()]
+                    if state not in "ZX" or threads != [folder.name]:
+                        return False
+    return True
+
+
 def _end_with(parent_pid: int) -> None:
     """In a child, before its program begins: it is killed when the thread that started it ends, whatever ends that."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -191,12 +206,12 @@ class Server:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """SIGKILL to every process of the group, and wait until none is left."""
+        """SIGKILL to every process of the group, and wait until none of it runs."""
         if self._process is None:
             return
         self.begin_kill()
         self._process.wait()
-        while self.pids():
+        while not has_ended(self._process.pid):
             time.sleep(0.005)
         self._process = None
 
