@@ -41,6 +41,34 @@ def test_files_named_in_the_architecture_exist() -> None:
     assert missing == []
 
 
+LIVES = ("## The life of a produce\n", "## The life of a fetch\n")
+
+
+def moves(life: str) -> list[tuple[str, str]]:
+    """The (file, function) pairs of the numbered steps and of what may come between them."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    section = re.split(r"^#", text[text.index(life) + len(life) :], maxsplit=1, flags=re.MULTILINE)[0]
+    return re.findall(r"`(\w+\.c):(\w+)`", section)
+
+
+def defines(path: Path, function: str) -> bool:
+    """A definition begins at the margin and opens a body; a call is indented, a prototype ends in a semicolon."""
+    return re.search(rf"^[a-z][\w *]*\b{function}\([^;{{]*\) \{{", path.read_text(), re.MULTILINE) is not None
+
+
+@pytest.mark.parametrize("life", LIVES, ids=lambda life: life.split()[-1])
+def test_functions_named_in_the_life_of_a_request_are_where_it_says(life: str) -> None:
+    named = moves(life)
+    assert named
+    places = [ROOT / "native" / "ring", ROOT / "native" / "bytes"]
+    missing = [
+        (file, name)
+        for file, name in named
+        if not any((at / file).exists() and defines(at / file, name) for at in places)
+    ]
+    assert missing == []
+
+
 def test_every_room_is_in_the_folder_table() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     table = text[text.index("| folder") : text.index("`core` means")]
