@@ -80,7 +80,9 @@ class Story:
         if core not in self.node.lives:
             return
         self.sent[key].append(value)
-        request = self.node.send(core, produce_request(name, index, [b"%d" % value]), 12, connection=1000 + value)
+        # By the topic's id: one of the same name may have been made meanwhile.
+        asked = produce_request(name, index, [b"%d" % value], topic_id=topic.topic_id.bytes)
+        request = self.node.send(core, asked, 13, connection=1000 + value)
         with trio.move_on_after(20):
             await request.done.wait()
         answer = answer_of(request)

@@ -8,6 +8,8 @@ from tpc_broker.kafka import messages
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.model import coordinator_partition
 
+NO_ID = bytes(16)
+
 
 async def create_topic(node, core, name, partitions=4, **configs):
     kind = messages.CreateTopicsRequest
@@ -39,10 +41,12 @@ def owner_of(node, name, index):
     return next(iter(node.lives.values())).core.view.topic(name).assignment.owner_of(index)
 
 
-def produce_request(name, index, values, acks=-1, timestamp=1_700_000_000_000):
+def produce_request(name, index, values, acks=-1, timestamp=1_700_000_000_000, topic_id=NO_ID):
+    """By name; from version 13 on by `topic_id`."""
     kind = messages.ProduceRequest
     part = kind.PartitionProduceData(index=index, records=batch(0, values, timestamp=timestamp))
-    return kind(acks=acks, timeout_ms=1000, topic_data=[kind.TopicProduceData(name=name, partition_data=[part])])
+    topic = kind.TopicProduceData(name=name, topic_id=topic_id, partition_data=[part])
+    return kind(acks=acks, timeout_ms=1000, topic_data=[topic])
 
 
 async def produce(node, core, name, index, values, **how):
