@@ -1,5 +1,6 @@
 """The cache of what was written: a strict bound that follows the memory that is there; what is above it goes back."""
 
+import multiprocessing
 import time
 
 import psutil
@@ -135,6 +136,14 @@ def test_a_busy_core_grows_slowly(waited, permille):
 
 
 def test_memory_is_made_resident_by_another_thread():
+    """In a process of its own: in this one earlier tests may have left free memory that is resident already."""
+    alone = multiprocessing.get_context("spawn").Process(target=memory_is_made_resident)
+    alone.start()
+    alone.join()
+    assert alone.exitcode == 0
+
+
+def memory_is_made_resident():
     process, give_up_at = psutil.Process(), time.monotonic() + 60
     threads = process.num_threads()
     prefault = lib.tpc_prefault_new()
@@ -199,6 +208,23 @@ def test_a_control_group_that_has_a_limit_counts(monkeypatch, tmp_path, version,
     monkeypatch.setattr(cache_bound, "OWN_CONTROL_GROUPS", own)
     monkeypatch.setattr(cache_bound, "_available_on_machine", lambda: 10**9)
     assert cache_bound.available_bytes() == (left or 10**9)
+
+
+def test_a_limit_that_was_found_is_read_again_and_folders_are_walked_rarely(monkeypatch):
+    walks, left = [], iter([500, 400])
+    monkeypatch.setattr(cache_bound, "_available_on_machine", lambda: 10**9)
+    monkeypatch.setattr(cache_bound, "_limited_control_groups", lambda: walks.append(1) or ["group"])
+    monkeypatch.setattr(cache_bound, "_left_by", lambda _group: next(left, 300))
+    available = cache_bound.AvailableMemory()
+    assert [available() for _look in range(3)] == [500, 400, 300]
+    assert len(walks) == 1
+    for _look in range(cache_bound.LOOKS_PER_WALK):
+        available()
+    assert len(walks) == 2
+
+
+def test_the_memory_of_the_machine():
+    assert cache_bound._available_on_machine() == pytest.approx(psutil.virtual_memory().available, rel=0.2)
 
 
 # -- in C --------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ share of a CPU: page faults of the core itself would cost a producer at full spe
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 MEMINFO: Final = Path("/proc/meminfo")
 OWN_CONTROL_GROUPS: Final = Path("/proc/self/cgroup")
 CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
+MEMINFO_HEAD_BYTES: Final = 512
+"""MemAvailable is its third line."""
+LOOKS_PER_WALK: Final = 25
+"""Some ten seconds of a core with work."""
 SHARE: Final = 2
 """One part in so many of what the node could have."""
 SLICE_BYTES: Final = 64 << 20
@@ -71,19 +76,36 @@ class Cache(Protocol):
 
 def available_bytes() -> int:
     """What this process could still have without anybody being pushed out, page cache aside."""
-    return min(_available_on_machine(), *_left_by_control_groups())
+    return AvailableMemory()()
+
+
+class AvailableMemory:
+    """:func:`available_bytes` again and again, cheaply: which control groups have a limit is looked up now and then.
+    To walk their folders takes ten times as long as all else that a beat of a core does.
+    """
+
+    def __init__(self) -> None:
+        self._looks = 0
+        self._limited: list[tuple[Path, tuple[str, str]]] = []
+
+    def __call__(self) -> int:
+        if self._looks % LOOKS_PER_WALK == 0:
+            self._limited = list(_limited_control_groups())
+        self._looks += 1
+        return min(_available_on_machine(), *map(_left_by, self._limited), limits.BYTES_WITHOUT_BOUND)
 
 
 def _available_on_machine() -> int:
-    for line in MEMINFO.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    fd = os.open(MEMINFO, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _before, _name, rest = os.pread(fd, MEMINFO_HEAD_BYTES, 0).partition(b"MemAvailable:")
+    finally:
+        os.close(fd)
+    return int(rest.split(maxsplit=1)[0]) * 1024 if rest else 0
 
 
-def _left_by_control_groups() -> Iterator[int]:
-    """Of each level above this process that has a limit: that less what is used, except for clean files (v2 and v1)."""
-    yield limits.BYTES_WITHOUT_BOUND
+def _limited_control_groups() -> Iterator[tuple[Path, tuple[str, str]]]:
+    """Each level above this process that has a limit (v2 and v1), with the names of its limit and of what is used."""
     for line in OWN_CONTROL_GROUPS.read_text().splitlines():
         _number, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):
@@ -94,14 +116,21 @@ def _left_by_control_groups() -> Iterator[int]:
         for folder in (group, *group.parents):
             if root not in (folder, *folder.parents):
                 break
-            try:
-                limit = (folder / names[0]).read_text().strip()
-                if limit == "max" or int(limit) >= limits.BYTES_WITHOUT_BOUND:
-                    continue
-                used = int((folder / names[1]).read_text())
-                yield max(0, int(limit) - used + _inactive_file_bytes(folder))
-            except (OSError, ValueError):  # not there, or not for us to see
-                continue
+            if _left_by((folder, names)) < limits.BYTES_WITHOUT_BOUND:
+                yield folder, names
+
+
+def _left_by(limited: tuple[Path, tuple[str, str]]) -> int:
+    """A control group's limit less what is used, except for clean files."""
+    folder, (limit_name, used_name) = limited
+    try:
+        limit = (folder / limit_name).read_text().strip()
+        if limit == "max" or int(limit) >= limits.BYTES_WITHOUT_BOUND:
+            return limits.BYTES_WITHOUT_BOUND
+        used = int((folder / used_name).read_text())
+        return max(0, int(limit) - used + _inactive_file_bytes(folder))
+    except (OSError, ValueError):  # not there, or not for us to see
+        return limits.BYTES_WITHOUT_BOUND
 
 
 def _inactive_file_bytes(folder: Path) -> int:
@@ -116,13 +145,13 @@ class CacheBound:
     """The bound of one core's cache, one of `cores` on the node."""
 
     def __init__(
-        self, cache: Cache, node_bytes_max: int, cores: int, available: Callable[[], int] = available_bytes
+        self, cache: Cache, node_bytes_max: int, cores: int, available: Callable[[], int] | None = None
     ) -> None:
         """`node_bytes_max` -1: no other bound than the memory that is there. Sets the first bound."""
         self._cache = cache
         self._cores = cores
         self._configured = limits.BYTES_WITHOUT_BOUND if node_bytes_max < 0 else node_bytes_max // cores
-        self._available = available
+        self._available = available or AvailableMemory()
         self._resident = limits.CACHE_BYTES_SURE
         """What the cache may have without a page's first touch, about: what it had, and what was made ready for it."""
         self._looked = time.monotonic_ns(), cache.waited_ns()
