@@ -455,7 +455,7 @@ class RaftCore:
         """Heartbeats, links that fell silent, groups that are due."""
         self._now_ms = now_ms
         for link in self.links.values():
-            if now_ms >= link.next_heartbeat_ms:
+            if link.heartbeat_may_leave(self.settings, now_ms):
                 self._heartbeat(link)
             if link.has_turned(now_ms):
                 self._link_turned(link)
@@ -477,7 +477,7 @@ class RaftCore:
         resigned = tuple((group, term) for _, group, term in self._resigned if group in shared or group not in known)
         link.number += 1
         link.is_vouched = link.was_fresh and not self._resigned and self.vouching.begin(link.address)
-        link.next_heartbeat_ms = now_ms + link.heartbeat_every_ms(self.settings)
+        link.next_heartbeat_ms = max(now_ms, link.next_heartbeat_ms) + link.heartbeat_every_ms(self.settings)
         self.send(link.address, Heartbeat(link.number, resigned))
 
     def _speak(self, link: Link) -> None:

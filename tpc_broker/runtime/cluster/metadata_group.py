@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from tpc_broker.broker.rounds import next_round
 from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.errors import CoreDownError, NotDeliveredError
 from tpc_broker.metadata.image import ClusterImage
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ROUND_S: Final = 0.5
 CHECKPOINT_BYTES: Final = 4 << 20
 """Of entries in the file, and as much as the last checkpoint had, before the next one."""
 SHIPPED_KEPT_MAX: Final = 2
@@ -128,6 +130,7 @@ class MetadataGroup:
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_time)
+            nursery.start_soon(self._keep_rounds)
             nursery.start_soon(self._write)
 
     def _now_ms(self) -> int:
@@ -235,6 +238,13 @@ class MetadataGroup:
             if self.core.next_deadline_ms() <= self._now_ms():
                 self.core.tick(self._now_ms())
                 self.turn()
+
+    async def _keep_rounds(self) -> None:
+        """At the node's rounds links are looked at, and heartbeats leave that may: little is left to wake up for."""
+        while True:
+            await next_round(ROUND_S)
+            self.core.tick(self._now_ms())
+            self.turn()
 
     async def _write(self) -> None:
         """Duties 2, 5 and 8."""
