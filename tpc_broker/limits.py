@@ -90,6 +90,7 @@ WRITE_BEHIND_BYTES_MAX = 4 * MIB
 DISK_HEADROOM_BYTES = 16 * MIB
 """Clients' records leave so much of the file system free (at most a sixteenth of it), because what was admitted still
 needs indexes, snapshots and checkpoints, and deletions need the metadata log."""
+SPACE_LOOK_MS = 500  # between two looks whether there is segment space again where there was none
 FETCH_RESPONSE_BYTES_MAX = 55 * MIB
 
 # The loop.

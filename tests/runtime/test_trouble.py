@@ -16,7 +16,7 @@ from tests.runtime.in_place_core import KEY, held, on_core, recovered_copy
 from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
-from tpc_broker.storage import checkpoint_schedule, journal_growth, mending, recovery
+from tpc_broker.storage import checkpoint_schedule, journal_growth, mending, recovery, segment_space
 from tpc_broker.storage.checkpoint import JournalFile
 from tpc_broker.storage.ports import JournalUse
 
@@ -187,6 +187,13 @@ def short_of_space(bench, while_there_are=None):
     return statvfs
 
 
+async def add_other(bench):
+    """Another partition: files and handle."""
+    files = await bench.storage.open(OTHER, "other", bench.config)
+    await bench.storage.begin_epoch(files)
+    return files, bench.storage.register(files, bench.config, is_internal=False)
+
+
 async def delete_a_segment(bench, delay_ms):
     bench.files.settings = dataclasses.replace(bench.files.settings, file_delete_delay_ms=delay_ms)
     await bench.append(1000, 5)
@@ -230,6 +237,71 @@ def test_a_full_disk_is_told_once_when_it_begins_and_once_when_it_is_over(tmp_pa
     told = [record.getMessage() for record in caplog.records if "the disk is full" in record.getMessage()]
     assert len(told) == 2
     assert "20 requests were refused" in told[1]
+
+
+def test_a_full_disk_is_over_by_itself_when_nobody_asks_any_more(tmp_path, caplog):
+    """Clients may have been told to go elsewhere: what was refused is looked for."""
+
+    async def body(bench):
+        await bench.append(1000)
+        statvfs = short_of_space(bench)
+        for size in (10_000_000, 9_000_000, 11_000_000):
+            with pytest.raises(OSError, match="No space left"):
+                await bench.storage.make_room(bench.files, bench.handle, size)
+        lack = bench.storage.lacking[bench.handle]
+        assert (lack.size, lack.is_of_disk) == (9_000_000, True), "the least that was refused"
+        await trio.sleep(2 * segment_space.LOOK_S)
+        assert bench.storage.lacking[bench.handle] == lack
+        bench.core.disk.statvfs = statvfs
+        await wait_until(lambda: not bench.storage.lacking)
+        assert bench.plane.state(bench.handle).bytes_admitted >= lack.size
+        await wait_until(lambda: "over after" in caplog.text)
+        assert not bench.storage.counters()["disk_full"]
+
+    with_maintenance(tmp_path, body)
+    told = [record.getMessage() for record in caplog.records if "the disk is full" in record.getMessage()]
+    assert len(told) == 2
+    assert "3 requests were refused" in told[1]
+
+
+def test_a_full_disk_is_not_over_while_a_partition_lacks_space(tmp_path, caplog):
+    """Another one may have been given enough before: what it takes says nothing of the disk."""
+
+    async def body(bench):
+        await bench.append(1000)
+        await bench.storage.make_room(bench.files, bench.handle, 100_000)
+        other = await add_other(bench)
+        short_of_space(bench)
+        with pytest.raises(OSError, match="No space left"):
+            await bench.storage.make_room(*other, 10_000_000)
+        await trio.sleep(1.1)
+        await bench.storage.make_room(bench.files, bench.handle, 100_000)
+        assert bench.storage.counters()["disk_full"]
+        await bench.storage.delete(*other)
+        await wait_until(lambda: not bench.storage.lacking)
+
+    with_maintenance(tmp_path, body)
+    told = [record.getMessage() for record in caplog.records if "the disk is full" in record.getMessage()]
+    assert len(told) == 1 or "1 requests were refused" in told[1]
+
+
+def test_a_partition_whose_files_fail_lacks_space_that_others_have(tmp_path):
+    async def body(bench):
+        await bench.append(1000)
+        reserve = bench.files.reserve
+
+        async def fails(_size):
+            await trio.lowlevel.checkpoint()
+            raise OSError(errno.EIO, "for a test")
+
+        bench.files.reserve = fails
+        with pytest.raises(OSError, match="for a test"):
+            await bench.storage.make_room(bench.files, bench.handle, 10_000_000)
+        assert not bench.storage.lacking[bench.handle].is_of_disk
+        bench.files.reserve = reserve
+        await wait_until(lambda: not bench.storage.lacking)
+
+    with_maintenance(tmp_path, body)
 
 
 def test_a_failed_journal_says_how_many_it_refused(tmp_path, caplog):

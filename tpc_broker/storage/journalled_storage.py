@@ -62,12 +62,12 @@ from tpc_broker.storage.mending import Mending
 from tpc_broker.storage.refusals import Failures
 from tpc_broker.storage.replicas import PlaneCommit, Replicas
 from tpc_broker.storage.retention import Retention
-from tpc_broker.storage.segment_space import SegmentSpace
+from tpc_broker.storage.segment_space import Lack, SegmentSpace
 from tpc_broker.storage.shipments import Shipments
 from tpc_broker.storage.write_behind import WriteBehindWriter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
@@ -327,6 +327,11 @@ class JournalledStorage:
         """Segment space for so many more bytes; OSError (ENOSPC) when there is none, PartitionOfflineError."""
         await self._space.make_for_request(files, handle, size)
 
+    @property
+    def lacking(self) -> Mapping[int, Lack]:
+        """Partitions, by handle, that were refused segment space, and for which there is none yet."""
+        return self._space.lacking
+
     async def write_behind(self, *, all_of_it: bool = True) -> int:
         """`WriteBehindWriter.write`."""
         return await self._write_behind.write(all_of_it=all_of_it)
@@ -411,7 +416,8 @@ class JournalledStorage:
             async with trio.open_nursery() as nursery:
                 for part in (
                     self._write_behind.run, self._space.make_when_low, self._checkpoints.run, self._growth.run,
-                    self._mending.run, self._space.keep_ballast, self._deletions.run,
+                    self._mending.run, self._space.keep_ballast, self._space.look_for_lacking,
+                    self._deletions.run,
                 ):  # fmt: skip
                     nursery.start_soon(part)
 

@@ -5,6 +5,9 @@ for each partition, and asks Python when they are used up. What is admitted and 
 together never exceed what is reserved; both are read in one call, because commits go on at every await.
 
 The ballast is given up when space is short, so that deletion and checkpoints find room, and taken back later.
+
+A partition that was refused space *lacks* it until there is as much as it was refused. That is looked for again and
+again, whether anybody asks for it or not: the broker may have told clients to go elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
@@ -37,6 +40,17 @@ ROOM_STEP_BYTES_MAX = 64 * limits.MIB
 PLENTY_BYTES = 4 * 1024 * limits.MIB
 PLENTY_S = 1.0
 BALLAST_INTERVAL_S = 30.0
+LOOK_S: Final = limits.SPACE_LOOK_MS / 1000
+
+
+class Lack(NamedTuple):
+    """A partition was refused so many bytes, the least of all since then (of trio's clock). `is_of_disk`: they are
+    lacking on the file system, so others have as little.
+    """
+
+    since_s: float
+    size: int
+    is_of_disk: bool
 
 
 class SegmentSpace:
@@ -56,6 +70,10 @@ class SegmentSpace:
         self._low: list[tuple[int, int]] = []
         self._wanted = trio.Event()
         self._plenty_bytes, self._plenty_until_s = 0, 0.0
+        self.lacking: dict[int, Lack] = {}
+        """By handle."""
+        self._refused = trio.Event()
+        """Somebody was, and it is not over."""
         plane.on_room_low(self.is_low)
 
     @property
@@ -72,11 +90,31 @@ class SegmentSpace:
                 if error.errno != errno.ENOSPC or not await self._deletions.free_at_once():
                     raise
                 await self.make(files, handle, size)
+        except PartitionOfflineError:
+            self._lacks(handle, size, is_of_disk=False)
+            raise
         except OSError as error:
+            self._lacks(handle, size, is_of_disk=error.errno == errno.ENOSPC)
+            self._refused.set()
             self._refusals.refused(error)
             self.refused_count += 1
             raise
-        self._refusals.succeeded()
+        self._note_if_over()
+
+    def _note_if_over(self) -> None:
+        if not self.lacking:
+            self._refusals.succeeded()
+
+    def _lacks(self, handle: int, size: int, *, is_of_disk: bool) -> None:
+        if handle in self._led:
+            before = self.lacking.get(handle) or Lack(trio.current_time(), size, is_of_disk=False)
+            self.lacking[handle] = Lack(before.since_s, min(size, before.size), is_of_disk or before.is_of_disk)
+            self._refused.set()
+
+    def _has_found(self, handle: int) -> None:
+        lack = self.lacking.get(handle)
+        if lack is not None and self._plane.state(handle).bytes_admitted >= lack.size:
+            del self.lacking[handle]
 
     async def make(self, files: PartitionStorage, handle: int, size: int) -> None:
         """Segment space for so many more bytes; OSError (ENOSPC) when there is none, PartitionOfflineError."""
@@ -85,6 +123,7 @@ class SegmentSpace:
             raise PartitionOfflineError(f"{files.topic}-{files.key.partition} is closed")
         async with UncontendedLock(led.lock):
             if self._plane.state(handle).bytes_admitted >= size:
+                self._has_found(handle)
                 return
             if not led.is_internal and not await self._has_left(size):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -103,6 +142,7 @@ class SegmentSpace:
             if more > 0:
                 self._plane.admit(handle, more)
                 led.admitted_bytes += more
+            self._has_found(handle)
 
     async def _has_left(self, size: int) -> bool:
         """Whether clients' records may take so much more of the file system. What was seen counts for a moment when it
@@ -149,6 +189,32 @@ class SegmentSpace:
         except (OSError, PartitionOfflineError) as error:
             log.debug("%s-%d: no room ahead: %s", led.files.topic, led.files.key.partition, error)
 
+    async def look_for_lacking(self) -> None:
+        """Until cancelled: whether there is space again where there was none."""
+        while True:
+            await self._refused.wait()
+            await trio.sleep(LOOK_S)
+            await self._look_for_lacking()
+            self._note_if_over()
+            if not self.lacking and not self.is_disk_full:
+                self._refused = trio.Event()
+
+    async def _look_for_lacking(self) -> None:
+        """The smallest first: what the file system lacks for one it lacks for all that want as much."""
+        for handle, lack in sorted(self.lacking.items(), key=lambda each: each[1].size):
+            led = self._led.get(handle)
+            if led is None:
+                self.lacking.pop(handle, None)
+                continue
+            try:
+                await self.make(led.files, handle, lack.size)
+            except PartitionOfflineError as error:
+                log.debug("%s-%d still has no room: %s", led.files.topic, led.files.key.partition, error)
+            except OSError as error:
+                log.debug("%s-%d still has no room: %s", led.files.topic, led.files.key.partition, error)
+                if error.errno == errno.ENOSPC and not led.is_internal:
+                    return
+
     async def reserve_anew(self, led: LeaderPartition) -> None:
         """The new files have no space reserved: nothing is admitted any more, and what was appended comes first."""
         if led.handle not in self._led:
@@ -165,7 +231,6 @@ class SegmentSpace:
         while True:
             try:
                 if await self.bytes_left() >= BALLAST_BYTES:
-                    self._refusals.succeeded()
                     await ensure_ballast(self._disk, self._data)
             except OSError as error:
                 log.warning("ballast: %s", error)
