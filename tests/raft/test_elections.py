@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.raft.cluster import GROUP, Cluster, Node
 from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.core import RaftCore
@@ -574,3 +576,32 @@ def test_a_disk_that_is_another_one_is_heard_whatever_its_boots_are() -> None:
     assert link.is_fresh(cluster.now_ms)
     assert (link.boot_id, link.starts_seen) == (late.boot_id, seen + 1)
     leader.core.another_life(Address(NodeId(99), CoreId(0)))
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_difference_who_yields_stands_behind_all_others(which: int) -> None:
+    """Whose turn it would be first, too: it has no segment space, and would refuse all that others could take."""
+    cluster = Cluster()
+    leader = cluster.elect()
+    yields, other = ((cluster.nodes[(leader.address.node + step) % 3]) for step in (which, 3 - which))
+    yields.group().yields = True
+    leader.crash()
+    cluster.run_until(lambda: other.group().is_leader)
+    cluster.run(2 * cluster.settings.yield_ms)
+    assert other.group().is_leader
+    assert yields.group().elections_started == 0
+
+
+def test_difference_who_yields_leads_when_nobody_else_can_win() -> None:
+    """Only its log is long enough: yielding is a delay, and no vow."""
+    cluster = Cluster()
+    leader = cluster.elect()
+    yields, behind = ((cluster.nodes[(leader.address.node + step) % 3]) for step in (1, 2))
+    cluster.block(leader.address.node, behind.address.node)
+    cluster.propose(leader, 3)
+    cluster.run_until(lambda: leader.group().high_watermark == 3)
+    yields.group().yields = True
+    leader.crash()
+    cluster.blocked.clear()
+    cluster.run_until(lambda: yields.group().is_leader)
+    cluster.run_until(lambda: behind.group().high_watermark == 3)

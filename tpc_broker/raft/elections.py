@@ -57,13 +57,20 @@ class Elections(Replica):
     def schedule_campaign(self, now_ms: int) -> None:
         """The leader is gone: the voters stand one after the other, each group beginning with another of them."""
         if self._may_campaign():
-            self.wake_in(self.settings.notice_ms + self._rank() * self.settings.rank_delay_ms, now_ms)
+            turn_ms = self.settings.notice_ms + self._rank() * self.settings.rank_delay_ms
+            self.wake_in(turn_ms + self._yields_ms(), now_ms)
 
     def schedule_retry(self, now_ms: int) -> None:
         """After a start, or a campaign without result."""
         if self._may_campaign():
             timeout = self.settings.election_timeout_ms
-            self.wake_in(timeout + self.jitter(timeout), now_ms)
+            self.wake_in(timeout + self.jitter(timeout) + self._yields_ms(), now_ms)
+
+    def _yields_ms(self) -> int:
+        """A replica that yields stands all the same when nobody else was elected: its log may be the only one that
+        can win.
+        """
+        return self.settings.yield_ms if self.yields and not self.votes_alone else 0
 
     def _rank(self) -> int:
         assert self.config is not None

@@ -197,6 +197,7 @@ class Replica:
         "term",
         "undurable",
         "vote",
+        "yields",
     )
 
     def __init__(
@@ -225,6 +226,8 @@ class Replica:
         self.moves = 0
         self.leaving = False
         """On the way to another core of this node: takes nothing, says nothing."""
+        self.yields = False
+        """It would be a bad leader now, and stands when the others have had their turn."""
         if checkpoint is not None:
             self.term, self.vote, self.commit, image, self.moves = checkpoint
             self.log.load(image)

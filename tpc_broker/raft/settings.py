@@ -28,6 +28,8 @@ class Settings:
     """The voters of a group whose leader is gone stand one after the other, so that votes do not split."""
     election_timeout_ms: int = 1_000
     """A campaign without result is given up after this and a jitter up to as much again."""
+    yield_ms: int = 3_000
+    """Who would be a bad leader stands so much later: by then another one leads, or nobody else is elected."""
     elections_min: int = 8
     """Elections of a core that are under way at once: at least so many if others wait ..."""
     elections_max: int = 64
@@ -72,6 +74,7 @@ class Settings:
         assert self.rank_delay_ms > self.link_silent_jitter_ms, "ranks stand in their order"
         assert self.notice_ms >= self.link_silent_jitter_ms, "who stands first is not refused by who notices last"
         assert self.resign_repeat_ms > self.link_silent_ms + self.link_silent_jitter_ms, "heard, or the link is silent"
+        assert self.yield_ms > 2 * self.election_timeout_ms, "others fail once before who yields stands"
         assert 0 < self.elections_min <= self.elections_max, "somebody may stand"
         assert self.append_bytes_max <= self.inflight_bytes_max <= self.link_inflight_bytes_max, "one message must fit"
         assert self.peers_max <= PEERS_MAX, "C has so many rows"
