@@ -91,6 +91,11 @@ DISK_HEADROOM_BYTES = 16 * MIB
 """Clients' records leave so much of the file system free (at most a sixteenth of it), because what was admitted still
 needs indexes, snapshots and checkpoints, and deletions need the metadata log."""
 SPACE_LOOK_MS = 500  # between two looks whether there is segment space again where there was none
+SPACELESS_TOLD_MS = 2_000  # a replica has had none for so long: others hear of it, and it stands behind them
+SPACELESS_MS_MAX = 3_000  # so long a leader may have none before another one is to lead
+SPACELESS_TRANSFER_MS = 3_000  # so long its leader tries to hand over, before it just resigns
+SPACELESS_AGAIN_MS_MIN = 10_000  # between two times that a node gives up the same leadership for want of space ...
+SPACELESS_AGAIN_MS_MAX = 320_000  # ... twice as long each time, up to this
 FETCH_RESPONSE_BYTES_MAX = 55 * MIB
 
 # The loop.
@@ -119,6 +124,12 @@ assert CORE_RESTART_DELAY_MS_MIN < CORE_RESTART_DELAY_MS_MAX, "back-off grows"
 assert CORE_HEALTHY_MS > CORE_RESTART_DELAY_MS_MAX, "a core that only ever crashes must reach the longest delay"
 assert JOURNAL_COMMIT_BYTES_MAX * 8 <= JOURNAL_BYTES_MAX, "a commit is a small part of the journal, or recycling stalls"
 assert JOURNAL_COMMIT_BYTES_MAX % BLOCK_BYTES == 0, "commits are whole blocks"
+assert SPACELESS_TOLD_MS >= 4 * SPACE_LOOK_MS, "what is full for a moment changes nothing"
+assert SPACELESS_MS_MAX >= SPACELESS_TOLD_MS + 2 * SPACE_LOOK_MS, "nobody is chosen who is full since the same moment"
+assert SPACELESS_AGAIN_MS_MIN > SPACELESS_MS_MAX + SPACELESS_TRANSFER_MS, (
+    "who got a leadership has found that it has no space, and told so, before it can come back"
+)
+assert SPACELESS_AGAIN_MS_MIN < SPACELESS_AGAIN_MS_MAX, "back-off grows"
 assert CORE_BUDGET_BYTES >= REQUEST_BYTES_MAX * 2, "one largest request must not starve all others"
 assert SWIM_DATAGRAM_BYTES_MAX >= 2 * SWIM_INFO_TEXT_BYTES_MAX, "a node's information fits beside any header"
 assert CLUSTER_VOTERS_MAX + 1 <= 6, "voters, and one that is to become one, are the rows of a group's table (raft)"

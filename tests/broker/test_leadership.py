@@ -51,10 +51,14 @@ class Nodes:
             leader_imbalance_per_broker_percentage=10,
         )  # fmt: skip
         self.synced = set(NODES)
+        self.full: set[NodeId] = set()
         self.given: dict[int, int] = {}
 
     def in_sync(self, _key) -> tuple[NodeId, ...]:
         return tuple(node for node in NODES if node in self.synced)
+
+    def has_space(self, _key, node) -> bool:
+        return node not in self.full
 
     def transfer(self, key: TopicPartition, node: NodeId) -> bool:
         self.given[key.partition] = node
@@ -81,11 +85,12 @@ async def test_leaderships_go_back_to_whom_they_belong_when_there_are_many(autoj
     assert await tolerant.run(30) == {}
 
 
-async def test_a_leadership_goes_to_nobody_who_lacks_something_or_is_gone_or_draining(autojump_clock):
-    behind, gone, draining = Nodes([2] * 3), Nodes([2] * 3), Nodes([2] * 3, draining=2)
+async def test_a_leadership_goes_to_nobody_who_lacks_something_or_is_gone_or_draining_or_full(autojump_clock):
+    behind, gone, draining, full = Nodes([2] * 3), Nodes([2] * 3), Nodes([2] * 3, draining=2), Nodes([2] * 3)
     behind.synced.discard(NodeId(2))
     gone.view.absent = frozenset({NodeId(2)})
-    for nodes in (behind, gone, draining):
+    full.full.add(NodeId(2))
+    for nodes in (behind, gone, draining, full):
         assert await nodes.run(30) == {}
 
 

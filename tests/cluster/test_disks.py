@@ -108,23 +108,38 @@ def test_the_power_of_one_of_a_majority_and_of_all(on_disks, request: pytest.Fix
     no_traceback(made)
 
 
-def all_led_by_others(made: Cluster, but: int) -> bool:
+def all_led_by_others(made: Cluster, but: int, topic: str) -> bool:
     asked = next(node for node in made.nodes if node.number != but)
-    found = described(asked.bootstrap, "kept")
+    found = described(asked.bootstrap, topic)
     return bool(found) and but not in {leader for leader, *_ in found.values()}
 
 
 def trouble(made: Cluster, load: Load, number: int) -> None:
     """While a node's disk is of no use: others lead, and producers see no error."""
     load.wait_progress()
-    eventually(lambda: all_led_by_others(made, number), "others lead")
+    eventually(lambda: all_led_by_others(made, number, load.topic), "others lead")
     load.wait_progress()
 
 
 def check_healed(made: Cluster, load: Load) -> None:
-    eventually(lambda: in_sync_everywhere(made, "kept"), "it has caught up")
+    eventually(lambda: in_sync_everywhere(made, load.topic), "it has caught up")
     load.check(made.bootstrap)
     no_traceback(made)
+
+
+def check_told(made: Cluster, number: int) -> None:
+    """One line when the disk is full, one when it is over, and the same of the leaderships."""
+
+    def told() -> list[str]:
+        texts = "the disk is full: ", "no segment space: they lead", "segment space again"
+        return [line for line in made[number].log_messages() if any(text in line for text in texts)]
+
+    eventually(lambda: len(told()) == 4, "both are over")
+    first, second, *over = told()
+    assert "requests are refused until this is over" in first
+    assert "no segment space: they lead nothing that others could lead" in second
+    assert [line for line in over if "requests were refused" in line]
+    assert [line for line in over if "leaderships were handed over" in line]
 
 
 def test_a_disk_that_stands_still(on_disks):
@@ -143,19 +158,25 @@ def test_a_disk_that_stands_still(on_disks):
     check_healed(made, load)
 
 
-def test_a_disk_that_is_full(on_disks):
-    """A leader that cannot reserve space gives its leaderships up, and follows again when there is some."""
+@pytest.mark.parametrize("topic", ["kept", "alone"])
+def test_a_disk_that_is_full(on_disks, topic: str):
+    """A leader that cannot reserve space gives its leaderships up, and follows again when there is some: of `alone`
+    there is one partition, so that its leader follows nothing that is written to.
+    """
     made, disks = on_disks
-    with Load(made.bootstrap, "kept", PARTITIONS, digits=4000) as load:
+    create_topic(made.bootstrap, "alone", 1, replicas=3)
+    eventually(lambda: in_sync_everywhere(made, "alone"), "three replicas")
+    partitions = PARTITIONS if topic == "kept" else 1
+    with Load(made.bootstrap, topic, partitions, digits=4000) as load:
         load.wait_progress()
-        number = leads(made, "kept")
+        number = leads(made, topic)
         filler = disks.of[number].mount_point / "filler"
         fill(filler, 0)
         trouble(made, load, number)
         filler.unlink()
         load.wait_progress()
     check_healed(made, load)
-    assert any("the disk is full" in line for line in made[number].log_messages())
+    check_told(made, number)
 
 
 def test_a_journal_whose_writes_fail(on_disks):

@@ -56,6 +56,8 @@ class NodeDisk:
         self.partitions: dict[object, KeptLog] = {}
         self.sync_s_max = 0.005
         self.is_stuck = False
+        self.is_full = False
+        """There is no segment space: what is in the journal, and what the broker writes of its own, has its place."""
         """Nothing becomes durable meanwhile."""
 
     async def sync(self):

@@ -23,8 +23,12 @@ from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.log.epochs import NO_EPOCH_KEPT, LeaderEpochs
 from tpc_broker.log.producer_state import ProducerState
 from tpc_broker.storage.ports import Bounds, PartitionState
+from tpc_broker.storage.segment_space import Lack
 
 LEADER, FOLLOWER = "leader", "follower"
+PLENTY = 1 << 40
+OWN_TOPICS = frozenset({"__consumer_offsets"})
+"""They may take what clients' records leave."""
 
 
 class TwinFiles:
@@ -117,6 +121,7 @@ class TwinPlane(MemoryPlane):
         self.journal = journal
         journal.on_commit, journal.on_failed = self._committed_to_disk, self._journal_failed
         self._tell_failed = lambda _error: None
+        self.bytes_admitted = lambda _handle: PLENTY
         self._appended: dict[int, int] = {}
         """The newest sequence of leaders that have appended since the last `take_appended`."""
         self._on_appended = self._on_durable = lambda *_: None
@@ -406,7 +411,8 @@ class TwinPlane(MemoryPlane):
 
     def state(self, handle):
         log = self._log(handle)
-        return PartitionState(log.high_watermark, log.durable_offset, log.durable_offset, 0, 0, 1 << 40, -1, log.term)
+        admitted = self.bytes_admitted(handle)
+        return PartitionState(log.high_watermark, log.durable_offset, log.durable_offset, 0, 0, admitted, -1, log.term)
 
     # -- the steady state is not carried -------------------------------------------------------------------------------
 
@@ -438,6 +444,8 @@ class TwinStorage(MemoryStorage):
         self._journal = plane.journal
         self._opened: dict[object, TwinFiles] = {}
         self.shipments = _NoShipments()
+        self._lacks: dict[int, Lack] = {}
+        plane.bytes_admitted = self._bytes_admitted
         self.files = disk  # where segments would be filled; none are
 
     def has(self, key):
@@ -560,8 +568,20 @@ class TwinStorage(MemoryStorage):
             if image.is_deleted(key.topic_id):
                 await self.delete_offline(key)
 
-    async def make_room(self, _files, _handle, _size):
+    async def make_room(self, files, handle, size):
         await trio.lowlevel.checkpoint()
+        if not self._bytes_admitted(handle):
+            self._lacks.setdefault(handle, Lack(trio.current_time(), size, is_of_disk=True))
+            raise OSError(errno.ENOSPC, f"no space for {files.topic}-{files.key.partition}")
+
+    def _bytes_admitted(self, handle):
+        is_client_s = handle in self.handles and self.handles[handle].topic not in OWN_TOPICS
+        return 0 if self._disk.is_full and is_client_s else PLENTY
+
+    @property
+    def lacking(self):
+        self._lacks = {handle: lack for handle, lack in self._lacks.items() if not self._bytes_admitted(handle)}
+        return self._lacks
 
     async def checkpoint(self):
         await trio.lowlevel.checkpoint()

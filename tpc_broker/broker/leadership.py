@@ -64,7 +64,7 @@ class Leadership:
         return [
             place.node for place in places
             if place.node != view.node and place.node in in_sync and place.node not in draining
-            and view.is_present(place.node)
+            and view.is_present(place.node) and self._replication.has_space(key, place.node)
         ]  # fmt: skip
 
     def prefer(self, key: TopicPartition) -> bool:

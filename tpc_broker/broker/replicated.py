@@ -183,7 +183,8 @@ class ReplicatedPartitions:
         draining = self._core.view.image.draining
         for partition in self._core.partitions.opened():
             if partition.led_epoch is not None:
-                heirs = [node for node in self.replication.in_sync(partition.key) if node not in draining]
+                in_sync, has_space = self.replication.in_sync(partition.key), self.replication.has_space
+                heirs = [node for node in in_sync if node not in draining and has_space(partition.key, node)]
                 if heirs:
                     self.replication.transfer(partition.key, heirs[partition.index % len(heirs)])
 

@@ -150,6 +150,10 @@ class Replication(Protocol):
         """Begin to hand a leadership over to a voter's node; False: it is not led here, or that is no voter."""
         ...
 
+    def has_space(self, key: TopicPartition, node: NodeId) -> bool:
+        """Whether another node's replica has segment space: it has, unless its node says otherwise."""
+        ...
+
     def in_sync(self, key: TopicPartition) -> tuple[NodeId, ...]:
         """Of one that is led here: the nodes whose replicas have nothing to catch up with."""
         ...

@@ -39,6 +39,7 @@ from tpc_broker.runtime.cluster.damaged import DAMAGED, DamagedReplicas
 from tpc_broker.runtime.cluster.filling import ReplicaFilling
 from tpc_broker.runtime.cluster.greeting import refusal_of_node
 from tpc_broker.runtime.cluster.identity import IdentityFile, next_core_boot
+from tpc_broker.runtime.cluster.lacking_space import LACKING_SPACE, LackingSpace
 from tpc_broker.runtime.cluster.leaving import LeavingReplicas
 from tpc_broker.runtime.cluster.left_out import LEFT_OUT, LeftOutReplicas
 from tpc_broker.runtime.cluster.options import read_secret
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from tpc_broker.storage.journalled_storage import JournalledStorage
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Bounds, Clock, Install
+    from tpc_broker.storage.segment_space import Lack
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +134,7 @@ class CoreReplication:
         self.damaged = DamagedReplicas(self, self._data)
         self.left_out = LeftOutReplicas(self)
         self.catching_up = CatchingUp(self)
+        self._lacking = LackingSpace(self)
         self._leaving = LeavingReplicas(self, plane)
         self.handlers: dict[str, Handler] = {
             LOG_STARTS: self.serve_log_starts,
@@ -143,6 +146,7 @@ class CoreReplication:
             DAMAGED: self.damaged.serve,
             LEFT_OUT: self.left_out.serve,
             COMMITTED: self.catching_up.serve,
+            LACKING_SPACE: self._lacking.serve,
         }
         """What other cores ask this one; core 0 is asked at its node's port."""
         self.on_carrier: Callable[[SteadyCarrier], None] = lambda _carrier: None
@@ -246,6 +250,16 @@ class CoreReplication:
     def look_at(self, key: TopicPartition) -> Group | None:
         """A replica's machine, as it stands now."""
         return None if self._driver is None else self._driver.core.find(group_of(key))
+
+    def lacking(self) -> dict[TopicPartition, Lack]:
+        """Replicas without segment space."""
+        lacking = self._storage.lacking
+        found = ((self._keys[group], lacking.get(handle)) for group, handle in self._handles.items()) if lacking else ()
+        return {key: lack for key, lack in found if lack is not None}
+
+    def others(self) -> list[Address]:
+        """Cores that have replicas of what is here."""
+        return sorted(self._wanted)
 
     def open_files(self) -> list[tuple[TopicPartition, PartitionStorage]]:
         """Of the replicas that take part."""
@@ -380,6 +394,12 @@ class CoreReplication:
         self._driver.wake()
         return refusal is None
 
+    def has_space(self, key: TopicPartition, node: NodeId) -> bool:
+        machine = self.machine_of(key)
+        if machine is None:
+            return True
+        return self._lacking.has_space(Address(node, machine.cores.get(node, self._options.core)))
+
     def in_sync(self, key: TopicPartition) -> tuple[NodeId, ...]:
         machine = self.machine_of(key)
         if machine is None or self._driver is None or not machine.is_leader:
@@ -498,6 +518,7 @@ class CoreReplication:
         for method, handler in self.handlers.items():
             self.links.serve(method, handler)
         self._leaving.begin(self._driver)
+        self._lacking.begin(self._driver)
         bulk = self.links.another()
         self.source.begin(self._driver, self.links)
         self.filling.begin(self._driver, self.links, bulk, self._keys, self._nursery)
@@ -516,6 +537,7 @@ class CoreReplication:
             self._nursery.start_soon(self._tend)
             self._nursery.start_soon(self.damaged.run)
             self._nursery.start_soon(self.left_out.run)
+            self._nursery.start_soon(self._lacking.run)
 
     def _listener(self) -> socket.socket | None:
         """Core 0's is the node's."""
@@ -551,7 +573,7 @@ class CoreReplication:
             now_ms = self._clock.monotonic_ms()
             for group, times in list(islice(self._new.items(), STAND_AT_ONCE)):
                 machine = self._driver.core.groups.get(group)
-                if machine is None or machine.term or machine.leader is not None or not times:
+                if machine is None or machine.term or machine.leader is not None or machine.yields or not times:
                     self._new.pop(group, None)
                     continue
                 self._new[group] = times - 1
@@ -654,7 +676,7 @@ class CoreReplication:
         self._on_moved(key)
 
     def transfer_to_best(self, key: TopicPartition) -> None:
-        """To the voter that is heard and has most of the log."""
+        """To the voter that is heard and has most of the log; to one without segment space if there is no other."""
         machine = self.machine_of(key)
         if machine is None or machine.config is None or machine.transfer is not None or self._driver is None:
             return
@@ -663,7 +685,8 @@ class CoreReplication:
         heard = [each for each in machine.peers.values()
                  if each.voter in machine.config.voters and machine.is_heard(each.voter, now_ms)]  # fmt: skip
         if heard:
-            self.transfer(key, max(heard, key=lambda peer: (peer.match, peer.voter)).voter.node)
+            able = [peer for peer in heard if self._lacking.has_space(machine.address_of(peer.voter))]
+            self.transfer(key, max(able or heard, key=lambda peer: (peer.match, peer.voter)).voter.node)
 
 
 @lru_cache(maxsize=GROUPS_KEPT)
