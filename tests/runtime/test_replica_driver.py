@@ -359,6 +359,65 @@ def test_a_replica_that_goes_with_a_cut_of_its_own_sets_no_other_back(cores):
         assert leader.ask(end)
 
 
+NO_SPACE = OSError(28, "no space, for a test")
+
+
+def take_space(node, handle):
+    """One partition has no segment space from now on; how often it was asked for, and what gives it back."""
+    space, asked = node.storage._space, []
+    make = space.make
+
+    async def refusing(files, of, size):
+        if of == handle:
+            asked.append(size)
+            raise NO_SPACE
+        await make(files, of, size)
+
+    space.make = refusing
+    node.plane.admit(handle, -node.plane.state(handle).bytes_admitted)
+    return asked, lambda: setattr(space, "make", make)
+
+
+def test_a_partition_without_space_holds_back_no_other_of_its_core(either):
+    """A follower's: neither acknowledgements nor leaderships. What it is sent meanwhile it has when there is space."""
+    leader = either.leader()
+    follower, third = (node for node in either.up() if node is not leader)
+    either.produce(leader, values("a", 3))
+    either.until(lambda: follower.bounds().high_watermark == 3)
+    others = {
+        node: add_another(node, simple([Voter(NodeId(number), 0) for number in range(3)]))[1] for node in either.up()
+    }
+    either.crash(third.number)
+    others.pop(third)
+
+    def leads_another():
+        """A new leader takes what it may tell clients of."""
+        return next(
+            (node for node in others if node.ask(lambda node=node: node.driver._replicas[ANOTHER].armed_term
+             and node.driver.role_of(ANOTHER)[0] is LEADER)), None
+        )  # fmt: skip
+
+    either.until(lambda: leads_another() and either.leader() is leader)
+    asked, gives_back = follower.ask(take_space, follower, follower.handle)
+    one = batch(0, [b"held"])
+    leader.ask(leader.storage.make_room, leader.files, leader.handle, len(one))
+    with leader.connect() as client:
+        client.sendall(produce_request("topic", 0, one))
+        either.until(lambda: len(asked) > 1)
+        for number in range(3):
+            node = either.until(leads_another)
+            node.ask(node.storage.make_room, node.driver.files_of(ANOTHER), others[node], 1 << 16)
+            assert node.ask(node.plane.append, others[node], batch(0, [b"another"])).error_code == ErrorCode.NONE
+            either.until(lambda node=node, end=number + 1: node.ask(node.plane.bounds, others[node])[2] == end)
+        asked_before = len(asked)
+        either.until(lambda: len(asked) > asked_before + 1)
+        either.until(lambda: follower.ask(lambda: not follower.driver.core._pending))
+        assert leader.bounds().high_watermark == 3, "it lacks one of the two"
+        assert either.leader() is leader
+        follower.ask(gives_back)
+        either.until(lambda: follower.bounds().high_watermark == 4)
+
+
 # -- carried by C
 
 

@@ -37,6 +37,7 @@ from tpc_broker.raft.output import (
     RoleChanged,
     ShipSegments,
 )
+from tpc_broker.runtime.cluster.append_room import AppendRoom
 from tpc_broker.runtime.cluster.recovered_replicas import begins_of_group, checkpoint_of
 from tpc_broker.runtime.cluster.steady_carrier import SteadyCarrier, batches_of
 
@@ -144,6 +145,7 @@ class ReplicaDriver:
         self._carry_again_ms: int | None = None
         self._links_lost: deque[int] = deque()
         self.carrier = SteadyCarrier(core, plane)
+        self._room = AppendRoom(core, plane, storage, self._replicas, self._receive_first)
         core.on_due_earlier = self.wake
         plane.on_steady(self.wake, self._link_lost)
         plane.on_appended(self.wake)
@@ -298,6 +300,10 @@ class ReplicaDriver:
         self._inbox.append(frame)
         self.wake()
 
+    def _receive_first(self, frames: deque[Frame]) -> None:
+        self._inbox.extendleft(reversed(frames))
+        self.wake()
+
     def wake(self) -> None:
         """There is something for a turn."""
         self._wake.set()
@@ -362,6 +368,7 @@ class ReplicaDriver:
         if replica.role is FOLLOWER and not replica.entries and not replica.is_busy:
             self._guarded(replica, self._follow)
         waiting = replica.entries or replica.unproposed or replica.proposed or replica.is_busy or replica.is_refusing
+        waiting = waiting or self._room.waits(group)
         return not waiting and not self._has_failed and replica.armed_term == self.core.groups[group].term
 
     def _link_lost(self, link: int) -> None:
@@ -372,8 +379,9 @@ class ReplicaDriver:
         self._inbox.extend(self.carrier.frames(now_ms))
         while self._links_lost:
             self.carrier.lost(self._links_lost.popleft(), now_ms)
+        self._room.begin_turn()
         while self._inbox:
-            self.core.receive(self._inbox.popleft(), now_ms)
+            self.core.receive(self._room.let_through(self._inbox.popleft(), self._tasks), now_ms)
         while self._refused:
             self.core.link_refused(self._refused.popleft(), now_ms)
         while self._leaving:
