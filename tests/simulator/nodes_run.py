@@ -53,14 +53,25 @@ def shape_of(random: Random) -> Shape:
 
 
 def plan(seed: int, steps: int, wanted: Shape | None = None) -> tuple[Shape, Schedule]:
-    """What happens when."""
+    """What happens when. Disks run full only where no shape is wanted."""
     random = World(seed).stream("schedule")
     shape = wanted or shape_of(random)
     at_us, schedule = 0, []
     for _number in range(steps):
         at_us += int(random.expovariate(1) * shape.mean_ms * MS)
         schedule.append(Step(at_us, *_draw(random, shape)))
-    return shape, schedule
+    if wanted is None:
+        schedule += _full_disks(World(seed).stream("full disks"), shape, at_us)
+    return shape, sorted(schedule, key=lambda step: step.at_us)
+
+
+def _full_disks(random: Random, shape: Shape, upto_us: int) -> Schedule:
+    """For longer than most faults last: a leader waits for some seconds before it goes."""
+    return [
+        Step(random.randrange(upto_us + 1), "fill_disk",
+             (random.randint(1, shape.nodes_count), random.choice([1_000, 6_000, 20_000])))
+        for _number in range(random.choice([0, 1, 2, 3]))
+    ]  # fmt: skip
 
 
 def _draw(random: Random, shape: Shape) -> tuple[str, tuple[object, ...]]:
@@ -138,6 +149,7 @@ class Story:
         for node in cluster.nodes.values():
             node.resume()
             self._mend_disk(node.disk)
+            node.disk.is_full = False
             if node.life is not None:
                 node.life.journal.reopen()
         await self._until(
@@ -244,6 +256,12 @@ class Story:
         disk = self.cluster.nodes[number].disk
         disk.is_stuck = True
         self._later(for_ms, partial(self._mend_disk, disk))
+
+    def fill_disk(self, number, for_ms):
+        """Of its journal it has what it needs, and of segment space none."""
+        disk = self.cluster.nodes[number].disk
+        disk.is_full = True
+        self._later(for_ms, partial(setattr, disk, "is_full", False))
 
     def fail_journal(self, number, for_ms):
         life = self.cluster.nodes[number].life
