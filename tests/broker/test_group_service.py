@@ -109,6 +109,32 @@ async def test_when_the_clock_jumps_members_are_heard_first(autojump_clock):
         assert await member.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
+async def test_a_clock_that_is_set_makes_no_session_longer_or_shorter(autojump_clock, by_ms):
+    """Set back by an hour, it would keep the partitions of a member that is gone from the others for that hour."""
+    async with running_node(settings=SETTINGS) as node:
+        gone, stays = await with_group(node), Member(node, "g", 11)
+        await gone.begin()
+        await trio.sleep(1)
+        node.clock.wall_ahead_ms += by_ms
+        await trio.sleep(1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stays.join)
+            await trio.sleep(1)
+            assert await gone.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+            node.clock.wall_ahead_ms += by_ms
+            began_s = trio.current_time()
+        assert stays.others == [stays.member_id]
+        assert trio.current_time() < began_s + 15
+        assert await stays.sync({stays.member_id: b"all"}) is NONE
+        node.clock.wall_ahead_ms += by_ms
+        for _ in range(20):
+            await trio.sleep(2)
+            assert await stays.heartbeat() is NONE
+        await trio.sleep(20)
+        assert await stays.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
 async def test_what_could_not_be_written_is_refused_and_nothing_of_it_stays(autojump_clock):
     async with running_node(settings=SETTINGS) as node:
         member = await with_group(node)

@@ -35,6 +35,8 @@ LOAD_STEP_RECORDS = 64
 """Replayed at once: some 11 µs each, for which everything else of this core waits."""
 COMMIT_HELD_S = 2.0
 """As long as records are held between two leaders."""
+CLOCK_SET_MS = 1_000
+"""A wall clock that differs by so much from what the monotonic one says was set."""
 TIMER_LATE_MS = 500
 TIMER_GRACE_MS_MAX = 5_000
 SNAPSHOT_GROWTH_RECORDS = 20_000
@@ -67,6 +69,7 @@ class LoadedCoordinator:
         self._limiter = RateLimiter()
         self._records_in_log = 0
         self._live_at_snapshot = 0
+        self._ahead_ms = core.clock.wall_ms() - core.clock.monotonic_ms()
         self.is_loaded = self._is_unloaded = False
         self.has_loaded = trio.Event()
         """Set once it is loaded, or will never be."""
@@ -74,17 +77,29 @@ class LoadedCoordinator:
     async def run(self) -> None:
         """Load, then write and keep time until cancelled."""
         await self._load()
-        self.perform(self.machine.finish_loading(self._core.clock.wall_ms()))
+        self.perform(self.machine.finish_loading(self.now_ms()))
         self.is_loaded = True
         self.has_loaded.set()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_in_order)
             nursery.start_soon(self._keep_time)
 
+    def now_ms(self) -> int:
+        """By the wall clock, whose times are stored. Where it was set, deadlines go with it: sessions and rounds are as
+        long as they would have been. Set forward is also the clock of a machine that stood still, where members could
+        not be heard: they have a little longer.
+        """
+        now_ms = self._core.clock.wall_ms()
+        set_by_ms = now_ms - self._core.clock.monotonic_ms() - self._ahead_ms
+        if abs(set_by_ms) >= CLOCK_SET_MS:
+            self._ahead_ms += set_by_ms
+            self.machine.clock_was_set(set_by_ms + max(0, min(set_by_ms, TIMER_GRACE_MS_MAX)))
+        return now_ms
+
     async def call(self, kind: type[R], step: Callable[[PendingReply, int], Effects]) -> R:
         """One request: hand it in, wait for its reply, which is of that kind."""
         pending = PendingReply()
-        self.perform(step(pending, self._core.clock.wall_ms()))
+        self.perform(step(pending, self.now_ms()))
         await pending.done.wait()
         assert isinstance(pending.response, kind), pending.response
         return pending.response
@@ -143,7 +158,7 @@ class LoadedCoordinator:
                 await self._snapshot_if_due()
 
     async def _write(self, writes: list[Write]) -> None:
-        now_ms = self._core.clock.wall_ms()
+        now_ms = self.now_ms()
         records = [Record(r.value, r.key, now_ms) for write in writes for r in write.records]
         try:
             await self._partition.append_durably(build_batch(records))
@@ -159,10 +174,10 @@ class LoadedCoordinator:
             return
         self._records_in_log += len(records)
         for write in writes:
-            self.perform(self.machine.written(write.write_id, self._core.clock.wall_ms()))
+            self.perform(self.machine.written(write.write_id, self.now_ms()))
 
     def _fail(self, write: Write, error: ErrorCode) -> None:
-        self.perform(self.machine.write_failed(write.write_id, error, self._core.clock.wall_ms()))
+        self.perform(self.machine.write_failed(write.write_id, error, self.now_ms()))
 
     async def _snapshot_if_due(self) -> None:
         if self._records_in_log < 2 * self._live_at_snapshot + SNAPSHOT_GROWTH_RECORDS:
@@ -170,7 +185,7 @@ class LoadedCoordinator:
         if self.machine.statistics().writes_pending:
             return
         records = self.machine.snapshot()
-        now_ms = self._core.clock.wall_ms()
+        now_ms = self.now_ms()
         start = self._partition.bounds().log_end_offset
         try:
             for first in range(0, len(records), 1000):
@@ -185,11 +200,11 @@ class LoadedCoordinator:
     async def _keep_time(self) -> None:
         while True:
             self._timer_changed = trio.Event()
+            now_ms = self.now_ms()  # first: it may move the deadlines
             deadline_ms = self.machine.next_deadline_ms()
-            now_ms = self._core.clock.wall_ms()
             if deadline_ms is not None and deadline_ms <= now_ms:
                 await self._hear_members_first(now_ms - deadline_ms)
-                self.perform(self.machine.on_deadline(self._core.clock.wall_ms()))
+                self.perform(self.machine.on_deadline(self.now_ms()))
                 continue
             with trio.move_on_after(float("inf") if deadline_ms is None else (deadline_ms - now_ms) / 1000):
                 await self._timer_changed.wait()

@@ -108,6 +108,12 @@ class Timers:
         """Forgets a deadline, if there is one."""
         self._deadlines.pop(key, None)
 
+    def shift(self, by_ms: int) -> None:
+        """All deadlines: the clock that they are of was set."""
+        deadlines, self._deadlines, self._heap = self._deadlines, {}, []
+        for key, (deadline_ms, _count) in deadlines.items():
+            self.set(key, deadline_ms + by_ms)
+
     def next_deadline_ms(self) -> int | None:
         """The earliest deadline."""
         self._drop_stale()

@@ -243,6 +243,10 @@ class GroupCoordinator:
         """When `on_deadline` wants to be called; to be asked again after every other call."""
         return self._timers.next_deadline_ms()
 
+    def clock_was_set(self, by_ms: int) -> None:
+        """Deadlines move by so much; times that are stored stay what they are."""
+        self._timers.shift(by_ms)
+
     def on_deadline(self, now_ms: int) -> Effects:
         """Does everything that is due."""
         effects = Effects()

@@ -139,7 +139,7 @@ def handle_heartbeat(core: Core, _request: Request, message: messages.HeartbeatR
             member_id=message.member_id,
             group_instance_id=message.group_instance_id,
         )
-        error = found.machine.heartbeat(beat, core.clock.wall_ms())
+        error = found.machine.heartbeat(beat, found.now_ms())
         found.timer_changed()
     elif found is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         error = ErrorCode.NONE  # its session begins when the coordinator is loaded
