@@ -1,8 +1,9 @@
 """A partition that goes back and forth between two cores under load: what its clients notice, and what the cores count.
 
 The load is librdkafka's, which follows the partition as any client does; its own retries and metadata requests are in
-the latencies. What is counted by the cores is the pause alone: from the last append on one core to the adoption on the
-other. Acknowledged records are counted at the end, once each.
+the latencies. It waits 100 ms and more before it sends again what was refused, so all is done twice: with a client as
+it is by default, and with one that waits `QUICK_BACK_OFF_MS`. What is counted by the cores is the pause alone: from the
+last append on one core to the adoption on the other. Acknowledged records are counted at the end, once each.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ RECORD_BYTES: Final = 100_000
 RECORDS_PER_S: Final = 1_000
 """100 MB/s, as far as the machine comes."""
 QUEUED_BYTES: Final = 16_000_000
+QUICK_BACK_OFF_MS: Final = 5
 BETWEEN_S: Final = 1.0
 BEHIND_S: Final = 0.25
 """What is sent so soon after a move was asked for, or after it was done, counts as sent during a move."""
@@ -51,8 +53,11 @@ class _TwoCores(TpcPeer):
 class _Load:
     """Records in open loop; when each was due, and how long it took to be acknowledged, in seconds."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, back_off_ms: int | None) -> None:
+        """`back_off_ms`: before a retry; None: the client's own."""
+        back_off = {} if back_off_ms is None else {"retry.backoff.ms": back_off_ms, "retry.backoff.max.ms": back_off_ms}
         self._producer = Producer({
+            **back_off,
             "bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "message.max.bytes": 8_000_000,
             "batch.size": 1_000_000, "queue.buffering.max.kbytes": QUEUED_BYTES // 1024,
         })  # fmt: skip
@@ -107,8 +112,14 @@ def _to_and_fro(client: Cluster, topic: str, until_s: float) -> list[tuple[float
 
 
 def moves(workload: Workload, stage: Stage) -> Round:
-    """One partition, to and fro."""
-    peer = _TwoCores(stage.peer.folder / "moves", "durable")
+    """One partition, to and fro, written by one client and then by another."""
+    extra = _moved(workload, stage, None)
+    quick = _moved(workload, stage, QUICK_BACK_OFF_MS)
+    return Round(extra=extra | {f"{name}, back-off {QUICK_BACK_OFF_MS} ms": value for name, value in quick.items()})
+
+
+def _moved(workload: Workload, stage: Stage, back_off_ms: int | None) -> dict[str, float]:
+    peer = _TwoCores(stage.peer.folder / f"moves-{back_off_ms}", "durable")
     topic = f"load-{workload.key}"
     try:
         peer.start()
@@ -116,7 +127,7 @@ def moves(workload: Workload, stage: Stage) -> Round:
             client.create_topic(topic, 1)
             while client.topic(topic).leaders[0] < 0:
                 client.forget_topics()
-            load = _Load(peer.bootstrap, topic)
+            load = _Load(peer.bootstrap, topic, back_off_ms)
             load.start()
             try:
                 time.sleep(stage.extent.warm_up)
@@ -137,7 +148,7 @@ def moves(workload: Workload, stage: Stage) -> Round:
     during = [took for due_s, took in measured if any(first <= due_s <= last for first, last in windows)]
     between = [took for due_s, took in measured if not any(first <= due_s <= last for first, last in windows)]
     seconds = max(due_s for due_s, _took in measured) - begun_s
-    extra = {
+    return {
         "moves": float(len(windows)),
         "MB/s": round(len(measured) * RECORD_BYTES / 1e6 / seconds, 1),
         "p99 ms during moves": _p99_ms(during),
@@ -146,4 +157,3 @@ def moves(workload: Workload, stage: Stage) -> Round:
         "ms without appends until released, mean": round(stopped_ms, 1),
         "ms until adopted, mean": round(adopting_ms, 1),
     }
-    return Round(extra=extra)
