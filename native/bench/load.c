@@ -17,7 +17,8 @@
  *
  * Closed loop: what was answered inside the measured time goes into the histogram. Open loop: what was due inside it does,
  * however late its answer, so that a stall at the end is not left out. The rate and the slots of 100 ms count what was answered
- * inside the measured time, the totals everything. After the end nothing is sent that was not due before, and what is under
+ * inside the measured time, the totals everything. The longest silence is the measured time's longest part without an answer to
+ * anybody. After the end nothing is sent that was not due before, and what is under
  * way is awaited, so that totals can be compared with what the server has. A refused request ends the run with its error number.
  *
  * Fetch: a connection reads a range of offsets [first, end) of one partition with one request under way, in a session as stock
@@ -96,7 +97,7 @@ static uint64_t slots[SLOTS_MAX];
 static int64_t start_ns, measure_from_ns, measure_to_ns;
 static uint64_t requests_all, requests_measured, bytes_all, bytes_measured, records_all, records_measured, sent_all;
 static unsigned finished_count, under_way_all;
-static int64_t last_answer_ns;
+static int64_t last_answer_ns, silence_longest_ns;
 
 static int64_t now_ns(void) {
     struct timespec now;
@@ -315,8 +316,16 @@ static void count_fetched(connection *at, const answer *got, int64_t now) {
     at->offset = got->next;
 }
 
+/* Until now: the measured time's part of it counts. */
+static void note_silence(int64_t now) {
+    int64_t end = now < measure_to_ns ? now : measure_to_ns;
+    int64_t begin = last_answer_ns > measure_from_ns ? last_answer_ns : measure_from_ns;
+    if (end - begin > silence_longest_ns) silence_longest_ns = end - begin;
+}
+
 static void count_answer(connection *at, const answer *got, int64_t now) {
     int64_t began = at->times[at->head % at->depth];
+    note_silence(now);
     last_answer_ns = now;
     if (at->plan.protocol == PROTOCOL_KAFKA_FETCH) count_fetched(at, got, now);
     if (is_paired(at)) return;
@@ -454,12 +463,13 @@ static void run(void) {
 static void print_result(int64_t used_ns) {
     bool ends_early = !plan.senders || plan.requests_max || plan.passes_max;
     int64_t end_ns = last_answer_ns < measure_to_ns && ends_early ? last_answer_ns : measure_to_ns;
+    note_silence(end_ns);
     uint64_t slots_count = plan.measure_ns / SLOT_NS < SLOTS_MAX ? plan.measure_ns / SLOT_NS : SLOTS_MAX;
     printf("{\"requests\":%" PRIu64 ",\"requests_all\":%" PRIu64 ",\"unanswered\":%" PRIu64 ",\"elapsed_ns\":%" PRId64
            ",\"cpu_ns\":%" PRId64 ",\"run_ns\":%" PRId64 ",\"bytes\":%" PRIu64 ",\"bytes_all\":%" PRIu64
-           ",\"records\":%" PRIu64 ",\"records_all\":%" PRIu64 ",\"histogram\":",
+           ",\"records\":%" PRIu64 ",\"records_all\":%" PRIu64 ",\"silence_longest_ns\":%" PRId64 ",\"histogram\":",
            requests_measured, requests_all, under_way_all + unsent(now_ns()), end_ns - measure_from_ns, used_ns,
-           now_ns() - start_ns, bytes_measured, bytes_all, records_measured, records_all);
+           now_ns() - start_ns, bytes_measured, bytes_all, records_measured, records_all, silence_longest_ns);
     histogram_print(&latencies, stdout);
     printf(",\"end_to_end\":");
     histogram_print(&end_to_end, stdout);

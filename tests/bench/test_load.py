@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from tpc_broker.bench.failing_over import Acknowledged
 from tpc_broker.bench.kafka_requests import produce_request, record_batch
-from tpc_broker.bench.load import KAFKA_PRODUCE, Connection, LoadFailed, Plan, run_load
+from tpc_broker.bench.load import KAFKA_PRODUCE, Connection, LoadFailed, Plan, RunningLoad, run_load
 from tpc_broker.bench.measured import CountsDiffer, Extent, Round, Stage, Workload, check_stored
 from tpc_broker.bench.peers import Shape
 from tpc_broker.bench.peers.bare import BareClusterPeer, BarePeer
@@ -82,6 +82,23 @@ def test_a_number_of_requests_is_kept_to(broker: TpcPeer) -> None:
     plan = broker.produce_plan("t3", Shape(connections=3, depth=2), (0.0, 30.0))
     found = run_load(Plan(KAFKA_PRODUCE, plan.connections, depth=2, warm_up_s=0, measure_s=30, requests_max=50))
     assert found.requests_all == 50 == broker.stored_count("t3")
+
+
+def test_the_longest_silence_is_that_of_a_server_that_was_stopped(tmp_path: Path) -> None:
+    peer = BarePeer(tmp_path / "bare", "echo")
+    peer.start()
+    assert peer.server is not None
+    pid = peer.server.pids()[0]
+    try:
+        with RunningLoad(peer.produce_plan("t", Shape(connections=4), (0.0, 2.0))) as running:
+            time.sleep(0.5)
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.4)
+            os.kill(pid, signal.SIGCONT)
+            found = running.result()
+        assert 0.3 < found.silence_longest_s < 2.0
+    finally:
+        peer.kill()
 
 
 def test_an_open_loop_keeps_its_rate(tmp_path: Path) -> None:
@@ -197,6 +214,26 @@ def test_stored_records_are_read_warm_and_cold_and_after_kill(stage: Stage) -> N
     recovered = run(stage, "recovery")
     assert 0 < recovered.extra["listening_s"] <= recovered.extra["serving_s"]
     assert sum(stage.ends.values()) == stage.peer.stored_count("stored")
+
+
+def test_partitions_that_were_just_written_are_there_after_kill(tmp_path: Path) -> None:
+    peer = TpcPeer(tmp_path / "bench" / "tpc", "durable")
+    peer.start()
+    try:
+        few = Workload("few", "", workload("recovery-partitions").run, Shape(4, 1, 1, 100, 80))
+        made = few.run(few, Stage(peer, TINY))
+        assert 0 < made.extra["serving_least_s"] <= made.extra["serving_s"] <= made.extra["serving_most_s"]
+        assert peer.stored_count("load-few") == 80
+    finally:
+        peer.kill()
+
+
+def test_first_writes_are_measured_from_the_first_record_on(stage: Stage) -> None:
+    few = Workload("first", "", workload("first-writes-5000").run, Shape(4, 1, 1, 100, 60))
+    made = few.run(few, stage)
+    assert made.extra["longest_silence_ms"] > 0
+    assert made.extra["of_one_partitions_rate"] > 0
+    assert stage.peer.stored_count("load-first")
 
 
 def test_end_to_end_latency_is_that_of_every_record(stage: Stage) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker.kafka import ApiKey, messages, protocol
 from tpc_broker.kafka.records import Record, build_batch
 from tpc_broker.native_bytes import crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PRODUCE_VERSION: Final = 9
 FETCH_VERSION: Final = 12
@@ -88,14 +91,15 @@ def single_fetch_request(topic: str, partition: int) -> bytes:
     return bytes(frame)
 
 
-def list_end_offset(address: tuple[str, int], topic: str, partition: int) -> int | None:
-    """The partition's end as its leader tells it now; None while it does not answer or is not the leader.
+def list_end_offsets(address: tuple[str, int], topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    """The ends of partitions as their leader tells them now; those that it does not answer for are left out.
 
     One request on a connection of its own: a client library would wait between its attempts.
     """
     request = messages.ListOffsetsRequest(replica_id=-1)
     asked = request.ListOffsetsTopic(name=topic)
-    asked.partitions.append(request.ListOffsetsPartition(partition_index=partition, timestamp=-1))
+    for partition in partitions:
+        asked.partitions.append(request.ListOffsetsPartition(partition_index=partition, timestamp=-1))
     request.topics.append(asked)
     try:
         with socket.create_connection(address, timeout=5) as connection:
@@ -103,9 +107,9 @@ def list_end_offset(address: tuple[str, int], topic: str, partition: int) -> int
             size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
             frame = connection.recv(size, socket.MSG_WAITALL)
     except OSError:
-        return None
+        return {}
     if not size or len(frame) != size:
-        return None
+        return {}
     _, answer = protocol.decode_response_frame(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, frame)
-    found = answer.topics[0].partitions[0]
-    return found.offset if found.error_code == 0 else None
+    found = answer.topics[0].partitions
+    return {one.partition_index: one.offset for one in found if one.error_code == 0}

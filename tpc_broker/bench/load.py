@@ -127,6 +127,8 @@ class LoadResult:
     data_bytes: int = 0
     data_bytes_all: int = 0
     unanswered: int = 0
+    silence_longest_s: float = 0.0
+    """The longest part of the measured time in which no connection got an answer."""
     end_to_end: Histogram = field(default_factory=Histogram)
     """From the intended sending to the arrival at a paired fetch, once per request."""
     lateness: Histogram = field(default_factory=Histogram)
@@ -155,6 +157,7 @@ def _result(found: dict[str, Any]) -> LoadResult:
         data_bytes=found["bytes"],
         data_bytes_all=found["bytes_all"],
         unanswered=found["unanswered"],
+        silence_longest_s=found["silence_longest_ns"] / 1e9,
         end_to_end=Histogram((bucket, count) for bucket, count in found["end_to_end"]),
         lateness=Histogram((bucket, count) for bucket, count in found["lateness"]),
         slots=found["slots"],

@@ -20,6 +20,8 @@ _STEADY_LOOKS_MIN = 6
 _STEADY_LOOKS = 3
 _STEADY_LOOKS_MAX = 60
 _STEADY_SHARE = 0.7
+FIRST_WRITES_MEASURED = 3
+"""Times as long as other loads: several checkpoints."""
 
 
 def touch(stage: Stage, plan: Plan) -> int:
@@ -68,6 +70,31 @@ def produce(workload: Workload, stage: Stage) -> Round:
         value_bytes=shape.records_per_request * shape.value_bytes,
         used_cpu_s=used_s,
     )
+
+
+def first_writes(workload: Workload, stage: Stage) -> Round:
+    """Partitions that nobody has written to are written in turn; beside one partition of the same server, before and
+    after. What follows the first writes counts, too: checkpoints make files of thousands of partitions durable.
+    """
+    shape, peer, extent = workload.shape, stage.peer, stage.extent
+    one, seconds = replace(shape, partitions=1), (extent.warm_up, extent.measured)
+    rates = [run_load(peer.produce_plan(f"before-{workload.key}", one, seconds)).requests_per_s]
+    topic = f"load-{workload.key}"
+    plan = peer.produce_plan(topic, shape, (0.0, FIRST_WRITES_MEASURED * extent.measured))
+    stage.server.settle(_SETTLED_BY_S)
+    before_s = stage.server.cpu_s()
+    found = run_load(plan)
+    used_s = stage.server.cpu_s() - before_s
+    check_stored(peer, topic, found.requests_all)
+    rates.append(run_load(peer.produce_plan(f"after-{workload.key}", one, seconds)).requests_per_s)
+    made = make_round(found, stage, records=1, value_bytes=shape.value_bytes, used_cpu_s=used_s)
+    of_one = sum(rates) / len(rates)
+    made.extra = {
+        "longest_silence_ms": round(found.silence_longest_s * 1000, 1),
+        "of_one_partitions_rate": round(found.requests_per_s / of_one, 3) if of_one else 0.0,
+        "partitions": shape.partitions,
+    }
+    return made
 
 
 def librdkafka(workload: Workload, stage: Stage) -> Round:

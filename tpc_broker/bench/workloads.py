@@ -11,8 +11,8 @@ from tpc_broker.bench.idling import idle_connections
 from tpc_broker.bench.measured import Workload
 from tpc_broker.bench.moving import moves
 from tpc_broker.bench.peers import Shape
-from tpc_broker.bench.producing import idle_partitions, librdkafka, produce
-from tpc_broker.bench.recovering import recovery
+from tpc_broker.bench.producing import first_writes, idle_partitions, librdkafka, produce
+from tpc_broker.bench.recovering import recovery, recovery_of_partitions
 from tpc_broker.bench.resting import cluster_at_rest
 from tpc_broker.bench.shares import beside_background
 from tpc_broker.bench.soak import soak
@@ -114,6 +114,10 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     _spread_over(1000, "1,000 partitions", _OURS),
     _spread_over(5000, "5,000 partitions"),
     Workload(
+        "first-writes-5000", "64 connections, 1 KiB, over 5,000 partitions from their first records on", first_writes,
+        Shape(64, 1, 1, 1024, 5000), peers=("tpc",), brief=_OURS,
+    ),
+    Workload(
         "idle-partitions", "memory of 5,000 partitions that nobody uses", idle_partitions, Shape(64, 1, 1, 100, 5000),
         peers=_OURS_AND_DEFAULT, brief=_OURS,
     ),
@@ -122,6 +126,10 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     _catch_up("cold", "1 MiB fetches, from the disk", 1 << 20, is_cold=True),
     Workload(
         "recovery", "serving again after kill -9", recovery, group="stored", peers=_KAFKA_LIKE, brief=_OURS_AND_DEFAULT
+    ),
+    Workload(
+        "recovery-partitions", "serving again after kill -9 behind the first writes of 2,000 partitions",
+        recovery_of_partitions, Shape(64, 1, 1, 1024, 2000), peers=("tpc",), brief=_OURS,
     ),
     _tail(1),
     _tail(10),
