@@ -28,7 +28,7 @@ import trio
 
 from tests.durability.crash_images import FLUSH_ALL, MARK
 from tests.log.log_batches import batch
-from tests.storage.plain_disk import make_folders_one_by_one
+from tests.storage.plain_disk import ManyOneByOne, make_folders_one_by_one
 from tpc_broker._ring import ffi, lib
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log import journal
@@ -93,6 +93,9 @@ class RecordingDisk(RingDisk):
         for token in tokens:
             self._done(token)
         return outcomes
+
+    async def open_many(self, paths, flags):
+        return await ManyOneByOne.open_many(self, paths, flags)
 
     async def make_folders(self, paths, name, content):
         return await make_folders_one_by_one(self, paths, name, content)

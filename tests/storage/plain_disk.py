@@ -56,6 +56,15 @@ class ManyOneByOne:
                 await self.close(fd)
             await self.rename(beside, path)
 
+    async def open_many(self, paths, flags):
+        found = []
+        for path in paths:
+            try:
+                found.append(await self.open(path, flags))
+            except OSError as error:
+                found.append(error)
+        return found
+
     async def close_many(self, descriptors):
         for fd in descriptors:
             await self.close(fd)

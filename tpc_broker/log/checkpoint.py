@@ -14,9 +14,10 @@ had the same values without tags, and is read (docs/formats.md).
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from tpc_broker.log.batch import NO_TIMESTAMP
@@ -26,7 +27,7 @@ from tpc_broker.model import NO_LEADER_EPOCH, CoreId, LeaderEpoch, Offset, Parti
 from tpc_broker.native_bytes import crc32c
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from tpc_broker.log.files import EpochStart
 
@@ -204,19 +205,19 @@ def _decode_partition(data: bytes, place: int) -> tuple[PartitionCheckpoint, int
     if place != end or not values.keys() >= _NEEDED:
         raise CheckpointError(f"a partition's fields end at byte {place}, not {end}")
     whole = b"".join(values[tag] for tag in (Tag.STATE, Tag.TOPIC, Tag.EPOCHS, Tag.PRODUCERS))
-    entry, _place = _decode_partition_1(whole, 0)
+    more: dict[str, Any] = {}
     if Tag.COMMIT_OFFSET in values:
-        (commit_offset,) = _COMMIT_OFFSET.unpack(values[Tag.COMMIT_OFFSET])
-        entry = replace(entry, commit_offset=commit_offset)
+        (more["commit_offset"],) = _COMMIT_OFFSET.unpack(values[Tag.COMMIT_OFFSET])
     if Tag.NOTES in values:
-        entry = replace(entry, notes=tuple(_decode_notes(values[Tag.NOTES])))
+        more["notes"] = tuple(_decode_notes(values[Tag.NOTES]))
     if Tag.RELEASED in values:
         target, move_id = _RELEASE.unpack(values[Tag.RELEASED])
-        entry = replace(entry, released=Release(CoreId(target), move_id))
+        more["released"] = Release(CoreId(target), move_id)
     if Tag.MOVES in values:
-        entry = replace(entry, moves=_MOVES.unpack(values[Tag.MOVES])[0])
+        (more["moves"],) = _MOVES.unpack(values[Tag.MOVES])
     if Tag.FILLED in values:
-        entry = replace(entry, filled=values[Tag.FILLED].decode())
+        more["filled"] = values[Tag.FILLED].decode()
+    entry, _place = _decode_partition_1(whole, 0, more)
     return entry, end
 
 
@@ -239,14 +240,17 @@ def _decode_notes(data: bytes) -> Iterator[tuple[int, bytes]]:
         yield term, data[place - size : place]
 
 
-def _decode_partition_1(data: bytes, place: int) -> tuple[PartitionCheckpoint, int]:
+def _decode_partition_1(
+    data: bytes, place: int, more: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[PartitionCheckpoint, int]:
+    """`more`: fields that version 1 has not."""
     topic_id, partition, *numbers, name_bytes, epochs_count = _PARTITION.unpack_from(data, place)
     place += _PARTITION.size
     name = data[place : place + name_bytes].decode()
     place += name_bytes
     epochs, producers, place = decode_state(data, place, epochs_count)
     entry = PartitionCheckpoint(  # type: ignore[call-arg]
-        TopicId(UUID(bytes=topic_id)), PartitionIndex(partition), name, *numbers, epochs, producers
+        TopicId(UUID(bytes=topic_id)), PartitionIndex(partition), name, *numbers, epochs, producers, **more
     )
     return entry, place
 

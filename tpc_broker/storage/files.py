@@ -22,7 +22,7 @@ from tpc_broker import limits
 from tpc_broker.log.files import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from pathlib import Path
 
     from tpc_broker.storage.ports import Disk
@@ -119,6 +119,25 @@ class FileCache:
                 await self._close(file)
         if len(self._files) > self._look_above:
             await self._close_idle()
+
+    async def open_many(self, paths: Iterable[Path]) -> None:
+        """Have files open that are about to be used, those that are not there made, in one job. What cannot be opened
+        is left to its use, which says why.
+        """
+        missing = [path for path in paths if path not in self._files]
+        if not missing:
+            return
+        surplus = []
+        for path, fd in zip(missing, await self.disk.open_many(missing, os.O_RDWR | os.O_CREAT), strict=True):
+            if isinstance(fd, OSError):
+                continue
+            if path in self._files:  # another task opened it meanwhile
+                surplus.append(fd)
+                continue
+            self._files[path] = OpenFile(path, fd)
+            self._in_folder.setdefault(path.parent, set()).add(path)
+        if surplus:
+            await self.disk.close_many(surplus)
 
     def begin_use_nowait(self, path: Path) -> OpenFile | None:
         """The file if it is open, kept so until `end_use_nowait`. Nobody may forget it meanwhile."""

@@ -95,6 +95,10 @@ class Disk(Protocol):
 
     async def writev(self, fd: int, buffers: Sequence[Buffer], position: int) -> None: ...
 
+    async def open_many(self, paths: Sequence[Path], flags: int) -> list[int | OSError]:
+        """Open many files in one go: a descriptor of each, or why there is none."""
+        ...
+
     async def write_many(self, writes: Sequence[FileWrite]) -> list[OSError | None]:
         """Write to many files, in any order; what came of each. One that fails does not keep the others."""
         ...

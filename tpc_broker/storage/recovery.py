@@ -53,6 +53,7 @@ from tpc_broker.storage.folders import (
 )
 from tpc_broker.storage.in_place_replay import InPlaceReplay, in_order, kept_position, read_batch
 from tpc_broker.storage.partition_storage import PartitionStorage
+from tpc_broker.storage.replayed_runs import append_together
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
 from tpc_broker.storage.shipments import remove_shipments
 from tpc_broker.storage.side_by_side import for_each
@@ -179,9 +180,10 @@ class _Recovery:
         folder = SegmentFolder(self.files, path)
         if listing is None:
             return  # an empty partition whose folder never became durable; the broker makes it again
+        is_overwritten = bool(plan.appends) and plan.cut_offset is None and not plan.in_place_writes
         storage = await open_checkpointed(
             folder, listing, plan.start, self.settings_of(plan.start.topic), cut_offset=plan.cut_offset,
-            kept_position=kept_position(plan.start, plan.in_place_writes),
+            kept_position=kept_position(plan.start, plan.in_place_writes), is_overwritten=is_overwritten,
         )  # fmt: skip
         self.in_place_writes[plan.key] = InPlaceReplay(storage, self.journal_file, plan.in_place_writes)
         if plan_changes(plan):
@@ -202,8 +204,23 @@ class _Recovery:
                 by_target: dict[int, list[memoryview]] = {}
                 for target, batches in window:
                     by_target.setdefault(target, []).append(batches)
+                await self._append_together(targets, by_target)
                 await for_each(list(by_target.items()), lambda one: self._append(targets[one[0]], one[1]))
         await for_each([plan for plan in targets if plan.in_place_writes], lambda plan: self._append(plan, []))
+
+    async def _append_together(self, targets: list[PartitionPlan], window: dict[int, list[memoryview]]) -> None:
+        """Take out of a window what needs nothing but one write for each partition."""
+        runs, numbers = [], {}
+        for target, batches in window.items():
+            storage = self.storages.get(targets[target].key)
+            if storage is not None and len(batches) == 1 and not targets[target].in_place_writes:
+                runs.append((storage, batches[0]))
+                numbers[storage.key] = target
+        left = {storage.key for storage, _batches in await append_together(self.files, runs)}
+        for storage, appended in runs:
+            if storage.key not in left:
+                self.replayed_bytes += len(appended)
+                del window[numbers[storage.key]]
 
     async def _append(self, plan: PartitionPlan, batches: list[memoryview]) -> None:
         """Batches of the journal, and those written in place before them; nothing: all that are left of the latter."""
@@ -232,7 +249,7 @@ class _Recovery:
         storage.log_start_offset = plan.log_start_offset
         storage.leader_epoch, storage.voted_for, storage.notes = plan.leader_epoch, plan.voted_for, plan.notes
         storage.log_state.follow_plan(plan.start.epochs, plan.epochs, plan.log_start_offset)
-        if plan.in_place_writes:
+        if plan.in_place_writes or storage.active.reserved_end_position > storage.active.size_bytes:
             await storage.folder.shorten(storage.active)
 
     async def _whole_in_place(
@@ -303,10 +320,14 @@ async def open_checkpointed(
     *,
     cut_offset: int | None = None,
     kept_position: int = 0,
+    is_overwritten: bool = False,
 ) -> PartitionStorage:
     """A partition exactly as a checkpoint says: what its files hold behind that is removed; then cut, when it was cut.
 
     `kept_position`: up to there the active segment's file is left alone, for the batches in it written in place.
+    `is_overwritten`: the journal's batches are about to be appended, mostly as far as the file goes, so what is behind
+    the checkpoint's end stays until then, as reserved space; what is left of it then is to be cut
+    (`SegmentFolder.shorten`).
 
     Where the checkpointed segment is shorter than it should be (the planner has found that nothing of it is needed, or
     that it was cut), the segment is taken as it is, or begun anew at the checkpoint's end.
@@ -322,13 +343,17 @@ async def open_checkpointed(
         active = Segment(base if state.segment_position == 0 else state.log_end_offset)
         active.indexes = SegmentIndexes(active.base_offset, settings.index_interval_bytes)
         for name in active.file_names:
-            if name in listing.names and not name.endswith(SNAPSHOT_SUFFIX):
+            if is_overwritten and name == active.log_name:
+                active.reserved_end_position = held or 0
+            elif name in listing.names and not name.endswith(SNAPSHOT_SUFFIX):
                 await folder.remove(name)
     else:
         active = Segment(base, min(held, state.segment_position))
         if cut_offset is None:
             active.size_bytes = held
-            await _open_active(folder, listing, active, state, settings, kept_position)
+            await _open_active(
+                folder, listing, active, state, settings, kept_position=kept_position, is_overwritten=is_overwritten
+            )
     storage = PartitionStorage(folder, state, [*segments, active], settings)
     if cut_offset is not None:
         await storage.truncate(cut_offset, trust_indexes=False)
@@ -342,13 +367,17 @@ async def _open_active(
     active: Segment,
     state: PartitionCheckpoint,
     settings: LogSettings,
+    *,
     kept_position: int,
+    is_overwritten: bool,
 ) -> None:
     """Cut the active segment at its checkpointed position and load its indexes; wrong ones are made again."""
     recorded = [state.index_bytes, state.time_index_bytes, state.transaction_index_bytes]
     surplus = [
         name for name, size in zip(active.file_names[1:4], recorded, strict=True) if name in listing.names and not size
     ]
+    if is_overwritten and active.size_bytes > state.segment_position and not surplus:
+        active.size_bytes, active.reserved_end_position = state.segment_position, active.size_bytes
     if active.size_bytes > state.segment_position or surplus:
         position = min(state.segment_position, active.size_bytes)
         await folder.cut(active, position, recorded, surplus, min(kept_position, active.size_bytes))

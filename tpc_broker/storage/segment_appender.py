@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.log.files import SNAPSHOT_SUFFIX, segment_file_name
 from tpc_broker.log.segment import AppendWalk, SegmentIndexes, WalkStop
 from tpc_broker.storage.batch_ranges import missing, part
@@ -54,6 +55,8 @@ class AppendRun:
     end_position: int
     """Of the segment, when it is written."""
     end_offset: int
+    is_whole: bool
+    """Or it ends where the segment has to be rolled."""
 
 
 class SegmentAppender:
@@ -201,15 +204,20 @@ class SegmentAppender:
             return None
         walk = self._walk(view, log.written_end_offset)
         walk.use(indexes, active.size_bytes)
-        while (stop := walk.step()) not in (WalkStop.END, WalkStop.ROLL):
-            walk.take_stop(stop)
+        try:
+            while (stop := walk.step()) not in (WalkStop.END, WalkStop.ROLL):
+                walk.take_stop(stop)
+        except BatchDamageError:
+            log.folder.files.end_use_nowait(file)
+            raise
         if walk.place == walk.begin:
             log.folder.files.end_use_nowait(file)
             return None
         log.mark_changed()
         first = walk.begin + position - active.size_bytes
         data = view[first : walk.place] if first < walk.place else view[:0]
-        return AppendRun(file, FileWrite(file.fd, data, position), walk.position, walk.next_offset)
+        write = FileWrite(file.fd, data, position)
+        return AppendRun(file, write, walk.position, walk.next_offset, stop is WalkStop.END)
 
     def end_run(self, run: AppendRun, error: OSError | None) -> None:
         """The run was written, or not: then the partition is failed, and StorageFailedError is raised."""

@@ -1,0 +1,157 @@
+"""Recovery of many partitions that were written since the last checkpoint: by few jobs, all that the journal has."""
+
+import errno
+from dataclasses import replace
+
+import pytest
+
+from tests.storage import storage_world
+from tests.storage.fake_disk import FakeDisk, PowerLoss, at_every_effect
+from tests.storage.storage_world import World
+from tpc_broker.errors import StorageFailedError
+from tpc_broker.storage import replayed_runs
+
+MANY = 100
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch):
+    monkeypatch.setattr(replayed_runs, "RUNS_TOGETHER", 40)
+
+
+class CountingDisk(FakeDisk):
+    """Counts what is asked for by itself, and in one go."""
+
+    def __init__(self):
+        super().__init__()
+        self.single = self.jobs = 0
+
+    async def open(self, path, flags, mode=0o644):
+        self.single += 1
+        return await super().open(path, flags, mode)
+
+    async def truncate(self, fd, length):
+        self.single += 1
+        await super().truncate(fd, length)
+
+    async def writev(self, fd, buffers, position):
+        self.single += 1
+        await super().writev(fd, buffers, position)
+
+    async def unlink(self, path):
+        self.single += 1
+        await super().unlink(path)
+
+    async def _as_one(self, many, *arguments):
+        before = self.single
+        found = await many(*arguments)
+        self.single = before
+        self.jobs += 1
+        return found
+
+    async def open_many(self, paths, flags):
+        return await self._as_one(super().open_many, paths, flags)
+
+    async def write_many(self, writes):
+        return await self._as_one(super().write_many, writes)
+
+
+def active_log(world, partition):
+    storage = world.storages[partition.key]
+    return world.disk.names[storage.folder.path / storage.active.log_name]
+
+
+async def append_to_all(world):
+    held = [len(partition.acknowledged) for partition in world.partitions]
+    while not all(len(one.acknowledged) > before for one, before in zip(world.partitions, held, strict=True)):
+        await world.append()
+
+
+async def written_behind(*, checkpointed, partitions=MANY, disk=None):
+    world = World(3, partitions=partitions, disk=disk)
+    await world.open()
+    await append_to_all(world)
+    if checkpointed:
+        await world.checkpoint()
+        await append_to_all(world)
+    await world.write_behind(everything=True)
+    return world
+
+
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["files that no checkpoint knows", "files that grew"])
+async def test_a_few_jobs_bring_all_of_them_back(checkpointed, monkeypatch):
+    """Nothing that is about to be written again is cut or removed before: that is a file made anew for each."""
+    monkeypatch.setattr(storage_world, "SETTINGS", replace(storage_world.SETTINGS, segment_bytes=1_000_000))
+    world = await written_behind(checkpointed=checkpointed, disk=CountingDisk())
+    world.disk.kill()
+    world.disk.single = world.disk.jobs = 0
+    world.disk.log.clear()
+    await world.open()
+    assert 0 < world.disk.jobs <= 60
+    assert not [label for label in world.disk.log if label.startswith("unlink") and label.endswith(".log")]
+    if not checkpointed:
+        assert world.disk.single < MANY
+
+
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["files that no checkpoint knows", "files that grew"])
+async def test_what_lies_behind_the_end_of_the_journal_is_cut(checkpointed):
+    world = await written_behind(checkpointed=checkpointed)
+    ends = {}
+    for partition in world.partitions:
+        inode = active_log(world, partition)
+        ends[partition.key] = len(inode.content)
+        inode.change(("write", len(inode.content), b"what nobody acknowledged"))
+    world.disk.kill()
+    await world.open()
+    for partition in world.partitions:
+        assert len(active_log(world, partition).content) == ends[partition.key]
+        assert world.storages[partition.key].reserved_bytes == 0
+    world.disk.crash(world.rng)
+    await world.open()
+
+
+async def test_power_is_lost_at_every_effect_of_a_recovery():
+    async def run(effect):
+        world = await written_behind(checkpointed=effect % 2 == 0, partitions=6)
+        world.disk.crash(world.rng)
+        world.disk.lose_power_at = effect
+        try:
+            await world.open()
+        except PowerLoss:
+            world.disk.crash(world.rng)
+        else:
+            return False
+        await world.open()
+        return True
+
+    assert await at_every_effect(run) > 6
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+async def test_an_error_of_the_disk_ends_the_recovery_and_it_can_be_run_again(error):
+    async def run(effect):
+        world = await written_behind(checkpointed=True, partitions=6)
+        world.disk.kill()
+        world.disk.fail_with, world.disk.fail_at = error, effect
+        try:
+            await world.open()
+        except (OSError, StorageFailedError):
+            pass
+        else:
+            return False
+        world.disk.kill()
+        await world.open()
+        return True
+
+    assert await at_every_effect(run) > 6
+
+
+class NoneTogether(FakeDisk):
+    async def open_many(self, paths, flags):
+        return [OSError(errno.EMFILE, str(path)) for path in paths]
+
+
+async def test_files_that_cannot_be_opened_together_are_opened_one_by_one():
+    world = await written_behind(checkpointed=False, partitions=3, disk=NoneTogether())
+    world.disk.kill()
+    await world.open()
