@@ -7,11 +7,12 @@ import trio
 import trio.testing
 
 from tests.log.log_batches import batch
-from tests.support.memory_core import MemoryCore, created, topic_id_of
+from tests.support.memory_core import MemoryCore, MemoryFiles, created, topic_id_of
 from tpc_broker.broker.handlers.offsets import handle_delete_records
 from tpc_broker.broker.partition import Partition
+from tpc_broker.broker.partitions import OPEN_TOGETHER
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import OffsetOutOfRangeError, PartitionNotMadeError, PartitionOfflineError
+from tpc_broker.errors import JournalStoppedError, OffsetOutOfRangeError, PartitionNotMadeError, PartitionOfflineError
 from tpc_broker.kafka import messages
 from tpc_broker.log.batch import decode_header
 from tpc_broker.metadata.records import BrokerConfigChanged, TopicConfigChanged, TopicDeleted
@@ -67,6 +68,40 @@ async def test_thousands_of_partitions_that_are_opened_share_a_few_commits(core,
     found = core.partitions.find("many", 0)
     assert isinstance(found, Partition)
     assert found.config.retention_ms == 1000
+
+
+async def test_what_a_start_finds_is_opened_together_and_waits_for_its_epochs_once(core):
+    begun = []
+    begin_epochs = core.storage.begin_epochs
+
+    async def counted(opened):
+        begun.append(len(opened))
+        await begin_epochs(opened)
+
+    core.storage.begin_epochs = counted
+    for index in range(OPEN_TOGETHER + 5):
+        core.storage.files[key(1, index)] = MemoryFiles(key(1, index), "found")
+    core.storage.refuses[key(1, 7)] = PartitionOfflineError("damaged")
+    opened = await core.follow(created(1, "found", owners=(0,) * (OPEN_TOGETHER + 6)))
+    assert sorted(opened) == [(key(1, index), 1) for index in range(OPEN_TOGETHER + 6) if index != 7]
+    assert begun == [OPEN_TOGETHER - 1, 5], "all but the one that is damaged, and the one that was not there"
+    assert core.partitions.find("found", 7) is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("error", [PartitionNotMadeError("the journal failed"), JournalStoppedError("at the end")])
+async def test_epochs_that_the_journal_does_not_take_leave_all_of_them_to_be_opened_again(core, error):
+    async def fails(_opened):
+        raise error
+
+    begin_epochs, core.storage.begin_epochs = core.storage.begin_epochs, fails
+    for index in range(3):
+        core.storage.files[key(1, index)] = MemoryFiles(key(1, index), "found")
+    assert await core.follow(created(1, "found", owners=(0, 0, 0))) == []
+    assert len(core.partitions) == 0
+    core.storage.begin_epochs = begin_epochs
+    again = await core.partitions.make_what_could_not_be_made()
+    is_for_good = isinstance(error, JournalStoppedError)
+    assert len(again) == (0 if is_for_good else 3)
 
 
 async def test_a_damaged_partition_is_offline_and_its_deletion_removes_its_files(core):

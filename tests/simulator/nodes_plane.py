@@ -475,6 +475,10 @@ class TwinStorage(MemoryStorage):
             files.notes[term] = note
         await self._journal.wait(self._journal.put(lambda: _begin(files.kept, term, offset, note)))
 
+    async def begin_epochs(self, opened):
+        for files in opened:
+            await self.begin_epoch(files)
+
     def register(self, files, _config, *, is_internal, is_replicated=False):
         handle = self.plane.register(files, is_replicated=is_replicated)
         self.handles[handle] = files

@@ -56,7 +56,8 @@ class MemoryStorage:
         return key in self.files
 
     def unclaimed(self):
-        return [key for key in self.files if key not in {files.key for files in self.handles.values()}]
+        opened = {files.key for files in self.handles.values()}
+        return [key for key in self.files if key not in opened]
 
     def unclaimed_terms(self):
         return [(key, -1) for key in self.unclaimed()]
@@ -115,6 +116,10 @@ class MemoryStorage:
         await trio.lowlevel.checkpoint()
         files.leader_epoch += 1
         files.epochs.assign(LeaderEpoch(files.leader_epoch), Offset(files.log.log_end_offset))
+
+    async def begin_epochs(self, opened):
+        for files in opened:
+            await self.begin_epoch(files)
 
     def register(self, files, _config, *, is_internal, is_replicated=False):
         assert not is_replicated, "not in memory"

@@ -47,6 +47,8 @@ OPEN_AT_ONCE_MAX = 128
 """Each waits for its epoch to be durable, and those that wait together share a commit: a start with thousands of
 partitions waits for a few of them. All of these are begun in one turn, so they are not more.
 """
+OPEN_TOGETHER = 512
+"""Of those that a start finds sound: no task for each, and one wait for the epochs of all of these."""
 MOVE_WAIT_S = 1.0
 DAMAGED = "its files were damaged, and it began anew from another replica"
 _ON_CORE_0 = Assignment((CoreId(0),))
@@ -143,6 +145,7 @@ class Partitions:
         await self._storage.prepare(
             [(key, new.name) for _old, new in changed if new is not None for key in self._owned(new)]
         )
+        recovered = set(self._storage.unclaimed())
         async with trio.open_nursery() as nursery:
             for old, new in changed:
                 if new is None:
@@ -152,8 +155,12 @@ class Partitions:
                 await self._release_grouped(new)
                 self._forget_others(new)
                 opened += self._alter_open(old, new)
-                for key in self._owned(new):
-                    if key not in self._open and not self._is_away(key):
+                wanted = [key for key in self._owned(new) if key not in self._open and not self._is_away(key)]
+                sound = [key for key in wanted if key in recovered and not new.is_replicated(key.partition)]
+                if sound:
+                    nursery.start_soon(self._open_together, new, sound, opened)
+                for key in wanted:
+                    if key not in recovered or new.is_replicated(key.partition):
                         nursery.start_soon(self._open_into, new, key, opened, limiter)
         self._settle_releases(after)
         if before.broker_configs != after.broker_configs:
@@ -445,17 +452,48 @@ class Partitions:
                 log.info("%s-%d is not opened any more: %s", topic.name, key.partition, error)
                 return
             except PartitionOfflineError as error:
-                if self._offline.get(key) != str(error):
-                    log.error("%s-%d is offline: %s", topic.name, key.partition, error)
-                self._offline[key] = str(error)
-                if isinstance(error, PartitionNotMadeError):
-                    self._not_made.add(key)
-                    self._lacking.set()
+                self._could_not_open(topic, key, error)
                 return
-            if self._offline.pop(key, None) is not None:
-                log.warning("%s-%d is open now", topic.name, key.partition)
+        self._is_open_now(partition, opened)
+
+    async def _open_together(
+        self, topic: TopicImage, keys: list[TopicPartition], opened: list[tuple[TopicPartition, LeaderEpoch]]
+    ) -> None:
+        """Recovered ones that have no replicas elsewhere."""
+        for first in range(0, len(keys), OPEN_TOGETHER):
+            files_of: dict[TopicPartition, PartitionStorage] = {}
+            for key in keys[first : first + OPEN_TOGETHER]:
+                try:
+                    files_of[key] = await self._storage.open(key, topic.name, self._config_of(topic))
+                except PartitionOfflineError as error:
+                    self._could_not_open(topic, key, error)
+            if not files_of:
+                continue
+            try:
+                await self._storage.begin_epochs(list(files_of.values()))
+            except JournalStoppedError as error:
+                log.info("%s: %d partitions are not opened any more: %s", topic.name, len(keys) - first, error)
+                return
+            except PartitionOfflineError as error:
+                for key in files_of:
+                    self._could_not_open(topic, key, error)
+                continue
+            for key, files in files_of.items():
+                self._is_open_now(self._register(topic, key, files, is_replicated=False), opened)
+
+    def _could_not_open(self, topic: TopicImage, key: TopicPartition, error: PartitionOfflineError) -> None:
+        if self._offline.get(key) != str(error):
+            log.error("%s-%d is offline: %s", topic.name, key.partition, error)
+        self._offline[key] = str(error)
+        if isinstance(error, PartitionNotMadeError):
+            self._not_made.add(key)
+            self._lacking.set()
+
+    def _is_open_now(self, partition: Partition, opened: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
+        if self._offline.pop(partition.key, None) is not None:
+            log.warning("%s is open now", partition.label)
         if not partition.is_replicated:
-            opened.append((key, partition.leader_epoch))
+            opened.append((partition.key, partition.leader_epoch))
 
     async def _open_one(self, topic: TopicImage, key: TopicPartition) -> Partition:
         if topic.is_replicated(key.partition):

@@ -615,6 +615,10 @@ class CoreStorage(Protocol):
         """A leader epoch above every earlier one, durable when this returns. `note`: of a group's."""
         ...
 
+    async def begin_epochs(self, opened: Sequence[PartitionStorage]) -> None:
+        """The same for many at once; after an error all of them are to be opened again."""
+        ...
+
     def register(
         self, files: PartitionStorage, config: TopicConfig, *, is_internal: bool, is_replicated: bool = False
     ) -> int:
@@ -642,14 +646,9 @@ class CoreStorage(Protocol):
         ...
 
     def alter(
-        self,
-        files: PartitionStorage,
-        handle: int,
-        config: TopicConfig,
-        *,
-        is_internal: bool,
+        self, files: PartitionStorage, handle: int, config: TopicConfig, *, is_internal: bool,
         is_replicated: bool = False,
-    ) -> None: ...
+    ) -> None: ...  # fmt: skip
 
     async def delete(self, files: PartitionStorage, handle: int) -> None: ...
 

@@ -105,12 +105,18 @@ class JournalUpkeep:
 
         `then` takes over what the entry says, before a checkpoint can cover it.
         """
+        sequence = await self.put_entry(kind, key, offset, argument, payload)
+        await self._plane.wait_durable(sequence, then)
+
+    async def put_entry(
+        self, kind: EntryKind, key: TopicPartition, offset: int, argument: int, payload: bytes = b""
+    ) -> int:
+        """The same for a caller that waits for many of them at once: the sequence to wait for, which never falls."""
         while True:
             sequence = self._plane.journal_append(kind, key, offset, argument, payload)
             if sequence is not None:
-                break
+                return sequence
             await self._room.wait()
-        await self._plane.wait_durable(sequence, then)
 
     async def append_at_last(
         self, kind: EntryKind, key: TopicPartition, argument: int, payload: bytes, then: Callable[[], None]

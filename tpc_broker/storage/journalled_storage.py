@@ -105,6 +105,7 @@ class JournalledStorage:
         self._clock = clock
         self._reopen_journal_file = reopen_journal_file
         self._maintenance = trio.CancelScope()
+        self._settings_read: tuple[TopicConfig, LogSettings] | None = None
         journal_file = recovered.journal_file
         self._requests = requests = MaintenanceRequests()
         self._failures = failures = Failures()
@@ -184,10 +185,17 @@ class JournalledStorage:
         offline = partitions.offline.get(key) or partitions.given_up.get(key)
         if offline is not None:
             raise PartitionOfflineError(offline.reason)
-        await self._moves.take_back(key, log_settings(config))
-        files = partitions.claim(key) or await self._make(key, topic, log_settings(config))
-        files.settings = log_settings(config)
+        settings = self._settings_of(config)
+        await self._moves.take_back(key, settings)
+        files = partitions.claim(key) or await self._make(key, topic, settings)
+        files.settings = settings
         return files
+
+    def _settings_of(self, config: TopicConfig) -> LogSettings:
+        """Read once for all partitions of a topic that are opened together."""
+        if self._settings_read is None or self._settings_read[0] is not config:
+            self._settings_read = config, log_settings(config)
+        return self._settings_read[1]
 
     async def _make(self, key: TopicPartition, topic: str, settings: LogSettings) -> PartitionStorage:
         topics, made = self._data / "topics", None
@@ -209,19 +217,30 @@ class JournalledStorage:
         """A leader epoch above every earlier one, durable when this returns. PartitionNotMadeError: the journal fails,
         and the partition is to be opened again; JournalStoppedError: at the next start. `note`: as of a term.
         """
-        epoch = LeaderEpoch(files.leader_epoch + 1)
-        end_offset = files.written_end_offset
-        files.leader_epoch = epoch  # before the wait: a checkpoint that covers the entry must say it too
-        files.epochs.forget_empty()
-        files.log_state.begin_epoch(epoch, end_offset)
-        if note:
-            files.notes[epoch] = note
-        files.mark_changed()
-        payload = encode_note(note) if note else b""
+        await self._begin_epochs([files], note)
+
+    async def begin_epochs(self, opened: Sequence[PartitionStorage]) -> None:
+        """The same for many, which wait for one commit; after an error none of them has begun."""
+        await self._begin_epochs(opened)
+
+    async def _begin_epochs(self, opened: Sequence[PartitionStorage], note: bytes = b"") -> None:
+        payload, sequence = encode_note(note) if note else b"", 0
         try:
-            await self._journal.append_entry(EntryKind.EPOCH, files.key, end_offset, epoch, payload=payload)
+            for files in opened:
+                epoch = LeaderEpoch(files.leader_epoch + 1)
+                end_offset = files.written_end_offset
+                files.leader_epoch = epoch  # before the wait: a checkpoint that covers the entry must say it too
+                files.epochs.forget_empty()
+                files.log_state.begin_epoch(epoch, end_offset)
+                if note:
+                    files.notes[epoch] = note
+                files.mark_changed()
+                sequence = await self._journal.put_entry(EntryKind.EPOCH, files.key, end_offset, epoch, payload)
+                self._disk.poll_ring()
+            await self._plane.wait_durable(sequence)
         except PartitionOfflineError as error:
-            self._partitions.give_back(files)
+            for files in opened:
+                self._partitions.give_back(files)
             if isinstance(error, JournalStoppedError):
                 raise
             raise PartitionNotMadeError(str(error)) from error
@@ -239,6 +258,7 @@ class JournalledStorage:
             self._requests.mend.ask()
         self._partitions.lead(LeaderPartition(files, handle, trio.Lock(), is_internal))
         files.rolls.follow(PlaneWindow(self._plane, handle))
+        self._disk.poll_ring()  # thousands of them in a row
         return handle
 
     def alter(
