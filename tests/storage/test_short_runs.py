@@ -176,8 +176,8 @@ class World:
     async def failed(self, led, error):
         self.failures.append((led.handle, type(error)))
 
-    async def report(self, led, written_bytes):
-        self.reported.append((led.handle, written_bytes))
+    async def report(self, written):
+        self.reported += [(led.handle, written_bytes) for led, written_bytes in written]
 
     async def write(self):
         return [led.handle for led in await self.writer.write(list(self.led.values()), self.report)]
@@ -197,6 +197,16 @@ async def test_many_partitions_are_few_jobs_and_all_is_accounted_for():
     assert all(led.files.written_end_offset == 3 for led in world.led.values())
     world.assert_nothing_is_held()
     assert await world.write() == list(world.led)  # there is nothing to write, which the usual way finds out
+    world.assert_nothing_is_held()
+
+
+async def test_files_that_were_closed_meanwhile_are_opened_together():
+    """Thousands of partitions have more files than stay open."""
+    world = await World().make(3)
+    for led in world.led.values():
+        await led.files.folder.close()
+    assert await world.write() == []
+    assert world.jobs == [3]
     world.assert_nothing_is_held()
 
 

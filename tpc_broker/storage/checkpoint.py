@@ -7,7 +7,8 @@ The order of a checkpoint, each step durable before the next begins (the archite
 3. capture each changed partition, then sync its files and their names (or the whole file system when many changed);
 4. write the checkpoint file beside the old one, sync it, rename it over, sync the folder;
 5. write the superblock that names the place, over the older of the two;
-6. give the journal blocks in front of the place back.
+6. give the journal blocks in front of the place back;
+7. of many partitions, write `leader-epoch-checkpoint` where it changed: nobody needs it before other programs do.
 
 A partition whose write or sync failed holds everything back: its journal entries are the only copy.
 """
@@ -36,13 +37,14 @@ from tpc_broker.log.journal import (
     journal_region_blocks,
     scan_journal,
 )
+from tpc_broker.storage.captures import capture_together
 from tpc_broker.storage.files import aligned_buffer, replace_file
 from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.side_by_side import for_each
 from tpc_broker.storage.uncontended_lock import all_held
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from tpc_broker.model import CoreId, TopicPartition
@@ -267,7 +269,14 @@ async def write_checkpoint(
     disk: Disk, folder: Path, core: CoreId, generation: int, partitions: Iterable[PartitionCheckpoint]
 ) -> None:
     """Write a core's checkpoint durably; until it returns the old one counts."""
-    await replace_file(disk, folder / checkpoint_file_name(core), encode_checkpoint(generation, partitions))
+
+    def polled() -> Iterator[PartitionCheckpoint]:
+        """With thousands of partitions the encoding takes longer than anybody should wait."""
+        for one in partitions:
+            disk.poll_ring()
+            yield one
+
+    await replace_file(disk, folder / checkpoint_file_name(core), encode_checkpoint(generation, polled()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,13 +353,15 @@ class Checkpointer:
             checkpoint_generation=generation,
             clean=place.is_end,
         )
-        for storage in storages:
-            if states[storage.key] is not storage.checkpointed:
-                storage.mark_checkpointed(states[storage.key])
+        changed = [storage for storage in storages if states[storage.key] is not storage.checkpointed]
+        for storage in changed:
+            storage.mark_checkpointed(states[storage.key])
         self.journal.recycle(place.position)
         self._checkpoints += 1
         self._made_s = trio.current_time()
         self._held_back_by = None
+        if len(changed) >= SYNCFS_PARTITIONS and await _write_epochs(self.file.disk, changed):
+            await self.file.disk.syncfs(self.file.fd)
         return True
 
     async def _capture_and_sync(
@@ -365,10 +376,10 @@ class Checkpointer:
 
 
 async def capture_and_sync(
-    file: JournalFile, storages: list[PartitionStorage], pace_seconds: float = 0, *, with_epoch_files: bool = True
+    file: JournalFile, storages: list[PartitionStorage], pace_seconds: float = 0
 ) -> dict[TopicPartition, PartitionCheckpoint]:
     """What each partition has written, made durable: by a sync each, or by one syncfs when they are many, and then
-    perhaps without `leader-epoch-checkpoint`, which is for other programs: the checkpoint has what it says.
+    without `leader-epoch-checkpoint`, which is for other programs: the checkpoint has what it says.
 
     StorageFailedError: at least one partition has failed by it.
     """
@@ -379,22 +390,17 @@ async def capture_and_sync(
         await _sync_each(storages, pace_seconds)
         return states
 
-    async def capture(storage: PartitionStorage) -> None:
-        states[storage.key] = await storage.capture()
-
-    await for_each(storages, capture)
+    states = await capture_together(storages)
     sound = [storage for storage in storages if storage.failed is None]
     async with all_held((storage.folder.syncing for storage in storages), file.disk.poll_ring):
-        await _sync_file_system(file, storages, with_epoch_files=with_epoch_files)
+        await _sync_file_system(file, storages)
     failed = next((storage for storage in sound if storage.failed is not None), None)
     if failed is not None:  # by another sync in front of this one, which says nothing then
         raise StorageFailedError(failed.failed)
     return states
 
 
-async def _sync_file_system(file: JournalFile, storages: list[PartitionStorage], *, with_epoch_files: bool) -> None:
-    if with_epoch_files:
-        await _write_epochs(file.disk, storages)
+async def _sync_file_system(file: JournalFile, storages: list[PartitionStorage]) -> None:
     begun = []
     for storage in storages:
         begun.append((storage, storage.folder.begin_sync()))
@@ -411,8 +417,11 @@ async def _sync_file_system(file: JournalFile, storages: list[PartitionStorage],
         raise
 
 
-async def _write_epochs(disk: Disk, storages: list[PartitionStorage]) -> None:
-    """By few jobs of a helper thread: a file's way through the ring costs several times what the kernel needs."""
+async def _write_epochs(disk: Disk, storages: list[PartitionStorage]) -> bool:
+    """By few jobs of a helper thread: a file's way through the ring costs several times what the kernel needs. Whether
+    there were any.
+    """
+    any_written = False
     for first in range(0, len(storages), EPOCH_FILES_TOGETHER):
         wanted = []
         for storage in storages[first : first + EPOCH_FILES_TOGETHER]:
@@ -424,6 +433,8 @@ async def _write_epochs(disk: Disk, storages: list[PartitionStorage]) -> None:
         await disk.replace_many([to_write for _folder, to_write in wanted])
         for folder, (_path, data) in wanted:
             folder.epochs_written(data)
+        any_written = True
+    return any_written
 
 
 async def _sync_each(storages: list[PartitionStorage], pace_seconds: float) -> None:

@@ -57,7 +57,7 @@ async def write_recovered(recovered: RecoveredCore) -> None:
     file, storages = recovered.journal_file, recovered.storages
     changed = [storage for storage in storages.values() if storage.changed]
     states = {key: storage.checkpointed for key, storage in storages.items()} | recovered.kept
-    states |= await capture_and_sync(file, changed, with_epoch_files=False)
+    states |= await capture_and_sync(file, changed)
     generation = file.superblock.checkpoint_generation + 1
     await write_checkpoint(file.disk, file.folder, file.core, generation, states.values())
     await file.update_superblock(checkpoint_generation=generation)

@@ -181,9 +181,13 @@ class PartitionStorage(SegmentLog):
                     await self.folder.flush_indexes(self.active, sealed=False)
                 except OSError as error:
                     raise self.failure(f"indexes of segment {self.active.base_offset}", error) from error
-            state = self.state()
-            self.mark_captured(state)
-            return state
+            return self.captured_now()
+
+    def captured_now(self) -> PartitionCheckpoint:
+        """The same where the lock is held and the indexes are in their files."""
+        state = self.state()
+        self.mark_captured(state)
+        return state
 
     def state(self) -> PartitionCheckpoint:
         """The captured fields, as they are now."""

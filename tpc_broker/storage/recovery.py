@@ -510,7 +510,7 @@ async def _finish_core(
     named = set(recovered.storages) | set(recovered.kept)
     if changed or scan.commits_count or named != set(checkpoints):
         states = {storage.key: storage.checkpointed for storage in recovered.storages.values()}
-        states.update(await capture_and_sync(file, changed, with_epoch_files=False))
+        states.update(await capture_and_sync(file, changed))
         generation += 1
         await write_checkpoint(
             file.disk, file.folder, file.core, generation, [*states.values(), *recovered.kept.values()]

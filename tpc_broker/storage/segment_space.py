@@ -26,7 +26,7 @@ from tpc_broker.storage.refusals import Refusals
 from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tpc_broker.storage.deletion import Deletions
@@ -163,9 +163,23 @@ class SegmentSpace:
 
     async def make_ahead(self, led: LeaderPartition, written_bytes: int) -> None:
         """So that a busy partition's appends need not come to Python for room: for several times what came last."""
-        ahead = min(max(led.step_bytes, 4 * written_bytes), ROOM_STEP_BYTES_MAX)
-        if led.handle in self._led and self._plane.state(led.handle).bytes_admitted < ahead // 2:
+        ahead = self._wanted_ahead(led, written_bytes)
+        if ahead:
             await self._make_if_there_is(led, ahead)
+
+    async def make_ahead_of_many(self, written: Sequence[tuple[LeaderPartition, int]]) -> None:
+        """The same of many: the turns of the loop that each would wait for are waited for once."""
+        async with trio.open_nursery() as nursery:
+            for led, written_bytes in written:
+                ahead = self._wanted_ahead(led, written_bytes)
+                if ahead:
+                    nursery.start_soon(self._make_if_there_is, led, ahead)
+
+    def _wanted_ahead(self, led: LeaderPartition, written_bytes: int) -> int:
+        """0: it has enough."""
+        ahead = min(max(led.step_bytes, 4 * written_bytes), ROOM_STEP_BYTES_MAX)
+        is_low = led.handle in self._led and self._plane.state(led.handle).bytes_admitted < ahead // 2
+        return ahead if is_low else 0
 
     async def make_when_low(self) -> None:
         """Before a partition's room is used up, since then its requests would come to Python for it."""

@@ -49,6 +49,7 @@ DIRECT_READ_BYTES: Final = 1024 * 1024
 """At once, past the page cache."""
 DIRECT_READ_BYTES_MIN: Final = 256 * 1024
 INDEX_SAMPLES: Final = 32
+_INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 
 @dataclass(slots=True, eq=False)
@@ -270,18 +271,26 @@ class SegmentFolder:
 
     async def flush_indexes(self, segment: Segment, *, sealed: bool) -> None:
         """Write what was added to the indexes. A sealed segment gets its two main indexes even when they are empty."""
+        writes, lengths = self.index_writes(segment, sealed=sealed)
+        for name, data, position in writes:
+            await self.write(name, [data], position)
+        segment.flushed_bytes = lengths
+
+    def index_writes(self, segment: Segment, *, sealed: bool) -> tuple[list[tuple[str, bytes, int]], list[int]]:
+        """What `flush_indexes` writes: names, bytes and positions; and `flushed_bytes` as it is then."""
         indexes = segment.indexes
         assert indexes is not None, segment
         contents = (indexes.offsets.data, indexes.times.data, indexes.transactions.encode())
-        suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
-        either = sealed or any(contents[:2])
-        for number, (suffix, content) in enumerate(zip(suffixes, contents, strict=True)):
-            name, done = segment_file_name(segment.base_offset, suffix), segment.flushed_bytes[number]
+        lengths, writes = [len(content) for content in contents], []
+        if lengths == segment.flushed_bytes and all(lengths[:2]):
+            return [], lengths
+        either = sealed or any(lengths[:2])
+        for suffix, content, done in zip(_INDEX_SUFFIXES, contents, segment.flushed_bytes, strict=True):
             if len(content) > done:
-                await self.write(name, [bytes(content[done:])], done)
+                writes.append((segment_file_name(segment.base_offset, suffix), bytes(content[done:]), done))
             elif not content and either and suffix != TRANSACTION_INDEX_SUFFIX:
-                await self.write(name, [], 0)
-            segment.flushed_bytes[number] = len(content)
+                writes.append((segment_file_name(segment.base_offset, suffix), b"", 0))
+        return writes, lengths
 
     async def load_indexes(self, segment: Segment, end_offset: int, interval_bytes: int) -> SegmentIndexes:
         """A sealed segment's indexes: from their files when these stand a cheap check, else from the log."""

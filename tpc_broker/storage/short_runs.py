@@ -52,16 +52,22 @@ class ShortRunWriter:
         self._failed = failed
 
     async def write(
-        self, dirty: Sequence[LeaderPartition], written: Callable[[LeaderPartition, int], Awaitable[None]]
+        self,
+        dirty: Sequence[LeaderPartition],
+        written: Callable[[Sequence[tuple[LeaderPartition, int]]], Awaitable[None]],
     ) -> list[LeaderPartition]:
         """Those that are left to be written one by one: of the others all is written that was durable before.
 
-        `written` is called with the bytes of each that something was written of.
+        `written` is called with those that something was written of, and how many bytes.
         """
         left: list[LeaderPartition] = []
         for first in range(0, len(dirty), RUNS_TOGETHER):
             begun: list[_Begun] = []
-            for led in dirty[first : first + RUNS_TOGETHER]:
+            group = dirty[first : first + RUNS_TOGETHER]
+            await group[0].files.folder.files.open_many(
+                [led.files.folder.path / led.files.active.log_name for led in group]
+            )
+            for led in group:
                 self._disk.poll_ring()
                 one = self._begin(led)
                 if one is None:
@@ -71,13 +77,15 @@ class ShortRunWriter:
             if not begun:
                 continue
             errors = await self._disk.write_many([one.run.write for one in begun])
+            done: list[tuple[LeaderPartition, int]] = []
             for one, error in zip(begun, errors, strict=True):
                 written_bytes = await self._end(one, error)
                 if written_bytes is None:
                     continue
                 if one.run.end_offset < one.taken.end_offset:  # a roll is due
                     left.append(one.led)
-                await written(one.led, written_bytes)
+                done.append((one.led, written_bytes))
+            await written(done)
         return left
 
     def _begin(self, led: LeaderPartition) -> _Begun | None:

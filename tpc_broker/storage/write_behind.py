@@ -108,7 +108,7 @@ class WriteBehindWriter:
         handles = plane.dirty() if all_of_it else plane.dirty_due(BYTES_MIN, AGE_S, DIRTY_BYTES_MAX)
         dirty = [led for handle in handles if (led := self._led.get(handle)) is not None and led.files.failed is None]
         if len(dirty) > FEW_PARTITIONS:
-            left = await self._short_runs.write(dirty, self._space.make_ahead)
+            left = await self._short_runs.write(dirty, self._space.make_ahead_of_many)
             dirty = [led for led in left if led.handle in self._led]  # others were deleted meanwhile
         hurries = any(self._plane.state(led.handle).dirty_bytes >= HURRY_BYTES for led in dirty)
         if not hurries and len(dirty) <= FEW_PARTITIONS:
