@@ -289,9 +289,20 @@ static bool may_always_resume(const connection *it) {
     return true;
 }
 
-static bool aligns_nothing(connection *it, const uint8_t *data, size_t bytes, uint32_t *residue) {
-    (void)it, (void)data, (void)bytes, (void)residue;
-    return false;
+/* An append that is alone in its frame lies as it will in its segment, and is written from there. */
+static bool aligns_append(connection *it, const uint8_t *data, size_t bytes, uint32_t *residue) {
+    tpc_plane *plane = it->steady->plane;
+    uint32_t kind;
+    size_t position = TPC_STEADY_HEADER_BYTES;
+    tpc_steady_entry entry;
+    int64_t window_position;
+    if (!plane || bytes < TPC_STEADY_HEADER_BYTES + TPC_STEADY_APPEND_BYTES) return false;
+    if (tpc_steady_frame_decode(data, it->announced, &kind) != 1 || kind != TPC_STEADY_APPEND) return false;
+    if (tpc_steady_entry_decode(kind, data, it->announced, &position, &entry) < 0) return false;
+    tpc_partition *partition = tpc_partition_identified(plane, entry.topic_id, entry.partition);
+    if (!partition || !tpc_in_place_window_expect(partition, entry.batches_bytes, &window_position)) return false;
+    *residue = (uint32_t)(window_position - (entry.batches - data)) % TPC_IN_PLACE_BLOCK_BYTES;
+    return true;
 }
 
 static void steady_link_closing(connection *of) {
@@ -319,7 +330,7 @@ static const connection_sink steady_sink = {.take_bytes = steady_takes_bytes,
                                             .take_frame = steady_takes_frame,
                                             .is_full = is_never_full,
                                             .may_resume = may_always_resume,
-                                            .align = aligns_nothing,
+                                            .align = aligns_append,
                                             .closing = steady_link_closing,
                                             .gone = steady_link_gone,
                                             .is_forced = true};
