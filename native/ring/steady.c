@@ -100,7 +100,13 @@ bool tpc_steady_is_full(const tpc_partition *partition) {
     return it && it->is_leader && it->uncommitted.bytes >= it->uncommitted_bytes_max;
 }
 
-bool tpc_steady_is_behind(const tpc_plane *plane) { return plane->steady && node_linked(&plane->steady->sending); }
+bool tpc_steady_is_lacked(const tpc_plane *plane, const tpc_partition *partition, int64_t offset) {
+    const tpc_steady *it = partition->steady;
+    if (!it || !it->is_leader || it->is_stopped) return false;
+    for (uint32_t i = 0; i < it->peers_count; i++)
+        if (it->peers[i].next_offset < offset && steady_link_find(plane, it->peers[i].link)) return true;
+    return false;
+}
 
 bool steady_has_room(const steady_link *to, const steady_peer *peer) {
     return peer->unacked.bytes < STEADY_PEER_UNACKED_BYTES_MAX && to->unacked_bytes < STEADY_LINK_UNACKED_BYTES_MAX &&

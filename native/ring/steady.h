@@ -36,7 +36,7 @@ void tpc_steady_stop(tpc_plane *plane, tpc_partition *partition);
 void tpc_steady_forget(tpc_plane *plane, tpc_partition *partition);
 /* More than its leader may have uncommitted waits for a quorum. */
 bool tpc_steady_is_full(const tpc_partition *partition);
-/* A replica that is sent to has not had what was there when a turn ended: it, or its link, has no room. */
-bool tpc_steady_is_behind(const tpc_plane *plane);
+/* A replica that is sent to has not been sent all that is below an offset. */
+bool tpc_steady_is_lacked(const tpc_plane *plane, const tpc_partition *partition, int64_t offset);
 
 #endif

@@ -34,6 +34,7 @@
 #define RUN_BYTES_MAX 16384u
 #define CACHED_RUNS_MAX (1u << 20) /* their list is copied when it grows: 36 MB at most */
 #define EVICTED_AT_ONCE_BYTES (64 << 20)
+#define PASSED_MAX 64u                 /* runs that replicas lack, at once: the rest next time */
 #define IN_PLACE_BYTES_MORE (28 << 20) /* hardly anything of such batches is left to be written */
 
 /* In a stored batch: native/bytes/batch.c. */
@@ -490,11 +491,36 @@ static int clean_reserve(tpc_plane *plane, uint64_t more) {
 static uint64_t clean_runs(const tpc_plane *plane) { return plane->clean_tail - plane->clean_head; }
 
 /* What is kept of batches that are in segments already, with what it costs to find them. */
-static bool is_above_bound(const tpc_plane *plane) {
+static bool is_above(const tpc_plane *plane, int64_t bound) {
     uint64_t index_bytes = clean_runs(plane) * (sizeof(tpc_tail_batch) + sizeof(uint64_t));
-    int64_t bound = plane->params.tail_bytes_max;
-    if (plane->tail_bytes_behind_max > bound && tpc_steady_is_behind(plane)) bound = plane->tail_bytes_behind_max;
     return plane->statistics.tail_clean_bytes + (int64_t)index_bytes > bound || clean_runs(plane) > CACHED_RUNS_MAX;
+}
+
+static bool is_above_bound(const tpc_plane *plane) { return is_above(plane, plane->params.tail_bytes_max); }
+
+static uint64_t oldest_clean(const tpc_plane *plane) {
+    return plane->clean[plane->clean_head & (plane->clean_capacity - 1)];
+}
+
+/* Of the run that became clean first: whether a replica has not been sent it yet. */
+static bool is_lacked(const tpc_plane *plane) {
+    const tpc_partition *partition = tpc_partition_of(plane, oldest_clean(plane));
+    return partition && partition->tail_clean &&
+           tpc_steady_is_lacked(plane, partition, tail_at(partition, 0)->next_offset);
+}
+
+/* Makes one that may be evicted the first; runs that replicas lack stay, within a bound of their own. False: there is
+ * none, or it has not been found yet. */
+static bool pass_lacked(tpc_plane *plane) {
+    if (!clean_runs(plane)) return false;
+    if (is_above(plane, plane->tail_bytes_behind_max)) return true;
+    for (uint32_t passed = 0; is_lacked(plane); passed++) {
+        if (passed == PASSED_MAX || passed == clean_runs(plane)) return false;
+        uint64_t handle = oldest_clean(plane);
+        plane->clean_head++; /* the list says whose turn it is: of a partition always its oldest run */
+        plane->clean[plane->clean_tail++ & (plane->clean_capacity - 1)] = handle;
+    }
+    return true;
 }
 
 /* The run that became clean first. False: there is none. */
@@ -512,9 +538,11 @@ static bool evict_one(tpc_plane *plane) {
 
 int tpc_plane_evict(tpc_plane *plane, int64_t bytes) {
     int64_t until_bytes = plane->statistics.tail_clean_bytes - bytes;
-    while (is_above_bound(plane) && plane->statistics.tail_clean_bytes > until_bytes && evict_one(plane)) {
+    while (is_above_bound(plane) && pass_lacked(plane)) {
+        if (plane->statistics.tail_clean_bytes <= until_bytes) return true;
+        evict_one(plane);
     }
-    return is_above_bound(plane) && clean_runs(plane);
+    return false;
 }
 
 /* Memory is short. A run may keep a frame that is much larger than itself; as long as the oldest do, they go. */

@@ -5,7 +5,9 @@ import pytest
 from tests.support.connection_bench import Bench
 from tests.support.link_bench import LinkedNode
 from tests.support.plane_bench import PlaneBench, StalledBench
+from tests.support.steady_peers import Peer
 from tpc_broker.runtime.connections import ConnectionLimits
+from tpc_broker.runtime.steady_plane import SteadyPlane
 
 
 @pytest.fixture(params=["", "5.8"], ids=["all-features", "as-5.8"])
@@ -70,3 +72,30 @@ def make_node(features, tmp_path):
 @pytest.fixture
 def node(make_node):
     return make_node()
+
+
+@pytest.fixture
+def steady(bench):
+    class Face(SteadyPlane):
+        _plane = bench.plane.pointer
+
+        def adopt(self, node):
+            peers.append(Peer(self, node))
+            return peers[-1]
+
+    peers, lost = [], []
+    made = Face()
+    made._begin_steady(bench.ring)
+    made.on_steady(lambda: None, lost.append)
+    yield made
+    for peer in peers:
+        peer.socket.close()
+        made.steady_close(peer.link)
+    bench.until(lambda: len(lost) == len(peers))
+
+
+@pytest.fixture
+def replica(bench):
+    handle = bench.lead("t", is_led=False)
+    bench.plane.set_replicated(handle)
+    return handle

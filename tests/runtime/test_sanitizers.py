@@ -17,7 +17,7 @@ TESTED = {
     "journal and plane": ["journal", "plane_life", "plane_partitions", "plane_produce", "produce_decoded"],
     "fetch": ["plane_fetch", "plane_fetch_random", "plane_fetch_segments"],
     "links": ["links", "links_fetch"],
-    "replication": ["steady", "replicated_partitions"],
+    "replication": ["steady", "steady_lag", "replicated_partitions"],
     "datagrams": ["datagrams"],
     "connections": ["frames", "connections", "connections_large", "connections_random"],
 }

@@ -3,207 +3,23 @@ schedules over both, frame by frame, and frames that are none.
 """
 
 import random
-import socket
-import struct
 import time
 
 import pytest
 
 from tests.support.plane_bench import records_of
 from tests.support.record_batches import read_batches
+from tests.support.steady_peers import ACK, APPEND, BEAT, INCARNATION, MACHINES, OWN, TERM, entry, frame, sent
+from tests.support.steady_twin import LeaderTwin
 from tpc_broker.error_codes import ErrorCode as E
-from tpc_broker.raft.steady import NONE, OWN_BIT, Input, Outcome, PeerState, Steady, SteadyPeer, SteadyRole
-from tpc_broker.runtime.steady_plane import GAP_MS, Machine, SteadyPeerState, SteadyPlane
+from tpc_broker.raft.steady import NONE, Input, Outcome, Steady, SteadyRole
+from tpc_broker.runtime.steady_plane import GAP_MS, Machine, SteadyPeerState
 
-TERM = 3
-INCARNATION, OWN = 7, 5
-APPEND, ACK, BEAT = 1, 2, 3
-MACHINES = struct.Struct("<II")
-HEADER, ENTRY, BYTES = struct.Struct("<BBHI"), struct.Struct("<16siiQQqq"), struct.Struct("<II")
-TOPIC_ID = b"t".ljust(16, b"!")
 SEEDS = range(12)
 UNBOUNDED = 1 << 40
 
 
-def entry(offset, commit=NONE, batches=None, term=TERM, source=INCARNATION, target=OWN):
-    """An ACK, or with batches (perhaps empty) an APPEND."""
-    made = ENTRY.pack(TOPIC_ID, 0, term, source, target, offset, commit)
-    return made if batches is None else made + BYTES.pack(len(batches), 0) + batches
-
-
-def frame(kind, *entries, version=1, count=None):
-    body = HEADER.pack(version, kind, 0, len(entries) if count is None else count) + b"".join(entries)
-    return len(body).to_bytes(4) + body
-
-
-def sent(base_offset, count=1, epoch=TERM, value=b"value"):
-    """A batch as a leader sends it."""
-    return records_of(count, base_offset=base_offset, leader_epoch=epoch, value=value)
-
-
-class Peer:
-    """The other end of a link, by hand."""
-
-    def __init__(self, steady, node):
-        self.steady, self.node = steady, node
-        self.socket, theirs = socket.socketpair()
-        self.socket.setblocking(False)
-        self.link = steady.steady_adopt(theirs.detach(), node)
-        self._data = bytearray()
-        self.beats = []
-        """The machines of each heartbeat that has come, as bits."""
-
-    def say(self, data):
-        self.socket.setblocking(True)
-        self.socket.sendall(data)
-        self.socket.setblocking(False)
-
-    def heard(self):
-        """(kind, offset, commit, batches) of each entry that has come."""
-        found = []
-        try:
-            while data := self.socket.recv(1 << 20):
-                self._data += data
-        except BlockingIOError:
-            pass
-        while len(self._data) >= 4 and len(self._data) - 4 >= (length := int.from_bytes(self._data[:4])):
-            body, self._data = bytes(self._data[4 : 4 + length]), self._data[4 + length :]
-            version, kind, nothing, count = HEADER.unpack_from(body)
-            assert (version, nothing) == (1, 0)
-            at = HEADER.size
-            if kind == BEAT:
-                self.beats.append(MACHINES.unpack_from(body, at)[0])
-                assert (count, len(body)) == (1, at + MACHINES.size)
-                continue
-            for _ in range(count):
-                *who, offset, commit = ENTRY.unpack_from(body, at)
-                assert who == [TOPIC_ID, 0, TERM, OWN, INCARNATION]
-                at += ENTRY.size
-                batches = b""
-                if kind == APPEND:
-                    size, nothing = BYTES.unpack_from(body, at)
-                    batches = body[at + BYTES.size : at + BYTES.size + size]
-                    at += BYTES.size + size
-                found.append((kind, offset, commit, batches))
-            assert at == len(body)
-        return found
-
-
-@pytest.fixture
-def steady(bench):
-    class Face(SteadyPlane):
-        _plane = bench.plane.pointer
-
-        def adopt(self, node):
-            peers.append(Peer(self, node))
-            return peers[-1]
-
-    peers, lost = [], []
-    made = Face()
-    made._begin_steady(bench.ring)
-    made.on_steady(lambda: None, lost.append)
-    yield made
-    for peer in peers:
-        peer.socket.close()
-        made.steady_close(peer.link)
-    bench.until(lambda: len(lost) == len(peers))
-
-
-@pytest.fixture
-def replica(bench):
-    handle = bench.lead("t", is_led=False)
-    bench.plane.set_replicated(handle)
-    return handle
-
-
-def ends_of(log):
-    return max((one["base_offset"] + one["last_offset_delta"] + 1 for one in read_batches(log)), default=None)
-
-
 # -- the twin
-
-
-class LeaderTwin:
-    """C and `Steady` as leader of the same log, with peers by hand. `own`: whether the leader votes; `silent`: peers
-    that nothing is sent to.
-    """
-
-    def __init__(self, bench, steady, handle, chance):
-        self.bench, self.steady, self.handle, self.chance = bench, steady, handle, chance
-        self.count = chance.randint(1, 4)
-        self.peers = [steady.adopt(node + 1) if chance.random() < 0.8 else None for node in range(self.count)]
-        bench.plane.arm(handle, TERM)
-        rows = [
-            SteadyPeerState(0, INCARNATION, NONE, 0, 0, votes=True)
-            if peer is None
-            else SteadyPeerState(peer.link, INCARNATION, 0, 0, 0, votes=True)
-            for peer in self.peers
-        ]
-        assert steady.steady_lead(handle, OWN, TERM, 0, UNBOUNDED, rows, votes=True)
-        twins = [SteadyPeer() for _ in self.peers]
-        for twin, peer in zip(twins, self.peers, strict=True):
-            twin.state = PeerState.PROBE if peer is None else PeerState.REPLICATE
-            twin.match = twin.known = twin.told = NONE if peer is None else 0
-        voters = OWN_BIT | ((1 << self.count) - 1)
-        self.twin = Steady(SteadyRole.LEADER, TERM, 0, 0, 0, 0, twins, voters, voters, 1 << 30, UNBOUNDED)
-        self.received = [0] * self.count
-        self.said = 0
-
-    def append(self):
-        for _ in range(self.chance.randint(1, 3)):
-            size = self.chance.choice([10, 500, 5_000, 20_000])
-            made = self.bench.plane.append(self.handle, records_of(self.chance.randint(1, 3), value=bytes(size)))
-            assert made.error_code == E.NONE
-            self.twin.step(Input.APPEND, made.next_offset)
-
-    def acknowledge(self):
-        number = self.chance.randrange(self.count)
-        if self.peers[number] is None:
-            return
-        offset = self.chance.randint(0, self.received[number])
-        term = self.chance.choice([TERM, TERM, TERM, TERM - 1])
-        commit = self.chance.randint(NONE, max(NONE, self.twin.commit_offset))
-        self.peers[number].say(frame(ACK, entry(offset, commit, term=term)))
-        self.twin.step(Input.ACK, number, term, term, offset, commit)
-        self.said += term == TERM
-
-    def durable(self):
-        self.bench.settle()
-        self.twin.step(Input.DURABLE, self.bench.plane.state(self.handle).durable_offset)
-
-    def meet(self):
-        """Everything that is under way has arrived, and both are the same."""
-        self.durable()
-        self.bench.until(lambda: self.steady.steady_statistics()["acks_taken"] == self.said)
-        self.bench.until(self._all_is_sent)
-        state = self.steady.steady_state(self.handle)
-        twin = self.twin
-        assert (state.end_offset, state.durable_offset) == (twin.end_offset, twin.durable_offset)
-        assert state.commit_offset == twin.commit_offset
-        for row, other, peer in zip(state.peers, twin.peers, self.peers, strict=True):
-            if peer is not None:
-                assert (row.match, row.next, row.known) == (other.match, other.next, other.known)
-        have = [state.durable_offset, *(row.match for row in state.peers)]
-        assert sum(offset >= state.commit_offset for offset in have) * 2 > len(have)
-
-    def _all_is_sent(self):
-        for number, peer in enumerate(self.peers):
-            if peer is None:
-                continue
-            for kind, offset, commit, batches in peer.heard():
-                assert kind == APPEND
-                assert commit <= self.twin.commit_offset
-                if batches:
-                    assert self.twin.step(Input.SEND, number) is Outcome.SEND
-                    assert offset == self.twin.peers[number].next
-                    self.received[number] = ends_of(batches)
-                    self.twin.step(Input.SENT, number, self.received[number], len(batches))
-                else:
-                    assert offset == self.twin.peers[number].next
-        return all(
-            peer is None or self.twin.peers[number].next == self.twin.end_offset
-            for number, peer in enumerate(self.peers)
-        )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -351,50 +167,6 @@ def test_an_acknowledgement_of_another_life_of_a_replica_commits_nothing(bench, 
     assert bench.plane.state(replica).high_watermark == 0
     peer.say(frame(ACK, entry(1, 0)))
     bench.until(lambda: bench.plane.state(replica).high_watermark == 1)
-
-
-def test_what_a_slow_peer_has_not_had_stays_in_memory(bench, steady):
-    """Within another bound than the cache's; what has left it would be Python's to read from files."""
-    value = bytes(100_000)
-    handle = bench.lead("t", bytes_admitted=UNBOUNDED)
-    bench.plane.set_replicated(handle)
-    peer = steady.adopt(1)
-    bench.plane.arm(handle, TERM)
-    rows = [SteadyPeerState(peer.link, INCARNATION, 0, 0, 0, votes=False)]
-    assert steady.steady_lead(handle, OWN, TERM, 0, UNBOUNDED, rows, votes=True)
-    bench.plane.set_tail_bytes_max(0)
-
-    def write(count):
-        for _ in range(count):
-            bench.plane.append(handle, records_of(1, value=value))
-            bench.settle()
-            end = bench.plane.state(handle).durable_offset
-            bench.plane.write_behind_done(handle, end)
-            bench.plane.recycle(bench.plane.durable_cursor())
-
-    write(1)
-    assert bench.plane.state(handle).tail_offset == 1
-    bench.plane.set_tail_bytes_behind_max(1 << 30)
-    write(59)
-    sent_count = steady.steady_statistics()["appends_sent"]
-    assert sent_count < 60, "there is no room for more that is not acknowledged"
-    assert bench.plane.state(handle).tail_offset <= sent_count
-    offsets = []
-
-    def hear():
-        before = len(offsets)
-        for *_head, batches in peer.heard():
-            offsets.extend(batch["base_offset"] for batch in read_batches(batches))
-        return len(offsets) > before
-
-    while len(offsets) < 60:
-        bench.until(hear)
-        peer.say(frame(ACK, entry(len(offsets), 0)))
-    assert offsets == list(range(60))
-    bench.until(lambda: steady.steady_state(handle).peers[0].match == 60)
-    write(1)
-    assert bench.plane.state(handle).tail_offset == 61, "nobody is behind"
-    assert not steady.steady_stalled(0)
 
 
 def test_what_was_undone_is_never_acknowledged_and_ends_it(bench, steady, replica):
