@@ -37,7 +37,9 @@ static bool is_outstanding(const tpc_steady *it) {
     if (it->partition->durable_offset < it->partition->log_end_offset) return true;
     for (uint32_t i = 0; i < it->peers_count; i++) {
         const steady_peer *peer = &it->peers[i];
-        bool waits = peer->match_offset < peer->next_offset || peer->known_offset < it->partition->commit_offset;
+        bool has_all = peer->next_offset == it->partition->log_end_offset; /* another waits for nobody's answer */
+        bool waits =
+            peer->match_offset < peer->next_offset || (has_all && peer->known_offset < it->partition->commit_offset);
         if (peer->link && waits) return true;
     }
     return false;
@@ -103,8 +105,11 @@ bool tpc_steady_is_full(const tpc_partition *partition) {
 bool tpc_steady_is_lacked(const tpc_plane *plane, const tpc_partition *partition, int64_t offset) {
     const tpc_steady *it = partition->steady;
     if (!it || !it->is_leader || it->is_stopped) return false;
-    for (uint32_t i = 0; i < it->peers_count; i++)
-        if (it->peers[i].next_offset < offset && steady_link_find(plane, it->peers[i].link)) return true;
+    for (uint32_t i = 0; i < it->peers_count; i++) {
+        const steady_peer *peer = &it->peers[i];
+        bool is_in_tail = peer->want == STEADY_WANTS_NOTHING;
+        if (is_in_tail && peer->next_offset < offset && steady_link_find(plane, peer->link)) return true;
+    }
     return false;
 }
 
@@ -396,7 +401,7 @@ static tpc_steady *arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t 
     *it = (tpc_steady){.partition = partition, .term = term, .start_offset = start_offset};
     it->is_leader = role == TPC_ROLE_LEADER;
     node_init(&it->sending), node_init(&it->telling), node_init(&it->busy), node_init(&it->acks);
-    node_init(&it->holding);
+    node_init(&it->wanting), node_init(&it->holding);
     it->progress_ns = tpc_ring_now_ns(plane->ring);
     return it;
 }
@@ -464,6 +469,7 @@ int tpc_steady_follow(tpc_plane *plane, uint64_t handle, uint64_t own_incarnatio
 
 static void leave_lists(tpc_steady *it) {
     node_remove(&it->sending), node_remove(&it->telling), node_remove(&it->busy), node_remove(&it->acks);
+    node_remove(&it->wanting);
 }
 
 void tpc_steady_stop(tpc_plane *plane, tpc_partition *partition) {
@@ -480,6 +486,7 @@ void tpc_steady_forget(tpc_plane *plane, tpc_partition *partition) {
     for (uint32_t i = 0; i < it->peers_count; i++) {
         steady_link *to = steady_link_find(plane, it->peers[i].link);
         if (to) to->unacked_bytes -= it->peers[i].unacked.bytes;
+        steady_want_nothing(&it->peers[i], to);
     }
     *(it->is_leader ? &plane->steady->statistics.leaders : &plane->steady->statistics.followers) -= 1;
     partition->steady = NULL;
@@ -521,7 +528,7 @@ uint32_t tpc_steady_stalled(tpc_plane *plane, int64_t since_ns, uint64_t *handle
     uint32_t count = 0;
     for (node *at = plane->steady->busy.next; at != &plane->steady->busy && count < handles_max; at = at->next) {
         const tpc_steady *it = NODE_OWNER(at, tpc_steady, busy);
-        if (it->progress_ns < since_ns || it->is_behind) handles[count++] = it->partition->handle;
+        if (it->progress_ns < since_ns) handles[count++] = it->partition->handle;
     }
     return count;
 }

@@ -108,6 +108,20 @@ static bool send_as_it_lies(steady_link *to, const tpc_steady_entry *entry, cons
     return true;
 }
 
+bool steady_send_read(steady_link *to, const tpc_steady *it, const steady_peer *peer, const uint8_t *batches,
+                      uint32_t bytes) {
+    tpc_steady_entry entry = append_entry(it, peer, bytes);
+    flush(to, TPC_STEADY_APPEND);
+    tpc_frame *frame =
+        to->connection ? tpc_frame_new_forced(to->plane->budget, HEAD_BYTES + TPC_STEADY_APPEND_BYTES + bytes) : NULL;
+    if (!frame) return false;
+    tpc_steady_frame_header(TPC_STEADY_APPEND, 1, TPC_STEADY_APPEND_BYTES + bytes, frame->data);
+    tpc_steady_entry_encode(&entry, frame->data + HEAD_BYTES);
+    memcpy(frame->data + HEAD_BYTES + TPC_STEADY_APPEND_BYTES, batches, bytes);
+    push(to, &(tpc_slice){.frame = frame, .data = frame->data, .length = frame->length}, 1);
+    return true;
+}
+
 static int64_t stretch_end(const tpc_partition *partition, const tpc_tail_stretch *stretch) {
     uint64_t left_bytes = stretch->bytes;
     tpc_slice last = {0};
@@ -129,14 +143,13 @@ static int64_t stretch_end(const tpc_partition *partition, const tpc_tail_stretc
 static bool send_items(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_link *to) {
     tpc_partition *partition = it->partition;
     while (peer->next_offset < partition->log_end_offset) {
+        if (peer->want != STEADY_WANTS_NOTHING) return false;
         if (!to->connection || !steady_has_room(to, peer)) return true;
         tpc_tail_stretch stretch;
         int result = tpc_tail_measure(partition, peer->next_offset, STEADY_APPEND_BYTES_MAX, partition->log_end_offset,
                                       true, SLICES_MAX, &stretch);
         if (result < 0 || !stretch.bytes) {
-            it->is_behind = true;
-            if (!node_linked(&it->busy)) node_to_tail(&plane->steady->busy, &it->busy);
-            return false;
+            return !steady_want(plane, it, peer, to);
         }
         tpc_steady_entry entry = append_entry(it, peer, (uint32_t)stretch.bytes);
         bool is_small = stretch.bytes <= COPIED_BYTES_MAX;
@@ -388,6 +401,7 @@ int tpc_steady_begin(tpc_plane *plane) {
     tpc_steady_links *made = calloc(1, sizeof *made);
     if (!made) return -ENOMEM;
     node_init(&made->sending), node_init(&made->telling), node_init(&made->busy), node_init(&made->holding);
+    node_init(&made->wanting);
     plane->steady = made;
     int result = tpc_ring_add_turn_hook(plane->ring, TPC_TURN_MIDDLE, steady_turn, plane);
     if (result < 0) {

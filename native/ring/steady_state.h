@@ -13,6 +13,7 @@ enum {
     STEADY_PEER_UNACKED_BYTES_MAX = 4 << 20,
     STEADY_LINK_UNACKED_BYTES_MAX = 32 << 20,
     STEADY_LINK_UNSENT_BYTES_MAX = 8 << 20,
+    STEADY_LINK_WANTS_MAX = 4,
     STEADY_APPEND_BYTES_MAX = 1 << 20, /* of one entry; a single batch may be larger */
 };
 
@@ -29,6 +30,7 @@ typedef struct {
 typedef struct {
     uint64_t link, incarnation;
     bool votes;
+    enum { STEADY_WANTS_NOTHING, STEADY_WANTS, STEADY_WAITS } want; /* of what is in segments only */
     int64_t match_offset, next_offset, told_offset, known_offset;
     steady_marks unacked;
 } steady_peer;
@@ -42,12 +44,12 @@ typedef struct tpc_steady {
     int64_t start_offset;
     bool is_leader;
     bool is_stopped;
-    bool is_behind; /* a peer needs what is in segments only */
-    node sending;   /* a leader with something to send */
-    node telling;   /* a leader whose peers do not know the commit yet, by tell_ns */
-    node busy;      /* a leader that waits for answers */
-    node acks;      /* a follower that owes one, in its link's list */
-    node holding;   /* a follower that has no room for what it was sent */
+    node sending; /* a leader with something to send */
+    node telling; /* a leader whose peers do not know the commit yet, by tell_ns */
+    node busy;    /* a leader that waits for answers */
+    node wanting; /* a leader with a peer that needs what is in segments only, which nobody was told yet */
+    node acks;    /* a follower that owes one, in its link's list */
+    node holding; /* a follower that has no room for what it was sent */
     int64_t tell_ns;
     int64_t progress_ns;
 
@@ -72,6 +74,7 @@ typedef struct steady_link {
     uint64_t id;
     int32_t node;
     int64_t unacked_bytes;
+    uint32_t wants;      /* stretches that are read for its other end */
     uint32_t beats;      /* machines of this core that are to be said to be there: a bit of each */
     uint32_t beats_said; /* the same, as the last BEAT has said */
     node acks;           /* followers that owe its other end an answer */
@@ -97,7 +100,7 @@ struct tpc_steady_links {
     int64_t beat_ns;                      /* when the next beats leave, of all links together */
     uint32_t links_count;                 /* slots that were ever used */
     uint64_t lives;
-    node sending, telling, busy, holding;
+    node sending, telling, busy, wanting, holding;
     steady_message *messages_first, *messages_last;
     tpc_steady_statistics statistics;
 };
@@ -116,6 +119,15 @@ void steady_sent(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_lin
 steady_link *steady_link_find(const tpc_plane *plane, uint64_t id);
 int64_t steady_turn(void *plane, int64_t now_ns);
 void steady_send_beat(steady_link *to, uint32_t machines);
+
+/* A copy of stored batches leaves as an append behind what the peer was sent; false: there is no memory for it. */
+bool steady_send_read(steady_link *to, const tpc_steady *it, const steady_peer *peer, const uint8_t *batches,
+                      uint32_t bytes);
+
+/* steady_lag.c: a peer's next items have left the tail; false: as much is read for its link as may be */
+bool steady_want(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_link *to);
+/* Nothing is read for it any more. */
+void steady_want_nothing(steady_peer *peer, steady_link *to);
 
 /* steady_beats.c; when the next are due */
 int64_t steady_beat_all(tpc_plane *plane, int64_t now_ns);

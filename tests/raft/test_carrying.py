@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.raft.cluster import GROUP, Cluster, Node
 from tpc_broker.raft.carrying import HOLD_MS, Carried, CarriedPeer
 from tpc_broker.raft.items import Position
 from tpc_broker.raft.journal import AppendEntry, TakenEntry
 from tpc_broker.raft.messages import Ack, AppendEntries
-from tpc_broker.raft.output import Committed, ReadReady
-from tpc_broker.raft.steady import REPLICATE
+from tpc_broker.raft.output import Committed, ReadItems, ReadReady
+from tpc_broker.raft.replica import Peer
+from tpc_broker.raft.steady import CATCH_UP, INSTALL, REPLICATE
 
 
 def quiet(count: int = 3) -> tuple[Cluster, Node]:
@@ -142,3 +145,56 @@ def test_a_leader_that_holds_sends_nothing_new_for_a_moment() -> None:
     cluster.run_until(lambda: leader.group().commit.offset == 2)
     leader.group().hold(cluster.now_ms)
     assert leader.group().holds_until_ms <= cluster.now_ms, "not again at once"
+
+
+def lacking(cluster: Cluster, leader: Node, offset: int) -> Peer:
+    """A follower that has no more than that, of a log that is in files only."""
+    cluster.propose(leader, 6)
+    cluster.run(1_000)
+    machine = leader.group()
+    leader.core.release(GROUP, machine.commit)
+    peer = machine.rows[0]
+    peer.match = peer.next = peer.known = offset
+    return peer
+
+
+def test_it_is_carried_whatever_a_peer_lacks_and_that_one_is_not_in_sync() -> None:
+    cluster, leader = quiet()
+    machine = leader.group()
+    peer = lacking(cluster, leader, 2)
+    carried(leader, 7, 7, 7, [(2, 2), (7, 7)])
+    carries = machine.carries
+    assert machine.all_in_sync(cluster.now_ms), "as far as anybody has said"
+    leader.core.look(GROUP)
+    assert machine.lags(0)
+    assert not machine.lags(0), "it was known"
+    assert machine.carries == carries + 1
+    assert peer.voter not in machine.in_touch(cluster.now_ms)
+    assert not machine.all_in_sync(cluster.now_ms)
+    rows = (CarriedPeer(7, 7, 7, is_sent_to=True),) * 2
+    leader.core.observer = lambda _group: Carried(9, 9, 9, 9, 0, 0, rows)
+    assert leader.core.look(GROUP).all_in_sync(cluster.now_ms), "it has what there was then"
+    assert peer.voter in machine.in_touch(cluster.now_ms)
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_nothing_is_read_for_a_peer_of_a_group_that_somebody_would_carry(*, is_awaited: bool) -> None:
+    cluster, leader = quiet()
+    machine = leader.group()
+    peer = lacking(cluster, leader, 2)
+    machine.is_awaited = is_awaited
+    machine.flush_leader(cluster.now_ms)
+    assert peer.state is (REPLICATE if is_awaited else CATCH_UP)
+    assert machine.may_be_carried(cluster.now_ms) == is_awaited
+    cluster.run(HOLD_MS + 50)
+    assert leader.told(ReadItems), "nobody has come to carry it"
+
+
+def test_a_peer_that_lacks_what_was_deleted_is_not_sent_items() -> None:
+    cluster, leader = quiet()
+    machine = leader.group()
+    peer = lacking(cluster, leader, 2)
+    leader.core.truncate_start(GROUP, 4)
+    peer.state, peer.match, peer.next = REPLICATE, 2, 2
+    machine.flush_leader(cluster.now_ms)
+    assert peer.state is INSTALL

@@ -1,10 +1,15 @@
-"""A leader in C whose followers are not all as fast: what it keeps in memory for them (`native/ring/tail.c`)."""
+"""A leader in C whose followers are not all as fast: what it keeps in memory for them (`native/ring/tail.c`), and what
+it has read for them (`steady_lag.c`).
+"""
+
+import random
 
 import pytest
 
 from tests.support.plane_bench import records_of
 from tests.support.record_batches import read_batches
 from tests.support.steady_peers import ACK, INCARNATION, OWN, TERM, entry, frame
+from tests.support.steady_twin import LeaderTwin
 from tpc_broker.runtime.steady_plane import SteadyPeerState
 
 UNBOUNDED = 1 << 40
@@ -89,3 +94,163 @@ def test_nothing_else_stays_for_a_slow_peer(bench, slow):
     bench.plane.set_tail_bytes_behind_max(0)
     slow.write(1, other)
     assert bench.plane.statistics()["tail_bytes"] == 0, "nor beyond the bound"
+
+
+# -- what is in segments only
+
+
+class Segments:
+    """The log as it would be in files, for those who lack what has left memory."""
+
+    def __init__(self, bench, handle):
+        self.bench, self.handle = bench, handle
+        self.batches = []
+
+    def note(self):
+        """Before any of it can be written behind."""
+        have = self.batches[-1][1] if self.batches else 0
+        data = self.bench.plane.read_log(self.handle, have)
+        at = 0
+        for one in read_batches(data or b""):
+            size = int.from_bytes(data[at + 8 : at + 12]) + 12
+            end = one["base_offset"] + one["last_offset_delta"] + 1
+            self.batches.append((one["base_offset"], end, data[at : at + size]))
+            at += size
+
+    def read(self, offset, count):
+        found = [data for base, _end, data in self.batches if base >= offset]
+        return b"".join(found[:count])
+
+
+class LaggingTwin(LeaderTwin):
+    """Of which what is durable may leave memory at any time, and is read for peers by and by."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.bench.plane.set_tail_bytes_max(0)
+        self.segments = Segments(self.bench, self.handle)
+        self.wants = []
+
+    def append(self):
+        super().append()
+        self.segments.note()
+
+    def forget(self):
+        self.durable()
+        self.bench.plane.write_behind_done(self.handle, self.bench.plane.state(self.handle).durable_offset)
+        self.bench.plane.recycle(self.bench.plane.durable_cursor())
+
+    def give(self):
+        self.wants += self.steady.steady_wants()
+        self.chance.shuffle(self.wants)
+        for want in self.wants:
+            data = self.segments.read(want.offset, self.chance.randint(1, 6))
+            if self.chance.random() < 0.3:  # nothing becomes of it
+                wrong = data[:-1] if self.chance.random() < 0.5 else self.segments.read(want.offset + 1, 9)
+                assert self.steady.steady_give(want, wrong) is False
+            assert self.steady.steady_give(want, data)
+            assert self.steady.steady_give(want, data) is None
+        self.wants = []
+
+    def _all_is_sent(self):
+        self.give()
+        return super()._all_is_sent()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_leader_does_what_the_machine_does_wherever_its_log_is(bench, steady, replica, seed):
+    both = LaggingTwin(bench, steady, replica, random.Random(seed))
+    for _ in range(60):
+        steps = [both.append, both.acknowledge, both.acknowledge, both.durable, both.forget, both.give, both.meet]
+        both.chance.choice(steps)()
+        if both.chance.random() < 0.3:
+            bench.turn(1)
+    both.meet()
+    assert steady.steady_statistics()["unsteady"] == 0
+
+
+def lacking(bench, steady, slow, count=60):
+    """What the follower has not had has left memory: what it wants, and all of the log."""
+    segments = Segments(bench, slow.handle)
+    for _ in range(count):
+        bench.plane.append(slow.handle, records_of(1, value=VALUE))
+        bench.settle()
+        segments.note()
+        bench.plane.write_behind_done(slow.handle, bench.plane.state(slow.handle).durable_offset)
+        bench.plane.recycle(bench.plane.durable_cursor())
+    sent = steady.steady_state(slow.handle).peers[0].next
+    bench.until(lambda: (slow.hear(), len(slow.offsets) == sent)[1])
+    assert not steady.steady_wants(), "there is no room for more"
+    slow.acknowledge()
+    wants = []
+    bench.until(lambda: wants.extend(steady.steady_wants()) or wants)
+    return wants, segments
+
+
+def test_what_has_left_memory_is_asked_for_and_sent(bench, steady, slow):
+    bench.plane.set_tail_bytes_max(0)
+    told = []
+    steady._on_steady = lambda: told.append(None)
+    (want,), segments = lacking(bench, steady, slow)
+    assert told, "somebody has to read"
+    assert (want.handle, want.term, want.incarnation, want.peer) == (slow.handle, TERM, INCARNATION, 0)
+    assert want.offset == len(slow.offsets)
+    slow.write(1)
+    segments.batches.append((60, 61, records_of(1, value=VALUE, base_offset=60, leader_epoch=TERM)))
+    assert not steady.steady_wants(), "it is asked for already"
+    assert not steady.steady_stalled(1 << 62), "nobody's answer is waited for"
+    while len(slow.offsets) < 61:
+        assert steady.steady_give(want, segments.read(want.offset, 7))
+        wants = []
+
+        def goes_on(wants=wants):
+            slow.hear()
+            slow.acknowledge()
+            wants += steady.steady_wants()
+            return wants or len(slow.offsets) == 61
+
+        bench.until(goes_on)
+        want = wants[0] if wants else want
+    assert slow.offsets == list(range(61))
+    assert bench.plane.state(slow.handle).high_watermark == 61, "nobody else has waited"
+    assert steady.steady_statistics()["wanted"] > 1
+
+
+def test_what_was_read_too_late_goes_nowhere(bench, steady, slow):
+    bench.plane.set_tail_bytes_max(0)
+    (want,), segments = lacking(bench, steady, slow)
+    state = steady.steady_disarm(slow.handle)
+    assert steady.steady_give(want, segments.read(want.offset, 1)) is None
+    match = len(slow.offsets)
+    rows = [SteadyPeerState(slow.peer.link, INCARNATION, match, match, 0, votes=False)]
+    assert state.peers[0].match == match
+    assert steady.steady_lead(slow.handle, OWN, TERM, 0, UNBOUNDED, rows, votes=True)
+    assert steady.steady_give(want, segments.read(want.offset, 1)) is None, "nobody has asked yet"
+    again = []
+    bench.until(lambda: again.extend(steady.steady_wants()) or again)
+    assert steady.steady_give(again[0]._replace(term=TERM - 1), segments.read(match, 1)) is None
+    assert steady.steady_give(again[0], b"") is False
+    assert steady.steady_give(again[0], segments.read(match, 1))
+
+
+def test_only_so_much_is_read_for_a_link_at_a_time(bench, steady, slow):
+    """Each stretch is memory, and is not acknowledged before it has left."""
+    bench.plane.set_tail_bytes_max(0)
+    handles = [bench.lead(f"more-{number}", bytes_admitted=UNBOUNDED) for number in range(6)]
+    logs = {}
+    for handle in handles:
+        bench.plane.set_replicated(handle)
+        bench.plane.arm(handle, TERM)
+        slow.write(2, handle)
+        rows = [SteadyPeerState(slow.peer.link, INCARNATION, 0, 0, 0, votes=False)]
+        assert bench.plane.state(handle).tail_offset == 2
+        logs[handle] = records_of(1, value=VALUE, leader_epoch=TERM)
+        assert steady.steady_lead(handle, OWN, TERM, 0, UNBOUNDED, rows, votes=True)
+    wants = []
+    bench.until(lambda: wants.extend(steady.steady_wants()) or len(wants) == 4)
+    bench.settle()
+    assert not steady.steady_wants()
+    assert steady.steady_give(wants[0], logs[wants[0].handle])
+    steady.steady_disarm(wants[1].handle)
+    bench.until(lambda: wants.extend(steady.steady_wants()) or len(wants) == 6)
+    assert len({want.handle for want in wants}) == 6

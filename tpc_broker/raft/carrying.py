@@ -12,8 +12,8 @@ answer comes.
 
 Only what is quiet is carried: a leader of a simple configuration whose marker is committed, without learners,
 hand-over or reads under way, whose peers replicate with nothing under way or are silent; a follower that has its
-leader's marker durable. A leader that is never quiet under load *holds* for a moment: it sends nothing new until what
-is under way is answered.
+leader's marker durable. How much a peer lacks does not matter. A leader that is never quiet under load *holds* for a
+moment: it sends nothing new until what is under way is answered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tpc_broker.raft.items import Position
 from tpc_broker.raft.journal import TakenEntry
 from tpc_broker.raft.membership import Membership
 from tpc_broker.raft.output import FOLLOWER
-from tpc_broker.raft.steady import NONE
+from tpc_broker.raft.steady import NONE, REPLICATE
 
 if TYPE_CHECKING:
     from tpc_broker.raft.replica import Peer
@@ -60,14 +60,16 @@ class Carried(NamedTuple):
 class Carrying(Membership):
     """The layer that lets a replica be carried."""
 
-    __slots__ = ("carried", "carries", "holds_until_ms")
+    __slots__ = ("carried", "carries", "holds_until_ms", "is_awaited")
 
     def init_layers(self) -> None:
         super().init_layers()
         self.carried = False
         self.carries = 0
-        """How often it was given away."""
+        """How often it was given away, or one of its peers came to be in sync or not meanwhile."""
         self.holds_until_ms = 0
+        self.is_awaited = False
+        """Somebody would carry it, and read for its peers, too."""
 
     # Whether.
 
@@ -81,16 +83,19 @@ class Carrying(Membership):
             return False
         return self._leader_is_quiet(now_ms) if self.is_leader else self._follower_is_quiet()
 
-    def _leader_is_quiet(self, now_ms: int) -> bool:
+    def _leads_plainly(self) -> bool:
         config = self.config
         plain = config is not None and not config.is_joint and self.me in config.voters and not self.learners
         busy = self.target is not None or self.transfer is not None or self.reads or self.reads_new
-        if not self.is_ready or not plain or busy:
+        return self.is_ready and plain and not busy
+
+    def _leader_is_quiet(self, now_ms: int) -> bool:
+        if not self._leads_plainly():
             return False
         return all(self._is_at_rest(peer) or not self.is_heard(peer.voter, now_ms) for peer in self.rows)
 
     def _is_at_rest(self, peer: Peer) -> bool:
-        return peer.is_in_sync and not peer.inflight
+        return peer.state is REPLICATE and not peer.inflight
 
     def _follower_is_quiet(self) -> bool:
         return self.role is FOLLOWER and self.leader is not None and self.deadline_ms is None and not self.ack_due
@@ -112,11 +117,19 @@ class Carrying(Membership):
     def would_be_quiet(self, now_ms: int) -> bool:
         """Of a leader: all that is in the way is what was sent and not answered."""
         heard = [peer for peer in self.rows if self.is_heard(peer.voter, now_ms)]
-        return self.is_leader and self.is_ready and all(peer.is_in_sync for peer in heard)
+        return self.is_leader and self.is_ready and all(peer.state is REPLICATE for peer in heard)
 
     def _replicate(self, index: int, peer: Peer, now_ms: int) -> None:
         if now_ms >= self.holds_until_ms:
             super()._replicate(index, peer, now_ms)
+
+    def lacks_items(self, peer: Peer, prev: Position, now_ms: int) -> None:
+        """Whoever carries it reads, too, and nobody else of the group waits: it is left alone for a moment."""
+        if self.is_awaited and self._leads_plainly() and self.would_be_quiet(now_ms):
+            self.hold(now_ms)
+            if now_ms < self.holds_until_ms:
+                return
+        super().lacks_items(peer, prev, now_ms)
 
     # Carried and taken back.
 
@@ -126,6 +139,7 @@ class Carrying(Membership):
         self.carried = True
         self.carries += 1
         self.holds_until_ms = 0
+        self.is_awaited = False
         self.deadline_ms = None
         self.log.release(self.log.last)
 
@@ -147,6 +161,17 @@ class Carrying(Membership):
             if row.is_sent_to:
                 peer.match, peer.next = max(peer.match, row.match), max(peer.match, row.next)
                 peer.known = max(peer.known, row.known)
+
+    def lags(self, index: int) -> bool:
+        """Of one that is carried, after `look`: a peer lacks what is not in memory any more, so it is not in sync
+        before it has all that there is now. Whether it was.
+        """
+        peer = self.rows[index]
+        if not peer.is_in_sync:
+            return False
+        peer.lacks = max(self.log.end_offset, peer.match + 1)
+        self.carries += 1
+        return True
 
     def take_back(self, found: Carried | None, now_ms: int) -> None:
         """The machine does everything again. None: nothing has become of it, since the partition is gone."""

@@ -187,6 +187,10 @@ class Group(Carrying):
         near = [peer.voter for peer in self.peers.values() if peer.is_in_sync]
         return tuple(sorted(v for v in {self.me, *near} & self.config.voters if self.is_heard(v, now_ms)))
 
+    def all_in_sync(self, now_ms: int) -> bool:
+        """Of a leader: whether all peers that are heard are in sync."""
+        return all(peer.is_in_sync for peer in self.rows if self.is_heard(peer.voter, now_ms))
+
     def hears_quorum(self, now_ms: int) -> bool:
         """Whether a quorum of its configuration was heard lately; False for one that has none."""
         return self.config is not None and self._quorum_is_heard(now_ms)

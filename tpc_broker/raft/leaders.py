@@ -400,7 +400,7 @@ class Leaders(Followers):
             prev = Position(self.term, peer.next)
             items = self._items_after(prev)
             if items is None:
-                self._read_items(peer, prev)
+                self.lacks_items(peer, prev, now_ms)
                 return
             length = sum(map(item_bytes, items))
             self._send_items(peer, prev, items, now_ms)
@@ -438,14 +438,20 @@ class Leaders(Followers):
 
     # Peers behind what is in memory.
 
+    def lacks_items(self, peer: Peer, prev: Position, now_ms: int) -> None:  # noqa: ARG002 -- the layer above may wait
+        """Of a peer that replicates: what is behind `prev` is not in memory any more."""
+        self._forget_inflight(peer)
+        peer.prev = prev
+        self._fetch_from_files(peer)
+
     def _fetch_from_files(self, peer: Peer) -> None:
-        if self._needs_segments(peer.prev):
+        if self.needs_segments(peer.prev):
             peer.state, peer.awaiting, peer.install = INSTALL, False, None
             self._ship(peer)
         else:
             self._read_items(peer, peer.prev)
 
-    def _needs_segments(self, prev: Position) -> bool:
+    def needs_segments(self, prev: Position) -> bool:
         """What it needs next was deleted or compacted, or, if so set, it has nothing at all: then segments travel."""
         gone = prev.offset < max(self.log.log_start_offset, self.contiguous_from_offset) or not self.log.contains(prev)
         return gone or (self.settings.ships_to_empty and prev == START and self.commit > START)
@@ -467,7 +473,7 @@ class Leaders(Followers):
         assert contiguous_from_offset <= self.high_watermark, (contiguous_from_offset, self.commit)
         self.contiguous_from_offset = max(self.contiguous_from_offset, contiguous_from_offset)
         for peer in self.rows:
-            if peer.state is CATCH_UP and self._needs_segments(peer.prev):
+            if peer.state is CATCH_UP and self.needs_segments(peer.prev):
                 self._fetch_from_files(peer)
 
     def _read_items(self, peer: Peer, prev: Position) -> None:

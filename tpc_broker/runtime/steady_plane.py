@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tpc_broker._ring import ffi, lib
+from tpc_broker.native_bytes import pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from tpc_broker.log.batch import Buffer
 
 STALLED_AT_ONCE: Final = 256
 GAP_MS: Final = int(lib.TPC_STEADY_GAP_MS)
@@ -77,6 +80,17 @@ class SteadyMessage:
     batches: bytes
 
 
+class SteadyWant(NamedTuple):
+    """A follower needs what begins at `offset`, and that is in segments only. `peer`: its place in `SteadyState`."""
+
+    handle: int
+    link: int
+    incarnation: int
+    offset: int
+    term: int
+    peer: int
+
+
 class SteadyPlane:
     """A part of `RingDataPlane`."""
 
@@ -85,6 +99,7 @@ class SteadyPlane:
     def _begin_steady(self, ring: Any) -> None:
         self._steady_state = ffi.new("tpc_steady_state *")
         self._stalled = ffi.new("uint64_t[]", STALLED_AT_ONCE)
+        self._want = ffi.new("tpc_steady_want *")
         self._heard = ffi.new("int64_t[2]")
         self._on_steady: Callable[[], None] = lambda: None
         self._on_steady_link: Callable[[int], None] = lambda _link: None
@@ -92,7 +107,7 @@ class SteadyPlane:
         ring.on_event(lib.TPC_EVENT_STEADY_LINK, lambda link, _a, _b, _pointer: self._on_steady_link(link))
 
     def on_steady(self, messages: Callable[[], None], link_lost: Callable[[int], None]) -> None:
-        """`messages` is called when `steady_messages` has something, once until it was called."""
+        """`messages` is called when `steady_messages` or `steady_wants` has something, once until it was called."""
         self._on_steady, self._on_steady_link = messages, link_lost
 
     def steady_adopt(self, descriptor: int, node: int) -> int:
@@ -189,8 +204,22 @@ class SteadyPlane:
             ))  # fmt: skip
         return found
 
+    def steady_wants(self) -> list[SteadyWant]:
+        """What is to be read for followers since the last call."""
+        found, want = [], self._want
+        while lib.tpc_steady_take_want(self._plane, want):
+            found.append(SteadyWant(want.handle, want.link, want.incarnation, want.offset, want.term, want.peer))
+        return found
+
+    def steady_give(self, want: SteadyWant, batches: Buffer) -> bool | None:
+        """The stored batches that follow there. False: they are not what comes next; None: nobody waits any more."""
+        given = ffi.new("tpc_steady_want *", want._asdict())
+        data, size, _held = pinned(batches)
+        result = lib.tpc_steady_give(self._plane, given, data, size)
+        return None if result == -errno.ENOENT else bool(result == 0)
+
     def steady_stalled(self, since_ns: int) -> list[int]:
-        """Handles of leaders that wait for an answer since then, or for what is in segments only; some of them."""
+        """Handles of leaders that wait for an answer since then; some of them."""
         count = lib.tpc_steady_stalled(self._plane, since_ns, self._stalled, STALLED_AT_ONCE)
         return list(self._stalled[0:count])
 

@@ -39,9 +39,10 @@ typedef struct {
     uint64_t appends_sent, append_bytes_sent;
     uint64_t appends_taken, append_bytes_taken;
     uint64_t acks_sent, acks_taken;
-    uint64_t commits;  /* how often a high watermark rose here */
-    uint64_t unsteady; /* entries that were Python's */
-    uint64_t held;     /* entries that a follower had no room for when they came */
+    uint64_t commits;             /* how often a high watermark rose here */
+    uint64_t unsteady;            /* entries that were Python's */
+    uint64_t held;                /* entries that a follower had no room for when they came */
+    uint64_t wanted, given_bytes; /* stretches that followers needed from segments, and what was read for them */
     uint64_t frames_sent, frames_taken;
     uint64_t sent_bytes, taken_bytes;
     uint64_t beats_sent, beats_taken;
@@ -103,7 +104,25 @@ typedef struct {
 /* 1 with *message, 0: there is none. After it TPC_EVENT_STEADY comes with the next one. */
 int tpc_steady_take(tpc_plane *plane, tpc_steady_message *message);
 
-/* Leaders with a peer that has not answered since then, or that needs what is in segments only; how many. */
+/*
+ * A follower needs what begins at an offset of its leader's log, and that is in segments only: whoever carries it reads it for C. Told once;
+ * it waits until tpc_steady_give(), or until the group is taken back.
+ */
+typedef struct {
+    uint64_t handle;
+    uint64_t link, incarnation; /* of the follower */
+    int64_t offset;
+    int32_t term;
+    uint32_t peer; /* its place among the leader's */
+} tpc_steady_want;
+
+/* 1 with *want, 0: there is none. After it TPC_EVENT_STEADY comes with the next one. */
+int tpc_steady_take_want(tpc_plane *plane, tpc_steady_want *want);
+/* Stored batches that begin at the offset, copied. 0; -ENOENT: nobody waits for them any more; -EBADMSG: they are not what
+ * comes next of the term, and it waits. */
+int tpc_steady_give(tpc_plane *plane, const tpc_steady_want *want, const uint8_t *batches, uint32_t bytes);
+
+/* Leaders with a peer that has not answered since then; how many. */
 uint32_t tpc_steady_stalled(tpc_plane *plane, int64_t since_ns, uint64_t *handles, uint32_t handles_max);
 
 void tpc_steady_get_statistics(const tpc_plane *plane, tpc_steady_statistics *statistics);

@@ -336,6 +336,7 @@ class ReplicaDriver:
         self._hear(now_ms)
         self.core.tick(now_ms)
         self.carrier.look_at_stalled(now_ms)
+        self.carrier.lagging.turn(self._tasks, self.files_of, self._now_ms, self.wake)
         reached = self._reached()
         if reached:
             self.core.persisted(reached, now_ms)
@@ -518,6 +519,7 @@ class ReplicaDriver:
 
     async def _read_items(self, replica: _Replica, event: ReadItems) -> None:
         offset = event.prev.offset
+        self.carrier.lagging.machine_reads(replica.group)
         if self.ships_instead(replica.group, event.target, offset):
             self.core.ship_instead(replica.group, event.target, event.prev, self._now_ms())
             self.wake()

@@ -18,6 +18,7 @@ from tpc_broker.raft.items import START, Batch, Position, Voter
 from tpc_broker.raft.messages import Ack, AppendEntries, Frame
 from tpc_broker.raft.steady import NONE
 from tpc_broker.runtime.cluster.beats import CarriedBeats
+from tpc_broker.runtime.cluster.lagging import Lagging
 from tpc_broker.runtime.steady_plane import SteadyPeerState
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class SteadyCarrier:
         self._looked_ms = self._now_ms = 0
         self._beats: list[CarriedBeats] = []
         self._watches: list[AwakeGroups] = []
+        self.lagging = Lagging(core, plane, self._names, self._note_awake)
         core.carrier, core.observer, core.takes_ack = self._take_back, self._look, self._takes_ack
 
     # -- groups ------------------------------------------------------------------------------------------------------
@@ -273,6 +275,7 @@ class SteadyCarrier:
         given = self._lead(handle, machine, now_ms) if machine.is_leader else self._follow(handle, machine)
         if given:
             machine.carry()
+            self.lagging.given(group, machine, now_ms)
         return given is not False
 
     def _lead(self, handle: int, machine: Group, now_ms: int) -> bool | None:
