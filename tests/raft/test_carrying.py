@@ -11,7 +11,7 @@ from tpc_broker.raft.journal import AppendEntry, TakenEntry
 from tpc_broker.raft.messages import Ack, AppendEntries
 from tpc_broker.raft.output import Committed, ReadItems, ReadReady
 from tpc_broker.raft.replica import Peer
-from tpc_broker.raft.steady import CATCH_UP, INSTALL, REPLICATE
+from tpc_broker.raft.steady import CATCH_UP, INSTALL, PROBE, REPLICATE, PeerState
 
 
 def quiet(count: int = 3) -> tuple[Cluster, Node]:
@@ -188,6 +188,18 @@ def test_nothing_is_read_for_a_peer_of_a_group_that_somebody_would_carry(*, is_a
     assert machine.may_be_carried(cluster.now_ms) == is_awaited
     cluster.run(HOLD_MS + 50)
     assert leader.told(ReadItems), "nobody has come to carry it"
+
+
+@pytest.mark.parametrize("state", [PROBE, CATCH_UP, INSTALL])
+def test_of_two_peers_that_are_read_for_one_waits_for_the_other(state: PeerState) -> None:
+    """Under load both never follow in the same moment; one that gets segments takes its time."""
+    cluster, leader = quiet()
+    machine = leader.group()
+    peer = lacking(cluster, leader, 2)
+    machine.is_awaited = True
+    machine.rows[1].state, machine.rows[1].awaiting = state, True
+    machine.flush_leader(cluster.now_ms)
+    assert peer.state is (CATCH_UP if state is INSTALL else REPLICATE)
 
 
 def test_a_peer_that_lacks_what_was_deleted_is_not_sent_items() -> None:

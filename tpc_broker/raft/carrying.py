@@ -25,7 +25,7 @@ from tpc_broker.raft.items import Position
 from tpc_broker.raft.journal import TakenEntry
 from tpc_broker.raft.membership import Membership
 from tpc_broker.raft.output import FOLLOWER
-from tpc_broker.raft.steady import NONE, REPLICATE
+from tpc_broker.raft.steady import INSTALL, NONE, REPLICATE
 
 if TYPE_CHECKING:
     from tpc_broker.raft.replica import Peer
@@ -124,8 +124,11 @@ class Carrying(Membership):
             super()._replicate(index, peer, now_ms)
 
     def lacks_items(self, peer: Peer, prev: Position, now_ms: int) -> None:
-        """Whoever carries it reads, too, and nobody else of the group waits: it is left alone for a moment."""
-        if self.is_awaited and self._leads_plainly() and self.would_be_quiet(now_ms):
+        """Whoever carries it reads, too, and nobody else of the group waits: it is left alone for a moment. Peers that
+        are read for right now answer meanwhile; of two of them one always would.
+        """
+        heard = [peer for peer in self.rows if self.is_heard(peer.voter, now_ms)]
+        if self.is_awaited and self._leads_plainly() and all(peer.state is not INSTALL for peer in heard):
             self.hold(now_ms)
             if now_ms < self.holds_until_ms:
                 return
