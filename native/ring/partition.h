@@ -160,6 +160,8 @@ void tpc_python_waits_forget(tpc_plane *plane);
 void tpc_replica_appended(tpc_plane *plane, tpc_partition *partition, uint32_t bytes);
 /* Kafka's error code for an append with such acks; 0: it is taken. */
 int16_t tpc_replica_refusal(const tpc_partition *partition, int16_t acks);
+/* Whether a leader takes no record now, whatever its acks, and takes some again by itself or leads no more. */
+bool tpc_replica_takes_nothing(const tpc_partition *partition);
 /* Its role has ended: what was not taken is not told any more. */
 void tpc_replica_forget_appended(tpc_plane *plane, tpc_partition *partition);
 

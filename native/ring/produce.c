@@ -301,6 +301,16 @@ static bool lacks_verdict(tpc_plane *plane, const tpc_request *request, const su
            is_gap(plane, partition, request->connection, request->received_ns, &header);
 }
 
+/*
+ * More than a leader may have waits for its followers, or for a hand-over. A majority is there all the same (without one it
+ * leads no more after a second), so its clients are held back by not being answered, as by a full journal: who produces with
+ * `durability=relaxed`, or acks=1, waits for no follower by itself.
+ */
+static bool is_held_back(const tpc_partition *partition) {
+    return partition && partition->is_replicated && partition->role == TPC_ROLE_LEADER &&
+           !(partition->flags & TPC_PARTITION_INTERNAL) && tpc_replica_takes_nothing(partition);
+}
+
 static enum tpc_produce_fallback survey_part(tpc_plane *plane, const tpc_request *request, const survey *about,
                                              int32_t i) {
     const tpc_produce_part *part = &plane->scratch.parts[i];
@@ -310,6 +320,7 @@ static enum tpc_produce_fallback survey_part(tpc_plane *plane, const tpc_request
     if (partition && part->records_bytes > 0 &&
         partition->bytes_admitted < bytes_for(plane, partition, part->records_bytes))
         return TPC_FALLBACK_NOT_ADMITTED;
+    if (is_held_back(partition)) return TPC_FALLBACK_UNCOMMITTED;
     return lacks_verdict(plane, request, about, i) ? TPC_FALLBACK_GAP : TPC_FALLBACK_NONE;
 }
 

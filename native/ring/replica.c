@@ -20,6 +20,10 @@ int tpc_partition_refuse(tpc_plane *plane, uint64_t handle, int16_t error_code, 
     return 0;
 }
 
+bool tpc_replica_takes_nothing(const tpc_partition *partition) {
+    return tpc_steady_is_full(partition) || (partition->refuses_all_acks && partition->refusal);
+}
+
 int16_t tpc_replica_refusal(const tpc_partition *partition, int16_t acks) {
     if (tpc_steady_is_full(partition)) return TPC_ERROR_NOT_ENOUGH_REPLICAS;
     return acks == TPC_ACKS_ALL || partition->refuses_all_acks ? partition->refusal : TPC_ERROR_NONE;

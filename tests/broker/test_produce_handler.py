@@ -15,6 +15,7 @@ from tpc_broker.error_codes import ErrorCode
 
 TIMEOUT_MS = 5_000
 CALLS_MAX = 100_000
+REFUSALS = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
 class Leaving:
@@ -29,7 +30,7 @@ class Leaving:
     def __call__(self, request, verdicts, endpoints):
         self.calls += 1
         assert self.calls < CALLS_MAX, "it spins"
-        refused = all(verdict.error_code == ErrorCode.KAFKA_STORAGE_ERROR for verdict in verdicts)
+        refused = all(verdict.error_code in REFUSALS for verdict in verdicts)
         return self._take(request, verdicts, endpoints) if refused and self.takes_refusals else self.left
 
 
@@ -47,20 +48,22 @@ async def produce(node, left, *, takes_refusals):
 
 
 NO_ROOM = (ProduceFallback.NO_MEMORY, ProduceFallback.NOT_ADMITTED, ProduceFallback.JOURNAL_FULL)
+REFUSED = dict.fromkeys(NO_ROOM, ErrorCode.KAFKA_STORAGE_ERROR)
+REFUSED[ProduceFallback.UNCOMMITTED] = ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 async def wait_in_vain():
     await trio.sleep(0.1)
 
 
-@pytest.mark.parametrize("left", NO_ROOM)
+@pytest.mark.parametrize("left", REFUSED)
 async def test_what_finds_no_room_in_time_is_refused(left, autojump_clock, monkeypatch):
     async with running_node(cores=1) as node:
         monkeypatch.setattr(node.lives[0].storage, "wait_journal_room", wait_in_vain)
         request, took_ms, _calls = await produce(node, left, takes_refusals=True)
         assert TIMEOUT_MS <= took_ms < TIMEOUT_MS + 200
         (part,) = answer_of(request).responses[0].partition_responses
-        assert (part.error_code, part.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+        assert (part.error_code, part.base_offset) == (REFUSED[left], -1)
         assert not node.lives[0].connections.closed
 
 

@@ -252,6 +252,29 @@ def test_above_what_may_wait_for_a_quorum_appends_are_refused_until_there_is_one
     cores.shut()
 
 
+def test_a_leader_whose_hand_over_comes_to_nothing_takes_appends_again(either):
+    """Also what it was given meanwhile, of which it has told nobody."""
+    first = either.leader()
+    either.produce(first, values("a", 3))
+    driver, target = first.driver, next(node for node in either.up() if node is not first)
+    first.ask(first.storage.make_room, first.files, first.handle, 1 << 20)
+    target.is_heard = False
+
+    def hand_over():
+        target_voter = Voter(NodeId(target.number), 0)
+        assert driver.core.transfer_leadership(GROUP, target_voter, driver._now_ms()) is None
+        assert first.plane.append(first.handle, batch(0, [b"held"])).error_code == ErrorCode.NONE
+        driver.wake()
+
+    first.ask(hand_over)
+    either.until(lambda: first.ask(lambda: driver._replicas[GROUP].is_refusing))
+    either.until(lambda: first.bounds().high_watermark == 4)
+    either.until(lambda: not first.ask(lambda: driver._replicas[GROUP].is_refusing))
+    target.is_heard = True
+    either.produce(either.leader(), values("b", 3))
+    either.check()
+
+
 @pytest.mark.parametrize("reason", ["too much waits for a quorum", "a transfer is under way"])
 def test_what_was_refused_goes_before_anything_of_the_next_leader_comes(tmp_path, reason):
     """One turn in which a leader is refused a proposal, steps down, and hears what its successor has appended."""

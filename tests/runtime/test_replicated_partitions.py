@@ -131,7 +131,7 @@ def test_what_was_not_taken_before_the_role_ended_is_not_told(bench, replica):
     assert bench.plane.take_appended() == [(second, TERM + 1, 1, 2)]
 
 
-def test_with_too_few_replicas_only_acks_all_is_refused_and_with_too_much_on_its_way_everything(bench, replica):
+def test_with_too_few_replicas_only_acks_all_is_refused_and_with_too_much_on_its_way_all_are_held_back(bench, replica):
     handle = replica()
     bench.plane.arm(handle, TERM)
     waiting, client = bench.connect(), bench.connect()
@@ -142,15 +142,35 @@ def test_with_too_few_replicas_only_acks_all_is_refused_and_with_too_much_on_its
     assert bench.plane.append(handle, records_of(1)).error_code is E.NOT_ENOUGH_REPLICAS
     assert bench.produce(client, ("t", 0, records_of(1)), acks=1) == [(E.NONE, 1)]
     bench.plane.refuse(handle, E.NOT_ENOUGH_REPLICAS, all_acks=True)
-    assert bench.produce(client, ("t", 0, records_of(1)), acks=1) == [(E.NOT_ENOUGH_REPLICAS, -1)]
+    bench.send(client, [("t", 0, records_of(1))], acks=1)
+    bench.until(lambda: bench.left)
+    ((reason, held),) = bench.left
+    assert reason is Left.UNCOMMITTED
+    assert not bench.plane.produce_with(held, [Verdict()])
+    assert bench.plane.fallback_reason is Left.UNCOMMITTED, "Python's verdict on its partition says nothing of that"
     assert bench.plane.state(handle).log_end_offset == 2
     bench.plane.commit(handle, TERM, 1)
     assert bench.answer(waiting) == [(E.NONE, 0)], "what was appended before goes on waiting"
     bench.plane.refuse(handle, E.NONE)
-    bench.send(client, [("t", 0, records_of(1))])
-    bench.until(lambda: bench.plane.state(handle).durable_offset == 3)
-    bench.plane.commit(handle, TERM, 3)
+    assert bench.plane.produce_with(held, [Verdict()])
     assert bench.answer(client) == [(E.NONE, 2)]
+    bench.send(client, [("t", 0, records_of(1))])
+    bench.until(lambda: bench.plane.state(handle).durable_offset == 4)
+    bench.plane.commit(handle, TERM, 4)
+    assert bench.answer(client) == [(E.NONE, 3)]
+
+
+def test_what_is_held_back_is_refused_when_another_one_leads_by_then(bench, replica):
+    handle = replica()
+    bench.plane.arm(handle, TERM)
+    bench.plane.refuse(handle, E.NOT_ENOUGH_REPLICAS, all_acks=True)
+    client = bench.connect()
+    bench.send(client, [("t", 0, records_of(1))])
+    bench.until(lambda: bench.left)
+    bench.plane.follow(handle, TERM + 1)
+    assert bench.plane.produce_with(bench.left.pop()[1], [Verdict()])
+    assert bench.answer(client) == [(E.NOT_LEADER_OR_FOLLOWER, -1)]
+    assert ends(bench, handle) == (0, 0, 0)
 
 
 def test_between_two_terms_of_one_leader_waits_stay(bench, replica):
@@ -226,9 +246,9 @@ def test_a_gap_is_what_was_refused_while_somebody_else_led(bench, replica):
         assert bench.produce(client, gap) == [(E.NOT_LEADER_OR_FOLLOWER, -1)]
     assert bench.produce(client, numbered(0)) == [(E.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)]
     assert bench.produce(client, numbered(8, epoch=0)) == [(E.INVALID_PRODUCER_EPOCH, -1)]
-    bench.plane.refuse(handle, E.NOT_ENOUGH_REPLICAS, all_acks=True)
+    bench.plane.refuse(handle, E.NOT_ENOUGH_REPLICAS)
     assert bench.produce(client, numbered(7)) == [(E.NOT_ENOUGH_REPLICAS, -1)]
-    bench.plane.refuse(handle, E.NONE, all_acks=True)
+    bench.plane.refuse(handle, E.NONE)
     assert bench.produce(bench.connect(), numbered(8)) == [(E.NOT_ENOUGH_REPLICAS, -1)]
     assert ends(bench, handle) == (7, 7, 7)
 

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.support.plane_bench import records_of
+from tests.support.plane_values import Left, Verdict
 from tests.support.record_batches import read_batches
 from tests.support.steady_peers import ACK, APPEND, BEAT, INCARNATION, MACHINES, OWN, TERM, entry, frame, sent
 from tests.support.steady_twin import LeaderTwin
@@ -291,10 +292,16 @@ def test_a_leader_takes_nothing_more_when_too_much_waits(bench, steady, replica)
     client = bench.connect()
     bench.send(client, [("t", 0, records_of(1, value=bytes(11_000)))], acks=-1)
     bench.until(lambda: bench.plane.state(replica).durable_offset == 1)
-    assert bench.produce(bench.connect(), ("t", 0, records_of(1)), acks=1) == [(E.NOT_ENOUGH_REPLICAS, -1)]
+    other = bench.connect()
+    bench.send(other, [("t", 0, records_of(1))], acks=1)
+    bench.until(lambda: bench.left)
+    ((reason, held),) = bench.left
+    assert reason is Left.UNCOMMITTED
+    assert bench.plane.append(replica, records_of(1)).error_code is E.NOT_ENOUGH_REPLICAS
     peer.say(frame(ACK, entry(1, 0)))
     assert bench.answer(client) == [(0, 0)]
-    assert bench.produce(bench.connect(), ("t", 0, records_of(1)), acks=1) == [(0, 1)]
+    assert bench.plane.produce_with(held, [Verdict()])
+    assert bench.answer(other) == [(0, 1)]
 
 
 def test_damaged_records_are_not_appended(bench, steady, replica):

@@ -77,7 +77,7 @@ class TwinLog(MemoryLog):
         self.is_replicated = False
         self.role, self.term, self.generation = None, -1, 0
         """`generation` rises when whoever waits for a commit is told that there is no telling."""
-        self.refusal = ErrorCode.NONE
+        self.refusal, self.refuses_all = ErrorCode.NONE, False
         self.told_offset, self.undurable = self.log_end_offset, 0
         self.find_producers()
 
@@ -185,10 +185,17 @@ class TwinPlane(MemoryPlane):
         return base_offset
 
     def produce_with(self, request, verdicts, endpoints):
-        """As `native/ring/produce.c`: what a quorum is to be asked about is left."""
-        if self._lacks_verdict(self.asked(request).parts, bytes(request.body), verdicts):
+        """As `native/ring/produce.c`: what a quorum is to be asked about is left, and what is held back."""
+        asked = self.asked(request).parts
+        if any(self._is_held_back(part, verdict) for part, verdict in zip(asked, verdicts, strict=True)):
+            return ProduceFallback.UNCOMMITTED
+        if self._lacks_verdict(asked, bytes(request.body), verdicts):
             return ProduceFallback.GAP
         return super().produce_with(request, verdicts, endpoints)
+
+    def _is_held_back(self, part, verdict):
+        log = None if verdict.error_code else self.logs.get(self._handle_of(part.topic, part.partition))
+        return log is not None and log.is_replicated and log.role == LEADER and log.refuses_all and log.refusal
 
     def _lacks_verdict(self, parts, body, verdicts):
         for part, verdict in zip(parts, verdicts, strict=True):
@@ -346,7 +353,8 @@ class TwinPlane(MemoryPlane):
         self._answer()
 
     def refuse(self, handle, error_code, *, all_acks=False):
-        self._log(handle).refusal = error_code
+        log = self._log(handle)
+        log.refusal, log.refuses_all = error_code, all_acks
 
     def commit(self, handle, term, end_offset):
         log = self._log(handle)

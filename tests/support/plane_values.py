@@ -64,6 +64,8 @@ class Left(IntEnum):
     NO_MEMORY = lib.TPC_FALLBACK_NO_MEMORY
     GAP = lib.TPC_FALLBACK_GAP
     """Ask the quorum who leads, then :meth:`Plane.produce_with`."""
+    UNCOMMITTED = lib.TPC_FALLBACK_UNCOMMITTED
+    """Try again when something is committed, or another replica leads."""
 
 
 assert len(Left) == lib.TPC_FALLBACK_REASONS_COUNT

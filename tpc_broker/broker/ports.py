@@ -262,14 +262,13 @@ class ProduceFallback(IntEnum):
     NOT_ADMITTED = 7
     NO_MEMORY = 8
     GAP = 9
+    UNCOMMITTED = 10
 
 
-PYTHON_DECIDES: Final = frozenset(
-    {
-        ProduceFallback.MALFORMED, ProduceFallback.VERSION, ProduceFallback.TOO_MANY, ProduceFallback.UNKNOWN,
-        ProduceFallback.PYTHON_VALIDATES, ProduceFallback.GAP,
-    }
-)  # fmt: skip
+PYTHON_DECIDES: Final = frozenset({
+    ProduceFallback.MALFORMED, ProduceFallback.VERSION, ProduceFallback.TOO_MANY, ProduceFallback.UNKNOWN,
+    ProduceFallback.PYTHON_VALIDATES, ProduceFallback.GAP,
+})  # fmt: skip
 """Reasons that do not go away by themselves: asked again, the data plane would decode the request for nothing."""
 
 

@@ -187,7 +187,7 @@ class Leaders(Followers):
     # Proposals.
 
     def propose(self, proposals: Sequence[Proposal]) -> Accepted | Refusal:
-        refusal = self._refuses()
+        refusal = self.refuses()
         if refusal is not None:
             return refusal
         steady = self.steady
@@ -206,7 +206,8 @@ class Leaders(Followers):
         self.host.flush_later(self.group)
         return Accepted(Position(term, end_offset), base_offset)
 
-    def _refuses(self) -> Refusal | None:
+    def refuses(self) -> Refusal | None:
+        """Why it would take no proposal now."""
         if not self.is_leader:
             return Refusal.HELD if self.led_term else Refusal.NOT_LEADER
         if self.transfer is not None:

@@ -337,7 +337,8 @@ enum tpc_produce_fallback {
     TPC_FALLBACK_NOT_ADMITTED = 7, /* reserve segment space, tpc_partition_admit(), try again */
     TPC_FALLBACK_NO_MEMORY = 8,
     TPC_FALLBACK_GAP = 9, /* a replicated partition lacks what comes before a batch: ask its quorum who leads it */
-    TPC_FALLBACK_REASONS_COUNT = 10
+    TPC_FALLBACK_UNCOMMITTED = 10, /* more than a leader may have waits for a quorum, or for a hand-over: try again */
+    TPC_FALLBACK_REASONS_COUNT = 11
 };
 
 /* What Python says of one partition of a request, in the order of the request. */

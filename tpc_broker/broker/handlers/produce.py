@@ -30,13 +30,18 @@ if TYPE_CHECKING:
     from tpc_broker.broker.ports import AskedPart, Request
 
 ROOM_RETRY_S = 0.002
+COMMIT_RETRY_S = 0.02
+"""Much is committed in that, and all that wait try again."""
 ROOM_WAIT_MS_MAX = 30_000
 REFUSAL_WAIT_MS_MAX = 1_000
 CONFIRM_S: Final = 2.0
 """For so long a quorum is asked who leads: as long as an election takes."""
 TRIED_AGAIN: Final = frozenset(
-    {ProduceFallback.JOURNAL_FULL, ProduceFallback.NOT_ADMITTED, ProduceFallback.NO_MEMORY, ProduceFallback.GAP}
-)
+    {
+        ProduceFallback.JOURNAL_FULL, ProduceFallback.NOT_ADMITTED, ProduceFallback.NO_MEMORY, ProduceFallback.GAP,
+        ProduceFallback.UNCOMMITTED,
+    }
+)  # fmt: skip
 """Reasons to leave a Produce that is to be taken with other verdicts, or later."""
 
 _Part = tuple["str | uuid.UUID", int]
@@ -96,7 +101,7 @@ async def handle_produce(core: Core, request: Request, _message: None) -> None:
         if core.clock.monotonic_ms() > deadline_ms:
             if is_refused:  # not even a refusal can be encoded; the connection ends, which its client understands
                 raise MemoryError("there is no memory to refuse a Produce")
-            verdicts, is_refused = [_storage_error() for _ in parts], True
+            verdicts, is_refused = [_gives_up(left) for _ in parts], True
             deadline_ms += REFUSAL_WAIT_MS_MAX
         elif left is ProduceFallback.GAP:
             gaps = await _gaps(hold, list(sizes))
@@ -109,7 +114,11 @@ async def _wait_room(core: Core, left: ProduceFallback) -> None:
     if left is ProduceFallback.JOURNAL_FULL:
         await core.partitions.wait_journal_room()
     else:
-        await trio.sleep(ROOM_RETRY_S)
+        await trio.sleep(COMMIT_RETRY_S if left is ProduceFallback.UNCOMMITTED else ROOM_RETRY_S)
+
+
+def _gives_up(left: ProduceFallback) -> Verdict:
+    return Verdict(ErrorCode.NOT_ENOUGH_REPLICAS) if left is ProduceFallback.UNCOMMITTED else _storage_error()
 
 
 def _unreadable(request: Request, reason: ProduceFallback) -> Exception:

@@ -46,7 +46,7 @@ class Replica(Protocol):
 
 
 class AppendRoom:
-    """Of one core. `again` is given what has waited, to be heard before what has come since."""
+    """Of one core. `inbox`: the frames that its driver will hear, before which goes what has waited; how to wake it."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class AppendRoom:
         plane: RingDataPlane,
         storage: JournalledStorage,
         replicas: Mapping[str, Replica],
-        again: Callable[[deque[Frame]], None],
+        inbox: tuple[deque[Frame], Callable[[], None]],
     ) -> None:
         self._core = core
         self._plane = plane
         self._storage = storage
         self._replicas = replicas
-        self._again = again
+        self._inbox, self._wake = inbox
         self._waiting: dict[str, deque[Frame]] = {}
         """By group, in their order: one message in each frame. A task works on each group."""
         self._waiting_bytes: Counter[str] = Counter()
@@ -135,7 +135,8 @@ class AppendRoom:
             await trio.sleep(RETRY_S)
             waiting.clear()
         del self._waiting[group], self._waiting_bytes[group]
-        self._again(waiting)
+        self._inbox.extendleft(reversed(waiting))
+        self._wake()
 
 
 def _size(message: Message) -> int:

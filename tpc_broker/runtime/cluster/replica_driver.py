@@ -137,6 +137,7 @@ class ReplicaDriver:
         self._open: dict[int, int | None] = {}
         self._released_ms = 0
         self._to_release: list[str] = []
+        self._refusing: dict[str, _Replica] = {}
         self._touched: dict[str, None] = {}
         """Since the last release: they may have items in memory."""
         self._wake = trio.Event()
@@ -145,7 +146,7 @@ class ReplicaDriver:
         self._carry_again_ms: int | None = None
         self._links_lost: deque[int] = deque()
         self.carrier = SteadyCarrier(core, plane)
-        self._room = AppendRoom(core, plane, storage, self._replicas, self._receive_first)
+        self._room = AppendRoom(core, plane, storage, self._replicas, (self._inbox, self.wake))
         core.on_due_earlier = self.wake
         plane.on_steady(self.wake, self._link_lost)
         plane.on_appended(self.wake)
@@ -180,6 +181,7 @@ class ReplicaDriver:
         if replica is None:
             return
         self._due.pop(group, None)
+        self._refusing.pop(group, None)
         del self._by_handle[replica.handle]
         counted = self.core.group(group).statistics()
         self.ended += Counter(
@@ -223,8 +225,7 @@ class ReplicaDriver:
 
     def files_of(self, group: str) -> PartitionStorage | None:
         """None: it is not here."""
-        replica = self._replicas.get(group)
-        return None if replica is None else replica.files
+        return replica.files if (replica := self._replicas.get(group)) is not None else None
 
     def handle_of(self, group: str) -> int:
         """Of one that is here."""
@@ -256,7 +257,7 @@ class ReplicaDriver:
     @property
     def refusing(self) -> int:
         """Replicas that take nothing now, because too much waits for a quorum."""
-        return sum(replica.is_refusing for replica in self._replicas.values())
+        return len(self._refusing)
 
     # -- what others ask for -----------------------------------------------------------------------------------------
 
@@ -300,10 +301,6 @@ class ReplicaDriver:
         self._inbox.append(frame)
         self.wake()
 
-    def _receive_first(self, frames: deque[Frame]) -> None:
-        self._inbox.extendleft(reversed(frames))
-        self.wake()
-
     def wake(self) -> None:
         """There is something for a turn."""
         self._wake.set()
@@ -337,9 +334,11 @@ class ReplicaDriver:
         self.core.tick(now_ms)
         self.carrier.look_at_stalled(now_ms)
         self.carrier.lagging.turn(self._tasks, self.files_of, self._now_ms, self.wake)
-        reached = self._reached()
-        if reached:
+        if reached := self._reached():
             self.core.persisted(reached, now_ms)
+        for refusing in list(self._refusing.values()):
+            if self.core.groups[refusing.group].refuses() is None:
+                self._guarded(refusing, lambda replica: self._propose(replica, now_ms))
         ready = self.core.ready(now_ms)
         for event in ready.events:
             self._carry_out(event)
@@ -437,7 +436,7 @@ class ReplicaDriver:
             self._propose(replica, now_ms)
 
     def _propose(self, replica: _Replica, now_ms: int) -> None:
-        """What was refused stays, and nothing is appended to it meanwhile."""
+        """What was refused stays, and nothing is appended to it meanwhile: it is tried again in each turn."""
         while replica.unproposed:
             one = replica.unproposed[0]
             proposals = [
@@ -457,8 +456,10 @@ class ReplicaDriver:
     def _refuse(self, replica: _Replica, *, is_refusing: bool) -> None:
         if replica.is_refusing == is_refusing:
             return
-        replica.is_refusing = is_refusing
-        error_code = ErrorCode.NOT_ENOUGH_REPLICAS if is_refusing else ErrorCode.NONE
+        replica.is_refusing, error_code = is_refusing, ErrorCode.NONE
+        self._refusing.pop(replica.group, None)
+        if is_refusing:
+            self._refusing[replica.group], error_code = replica, ErrorCode.NOT_ENOUGH_REPLICAS
         self._plane.refuse(replica.handle, error_code, all_acks=True)
 
     def _in_memory(self, replica: _Replica, offset: int, upto: int) -> list[Batch]:
@@ -598,9 +599,6 @@ class ReplicaDriver:
             self._follow(replica)
         if replica.armed_term is not None:
             self._plane.commit(replica.handle, replica.armed_term, offset)
-            if replica.unproposed:
-                self._propose(replica, self._now_ms())
-                self.wake()
         return False  # looked at again
 
     def _begin_task(self, replica: _Replica, work: Any, number: int, entry: JournalEntry) -> None:
