@@ -14,9 +14,16 @@
 
 enum { NS_OF_MS = 1000000 };
 
+/* This thread stood still, and heard nobody either. */
+static void note_late(tpc_steady_links *all, int64_t late_ns) {
+    for (uint32_t machine = 0; machine < TPC_STEADY_MACHINES; machine++)
+        if (late_ns > all->late_ns[machine]) all->late_ns[machine] = late_ns;
+}
+
 int64_t steady_beat_all(tpc_plane *plane, int64_t now_ns) {
     tpc_steady_links *all = plane->steady;
     if (now_ns < all->beat_ns) return all->beat_ns;
+    if (all->beat_ns) note_late(all, now_ns - all->beat_ns);
     all->beat_ns = INT64_MAX;
     for (uint32_t i = 0; i < all->links_count; i++) {
         steady_link *it = all->links[i];
@@ -58,6 +65,13 @@ int tpc_steady_beat(tpc_plane *plane, uint64_t link, uint32_t machine, int is_sa
     it->beats = is_said ? before | bit : before & ~bit;
     if (it->beats != before) plane->steady->beat_ns = 0;
     return 0;
+}
+
+int64_t tpc_steady_take_late(tpc_plane *plane, uint32_t machine) {
+    if (machine >= TPC_STEADY_MACHINES) return -EINVAL;
+    int64_t late_ns = plane->steady->late_ns[machine];
+    plane->steady->late_ns[machine] = 0;
+    return late_ns;
 }
 
 int tpc_steady_heard(const tpc_plane *plane, uint64_t link, uint32_t machine, int64_t *since_ns, int64_t *last_ns) {

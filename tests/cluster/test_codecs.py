@@ -76,7 +76,7 @@ messages = st.one_of(
     st.builds(TimeoutNow, *who, positions),
     st.builds(Install, *who, positions, st.lists(markers, max_size=3).map(tuple), numbers),
     st.builds(Resign, *who),
-    st.builds(Heartbeat, numbers, st.lists(st.tuples(groups, numbers), max_size=2).map(tuple)),
+    st.builds(Heartbeat, numbers, st.lists(st.tuples(groups, numbers), max_size=2).map(tuple), numbers),
     st.builds(GroupList, st.lists(st.tuples(groups, numbers, st.booleans()), max_size=2).map(tuple)),
     st.builds(ReadRound, numbers, st.lists(st.tuples(groups, numbers), max_size=2).map(tuple)),
     st.builds(ReadRoundReply, numbers, st.lists(st.tuples(groups, numbers, voters), max_size=2).map(tuple)),

@@ -27,6 +27,7 @@ from tpc_broker.raft.journal import (
 from tpc_broker.raft.log import ReplicaLog
 from tpc_broker.raft.messages import Ack, GroupMessage, Install, Reason, RequestVote, TimeoutNow, Vote
 from tpc_broker.raft.output import Role
+from tpc_broker.raft.patience import Patience
 from tpc_broker.raft.replica import Peer
 from tpc_broker.raft.settings import Settings
 from tpc_broker.raft.steady import PeerState
@@ -94,6 +95,7 @@ class Host:
         self.sequence = self.durable_sequence = 0
         self.journal_open, self.journal_stalled = True, False
         self.read_round = 1
+        self.patience = Patience(SETTINGS, {})
         self.links: dict[Any, Any] = {}
         self.pending: list[tuple[int, JournalEntry]] = []
         self.disk: Checkpoint = EMPTY_CHECKPOINT

@@ -1,5 +1,6 @@
 """Three cores with real disks drive a replicated partition: produces over connections, crashes, failing journals."""
 
+import time
 from unittest import mock
 
 import pytest
@@ -248,6 +249,19 @@ def test_above_what_may_wait_for_a_quorum_appends_are_refused_until_there_is_one
         node.is_heard = True
     cores.until(lambda: not leader.ask(lambda: leader.driver._replicas[GROUP].is_refusing))
     cores.produce(cores.leader(), values("b", 3))
+    cores.check()
+    cores.shut()
+
+
+def test_a_core_that_stood_still_is_waited_for_longer_by_all(tmp_path):
+    """Where C says heartbeats it knows how late they were."""
+    cores = ReplicaCores(tmp_path, is_carried=True, has_beats=True)
+    cores.leader()
+    first = cores.nodes[0]
+    cores.until(lambda: first.ask(lambda: all(link.is_vouched for link in first.driver.core.links.values())))
+    first.ask(time.sleep, 0.9)
+    cores.until(lambda: all(node.ask(lambda node=node: node.driver.core.patience.slowness > 1) for node in cores.up()))
+    cores.produce(cores.leader(), values("a", 3))
     cores.check()
     cores.shut()
 

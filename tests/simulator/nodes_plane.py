@@ -436,6 +436,9 @@ class TwinPlane(MemoryPlane):
     def steady_statistics(self):
         return {}
 
+    def steady_late_ms(self, _machine):
+        return 0
+
     def steady_state(self, _handle):
         return None
 

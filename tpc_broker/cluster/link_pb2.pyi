@@ -116,7 +116,7 @@ class Item(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., config: _Optional[_Union[Config, _Mapping]] = ..., base_offset: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class RaftMessage(_message.Message):
-    __slots__ = ("kind", "group", "source", "target", "term", "position", "second", "reason", "pre_vote", "granted", "items", "log_start_offset", "number", "groups")
+    __slots__ = ("kind", "group", "source", "target", "term", "position", "second", "reason", "pre_vote", "granted", "items", "log_start_offset", "number", "groups", "silent_ms")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[RaftMessage.Kind]
@@ -159,6 +159,7 @@ class RaftMessage(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    SILENT_MS_FIELD_NUMBER: _ClassVar[int]
     kind: RaftMessage.Kind
     group: str
     source: Voter
@@ -173,7 +174,8 @@ class RaftMessage(_message.Message):
     log_start_offset: int
     number: int
     groups: _containers.RepeatedCompositeFieldContainer[GroupFact]
-    def __init__(self, kind: _Optional[_Union[RaftMessage.Kind, str]] = ..., group: _Optional[str] = ..., source: _Optional[_Union[Voter, _Mapping]] = ..., target: _Optional[_Union[Voter, _Mapping]] = ..., term: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., second: _Optional[_Union[Position, _Mapping]] = ..., reason: _Optional[int] = ..., pre_vote: bool = ..., granted: bool = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., log_start_offset: _Optional[int] = ..., number: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFact, _Mapping]]] = ...) -> None: ...
+    silent_ms: int
+    def __init__(self, kind: _Optional[_Union[RaftMessage.Kind, str]] = ..., group: _Optional[str] = ..., source: _Optional[_Union[Voter, _Mapping]] = ..., target: _Optional[_Union[Voter, _Mapping]] = ..., term: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., second: _Optional[_Union[Position, _Mapping]] = ..., reason: _Optional[int] = ..., pre_vote: bool = ..., granted: bool = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., log_start_offset: _Optional[int] = ..., number: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFact, _Mapping]]] = ..., silent_ms: _Optional[int] = ...) -> None: ...
 
 class GroupFact(_message.Message):
     __slots__ = ("group", "term", "leads", "voter")

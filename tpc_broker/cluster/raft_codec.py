@@ -80,7 +80,9 @@ def decode_frame(data: bytes) -> Frame:
 def _to_message(message: Message) -> pb.RaftMessage:
     if isinstance(message, Heartbeat):
         facts = [pb.GroupFact(group=str(group), term=term) for group, term in message.resigned]
-        return pb.RaftMessage(kind=pb.RaftMessage.KIND_HEARTBEAT, number=message.number, groups=facts)
+        return pb.RaftMessage(
+            kind=pb.RaftMessage.KIND_HEARTBEAT, number=message.number, groups=facts, silent_ms=message.silent_ms
+        )
     if isinstance(message, GroupList):
         facts = [pb.GroupFact(group=str(group), term=term, leads=leads) for group, term, leads in message.groups]
         return pb.RaftMessage(kind=pb.RaftMessage.KIND_GROUP_LIST, groups=facts)
@@ -138,7 +140,8 @@ def _from_message(message: pb.RaftMessage) -> Message:
     facts = message.groups
     match message.kind:
         case pb.RaftMessage.KIND_HEARTBEAT:
-            return Heartbeat(_number(message.number), tuple((_group(f.group), _number(f.term)) for f in facts))
+            resigned = tuple((_group(f.group), _number(f.term)) for f in facts)
+            return Heartbeat(_number(message.number), resigned, _number(message.silent_ms))
         case pb.RaftMessage.KIND_GROUP_LIST:
             return GroupList(tuple((_group(f.group), _number(f.term), f.leads) for f in facts))
         case pb.RaftMessage.KIND_READ_ROUND:

@@ -37,6 +37,7 @@ from tpc_broker.raft.messages import (
     Resign,
 )
 from tpc_broker.raft.output import Accepted, CoreStatistics, Outbox, Ready, Refusal, Role
+from tpc_broker.raft.patience import Patience, Resignations
 from tpc_broker.raft.settings import Settings
 from tpc_broker.raft.standing import EarlyRequests, StandingOrder
 
@@ -80,7 +81,8 @@ class RaftCore:
         self._groups_at: dict[Address, dict[GroupId, Voter]] = {}
         self._addresses: dict[GroupId, dict[Address, Voter]] = {}
         self._round_groups: dict[GroupId, int] = {}
-        self._resigned: deque[tuple[int, GroupId, int]] = deque()
+        self._resigned = Resignations(self.settings)
+        self.patience = Patience(self.settings, self.links)
         self._early = EarlyRequests()
         places = self.settings.elections_min, self.settings.elections_max
         self._standing = StandingOrder(places, self.settings.resend_ms // 3, 2 * self.settings.election_timeout_ms)
@@ -136,7 +138,7 @@ class RaftCore:
         self._round_groups[group] = term
 
     def resigned(self, group: GroupId, term: int) -> None:
-        self._resigned.append((self._now_ms + self.settings.resign_repeat_ms, group, term))
+        self._resigned.add(group, term, self._now_ms)
         for link in self.links.values():
             self._speak(link)
 
@@ -180,8 +182,7 @@ class RaftCore:
     def vouching_lost(self, address: Address, now_ms: int) -> None:
         """What said in the machine's place that this core is there has broken, or the machine's own connection."""
         self._now_ms = now_ms
-        link = self.links.get(address)
-        if link is not None:
+        if (link := self.links.get(address)) is not None:
             self._speak(link)
 
     def another_life(self, address: Address) -> None:
@@ -372,6 +373,7 @@ class RaftCore:
         if frame.boot_id != link.boot_id:
             return  # late, from an earlier start of that core
         if isinstance(message, Heartbeat):
+            self.patience.told(link, message.silent_ms)
             for group, term in message.resigned:
                 self._peer_leads(link, group, term, leads=False)
         elif isinstance(message, GroupList):
@@ -438,8 +440,9 @@ class RaftCore:
         if self._deadlines:
             due.append(self._deadlines[0])
         if self._pending and not self.journal_stalled:
-            due.append(self._journal_progress_ms + self.settings.journal_stall_ms)
-        return min(due, default=self._now_ms + self.settings.heartbeat_ms)
+            due.append(self._journal_progress_ms + self.patience.slowness * self.settings.journal_stall_ms)
+        self.patience.promised_ms = due_ms = min(due, default=self._now_ms + self.settings.heartbeat_ms)
+        return due_ms
 
     def _is_anybody_due(self, deadline_ms: int) -> bool:
         """Whether a group still wants to be called then; those in front that do not are forgotten."""
@@ -454,6 +457,10 @@ class RaftCore:
     def tick(self, now_ms: int) -> None:
         """Heartbeats, links that fell silent, groups that are due."""
         self._now_ms = now_ms
+        self.patience.look(self.vouching.late_ms(), now_ms)
+        if self._resigned.is_due(now_ms):
+            for link in self.links.values():
+                self._speak(link)
         for link in self.links.values():
             if link.heartbeat_may_leave(self.settings, now_ms):
                 self._heartbeat(link)
@@ -470,15 +477,13 @@ class RaftCore:
 
     def _heartbeat(self, link: Link) -> None:
         now_ms = self._now_ms
-        while self._resigned and self._resigned[0][0] < now_ms:
-            self._resigned.popleft()
-        shared = self._groups_at.get(link.address, {}) if self._resigned else {}
-        known = self.groups
-        resigned = tuple((group, term) for _, group, term in self._resigned if group in shared or group not in known)
+        due = self._resigned.due(now_ms, self.patience.slowness * self.settings.link_silent_ms)
+        shared, known = self._groups_at.get(link.address, {}) if due else {}, self.groups
+        resigned = tuple((group, term) for group, term in due if group in shared or group not in known)
         link.number += 1
-        link.is_vouched = link.was_fresh and not self._resigned and self.vouching.begin(link.address)
+        link.is_vouched = link.was_fresh and not due and self.vouching.begin(link.address)
         link.next_heartbeat_ms = max(now_ms, link.next_heartbeat_ms) + link.heartbeat_every_ms(self.settings)
-        self.send(link.address, Heartbeat(link.number, resigned))
+        self.send(link.address, Heartbeat(link.number, resigned, self.patience.ms))
 
     def _speak(self, link: Link) -> None:
         """The machine's heartbeats are needed again."""
@@ -496,11 +501,10 @@ class RaftCore:
             self._link_silent(link)
 
     def _look_at_journal(self) -> None:
-        """Rules 3.5: a leader without a disk is none. One stalled or closed for long ends all leaderships of the
-        core.
-        """
+        """Rules 3.5: a leader without a disk is none. One stalled or closed for long ends all leaderships here."""
         waits = bool(self._pending) or not self.journal_open
-        stalled = waits and self._now_ms - self._journal_progress_ms >= self.settings.journal_stall_ms
+        stall_ms = self.patience.slowness * self.settings.journal_stall_ms
+        stalled = waits and self._now_ms - self._journal_progress_ms >= stall_ms
         if stalled and not self.journal_stalled:
             self.journal_stalled = True
             for machine in list(self.groups.values()):
@@ -637,7 +641,7 @@ class RaftCore:
 
     def ready(self, now_ms: int) -> Ready:
         """The end of a turn."""
-        self._now_ms = now_ms
+        self._now_ms, self._standing.leisure = now_ms, self.patience.leisure
         while chosen := self._standing.next(self._is_electing, now_ms):
             for waited in map(self.groups.__getitem__, chosen):
                 if waited.fresh_leader(now_ms) is None:
@@ -685,16 +689,9 @@ class RaftCore:
 
     def statistics(self) -> CoreStatistics:
         machines = self.groups.values()
+        led, armed = sum(m.is_leader for m in machines), sum(m.steady is not None for m in machines)
         return CoreStatistics(
-            groups=len(self.groups),
-            led=sum(machine.is_leader for machine in machines),
-            armed=sum(machine.steady is not None for machine in machines),
-            sequence=self.sequence,
-            durable_sequence=self.durable_sequence,
-            messages_sent=self._messages_sent,
-            frames_sent=self._frames_sent,
-            messages_received=self._messages_received,
-            groups_walked=self._groups_walked,
-            timers=sum(map(len, self._due_at.values())),
-            links=tuple(link.statistics(self._now_ms) for link in self.links.values()),
-        )
+            len(self.groups), led, armed, self.sequence, self.durable_sequence, self._messages_sent, self._frames_sent,
+            self._messages_received, self._groups_walked, sum(map(len, self._due_at.values())),
+            tuple(link.statistics(self._now_ms) for link in self.links.values()),
+        )  # fmt: skip

@@ -41,16 +41,17 @@ class Elections(Replica):
     granted      who has granted the campaign under way, the own vote included once it is durable
     aborting     the campaign is one under the old voters alone (rules 6.3)
     led_term     the term that this process gave up to stand; told as a Resign if it is not elected at once
+    stood_ms     when the campaign began
     """
 
-    __slots__ = ("aborting", "granted", "led_term", "reason")
+    __slots__ = ("aborting", "granted", "led_term", "reason", "stood_ms")
 
     def init_layers(self) -> None:
         super().init_layers()
         self.granted: set[Voter] = set()
         self.reason = TIMEOUT
         self.aborting = False
-        self.led_term = 0
+        self.led_term = self.stood_ms = 0
 
     # Standing.
 
@@ -63,7 +64,7 @@ class Elections(Replica):
     def schedule_retry(self, now_ms: int) -> None:
         """After a start, or a campaign without result."""
         if self._may_campaign():
-            timeout = self.settings.election_timeout_ms
+            timeout = self.host.patience.leisure * self.settings.election_timeout_ms
             self.wake_in(timeout + self.jitter(timeout) + self._yields_ms(), now_ms)
 
     def _yields_ms(self) -> int:
@@ -105,6 +106,7 @@ class Elections(Replica):
         self.step_down()
         self.aborting = aborting
         self.reason = reason
+        self.stood_ms = now_ms
         self.elections_started += 1
         if self._needs_pre_vote(reason):
             self.role = PRE_CANDIDATE
@@ -167,6 +169,7 @@ class Elections(Replica):
             self._stand(now_ms)
         else:
             self.elections_won += 1
+            self.host.patience.elected(now_ms - self.stood_ms)
             self.become_leader(now_ms)
 
     def _has_won(self) -> bool:
@@ -191,6 +194,7 @@ class Elections(Replica):
 
     def campaign_ended(self, now_ms: int) -> None:
         """No result in time: next time everything is asked anew."""
+        self.host.patience.not_elected(now_ms)
         self.own_term_failed()
         self.aborting = False
         self.role = FOLLOWER

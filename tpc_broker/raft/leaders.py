@@ -598,7 +598,7 @@ class Leaders(Followers):
             return Refusal.NOT_LEADER
         if self.config is None or target not in self.config.voters or target not in self.peers:
             return Refusal.NOT_A_VOTER
-        self.transfer = Transfer(target, now_ms + self.settings.election_timeout_ms)
+        self.transfer = Transfer(target, now_ms + self.host.patience.leisure * self.settings.election_timeout_ms)
         self.host.flush_later(self.group)
         return None
 

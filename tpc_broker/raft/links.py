@@ -69,6 +69,10 @@ class Vouching:
     def end(self, address: Address) -> None:
         """Say it no more."""
 
+    def late_ms(self) -> int:
+        """How much later than it should have been this was said at worst since the last call."""
+        return 0
+
     def heard(self, address: Address, boot_id: int) -> tuple[int, int] | None:
         """Since when a core's machine, of this start of it, was heard without a gap, and when last. None: never."""
         del address, boot_id
@@ -89,7 +93,9 @@ class Link:
         "next_heartbeat_ms",
         "number",
         "silent_after_ms",
+        "silent_jitter_ms",
         "starts_seen",
+        "told_ms",
         "waiting",
         "was_fresh",
     )
@@ -99,7 +105,10 @@ class Link:
         self.boot_id: int | None = None
         self.starts_seen = 0
         self.heard_ms: int | None = None
-        self.silent_after_ms = settings.link_silent_ms + jitter(settings.link_silent_jitter_ms, own_boot_id, *address)
+        self.silent_jitter_ms = jitter(settings.link_silent_jitter_ms, own_boot_id, *address)
+        self.silent_after_ms = settings.link_silent_ms + self.silent_jitter_ms
+        self.told_ms = 0
+        """So long its core wants to be waited for."""
         self.was_fresh = False
         self.heard_elsewhere: Callable[[int], tuple[int, int] | None] = lambda _boot_id: None
         self.is_vouched = False
@@ -117,6 +126,10 @@ class Link:
         if now_ms - self.heard_ms >= self.silent_after_ms:
             self.look()
         return now_ms - self.heard_ms < self.silent_after_ms
+
+    def be_patient(self, milliseconds: int) -> None:
+        """So long it may be silent, or for as long as its core wants to be waited for."""
+        self.silent_after_ms = max(milliseconds, self.told_ms) + self.silent_jitter_ms
 
     def heartbeat_every_ms(self, settings: Settings) -> int:
         """Between two of the machine's own."""

@@ -128,10 +128,13 @@ class Resign(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """`resigned`: (group, term) of lately given up leaderships, repeated for a while, because a Resign may be lost."""
+    """`resigned`: (group, term) of lately given up leaderships, repeated for a while, because a Resign may be lost.
+    `silent_ms`: how long its core wants to be waited for; 0: it does not say.
+    """
 
     number: int
     resigned: tuple[tuple[GroupId, int], ...] = ()
+    silent_ms: int = 0
 
 
 class GroupList(NamedTuple):

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tpc_broker.raft.links import Link
     from tpc_broker.raft.messages import GroupMessage
     from tpc_broker.raft.output import Event
+    from tpc_broker.raft.patience import Patience
     from tpc_broker.raft.settings import Settings
 
 
@@ -51,6 +52,7 @@ class Host(Protocol):
     journal_open: bool
     journal_stalled: bool
     read_round: int
+    patience: Patience
 
     def journal(self, group: GroupId, entry: JournalEntry) -> int:
         """Puts an entry behind all others; its sequence number."""

@@ -20,6 +20,10 @@ class Settings:
     """The same while somebody else says all the time that this core is there: it keeps the link itself alive."""
     link_silent_ms: int = 1_000
     """A link that was not heard for so long, and a jitter up to the next, is not fresh: its leaders may be replaced."""
+    link_silent_ms_max: int = 128_000
+    """The same where cores stand still for long now and then (`patience`) ..."""
+    patience_kept_ms: int = 300_000
+    """... halved when that was not needed for so long."""
     link_silent_jitter_ms: int = 20
     """Small: followers that find a leader silent at different times refuse each other until the last has found it."""
     notice_ms: int = 50
@@ -73,6 +77,7 @@ class Settings:
         assert self.link_silent_ms >= 5 * self.heartbeat_ms, "a late heartbeat is not a death"
         assert self.rank_delay_ms > self.link_silent_jitter_ms, "ranks stand in their order"
         assert self.notice_ms >= self.link_silent_jitter_ms, "who stands first is not refused by who notices last"
+        assert self.link_silent_ms <= self.link_silent_ms_max, "patience only grows"
         assert self.resign_repeat_ms > self.link_silent_ms + self.link_silent_jitter_ms, "heard, or the link is silent"
         assert self.yield_ms > 2 * self.election_timeout_ms, "others fail once before who yields stands"
         assert 0 < self.elections_min <= self.elections_max, "somebody may stand"

@@ -38,6 +38,8 @@ class StandingOrder:
         self._place_ms = place_ms
         self.places = self._places_min
         """As many as there are now."""
+        self.leisure = 1
+        """How many times as long as usual each has its place (`patience`)."""
         self._under_way: dict[GroupId, int] = {}
         """When they began; some may be over."""
         self._waiting: dict[GroupId, None] = {}
@@ -61,7 +63,7 @@ class StandingOrder:
         """Groups whose turn it is now."""
         if not self._waiting:
             return []
-        before, oldest_ms = self._under_way, now_ms - self._place_ms
+        before, oldest_ms = self._under_way, now_ms - self.leisure * self._place_ms
         self._under_way = {
             group: since_ms for group, since_ms in before.items() if since_ms > oldest_ms and is_under_way(group)
         }

@@ -125,6 +125,10 @@ class SteadyPlane:
         """C says all the time that a machine of this core is there, or not any more. False: the link is gone."""
         return bool(lib.tpc_steady_beat(self._plane, link, machine, is_said) == 0)
 
+    def steady_late_ms(self, machine: Machine) -> int:
+        """How late what C says of a machine was at worst since the last call."""
+        return int(lib.tpc_steady_take_late(self._plane, machine)) // 1_000_000
+
     def steady_heard(self, link: int, machine: Machine) -> tuple[int, int] | None:
         """Since when a machine at the other end was heard without a gap, and when last, in ms of CLOCK_MONOTONIC. None:
         never, or the link is long gone.

@@ -61,6 +61,8 @@ void tpc_steady_close(tpc_plane *plane, uint64_t link);
  * thread takes turns, Python's included. 0; -ENOENT: the link is gone; -EINVAL: no such machine.
  */
 int tpc_steady_beat(tpc_plane *plane, uint64_t link, uint32_t machine, int is_said);
+/* By how much beats were late at worst since the last call for this machine, in ns. -EINVAL: no such machine. */
+int64_t tpc_steady_take_late(tpc_plane *plane, uint32_t machine);
 /*
  * Since when a machine of the other end was heard so without a gap of TPC_STEADY_GAP_MS, and when last, by CLOCK_MONOTONIC; both 0: never. Also of a link
  * that is gone, until its number's slot has another. 0; -ENOENT; -EINVAL.

@@ -52,6 +52,9 @@ class CarriedBeats(Vouching):
         if number is not None:
             self._plane.steady_beat(number, self._machine, is_said=False)
 
+    def late_ms(self) -> int:
+        return self._plane.steady_late_ms(self._machine)
+
     def heard(self, address: Address, boot_id: int) -> tuple[int, int] | None:
         number = self._incoming.get(address)
         if number is None or self._core.settings.link_silent_ms < GAP_MS:
