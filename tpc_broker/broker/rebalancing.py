@@ -21,13 +21,14 @@ from tpc_broker.feature_levels import FIRST_WITH_MOVES
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.cluster_core_moves import check_on_its_core
 from tpc_broker.metadata.node_assignment import grouped
-from tpc_broker.metadata.rebalance import Planned, Situation, plan_rebalance
-from tpc_broker.metadata.replica_moves import all_moves, moving
+from tpc_broker.metadata.rebalance import Planned, Situation, plan_in_steps
+from tpc_broker.metadata.replica_moves import BALANCED, DRAINED, all_moves, moving
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import ClusterNode
     from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.placement.replicas import Steps
     from tpc_broker.metadata.records import MetadataRecord
     from tpc_broker.model import NodeId, TopicPartition
 
@@ -38,6 +39,11 @@ CALM_S: Final = 5.0
 """Without nodes that come or go, before anything is moved that need not move."""
 UNDER_WAY_MAX: Final = 64
 """Moves of the cluster's own at a time; how many of them copy is bounded for each node."""
+BEGUN_TOGETHER: Final = UNDER_WAY_MAX // 4
+"""Of those that can wait: each beginning is a change of the metadata, which every node has to follow."""
+STEPS_A_TURN: Final = 32
+PLAN_KEPT: Final = 10
+"""Times as long as it took to make it a plan is good for, unless nodes or topics have come or gone."""
 
 
 class Rebalancing:
@@ -50,6 +56,10 @@ class Rebalancing:
         self._nodes: tuple[frozenset[NodeId], frozenset[NodeId]] = frozenset(), frozenset()
         self._changed_s = 0.0
         self._planned_for: object = None
+        self._plan: list[Planned] = []
+        """What is left of it to begin."""
+        self._plan_is_of: object = None
+        self._plan_until_s = 0.0
 
     async def run(self) -> None:
         while True:
@@ -78,19 +88,39 @@ class Rebalancing:
 
     async def _begin(self, image: ClusterImage, situation: Situation) -> bool:
         """Whether all that is to be done is begun."""
-        room = UNDER_WAY_MAX - sum(not move.is_by_hand for _topic, move in all_moves(image))
-        planned = plan_rebalance(image, situation)
-        chosen = planned[: max(0, room)]
-        if chosen:
-            try:
-                begun = await self._core.metadata.change(lambda newest: self._decide(newest, chosen))
-            except MailboxError as error:
-                log.info("moves could not be begun: %s", error)
-                return False
-            if begun:
-                reasons = ", ".join(f"{count} {reason}" for reason, count in begun.items())
-                log.info("moves of replicas begin: %s; %d more are due", reasons, len(planned) - begun.total())
-        return len(chosen) == len(planned)
+        under_way = sum(not move.is_by_hand for _topic, move in all_moves(image))
+        room = UNDER_WAY_MAX - under_way
+        if room <= 0:
+            return False
+        is_new = await self._look_at_plan(image, situation)
+        chosen, left = self._plan[:room], self._plan[room:]
+        if not chosen:
+            return is_new
+        if under_way and room < BEGUN_TOGETHER and chosen[0].reason in (DRAINED, BALANCED):
+            return False
+        try:
+            begun = await self._core.metadata.change(lambda newest: self._decide(newest, chosen))
+        except MailboxError as error:
+            log.info("moves could not be begun: %s", error)
+            return False
+        self._plan = left
+        if begun:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in begun.items())
+            log.info("moves of replicas begin: %s; %d more are due", reasons, len(left))
+        return is_new and not left
+
+    async def _look_at_plan(self, image: ClusterImage, situation: Situation) -> bool:
+        """Make a plan if there is none that is good enough, a little at a time. Whether it is one of this image."""
+        is_of, begun_s = (situation, image.nodes, image.draining, image.ids), trio.current_time()
+        if is_of == self._plan_is_of and begun_s < self._plan_until_s:
+            return False
+        steps, made = plan_in_steps(image, situation), None
+        while made is None:
+            made = _some(steps)
+            await trio.lowlevel.checkpoint()
+        self._plan, self._plan_is_of = made, is_of
+        self._plan_until_s = begun_s + PLAN_KEPT * (trio.current_time() - begun_s)
+        return True
 
     def _decide(self, image: ClusterImage, planned: list[Planned]) -> tuple[list[MetadataRecord], Counter[str]]:
         """Of what was planned all that still begins where it was planned from."""
@@ -102,6 +132,8 @@ class Rebalancing:
             if topic is None or topic.wanted(one.key.partition) != one.before:
                 continue
             if not {place.node for place in one.wanted} <= image.nodes.keys():
+                continue
+            if one.reason == BALANCED and one.key.partition in topic.assignment.manual:
                 continue
             now_ms = self._core.clock.wall_ms()
             try:
@@ -115,3 +147,14 @@ class Rebalancing:
             begun[one.reason] += 1
             keys.append(one.key)
         return [*grouped(image, keys), *records], begun
+
+
+def _some(steps: Steps[list[Planned]]) -> list[Planned] | None:
+    """The plan, if these are the last ones."""
+    try:
+        for _step in range(STEPS_A_TURN):
+            next(steps)
+    except StopIteration as end:
+        plan: list[Planned] = end.value
+        return plan
+    return None

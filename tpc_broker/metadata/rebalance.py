@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tpc_broker.metadata.placement import PlacementNode, Replicated, place_replicas
+from tpc_broker.metadata.placement import PlacementNode, Replicated, place_in_steps, whole
 from tpc_broker.metadata.placement.model import Shares
 from tpc_broker.metadata.replica_moves import BALANCED, DRAINED, RAISED, REASONS, REPLACED, coming
 from tpc_broker.model import INTERNAL_TOPICS, CoreId, PartitionIndex, Replica, TopicPartition
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpc_broker.metadata.image import ClusterImage, TopicImage
+    from tpc_broker.metadata.placement.replicas import Steps
     from tpc_broker.model import NodeId
 
 INTERNAL_REPLICAS: Final = 3
@@ -55,9 +56,14 @@ class Planned(NamedTuple):
 
 def plan_rebalance(image: ClusterImage, situation: Situation) -> list[Planned]:
     """The most urgent first."""
-    planner = _Planner(image, situation)
+    return whole(plan_in_steps(image, situation))
+
+
+def plan_in_steps(image: ClusterImage, situation: Situation) -> Steps[list[Planned]]:
+    """The same in short steps: of thousands of partitions it is half a second of work."""
+    found = yield from _Planner(image, situation).plan()
     rank = {reason: number for number, reason in enumerate(REASONS)}
-    return sorted(planner.plan(), key=lambda one: rank[one.reason])
+    return sorted(found, key=lambda one: rank[one.reason])
 
 
 class _Planner:
@@ -75,7 +81,7 @@ class _Planner:
         self._held = Shares(each for each in self._nodes if not each.is_draining)
         self._on_cores: Counter[Replica] = Counter()
 
-    def plan(self) -> list[Planned]:
+    def plan(self) -> Steps[list[Planned]]:
         topics = [self._image.topics[topic_id] for _name, topic_id in sorted(self._image.ids.items())]
         if not self._free:
             return []
@@ -90,12 +96,14 @@ class _Planner:
                     movable.append((topic, index, replicated))
                 else:
                     fixed += [replica.node for replica in wanted]
-        placed = place_replicas(self._nodes, [replicated for _topic, _index, replicated in movable], fixed)
+                yield
+        placed = yield from place_in_steps(self._nodes, [replicated for *_where, replicated in movable], fixed)
         found = []
         for (topic, index, replicated), nodes in zip(movable, placed, strict=True):
             one = self._planned(topic, index, replicated, nodes)
             if one is not None:
                 found.append(one)
+            yield
         return found
 
     def _basis(self, topic: TopicImage, index: int) -> tuple[Replica, ...]:

@@ -17,7 +17,7 @@ from tpc_broker.metadata.placement.cores import place_on_cores
 from tpc_broker.metadata.placement.leaders import place_leaders
 from tpc_broker.metadata.placement.model import PlacementNode, Replicated
 from tpc_broker.metadata.placement.moves import Limits, PartitionMove, Phase, Step, plan_moves, startable
-from tpc_broker.metadata.placement.replicas import place_new_replicas, place_replicas
+from tpc_broker.metadata.placement.replicas import place_in_steps, place_new_replicas, place_replicas, whole
 
 __all__ = [
     "Limits",
@@ -26,10 +26,12 @@ __all__ = [
     "PlacementNode",
     "Replicated",
     "Step",
+    "place_in_steps",
     "place_leaders",
     "place_new_replicas",
     "place_on_cores",
     "place_replicas",
     "plan_moves",
     "startable",
+    "whole",
 ]

@@ -26,14 +26,19 @@ Load. Among partitions that may move equally well, the one goes whose load bring
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tpc_broker.metadata.placement.model import PlacementNode, Replicated, Shares
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Generator, Iterable, Sequence
+    from typing import TypeAlias
 
     from tpc_broker.model import NodeId
+
+Result = TypeVar("Result")
+if TYPE_CHECKING:
+    Steps: TypeAlias = Generator[None, None, Result]
 
 _Rack = str
 _LOOKS_MAX = 32
@@ -49,6 +54,13 @@ def place_replicas(
     With fewer nodes than replicas wanted a partition gets one on each, and keeps what it has on nodes that are gone:
     its group must not shrink because there is nowhere to go.
     """
+    return whole(place_in_steps(nodes, partitions, fixed))
+
+
+def place_in_steps(
+    nodes: Sequence[PlacementNode], partitions: Sequence[Replicated], fixed: Iterable[NodeId] = ()
+) -> Steps[list[tuple[NodeId, ...]]]:
+    """The same in short steps: for who has other things to do in between."""
     there = [node for node in nodes if not node.is_draining]
     if not there:
         return [partition.replicas for partition in partitions]
@@ -56,11 +68,23 @@ def place_replicas(
     table.count(fixed)
     for index in range(len(partitions)):
         table.keep(index)
+        yield
     for index in sorted(range(len(partitions)), key=lambda index: -partitions[index].load):
         table.fill(index)
+        yield
     while table.level():
-        pass
+        yield
     return [table.placed(index) for index in range(len(partitions))]
+
+
+def whole(steps: Steps[Result]) -> Result:
+    """What comes out of all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
 
 
 def place_new_replicas(

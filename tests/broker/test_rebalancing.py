@@ -1,0 +1,128 @@
+"""Who begins moves of replicas by a plan: how often that is made, in what steps, and that it comes to its end."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import trio
+
+from tests.metadata.test_rebalance import Balanced, spread
+from tpc_broker.broker import rebalancing
+from tpc_broker.broker.rebalancing import BEGUN_TOGETHER, CALM_S, LOOK_S, STEPS_A_TURN, UNDER_WAY_MAX, Rebalancing
+from tpc_broker.metadata.replica_moves import all_moves, move_done, moving
+from tpc_broker.model import PartitionIndex, TopicPartition
+
+
+class Moving:
+    """A controller whose nodes carry moves out `at_once` in each round; making a plan takes `step_s` for each turn."""
+
+    def __init__(self, nodes: Balanced, monkeypatch, step_s: float = 0.0, at_once: int = 16) -> None:
+        self.nodes, self.at_once = nodes, at_once
+        self.plans = self.steps = self.changes = 0
+        settings = SimpleNamespace(
+            replica_moves_paused=False, replica_replace_delay_ms=600_000, replica_balance_enable=True
+        )
+        clock = SimpleNamespace(wall_ms=lambda: 1)
+        core = SimpleNamespace(view=self, settings=settings, metadata=self, clock=clock)
+        self.absent: frozenset[int] = frozenset()
+        self.moving = Rebalancing(core, SimpleNamespace(is_controller=True))
+        self._move_ids = iter(range(1, 1 << 30))
+        monkeypatch.setattr(rebalancing, "new_move_id", lambda _core: next(self._move_ids))
+        plan, some = rebalancing.plan_in_steps, rebalancing._some
+
+        def counted(image, situation):
+            self.plans += 1
+            return plan(image, situation)
+
+        def slow(steps):
+            self.steps += 1
+            trio.lowlevel.current_clock().jump(step_s)
+            return some(steps)
+
+        monkeypatch.setattr(rebalancing, "plan_in_steps", counted)
+        monkeypatch.setattr(rebalancing, "_some", slow)
+
+    @property
+    def image(self):
+        return self.nodes.image
+
+    async def change(self, decide):
+        records, answer = decide(self.image)
+        if records:
+            self.changes += 1
+            self.nodes.apply(records)
+        await trio.lowlevel.checkpoint()
+        return answer
+
+    def under_way(self):
+        return list(all_moves(self.image))
+
+    async def carry_out(self):
+        while True:
+            await trio.sleep(LOOK_S)
+            for _topic, move in self.under_way()[: self.at_once]:
+                key = TopicPartition(move.topic_id, move.partition)
+                self.nodes.apply(move_done(self.image, key, move.move_id, 3))
+
+    async def run(self, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.moving.run)
+                nursery.start_soon(self.carry_out)
+
+
+def three_nodes_and_two_more(partitions: int) -> Balanced:
+    nodes = Balanced("---")
+    nodes.make(partitions, 3)
+    nodes.join(4)
+    nodes.join(5)
+    return nodes
+
+
+async def test_a_plan_is_made_a_few_times_and_not_for_each_change_of_the_metadata(mock_clock, monkeypatch):
+    mock_clock.autojump_threshold = 0
+    made = Moving(three_nodes_and_two_more(400), monkeypatch, step_s=0.1)
+    await made.run(60)
+    assert spread(made.nodes.held(), made.image.nodes) <= 1
+    assert not made.under_way()
+    moved = sum(made.nodes.held()[node] for node in (4, 5))
+    assert moved == 480
+    assert made.steps / made.plans > 400 / STEPS_A_TURN, "others have their turn in between"
+    assert made.plans <= 6
+    assert made.changes <= moved / BEGUN_TOGETHER + 5
+
+
+async def test_no_plan_is_made_while_there_is_no_room_for_another_move(autojump_clock, monkeypatch):
+    made = Moving(three_nodes_and_two_more(400), monkeypatch, at_once=0)
+    await made.run(CALM_S + 30)
+    assert len(made.under_way()) == UNDER_WAY_MAX
+    assert made.plans <= 2 + 2 * CALM_S / LOOK_S
+
+
+async def test_of_a_plan_that_is_kept_what_was_moved_by_hand_meanwhile_stays(autojump_clock, monkeypatch):
+    nodes = three_nodes_and_two_more(200)
+    made = Moving(nodes, monkeypatch, at_once=0)
+    made.moving._plan_until_s = 0.0
+    await made.run(CALM_S + 2)
+    topic = next(iter(made.image.topics.values()))
+    left = made.moving._plan[0]
+    index = PartitionIndex(left.key.partition)
+    by_hand = moving(topic, index, topic.replicas[index][::-1], "asked", 10_000, 1)
+    nodes.apply([by_hand])
+    nodes.apply(move_done(made.image, left.key, 10_000, 3))
+    topic = next(iter(made.image.topics.values()))
+    assert index in topic.assignment.manual
+    records, begun = made.moving._decide(made.image, [left._replace(before=topic.wanted(index))])
+    assert (records, begun.total()) == ([], 0)
+
+
+async def test_a_node_that_drains_has_another_plan_made_at_once(mock_clock, monkeypatch):
+    mock_clock.autojump_threshold = 0
+    made = Moving(three_nodes_and_two_more(100), monkeypatch, step_s=1.0)
+    await made.run(8)
+    before = made.plans
+    made.nodes.drain(5)
+    await made.run(60)
+    assert made.plans > before
+    assert made.nodes.held()[5] == 0
+    assert not made.under_way()
