@@ -18,7 +18,7 @@ def held(made: Cluster) -> dict[int, int]:
     return {row["node"]: row["replicas"] for row in told["nodes"]}
 
 
-def wait_balanced(made: Cluster, nodes: set[int], total: int, why: str) -> None:
+def wait_balanced(made: Cluster, nodes: set[int], total: int, why: str, deadline_s: float = 120) -> None:
     """These nodes hold all replicas, within one, and all of them are in sync."""
 
     def is_balanced() -> bool:
@@ -26,14 +26,14 @@ def wait_balanced(made: Cluster, nodes: set[int], total: int, why: str) -> None:
         within = [counts[node] for node in nodes]
         return sum(within) == sum(counts.values()) == total and max(within) - min(within) <= 1
 
-    eventually(is_balanced, why, 120)
+    eventually(is_balanced, why, deadline_s)
 
     def is_in_sync() -> bool:
         topics = admin(made[1].bootstrap).list_topics(timeout=5).topics.values()
         found = [partition for topic in topics for partition in topic.partitions.values()]
         return all(len(partition.isrs) == len(partition.replicas) for partition in found)
 
-    eventually(is_in_sync, f"{why}: all in sync", 120)
+    eventually(is_in_sync, f"{why}: all in sync", deadline_s)
 
 
 def set_all(made: Cluster, setting: str) -> None:
@@ -64,5 +64,27 @@ def test_nodes_join_are_lost_come_back_and_leave_under_load(tmp_path, request):
             assert run_tpc("node", "drain", "4", "--bootstrap", made[1].bootstrap)[0] == 0
             wait_balanced(made, {1, 2, 3}, total, "node 4 has given all of its own away")
             made[4].stop()
+            load.wait_progress()
+        load.check(made.bootstrap)
+
+
+def test_two_nodes_join_and_leave_again_under_load(tmp_path, request):
+    """Of three; all replicas are even each time, and of what the producer sent nothing is lost, or there twice."""
+    partitions = max(60, request.config.getoption("--moved-partitions"))
+    total, deadline_s = 3 * partitions, max(120.0, float(partitions))
+    with cluster(tmp_path, count=5, founders=3) as made:
+        made.start(1, 2, 3)
+        create_topic(made[1].bootstrap, "kept", LOADED, replicas=3)
+        create_topic(made[1].bootstrap, "rest", partitions - LOADED, timeout_s=60, replicas=3)
+        with Load(made.bootstrap, "kept", LOADED) as load:
+            load.wait_progress()
+            made.start(4, 5)
+            wait_balanced(made, {1, 2, 3, 4, 5}, total, "the new nodes have their share", deadline_s)
+            load.wait_progress()
+            for node in ("4", "5"):
+                assert run_tpc("node", "drain", node, "--bootstrap", made[1].bootstrap)[0] == 0
+            wait_balanced(made, {1, 2, 3}, total, "they have given all of their own away", deadline_s)
+            made[4].stop()
+            made[5].stop()
             load.wait_progress()
         load.check(made.bootstrap)

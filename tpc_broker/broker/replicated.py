@@ -41,6 +41,8 @@ HELD_S: Final = 2.0
 """For so long a Produce waits for a leader: the silence after which one is given up, and an election."""
 LOOK_S: Final = 1.0
 """Between two looks at which replicas are in sync."""
+HANDED_OVER_AT_ONCE: Final = 50
+"""Of a node that drains, in each look: hundreds at once are for seconds all that the others do."""
 
 _Ended = tuple[TopicPartition, NodeId, int, int]
 """A replica that counts no more: its partition and node, a life, and the term of the leader that goes on without it."""
@@ -55,6 +57,7 @@ class ReplicatedPartitions:
         self._told: dict[TopicPartition, Leader] = {}
         self._to_tell: dict[TopicPartition, Leader] = {}
         self._tell = trio.Event()
+        self._handed_over = 0
         self.near = NearReads(core, replication)
         self.holds = Holds(int(HELD_S * 1e9))
         replication.on_roles(self._led, self._lost)
@@ -179,14 +182,18 @@ class ReplicatedPartitions:
                 self._lead_no_more()
 
     def _lead_no_more(self) -> None:
-        """The node is draining: whoever has all of a partition leads it, but for others that are draining."""
-        draining = self._core.view.image.draining
-        for partition in self._core.partitions.opened():
-            if partition.led_epoch is not None:
-                in_sync, has_space = self.replication.in_sync(partition.key), self.replication.has_space
-                heirs = [node for node in in_sync if node not in draining and has_space(partition.key, node)]
-                if heirs:
-                    self.replication.transfer(partition.key, heirs[partition.index % len(heirs)])
+        """The node is draining: whoever has all of a partition leads it, but for others that are draining. What did not
+        come to anything comes behind the others the next time.
+        """
+        draining, given = self._core.view.image.draining, 0
+        led = [partition for partition in self._core.partitions.opened() if partition.led_epoch is not None]
+        self._handed_over %= max(1, len(led))
+        for partition in (*led[self._handed_over :], *led[: self._handed_over]):
+            in_sync, has_space = self.replication.in_sync(partition.key), self.replication.has_space
+            heirs = [node for node in in_sync if node not in draining and has_space(partition.key, node)]
+            if heirs and given < HANDED_OVER_AT_ONCE:
+                given += self.replication.transfer(partition.key, heirs[partition.index % len(heirs)])
+        self._handed_over += given
 
     # -- what requests wait for --------------------------------------------------------------------------------------
 
