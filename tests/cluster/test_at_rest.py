@@ -104,7 +104,12 @@ def test_voters_are_looked_at_until_they_are_as_wanted_and_when_machines_were_aw
     assert change(lambda: machines[KEY].__setattr__("carried", False), KEY) == [KEY]
     assert change(lambda: None) == [KEY], "it was awake, and so not settled"
     assert change(lambda: machines.pop(KEY)) == [], "it is led here no more"
-    assert change(lambda: setattr(made, "image", ClusterImage())) == [other]
+    assert change(lambda: setattr(made, "image", ClusterImage())) == [], "nothing of it is another"
+    topics = {other.topic_id: SimpleNamespace(name="of both")}
+    assert change(lambda: setattr(made, "image", ClusterImage(topics=topics))) == [other]
+    assert change(lambda: setattr(made, "image", ClusterImage(topics=dict(topics)))) == []
+    nodes = {NodeId(4): SimpleNamespace(incarnation=1)}
+    assert change(lambda: setattr(made, "image", ClusterImage(topics=topics, nodes=nodes))) == [other]
 
 
 def test_voters_that_are_as_wanted_are_looked_at_again_when_the_metadata_or_the_group_have_changed():
@@ -125,8 +130,13 @@ def test_voters_that_are_as_wanted_are_looked_at_again_when_the_metadata_or_the_
 
     assert change(lambda: None) >= 1
     assert change(lambda: None) == 0
-    assert change(lambda: setattr(made, "image", ClusterImage())) >= 1
+    assert change(lambda: setattr(made, "image", ClusterImage())) == 0, "nothing of it is another"
+    nodes = {NodeId(4): SimpleNamespace(incarnation=1)}
+    assert change(lambda: setattr(made, "image", ClusterImage(nodes=nodes))) >= 1
     assert change(lambda: None) == 0
+    assert change(lambda: setattr(made, "image", ClusterImage(nodes=dict(nodes)))) == 0
+    topics = {KEY.topic_id: SimpleNamespace(name="another")}
+    assert change(lambda: setattr(made, "image", ClusterImage(nodes=nodes, topics=topics))) >= 1
     assert change(lambda: setattr(machine, "config", simple(VOTERS))) >= 1
     assert change(lambda: setattr(machine, "carried", False)) >= 1
 

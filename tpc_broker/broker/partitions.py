@@ -133,6 +133,7 @@ class Partitions:
         opened: list[tuple[TopicPartition, LeaderEpoch]] = []
         limiter = trio.CapacityLimiter(OPEN_AT_ONCE_MAX)
         changed = list(changed_topics(before, after))
+        owned = {new.topic_id: self._owned(new) for _old, new in changed if new is not None}
         async with trio.open_nursery() as nursery:  # first what goes: a topic may have been made again under its name
             for old, new in changed:
                 if new is None:
@@ -143,7 +144,7 @@ class Partitions:
             await self._storage.forget_unclaimed(after)
         await self._give_up_unclaimed(new for _old, new in changed if new is not None)
         await self._storage.prepare(
-            [(key, new.name) for _old, new in changed if new is not None for key in self._owned(new)]
+            [(key, new.name) for _old, new in changed if new is not None for key in owned[new.topic_id]]
         )
         recovered = set(self._storage.unclaimed())
         async with trio.open_nursery() as nursery:
@@ -151,11 +152,12 @@ class Partitions:
                 if new is None:
                     continue
                 nursery.start_soon(self._give_up_left_out, new)
-                await self._begin_new_lives(new)
-                await self._release_grouped(new)
+                keys = owned[new.topic_id]
+                await self._begin_new_lives(new, keys)
+                await self._release_grouped(new, keys)
                 self._forget_others(new)
-                opened += self._alter_open(old, new)
-                wanted = [key for key in self._owned(new) if key not in self._open and not self._is_away(key)]
+                opened += self._alter_open(old, new, keys)
+                wanted = [key for key in keys if key not in self._open and not self._is_away(key)]
                 sound = [key for key in wanted if key in recovered and not new.is_replicated(key.partition)]
                 if sound:
                     nursery.start_soon(self._open_together, new, sound, opened)
@@ -167,12 +169,12 @@ class Partitions:
             self._refresh_configs(after)
         return opened
 
-    async def _begin_new_lives(self, topic: TopicImage) -> None:
+    async def _begin_new_lives(self, topic: TopicImage, owned: list[TopicPartition]) -> None:
         """Replicas here that were damaged, and are other ones from now on: they are opened anew, empty."""
         replicated = self._core.replicated
         if replicated is None or not topic.lives:
             return
-        for key in self._owned(topic):
+        for key in owned:
             partition = self._open.get(key)
             if partition is not None and partition.is_replicated and replicated.replication.has_other_life(topic, key):
                 log.warning("%s-%d is another replica from now on; removing the files", topic.name, key.partition)
@@ -180,9 +182,9 @@ class Partitions:
                 self._storage.keep_aside(key, DAMAGED)
                 await self._storage.delete(partition.files, partition.handle)
 
-    async def _release_grouped(self, topic: TopicImage) -> None:
+    async def _release_grouped(self, topic: TopicImage, owned: list[TopicPartition]) -> None:
         """Partitions that are led here alone, and have got a group: they are taken back as replicas."""
-        for key in self._owned(topic) if topic.voters else ():
+        for key in owned if topic.voters else ():
             if self._lacks_group(topic, key):
                 await self._release_for_group(key)
 
@@ -434,7 +436,7 @@ class Partitions:
 
     def _forget_others(self, topic: TopicImage) -> None:
         """What another core has now is not offline here."""
-        for index in range(topic.partitions_count):
+        for index in range(topic.partitions_count if self._offline else 0):
             if not topic.is_on(self._here, index):
                 self._offline.pop(TopicPartition(topic.topic_id, PartitionIndex(index)), None)
 
@@ -574,18 +576,20 @@ class Partitions:
             read = self._config_read = topic, configuration, config
         return read[2]
 
-    def _alter_open(self, old: TopicImage | None, new: TopicImage) -> list[tuple[TopicPartition, LeaderEpoch]]:
+    def _alter_open(
+        self, old: TopicImage | None, new: TopicImage, owned: list[TopicPartition]
+    ) -> list[tuple[TopicPartition, LeaderEpoch]]:
         """Partitions of a changed topic that are led here; returns those that came from another core, as all may know
         from now on.
         """
         here, came = (self._core.view.node, self._core.core_id), []
-        for key in self._owned(new):
+        for key in owned:
             partition = self._open.get(key)
             if partition is not None:
                 self._alter(partition, new)
-                was_here = old is None or old.owner_on(here[0], key.partition) == here[1]
-                if not was_here and not partition.is_replicated:
-                    came.append((key, partition.leader_epoch))
+                if partition.is_replicated or old is None or old.owner_on(here[0], key.partition) == here[1]:
+                    continue
+                came.append((key, partition.leader_epoch))
         return came
 
     def _alter(self, partition: Partition, topic: TopicImage) -> None:

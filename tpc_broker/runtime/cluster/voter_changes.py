@@ -48,19 +48,23 @@ class VoterChanges:
         self._settled: dict[TopicPartition, tuple[object, object, object]] = {}
         self._unsettled: dict[TopicPartition, None] = {}
         """Looked at, and not found as they should be."""
-        self._looked_at: object = None
+        self._looked_at: ClusterImage | None = None
         self._to_confirm: dict[TopicPartition, int] = {}
         self._confirmed: dict[TopicPartition, int] = {}
         """Terms in which the image was known to be no older than the leadership."""
 
     def due(self, led: Mapping[TopicPartition, object], awake: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """What of all that is led is to be looked at: what was not settled, and whose machines were `awake` since the
-        last call; everything when the metadata are others.
+        """What of all that is led is to be looked at: what was not settled, whose machines were `awake` since the last
+        call, and whose topic is another in the metadata; everything when the nodes are others.
         """
-        if self.image is not self._looked_at:
-            self._looked_at = self.image
+        before, self._looked_at = self._looked_at, self.image
+        if before is None or before.nodes != self.image.nodes:
             return list(led)
-        return [key for key in dict.fromkeys((*self._unsettled, *awake)) if key in led]
+        changed = [] if before is self.image else [key for key in led if self._is_another(before, key)]
+        return [key for key in dict.fromkeys((*changed, *self._unsettled, *awake)) if key in led]
+
+    def _is_another(self, before: ClusterImage, key: TopicPartition) -> bool:
+        return before.topics.get(key.topic_id) is not self.image.topics.get(key.topic_id)
 
     def look(self, led: Iterable[tuple[TopicPartition, Group]], now_ms: int) -> None:
         """Begin what is to be begun, go on with what is under way. `led`: those that are `due`, at least."""
@@ -87,7 +91,7 @@ class VoterChanges:
             known is not None
             and machine.carried
             and known[0] is self.image.topic_by_id(key.topic_id)
-            and known[1] is self.image.nodes
+            and known[1] == self.image.nodes
             and known[2] is machine.config
         )
 
