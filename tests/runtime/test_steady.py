@@ -12,7 +12,6 @@ from tests.support.plane_values import Left, Verdict
 from tests.support.record_batches import read_batches
 from tests.support.steady_peers import ACK, APPEND, BEAT, INCARNATION, MACHINES, OWN, TERM, entry, frame, sent
 from tests.support.steady_twin import LeaderTwin
-from tpc_broker.error_codes import ErrorCode as E
 from tpc_broker.raft.steady import NONE, Input, Outcome, Steady, SteadyRole
 from tpc_broker.runtime.steady_plane import GAP_MS, Machine, SteadyPeerState
 
