@@ -430,6 +430,9 @@ class TwinPlane(MemoryPlane):
     def steady_messages(self):
         return []
 
+    def steady_wants(self):
+        return []
+
     def steady_stalled(self, _since_ns):
         return []
 
