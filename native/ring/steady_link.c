@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     LENGTH_BYTES = 4,
@@ -431,6 +432,7 @@ void tpc_steady_end(tpc_plane *plane) {
             it->plane = NULL;
         }
     }
+    if (all->is_schedstat_opened && all->schedstat_fd >= 0) close(all->schedstat_fd);
     free(all);
     plane->steady = NULL;
 }

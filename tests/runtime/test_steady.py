@@ -4,6 +4,7 @@ schedules over both, frame by frame, and frames that are none.
 
 import random
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.support.plane_values import Left, Verdict
 from tests.support.record_batches import read_batches
 from tests.support.steady_peers import ACK, APPEND, BEAT, INCARNATION, MACHINES, OWN, TERM, entry, frame, sent
 from tests.support.steady_twin import LeaderTwin
+from tpc_broker._ring import lib
 from tpc_broker.raft.steady import NONE, Input, Outcome, Steady, SteadyRole
 from tpc_broker.runtime.steady_plane import GAP_MS, Machine, SteadyPeerState
 
@@ -335,9 +337,44 @@ def test_a_leader_without_answers_is_told(bench, steady, replica):
 
 # -- heartbeats
 
+BEAT_MS = lib.TPC_STEADY_BEAT_MS
+
 
 def beat(*machines):
     return frame(BEAT, MACHINES.pack(sum(1 << machine for machine in machines), 0))
+
+
+def busy_ms():
+    """What this thread has run and waited for a CPU."""
+    ran_ns, waited_ns, _slices = Path("/proc/thread-self/schedstat").read_text().split()
+    return (int(ran_ns) + int(waited_ns)) / 1e6
+
+
+def late_after(bench, steady, peer, stand_still):
+    """How late its beats were by that, and for how long this thread was busy."""
+    seen = len(peer.beats)
+    bench.until(lambda: peer.heard() == [] and len(peer.beats) > seen)
+    steady.steady_late_ms(Machine.OF_PARTITIONS)
+    seen, before_ms = len(peer.beats), busy_ms()
+    stand_still()
+    bench.until(lambda: peer.heard() == [] and len(peer.beats) > seen)
+    return steady.steady_late_ms(Machine.OF_PARTITIONS), busy_ms() - before_ms
+
+
+def test_how_late_beats_were_counts_what_work_took_and_not_that_the_thread_was_stopped(bench, steady):
+    def work():
+        until_s = time.thread_time() + 0.5
+        while time.thread_time() < until_s:
+            pass
+
+    peer = steady.adopt(1)
+    assert steady.steady_beat(peer.link, Machine.OF_PARTITIONS, is_said=True)
+    late_ms, _busy_ms = late_after(bench, steady, peer, work)
+    assert late_ms >= 500 - 2 * BEAT_MS
+    late_ms, was_busy_ms = late_after(bench, steady, peer, lambda: time.sleep(2))
+    assert late_ms <= was_busy_ms + 2 * BEAT_MS
+    assert late_ms < 1_500 or was_busy_ms > 1_000, "it slept"
+    assert steady.steady_late_ms(Machine.OF_PARTITIONS) < 1_000, "told once"
 
 
 def test_a_machine_is_said_to_be_there_for_as_long_as_it_wants(bench, steady):
