@@ -14,11 +14,14 @@ import trio
 
 from tests.log.log_batches import batch
 from tests.support.memory_node import MemoryRequest, _api_name, answer_of
+from tpc_broker.broker.handlers.reassignments import IDS_ARE_CORES_TAG
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.kafka.protocol import encode_request
 from tpc_broker.kafka.records import read_batches
+from tpc_broker.kafka.source import uvarint
+from tpc_broker.model import broker_id_of
 
 ANSWER_S = 6.0
 AGAIN_S = 0.3
@@ -26,6 +29,11 @@ NONE = ErrorCode.NONE
 BROKER, SET, DELETED = 4, 0, 1
 """Of alterations of settings."""
 _connections = count(1)
+
+
+def _tagged(body, tag):
+    """With an empty tagged field; the request ends with the number of such fields, which is none."""
+    return body if tag is None else body[:-1] + b"\1" + uvarint(tag) + b"\0"
 
 
 class Promises:
@@ -44,46 +52,47 @@ class Promises:
 
 
 class Client:
-    """One connection to each node; one thing at a time. None in place of an answer: there was none."""
+    """One connection to each broker; one thing at a time. None in place of an answer: there was none."""
 
     def __init__(self, cluster, name):
         self.cluster, self.chance = cluster, cluster.stream(f"client {name}")
         self.connection = next(_connections)
         self._asked = 0
 
-    async def ask(self, node, message, version=None):
+    async def ask(self, broker, message, version=None, answer_s=ANSWER_S, tag=None):
         key = ApiKey[_api_name(message)]
         version = api(key).last_version if version is None else version
         self._asked += 1
-        body = memoryview(encode_request(key, version, message))
+        body = memoryview(_tagged(encode_request(key, version, message), tag))
         await trio.sleep(self.cluster.network.delay_s())
-        if node is None or not node.is_ready:
+        if broker is None or not broker.is_ready:
             await trio.sleep(AGAIN_S)
             return None
-        life = node.life
-        request = MemoryRequest(self.connection, int(key), version, self._asked, body, node.clock.monotonic_ns())
-        life.connections.send(request)
-        with trio.move_on_after(ANSWER_S):
+        life = broker.life
+        request = MemoryRequest(self.connection, int(key), version, self._asked, body, broker.node.clock.monotonic_ns())
+        life.send(request)
+        with trio.move_on_after(answer_s):
             await request.done.wait()
             await trio.sleep(self.cluster.network.delay_s())
             return answer_of(request)
-        life.connections.close(self.connection, "silent")
+        life.close(self.connection)
         return None
 
-    def any_node(self):
-        return self.cluster.nodes[self.chance.choice(sorted(self.cluster.nodes))]
+    def any_broker(self):
+        node = self.cluster.nodes[self.chance.choice(sorted(self.cluster.nodes))]
+        return self.cluster.broker(broker_id_of(node.number, self.chance.randrange(node.cores)))
 
     async def again(self):
         await trio.sleep(self.chance.uniform(0.5, 1.5) * AGAIN_S)
 
     async def leader(self, topic, index):
-        """The node that another one believes to lead it."""
+        """The broker that another one believes to lead it."""
         kind = messages.MetadataRequest
         asked = kind(topics=[kind.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-        answer = await self.ask(self.any_node(), asked, 12)
+        answer = await self.ask(self.any_broker(), asked, 12)
         for one in answer.topics[0].partitions if answer is not None else ():
             if one.partition_index == index and one.leader_id >= 0:
-                return self.cluster.nodes[one.leader_id // 1024]
+                return self.cluster.broker(one.leader_id)
         return None
 
 
@@ -93,21 +102,25 @@ class Admin(Client):
         kind = messages.CreateTopicsRequest
         topic = kind.CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor)
         while True:
-            answer = await self.ask(self.any_node(), kind(topics=[topic], timeout_ms=3000))
+            answer = await self.ask(self.any_broker(), kind(topics=[topic], timeout_ms=3000))
             code = None if answer is None else ErrorCode(answer.topics[0].error_code)
             if code in (NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 self.cluster.promises.topics[name] = partitions
                 return
             await self.again()
 
-    async def reassign(self, name, index, nodes):
-        """Once; whether it was begun."""
+    async def reassign(self, name, index, brokers, *, allows_factor_change=True, **how):
+        """Once; whether it was begun. None in place of brokers' ids: what is under way is cancelled."""
         kind = messages.AlterPartitionReassignmentsRequest
-        part = kind.ReassignablePartition(partition_index=index, replicas=[node * 1024 for node in nodes])
+        part = kind.ReassignablePartition(partition_index=index, replicas=brokers)
         topic = kind.ReassignableTopic(name=name, partitions=[part])
-        answer = await self.ask(self.any_node(), kind(topics=[topic], timeout_ms=3000))
+        asked = kind(topics=[topic], timeout_ms=3000, allow_replication_factor_change=allows_factor_change)
+        answer = await self.ask(self.any_broker(), asked, **how)
         return answer is not None and not answer.error_code and not answer.responses[0].partitions[0].error_code
 
+    async def move(self, name, index, broker):
+        """As `tpc partition move`: the replica of that node to that core; whether it was begun."""
+        return await self.reassign(name, index, [broker], allows_factor_change=False, tag=IDS_ARE_CORES_TAG)
 
     async def drain(self, number, *, ends=False):
         """Until it is known that a node drains, or does no more."""
@@ -117,7 +130,7 @@ class Admin(Client):
         )
         resource = kind.AlterConfigsResource(resource_type=BROKER, resource_name=str(number * 1024), configs=[change])
         while True:
-            answer = await self.ask(self.any_node(), kind(resources=[resource]))
+            answer = await self.ask(self.any_broker(), kind(resources=[resource]))
             if answer is not None and answer.responses[0].error_code == NONE:
                 return
             await self.again()
@@ -125,7 +138,7 @@ class Admin(Client):
     async def remove(self, number):
         """Until the cluster has no such node."""
         while True:
-            answer = await self.ask(self.any_node(), messages.UnregisterBrokerRequest(broker_id=number * 1024))
+            answer = await self.ask(self.any_broker(), messages.UnregisterBrokerRequest(broker_id=number * 1024))
             if answer is not None and answer.error_code in (NONE, ErrorCode.BROKER_ID_NOT_REGISTERED):
                 return
             await self.again()
@@ -139,12 +152,12 @@ class Producer(Client):
         self.topic, self.index, self.key = topic, index, (topic, index)
         self._name, self._sequence = name, 0
         self._producer: tuple[int, int] | None = None
-        self._node = None
+        self._broker = None
 
     async def begin(self):
         while self._producer is None:
             asked = messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-            answer = await self.ask(self.any_node(), asked)
+            answer = await self.ask(self.any_broker(), asked)
             if answer is not None and not answer.error_code:
                 self._producer = answer.producer_id, answer.producer_epoch
             else:
@@ -168,14 +181,14 @@ class Producer(Client):
 
     async def _try(self, data):
         """The offset; None: not known, or refused."""
-        if self._node is None:
-            self._node = await self.leader(self.topic, self.index)
+        if self._broker is None:
+            self._broker = await self.leader(self.topic, self.index)
         kind = messages.ProduceRequest
         part = kind.PartitionProduceData(index=self.index, records=data)
         topic = kind.TopicProduceData(name=self.topic, partition_data=[part])
-        answer = await self.ask(self._node, kind(acks=-1, timeout_ms=5000, topic_data=[topic]), 12)
+        answer = await self.ask(self._broker, kind(acks=-1, timeout_ms=5000, topic_data=[topic]), 12)
         if answer is None:
-            self._node = None
+            self._broker = None
             return None
         found = answer.responses[0].partition_responses[0]
         code = ErrorCode(found.error_code)
@@ -183,7 +196,7 @@ class Producer(Client):
             return found.base_offset
         if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH):
             self.cluster.fails(f"{self.key}: a producer with one batch under way was told {code.name}")
-        self._node = None
+        self._broker = None
         return None
 
 
@@ -193,26 +206,26 @@ class Consumer(Client):
     def __init__(self, cluster, name, topic, index):
         super().__init__(cluster, name)
         self.topic, self.index, self.key, self.offset = topic, index, (topic, index), 0
-        self._node = None
+        self._broker = None
 
     async def read(self):
         """One fetch; how many records. None: not answered, or refused."""
-        self._node = self._node or await self.leader(self.topic, self.index)
+        self._broker = self._broker or await self.leader(self.topic, self.index)
         kind = messages.FetchRequest
         part = kind.FetchPartition(
             partition=self.index, fetch_offset=self.offset, partition_max_bytes=1 << 20, current_leader_epoch=-1
         )
         topics = [kind.FetchTopic(topic=self.topic, partitions=[part])]
         asked = kind(max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, topics=topics)
-        answer = await self.ask(self._node, asked, 12)
+        answer = await self.ask(self._broker, asked, 12)
         if answer is None or answer.error_code or not answer.responses:
-            self._node = None
+            self._broker = None
             return None
         (found,) = answer.responses[0].partitions
         if found.error_code:
             if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._look_whether_behind(found)
-            self._node = None
+            self._broker = None
             return None
         return self._take(found)
 
@@ -239,53 +252,3 @@ class Consumer(Client):
                 f"{self.key}: records up to {self.offset}, and a high watermark of {found.high_watermark}"
             )
         return self.offset - began
-
-
-class Committer(Client):
-    """Commits offsets of a group that rise, and asks for them."""
-
-    def __init__(self, cluster, name, group, topic, index):
-        super().__init__(cluster, name)
-        self.group, self.topic, self.index = group, topic, index
-        self._offset = 0
-        self._node = None
-
-    async def _coordinator(self):
-        asked = messages.FindCoordinatorRequest(key_type=0, coordinator_keys=[self.group])
-        answer = await self.ask(self.any_node(), asked, 4)
-        if answer is None or answer.coordinators[0].error_code:
-            return None
-        return self.cluster.nodes[answer.coordinators[0].node_id // 1024]
-
-    async def commit(self):
-        """Once; offsets rise whether it was acknowledged or not."""
-        self._node = self._node or await self._coordinator()
-        self._offset += 1
-        kind = messages.OffsetCommitRequest
-        part = kind.OffsetCommitRequestPartition(partition_index=self.index, committed_offset=self._offset)
-        topic = kind.OffsetCommitRequestTopic(name=self.topic, partitions=[part])
-        asked = kind(group_id=self.group, generation_id_or_member_epoch=-1, member_id="", topics=[topic])
-        answer = await self.ask(self._node, asked, 8)
-        code = None if answer is None else answer.topics[0].partitions[0].error_code
-        if code == NONE:
-            self.cluster.promises.committed[self.group, self.topic, self.index] = self._offset
-        else:
-            self._node = None
-            await self.again()
-
-    async def look(self):
-        """Whether it was answered."""
-        promised = self.cluster.promises.committed.get((self.group, self.topic, self.index), -1)
-        self._node = self._node or await self._coordinator()
-        kind = messages.OffsetFetchRequest
-        topics = [kind.OffsetFetchRequestTopics(name=self.topic, partition_indexes=[self.index])]
-        asked = kind(groups=[kind.OffsetFetchRequestGroup(group_id=self.group, topics=topics)], require_stable=False)
-        answer = await self.ask(self._node, asked, 8)
-        if answer is None or answer.groups[0].error_code or answer.groups[0].topics[0].partitions[0].error_code:
-            self._node = None
-            await self.again()
-            return False
-        found = answer.groups[0].topics[0].partitions[0].committed_offset
-        if not promised <= found <= self._offset:
-            self.cluster.fails(f"{self.group}: {promised} was committed, {self._offset} sent, and {found} is told")
-        return True

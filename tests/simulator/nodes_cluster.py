@@ -1,11 +1,12 @@
 """Whole nodes in one process, on virtual time: each has the services of a real one, over simulated surroundings.
 
-A node is what `runtime/core.py` puts together: `ClusterNodeMain` (founding, joining, membership, the metadata group),
-`CoreReplication` (the driver of its replicas, and their links) and `broker.Core` with every handler. Simulated are the
-network, the disk, clocks, chance, and the data plane, of which there is a twin in Python (`nodes_plane`).
+Each core of a node is what `runtime/core.py` puts together (`nodes_core`): on core 0 `ClusterNodeMain` (founding,
+joining, membership, the metadata group), on each `CoreReplication` (the driver of its replicas, and their links) and
+`broker.Core` with every handler. Simulated are the network, the disk, the mailboxes between cores, the supervisor,
+clocks, chance, and the data plane, of which there is a twin in Python (`nodes_plane`).
 
-Time is trio's, jumping to the next deadline whenever nobody has anything to do. A pause is one of the process: its
-tasks do not run, what comes for them waits.
+Time is trio's, jumping to the next deadline whenever nobody has anything to do. A pause is one of a node's processes:
+their tasks do not run, what comes for them waits.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 import traceback
 from collections import deque
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
@@ -24,26 +26,21 @@ import trio
 import trio.testing
 
 from tests.simulator.nodes_clients import Promises
-from tests.simulator.nodes_disk import Journal, NodeDisk
-from tests.simulator.nodes_network import NodeNetwork, SimulatedNetwork, Wire
-from tests.simulator.nodes_plane import TwinPlane, TwinStorage
-from tests.support.memory_node import MemoryChance, MemoryClock, MemoryConnections, MemoryMailboxes
-from tpc_broker.broker.core import Core, CoreIdentity
+from tests.simulator.nodes_core import PORT, CoreLife, hand_over
+from tests.simulator.nodes_disk import NodeDisk
+from tests.simulator.nodes_network import SimulatedNetwork, Wire
+from tests.support.memory_node import MemoryClock, MemoryMailboxes
+from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
 from tpc_broker.metadata.settings import load_settings
-from tpc_broker.model import CoreId
-from tpc_broker.runtime.cluster.node import ClusterNodeMain
+from tpc_broker.model import CoreId, core_of, node_of
 from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
-from tpc_broker.runtime.cluster.replication import CoreReplication
-from tpc_broker.runtime.cluster.surroundings import Surroundings
 from tpc_broker.runtime.options import ClusterOptions, CoreOptions
 
-PORT = 7000
 SETTINGS = (
     "group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=2", "replica.replace.delay.ms=20000",
 )  # fmt: skip
-CHECKPOINT_S = 2.0
 TELLS = False
 """Whether what the nodes log is told: for one who looks at a run."""
 
@@ -72,122 +69,72 @@ class HoldingQueue(deque):
         self.extend(self._held.pop(node, ()))
 
 
-class Life:
-    """A node from a start to its end."""
-
-    def __init__(self, node, nursery):
-        cluster, self.nursery = node.cluster, nursery
-        self.is_over, self.is_ready = False, False
-        self.ended = trio.Event()
-        self.connections = MemoryConnections()
-        self.network = NodeNetwork(cluster.network, node.host)
-        self.journal = Journal(node.disk)
-        self.plane = TwinPlane(self.connections, node.clock, self.journal)
-        self.storage = TwinStorage(self.plane, node.disk)
-        posts = {}
-        self.mailboxes = MemoryMailboxes(CoreId(0), posts)
-        surroundings = Surroundings(self.network, node.clock, node.chance)
-        options = node.options()
-        self.node_main = ClusterNodeMain(options, node.disk, node.folder, surroundings)
-        self.replication = CoreReplication(options, self.plane, self.storage, nursery, surroundings)
-        self.node_main.links.on_replica = self.replication.take
-        for method, handler in self.replication.handlers.items():
-            self.node_main.links.serve(method, handler)
-        self.core = Core(
-            CoreIdentity(CoreId(0), 1, options.listeners, node.folder, "a-cluster-of-its-own"), node.configuration,
-            connections=self.connections, plane=self.plane, storage=self.storage, disk=node.disk,
-            mailboxes=self.mailboxes, clock=node.clock, chance=MemoryChance(node.chance), nursery=nursery,
-            cluster=self.node_main, replication=self.replication,
-        )  # fmt: skip
-        self.connections.dispatcher = self.core.dispatcher
-
-    async def run(self, node):
-        self.core.serve_metadata_calls()
-        self.mailboxes.open(self.nursery)
-        self.nursery.start_soon(self.journal.run)
-        self.nursery.start_soon(self._checkpoint)
-        await self.nursery.start(self.node_main.run, (PORT, PORT))
-        await self.core.start()
-        await self.core.cores_changed([CoreId(0)])
-        self.is_ready = True
-
-    async def _checkpoint(self):
-        while True:
-            await trio.sleep(CHECKPOINT_S)
-            self.storage.note_commits()
-
-
 class SimulatedNode:
-    """A machine with a disk, and the life of the broker on it, if there is one."""
+    """A machine with a disk, the broker's cores that run on it, and their supervisor."""
 
-    def __init__(self, cluster, number, folder):
-        self.cluster, self.number, self.host = cluster, number, f"node{number}"
+    def __init__(self, cluster, number, folder, cores):
+        self.cluster, self.number, self.host, self.cores = cluster, number, f"node{number}", cores
         self.folder = folder
         self.chance = cluster.stream(f"node {number}")
         self.clock, self.disk = MemoryClock(), NodeDisk(cluster.stream(f"disk {number}"))
-        self.life: Life | None = None
-        self.is_paused, self.is_away = False, False
+        self.lives: dict[int, CoreLife] = {}
+        self.posts: dict[CoreId, MemoryMailboxes] = {}
+        self.up: list[CoreId] = []
+        self.is_on = self.is_paused = self.is_away = False
         """`is_away`: for good, or until another machine comes in its place."""
-        self._machines_count = 1
+        self.machines_count = 1
         self.configuration = load_settings("", (f"node.id={number}", *SETTINGS))
         cluster.network.host(self.host)
 
-    def options(self):
+    def options(self, core):
         own = SeedAddress(self.host, PORT)
-        address = (Address(self.host, 9092),)
+        addresses = tuple(Address(self.host, 9092 + each) for each in range(self.cores))
         return CoreOptions(
-            core=CoreId(0), cores=1, data=str(self.folder), mailbox_fd=-1, control_fd=-1, mailbox_names=(),
-            listeners=(Listener("PLAINTEXT", ListenerMode.PER_CORE_PORT, address, address),), listen_fds=(), cpu=None,
-            settings="", overrides=(), log_style="json", log_level="warning", supervisor_pid=0,
+            core=CoreId(core), cores=self.cores, data=str(self.folder), mailbox_fd=-1, control_fd=-1, mailbox_names=(),
+            listeners=(Listener("PLAINTEXT", ListenerMode.PER_CORE_PORT, addresses, addresses),), listen_fds=(),
+            cpu=None, settings="", overrides=(), log_style="json", log_level="warning", supervisor_pid=0,
             cluster=ClusterOptions(self.number, own, self.cluster.seeds, "", ""), cluster_fds=(-1, -1),
         )  # fmt: skip
 
     @property
     def is_ready(self):
-        return self.life is not None and self.life.is_ready
+        return len(self.lives) == self.cores and all(life.is_ready for life in self.lives.values())
 
-    async def start(self):
-        assert self.life is None
+    @property
+    def first(self):
+        """Core 0, which has the metadata; None: it is down."""
+        return self.lives.get(METADATA_CORE)
+
+    # -- a node --------------------------------------------------------------------------------------------------------
+
+    async def start(self, cores=None):
+        assert not self.is_on
+        self.is_on, self.cores = True, cores or self.cores
+        hand_over(self.folder, self.disk, self.cores)
         self.cluster.network.host(self.host).come_back()
-        await self.cluster.nursery.start(self._live)
-
-    async def _live(self, *, task_status):
-        _node.set(self.number)
-        life = None
-        try:
-            async with trio.open_nursery() as nursery:
-                life = self.life = Life(self, nursery)
-                task_status.started()
-                await life.run(self)
-        except Exception as error:
-            if life is None or not life.is_over:
-                what = "".join(traceback.format_exception(error))
-                self.cluster.fails(f"node {self.number} ended by itself: {what}")
-        finally:
-            if life is not None:
-                life.ended.set()
+        for core in range(self.cores):
+            await self.start_core(core)
 
     async def crash(self, *, is_silent=False):
         """What was not durable is gone. With `is_silent` it is the machine, and nobody is told."""
-        life, self.life = self.life, None
-        if life is None:
+        if not self.is_on:
             return
-        life.is_over = True
-        life.network.end()
-        self.cluster.network.host(self.host).end_process(is_silent=is_silent)
-        life.journal.crash(self.chance)
+        self.is_on = False
+        lives, self.lives, self.up = list(self.lives.values()), {}, []
+        for life in lives:
+            self._end(life, is_silent=is_silent)
+        self.cluster.network.host(self.host).is_silent = is_silent
         self.disk.crash()
-        life.mailboxes.close()
-        life.nursery.cancel_scope.cancel()
         self.resume()
-        await life.ended.wait()
+        for life in lives:
+            await life.ended.wait()
 
     async def leave(self):
         """For good, with all that its disk has."""
         self.is_away = True
         await self.crash(is_silent=True)
-        self._machines_count += 1
-        self.disk = NodeDisk(self.cluster.stream(f"disk {self._machines_count} of {self.number}"))
+        self.machines_count += 1
+        self.disk = NodeDisk(self.cluster.stream(f"disk {self.machines_count} of {self.number}"))
         shutil.rmtree(self.folder)
         self.folder.mkdir()
 
@@ -204,11 +151,76 @@ class SimulatedNode:
         self.is_paused = False
         self.cluster.queue.let_go(self.number)
 
+    # -- a core --------------------------------------------------------------------------------------------------------
+
+    async def start_core(self, core):
+        if self.is_on and core < self.cores and core not in self.lives:
+            await self.cluster.nursery.start(self._live, core)
+
+    async def _live(self, core, *, task_status):
+        _node.set(self.number)
+        life = None
+        try:
+            async with trio.open_nursery() as nursery:
+                life = self.lives[core] = CoreLife(self, core, nursery)
+                task_status.started()
+                await life.run()
+        except Exception as error:
+            if life is None or not life.is_over:
+                what = "".join(traceback.format_exception(error))
+                self.cluster.fails(f"core {core} of node {self.number} ended by itself: {what}")
+        finally:
+            if life is not None:
+                life.ended.set()
+
+    async def kill_core(self, core):
+        """As `kill -9` of its process: the others go on, and so does what the kernel has."""
+        life = self.lives.pop(core, None)
+        if life is None:
+            return
+        self.up = [each for each in self.up if each != core]
+        self._end(life)
+        self._tell_cores()
+        await life.ended.wait()
+
+    def _end(self, life, *, is_silent=False):
+        life.is_over = True
+        life.network.end()
+        self.cluster.network.host(self.host).end_process(life.number, is_silent=is_silent)
+        life.journal.crash(self.chance)
+        life.mailboxes.close()
+        life.nursery.cancel_scope.cancel()
+
+    def opened(self, life):
+        self.up = sorted([*self.up, CoreId(life.number)])
+        self._tell_cores()
+
+    def _tell_cores(self):
+        for life in self.lives.values():
+            life.cores_changed()
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A core of a node, as clients know it."""
+
+    node: SimulatedNode
+    core: int
+
+    @property
+    def life(self):
+        """None: it does not run."""
+        return self.node.lives.get(self.core)
+
+    @property
+    def is_ready(self):
+        return self.life is not None and self.life.is_ready
+
 
 class SimulatedCluster:
     """Use `simulate`."""
 
-    def __init__(self, seed, nursery, folder, queue, *, nodes_count, founders_count):
+    def __init__(self, seed, nursery, folder, queue, *, nodes_count, founders_count, cores_max):
         self.seed, self.nursery, self.queue = seed, nursery, queue
         self.wire = Wire()
         self.network = SimulatedNetwork(self.wire, self.stream("network"))
@@ -216,11 +228,11 @@ class SimulatedCluster:
         self.promises = Promises()
         self.problems: list[str] = []
         self.failed = trio.Event()
-        self.nodes = {}
+        self.nodes, chance = {}, self.stream("cores")
         for number in range(1, nodes_count + 1):
             path = folder / str(number)
             path.mkdir()
-            self.nodes[number] = SimulatedNode(self, number, path)
+            self.nodes[number] = SimulatedNode(self, number, path, chance.randint(1, cores_max))
 
     def stream(self, name):
         return random.Random(f"{self.seed}/{name}")
@@ -231,11 +243,22 @@ class SimulatedCluster:
         self.failed.set()
 
     def ready(self):
-        """Nodes that answer clients, by number."""
+        """Nodes that answer clients with all their cores, by number."""
         return [node for node in self.nodes.values() if node.is_ready]
 
+    def lives(self):
+        """Of all cores that run, with their nodes."""
+        return [(node, life) for node in self.nodes.values() for life in node.lives.values()]
 
-def simulate(seed, story, *, nodes_count=3, founders_count=3):
+    def moves_count(self):
+        """How often replicas that are there went from core to core."""
+        return sum(kept.moves for node in self.nodes.values() for kept in node.disk.folders.values())
+
+    def broker(self, broker_id):
+        return Broker(self.nodes[node_of(broker_id)], core_of(broker_id))
+
+
+def simulate(seed, story, *, nodes_count=3, founders_count=3, cores_max=1):
     """Runs `story(cluster)` to its end. AssertionError: what was found first."""
 
     async def main():
@@ -247,8 +270,9 @@ def simulate(seed, story, *, nodes_count=3, founders_count=3):
             async with trio.open_nursery() as nursery:
                 folder = Path(name)
                 cluster = SimulatedCluster(
-                    seed, nursery, folder, queue, nodes_count=nodes_count, founders_count=founders_count
-                )
+                    seed, nursery, folder, queue,
+                    nodes_count=nodes_count, founders_count=founders_count, cores_max=cores_max,
+                )  # fmt: skip
                 nursery.start_soon(cluster.wire.run)
                 nursery.start_soon(_stop_when_failed, cluster, nursery.cancel_scope)
                 await story(cluster)
@@ -273,9 +297,8 @@ def simulate(seed, story, *, nodes_count=3, founders_count=3):
 
 async def _stop_when_failed(cluster, scope):
     await cluster.failed.wait()
-    for node in cluster.nodes.values():
-        if node.life is not None:
-            node.life.is_over = True
+    for node, life in cluster.lives():
+        life.is_over = True
         node.resume()
     scope.cancel()
 

@@ -13,7 +13,9 @@ import trio
 
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log.batch import decode_header
+from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.epochs import LeaderEpochs
+from tpc_broker.model import TopicPartition
 from tpc_broker.storage.ports import FileStatus, FileSystemStatus
 
 
@@ -25,6 +27,8 @@ class KeptLog:
         self.batches: list[bytes] = []
         self.epochs, self.notes, self.leader_epoch = LeaderEpochs(), {}, -1
         self.log_start_offset = self.log_end_offset = self.committed_end_offset = 0
+        self.moves = 0
+        """From core to core."""
 
     def append(self, batches):
         for batch in batches:
@@ -33,10 +37,34 @@ class KeptLog:
             self.batches.append(batch)
             self.log_end_offset = header.next_offset
 
+    def take(self, entry):
+        """It is as a core's journal says that it took it over."""
+        self.leader_epoch, self.epochs, self.notes = entry.leader_epoch, LeaderEpochs(entry.epochs), dict(entry.notes)
+        self.committed_end_offset, self.moves = entry.committed_end_offset, entry.moves
+
+    def entry(self, key):
+        return PartitionCheckpoint(
+            *key, self.topic, log_start_offset=self.log_start_offset, log_end_offset=self.log_end_offset,
+            leader_epoch=self.leader_epoch, epochs=self.epochs.entries, notes=tuple(self.notes.items()),
+            commit_offset=self.committed_end_offset, moves=self.moves,
+        )  # fmt: skip
+
     def cut(self, offset, last_epoch_kept):
         self.batches = [batch for batch in self.batches if decode_header(batch).next_offset <= offset]
         self.log_end_offset = offset
         self.epochs.truncate_end(offset, last_epoch_kept)
+
+
+class KeptCore:
+    """What the journal of one core says of partitions."""
+
+    def __init__(self):
+        self.partitions: dict[TopicPartition, KeptLog] = {}
+        self.away: dict[TopicPartition, PartitionCheckpoint] = {}
+        """Those that it let go, for another core."""
+
+    def entries(self):
+        return {**{key: kept.entry(key) for key, kept in self.partitions.items()}, **self.away}
 
 
 class _File:
@@ -53,12 +81,26 @@ class NodeDisk:
         self._synced_names: dict[Path, _File] = {}
         self._open: dict[int, _File] = {}
         self._descriptors = 100
-        self.partitions: dict[object, KeptLog] = {}
+        self.cores: dict[int, KeptCore] = {}
+        self.folders: dict[TopicPartition, KeptLog] = {}
+        """Files of partitions, whichever core has them."""
+        self._begun: set[tuple[TopicPartition, int]] = set()
         self.sync_s_max = 0.005
         self.is_stuck = False
+        """Nothing becomes durable meanwhile."""
         self.is_full = False
         """There is no segment space: what is in the journal, and what the broker writes of its own, has its place."""
-        """Nothing becomes durable meanwhile."""
+
+    def core(self, number):
+        return self.cores.setdefault(number, KeptCore())
+
+    def begin(self, key, life, topic):
+        """The files of a replica. What a voter has promised, it never begins to be without."""
+        assert key not in self.folders, f"{key} would begin anew, where its files are"
+        assert (key, life) not in self._begun, f"{key} would begin anew in life {life}, as the voter that it was"
+        self._begun.add((key, life))
+        self.folders[key] = KeptLog(topic)
+        return self.folders[key]
 
     async def sync(self):
         """As long as one takes, on such a disk."""
@@ -155,6 +197,17 @@ class Journal:
         self._waiting.append((self._sequence, change, is_kept))
         self._filled.set()
         return self._sequence
+
+    async def put_at_last(self, change):
+        """And wait until it is durable; one that fails is tried again."""
+        while True:
+            try:
+                sequence = self.put(change, is_kept=True)
+            except PartitionOfflineError:
+                await trio.sleep(0.05)
+            else:
+                await self.wait(sequence, is_kept=True)
+                return
 
     async def wait(self, sequence, *, is_kept=False):
         await trio.lowlevel.checkpoint()

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import trio
 
 from tests.simulator.nodes_run import Shape
+from tpc_broker.broker.group_service import LoadedCoordinator
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.rebalancing import Rebalancing
+from tpc_broker.coordinator import offsets as committed_offsets
+from tpc_broker.coordinator.group import Group, GroupState
+from tpc_broker.coordinator.membership import Membership, _synced
+from tpc_broker.coordinator.records import group_record
+from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import TopicPartition
 from tpc_broker.raft.output import LEADER
+from tpc_broker.runtime.cluster import identity
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
 from tpc_broker.runtime.cluster.replication import CoreReplication
 from tpc_broker.runtime.cluster.voter_file import VoterFile, framed
@@ -24,12 +32,12 @@ _turn = ReplicaDriver._turn
 
 @dataclass(frozen=True)
 class Mutant:
-    """`replacement` takes the place of a method of `owner` while it is planted; `shape` is that of runs which show it
-    soon, from `first_seed` on.
+    """`replacement` takes the place of a method of `owner`, or of a function, while it is planted; `shape` is that of
+    runs which show it soon, from `first_seed` on.
     """
 
     name: str
-    owner: type
+    owner: type | ModuleType
     method: str
     replacement: Callable[..., Any]
     shape: Shape
@@ -72,15 +80,57 @@ async def _not_begun(_self: Rebalancing, _image: object, _situation: object) -> 
     return True
 
 
+def _never_at_fault(_group: object, _request: object) -> ErrorCode:
+    return ErrorCode.NONE
+
+
+def _told_at_once(self: Membership, group: Group, assignments: dict[str, bytes], effects: Any) -> None:
+    record = group_record(group.group_id, group.metadata(assignments))
+    self._writes.begin(effects, [record], lambda _effects, _now: None, lambda _effects, _error, _now: None)
+    group.transition(GroupState.STABLE, 0)
+    for member in group.members.values():
+        member.assignment = assignments.get(member.member_id, b"")
+        if member.syncing is not None:
+            effects.reply(member.syncing, _synced(group, member))
+            member.syncing = None
+
+
+def _never_told(self: Membership, request: Any, now_ms: int) -> ErrorCode:
+    group = self._groups.get(request.group_id)
+    if group is None or request.member_id not in group.members:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    self.refresh(group, request.member_id, now_ms)
+    return ErrorCode.NONE
+
+
+def _only_the_last(_told: object, _had: int, cores: int) -> tuple[int, ...]:
+    return (cores,)
+
+
+def _by_the_wall_clock(self: LoadedCoordinator) -> int:
+    return self._core.clock.wall_ms()
+
+
 CUT_OFF = Shape(3, 3, mean_ms=600, sync_ms=5, often=("isolate",))
 PAUSED = Shape(3, 3, mean_ms=600, sync_ms=5, often=("pause", "isolate"))
 LEAVING = Shape(4, 3, mean_ms=600, sync_ms=5, often=("leave", "crash"))
 CRASHING = Shape(3, 3, mean_ms=300, sync_ms=60, often=("crash", "crash_all"))
+SILENT = Shape(3, 3, mean_ms=600, sync_ms=5, often=("silence",))
+SET = Shape(3, 3, mean_ms=300, sync_ms=5, often=("set_clock", "die"))
+REGROUPING = Shape(3, 3, mean_ms=600, sync_ms=5, often=("isolate", "depart"))
+FEWER = Shape(3, 3, mean_ms=300, sync_ms=5, often=("change_cores",), cores_max=3)
 
 MUTANTS = (
     Mutant("acknowledged before the quorum", ReplicaDriver, "_turn", _committed_when_durable_here, CUT_OFF),
     Mutant("an offset is told before it is committed", Partition, "append_durably", _not_waited_for, CUT_OFF),
-    Mutant("a leader is confirmed by its own word", CoreReplication, "confirm", _by_its_own_word, PAUSED, 18),
+    Mutant("a leader is confirmed by its own word", CoreReplication, "confirm", _by_its_own_word, PAUSED, 11),
     Mutant("nothing moves by itself", Rebalancing, "_begin", _not_begun, LEAVING),
     Mutant("what the metadata's voter promises is not synced", VoterFile, "append", _not_synced, CRASHING),
+    Mutant("only the last number of cores is told", identity, "counts_to_tell", _only_the_last, FEWER, 6),
+    Mutant("whoever was a member commits", committed_offsets, "_commit_fault", _never_at_fault, SILENT),
+    Mutant(
+        "partitions are told before they are durable", Membership, "_store_assignment", _told_at_once, REGROUPING, 3
+    ),
+    Mutant("sessions go by a clock that is set", LoadedCoordinator, "now_ms", _by_the_wall_clock, SET, 7),
+    Mutant("a rebalance is not told", Membership, "heartbeat", _never_told, SILENT),
 )

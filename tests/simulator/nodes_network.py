@@ -101,7 +101,7 @@ class SimulatedNetwork:
 
 
 class _Host:
-    """A machine: `is_up` is its process, `is_silent` the machine itself."""
+    """A machine, with a process for each of its cores. `is_silent`: it is gone itself."""
 
     def __init__(self, network, name):
         self.network, self.name = network, name
@@ -114,12 +114,12 @@ class _Host:
         if port in self.bound:
             self.bound[port].put(data, source)
 
-    def end_process(self, *, is_silent):
-        """Whatever it had is gone; with `is_silent` nobody is told."""
-        self.listening.clear()
-        self.bound.clear()
-        self.is_silent = is_silent
-        ends, self.ends = sorted(self.ends, key=lambda end: end.number), set()
+    def end_process(self, core, *, is_silent=False):
+        """Whatever it had is gone; with `is_silent`, of a machine that ended with it, nobody is told."""
+        self.listening = {port: one for port, one in self.listening.items() if one.core != core}
+        self.bound = {port: one for port, one in self.bound.items() if one.core != core}
+        ends = sorted((end for end in self.ends if end.core == core), key=lambda end: end.number)
+        self.ends.difference_update(ends)
         for end in ends:
             end.is_gone = True
             if not is_silent:
@@ -135,9 +135,9 @@ class _End:
 
     numbers = count()
 
-    def __init__(self, here, there):
+    def __init__(self, here, there, core):
         self.number = next(self.numbers)
-        self.here, self.there = here, there
+        self.here, self.there, self.core = here, there, core
         self.other: _End
         self.is_gone = self.is_broken = self.is_ended = False
         self._outgoing: deque[tuple[float, bytes | None]] = deque()
@@ -240,7 +240,8 @@ class _End:
 
 
 class _Listening:
-    def __init__(self):
+    def __init__(self, core):
+        self.core = core
         self._waiting: deque[_End] = deque()
         self._came = trio.Event()
 
@@ -257,8 +258,8 @@ class _Listening:
 
 
 class _Datagrams:
-    def __init__(self, host, port):
-        self._host, self._port = host, port
+    def __init__(self, host, port, core):
+        self._host, self._port, self.core = host, port, core
         self._waiting: deque[tuple[bytes, tuple[str, int]]] = deque()
         self._came = trio.Event()
 
@@ -282,20 +283,20 @@ class _Datagrams:
 
 
 class NodeNetwork:
-    """`surroundings.Network` of one life of a node. Sockets are ports' numbers here."""
+    """`surroundings.Network` of one life of a core. Sockets are ports' numbers here."""
 
-    def __init__(self, network, name):
-        self._network, self._host = network, network.host(name)
+    def __init__(self, network, name, core):
+        self._network, self._host, self._core = network, network.host(name), core
         self._is_over = False
 
     def end(self):
         self._is_over = True
 
     def accepting(self, port):
-        return self._host.listening.setdefault(port, _Listening())
+        return self._host.listening.setdefault(port, _Listening(self._core))
 
     def datagrams(self, port):
-        return self._host.bound.setdefault(port, _Datagrams(self._host, port))
+        return self._host.bound.setdefault(port, _Datagrams(self._host, port, self._core))
 
     async def dial(self, host, port):
         here, there, network = self._host, self._network.host(host), self._network
@@ -307,7 +308,7 @@ class NodeNetwork:
         if port not in there.listening:
             cause = ExceptionGroup("nobody listens", [ConnectionRefusedError()])
             raise OSError(f"{host}:{port} refuses") from cause
-        end, other = _End(here, there), _End(there, here)
+        end, other = _End(here, there, self._core), _End(there, here, there.listening[port].core)
         end.other, other.other = other, end
         there.listening[port].put(other)
         return end

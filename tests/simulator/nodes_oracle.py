@@ -9,6 +9,7 @@ import trio
 from tpc_broker.kafka.records import read_batches
 from tpc_broker.log.batch import decode_header
 from tpc_broker.model import PartitionIndex, TopicPartition
+from tpc_broker.raft.items import Voter
 from tpc_broker.raft.output import LEADER
 
 LOOK_S = 0.05
@@ -20,8 +21,10 @@ class Oracle:
 
     def __init__(self, cluster):
         self._cluster = cluster
-        self.leaders: dict[tuple[str, int], int] = {}
-        """By group and term: a node."""
+        self.leaders: dict[tuple[str, int], tuple[int, int]] = {}
+        """By group and term: a node and its core."""
+        self._voters: dict[tuple[int, int, str, int], Voter] = {}
+        """By node, which of its disks, group, and life of the replica."""
         self._committed: dict[object, list[bytes]] = {}
         self._looked: dict[tuple[int, object, int], int] = {}
         self._images: dict[int, bytes] = {}
@@ -35,26 +38,50 @@ class Oracle:
     def look(self):
         self._looks += 1
         for node in self._cluster.nodes.values():
-            life = node.life
-            if life is None:
-                continue
-            self._look_at_leaders(node, life)
+            self._look_at_cores(node)
+        for node, life in self._cluster.lives():
+            self._look_at_machines(node, life)
             for files in life.storage.handles.values():
                 if files.log.is_replicated:
                     self._look_at_committed(node, files)
             if self._looks % 10 == 0:
                 self._look_at_image(node, life)
 
-    def _look_at_leaders(self, node, life):
-        cores = [life.replication._driver.core] if life.replication._driver is not None else []
-        group = life.node_main._group
-        cores += [group.core] if group is not None else []
-        for core in cores:
-            for name, machine in core.groups.items():
-                if machine.role is LEADER:
-                    other = self.leaders.setdefault((str(name), machine.term), node.number)
-                    if other != node.number:
-                        self._fails(f"{name} is led by nodes {other} and {node.number} in term {machine.term}")
+    def _look_at_cores(self, node):
+        """A replica is on one core only."""
+        held = {}
+        for core, kept in node.disk.cores.items():
+            for key in kept.partitions:
+                if held.setdefault(key, core) != core:
+                    self._fails(f"node {node.number} has {key} on cores {held[key]} and {core}")
+
+    def _look_at_machines(self, node, life):
+        if life.replication._driver is not None:
+            for name, machine in life.replication._driver.core.groups.items():
+                self._look_at_leader(node, life, name, machine)
+                self._look_at_voter(node, life, name, machine)
+        group = None if life.node_main is None else life.node_main._group
+        for name, machine in group.core.groups.items() if group is not None else ():
+            self._look_at_leader(node, life, name, machine)
+
+    def _look_at_leader(self, node, life, name, machine):
+        if machine.role is not LEADER:
+            return
+        here = node.number, life.number
+        other = self.leaders.setdefault((str(name), machine.term), here)
+        if other != here:
+            self._fails(f"{name} is led by (node, core) {other} and {here} in term {machine.term}")
+
+    def _look_at_voter(self, node, life, name, machine):
+        """Which does not change with the core that has it."""
+        key = life.replication.key_of(name)
+        topic = None if key is None else life.core.view.image.topic_by_id(key.topic_id)
+        if topic is None:
+            return
+        of = node.number, node.machines_count, name, life.replication._lives.of(name)
+        voter = self._voters.setdefault(of, machine.me)
+        if voter != machine.me:
+            self._fails(f"core {life.number} of node {node.number} votes in {name} as {machine.me}, and was {voter}")
 
     def _look_at_committed(self, node, files):
         """Committed prefixes are prefixes of each other."""
@@ -75,7 +102,7 @@ class Oracle:
 
     def _look_at_image(self, node, life):
         """One version of the metadata is the same everywhere."""
-        image = life.node_main.image
+        image = life.core.view.image
         if image.version and self._images.setdefault(image.version, image.to_bytes()) != image.to_bytes():
             self._fails(f"node {node.number} has another version {image.version} of the metadata")
 
@@ -101,13 +128,15 @@ class Oracle:
         nodes = list(self._cluster.nodes.values())
         if not all(node.is_ready for node in nodes):
             return f"not all are ready: {[node.number for node in nodes if node.is_ready]}"
-        images = {node.number: node.life.core.view.image for node in nodes}
+        images = {(node.number, life.number): life.core.view.image for node, life in self._cluster.lives()}
         if len({image.version for image in images.values()}) > 1:
-            return f"the metadata differ: { ({number: image.version for number, image in images.items()}) }"
-        controllers = [node.number for node in nodes if node.life.node_main.is_controller]
+            return f"the metadata differ: { ({core: image.version for core, image in images.items()}) }"
+        controllers = [node.number for node in nodes if node.first.node_main.is_controller]
         if len(controllers) != 1:
             return f"controllers are {controllers}"
-        image = images[nodes[0].number]
+        image = next(iter(images.values()))
+        if image.moving:
+            return f"replicas are on their way between cores: {image.moving}"
         for topic in image.topics.values():
             for index in range(topic.partitions_count):
                 if why := self._why_partition_unsettled(topic, index):
@@ -117,30 +146,30 @@ class Oracle:
     def _why_partition_unsettled(self, topic, index):
         if topic.moves.get(index) is not None:
             return "its replicas are on their way"
-        places = sorted(int(place.node) for place in topic.replicas[index])
+        places = sorted((int(place.node), int(place.core)) for place in topic.replicas[index])
         logs, leaders = {}, []
-        for node in self._cluster.nodes.values():
-            for partition in node.life.core.partitions.opened():
+        for node, life in self._cluster.lives():
+            for partition in life.core.partitions.opened():
                 if (partition.topic_id, partition.index) != (topic.topic_id, index):
                     continue
                 leaders += [node.number] if partition.led_epoch is not None else []
-                logs[node.number] = partition.files.log
+                logs[node.number, life.number] = partition.files.log
         if sorted(logs) != places:
             return f"replicas are at {sorted(logs)}, not at {places}"
         if len(leaders) != 1:
             return f"leaders are {leaders}"
-        ends = {number: (log.high_watermark, log.log_end_offset) for number, log in logs.items()}
+        ends = {place: (log.high_watermark, log.log_end_offset) for place, log in logs.items()}
         if len({end for both in ends.values() for end in both}) > 1:
             return f"high watermarks and ends are {ends}"
         if any(log.batches != logs[places[0]].batches for log in logs.values()):
             return "the logs differ"
-        told = {node.number: node.life.core.view.leader_epoch(partition_key(topic, index))
-                for node in self._cluster.nodes.values()}  # fmt: skip
+        told = {(node.number, life.number): life.core.view.leader_epoch(partition_key(topic, index))
+                for node, life in self._cluster.lives()}  # fmt: skip
         return "" if len(set(told.values())) == 1 else f"epochs that clients are told are {told}"
 
     def _why_uneven(self, image):
         """What was placed by hand stays there. All else is even where no replica of it could go, alone or in a
-        chain of them, from a node to one that has two less.
+        chain of them, from a node to one that is farther below its share: nodes have as many as they have cores.
         """
         count = Counter(dict.fromkeys(image.nodes, 0))
         ways = {node: set() for node in image.nodes}
@@ -150,27 +179,30 @@ class Oracle:
                 count.update(nodes)
                 for node in nodes if index not in topic.assignment.manual else ():
                     ways[node] |= ways.keys() - nodes
+        cores = {node: known.cores for node, known in image.nodes.items()}
+        unit = sum(cores.values())
+        above = {node: count[node] * unit - count.total() * cores[node] for node in image.nodes}
         for node in ways:
-            reached = _reached_from(node, ways)
-            if any(count[other] <= count[node] - 2 for other in reached):
-                return f"replicas by node are {dict(count)}"
+            if any(above[node] - above[other] > unit for other in _reached_from(node, ways)):
+                return f"replicas by node are {dict(count)}, of cores {cores}"
         return ""
 
     def _look_at_promises(self):
         promises = self._cluster.promises
-        node = next(iter(self._cluster.nodes.values()))
+        view = next(iter(self._cluster.nodes.values())).first.core.view
         for (name, index), sent in promises.sent.items():
-            topic = node.life.core.view.topic(name)
+            topic = view.topic(name)
             if topic is None:
                 self._fails(f"topic {name} is gone")
                 return
-            holder = self._cluster.nodes[topic.replicas[index][0].node]
-            partition = holder.life.core.partitions.get(partition_key(topic, index))
+            place = topic.replicas[index][0]
+            life = self._cluster.nodes[place.node].lives[place.core]
+            partition = life.core.partitions.get(partition_key(topic, index))
             found = [record.value for data in partition.files.log.batches
                      for one in read_batches(data) for record in one.records()]  # fmt: skip
             self._look_at_partition(f"{name}-{index}", (name, index), found, sent)
         for name in promises.topics:
-            if node.life.core.view.topic(name) is None:
+            if view.topic(name) is None:
                 self._fails(f"topic {name} was made, and is gone")
 
     def _look_at_partition(self, label, key, found, sent):

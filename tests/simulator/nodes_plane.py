@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_left
+from dataclasses import replace
 
 import trio
 
-from tests.simulator.nodes_disk import KeptLog
 from tests.support.memory_core import CoreFiles, MemoryStorage
 from tests.support.memory_plane import MemoryLog, MemoryPlane
 from tpc_broker.broker.ports import AppendedRange, AppendResult, ProduceFallback, ReplicaAppend
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.log.batch import decode_header, walk_headers
-from tpc_broker.log.checkpoint import VOTE_NOTE
+from tpc_broker.log.checkpoint import VOTE_NOTE, PartitionCheckpoint, Release
 from tpc_broker.log.epochs import NO_EPOCH_KEPT, LeaderEpochs
 from tpc_broker.log.producer_state import ProducerState
 from tpc_broker.storage.ports import Bounds, PartitionState
@@ -448,13 +448,21 @@ class TwinPlane(MemoryPlane):
     def steady_disarm(self, _handle):
         return None
 
+    def steady_lead(self, *_state, votes):
+        """Asked of a leader that hears nobody, and so lacks no link."""
+        return False
+
 
 class TwinStorage(MemoryStorage):
-    """`CoreStorage`, on what a node's disk keeps."""
+    """`CoreStorage`, on what a node's disk keeps of one of its cores."""
 
-    def __init__(self, plane, disk):
+    def __init__(self, plane, disk, own):
         super().__init__(plane, CoreFiles())
-        self._disk, self._kept = disk, disk.partitions
+        self._disk, self._own, self._kept = disk, own, own.partitions
+        self.away = dict(own.away)
+        self._leaving = trio.Lock()
+        self.life_of = lambda _key: 0
+        """Of a replica, as its core has noted it (`runtime.cluster.replica_lives`)."""
         self._journal = plane.journal
         self._opened: dict[object, TwinFiles] = {}
         self.shipments = _NoShipments()
@@ -471,15 +479,75 @@ class TwinStorage(MemoryStorage):
     def unclaimed_terms(self):
         return [(key, self._kept[key].leader_epoch) for key in self.unclaimed()]
 
-    async def is_left_over(self, _key, _topic):
+    async def is_left_over(self, key, _topic):
         await trio.lowlevel.checkpoint()
-        return False
+        return key in self._disk.folders and not self.has(key) and key not in self.away
 
     async def open(self, key, topic, _config):
         await self._disk.sync()
-        kept = self._kept.setdefault(key, KeptLog(topic))
-        files = self._opened[key] = TwinFiles(key, kept)
+        if key in self.away:  # taken back
+            await self._adopt(replace(self.away[key], moves=self.away[key].moves + 1))
+        if key not in self._kept:
+            self._kept[key] = self._disk.begin(key, self.life_of(key), topic)
+        files = self._opened[key] = TwinFiles(key, self._kept[key])
         return files
+
+    # -- moves between cores -------------------------------------------------------------------------------------------
+
+    def forget_release(self, key):
+        del self.away[key]
+        if not self._journal.has_failed:  # else the next life forgets it
+            self._journal.put(lambda: self._own.away.pop(key, None), is_kept=True)
+
+    async def release(self, handle, target, move_id, then, leave=None):
+        async with self._leaving:
+            files = self._writable(handle)
+            if leave is not None:
+                await leave()
+                self._writable(handle)
+            self.plane.disarm(handle, keep_waits=leave is None)
+            while files.log.undurable:
+                await trio.sleep(0.001)
+                self._writable(handle)
+            key, kept = files.key, files.kept
+            if kept.log_end_offset != files.log.log_end_offset:
+                raise PartitionOfflineError("not all of it could be brought to its segments")
+            released = PartitionCheckpoint(
+                *key, kept.topic, log_start_offset=kept.log_start_offset, log_end_offset=kept.log_end_offset,
+                leader_epoch=files.leader_epoch, epochs=files.epochs.entries, notes=tuple(files.notes.items()),
+                commit_offset=min(files.log.high_watermark, kept.log_end_offset), moves=kept.moves + 1,
+                released=Release(target, move_id),
+            )  # fmt: skip
+
+            def change():
+                self._own.away[key] = released
+                self._kept.pop(key, None)
+
+            await self._journal.put_at_last(change)
+            self.away[key] = released
+            if self.handles.pop(handle, None) is not None:
+                self._opened.pop(key, None)
+                self.plane.withdraw(handle)
+                then()
+            return released
+
+    async def adopt(self, released, _config):
+        async with self._leaving:
+            if not self.has(released.key):
+                if released.key not in self._disk.folders:
+                    raise PartitionOfflineError("its files are gone")
+                await self._adopt(released)
+
+    async def _adopt(self, released):
+        key = released.key
+
+        def change():
+            self._own.away.pop(key, None)
+            self._kept[key] = self._disk.folders[key]
+            self._kept[key].take(released)
+
+        await self._journal.put_at_last(change)
+        self.away.pop(key, None)
 
     async def begin_epoch(self, files, note=b""):
         files.leader_epoch += 1
@@ -555,11 +623,13 @@ class TwinStorage(MemoryStorage):
 
     async def delete_offline(self, key):
         self._opened.pop(key, None)
+        self.away.pop(key, None)
         gone = self._kept.get(key)
 
         def change():
-            if self._kept.get(key) is gone:
-                self._kept.pop(key, None)
+            self._own.away.pop(key, None)
+            if gone is not None and self._kept.get(key) is gone:
+                del self._kept[key], self._disk.folders[key]
 
         while True:
             try:

@@ -12,8 +12,10 @@ from random import Random
 
 import trio
 
-from tests.simulator.nodes_clients import Admin, Committer, Consumer, Producer
+from tests.simulator.nodes_clients import Admin, Consumer, Producer
 from tests.simulator.nodes_cluster import simulate
+from tests.simulator.nodes_core import may_have_cores
+from tests.simulator.nodes_groups import GROUPS, Committer, Groups, Looker
 from tests.simulator.nodes_oracle import Oracle
 from tests.simulator.schedule import Schedule, SimulationFailedError, Step, failure_of, shrink
 from tests.simulator.world import MS, SECOND, World
@@ -29,6 +31,7 @@ DRAINED_S = 60.0
 PRODUCERS = 2
 """Of each partition: what one sends again finds its place taken, where something was lost."""
 TOPICS = ("t0", "t1")
+MEMBERS = sum(GROUPS.values())
 QUIET_S = 1.0
 FINISH_S = 90.0
 
@@ -45,11 +48,14 @@ class Shape:
     """A sync takes so long at most."""
     often: tuple[str, ...] = ()
     """Steps that come ten times as often as they would."""
+    cores_max: int = 1
+    """Each node begins with so many at most, and is started again with others."""
 
 
 def shape_of(random: Random) -> Shape:
     nodes_count = random.choice([3, 3, 3, 4, 5])
-    return Shape(nodes_count, 3, random.choice([100, 300, 600]), random.choice([5, 5, 60]))
+    mean_ms, sync_ms, cores_max = random.choice([100, 300, 600]), random.choice([5, 5, 60]), random.choice([1, 2, 3])
+    return Shape(nodes_count, 3, mean_ms, sync_ms, cores_max=cores_max)
 
 
 def plan(seed: int, steps: int, wanted: Shape | None = None) -> tuple[Shape, Schedule]:
@@ -77,7 +83,9 @@ def _full_disks(random: Random, shape: Shape, upto_us: int) -> Schedule:
 def _draw(random: Random, shape: Shape) -> tuple[str, tuple[object, ...]]:
     node = random.randint(1, shape.nodes_count)
     other = (node + random.randrange(1, shape.nodes_count) - 1) % shape.nodes_count + 1
+    core, broker = random.randrange(shape.cores_max), node * 1024 + random.randrange(shape.cores_max)
     down_ms, for_ms = random.choice([50, 700, 3000]), random.choice([20, 300, 1500, 4000])
+    topic, index = random.choice(TOPICS), random.randrange(PARTITIONS)
     placed = tuple(random.sample(range(1, shape.nodes_count + 1), 3))
     table: list[tuple[int, str, tuple[object, ...]]] = [
         (6, "crash", (node, down_ms, random.random() < 0.5)),
@@ -89,11 +97,21 @@ def _draw(random: Random, shape: Shape) -> tuple[str, tuple[object, ...]]:
                             for_ms)),
         (3, "slow_disk", (node, random.choice([20, 200]), for_ms)),
         (2, "stick_disk", (node, for_ms)),
-        (2, "fail_journal", (node, for_ms)),
+        (2, "fail_journal", (node, core, for_ms)),
         (1, "set_clock", (node, random.choice([-3_600_000, 3_600_000]))),
-        (3, "reassign", (random.choice(TOPICS), random.randrange(PARTITIONS), placed)),
+        (3, "reassign", (topic, index, placed)),
         (1, "create_topic", (f"more{random.randrange(3)}",)),
+        (4, "silence", (random.randrange(MEMBERS), random.choice([700, 3000, 12_000]), random.random() < 0.5)),
+        (1, "die", (random.randrange(MEMBERS),)),
+        (2, "depart", (random.randrange(MEMBERS), random.choice([300, 3000]))),
     ]  # fmt: skip
+    if shape.cores_max > 1:
+        table += [
+            (6, "move", (topic, index, broker)),
+            (1, "cancel", (topic, index)),
+            (6, "kill_core", (node, core, down_ms)),
+            (2, "change_cores", (node, random.randint(1, shape.cores_max), down_ms)),
+        ]
     if shape.nodes_count > FACTOR:  # the others can hold all
         table.append((3, "leave", (node, random.random() < 0.7, down_ms)))
     weights = [weight * (10 if name in shape.often else 1) for weight, name, _arguments in table]
@@ -107,10 +125,11 @@ class Story:
     def __init__(self, cluster, shape, schedule):
         self.cluster, self.shape, self.schedule = cluster, shape, schedule
         self.oracle = Oracle(cluster)
+        self.groups = Groups(cluster, TOPICS[1], PARTITIONS)
         self.is_over = False
         self.left: list[int] = []
         """Nodes that have left for good; new ones came in their place."""
-        self._busy = 0
+        self._busy = self._admins = 0
         self._is_leaving, self._has_lost = False, False
 
     async def run(self):
@@ -150,16 +169,27 @@ class Story:
             node.resume()
             self._mend_disk(node.disk)
             node.disk.is_full = False
-            if node.life is not None:
-                node.life.journal.reopen()
+            for life in node.lives.values():
+                life.journal.reopen()
         await self._until(
-            lambda: all(node.life is not None or node.is_away for node in cluster.nodes.values()),
+            lambda: all(len(node.lives) == node.cores or node.is_away for node in cluster.nodes.values()),
             READY_S,
             "not restarted",
         )
         await trio.sleep(QUIET_S)
         self.is_over = True
+        await self._until_groups_are_settled()
+        self.groups.end()
         await self._until(lambda: not self._busy, FINISH_S, "clients are not answered after everything was healed")
+
+    async def _until_groups_are_settled(self):
+        why = "nobody has looked"
+        with trio.move_on_after(FINISH_S):
+            while why := await self.groups.why_unsettled():
+                await trio.sleep(0.5)
+            return
+        self.cluster.fails(f"{FINISH_S:g} s after everything was healed: {why}")
+        await trio.sleep_forever()
 
     # -- clients -------------------------------------------------------------------------------------------------------
 
@@ -172,6 +202,9 @@ class Story:
                 self._go_on(self._consume, Consumer(cluster, f"c-{topic}-{index}", topic, index))
         for number in range(2):
             self._go_on(self._commit, Committer(cluster, f"g{number}", f"group{number}", TOPICS[0], 0))
+            self._go_on(self._look, Looker(cluster, f"l{number}", f"group{number}", TOPICS[0], 0))
+        for member in self.groups.members:
+            self._go_on(lambda member: member.run(lambda: self.is_over), member)
 
     def _go_on(self, client_life, client):
         async def run():
@@ -184,7 +217,7 @@ class Story:
     async def _produce(self, producer):
         while not self.is_over:
             await producer.send(producer.chance.choice([1, 1, 5]))
-            await trio.sleep(producer.chance.uniform(0, 0.2))
+            await trio.sleep(producer.chance.uniform(0, 0.4))
 
     async def _consume(self, consumer):
         while not self.is_over or await consumer.read() is None:
@@ -200,6 +233,11 @@ class Story:
         while not await committer.look():
             pass
 
+    async def _look(self, looker):
+        while not self.is_over:
+            await looker.look()
+            await trio.sleep(looker.chance.uniform(0, 0.5))
+
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _later(self, for_ms, action):
@@ -208,13 +246,29 @@ class Story:
     def crash(self, number, down_ms, is_silent):
         self.cluster.nursery.start_soon(self._crash, self.cluster.nodes[number], down_ms, is_silent)
 
-    async def _crash(self, node, down_ms, is_silent):
-        if node.life is None:
+    async def _crash(self, node, down_ms, is_silent, cores=None):
+        if not node.is_on:
             return
         await node.crash(is_silent=is_silent)
         await trio.sleep(down_ms / 1000)
-        if node.life is None and not node.is_away:
-            await node.start()
+        if not node.is_on and not node.is_away:
+            await node.start(cores)
+
+    def change_cores(self, number, cores, down_ms):
+        """It is started again with so many."""
+        node = self.cluster.nodes[number]
+        if node.is_on and may_have_cores(node, cores):
+            self.cluster.nursery.start_soon(self._crash, node, down_ms, False, cores)
+
+    def kill_core(self, number, core, down_ms):
+        node = self.cluster.nodes[number]
+        if core in node.lives and not node.is_paused:
+            self.cluster.nursery.start_soon(self._kill_core, node, core, down_ms)
+
+    async def _kill_core(self, node, core, down_ms):
+        await node.kill_core(core)
+        await trio.sleep(down_ms / 1000)
+        await node.start_core(core)
 
     def crash_all(self, down_ms, last, longer_ms):
         """At once; one of them is away for longer than the others."""
@@ -223,7 +277,7 @@ class Story:
 
     def pause(self, number, for_ms):
         node = self.cluster.nodes[number]
-        if node.life is not None and not node.is_paused:
+        if node.is_on and not node.is_paused:
             node.pause()
             self._later(for_ms, node.resume)
 
@@ -263,8 +317,8 @@ class Story:
         disk.is_full = True
         self._later(for_ms, partial(setattr, disk, "is_full", False))
 
-    def fail_journal(self, number, for_ms):
-        life = self.cluster.nodes[number].life
+    def fail_journal(self, number, core, for_ms):
+        life = self.cluster.nodes[number].lives.get(core)
         if life is not None and life.is_ready and not life.journal.has_failed:
             life.journal.fail()
             self._later(for_ms, life.journal.reopen)
@@ -276,8 +330,17 @@ class Story:
         self.cluster.nodes[number].clock.wall_ahead_ms = ahead_ms
 
     def reassign(self, topic, index, nodes):
-        admin = Admin(self.cluster, f"admin {topic} {index} {nodes} {trio.current_time()}")
-        self._go_on(lambda admin: admin.reassign(topic, index, nodes), admin)
+        self._ask(lambda admin: admin.reassign(topic, index, [node * 1024 for node in nodes]))
+
+    def move(self, topic, index, broker):
+        self._ask(lambda admin: admin.move(topic, index, broker))
+
+    def cancel(self, topic, index):
+        self._ask(lambda admin: admin.reassign(topic, index, None))
+
+    def _ask(self, what):
+        self._admins += 1
+        self._go_on(what, Admin(self.cluster, f"admin {self._admins}"))
 
     def leave(self, number, is_drained, down_ms):
         """A node is drained and stopped, or dies; it is removed, and another machine comes under its number. One at a
@@ -286,8 +349,8 @@ class Story:
         if self._is_leaving or (self._has_lost and not is_drained):
             return
         self._is_leaving, self._has_lost = True, self._has_lost or not is_drained
-        admin, node = Admin(self.cluster, f"admin of {number} {trio.current_time()}"), self.cluster.nodes[number]
-        self._go_on(lambda admin: self._leave(admin, node, is_drained, down_ms), admin)
+        node = self.cluster.nodes[number]
+        self._ask(lambda admin: self._leave(admin, node, is_drained, down_ms))
 
     async def _leave(self, admin, node, is_drained, down_ms):
         if is_drained:
@@ -309,14 +372,22 @@ class Story:
 
     def _has_replicas(self, number):
         """As any node believes."""
-        images = [node.life.core.view.image for node in self.cluster.ready()]
+        images = [node.first.core.view.image for node in self.cluster.ready()]
         topics = [topic for image in images for topic in image.topics.values()]
         places = [place for topic in topics for index in range(topic.partitions_count) for place in topic.places(index)]
         return not images or any(place.node == number for place in places)
 
     def create_topic(self, name):
-        admin = Admin(self.cluster, f"admin {name} {trio.current_time()}")
-        self._go_on(lambda admin: admin.create_topic(name, 2), admin)
+        self._ask(lambda admin: admin.create_topic(name, 2))
+
+    def silence(self, number, for_ms, forgets):
+        self.groups.members[number].fall_silent(for_ms / 1000, forgets=forgets)
+
+    def die(self, number):
+        self.groups.die(number)
+
+    def depart(self, number, for_ms):
+        self.groups.members[number].depart(for_ms / 1000)
 
 
 def execute(seed: int, shape: Shape, schedule: Schedule) -> Story:
@@ -327,7 +398,10 @@ def execute(seed: int, shape: Shape, schedule: Schedule) -> Story:
         stories.append(Story(cluster, shape, schedule))
         await stories[0].run()
 
-    simulate(seed, tell, nodes_count=shape.nodes_count, founders_count=shape.founders_count)
+    simulate(
+        seed, tell, nodes_count=shape.nodes_count, founders_count=shape.founders_count,
+        cores_max=shape.cores_max,
+    )  # fmt: skip
     return stories[0]
 
 
@@ -342,7 +416,12 @@ def run(seed: int, steps: int) -> str:
         raise SimulationFailedError(what, f"make sim ONLY=nodes SEED={seed} STEPS={steps}", shortest) from error
     promises = story.cluster.promises
     acknowledged = sum(map(len, promises.acknowledged.values()))
+    truths = story.groups.truths.values()
+    offsets, stale = sum(sum(one.committed.values()) for one in truths), sum(one.stale_commits for one in truths)
     return (
-        f"{shape.nodes_count} nodes, {len(story.oracle.leaders)} leaderships, {acknowledged} acknowledged, "
-        f"{sum(map(len, promises.seen.values()))} seen, {sum(promises.committed.values())} offsets committed"
+        f"{shape.nodes_count} nodes of {shape.cores_max} cores at most, "
+        f"{story.cluster.moves_count()} moves between cores, {len(story.oracle.leaders)} leaderships, "
+        f"{acknowledged} acknowledged, "
+        f"{sum(map(len, promises.seen.values()))} seen, {sum(promises.committed.values())} offsets committed, "
+        f"{sum(len(one.parts) for one in truths)} generations with {offsets}, {stale} refused for their generation"
     )

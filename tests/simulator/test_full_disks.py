@@ -57,14 +57,14 @@ class World:
 
     def led_by(self, node):
         """Partitions of the topic."""
-        life = node.life
+        life = node.first
         topic = life.core.view.topic("t")
         machines = (life.replication.machine_of(partition_key(topic, index)) for index in range(PARTITIONS))
         return sum(machine is not None and machine.role is LEADER for machine in machines)
 
     def leaderships(self):
         """Of the topic, since the beginning."""
-        names = {name for life in (node.life for node in self.cluster.ready()) for name in life.replication._keys}
+        names = {name for life in (node.first for node in self.cluster.ready()) for name in life.replication._keys}
         return sum(name in names for name, _term in self.oracle.leaders)
 
     async def end(self):

@@ -8,6 +8,7 @@ import trio
 from tests.simulator.nodes_clients import Admin, Producer
 from tests.simulator.nodes_cluster import simulate
 from tests.simulator.nodes_oracle import Oracle, partition_key
+from tpc_broker.model import broker_id_of
 from tpc_broker.raft.items import Address
 from tpc_broker.raft.messages import TIMEOUT, Frame, RequestVote
 from tpc_broker.runtime.cluster.replication import group_of
@@ -20,13 +21,13 @@ HELD_S = 0.1
 
 def hears_of_term(node, key, term):
     """A request for its vote in that term, of a candidate that nobody else hears."""
-    core = node.life.replication._driver.core
+    core = node.first.replication._driver.core
     machine = core.groups[group_of(key)]
     (other, *_others) = machine.others()
     address = Address(other.node, 0)
     asked = RequestVote(machine.group, other, machine.me, term, machine.log.last, TIMEOUT)
     frame = Frame(address, core.address, core.links[address].boot_id, 0, (asked,))
-    node.life.replication._driver.receive(frame)
+    node.first.replication._driver.receive(frame)
 
 
 async def until(cluster, seconds, condition, what):
@@ -49,16 +50,16 @@ async def left_out_while_away(cluster, ahead, *, crashes):
     await admin.create_topic("t", 1)
     producer = Producer(cluster, "p", "t", 0)
     await producer.send(5)
-    topic = cluster.nodes[1].life.core.view.topic("t")
+    topic = cluster.nodes[1].first.core.view.topic("t")
     key, places = partition_key(topic, 0), [int(place.node) for place in topic.replicas[0]]
     (coming,) = set(cluster.nodes) - set(places)
     leader = await admin.leader("t", 0)
-    going = next(cluster.nodes[number] for number in places if number != leader.number)
+    going = next(cluster.nodes[number] for number in places if number != leader.node.number)
     for other in cluster.nodes.values():
         for one, two in ((going, other), (other, going)):
             cluster.network.block(one.host, two.host)
     await trio.sleep(NOBODY_HEARD_S)
-    machine = going.life.replication.machine_of(key)
+    machine = going.first.replication.machine_of(key)
     later = machine.term + ahead
     hears_of_term(going, key, later)
     await trio.sleep(HELD_S)
@@ -66,7 +67,8 @@ async def left_out_while_away(cluster, ahead, *, crashes):
     if crashes:
         await going.crash()
     wanted = [coming, *(number for number in places if number != going.number)]
-    while not await Admin(cluster, "other admin").reassign("t", 0, wanted):
+    other_admin = Admin(cluster, "other admin")
+    while not await other_admin.reassign("t", 0, [broker_id_of(number, 0) for number in wanted]):
         await trio.sleep(HELD_S)
     await producer.send(5)
     image = lambda: leader.life.core.view.image  # noqa: E731
@@ -83,14 +85,14 @@ def test_a_replica_that_has_heard_of_a_later_term_ends_when_its_group_goes_on_wi
         oracle = Oracle(cluster)
         cluster.nursery.start_soon(oracle.run)
         going, key = await left_out_while_away(cluster, ahead, crashes=crashes)
-        assert key in going.disk.partitions
+        assert key in going.disk.folders
         cluster.network.heal()
         if crashes:
             await going.start()
-        await until(cluster, ENDS_S, lambda: key not in going.disk.partitions, "the replica stays")
-        topic = going.life.core.view.topic("t")
+        await until(cluster, ENDS_S, lambda: key not in going.disk.folders, "the replica stays")
+        topic = going.first.core.view.topic("t")
         holder = cluster.nodes[topic.replicas[0][1].node]
-        assert topic.lives[0, going.number] == (1, holder.life.replication.term_of(key)), "by a leader's own term"
+        assert topic.lives[0, going.number] == (1, holder.first.replication.term_of(key)), "by a leader's own term"
         await oracle.must_settle()
 
     simulate(7, story, nodes_count=4)
