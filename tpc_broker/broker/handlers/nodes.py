@@ -29,21 +29,22 @@ async def handle_unregister_broker(
     core: Core, request: Request, message: messages.UnregisterBrokerRequest
 ) -> messages.UnregisterBrokerResponse:
     accept_loss = ACCEPT_LOSS_TAG in request_tags(request, message)
+
+    def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
+        node = _node_named(core, image, message.broker_id)
+        return remove_node(image, node, core.view.absent | image.draining, accept_loss=accept_loss), None
+
     try:
-        node = _node_named(core, message.broker_id)
-
-        def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
-            return remove_node(image, node, core.view.absent | image.draining, accept_loss=accept_loss), None
-
         await core.metadata.change(decide)
     except Refusal as refusal:
         return messages.UnregisterBrokerResponse(error_code=int(refusal.code), error_message=refusal.message)
     return messages.UnregisterBrokerResponse(error_message=None)
 
 
-def _node_named(core: Core, broker: int) -> NodeId:
-    """The node of which this is the first broker, if it is gone. Refusal."""
-    image = core.view.image
+def _node_named(core: Core, image: ClusterImage, broker: int) -> NodeId:
+    """The node of which this is the first broker, if it is gone. By the newest image: a core that was started just now,
+    and is asked since its node leads the metadata, has none of its own yet. Refusal.
+    """
     if core.cluster is None:
         if broker in {endpoint.broker_id for endpoint in core.view.endpoints(0)}:
             raise Refusal(ErrorCode.INVALID_REQUEST, f"Broker {broker} is alone, and no node of a cluster.")
