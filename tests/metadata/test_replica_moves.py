@@ -12,7 +12,7 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.controller import CreatableTopic
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.node_control import remove_node
-from tpc_broker.metadata.records import ASKED, FeatureLevelChanged, ReplicasMoving
+from tpc_broker.metadata.records import ASKED, FeatureLevelChanged, ReplicasMoving, TopicAssigned
 from tpc_broker.metadata.replica_moves import (
     BALANCED,
     PEERS_MAX,
@@ -195,6 +195,18 @@ def test_a_node_is_removed_while_replicas_move(wanted, gone, replicas, target):
     assert {place.node for place in topic.wanted(0)} == target
     assert {place.node for place in topic.places(0)} == replicas | target
     assert topic.moves[PartitionIndex(0)].move_id != before
+
+
+@pytest.mark.parametrize("core", range(2))
+def test_who_was_to_leave_stays_on_its_core_when_who_was_to_come_is_removed(core):
+    nodes = Moving()
+    topic, here = nodes.topic, Replica(NodeId(1), core)
+    first = tuple(here if place.node == here.node else place for place in topic.replicas[0])
+    replicas = (first, *topic.replicas[1:])
+    nodes.apply([TopicAssigned(topic.topic_id, tuple(each[0].core for each in replicas), (), replicas, topic.voters)])
+    assert nodes.ask(("t", 0, nodes.brokers(4, 2, 3))) == [None]
+    nodes.apply(remove_node(nodes.image, NodeId(4), {NodeId(5)}, accept_loss=False))
+    assert sorted(nodes.topic.wanted(0)) == sorted(nodes.topic.places(0)) == sorted(first)
 
 
 def test_so_many_moves_go_on_for_each_node_that_receives_and_the_urgent_ones_first():

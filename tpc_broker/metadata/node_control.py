@@ -123,6 +123,8 @@ def _moves_without(topic: TopicImage, node: NodeId, heirs: _Heirs) -> Iterator[R
             wanted = move.wanted
             if _is_on(wanted, node):
                 wanted = heirs.replaced(wanted, node, f"{topic.name}-{index}")
+                there = {place.node: place for place in move.places if place.node != node}
+                wanted = tuple(there.get(place.node, place) for place in wanted)  # who was to leave stays where it is
             places = (*(place for place in move.places if place.node != node), *wanted)
             yield replace(move, wanted=wanted, places=tuple(dict.fromkeys(places)), move_id=move.move_id + 1)
 
