@@ -410,8 +410,7 @@ class TwinPlane(MemoryPlane):
     def set_racks(self, _names):
         pass
 
-    def set_near_racks(self, _handle, _racks):
-        pass
+    set_near_racks = serve_reads
 
     def bounds(self, handle):
         log = self._log(handle)
@@ -430,8 +429,7 @@ class TwinPlane(MemoryPlane):
     def steady_messages(self):
         return []
 
-    def steady_wants(self):
-        return []
+    steady_wants = steady_messages
 
     def steady_stalled(self, _since_ns):
         return []
@@ -445,8 +443,7 @@ class TwinPlane(MemoryPlane):
     def steady_state(self, _handle):
         return None
 
-    def steady_disarm(self, _handle):
-        return None
+    steady_disarm = steady_state
 
     def steady_lead(self, *_state, votes):
         """Asked of a leader that hears nobody, and so lacks no link."""
