@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from tests.runtime.test_plane_fetch import LONG_MS, asks, parts_of, read_answer, values_of, wait_parked
-from tests.runtime.test_steady import APPEND as STEADY_APPEND
-from tests.runtime.test_steady import OWN, Peer, frame
-from tests.runtime.test_steady import entry as steady_entry
 from tests.support.fetch_bench import BROKER_ID, FetchBench
 from tests.support.plane_bench import records_of, topic_id_of
+from tests.support.steady_peers import APPEND as STEADY_APPEND
+from tests.support.steady_peers import OWN, Peer, frame
+from tests.support.steady_peers import entry as steady_entry
 from tpc_broker.error_codes import ErrorCode as E
 from tpc_broker.runtime.steady_plane import SteadyPlane
 
