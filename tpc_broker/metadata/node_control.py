@@ -96,8 +96,10 @@ class _Heirs:
             self._held[replica.node] += 1
             self._on_cores[replica] += 1
 
-    def replaced(self, replicas: tuple[Replica, ...], node: NodeId, name: str) -> tuple[Replica, ...]:
-        """Refusal where nobody is left to take it."""
+    def replaced(
+        self, replicas: tuple[Replica, ...], node: NodeId, name: str, places: tuple[Replica, ...] = ()
+    ) -> tuple[Replica, ...]:
+        """Who has one of the places already keeps it. Refusal where nobody is left to take it."""
         others = {replica.node for replica in replicas}
         racks = {self._nodes[each].rack for each in others if each in self._nodes}
         free = [known for each, known in self._nodes.items() if each not in others]
@@ -109,7 +111,8 @@ class _Heirs:
             )
         heir = min(free, key=lambda one: (one.rack in racks, self._held[one.node] / one.cores, one.node))
         cores = [Replica(heir.node, CoreId(core)) for core in range(heir.cores)]
-        place = min(cores, key=lambda each: (self._on_cores[each], each.core))
+        there = [place for place in places if place.node == heir.node]
+        place = min(there or cores, key=lambda each: (self._on_cores[each], each.core))
         self.take((place,))
         return tuple(place if replica.node == node else replica for replica in replicas)
 
@@ -122,9 +125,7 @@ def _moves_without(topic: TopicImage, node: NodeId, heirs: _Heirs) -> Iterator[R
         elif _is_on(move.places, node):
             wanted = move.wanted
             if _is_on(wanted, node):
-                wanted = heirs.replaced(wanted, node, f"{topic.name}-{index}")
-                there = {place.node: place for place in move.places if place.node != node}
-                wanted = tuple(there.get(place.node, place) for place in wanted)  # who was to leave stays where it is
+                wanted = heirs.replaced(wanted, node, f"{topic.name}-{index}", move.places)
             places = (*(place for place in move.places if place.node != node), *wanted)
             yield replace(move, wanted=wanted, places=tuple(dict.fromkeys(places)), move_id=move.move_id + 1)
 
