@@ -222,11 +222,9 @@ class SegmentSpace:
                 continue
             try:
                 await self.make(led.files, handle, lack.size)
-            except PartitionOfflineError as error:
+            except (OSError, PartitionOfflineError) as error:
                 log.debug("%s-%d still has no room: %s", led.files.topic, led.files.key.partition, error)
-            except OSError as error:
-                log.debug("%s-%d still has no room: %s", led.files.topic, led.files.key.partition, error)
-                if error.errno == errno.ENOSPC and not led.is_internal:
+                if isinstance(error, OSError) and error.errno == errno.ENOSPC and not led.is_internal:
                     return
 
     async def reserve_anew(self, led: LeaderPartition) -> None:
