@@ -5,6 +5,7 @@ import pytest
 from tests.support.connection_bench import Bench
 from tests.support.link_bench import LinkedNode
 from tests.support.plane_bench import PlaneBench, StalledBench
+from tests.support.replica_cores import ReplicaCores
 from tests.support.steady_peers import Peer
 from tpc_broker.runtime.connections import ConnectionLimits
 from tpc_broker.runtime.steady_plane import SteadyPlane
@@ -99,3 +100,13 @@ def replica(bench):
     handle = bench.lead("t", is_led=False)
     bench.plane.set_replicated(handle)
     return handle
+
+
+@pytest.fixture
+def carried(tmp_path):
+    """Three cores that drive a replicated partition, carried by C at all of them."""
+    made = ReplicaCores(tmp_path, is_carried=True)
+    made.leader()
+    made.until(lambda: all(node.is_carried() for node in made.up()))
+    yield made
+    made.shut()

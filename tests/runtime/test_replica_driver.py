@@ -35,15 +35,6 @@ def either(tmp_path, request):
     made.shut()
 
 
-@pytest.fixture
-def carried(tmp_path):
-    made = ReplicaCores(tmp_path, is_carried=True)
-    made.leader()
-    made.until(lambda: all(node.is_carried() for node in made.up()))
-    yield made
-    made.shut()
-
-
 ANOTHER = "topic-1"
 
 

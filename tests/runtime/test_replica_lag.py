@@ -4,18 +4,9 @@ import random
 
 import pytest
 
-from tests.support.replica_cores import GROUP, ReplicaCores
+from tests.support.replica_cores import GROUP
 from tpc_broker.raft.items import Position
 from tpc_broker.runtime.steady_plane import SteadyWant
-
-
-@pytest.fixture
-def carried(tmp_path):
-    made = ReplicaCores(tmp_path, is_carried=True)
-    made.leader()
-    made.until(lambda: all(node.is_carried() for node in made.up()))
-    yield made
-    made.shut()
 
 
 def values(count, size):
