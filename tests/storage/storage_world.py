@@ -92,6 +92,21 @@ class World:
         self.storages = {}
         self.core_id = 0
 
+    async def loses_power_while_it_opens(self, effect):
+        """After a crash, the power goes at an effect of the recovery; whatever that left opens then. False: it has not
+        as many effects.
+        """
+        self.disk.crash(self.rng)
+        self.disk.lose_power_at = effect
+        try:
+            await self.open()
+        except PowerLoss:
+            self.disk.crash(self.rng)
+        else:
+            return False
+        await self.open()
+        return True
+
     async def open(self):
         """Recover and check everything, then go on as a new run."""
         self.core = await recover_core(

@@ -81,16 +81,7 @@ async def test_recovery_killed_at_every_effect_and_run_again():
         await world.roll()
         await world.cut()
         await world.append()
-        world.disk.crash(world.rng)
-        world.disk.lose_power_at = effect
-        try:
-            await world.open()
-        except PowerLoss:
-            world.disk.crash(world.rng)
-        else:
-            return False
-        await world.open()
-        return True
+        return await world.loses_power_while_it_opens(effect)
 
     assert await at_every_effect(run) > 5
 

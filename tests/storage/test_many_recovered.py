@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.storage import storage_world
-from tests.storage.fake_disk import FakeDisk, PowerLoss, at_every_effect
+from tests.storage.fake_disk import FakeDisk, at_every_effect
 from tests.storage.storage_world import World
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.storage import replayed_runs
@@ -113,16 +113,7 @@ async def test_what_lies_behind_the_end_of_the_journal_is_cut(checkpointed):
 async def test_power_is_lost_at_every_effect_of_a_recovery():
     async def run(effect):
         world = await written_behind(checkpointed=effect % 2 == 0, partitions=6)
-        world.disk.crash(world.rng)
-        world.disk.lose_power_at = effect
-        try:
-            await world.open()
-        except PowerLoss:
-            world.disk.crash(world.rng)
-        else:
-            return False
-        await world.open()
-        return True
+        return await world.loses_power_while_it_opens(effect)
 
     assert await at_every_effect(run) > 6
 
