@@ -95,18 +95,20 @@ def test_a_group_of_three_rebalances(broker, admin, topic):
         holding = [one for one in owned if one]
         return len(holding) == count and owned_exactly_once(holding, 6)
 
-    for place in range(3):
-        owned.append([])
-        stops.append(threading.Event())
-        threads.append(threading.Thread(target=member, args=(place,)))
-        threads[place].start()
-        eventually(lambda place=place: shared_by(place + 1), f"{place + 1} members own all partitions once")
-    stops[0].set()
-    eventually(lambda: shared_by(2), "two members own all partitions once after one left")
-    for stop in stops:
-        stop.set()
-    for thread in threads:
-        thread.join(DEADLINE_SECONDS)
+    try:
+        for place in range(3):
+            owned.append([])
+            stops.append(threading.Event())
+            threads.append(threading.Thread(target=member, args=(place,)))
+            threads[place].start()
+            eventually(lambda place=place: shared_by(place + 1), f"{place + 1} members own all partitions once")
+        stops[0].set()
+        eventually(lambda: shared_by(2), "two members own all partitions once after one left")
+    finally:
+        for stop in stops:
+            stop.set()
+        for thread in threads:
+            thread.join(DEADLINE_SECONDS)
 
 
 def test_seek_by_time(broker, admin, topic):

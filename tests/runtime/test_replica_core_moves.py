@@ -13,7 +13,7 @@ import trio
 
 from tests.log.log_batches import batch
 from tests.runtime.in_place_core import KEY, Bench
-from tests.support.replica_cores import GROUP, ReplicaCores
+from tests.support.replica_cores import GROUP
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.model import CoreId, NodeId
@@ -25,17 +25,13 @@ MOVE = 7
 
 
 @pytest.fixture(params=[False, True], ids=["by the machine", "carried by C"])
-def cores(tmp_path, request):
-    made = ReplicaCores(tmp_path, is_carried=request.param)
-    yield made
-    made.shut()
+def cores(make_cores, request):
+    return make_cores(is_carried=request.param)
 
 
 @pytest.fixture
-def alone(tmp_path):
-    made = ReplicaCores(tmp_path, count=1)
-    yield made
-    made.shut()
+def alone(make_cores):
+    return make_cores(count=1)
 
 
 def values(name, count):
@@ -158,16 +154,9 @@ def test_who_waits_for_a_group_of_one_that_moves_is_answered_and_it_goes_on(alon
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_replica_that_cannot_leave_stays_and_takes_part(tmp_path, count):
+def test_a_replica_that_cannot_leave_stays_and_takes_part(make_cores, count):
     """Its files fail when it has left already."""
-    cores = ReplicaCores(tmp_path, count)
-    try:
-        fails_to_leave(cores)
-    finally:
-        cores.shut()
-
-
-def fails_to_leave(cores):
+    cores = make_cores(count)
     first = cores.leader()
     cores.produce(first, values("a", 5))
 

@@ -10,7 +10,7 @@ import trio.testing
 from tests.log.log_batches import batch
 from tests.runtime.faults import BrokenJournal
 from tests.runtime.in_place_core import KEY, Bench
-from tests.support.replica_cores import GROUP, ReplicaCores
+from tests.support.replica_cores import GROUP
 from tpc_broker.bench.kafka_requests import produce_request
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import NodeId
@@ -21,18 +21,14 @@ from tpc_broker.raft.settings import Settings
 
 
 @pytest.fixture
-def cores(tmp_path):
-    made = ReplicaCores(tmp_path)
-    yield made
-    made.shut()
+def cores(make_cores):
+    return make_cores()
 
 
 @pytest.fixture(params=[False, True], ids=["by the machine", "carried by C"])
-def either(tmp_path, request):
+def either(make_cores, request):
     """What is steady is done by the machine, or by C."""
-    made = ReplicaCores(tmp_path, is_carried=request.param)
-    yield made
-    made.shut()
+    return make_cores(is_carried=request.param)
 
 
 ANOTHER = "topic-1"
@@ -191,8 +187,8 @@ def test_a_follower_that_was_away_for_long_is_sent_what_is_in_files_only(either)
     either.check()
 
 
-def test_of_what_a_peer_lacks_nothing_is_read_that_the_machine_does_not_know_or_that_another_term_has_cut(tmp_path):
-    cores = ReplicaCores(tmp_path, count=1)
+def test_of_what_a_peer_lacks_nothing_is_read_that_the_machine_does_not_know_or_that_another_term_has_cut(make_cores):
+    cores = make_cores(count=1)
     node = cores.leader()
     cores.produce(node, values("a", 10))
     machine = node.driver.core.group(GROUP)
@@ -214,11 +210,10 @@ def test_of_what_a_peer_lacks_nothing_is_read_that_the_machine_does_not_know_or_
 
     node.ask(node.storage.make_room, node.files, node.handle, 1 << 20)
     assert node.ask(read) == [[6, 7, 8, 9, 10]]
-    cores.shut()
 
 
-def test_above_what_may_wait_for_a_quorum_appends_are_refused_until_there_is_one(tmp_path):
-    cores = ReplicaCores(tmp_path, settings=Settings(uncommitted_bytes_max=1000))
+def test_above_what_may_wait_for_a_quorum_appends_are_refused_until_there_is_one(make_cores):
+    cores = make_cores(settings=Settings(uncommitted_bytes_max=1000))
     leader = cores.leader()
     others = [node for node in cores.up() if node is not leader]
     leader.ask(leader.storage.make_room, leader.files, leader.handle, 1 << 20)
@@ -241,20 +236,24 @@ def test_above_what_may_wait_for_a_quorum_appends_are_refused_until_there_is_one
     cores.until(lambda: not leader.ask(lambda: leader.driver._replicas[GROUP].is_refusing))
     cores.produce(cores.leader(), values("b", 3))
     cores.check()
-    cores.shut()
 
 
-def test_a_core_that_stood_still_is_waited_for_longer_by_all(tmp_path):
-    """Where C says heartbeats it knows how late they were."""
-    cores = ReplicaCores(tmp_path, is_carried=True, has_beats=True)
+def test_a_core_that_stood_still_is_waited_for_longer_by_all(make_cores):
+    """Where C says heartbeats it knows how late they were, by what its thread ran: one that slept was not late."""
+    cores = make_cores(is_carried=True, has_beats=True)
     cores.leader()
     first = cores.nodes[0]
     cores.until(lambda: first.ask(lambda: all(link.is_vouched for link in first.driver.core.links.values())))
-    first.ask(time.sleep, 0.9)
+
+    def stand_still():
+        until_s = time.thread_time() + 0.9
+        while time.thread_time() < until_s:
+            pass
+
+    first.ask(stand_still)
     cores.until(lambda: all(node.ask(lambda node=node: node.driver.core.patience.slowness > 1) for node in cores.up()))
     cores.produce(cores.leader(), values("a", 3))
     cores.check()
-    cores.shut()
 
 
 def test_a_leader_whose_hand_over_comes_to_nothing_takes_appends_again(either):
@@ -281,9 +280,9 @@ def test_a_leader_whose_hand_over_comes_to_nothing_takes_appends_again(either):
 
 
 @pytest.mark.parametrize("reason", ["too much waits for a quorum", "a transfer is under way"])
-def test_what_was_refused_goes_before_anything_of_the_next_leader_comes(tmp_path, reason):
+def test_what_was_refused_goes_before_anything_of_the_next_leader_comes(make_cores, reason):
     """One turn in which a leader is refused a proposal, steps down, and hears what its successor has appended."""
-    cores = ReplicaCores(tmp_path, settings=Settings(uncommitted_bytes_max=1))
+    cores = make_cores(settings=Settings(uncommitted_bytes_max=1))
     first = cores.leader()
     for value in values("a", 10):
         cores.produce(first, [value])
@@ -316,7 +315,6 @@ def test_what_was_refused_goes_before_anything_of_the_next_leader_comes(tmp_path
     first.ask(lambda: delattr(driver, "_turn"))
     cores.check()
     assert cores.leader().bounds().log_end_offset == 14
-    cores.shut()
 
 
 def test_who_waits_for_a_quorum_of_a_replica_that_is_removed_is_told_that_there_is_none(cores):
@@ -559,35 +557,32 @@ def test_a_leader_that_is_carried_answers_who_asks_whether_it_leads(carried):
     assert leader.ask(confirm) is None, "nobody answers by the other link"
 
 
-def test_heartbeats_are_cs_where_there_are_links_for_them_and_the_machines_again_where_not(tmp_path):
-    cores = ReplicaCores(tmp_path, is_carried=True, has_beats=True)
-    try:
-        cores.leader()
-        links = [(node, link) for node in cores.up() for link in node.driver.core.links.values()]
-        cores.until(lambda: all(link.is_vouched for _node, link in links))
-        for node in cores.up():
-            node.is_heard = False  # of the machines nothing arrives any more
+def test_heartbeats_are_cs_where_there_are_links_for_them_and_the_machines_again_where_not(make_cores):
+    cores = make_cores(is_carried=True, has_beats=True)
+    cores.leader()
+    links = [(node, link) for node in cores.up() for link in node.driver.core.links.values()]
+    cores.until(lambda: all(link.is_vouched for _node, link in links))
+    for node in cores.up():
+        node.is_heard = False  # of the machines nothing arrives any more
 
-        def is_heard(node, link, after_ms):
-            node.ask(link.look)
-            return link.heard_ms is not None and link.heard_ms > after_ms
+    def is_heard(node, link, after_ms):
+        node.ask(link.look)
+        return link.heard_ms is not None and link.heard_ms > after_ms
 
-        cut_ms = max(link.heard_ms for _node, link in links)
-        cores.until(lambda: all(is_heard(node, link, cut_ms + 500) for node, link in links))
-        for node in cores.up():
-            node.is_heard = True
-        cores.produce(cores.leader(), values("first", 3))
+    cut_ms = max(link.heard_ms for _node, link in links)
+    cores.until(lambda: all(is_heard(node, link, cut_ms + 500) for node, link in links))
+    for node in cores.up():
+        node.is_heard = True
+    cores.produce(cores.leader(), values("first", 3))
 
-        source, other = cores.nodes[:2]
-        link = source.driver.core.links[other.address]
-        cores.until(lambda: link.is_vouched)
-        before = link.number
-        source.ask(source.driver.carrier.close, other.address)
-        cores.until(lambda: not link.is_vouched and link.number >= before + 5)
-        cores.link(source, other)
-        cores.link(other, source)
-        cores.until(lambda: link.is_vouched)
-        cores.produce(cores.leader(), values("second", 3))
-        cores.check()
-    finally:
-        cores.shut()
+    source, other = cores.nodes[:2]
+    link = source.driver.core.links[other.address]
+    cores.until(lambda: link.is_vouched)
+    before = link.number
+    source.ask(source.driver.carrier.close, other.address)
+    cores.until(lambda: not link.is_vouched and link.number >= before + 5)
+    cores.link(source, other)
+    cores.link(other, source)
+    cores.until(lambda: link.is_vouched)
+    cores.produce(cores.leader(), values("second", 3))
+    cores.check()
