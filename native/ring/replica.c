@@ -47,6 +47,7 @@ void tpc_replica_forget_appended(tpc_plane *plane, tpc_partition *partition) {
     partition->is_appended = false;
 }
 
+/* Of what was not taken nothing has been evicted (tail.c). */
 uint32_t tpc_plane_take_appended(tpc_plane *plane, tpc_appended_range *ranges, uint32_t ranges_max) {
     uint32_t count = 0;
     while (plane->appended_first && count < ranges_max) {

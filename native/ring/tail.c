@@ -3,7 +3,8 @@
  *
  * Of a partition's batches, oldest first: those written behind (clean, cache only), those durable in the journal (dirty),
  * those not durable yet. Only clean ones are evicted, in the order in which they became clean over all partitions, while
- * the clean bytes of the plane are above its budget. So what is not in a segment yet is always readable.
+ * the clean bytes of the plane are above its budget. So what is not in a segment yet is always readable, and so is what a
+ * leader of a replicated partition has appended until Python has taken it.
  *
  * Small batches are copied into chunks of their partition, one behind the other, so that their requests' memory can be used
  * for the next requests at once, while it is in the processor's cache, and what is written behind lies in a row. A chunk is
@@ -509,12 +510,17 @@ static bool is_lacked(const tpc_plane *plane) {
            tpc_steady_is_lacked(plane, partition, tail_at(partition, 0)->next_offset);
 }
 
-/* Makes one that may be evicted the first; runs that replicas lack stay, within a bound of their own. False: there is
- * none, or it has not been found yet. */
-static bool pass_lacked(tpc_plane *plane) {
+/* Of the run that became clean first: whether Python has not taken it yet, which reads it when it does (replica.c). */
+static bool is_untold(const tpc_plane *plane) {
+    const tpc_partition *partition = tpc_partition_of(plane, oldest_clean(plane));
+    return partition && partition->tail_clean && partition->is_appended &&
+           tail_at(partition, 0)->next_offset > partition->told_offset;
+}
+
+/* Makes one that may be evicted the first. False: there is none, or it has not been found yet. */
+static bool pass(tpc_plane *plane, bool (*stays)(const tpc_plane *plane)) {
     if (!clean_runs(plane)) return false;
-    if (is_above(plane, plane->tail_bytes_behind_max)) return true;
-    for (uint32_t passed = 0; is_lacked(plane); passed++) {
+    for (uint32_t passed = 0; stays(plane); passed++) {
         if (passed == PASSED_MAX || passed == clean_runs(plane)) return false;
         uint64_t handle = oldest_clean(plane);
         plane->clean_head++; /* the list says whose turn it is: of a partition always its oldest run */
@@ -523,9 +529,16 @@ static bool pass_lacked(tpc_plane *plane) {
     return true;
 }
 
-/* The run that became clean first. False: there is none. */
+static bool is_untold_or_lacked(const tpc_plane *plane) { return is_untold(plane) || is_lacked(plane); }
+
+/* Runs that replicas lack stay, within a bound of their own. */
+static bool pass_lacked(tpc_plane *plane) {
+    return pass(plane, is_above(plane, plane->tail_bytes_behind_max) ? is_untold : is_untold_or_lacked);
+}
+
+/* The run that became clean first, of those that may go. False: there is none, or it has not been found yet. */
 static bool evict_one(tpc_plane *plane) {
-    if (!clean_runs(plane)) return false;
+    if (!pass(plane, is_untold)) return false;
     uint64_t handle = plane->clean[plane->clean_head++ & (plane->clean_capacity - 1)];
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition || !partition->tail_clean) /* withdrawn or cut: its batches went at once, the tokens go now */

@@ -9,10 +9,8 @@ import trio
 
 from tests.support.fetch_bench import FetchBench
 from tests.support.plane_bench import records_of
-from tests.support.plane_values import Verdict
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
-from tpc_broker.error_codes import ErrorCode
 from tpc_broker.runtime import cache_bound
 from tpc_broker.runtime.cache_bound import CacheBound
 from tpc_broker.runtime.connections import ConnectionLimits
@@ -270,24 +268,44 @@ def test_the_cache_is_on_top_of_the_budget_and_keeps_nobody_out(bench):
     assert bench.connections.statistics().starvations == 0
 
 
-def test_small_batches_that_keep_large_requests_go_when_memory_is_short(bench):
+def keep_large_requests(bench, count):
     """A batch of 6 KB is kept where it arrived, with the whole request of 0.9 MB around it."""
     bench.connections.set_limits(ConnectionLimits(budget_bytes=16 * MIB, request_bytes_max=4 * MIB))
     bench.plane.set_tail_bytes_max(48 * MIB)
     bench.make("t")
     kept = bench.partitions["t", 0].handle
     client = bench.connect()
-    refused = ("nowhere", 0, records_of(1, value=bytes(900_000)))
-    for _ in range(60):
-        bench.send(client, [("t", 0, records_of(1, value=bytes(6_000))), refused])
-        bench.until(lambda: bench.left)
-        _reason, request = bench.left.pop()
-        bench.plane.produce_with(request, [Verdict(), Verdict(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)])
-        assert [error for error, _offset in bench.answer(client)] == [0, 3]
-        bench.plane.write_behind_done(kept, bench.plane.state(kept).high_watermark)
+    for number in range(count):
+        topic = f"gone{number}"
+        gone = bench.make(topic)
+        parts = [("t", 0, records_of(1, value=bytes(6_000))), (topic, 0, records_of(1, value=bytes(900_000)))]
+        bench.send(client, parts)
+        assert [error for error, _offset in bench.answer(client)] == [0, 0]
+        for handle in (kept, gone):
+            bench.plane.write_behind_done(handle, bench.plane.state(handle).high_watermark)
+        bench.delete(topic)
         bench.plane.recycle(bench.plane.durable_cursor())
     assert not bench.closed
+
+
+def test_small_batches_that_keep_large_requests_go_when_memory_is_short(bench):
+    keep_large_requests(bench, 60)
     assert bench.connections.statistics().starvations == 0
+    assert bench.plane.statistics()["tail_evicted_bytes"] > 0
+
+
+def test_what_python_has_not_taken_yet_stays_when_memory_is_short(bench):
+    bench.make("replicated")
+    handle = bench.partitions["replicated", 0].handle
+    bench.plane.set_replicated(handle)
+    bench.plane.arm(handle, 7)
+    bench.plane.append(handle, records_of(1))
+    bench.until(lambda: bench.plane.state(handle).durable_offset == 1)
+    bench.plane.write_behind_done(handle, 1)
+    keep_large_requests(bench, 60)
+    assert bench.plane.statistics()["tail_evicted_bytes"] > 0
+    assert bench.plane.state(handle).tail_offset == 0
+    assert bench.plane.take_appended() == [(handle, 7, 0, 1)]
 
 
 def test_what_is_given_up_goes_back_to_the_kernel(bench):

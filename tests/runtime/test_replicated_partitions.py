@@ -117,6 +117,32 @@ def test_what_was_appended_is_told_once_as_ranges(bench, replica):
     assert read_batches(bench.plane.read_log(second, 0, 2))[-1]["base_offset"] == 0
 
 
+def test_what_is_not_taken_stays_in_memory_whatever_the_cache_may_keep(bench, replica):
+    handle, other = replica(), bench.lead("other")
+    bench.plane.arm(handle, TERM)
+    bench.plane.append(handle, records_of(2))
+    bench.settle()
+    assert bench.plane.take_appended() == [(handle, TERM, 0, 2)]
+    for one in (handle, other):
+        bench.plane.append(one, records_of(3))
+        bench.settle()
+    bench.plane.write_behind_done(handle, 5)
+    bench.plane.write_behind_done(other, 3)
+    bench.plane.set_tail_bytes_max(0)
+    assert bench.plane.state(other).tail_offset == 3
+    assert bench.plane.take_appended() == [(handle, TERM, 2, 5)]
+    assert in_memory(bench, handle, 2) == [(2, TERM)]
+    bench.plane.set_tail_bytes_max(0)
+    assert bench.plane.state(handle).tail_bytes == 0, "it was taken"
+    bench.plane.append(handle, records_of(1))
+    bench.settle()
+    bench.plane.write_behind_done(handle, 6)
+    assert bench.plane.state(handle).tail_bytes > 0
+    bench.plane.disarm(handle)
+    bench.plane.set_tail_bytes_max(0)
+    assert bench.plane.state(handle).tail_bytes == 0, "nobody will take it"
+
+
 def test_what_was_not_taken_before_the_role_ended_is_not_told(bench, replica):
     first, second, third = replica("a"), replica("b"), replica("c")
     for handle in (first, second, third):
