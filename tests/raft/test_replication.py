@@ -436,6 +436,33 @@ def test_what_is_in_files_only_is_read_for_a_follower_that_needs_it() -> None:
     assert cluster.nodes[2].group().commit.offset == 8
 
 
+def test_what_could_not_be_read_is_asked_for_again_and_as_segments_when_it_was_deleted_meanwhile() -> None:
+    cluster = Cluster()
+    leader = cluster.hand_to(0)
+    cluster.propose(leader, 2)
+    cluster.run(100)
+    cluster.nodes[2].crash()
+    cluster.propose(leader, 6)
+    cluster.run(200)
+    leader.core.release(GROUP, leader.group().commit)
+    cluster.nodes[2].restart()
+    cluster.run_until(lambda: leader.told(ReadItems))
+    asked = leader.told(ReadItems)
+    wanted = asked[-1]
+    assert isinstance(wanted, ReadItems)
+    leader.core.not_read(GROUP, wanted.target, START, cluster.now_ms, ships=False)
+    cluster.run(100)
+    assert leader.told(ReadItems) == asked, "of another moment"
+    leader.core.not_read(GROUP, wanted.target, wanted.prev, cluster.now_ms, ships=False)
+    cluster.run(100)
+    assert leader.told(ReadItems) == [*asked, wanted]
+    leader.core.truncate_start(GROUP, 8)
+    leader.core.not_read(GROUP, wanted.target, wanted.prev, cluster.now_ms, ships=False)
+    cluster.run(100)
+    assert leader.told(ReadItems) == [*asked, wanted]
+    assert leader.group().awaits_segments(wanted.target)
+
+
 def install(term: int, position: tuple[int, int], *markers: Marker) -> Install:
     return Install(GROUP, Voter(NodeId(0), 0), Voter(NodeId(2), 0), term, Position(*position), markers, 0)
 
@@ -481,9 +508,9 @@ def test_a_replica_for_which_much_would_be_read_is_given_segments_when_the_drive
     cluster.run_until(lambda: leader.told(ReadItems))
     (wanted, *_) = leader.told(ReadItems)
     assert isinstance(wanted, ReadItems)
-    leader.core.ship_instead(GROUP, wanted.target, START, cluster.now_ms)
+    leader.core.not_read(GROUP, wanted.target, START, cluster.now_ms, ships=True)
     assert not leader.group().awaits_segments(wanted.target), "of another moment"
-    leader.core.ship_instead(GROUP, wanted.target, wanted.prev, cluster.now_ms)
+    leader.core.not_read(GROUP, wanted.target, wanted.prev, cluster.now_ms, ships=True)
     assert leader.group().awaits_segments(wanted.target)
     leader.core.items_read(GROUP, wanted.target, wanted.prev, [], cluster.now_ms)  # came too late
     cluster.run(100)

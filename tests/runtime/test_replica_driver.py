@@ -1,5 +1,6 @@
 """Three cores with real disks drive a replicated partition: produces over connections, crashes, failing journals."""
 
+import errno
 import time
 from unittest import mock
 
@@ -13,11 +14,15 @@ from tests.runtime.in_place_core import KEY, Bench
 from tests.support.replica_cores import GROUP
 from tpc_broker.bench.kafka_requests import produce_request
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.model import NodeId
 from tpc_broker.raft.items import Position, Voter, simple
 from tpc_broker.raft.journal import CutEntry
 from tpc_broker.raft.output import LEADER, ReadItems
 from tpc_broker.raft.settings import Settings
+from tpc_broker.runtime.cluster import item_reads
+from tpc_broker.storage.partition_storage import PartitionStorage
+from tpc_broker.storage.segment_log import OffsetOutOfRangeError
 
 
 @pytest.fixture
@@ -187,6 +192,38 @@ def test_a_follower_that_was_away_for_long_is_sent_what_is_in_files_only(either)
     either.check()
 
 
+@pytest.mark.parametrize(
+    "trouble", [OSError(errno.EIO, "no"), PartitionOfflineError("no"), OffsetOutOfRangeError("no"), ValueError("gone")]
+)
+def test_what_cannot_be_read_for_a_follower_is_read_when_it_can_be(either, monkeypatch, caplog, trouble):
+    monkeypatch.setattr(item_reads, "RETRY_S", 0.05)
+    leader = either.leader()
+    either.produce(leader, values("a", 10))
+    away = next(node for node in either.up() if node is not leader)
+    either.crash(away.number)
+    either.produce(leader, values("b", 10, 300_000))
+    write_and_checkpoint(leader)
+    leader.ask(lambda: leader.plane.set_cache_bytes_max(0, 0))
+    leader.ask(lambda: leader.plane.evict(1 << 30))
+    either.until(lambda: leader.ask(lambda: leader.driver.core.group(GROUP).log.start.offset) == 20)
+    read, refused, refuses = PartitionStorage.read, [], True
+
+    async def refuse(files, *arguments):
+        if files is leader.files and refuses and arguments[0] > 10:  # who has got the first of it follows its leader
+            refused.append(arguments)
+            raise trouble
+        return await read(files, *arguments)
+
+    monkeypatch.setattr(PartitionStorage, "read", refuse)
+    either.start(away.number)
+    either.until(lambda: len(refused) >= 5)
+    assert either.leader() is leader, "nobody else could read it"
+    refuses = False
+    either.check()
+    told = [record.getMessage() for record in caplog.records if record.name == item_reads.__name__]
+    assert len(told) == 2, "once that it cannot be, once that it can be again"
+
+
 def test_of_what_a_peer_lacks_nothing_is_read_that_the_machine_does_not_know_or_that_another_term_has_cut(make_cores):
     cores = make_cores(count=1)
     node = cores.leader()
@@ -203,9 +240,9 @@ def test_of_what_a_peer_lacks_nothing_is_read_that_the_machine_does_not_know_or_
         node.driver._turn = lambda: None
         assert node.plane.append(node.handle, batch(0, [b"not proposed"])).error_code == ErrorCode.NONE
         with mock.patch.object(node.driver.core, "items_read") as told:
-            await node.driver._read_items(node.driver._replicas[GROUP], wanted)
+            await node.driver.item_reads.read(node.driver._replicas[GROUP], wanted)
             with mock.patch.object(node.plane, "read_log", read_in_the_next_term):
-                await node.driver._read_items(node.driver._replicas[GROUP], wanted)
+                await node.driver.item_reads.read(node.driver._replicas[GROUP], wanted)
         return [[batch.end_offset for batch in call.args[3]] for call in told.call_args_list]
 
     node.ask(node.storage.make_room, node.files, node.handle, 1 << 20)

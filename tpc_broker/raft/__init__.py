@@ -44,7 +44,8 @@ methods return at once.
     core.change_voters(group, target, now_ms)            -> Refusal | None; then ConfigCommitted or ChangeAborted
     core.abort_change(group, now_ms)
     core.items_read(group, target, prev, batches, now_ms)  what ReadItems asked for, from the segments
-    core.ship_instead(group, target, prev, now_ms)       or: it is so much that segments are better; then ShipSegments
+    core.not_read(group, target, prev, now_ms, ships=)   or: it is so much that segments are better, then ShipSegments;
+                                                         or it could not be read, then ReadItems again: make a pause
     core.shipped(group, target, position, now_ms)        the segments that ShipSegments asked for are with the target
     core.persisted(sequence, now_ms)                     the journal is durable up to here
     core.journal_failed(durable_sequence, now_ms, unheard=());  core.journal_reopened(now_ms)

@@ -607,10 +607,10 @@ class RaftCore:
         self._now_ms = now_ms
         self.awake(self.groups[group]).items_read(target, prev, batches, now_ms)
 
-    def ship_instead(self, group: GroupId, target: Voter, prev: Position, now_ms: int) -> None:
-        """In place of `items_read`: there is too much to read."""
+    def not_read(self, group: GroupId, target: Voter, prev: Position, now_ms: int, *, ships: bool) -> None:
+        """In place of `items_read`: there is too much to read (`ships`), or it could not be read."""
         self._now_ms = now_ms
-        self.awake(self.groups[group]).ship_instead(target, prev)
+        self.awake(self.groups[group]).not_read(target, prev, ships=ships)
 
     def shipped(self, group: GroupId, target: Voter, position: Position, now_ms: int) -> None:
         self._now_ms = now_ms

@@ -457,12 +457,16 @@ class Leaders(Followers):
         gone = prev.offset < max(self.log.log_start_offset, self.contiguous_from_offset) or not self.log.contains(prev)
         return gone or (self.settings.ships_to_empty and prev == START and self.commit > START)
 
-    def ship_instead(self, target: Voter, prev: Position) -> None:
-        """Of items that were to be read: so many that segments are better."""
+    def not_read(self, target: Voter, prev: Position, *, ships: bool) -> None:
+        """Items that were to be read: so many that segments are better, or it could not be, and is asked for anew."""
         peer = self.peers.get(target)
-        if self.is_leader and peer is not None and peer.state is CATCH_UP and peer.prev == prev:
+        if not self.is_leader or peer is None or peer.state is not CATCH_UP or peer.prev != prev:
+            return
+        if ships:
             peer.state, peer.awaiting, peer.install = INSTALL, False, None
             self._ship(peer)
+        else:
+            self._fetch_from_files(peer)
 
     def awaits_segments(self, target: Voter) -> bool:
         """Whether it is led here, and this one still needs what `ShipSegments` asked for."""

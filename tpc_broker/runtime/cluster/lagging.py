@@ -15,7 +15,6 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker.errors import PartitionOfflineError
-from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.raft.items import Position
 
 if TYPE_CHECKING:
@@ -34,6 +33,8 @@ log = logging.getLogger(__name__)
 READ_BYTES: Final = 4 << 20
 """Of a follower at once: as much as it may have unacknowledged."""
 LOOK_MS: Final = 200
+UNREADABLE: Final = (PartitionOfflineError, ValueError, OSError, LookupError)
+"""What cannot be read from segments now. ValueError: damage, or a segment that has just been deleted."""
 
 
 class Lagging:
@@ -99,7 +100,7 @@ class Lagging:
         try:
             upto = self._plane.bounds(want.handle).log_end_offset
             data = await files.read(want.offset, READ_BYTES, upto)
-        except (PartitionOfflineError, BatchDamageError, OSError, LookupError) as error:
+        except UNREADABLE as error:
             log.warning("%s: offset %d cannot be read for a follower: %s", group, want.offset, error)
             data = b""
         if self._names.get(want.handle) != group or group not in self._core.groups:
@@ -108,14 +109,19 @@ class Lagging:
             self._core.take_back(group, now_ms())
 
     def _is_gone(self, group: str, want: SteadyWant) -> bool:
+        is_here = self.follow_deletion(group, want.handle)
+        return not is_here or self._core.look(group).needs_segments(Position(want.term, want.offset))
+
+    def follow_deletion(self, group: str, handle: int) -> bool:
+        """What was deleted from the log's front the machine has no more either. False: the partition is not here."""
         machine = self._core.look(group)
         try:
-            log_start_offset = self._plane.bounds(want.handle).log_start_offset
+            log_start_offset = self._plane.bounds(handle).log_start_offset
         except PartitionOfflineError:
-            return True
+            return False
         if machine.log.log_start_offset < log_start_offset <= machine.high_watermark:
             self._core.truncate_start(group, log_start_offset)
-        return machine.needs_segments(Position(want.term, want.offset))
+        return True
 
     def look(self, now_ms: int) -> None:
         """Whether those that were behind are in sync by now."""

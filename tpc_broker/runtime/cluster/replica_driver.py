@@ -19,7 +19,6 @@ import trio
 from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import JournalStoppedError, LeadershipLostError, PartitionOfflineError
-from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.raft.items import Position, Proposal
 from tpc_broker.raft.journal import AppendEntry, CutEntry, MarkerEntry, TakenEntry, VoteEntry
 from tpc_broker.raft.output import (
@@ -38,6 +37,7 @@ from tpc_broker.raft.output import (
     ShipSegments,
 )
 from tpc_broker.runtime.cluster.append_room import AppendRoom
+from tpc_broker.runtime.cluster.item_reads import ItemReads
 from tpc_broker.runtime.cluster.recovered_replicas import begins_of_group, checkpoint_of
 from tpc_broker.runtime.cluster.steady_carrier import SteadyCarrier, batches_of
 
@@ -115,8 +115,6 @@ class ReplicaDriver:
         self.on_role: Callable[[str, Role, int], None] = lambda _group, _role, _term: None
         self.on_ship: Callable[[str, Voter], None] = lambda _group, _target: None
         """Called with a group that is led here and a replica that needs its segments."""
-        self.ships_instead: Callable[[str, Voter, int], bool] = lambda _group, _target, _offset: False
-        """Called with a replica that lacks what is behind an offset: whether segments are better than items."""
         self._plane = plane
         self._storage = storage
         self._clock = clock
@@ -146,6 +144,7 @@ class ReplicaDriver:
         self._carry_again_ms: int | None = None
         self._links_lost: deque[int] = deque()
         self.carrier = SteadyCarrier(core, plane)
+        self.item_reads = ItemReads(core, plane, self._replicas, self.carrier.lagging, self._now_ms, self.wake)
         self._room = AppendRoom(core, plane, storage, self._replicas, (self._inbox, self.wake))
         core.on_due_earlier = self.wake
         plane.on_steady(self.wake, self._link_lost)
@@ -492,7 +491,7 @@ class ReplicaDriver:
             case LeaderReady():
                 self.on_leader_ready(replica.group, event.term)
             case ReadItems():
-                self._tasks.start_soon(self._read_items, replica, event)
+                self._tasks.start_soon(self.item_reads.read, replica, event)
             case ShipSegments():
                 self.on_ship(replica.group, event.target)
 
@@ -517,28 +516,6 @@ class ReplicaDriver:
             replica.entries.append((0, CutEntry(replica.group, first.base_offset, first.leader_epoch)))
             self._due[replica.group] = replica
         self.on_role(replica.group, event.role, event.term)
-
-    async def _read_items(self, replica: _Replica, event: ReadItems) -> None:
-        offset = event.prev.offset
-        self.carrier.lagging.machine_reads(replica.group)
-        if self.ships_instead(replica.group, event.target, offset):
-            self.core.ship_instead(replica.group, event.target, event.prev, self._now_ms())
-            self.wake()
-            return
-        try:
-            machine = self.core.group(replica.group)
-            term, upto = machine.term, machine.log.end_offset  # what is behind is not proposed yet
-            data: Any = self._plane.read_log(replica.handle, offset, upto, event.bytes_max)
-            if data is None:
-                data = await replica.files.read(offset, event.bytes_max, upto)
-        except (PartitionOfflineError, BatchDamageError, OSError, LookupError) as error:
-            log.warning("%s: %s cannot be read for node %d", replica.group, error, event.target.node)
-            return
-        if self._replicas.get(replica.group) is replica and machine.term == term:  # else it may have been cut
-            self.core.items_read(
-                replica.group, event.target, event.prev, batches_of(data, offset), self._now_ms()
-            )  # fmt: skip
-            self.wake()
 
     # -- the journal -------------------------------------------------------------------------------------------------
 

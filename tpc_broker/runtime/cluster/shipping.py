@@ -81,7 +81,7 @@ class SegmentSource:
     def begin(self, driver: ReplicaDriver, links: ReplicaLinks) -> None:
         """The core has replicas now."""
         self._driver, self._links = driver, links
-        driver.on_ship, driver.ships_instead = self._ship, self._ships_instead
+        driver.on_ship, driver.item_reads.ships_instead = self._ship, self._ships_instead
 
     def _ships_instead(self, group: str, target: Voter, offset: int) -> bool:
         """Whether a replica that lacks what is behind an offset gets segments, and not items as it could."""
