@@ -249,7 +249,8 @@ def test_of_what_a_peer_lacks_nothing_is_read_that_the_machine_does_not_know_or_
     assert node.ask(read) == [[6, 7, 8, 9, 10]]
 
 
-def test_above_what_may_wait_for_a_quorum_appends_are_refused_until_there_is_one(make_cores):
+@pytest.mark.parametrize("is_evicted", [False, True])
+def test_above_what_may_wait_for_a_quorum_appends_are_refused_until_there_is_one(make_cores, is_evicted):
     cores = make_cores(settings=Settings(uncommitted_bytes_max=1000))
     leader = cores.leader()
     others = [node for node in cores.up() if node is not leader]
@@ -268,6 +269,10 @@ def test_above_what_may_wait_for_a_quorum_appends_are_refused_until_there_is_one
         cores.until(lambda number=number: leader.ask(lambda: leader.driver.core.group(GROUP).log.end_offset) == number)
     assert leader.ask(append) == ErrorCode.NONE, "not proposed yet"
     cores.until(lambda: leader.ask(is_refused))
+    if is_evicted:  # what was refused, too
+        write_and_checkpoint(leader)
+        leader.ask(lambda: leader.plane.set_cache_bytes_max(0, 0))
+        leader.ask(lambda: leader.plane.evict(1 << 30))
     for node in others:
         node.is_heard = True
     cores.until(lambda: not leader.ask(lambda: leader.driver._replicas[GROUP].is_refusing))

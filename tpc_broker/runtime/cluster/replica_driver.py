@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
@@ -68,6 +68,13 @@ RELEASE_ROUNDS: Final = 100
 WAIT_MS_MAX: Final = 1_000
 
 
+class _Unproposed(NamedTuple):
+    """What a leader has appended, as the machine is told it. It may have left memory when it is told again."""
+
+    appended: AppendedRange
+    proposals: list[Proposal]
+
+
 @dataclass(slots=True)
 class _Replica:
     """`entries` wait for the journal, the first one perhaps for a task of its own. `armed_term`: of its role in the
@@ -85,7 +92,7 @@ class _Replica:
     armed_term: int | None = None
     commit_offset: int = 0
     entries: deque[tuple[int, JournalEntry]] = field(default_factory=deque)
-    unproposed: deque[AppendedRange] = field(default_factory=deque)
+    unproposed: deque[_Unproposed] = field(default_factory=deque)
     proposed: deque[tuple[Position, int]] = field(default_factory=deque)
     is_busy: bool = False
     is_refusing: bool = False
@@ -429,7 +436,11 @@ class ReplicaDriver:
         for one in self._plane.take_appended():
             replica = self._by_handle.get(one.handle)
             if replica is not None:
-                replica.unproposed.append(one)
+                proposals = [
+                    Proposal(batch.end_offset - batch.base_offset, batch.length, batch.payload)
+                    for batch in self._in_memory(replica, one.base_offset, one.end_offset)
+                ]
+                replica.unproposed.append(_Unproposed(one, proposals))
                 touched[replica.group] = replica
         for replica in touched.values():
             self._propose(replica, now_ms)
@@ -437,11 +448,7 @@ class ReplicaDriver:
     def _propose(self, replica: _Replica, now_ms: int) -> None:
         """What was refused stays, and nothing is appended to it meanwhile: it is tried again in each turn."""
         while replica.unproposed:
-            one = replica.unproposed[0]
-            proposals = [
-                Proposal(batch.end_offset - batch.base_offset, batch.length, batch.payload)
-                for batch in self._in_memory(replica, one.base_offset, one.end_offset)
-            ]
+            one, proposals = replica.unproposed[0]
             answer = self.core.propose(replica.group, proposals, now_ms)
             if not isinstance(answer, Accepted):
                 log.debug("%s: records up to %d are not proposed: %s", replica.group, one.end_offset, answer)
@@ -462,7 +469,7 @@ class ReplicaDriver:
         self._plane.refuse(replica.handle, error_code, all_acks=True)
 
     def _in_memory(self, replica: _Replica, offset: int, upto: int) -> list[Batch]:
-        """What was just appended is not in the segments only."""
+        """What was just taken has not left memory yet (`native/ring/tail.c`)."""
         found: list[Batch] = []
         while offset < upto:
             data = self._plane.read_log(replica.handle, offset, upto, upto)
@@ -511,7 +518,7 @@ class ReplicaDriver:
             self._plane.disarm(replica.handle, keep_waits=was_leader and event.role is CANDIDATE)
         if was_leader and event.role is not LEADER and replica.unproposed:
             # The machine does not know of it; its log may have what the next leader has sent by now.
-            first = replica.unproposed[0]
+            first = replica.unproposed[0].appended
             replica.unproposed.clear()
             replica.entries.append((0, CutEntry(replica.group, first.base_offset, first.leader_epoch)))
             self._due[replica.group] = replica
