@@ -12,6 +12,7 @@ import trio.testing
 from tests.support.memory_clients import Member, create_topic, delete_topic
 from tests.support.memory_node import running_node
 from tpc_broker.broker import group_service
+from tpc_broker.broker.view import ClusterView
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 
@@ -194,20 +195,30 @@ async def test_a_coordinator_that_loads_says_so(autojump_clock):
         assert await member.committed("t", [0]) == (NONE, {0: 5})
 
 
-async def test_a_commit_waits_for_a_coordinator_that_loads(autojump_clock, monkeypatch):
-    """For a while, because clients try again for less time than that takes."""
+async def with_coordinator_that_loads(node, monkeypatch):
+    """A member whose coordinator's core was started again, and loads when the event is set."""
+    member = await with_group(node)
+    await member.begin()
+    gate, load = trio.Event(), group_service.LoadedCoordinator._load
+
+    async def held(self):
+        await gate.wait()
+        await load(self)
+
+    monkeypatch.setattr(group_service.LoadedCoordinator, "_load", held)
+    await node.restart(member.coordinator())
+    return member, gate
+
+
+@pytest.mark.parametrize("is_carried", [False, True])
+async def test_a_commit_waits_for_a_coordinator_that_loads(is_carried, autojump_clock, monkeypatch):
+    """For a while, because clients try again for less time than that takes; also where another core has carried it."""
     async with running_node(settings=SETTINGS) as node:
-        member = await with_group(node)
-        await member.begin()
-        gate, number = trio.Event(), member.coordinator()
-        load = group_service.LoadedCoordinator._load
-
-        async def held(self):
-            await gate.wait()
-            await load(self)
-
-        monkeypatch.setattr(group_service.LoadedCoordinator, "_load", held)
-        await node.restart(number)
+        member, gate = await with_coordinator_that_loads(node, monkeypatch)
+        if is_carried:
+            right = member.coordinator()
+            monkeypatch.setattr(ClusterView, "is_shared", lambda _view, _listener: True)
+            member.coordinator = lambda: 1 - right
         began_s = trio.current_time()
         assert await member.commit("t", {0: 5}) == {0: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
         assert trio.current_time() >= began_s + group_service.COMMIT_HELD_S
@@ -374,3 +385,23 @@ async def test_groups_are_listed_described_and_deleted(autojump_clock):
         assert (await node.ask(0, delete, 2)).results[0].error_code == NONE
         assert await member.committed("t", [0]) == (NONE, {0: -1})
         assert not (await node.ask(0, messages.ListGroupsRequest(), 4)).groups
+
+
+async def test_a_commit_waits_no_longer_when_its_connection_is_closed(autojump_clock, monkeypatch):
+    async with running_node(settings=SETTINGS) as node:
+        member, gate = await with_coordinator_that_loads(node, monkeypatch)
+        connections = node.lives[member.coordinator()].connections
+        began_s, told = trio.current_time(), []
+
+        async def commit():
+            told.append(await member.commit("t", {0: 6}))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit)
+            await trio.sleep(0.5)
+            connections.close(member.connection, "peer closed")
+        assert trio.current_time() == began_s + 0.5
+        gate.set()
+        await trio.sleep(group_service.COMMIT_HELD_S)
+        member.connection += 1
+        assert await member.committed("t", [0]) == (NONE, {0: -1}), "whoever is gone may have committed elsewhere"

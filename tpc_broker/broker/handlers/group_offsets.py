@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import trio
 
 from tpc_broker.broker.group_service import LoadedCoordinator
+from tpc_broker.broker.handlers.forward import ForwardedRequest
 from tpc_broker.coordinator.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -20,6 +22,7 @@ from tpc_broker.model import TopicId
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
+    from contextlib import AbstractContextManager
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
@@ -64,7 +67,7 @@ async def handle_offset_commit(
                     )
                 )
     if offsets:
-        await _commit(core, request.api_version, message, offsets, results)
+        await _commit(core, request, message, offsets, results)
     response = messages.OffsetCommitResponse()
     for topic in message.topics:
         key, _name = _names(core, topic, by_id=by_id)
@@ -95,15 +98,24 @@ def _names(
     return topic_id, image.name if image is not None else ""
 
 
+def _while_open(core: Core, request: Request) -> AbstractContextManager[object]:
+    """For a wait: it ends when the client goes, who may commit something else elsewhere. Of one that another core has
+    carried here that is not known.
+    """
+    is_carried = isinstance(request, ForwardedRequest)
+    return nullcontext() if is_carried else core.dispatcher.while_open(request.connection)
+
+
 async def _commit(
     core: Core,
-    version: int,
+    request: Request,
     message: messages.OffsetCommitRequest,
     offsets: list[OffsetToCommit],
     results: dict[tuple[str | TopicId, int], ErrorCode],
 ) -> None:
-    by_id = version >= TOPIC_IDS_VERSION
-    await core.groups.wait_coordinator(message.group_id)
+    by_id = request.api_version >= TOPIC_IDS_VERSION
+    with _while_open(core, request):
+        await core.groups.wait_coordinator(message.group_id)
     found = core.groups.coordinator_of(message.group_id)
     if not isinstance(found, LoadedCoordinator):
         for offset in offsets:
@@ -116,7 +128,7 @@ async def _commit(
         member_id=message.member_id,
         group_instance_id=message.group_instance_id,
         retention_time_ms=message.retention_time_ms,
-        knows_group_id_not_found=version >= GROUP_NOT_FOUND_VERSION,
+        knows_group_id_not_found=request.api_version >= GROUP_NOT_FOUND_VERSION,
     )
     answer = await found.call(
         OffsetCommitResponse, lambda token, now_ms: found.machine.offset_commit(commit, token, now_ms)
