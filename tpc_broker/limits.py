@@ -90,6 +90,9 @@ WRITE_BEHIND_BYTES_MAX = 4 * MIB
 DISK_HEADROOM_BYTES = 16 * MIB
 """Clients' records leave so much of the file system free (at most a sixteenth of it), because what was admitted still
 needs indexes, snapshots and checkpoints, and deletions need the metadata log."""
+DISK_FULL_BYTES = 64 * MIB
+"""A node with less than that for clients' records (at most a sixteenth of the file system) gets no new replicas while
+others can have them: about what the partitions that it has reserve together in a moment."""
 SPACE_LOOK_MS = 500  # between two looks whether there is segment space again where there was none
 SPACELESS_TOLD_MS = 2_000  # a replica has had none for so long: others hear of it, and it stands behind them
 SPACELESS_MS_MAX = 3_000  # so long a leader may have none before another one is to lead

@@ -23,7 +23,7 @@ class JustStarted:
     def __init__(self, newest):
         self.view = SimpleNamespace(image=ClusterImage(), absent=frozenset())
         self.cluster = SimpleNamespace(why_not_gone=lambda _node: "")
-        self.metadata = self
+        self.full_nodes, self.metadata = frozenset(), self
         self.newest, self.written = newest, []
 
     async def change(self, decide):

@@ -25,7 +25,7 @@ class Moving:
         clock = SimpleNamespace(wall_ms=lambda: 1)
         core = SimpleNamespace(view=self, settings=settings, metadata=self, clock=clock)
         self.absent: frozenset[int] = frozenset()
-        self.moving = Rebalancing(core, SimpleNamespace(is_controller=True))
+        self.moving = Rebalancing(core, SimpleNamespace(is_controller=True, full=frozenset))
         self._move_ids = iter(range(1, 1 << 30))
         monkeypatch.setattr(rebalancing, "new_move_id", lambda _core: next(self._move_ids))
         plan, some = rebalancing.plan_in_steps, rebalancing._some

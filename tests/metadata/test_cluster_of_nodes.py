@@ -78,6 +78,13 @@ def test_nodes_that_seem_to_be_gone_get_nothing_new():
     assert nodes.create(CreatableTopic(name="u", num_partitions=3))[0].error_code == ErrorCode.NONE
 
 
+def test_of_nodes_that_are_to_get_nothing_new_the_first_do_when_there_are_too_few_others():
+    nodes = Nodes({1: 1, 2: 1, 3: 1, 4: 1})
+    nodes.absent = [NodeId(3), NodeId(2), NodeId(2), NodeId(9)]
+    nodes.create(CreatableTopic(name="t", num_partitions=6, replication_factor=3))
+    assert {replica.node for each in nodes.image.topic("t").replicas for replica in each} == {1, 3, 4}
+
+
 def test_what_is_there_stays_when_partitions_are_added():
     nodes = Nodes({1: 1, 2: 1})
     nodes.create(CreatableTopic(name="t", num_partitions=2))
@@ -214,6 +221,21 @@ def test_what_only_a_removed_node_had_is_made_anew_on_others_if_that_is_accepted
         for was, now, owner in zip(old.replicas, new.replicas, new.assignment.owners, strict=True):
             assert was == now or was[0].node == 2, "what others have stays"
             assert owner == now[0].core
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_a_full_node_gets_what_a_removed_one_had_when_there_is_no_other(factor):
+    nodes = Nodes({1: 1, 2: 1, 3: 1, 4: 1})
+    nodes.create(CreatableTopic(name="t", num_partitions=30, replication_factor=factor))
+
+    def held():
+        return Counter(replica.node for each in nodes.image.topic("t").replicas for replica in each)
+
+    before = held()
+    nodes.apply(remove_node(nodes.image, NodeId(2), (), (NodeId(3),), accept_loss=True))
+    assert (held()[3], held().total()) == (before[3], 30 * factor)
+    nodes.apply(remove_node(nodes.image, NodeId(4), (), (NodeId(3),), accept_loss=True))
+    assert held() == ({1: 30 - before[3], 3: before[3]} if factor == 1 else {1: 30, 3: 30})
 
 
 def test_another_node_gets_a_replica_in_place_of_a_removed_one():

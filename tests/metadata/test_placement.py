@@ -6,6 +6,7 @@ import itertools
 import random
 import uuid
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -76,6 +77,27 @@ clusters = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([1, 1, 1, 
     lambda drawn: [node_of(number, rack, cores) for number, (rack, cores) in enumerate(drawn)]
 )
 factor_lists = st.lists(st.sampled_from([1, 2, 3, 3, 5]), min_size=1, max_size=14)
+
+
+@settings(max_examples=150, deadline=None)
+@given(clusters, factor_lists, st.randoms(use_true_random=False))
+def test_full_nodes_get_nothing_and_are_not_there_for_what_they_do_not_have(nodes, factors, chance):
+    nodes = [replace(node, is_full=chance.random() < 0.4) for node in nodes]
+    present = [chance.sample(range(len(nodes) + 2), min(factor, len(nodes) + 2)) for factor in factors]
+    partitions = replicated([list(map(NodeId, nodes_of)) for nodes_of in present], factors)
+    placed = place_replicas(nodes, partitions)
+    for partition, replicas in zip(partitions, placed, strict=True):
+        usable = [node for node in nodes if not node.is_full or node.node in partition.replicas]
+        assert set(replicas) - set(partition.replicas) <= {node.node for node in usable}
+        if usable:
+            check(usable, [partition], [replicas])
+        else:
+            assert replicas == partition.replicas
+    held = counts_of(placed)
+    if len({(node.rack, node.cores_count) for node in nodes}) == 1:
+        least = min((held[node.node] for node in nodes if not node.is_full), default=None)
+        assert least is None or max(held[node.node] for node in nodes) - least <= 1
+    assert place_replicas(nodes, replicated(placed, factors)) == placed
 
 
 @settings(max_examples=150, deadline=None)

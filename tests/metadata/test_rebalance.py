@@ -149,6 +149,38 @@ def test_while_a_node_is_away_only_what_must_move_does_and_nothing_to_it():
     assert plan_rebalance(nodes.image, Situation(away=frozenset(map(NodeId, range(1, 6))))) == []
 
 
+@pytest.mark.parametrize("drained", [None, 1, 2])
+def test_to_a_full_node_nothing_moves_and_off_it_as_ever(drained):
+    nodes = Balanced("---")
+    nodes.make(12, 2)
+    nodes.join(4)
+    nodes.join(5)
+    full = Situation(full=frozenset({NodeId(2), NodeId(5)}))
+    if drained is not None:
+        nodes.drain(drained)
+    nodes.settle(full)
+    held = nodes.held()
+    left = [node for node in (1, 2, 3, 4) if node != drained]
+    assert (held[5], held[drained]) == (0, 0)
+    assert spread(held, left) <= 1, "a full one gives away what is above its share"
+    nodes.settle()
+    assert spread(nodes.held(), [*left, 5]) <= 1, "with space it gets its share"
+
+
+def test_what_has_nowhere_to_go_but_a_full_node_stays():
+    nodes = Balanced("---")
+    nodes.make(6, 2)
+    nodes.join(4)
+    full = frozenset(map(NodeId, (2, 3, 4)))
+    nodes.drain(1)
+    before = nodes.held()
+    assert nodes.settle(Situation(full=full)).total() == 0
+    assert nodes.settle(Situation(full=full | {NodeId(1)})).total() == 0
+    assert nodes.held() == before
+    nodes.settle(Situation(full=full - {NodeId(4)}))
+    assert nodes.held()[1] == 0
+
+
 def test_what_was_placed_by_hand_stays_and_what_is_under_way_is_not_moved_again():
     nodes = Balanced("---")
     assigned = tuple((index, tuple(broker_id_of(NodeId(node), 0) for node in (1, 2))) for index in range(6))

@@ -131,7 +131,7 @@ class NodeDisk:
 
     async def statvfs(self, _path):
         await trio.lowlevel.checkpoint()
-        return FileSystemStatus(total_bytes=1 << 40, available_bytes=1 << 39)
+        return FileSystemStatus(total_bytes=1 << 40, available_bytes=0 if self.is_full else 1 << 39)
 
     async def open(self, path, _flags, _mode=0o644):
         await trio.lowlevel.checkpoint()

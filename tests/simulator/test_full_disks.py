@@ -96,6 +96,35 @@ def test_what_a_full_node_leads_others_lead_and_it_comes_back_when_there_is_spac
     simulate(3, story, nodes_count=3)
 
 
+def test_a_full_node_gets_no_new_replicas_while_others_can_have_them():
+    async def story(cluster):
+        world = World(cluster)
+        await world.begin()
+        full = cluster.nodes[2]
+
+        def known(*numbers):
+            return all(node.first.core.full_nodes == frozenset(numbers) for node in cluster.nodes.values())
+
+        async def placed(topic, factor):
+            await Admin(cluster, "admin").create_topic(topic, PARTITIONS, factor)
+            view = cluster.nodes[1].first.core.view
+            await world.until(HANDED_S, lambda: view.topic(topic), "a topic that nobody knows")
+            return {replica.node for replicas in view.topic(topic).replicas for replica in replicas}
+
+        full.disk.is_full = True
+        await world.until(HANDED_S, lambda: known(2), "nobody knows that it is full")
+        facts = cluster.nodes[1].first.core.cluster.facts()
+        assert [row["node"] for row in facts["nodes"] if row["full"]] == [2]
+        assert await placed("others", 2) == {1, 3}
+        assert await placed("all", 3) == {1, 2, 3}, "there are too few others"
+        full.disk.is_full = False
+        await world.until(HANDED_S, known, "nobody knows that it has space again")
+        assert 2 in await placed("afterwards", 2)
+        await world.end()
+
+    simulate(5, story, nodes_count=3)
+
+
 def test_when_all_are_full_nothing_goes_round_and_all_goes_on_when_one_majority_has_space():
     async def story(cluster):
         world = World(cluster)

@@ -36,6 +36,7 @@ infos = st.builds(
     load_permille=st.integers(0, 2000),
     rack=st.text(max_size=16),
     version=st.text(max_size=16),
+    lacks_space=st.booleans(),
 )  # fmt: skip
 updates = st.builds(Update, nodes, incarnations, st.just(State.ALIVE), nodes, infos) | st.builds(
     Update, nodes, incarnations, st.just(State.SUSPECT), nodes, st.none() | infos

@@ -326,7 +326,12 @@ class Core:
 
     def controller(self, image: ClusterImage) -> Controller:
         """To decide a change of that image."""
-        return Controller(image, self.configuration, self.view.absent | image.draining)
+        return Controller(image, self.configuration, (*self.full_nodes, *(self.view.absent | image.draining)))
+
+    @property
+    def full_nodes(self) -> frozenset[NodeId]:
+        """Those with hardly any space on their disks, as core 0 knows."""
+        return frozenset() if self.cluster is None else self.cluster.full()
 
     async def _apply_image(self, before: ClusterImage, after: ClusterImage) -> None:
         """Bring this core from one image to the next; returns when its partitions serve, or are gone."""

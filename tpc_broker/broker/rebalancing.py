@@ -75,7 +75,7 @@ class Rebalancing:
                 self._planned_for = image.version, situation
 
     def _look(self) -> Situation:
-        """Who is away, and since when; seen by every node, since each may lead the metadata next."""
+        """Who is away, and since when, and who is full; seen by every node, since each may lead the metadata next."""
         view, now_s = self._core.view, trio.current_time()
         nodes, away = frozenset(view.image.nodes), view.absent & frozenset(view.image.nodes)
         if (nodes, away) != self._nodes:
@@ -84,7 +84,8 @@ class Rebalancing:
         delay_s = self._core.settings.replica_replace_delay_ms / 1000
         gone = frozenset(node for node, since_s in self._silent_since_s.items() if now_s - since_s >= delay_s)
         is_calm = now_s - self._changed_s >= CALM_S
-        return Situation(gone, away, is_calm and self._core.settings.replica_balance_enable)
+        may_balance = is_calm and self._core.settings.replica_balance_enable
+        return Situation(gone, away, may_balance, self._cluster.full() & nodes)
 
     async def _begin(self, image: ClusterImage, situation: Situation) -> bool:
         """Whether all that is to be done is begun."""

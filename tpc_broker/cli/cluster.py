@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -48,10 +48,16 @@ def cluster(context: click.Context, bootstrap: str, as_json: bool) -> None:  # n
         ("Metadata led by", f"{controller}, as node {facts['asked']} knows"),
         ("Partitions", f"{facts['partitions']} ({facts['partitions_without_leader']} without a leader)"),
     ])  # fmt: skip
-    names = ("node", "state", "cores", "rack", "metadata", "leads", "replicas", "address", "version")
-    print_table(COLUMNS, [tuple(row[name] for name in names) for row in facts["nodes"]])
+    names = ("cores", "rack", "metadata", "leads", "replicas", "address", "version")
+    rows = facts["nodes"]
+    print_table(COLUMNS, [(row["node"], state_of(row), *(row[name] for name in names)) for row in rows])
     if facts["moves"]:
         print_table(MOVE_COLUMNS, move_rows(facts["moves"]))
+
+
+def state_of(row: dict[str, Any]) -> str:
+    """Of a node; one of an earlier release does not know whether its disk is full."""
+    return f"{row['state']}, full" if row.get("full") else str(row["state"])
 
 
 cluster.add_command(moves)

@@ -145,7 +145,7 @@ class Controller:
     def __init__(
         self, image: ClusterImage, configuration: BrokerConfiguration, absent: Collection[NodeId] = ()
     ) -> None:
-        """`absent`: nodes of a cluster that seem to be gone, and get nothing new while others are there."""
+        """`absent`: nodes of a cluster that get nothing new while others are there, those that could best first."""
         self._absent = absent
         self._image = image
         self._configuration = configuration

@@ -38,7 +38,7 @@ def place_over_nodes(  # noqa: PLR0913 (a decision with all that it depends on)
     """The replicas of partitions [first, end) of a topic: `new` is (topic, first, end).
 
     `assigned` were named by hand, `placed` are made by the same request. Nodes that are `absent` get nothing, unless
-    there are too few others.
+    there are too few others: then the first of them do.
     """
     topic_id, first, end = new
     table = _Table(image, placed)
@@ -135,8 +135,8 @@ class _Table:
         self, wanted: Sequence[TopicPartition], replication_factor: int, absent: Collection[NodeId]
     ) -> list[tuple[NodeId, ...]]:
         there = [each for node, each in self._nodes.items() if node not in absent]
-        if len(there) < replication_factor:
-            there += [each for node, each in self._nodes.items() if node in absent][: replication_factor - len(there)]
+        others = [self._nodes[node] for node in dict.fromkeys(absent) if node in self._nodes]
+        there += others[: max(0, replication_factor - len(there))]
         partitions = [Replicated(partition=key, replication_factor=replication_factor) for key in wanted]
         return place_new_replicas(there, self._held, partitions)
 

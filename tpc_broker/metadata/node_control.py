@@ -33,9 +33,16 @@ class _Held:
 
 
 def remove_node(
-    image: ClusterImage, node: NodeId, absent: Collection[NodeId], *, accept_loss: bool
+    image: ClusterImage,
+    node: NodeId,
+    absent: Collection[NodeId],
+    full: Collection[NodeId] = (),
+    *,
+    accept_loss: bool,
 ) -> list[MetadataRecord]:
-    """What to write so that a node that is not alive is forgotten. `absent`: others that get nothing new. Refusal."""
+    """What to write so that a node that is not alive is forgotten. `absent`: others that get nothing new; `full`: those
+    that get it when there are no others. Refusal.
+    """
     known = image.nodes.get(node)
     if known is None:
         raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"The cluster has no node {node}.")
@@ -52,12 +59,12 @@ def remove_node(
         raise Refusal(ErrorCode.INVALID_REQUEST, f"Node {node} is the only one.")
     removal = NodeRemoved(node, known.incarnation)
     left = image.apply([removal], image.version)
-    heirs = _Heirs(left, absent)
+    heirs = _Heirs(left, absent, full)
     anew: list[MetadataRecord] = []
     for topic in image.topics.values():
         anew += _moves_without(topic, node, heirs)
         if any(_is_on(replicas, node) for replicas in topic.replicas):
-            anew.append(_without(left, topic, node, absent, heirs))
+            anew.append(_without(left, topic, node, (*full, *absent), heirs))
     return [*anew, removal]
 
 
@@ -78,10 +85,11 @@ def _held(image: ClusterImage, node: NodeId) -> _Held:
 
 class _Heirs:
     """Who gets the replicas of a node that is gone: nodes in other racks than the partition's other replicas, where
-    there are such, and of these the one with the fewest for its cores.
+    there are such, and of these the one with the fewest for its cores; full ones only where there are no others.
     """
 
-    def __init__(self, left: ClusterImage, absent: Collection[NodeId]) -> None:
+    def __init__(self, left: ClusterImage, absent: Collection[NodeId], full: Collection[NodeId]) -> None:
+        self._full = full
         self._nodes = {node: known for node, known in left.nodes.items() if node not in absent}
         self._held: Counter[NodeId] = Counter()
         self._on_cores: Counter[Replica] = Counter()
@@ -109,7 +117,8 @@ class _Heirs:
                 f"No node can take the replica of {name} that node {node} has: the others have one, or are gone or "
                 "draining. Start another node first.",
             )
-        heir = min(free, key=lambda one: (one.rack in racks, self._held[one.node] / one.cores, one.node))
+        order = lambda one: (one.node in self._full, one.rack in racks, self._held[one.node] / one.cores, one.node)  # noqa: E731
+        heir = min(free, key=order)
         cores = [Replica(heir.node, CoreId(core)) for core in range(heir.cores)]
         there = [place for place in places if place.node == heir.node]
         place = min(there or cores, key=lambda each: (self._on_cores[each], each.core))

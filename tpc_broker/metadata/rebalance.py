@@ -3,7 +3,8 @@ topics should have, and onto nodes that hold less than others.
 
 Computed anew from the image each time, so nothing has to be remembered; what is under way counts as done. What was
 placed by hand stays where it is, unless its node is gone or draining. While a node is away, and not for long enough to
-count as gone, only what must move does, and nothing to that node.
+count as gone, only what must move does, and nothing to that node. To a node whose disk is full nothing goes: what must
+move waits when there is no other node. What was on its way there goes on, and comes to its end with space.
 
 Which nodes: `placement.place_replicas`, with few moves, within one by cores of a node, racks respected. Which of them
 is preferred: who was, unless another one of a partition that moves anyway is preferred for fewer. Which core: the one
@@ -37,12 +38,13 @@ RAISED_TOPICS: Final = INTERNAL_TOPICS | {"_tpc-spark-epochs"}
 @dataclass(frozen=True, slots=True)
 class Situation:
     """`gone`: nodes that were away for so long that their replicas are made elsewhere; `away`: these, and others that
-    are not there now. `may_balance`: also move what need not move.
+    are not there now. `may_balance`: also move what need not move. `full`: nodes without space for what would come.
     """
 
     gone: frozenset[NodeId] = frozenset()
     away: frozenset[NodeId] = frozenset()
     may_balance: bool = True
+    full: frozenset[NodeId] = frozenset()
 
 
 class Planned(NamedTuple):
@@ -72,10 +74,14 @@ class _Planner:
         self._situation = situation
         self._leaving = image.draining | situation.gone
         self._nodes = [
-            PlacementNode(node=node, cores_count=known.cores, rack=known.rack, is_draining=node in self._leaving)
+            PlacementNode(
+                node=node, cores_count=known.cores, rack=known.rack, is_draining=node in self._leaving,
+                is_full=node in situation.full,
+            )
             for node, known in sorted(image.nodes.items())
         ]
-        self._free = [each for each in self._nodes if not each.is_draining and each.node not in situation.away]
+        closed = situation.away | situation.full
+        self._free = [each for each in self._nodes if not each.is_draining and each.node not in closed]
         self._usable = sum(not each.is_draining for each in self._nodes)
         self._preferred = Shares(each for each in self._nodes if not each.is_draining)
         self._held = Shares(each for each in self._nodes if not each.is_draining)

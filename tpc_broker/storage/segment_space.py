@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tpc_broker.storage.deletion import Deletions
     from tpc_broker.storage.leader_partition import LeaderPartition
     from tpc_broker.storage.partition_storage import PartitionStorage
-    from tpc_broker.storage.ports import Disk, StoragePlane
+    from tpc_broker.storage.ports import Disk, FileSystemStatus, StoragePlane
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,11 @@ class Lack(NamedTuple):
     since_s: float
     size: int
     is_of_disk: bool
+
+
+def left_for_records(status: FileSystemStatus) -> int:
+    """What clients' records may still take of a file system."""
+    return status.available_bytes - min(limits.DISK_HEADROOM_BYTES, status.total_bytes // 16)
 
 
 class SegmentSpace:
@@ -158,8 +163,7 @@ class SegmentSpace:
 
     async def bytes_left(self) -> int:
         """What clients' records may still take of the file system."""
-        status = await self._disk.statvfs(self._data)
-        return status.available_bytes - min(limits.DISK_HEADROOM_BYTES, status.total_bytes // 16)
+        return left_for_records(await self._disk.statvfs(self._data))
 
     async def make_ahead(self, led: LeaderPartition, written_bytes: int) -> None:
         """So that a busy partition's appends need not come to Python for room: for several times what came last."""

@@ -184,6 +184,7 @@ def _to_update(update: Update) -> pb.Update:
             load_permille=info.load_permille,
             rack=info.rack,
             version=info.version,
+            lacks_space=info.lacks_space,
         ),
     )
 
@@ -205,6 +206,7 @@ def _from_info(info: pb.NodeInfo) -> NodeInfo:
         load_permille=info.load_permille,
         rack=info.rack,
         version=info.version,
+        lacks_space=info.lacks_space,
     )
 
 

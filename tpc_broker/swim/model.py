@@ -74,7 +74,8 @@ class NodeInfo:
     """What a member tells of itself. Everything is bounded, so that it fits into a datagram beside other news.
 
     `boot_id` is new at each start of the process. `endpoints` are further addresses by name ("link", "client").
-    `load_permille` is its load in thousandths of all its cores.
+    `load_permille` is its load in thousandths of all its cores. `lacks_space`: its disk is full. A member of an earlier
+    release does not know that, and does not pass it on.
     """
 
     address: Address
@@ -84,6 +85,7 @@ class NodeInfo:
     load_permille: int = 0
     rack: str = ""
     version: str = ""
+    lacks_space: bool = False
 
     def __post_init__(self) -> None:
         """ValueError names what is out of bounds and what is allowed: it may come from the settings."""

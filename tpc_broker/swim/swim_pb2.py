@@ -24,29 +24,29 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atpc_broker/swim/swim.proto\x12\x0ftpc_broker.swim\"%\n\x07\x41\x64\x64ress\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\"C\n\x08\x45ndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x07\x61\x64\x64ress\x18\x02 \x01(\x0b\x32\x18.tpc_broker.swim.Address\"\xb9\x01\n\x08NodeInfo\x12)\n\x07\x61\x64\x64ress\x18\x01 \x01(\x0b\x32\x18.tpc_broker.swim.Address\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12,\n\tendpoints\x18\x03 \x03(\x0b\x32\x19.tpc_broker.swim.Endpoint\x12\r\n\x05\x63ores\x18\x04 \x01(\r\x12\x15\n\rload_permille\x18\x05 \x01(\r\x12\x0c\n\x04rack\x18\x06 \x01(\t\x12\x0f\n\x07version\x18\x07 \x01(\t\"\xa0\x01\n\x06Update\x12\x0c\n\x04node\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12%\n\x05state\x18\x03 \x01(\x0e\x32\x16.tpc_broker.swim.State\x12\x0e\n\x06source\x18\x04 \x01(\r\x12\'\n\x04info\x18\x05 \x01(\x0b\x32\x19.tpc_broker.swim.NodeInfo\x12\x13\n\x0bgone_for_ms\x18\x06 \x01(\x04\"<\n\x06Sender\x12\x0c\n\x04node\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\x0c\"\x9a\x02\n\x08\x44\x61tagram\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12#\n\x04kind\x18\x03 \x01(\x0e\x32\x15.tpc_broker.swim.Kind\x12\'\n\x06sender\x18\x04 \x01(\x0b\x32\x17.tpc_broker.swim.Sender\x12\x10\n\x08sequence\x18\x05 \x01(\r\x12\x14\n\x07subject\x18\x06 \x01(\rH\x00\x88\x01\x01\x12)\n\x07\x61\x64\x64ress\x18\x07 \x01(\x0b\x32\x18.tpc_broker.swim.Address\x12\x15\n\rnack_after_ms\x18\x08 \x01(\r\x12(\n\x07updates\x18\t \x03(\x0b\x32\x17.tpc_broker.swim.UpdateB\n\n\x08_subject\"\x92\x01\n\nStateFrame\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\'\n\x06sender\x18\x03 \x01(\x0b\x32\x17.tpc_broker.swim.Sender\x12(\n\x07updates\x18\x04 \x03(\x0b\x32\x17.tpc_broker.swim.Update\x12\x0f\n\x07is_last\x18\x05 \x01(\x08*b\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSTATE_ALIVE\x10\x01\x12\x11\n\rSTATE_SUSPECT\x10\x02\x12\x0e\n\nSTATE_DEAD\x10\x03\x12\x0e\n\nSTATE_LEFT\x10\x04*[\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\r\n\tKIND_PING\x10\x01\x12\x0c\n\x08KIND_ACK\x10\x02\x12\x11\n\rKIND_PING_REQ\x10\x03\x12\r\n\tKIND_NACK\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atpc_broker/swim/swim.proto\x12\x0ftpc_broker.swim\"%\n\x07\x41\x64\x64ress\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\"C\n\x08\x45ndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x07\x61\x64\x64ress\x18\x02 \x01(\x0b\x32\x18.tpc_broker.swim.Address\"\xce\x01\n\x08NodeInfo\x12)\n\x07\x61\x64\x64ress\x18\x01 \x01(\x0b\x32\x18.tpc_broker.swim.Address\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12,\n\tendpoints\x18\x03 \x03(\x0b\x32\x19.tpc_broker.swim.Endpoint\x12\r\n\x05\x63ores\x18\x04 \x01(\r\x12\x15\n\rload_permille\x18\x05 \x01(\r\x12\x0c\n\x04rack\x18\x06 \x01(\t\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x13\n\x0blacks_space\x18\x08 \x01(\x08\"\xa0\x01\n\x06Update\x12\x0c\n\x04node\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12%\n\x05state\x18\x03 \x01(\x0e\x32\x16.tpc_broker.swim.State\x12\x0e\n\x06source\x18\x04 \x01(\r\x12\'\n\x04info\x18\x05 \x01(\x0b\x32\x19.tpc_broker.swim.NodeInfo\x12\x13\n\x0bgone_for_ms\x18\x06 \x01(\x04\"<\n\x06Sender\x12\x0c\n\x04node\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\x0c\"\x9a\x02\n\x08\x44\x61tagram\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12#\n\x04kind\x18\x03 \x01(\x0e\x32\x15.tpc_broker.swim.Kind\x12\'\n\x06sender\x18\x04 \x01(\x0b\x32\x17.tpc_broker.swim.Sender\x12\x10\n\x08sequence\x18\x05 \x01(\r\x12\x14\n\x07subject\x18\x06 \x01(\rH\x00\x88\x01\x01\x12)\n\x07\x61\x64\x64ress\x18\x07 \x01(\x0b\x32\x18.tpc_broker.swim.Address\x12\x15\n\rnack_after_ms\x18\x08 \x01(\r\x12(\n\x07updates\x18\t \x03(\x0b\x32\x17.tpc_broker.swim.UpdateB\n\n\x08_subject\"\x92\x01\n\nStateFrame\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\'\n\x06sender\x18\x03 \x01(\x0b\x32\x17.tpc_broker.swim.Sender\x12(\n\x07updates\x18\x04 \x03(\x0b\x32\x17.tpc_broker.swim.Update\x12\x0f\n\x07is_last\x18\x05 \x01(\x08*b\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSTATE_ALIVE\x10\x01\x12\x11\n\rSTATE_SUSPECT\x10\x02\x12\x0e\n\nSTATE_DEAD\x10\x03\x12\x0e\n\nSTATE_LEFT\x10\x04*[\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\r\n\tKIND_PING\x10\x01\x12\x0c\n\x08KIND_ACK\x10\x02\x12\x11\n\rKIND_PING_REQ\x10\x03\x12\r\n\tKIND_NACK\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tpc_broker.swim.swim_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STATE']._serialized_start=1002
-  _globals['_STATE']._serialized_end=1100
-  _globals['_KIND']._serialized_start=1102
-  _globals['_KIND']._serialized_end=1193
+  _globals['_STATE']._serialized_start=1023
+  _globals['_STATE']._serialized_end=1121
+  _globals['_KIND']._serialized_start=1123
+  _globals['_KIND']._serialized_end=1214
   _globals['_ADDRESS']._serialized_start=47
   _globals['_ADDRESS']._serialized_end=84
   _globals['_ENDPOINT']._serialized_start=86
   _globals['_ENDPOINT']._serialized_end=153
   _globals['_NODEINFO']._serialized_start=156
-  _globals['_NODEINFO']._serialized_end=341
-  _globals['_UPDATE']._serialized_start=344
-  _globals['_UPDATE']._serialized_end=504
-  _globals['_SENDER']._serialized_start=506
-  _globals['_SENDER']._serialized_end=566
-  _globals['_DATAGRAM']._serialized_start=569
-  _globals['_DATAGRAM']._serialized_end=851
-  _globals['_STATEFRAME']._serialized_start=854
-  _globals['_STATEFRAME']._serialized_end=1000
+  _globals['_NODEINFO']._serialized_end=362
+  _globals['_UPDATE']._serialized_start=365
+  _globals['_UPDATE']._serialized_end=525
+  _globals['_SENDER']._serialized_start=527
+  _globals['_SENDER']._serialized_end=587
+  _globals['_DATAGRAM']._serialized_start=590
+  _globals['_DATAGRAM']._serialized_end=872
+  _globals['_STATEFRAME']._serialized_start=875
+  _globals['_STATEFRAME']._serialized_end=1021
 # @@protoc_insertion_point(module_scope)

@@ -50,7 +50,7 @@ class Endpoint(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[_Union[Address, _Mapping]] = ...) -> None: ...
 
 class NodeInfo(_message.Message):
-    __slots__ = ("address", "boot_id", "endpoints", "cores", "load_permille", "rack", "version")
+    __slots__ = ("address", "boot_id", "endpoints", "cores", "load_permille", "rack", "version", "lacks_space")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class NodeInfo(_message.Message):
     LOAD_PERMILLE_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    LACKS_SPACE_FIELD_NUMBER: _ClassVar[int]
     address: Address
     boot_id: bytes
     endpoints: _containers.RepeatedCompositeFieldContainer[Endpoint]
@@ -65,7 +66,8 @@ class NodeInfo(_message.Message):
     load_permille: int
     rack: str
     version: str
-    def __init__(self, address: _Optional[_Union[Address, _Mapping]] = ..., boot_id: _Optional[bytes] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., cores: _Optional[int] = ..., load_permille: _Optional[int] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    lacks_space: bool
+    def __init__(self, address: _Optional[_Union[Address, _Mapping]] = ..., boot_id: _Optional[bytes] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., cores: _Optional[int] = ..., load_permille: _Optional[int] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., lacks_space: bool = ...) -> None: ...
 
 class Update(_message.Message):
     __slots__ = ("node", "incarnation", "state", "source", "info", "gone_for_ms")

@@ -32,7 +32,8 @@ async def handle_unregister_broker(
 
     def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
         node = _node_named(core, image, message.broker_id)
-        return remove_node(image, node, core.view.absent | image.draining, accept_loss=accept_loss), None
+        absent = core.view.absent | image.draining
+        return remove_node(image, node, absent, core.full_nodes, accept_loss=accept_loss), None
 
     try:
         await core.metadata.change(decide)

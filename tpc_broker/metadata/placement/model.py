@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 class PlacementNode:
     """A node that may hold replicas. Its share of them is proportional to `cores_count`.
 
-    Nodes without a rack ("") stand in one rack together. `is_draining` gives up what it holds and gets nothing.
+    Nodes without a rack ("") stand in one rack together. `is_draining` gives up what it holds and gets nothing;
+    `is_full` keeps what it holds, or gives it up for evenness, and gets nothing.
     """
 
     node: NodeId
     cores_count: int = 1
     rack: str = ""
     is_draining: bool = False
+    is_full: bool = False
 
     def __post_init__(self) -> None:
         """A node without cores has no share."""

@@ -20,6 +20,9 @@ Step 3 ends at the most even placement that the rules allow, because any other o
 chains (this is min-cost flow with convex costs, and a chain is an augmenting path). That it is so, and how many moves
 are made beyond the fewest, is compared with an exact solver in `tests/metadata/test_placement.py`.
 
+Full nodes get nothing. To a partition that has no replica there such a node does not exist, nor does its place in its
+rack. So a full node that holds less than its share stays below it; one that holds more gives away what is too much.
+
 Load. Among partitions that may move equally well, the one goes whose load brings both nodes nearest to each other.
 """
 
@@ -105,11 +108,11 @@ class _Table:
         self._partitions = partitions
         self._racks: dict[NodeId, _Rack] = {node.node: node.rack for node in nodes}
         self._nodes = sorted(self._racks)
-        self._sizes: Counter[_Rack] = Counter(self._racks.values())
+        self._full = frozenset(node.node for node in nodes if node.is_full)
         self._shares = Shares(nodes)
         self._held: list[list[NodeId]] = [[] for _partition in partitions]
         self._holds: dict[NodeId, dict[int, None]] = {node: {} for node in self._nodes}
-        self._bounds: dict[int, dict[_Rack, tuple[int, int]]] = {}
+        self._bounds: dict[tuple[int, frozenset[NodeId]], dict[_Rack, tuple[int, int]]] = {}
 
     def count(self, present: Iterable[NodeId]) -> None:
         """Replicas of partitions that are not decided about."""
@@ -125,26 +128,35 @@ class _Table:
         stay = [node for node in before if node in held]
         return (*stay, *(node for node in held if node not in before), *stranded)
 
+    def _closed(self, index: int) -> frozenset[NodeId]:
+        """Full nodes without a replica of a partition."""
+        return self._full.difference(self._partitions[index].replicas) if self._full else self._full
+
+    def _wanted(self, index: int) -> int:
+        """How many replicas a partition gets."""
+        return min(self._partitions[index].replication_factor, len(self._nodes) - len(self._closed(index)))
+
     def _limits(self, index: int) -> dict[_Rack, tuple[int, int]]:
         """How many replicas of a partition each rack has at least and at most; the same for equal replication factors.
 
         Racks with few nodes are full first; the others share what is left.
         """
-        wanted = min(self._partitions[index].replication_factor, len(self._nodes))
-        if wanted not in self._bounds:
-            bounds: dict[_Rack, tuple[int, int]] = {}
-            left, racks = wanted, sorted(self._sizes, key=lambda rack: (self._sizes[rack], rack))
+        wanted, closed = self._wanted(index), self._closed(index)
+        if (wanted, closed) not in self._bounds:
+            bounds: dict[_Rack, tuple[int, int]] = dict.fromkeys(self._racks.values(), (0, 0))
+            sizes = Counter(rack for node, rack in self._racks.items() if node not in closed)
+            left, racks = wanted, sorted(sizes, key=lambda rack: (sizes[rack], rack))
             for number, rack in enumerate(racks):
                 others = len(racks) - number
-                if self._sizes[rack] <= left // others:
-                    bounds[rack] = (self._sizes[rack], self._sizes[rack])
-                    left -= self._sizes[rack]
+                if sizes[rack] <= left // others:
+                    bounds[rack] = (sizes[rack], sizes[rack])
+                    left -= sizes[rack]
                 else:
                     even = (left // others, -(-left // others))
                     bounds |= dict.fromkeys(racks[number:], even)
                     break
-            self._bounds[wanted] = bounds
-        return self._bounds[wanted]
+            self._bounds[wanted, closed] = bounds
+        return self._bounds[wanted, closed]
 
     def _in_racks(self, index: int) -> Counter[_Rack]:
         return Counter(self._racks[node] for node in self._held[index])
@@ -162,7 +174,7 @@ class _Table:
             counts = Counter(self._racks[node] for node in stay)
             too_many = [rack for rack, count in counts.items() if count > bounds[rack][1]]
             demanded = sum(max(0, bounds[rack][0] - counts[rack]) for rack in bounds)
-            free = min(partition.replication_factor, len(self._nodes)) - len(stay)
+            free = self._wanted(index) - len(stay)
             if not too_many and demanded > free:  # others must have the place that this one takes
                 too_many = [rack for rack, count in counts.items() if count > bounds[rack][0]]
             leaving = [node for node in stay if self._racks[node] in too_many] if too_many else []
@@ -176,22 +188,24 @@ class _Table:
 
     def fill(self, index: int) -> None:
         """Step 2."""
-        partition, bounds, held = self._partitions[index], self._limits(index), self._held[index]
-        while len(held) < min(partition.replication_factor, len(self._nodes)):
+        bounds, held, closed = self._limits(index), self._held[index], self._closed(index)
+        while len(held) < self._wanted(index):
             counts = self._in_racks(index)
             demanding = [rack for rack in bounds if counts[rack] < bounds[rack][0]]
             open_racks = demanding or [rack for rack in bounds if counts[rack] < bounds[rack][1]]
-            choice = [node for node in self._nodes if self._racks[node] in open_racks and node not in held]
+            there = [node for node in self._nodes if node not in held and node not in closed]
+            choice = [node for node in there if self._racks[node] in open_racks]
             self._put(index, self._shares.emptiest(choice))
 
     def level(self) -> bool:
         """Step 3: one transfer that makes it more even; False when there is none."""
         order = sorted(self._nodes, key=lambda node: (-self._shares.excess(node), node))
+        targets = [node for node in order if node not in self._full]
         for chain_wanted in (False, True):
             for source in order:
-                if self._shares.excess(source) - self._shares.excess(order[-1]) <= self._shares.unit:
+                if not targets or self._shares.excess(source) - self._shares.excess(targets[-1]) <= self._shares.unit:
                     break
-                if self._chain(source, order) if chain_wanted else self._direct(source, order):
+                if self._chain(source, targets) if chain_wanted else self._direct(source, targets):
                     return True
         return False
 

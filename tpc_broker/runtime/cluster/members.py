@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -85,6 +86,12 @@ class Members:
     def state_of(self, node: int) -> State | None:
         member = self._swim.members.get(NodeId(node))
         return None if member is None else member.state
+
+    def tell_space(self, *, lacks: bool) -> None:
+        """Whether this node's disk is full, from now on."""
+        if self._swim.info.lacks_space != lacks:
+            self._swim.update_info(replace(self._swim.info, lacks_space=lacks), self._now_ms())
+            self._serve()
 
     def statistics(self) -> SwimStatistics:
         return self._swim.statistics()

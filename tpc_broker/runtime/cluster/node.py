@@ -51,9 +51,10 @@ from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
 from tpc_broker.runtime.cluster.tending import SHIP, hand_over, ship_image, tend_voters, why_not_gone
 from tpc_broker.runtime.cluster.voter_file import VoterFile, VoterFileDamagedError
 from tpc_broker.runtime.cluster.voters import node_rows, registration_of, successor
+from tpc_broker.runtime.cluster.whereabouts import Whereabouts, full_nodes
 from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.steady_plane import Machine
-from tpc_broker.swim.model import GONE, Change, MemberEvent, State
+from tpc_broker.swim.model import Change, MemberEvent, State
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class ClusterNodeMain:
         )
         self._deciding = trio.Lock()
         self._at_controller: dict[str, NodeHandler] = {}
-        self._absent: frozenset[NodeId] = frozenset()
+        self._whereabouts = Whereabouts(disk, options.data)
         self._conflict = ""
         self.on_peer_up: Callable[[NodeId], None] = lambda _node: None
         self.on_absent_changed: Callable[[frozenset[NodeId]], None] = lambda _nodes: None
@@ -240,7 +241,10 @@ class ClusterNodeMain:
         await self.links.call(node, method, payload)
 
     def absent(self) -> frozenset[NodeId]:
-        return self._absent
+        return self._whereabouts.absent
+
+    def full(self) -> frozenset[NodeId]:
+        return full_nodes(self._members, self.image)
 
     def start_soon(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
         self._nursery.start_soon(function, *arguments)
@@ -330,6 +334,7 @@ class ClusterNodeMain:
         self._members.on_event = self._member_changed
         with in_queue(TaskQueue.REPLICATION):
             self._nursery.start_soon(self._members.run, self._datagrams)
+            self._nursery.start_soon(self._whereabouts.watch_space, self._members)
 
     def _member_changed(self, event: MemberEvent) -> None:
         log.info("node %d: %s", event.node, event.change.value)
@@ -340,13 +345,8 @@ class ClusterNodeMain:
 
     def _look_who_is_absent(self) -> None:
         assert self._members is not None
-        absent = frozenset(
-            node for node in self.image.nodes
-            if node != self._identity.node and self._members.state_of(node) in GONE
-        )  # fmt: skip
-        if absent != self._absent:
-            self._absent = absent
-            self.on_absent_changed(absent)
+        if self._whereabouts.look(self._members, self.image, self._identity.node):
+            self.on_absent_changed(self._whereabouts.absent)
 
     # -- the metadata group --------------------------------------------------------------------------------------------
 
@@ -681,7 +681,7 @@ class ClusterNodeMain:
         if self._group is not None and self._is_voter and not self._is_told_more:
             hint, voters = self._group.leader and self._group.leader.node, self._group.voters
         parts = self._identity, self.image, self.links, self._members, self._group
-        return cluster_counters(*parts, Known(self._absent, hint, voters, self._conflict))
+        return cluster_counters(*parts, Known(self._whereabouts.absent, hint, voters, self._conflict))
 
     def facts(self) -> dict[str, Any]:
         states = self._members.states() if self._members is not None else {}

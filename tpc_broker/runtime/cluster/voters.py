@@ -12,7 +12,7 @@ from tpc_broker.metadata.records import NodeAddress, NodeRegistered
 from tpc_broker.model import NodeId
 from tpc_broker.raft.items import Batch, Voter
 from tpc_broker.runtime.cluster.metadata_group import decode_records
-from tpc_broker.swim.model import State
+from tpc_broker.swim.model import GONE, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -99,6 +99,7 @@ def node_rows(
             "version": info.version if info is not None else known.version,
             "levels": list(known.levels),
             "address": str(SeedAddress(*known.address)),
+            "full": info is not None and info.lacks_space and state not in GONE,
             "metadata": "leader" if node == controller else "voter" if node in voters else "observer",
         })  # fmt: skip
     return rows

@@ -1,0 +1,68 @@
+"""Which registered nodes are gone, and whose disks are full: what membership says of them to who places replicas.
+
+A node whose file system has hardly anything left for clients' records says so of itself, with its other information
+(`swim.model.NodeInfo`). It says so until there is twice as much, so that little deletions do not bring replicas which
+fill it again. Like all that membership says it is a hint: a replica that was placed on a full node waits there.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker import limits
+from tpc_broker.broker.rounds import next_round
+from tpc_broker.storage.segment_space import left_for_records
+from tpc_broker.swim.model import GONE
+
+if TYPE_CHECKING:
+    from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.model import NodeId
+    from tpc_broker.runtime.cluster.members import Members
+    from tpc_broker.storage.ports import Disk, FileSystemStatus
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 2.0
+
+
+class Whereabouts:
+    """As one node knows them, which has its data in a folder of that disk."""
+
+    def __init__(self, disk: Disk, data: str) -> None:
+        self._disk = disk
+        self._data = Path(data)
+        self.absent: frozenset[NodeId] = frozenset()
+        self.is_full = False
+        """This node."""
+
+    def look(self, members: Members, image: ClusterImage, own: int) -> bool:
+        """Whether others are absent than before."""
+        before = self.absent
+        self.absent = frozenset(node for node in image.nodes if node != own and members.state_of(node) in GONE)
+        return self.absent != before
+
+    async def watch_space(self, members: Members) -> None:
+        """Of this node, until cancelled."""
+        while True:
+            try:
+                self._take(await self._disk.statvfs(self._data))
+            except OSError as error:
+                log.debug("what is left of the disk is not known: %s", error)
+            members.tell_space(lacks=self.is_full)
+            await next_round(LOOK_S)
+
+    def _take(self, status: FileSystemStatus) -> None:
+        least = min(limits.DISK_FULL_BYTES, status.total_bytes // 16)
+        was_full, self.is_full = self.is_full, left_for_records(status) < (2 * least if self.is_full else least)
+        if self.is_full != was_full:
+            told = "hardly any space: new replicas go elsewhere" if self.is_full else "space again for new replicas"
+            log.warning("the disk has %s", told)
+
+
+def full_nodes(members: Members | None, image: ClusterImage) -> frozenset[NodeId]:
+    """Those that are there, and said so last."""
+    states = {} if members is None else members.states()
+    full = {node for node, (state, info) in states.items() if state not in GONE and info.lacks_space}
+    return frozenset(node for node in image.nodes if node in full)
