@@ -114,8 +114,8 @@ def test_cpus_and_quota(usable: int, quota: float | None, severity: Severity, pa
 
 def test_a_slow_disk_is_warned_of_with_its_figure() -> None:
     folder = Path("/data")
-    fast = doctor.judge_durable_writes({JournalMode.DIRECT_DSYNC: 0.0002, JournalMode.BUFFERED_DSYNC: 0.3}, folder)
-    slow = doctor.judge_durable_writes({JournalMode.BUFFERED_FDATASYNC: 0.0251}, folder)
+    fast = doctor.judge_durable_writes({JournalMode.DIRECT_DSYNC: [0.0002], JournalMode.BUFFERED_DSYNC: [0.3]}, folder)
+    slow = doctor.judge_durable_writes({JournalMode.BUFFERED_FDATASYNC: [0.0251]}, folder)
     assert (fast.severity, slow.severity) == (OK, WARNING)
     assert "0.20 ms (direct_dsync)" in fast.text
     assert "25.10 ms (buffered_fdatasync)" in slow.text

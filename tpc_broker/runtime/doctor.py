@@ -27,7 +27,7 @@ from tpc_broker.runtime.options import cpu_quota, usable_cpus
 from tpc_broker.runtime.ring import FEATURE_KERNELS, HIDE_VARIABLE, Feature, Ring, RingUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tpc_broker.log.journal import JournalMode
 
@@ -198,11 +198,12 @@ def examine_disk(data: Path) -> list[Finding]:
     ]
 
 
-def judge_durable_writes(found: Mapping[JournalMode, float], folder: Path) -> Finding:
+def judge_durable_writes(found: Mapping[JournalMode, Sequence[float]], folder: Path) -> Finding:
     """Seconds of a durable 4 KiB write, per mode that works."""
-    best = best_journal_mode(dict(found))
-    text = f"a durable 4 KiB write to {folder} takes {found[best] * 1000:.2f} ms ({best.name.lower()})"
-    if found[best] > DURABLE_WRITE_SLOW_S:
+    best = best_journal_mode(found)
+    least_s = min(found[best])  # what else the disk does at the moment is not its fault
+    text = f"a durable 4 KiB write to {folder} takes {least_s * 1000:.2f} ms ({best.name.lower()})"
+    if least_s > DURABLE_WRITE_SLOW_S:
         mend = "put --data on a local SSD, best with power-loss protection; what else writes there: iostat -x 1"
         return Finding("disk", Severity.WARNING, f"{text}; every acknowledgement waits for one", mend)
     return Finding("disk", Severity.OK, text)
