@@ -1,9 +1,9 @@
 """One core's journal, partitions, segments and checkpoints at work, with every write and flush recorded.
 
-Run as a program: ``python -m tests.durability.recorded_core FOLDER RECORD SEED MUTANT MODE``. It stands on what a core
-process stands on (`tpc_broker.runtime.assembly`), without clients: appends, log starts, deletions and checkpoints
-are asked for directly, and what was acknowledged is noted in the record itself (`crash_images.MARK`), so that its place
-among the writes is exact. Marks are words:
+Run as a program: ``python -m tests.durability.recorded_core FOLDER RECORD SEED MUTANT MODE [many]``. It stands on
+what a core process stands on (`tpc_broker.runtime.assembly`), without clients: appends, log starts, deletions and
+checkpoints are asked for directly, and what was acknowledged is noted in the record itself (`crash_images.MARK`), so
+that its place among the writes is exact. Marks are words:
 
     asked PARTITION BASE NEXT CRC     these bytes were appended; they may survive
     acknowledged PARTITION BASE NEXT CRC
@@ -12,7 +12,8 @@ among the writes is exact. Marks are words:
     deleting / deleted PARTITION
 
 PARTITION is the topic id. A mutant is a fault built in on purpose, which the crash images must show. MODE is a name of
-`JournalMode`, the way in which commits are written.
+`JournalMode`, the way in which commits are written. Behind "many" everything is done as if there were many partitions:
+they are captured for a checkpoint together, made durable by one syncfs, and `leader-epoch-checkpoint` comes last.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import random
 import sys
 import uuid
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import trio
@@ -42,6 +44,7 @@ from tpc_broker.storage import (
     checkpoint,
     in_place_windows,
     journalled_storage,
+    partition_storage,
     segment_appender,
     segments,
     write_behind,
@@ -50,6 +53,7 @@ from tpc_broker.storage.journalled_storage import JournalledStorage
 
 JOURNAL_BYTES = 512 * 1024
 WRITE_DIRECT = segments.SegmentFolder.write_direct
+CAPTURED_NOW = partition_storage.PartitionStorage.captured_now
 PARTITIONS = 4
 APPENDS = 520
 SEGMENT_BYTES = 300_000
@@ -61,6 +65,7 @@ MUTANTS = [
     "none", "no dsync", "early acknowledgement", "no directory sync", "checkpoint before data", "direct is durable",
     "in-place without dsync", "in-place too early",
 ]  # fmt: skip
+MUTANTS_OF_MANY = ["no syncfs", "epochs in their file alone"]
 
 
 def mark(*words: object) -> None:
@@ -100,6 +105,9 @@ class RecordingDisk(RingDisk):
     async def make_folders(self, paths, name, content):
         return await make_folders_one_by_one(self, paths, name, content)
 
+    async def replace_many(self, files):
+        await ManyOneByOne.replace_many(self, files)
+
     async def syncfs(self, fd):
         token = lib.tpc_disk_record_name(FLUSH_ALL, b"", ffi.NULL)
         await super().syncfs(fd)
@@ -109,6 +117,16 @@ class RecordingDisk(RingDisk):
 class NoDirectorySync(RecordingDisk):
     async def fsync_directory(self, path):
         await trio.lowlevel.checkpoint()
+
+
+class NoFileSystemSync(RecordingDisk):
+    async def syncfs(self, fd):
+        await trio.lowlevel.checkpoint()
+
+
+def _state_without_epochs(storage):
+    """In place of `PartitionStorage.captured_now`: as if recovery could read the epochs from their own file."""
+    return replace(CAPTURED_NOW(storage), epochs=())
 
 
 async def _capture_without_sync(checkpointer, storages, _pace_seconds):
@@ -238,13 +256,18 @@ async def _record(options: CoreOptions, seed: int, mutant: str) -> None:
         lib.tpc_recorder_stop()
 
 
-def main(folder: str, record: str, seed: str, mutant: str, mode: str) -> None:
-    assert mutant in MUTANTS, mutant
+def main(folder: str, record: str, seed: str, mutant: str, mode: str, many: str = "") -> None:
+    assert mutant in MUTANTS + MUTANTS_OF_MANY, mutant
     assembly.probe_journal_mode = lambda *_: journal.JournalMode[mode]
     journal.JOURNAL_BYTES_MIN = JOURNAL_BYTES
     journal.FILE_SYSTEM_SHARE_MAX = 0.0
     checkpoint.BALLAST_BYTES = 4096
-    assembly.RingDisk = NoDirectorySync if mutant == "no directory sync" else RecordingDisk
+    disks = {"no directory sync": NoDirectorySync, "no syncfs": NoFileSystemSync}
+    assembly.RingDisk = disks.get(mutant, RecordingDisk)
+    if many:
+        checkpoint.SYNCFS_PARTITIONS = 1
+    if mutant == "epochs in their file alone":
+        partition_storage.PartitionStorage.captured_now = _state_without_epochs
     if mutant == "checkpoint before data":
         checkpoint.Checkpointer._capture_and_sync = _capture_without_sync
     in_place_windows.IN_PLACE_BATCH_BYTES_MIN, in_place_windows.IN_PLACE_BYTES_MIN_OPEN = IN_PLACE_BYTES_MIN, 1
