@@ -104,6 +104,27 @@ async def test_epochs_that_the_journal_does_not_take_leave_all_of_them_to_be_ope
     assert len(again) == (0 if is_for_good else 3)
 
 
+@pytest.mark.parametrize(
+    ("error", "count"), [(PartitionNotMadeError("the journal failed"), 3), (JournalStoppedError("at the end"), 0)]
+)
+async def test_others_are_opened_where_the_journal_did_not_take_the_first_unless_it_has_stopped(core, error, count):
+    begun = []
+    begin_epochs = core.storage.begin_epochs
+
+    async def fails_once(opened):
+        begun.append(len(opened))
+        if len(begun) == 1:
+            raise error
+        await begin_epochs(opened)
+
+    core.storage.begin_epochs = fails_once
+    for index in range(OPEN_TOGETHER + 3):
+        core.storage.files[key(1, index)] = MemoryFiles(key(1, index), "found")
+    opened = await core.follow(created(1, "found", owners=(0,) * (OPEN_TOGETHER + 3)))
+    assert sorted(opened) == [(key(1, OPEN_TOGETHER + index), 1) for index in range(count)]
+    assert begun == [OPEN_TOGETHER, 3][: 2 if count else 1]
+
+
 async def test_a_damaged_partition_is_offline_and_its_deletion_removes_its_files(core):
     core.storage.refuses[key(1)] = PartitionOfflineError("damaged")
     assert await core.follow(created(1, "t", owners=(0, 0))) == [(key(1, 1), 1)]

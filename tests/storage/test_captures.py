@@ -108,3 +108,18 @@ async def test_a_checkpoint_of_thousands_lets_others_in_while_it_is_encoded():
     state, disk.polls = storage.state(), 0
     await write_checkpoint(disk, storage.folder.path, 0, 1, [state] * 3000)
     assert disk.polls >= 3000
+
+
+async def test_one_that_has_failed_is_not_captured_as_if_it_was_sound():
+    storages = await written(FakeDisk(), 4)
+    storages[1].fail("a sync, for a test")
+    with pytest.raises(StorageFailedError):
+        await capture_together(storages)
+    assert not any(storage.lock.locked() for storage in storages)
+
+
+async def test_others_are_let_in_while_thousands_are_captured():
+    disk = PolledDisk()
+    storages, disk.polls = await written(disk, 30), 0
+    await capture_together(storages)
+    assert disk.polls >= len(storages)
