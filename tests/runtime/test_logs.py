@@ -99,24 +99,36 @@ class Pipe:
     """What lines are written to; it takes as many as it has room for, and no more before it is read."""
 
     def __init__(self) -> None:
-        self.read_end, write_end = os.pipe()
+        self._read_end, write_end = os.pipe()
         self.writer = open(write_end, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+        self._lines: list[str] = []
+        self._thread: threading.Thread | None = None
 
     def read_soon(self) -> list[str]:
         """From now on everything, in a thread: `lines` when all of it is there."""
-        self._lines: list[str] = []
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
         return self._lines
 
     def _read(self) -> None:
-        with open(self.read_end, encoding="utf-8") as reader:  # noqa: PTH123
+        with open(self._read_end, encoding="utf-8") as reader:  # noqa: PTH123
             self._lines += [json.loads(line)["message"] for line in reader]
 
     def end(self) -> None:
+        """All is written; of a test that failed perhaps before anything was read."""
+        if self._thread is None:
+            self.read_soon()
         end_logging()
         self.writer.close()
+        assert self._thread is not None
         self._thread.join(30)
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    made = Pipe()
+    yield made
+    made.end()
 
 
 def write_numbers(count: int, padding: str = "x" * 200) -> float:
@@ -128,8 +140,7 @@ def write_numbers(count: int, padding: str = "x" * 200) -> float:
     return time.monotonic() - begun_s
 
 
-def test_who_logs_is_not_held_up_by_what_takes_no_lines_and_what_is_missing_is_said() -> None:
-    pipe = Pipe()
+def test_who_logs_is_not_held_up_by_what_takes_no_lines_and_what_is_missing_is_said(pipe: Pipe) -> None:
     set_up_logging("core 3", style="json", stream=pipe.writer)
     count = LINES_WAITING_MAX + 3_000
     took: list[float] = []
@@ -158,8 +169,7 @@ def test_who_logs_is_not_held_up_by_what_takes_no_lines_and_what_is_missing_is_s
 
 
 @pytest.mark.parametrize("ends_early", [False, True])
-def test_a_loss_is_said_when_all_is_written_though_nothing_follows(*, ends_early: bool) -> None:
-    pipe = Pipe()
+def test_a_loss_is_said_when_all_is_written_though_nothing_follows(pipe: Pipe, *, ends_early: bool) -> None:
     set_up_logging("core 3", style="json", stream=pipe.writer)
     write_numbers(LINES_WAITING_MAX + 3_000)
     lines = pipe.read_soon()

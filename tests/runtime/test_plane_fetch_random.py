@@ -228,16 +228,16 @@ class Two:
 
 
 @pytest.mark.parametrize("round_number", range(2))
-def test_c_and_python_answer_alike(tmp_path, round_number):
+def test_c_and_python_answer_alike(tmp_path, round_number, request):
     print(f"seed {SEED}")
     two = Two(tmp_path, Random(SEED + round_number))
+    for bench in two.benches:
+        request.addfinalizer(bench.shut)
     for _ in range(STEPS):
         two.step()
     in_c, in_python = (bench.fetch_counts() for bench in two.benches)
     assert in_c.taken > STEPS / 4, in_c
     assert in_python.taken == 0
     assert (in_c.sessions, in_c.session_partitions) == (in_python.sessions, in_python.session_partitions)
-    for bench in two.benches:
-        bench.shut()
 
 

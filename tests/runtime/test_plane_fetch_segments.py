@@ -71,6 +71,19 @@ def bench(features, tmp_path, stored):
     bench.shut()
 
 
+@pytest.fixture
+def make_bench(tmp_path):
+    benches = []
+
+    def make(name, **how):
+        benches.append(FetchBench(tmp_path / name, **how))
+        return benches[-1]
+
+    yield make
+    for made in benches:
+        made.shut()
+
+
 def asks(offset, bytes_max=1 << 20, **more):
     part = {"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": bytes_max}
     topic = {"Topic": "t", "Partitions": [part]}
@@ -115,9 +128,9 @@ def test_what_is_not_in_the_page_cache_is_read_through_the_ring(bench, stored):
         assert bench.connections.statistics().reads_of_files >= before
 
 
-def test_both_answer_alike(tmp_path, stored):
+def test_both_answer_alike(make_bench, stored):
     random = Random(SEED)
-    benches = [FetchBench(tmp_path / f"{in_c}.journal", in_c=in_c) for in_c in (True, False)]
+    benches = [make_bench(f"{in_c}.journal", in_c=in_c) for in_c in (True, False)]
     clients = [bench.connect() for bench in benches]
     for bench in benches:
         bench.make("t", files=stored.files)
@@ -136,14 +149,12 @@ def test_both_answer_alike(tmp_path, stored):
         if batches:
             offset = batches[-1]["base_offset"] + len(batches[-1]["records"])
     assert benches[0].fetch_counts().taken > 300, benches[0].fetch_counts()
-    for bench in benches:
-        bench.shut()
 
 
-def test_segments_that_hold_more_than_is_committed_show_only_that(tmp_path, stored):
+def test_segments_that_hold_more_than_is_committed_show_only_that(make_bench, stored):
     random = Random(SEED)
     ends = [one["base_offset"] for one in read_batches(stored.data)] + [stored.files.written_end_offset]
-    bench = FetchBench(tmp_path / "c.journal", in_c=True)
+    bench = make_bench("c.journal", in_c=True)
     handle = bench.make("t", files=stored.files, high_watermark=0, is_led=False)
     bench.plane.set_replicated(handle)
     bench.plane.arm(handle, 0)
@@ -158,7 +169,6 @@ def test_segments_that_hold_more_than_is_committed_show_only_that(tmp_path, stor
             assert batches[-1]["base_offset"] + len(batches[-1]["records"]) <= high_watermark
     counts = bench.fetch_counts()
     assert counts.taken > 100, counts
-    bench.shut()
 
 
 def test_a_growing_segment_is_followed(bench, stored):

@@ -204,7 +204,7 @@ class Datagrams:
             self.acknowledged += answer is not None and answer.error_code == 0
             time.sleep(0.002)
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._stop.set()
         self._thread.join(2 * DEADLINE_S)
         self._socket.close()
@@ -226,7 +226,7 @@ def test_a_reload_hands_over_the_ports_that_the_cores_share(tmp_path: Path) -> N
         producer.produce("t", b"first")
         assert producer.flush(60) == 0
         udp = Datagrams(datagrams)
-        with connecting([*broker.ports, shared]) as clients:
+        with contextlib.closing(udp), connecting([*broker.ports, shared]) as clients:
             broker.process.send(signal.SIGUSR2)
             wait_for(lambda: broker.log_text().count("is ready: ") == 2, "it was not reloaded")
             producer.produce("t", b"second")
@@ -234,7 +234,6 @@ def test_a_reload_hands_over_the_ports_that_the_cores_share(tmp_path: Path) -> N
             connected, acknowledged = clients.connected + 10, udp.acknowledged + 10
             wait_for(lambda: clients.connected > connected, "nobody connects any more")
             wait_for(lambda: udp.acknowledged > acknowledged, "no datagram is acknowledged any more")
-        udp.end()
         assert (clients.refused, udp.failed) == ([], [])
         placed_by_the_program(broker, shared)
         assert steered(broker, "datagrams")["alive"] == [True, True]
