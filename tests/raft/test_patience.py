@@ -196,6 +196,32 @@ def test_who_stood_still_is_waited_for_the_next_time() -> None:
     assert cluster.nodes[0].group().term == term
 
 
+class Stopped(Vouching):
+    """Says nothing in the machine's place, and knows how much of the time its core has worked."""
+
+    def __init__(self) -> None:
+        self.worked_ms = 0
+
+    def busy_ms(self) -> int:
+        return self.worked_ms
+
+
+def test_who_was_stopped_is_missed_as_soon_as_ever() -> None:
+    """It neither ran nor waited for a CPU, so its next steps take no longer. One that works may not say that."""
+    cluster = Cluster()
+    cluster.hand_to(0)
+    core = cluster.nodes[0].core
+    core.vouching = stopped = Stopped()
+    cluster.run(2_000)
+    for _ in range(3):
+        stand_still(cluster, 0, 8_000)
+        cluster.run(2_000)
+        assert core.patience.ms == cluster.settings.link_silent_ms
+    stopped.worked_ms = 400
+    stand_still(cluster, 0, 8_000)
+    assert core.patience.ms == 4 * stopped.worked_ms, "what it worked counts"
+
+
 def test_who_dies_after_it_stood_still_is_waited_for_no_longer_than_it_asked_for() -> None:
     cluster = Cluster()
     cluster.hand_to(0)

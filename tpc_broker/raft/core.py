@@ -457,7 +457,7 @@ class RaftCore:
     def tick(self, now_ms: int) -> None:
         """Heartbeats, links that fell silent, groups that are due."""
         self._now_ms = now_ms
-        self.patience.look(self.vouching.late_ms(), now_ms)
+        self.patience.look(self.vouching.late_ms(), now_ms, self.vouching.busy_ms)
         if self._resigned.is_due(now_ms):
             for link in self.links.values():
                 self._speak(link)

@@ -73,6 +73,10 @@ class Vouching:
         """How much later than it should have been this was said at worst since the last call."""
         return 0
 
+    def busy_ms(self) -> int | None:
+        """What this core has run and waited for a CPU so far; None: nobody knows."""
+        return None
+
     def heard(self, address: Address, boot_id: int) -> tuple[int, int] | None:
         """Since when a core's machine, of this start of it, was heard without a gap, and when last. None: never."""
         del address, boot_id

@@ -9,7 +9,8 @@ and nobody is ever led for good. No fixed time is long enough for every share of
 So a core notes how late it was to say that it is there, and says with its heartbeats how long it wants to be waited
 for: some times that, no more than twice as long as before each time, and less again when it was not needed for minutes.
 It grants as much to others, for it hears them late as well. Who is cut off or dead was not late, and is missed as soon
-as ever.
+as ever. Nor was who was stopped (SIGSTOP, a debugger): only what a core ran and waited for a CPU says how long its
+steps take.
 
 Long steps may be rare, and answers quick in between. So a campaign has longer only where campaigns were given up for
 want of answers: twice as long after each such time, as long as there are late cores (`leisure`), and half as long when
@@ -22,7 +23,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tpc_broker.raft.items import Address, GroupId
     from tpc_broker.raft.links import Link
@@ -52,12 +53,21 @@ class Patience:
         self.promised_ms: int | None = None
         """When this core is to say that it is there at the latest, where it says so itself."""
         self._needed_ms = 0
+        self._busy_every_ms = settings.heartbeat_ms
+        self._busy_ms: int | None = None
+        self._busy_asked_ms = 0
 
-    def look(self, late_ms: int, now_ms: int) -> None:
-        """What says so in its place was so late at worst since the last look."""
+    def look(self, late_ms: int, now_ms: int, busy_ms: Callable[[], int | None] = lambda: None) -> None:
+        """What says so in its place was so late at worst since the last look. `busy_ms`: of `Vouching`."""
         promised_ms, self.promised_ms = self.promised_ms, None
+        own_late_ms = 0
         if promised_ms is not None and not all(link.is_vouched for link in self._links.values()):
-            late_ms = max(late_ms, now_ms - promised_ms)
+            own_late_ms = now_ms - promised_ms
+        if now_ms - self._busy_asked_ms >= self._busy_every_ms:  # always when it is late by more than that
+            before_ms, self._busy_ms, self._busy_asked_ms = self._busy_ms, busy_ms(), now_ms
+            if before_ms is not None and self._busy_ms is not None:
+                own_late_ms = min(own_late_ms, self._busy_ms - before_ms)
+        late_ms = max(late_ms, own_late_ms)
         kept_ms = LEISURE_KEPT * max(self.leisure * self._campaign_ms, self.ms)
         if self.leisure > 1 and now_ms - self._longer_since_ms >= kept_ms:
             self._longer_since_ms = now_ms
