@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import random
 import shutil
 import struct
 import subprocess
@@ -14,32 +13,15 @@ import sys
 from collections.abc import Iterator
 from typing import Final, TypeVar
 
+from tpc_broker.bench import hosts as bench_hosts
+from tpc_broker.bench.hosts import ip, why_no_namespaces
+
+__all__ = ["Hosts", "RelayedHosts", "hosts", "why_no_loss", "why_no_namespaces", "why_no_relay"]
+
 _TUNSETIFF: Final = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 TUN_PACKETS: Final = 10_000
 """As many wait in a device until the relay takes them; more are lost."""
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
-
-
-def why_no_namespaces() -> str | None:
-    """Why a test cannot have hosts of its own here; None where it can."""
-    if shutil.which("ip") is None:
-        return "ip is not installed (Debian: iproute2)"
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    name = f"tpcprobe{os.getpid()}"
-    try:
-        _ip("netns", "add", name)
-        _ip("-n", name, "link", "add", "probe", "type", "bridge")
-        _ip("netns", "del", name)
-    except subprocess.CalledProcessError as error:
-        with contextlib.suppress(subprocess.CalledProcessError):
-            _ip("netns", "del", name)
-        return f"no network namespaces or bridges here: {error.stderr.strip()}"
-    return None
 
 
 def why_no_loss() -> str | None:
@@ -54,67 +36,8 @@ def why_no_loss() -> str | None:
     return None
 
 
-class Hosts:
-    """Host *n* has `cluster_address(n)` among the others, and `client_address(n)` for who runs the test."""
-
-    def __init__(self, count: int) -> None:
-        self._mark = f"{os.getpid() % 100_000:x}{random.randrange(256):02x}"
-        self._subnet = random.randrange(1, 250)
-        self.count = count
-
-    def cluster_address(self, number: int) -> str:
-        return f"10.{77}.{self._subnet}.{number}"
-
-    def client_address(self, number: int) -> str:
-        return f"10.{78}.{self._subnet}.{number}"
-
-    def prefix(self, number: int) -> list[str]:
-        """What stands before a command that is to run on that host."""
-        return ["ip", "netns", "exec", self._name(number)]
-
-    def _name(self, number: int) -> str:
-        return f"tpc{self._mark}n{number}"
-
-    def _end(self, kind: str, number: int) -> str:
-        return f"t{kind}{self._mark}{number}"
-
-    def make(self) -> None:
-        for kind in ("a", "b"):
-            _ip("link", "add", f"t{kind}{self._mark}br", "type", "bridge")
-            _ip("link", "set", f"t{kind}{self._mark}br", "up")
-        _ip("address", "add", f"{self.client_address(254)}/24", "dev", f"tb{self._mark}br")
-        for number in range(1, self.count + 1):
-            _ip("netns", "add", self._name(number))
-            _ip("-n", self._name(number), "link", "set", "lo", "up")
-            self._connect_to_others(number)
-            self._connect("b", number, self.client_address(number))
-
-    def _connect_to_others(self, number: int) -> None:
-        self._connect("a", number, self.cluster_address(number))
-
-    def _connect(self, kind: str, number: int, address: str) -> None:
-        outside = self._end(kind, number)
-        _ip("link", "add", outside, "type", "veth", "peer", "name", f"net{kind}", "netns", self._name(number))
-        _ip("link", "set", outside, "master", f"t{kind}{self._mark}br", "up")
-        self._bring_up(f"net{kind}", number, address)
-
-    def _bring_up(self, device: str, number: int, address: str) -> None:
-        _ip("-n", self._name(number), "address", "add", f"{address}/24", "dev", device)
-        _ip("-n", self._name(number), "link", "set", device, "up")
-
-    def remove(self) -> None:
-        commands = [("netns", "del", self._name(number)) for number in range(1, self.count + 1)]
-        commands += [("link", "del", f"t{kind}{self._mark}br") for kind in ("a", "b")]
-        for command in commands:
-            with contextlib.suppress(subprocess.CalledProcessError):
-                _ip(*command)
-
-    def isolate(self, number: int) -> None:
-        """Nothing goes between this host and the others, either way; clients reach it as before."""
-        _ip("link", "set", self._end("a", number), "nomaster")
-
-    def heal(self, number: int) -> None:
-        _ip("link", "set", self._end("a", number), "master", f"ta{self._mark}br")
+class Hosts(bench_hosts.Hosts):
+    """Those of the bench; between these packets get lost, and some do not hear each other."""
 
     def lose(self, number: int, percent: int) -> None:
         """So many of the packets that reach this host from the others are lost, by chance; 0: none any more.
@@ -136,12 +59,12 @@ class Hosts:
         """What this host sends to those is lost; what they send arrives."""
         for other in others:
             address = self.cluster_address(other)
-            _ip("-n", self._name(number), "route", "add", "blackhole", f"{address}/32")
+            ip("-n", self._name(number), "route", "add", "blackhole", f"{address}/32")
 
     def unmute(self, number: int, *others: int) -> None:
         for other in others:
             address = self.cluster_address(other)
-            _ip("-n", self._name(number), "route", "del", "blackhole", f"{address}/32")
+            ip("-n", self._name(number), "route", "del", "blackhole", f"{address}/32")
 
 
 class RelayedHosts(Hosts):
@@ -165,7 +88,7 @@ class RelayedHosts(Hosts):
     def _connect_to_others(self, number: int) -> None:
         name = self._end("a", number)
         self._devices.append(tun_device(name))
-        _ip("link", "set", name, "txqueuelen", str(TUN_PACKETS), "netns", self._name(number), "name", "neta")
+        ip("link", "set", name, "txqueuelen", str(TUN_PACKETS), "netns", self._name(number), "name", "neta")
         self._bring_up("neta", number, self.cluster_address(number))
 
     def remove(self) -> None:
