@@ -66,13 +66,16 @@ class Bar:
     other: str = ""
     other_workload: str = ""
     peer: str = "tpc durable"
+    is_worst: bool = False
+    """The highest of all rounds counts instead of the median."""
 
     def measured(self, results: Results) -> float | None:
         """The ratio or figure; None when something that it needs was not measured."""
         ours = results.cell(self.workload, self.peer)
         if ours is None:
             return None
-        mine = ours.spread(self.value).median
+        spread = ours.spread(self.value)
+        mine = spread.high if self.is_worst else spread.median
         if not self.other:
             return mine or None
         theirs = results.cell(self.other_workload or self.workload, self.other)
@@ -114,13 +117,33 @@ _DEFAULT: Final = "kafka default"
 _DURABLES: Final = ("redis durable", "nats durable", "kafka durable")
 _DEFAULTS: Final = ("kafka default", "nats default", "redis default")
 _US_3: Final = "tpc-cluster durable"
+_HOSTS: Final = "tpc-hosts durable"
 _BARE_3: Final = "bare-cluster durable"
 _NATS_3: Final = "nats-cluster default"
 _OTHERS_3: Final = (_NATS_3, "kafka-cluster default")
 AGAIN: Final = "s until all partitions are acknowledged again"
 """The figure of a failover: from the kill to the last partition's first acknowledgement of a record sent afterwards."""
+FAULTS: Final = ("kill", "pause", "isolation")
+"""What becomes of nodes in `cluster-failovers`."""
+_AGAIN_S: Final = {"kill": (1.0, 3.0), "pause": (2.5, 5.0), "isolation": (2.5, 5.0)}
+"""Median and worst of a fault: until all partitions are acknowledged again."""
 CPU_AT_REST: Final = "% of a core at rest, busiest node"
 KIB_A_REPLICA: Final = "KiB a replica"
+
+
+def after_fault(fault: str, which: str) -> str:
+    """The name of a figure of `cluster-failovers`; `which`: median, p90 or worst."""
+    return f"{fault}, {which} s"
+
+
+def _of_fault(fault: str) -> tuple[Bar, Bar]:
+    median_s, worst_s = _AGAIN_S[fault]
+    median, worst = after_fault(fault, "median"), after_fault(fault, "worst")
+    return (
+        at_most("cluster-failovers", median, Extra(median), median_s, peer=_HOSTS),
+        at_most("cluster-failovers", worst, Extra(worst), worst_s, peer=_HOSTS, is_worst=True),
+    )
+
 
 BARS: Final[tuple[Bar, ...]] = (
     at_most("latency", "p50", p50_us, 1.4, _BARE),
@@ -170,6 +193,7 @@ BARS: Final[tuple[Bar, ...]] = (
     at_least("cluster-partitions", "requests/s", requests_per_s, 1.0, _NATS_3, peer=_US_3),
     at_most("cluster-partitions", "p99", p99_us, 1.0, _NATS_3, peer=_US_3),
     at_most("cluster-failover", AGAIN, Extra(AGAIN), 1.0, peer=_US_3),
+    *(bar for fault in FAULTS for bar in _of_fault(fault)),
     at_least("cluster-catch-up", "MB/s", mb_per_s, 300.0, peer=_US_3),
     at_most("cluster-idle", CPU_AT_REST, Extra(CPU_AT_REST), 2.0, peer=_US_3),
     at_most("cluster-idle", KIB_A_REPLICA, Extra(KIB_A_REPLICA), 24.0, peer=_US_3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tpc_broker.kafka import ApiKey, messages, protocol
 from tpc_broker.kafka.records import Record, build_batch
@@ -82,6 +82,38 @@ def all_metadata_request() -> bytes:
     return _frame(ApiKey.METADATA, METADATA_VERSION, messages.MetadataRequest(topics=None))
 
 
+class PartitionState(NamedTuple):
+    """As Metadata tell it."""
+
+    leader: int
+    """-1: none."""
+    leader_epoch: int
+    in_sync_count: int
+
+
+def topic_state(address: tuple[str, int], topic: str, timeout_s: float) -> dict[int, PartitionState]:
+    """By partition, as that broker itself tells it: a client library would ask any. Empty while it does not answer."""
+    wanted = messages.MetadataRequest.MetadataRequestTopic(name=topic)
+    request = messages.MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
+    answer = _asked(address, ApiKey.METADATA, METADATA_VERSION, request, timeout_s)
+    found = answer.topics[0].partitions if answer is not None else []
+    return {one.partition_index: PartitionState(one.leader_id, one.leader_epoch, len(one.isr_nodes)) for one in found}
+
+
+def _asked(address: tuple[str, int], key: ApiKey, version: int, request: object, timeout_s: float) -> Any:
+    """The answer to one request on a connection of its own; None when there is none."""
+    try:
+        with socket.create_connection(address, timeout=timeout_s) as connection:
+            connection.sendall(_frame(key, version, request))
+            size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
+            frame = connection.recv(size, socket.MSG_WAITALL)
+    except OSError:
+        return None
+    if not size or len(frame) != size:
+        return None
+    return protocol.decode_response_frame(key, version, frame)[1]
+
+
 def single_fetch_request(topic: str, partition: int) -> bytes:
     """From the beginning, without a session and without waiting."""
     frames = fetch_requests(topic, partition, bytes_max=1 << 20, wait_ms=0, bytes_min=0)
@@ -101,15 +133,8 @@ def list_end_offsets(address: tuple[str, int], topic: str, partitions: Iterable[
     for partition in partitions:
         asked.partitions.append(request.ListOffsetsPartition(partition_index=partition, timestamp=-1))
     request.topics.append(asked)
-    try:
-        with socket.create_connection(address, timeout=5) as connection:
-            connection.sendall(_frame(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, request))
-            size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
-            frame = connection.recv(size, socket.MSG_WAITALL)
-    except OSError:
+    answer = _asked(address, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, request, timeout_s=5)
+    if answer is None:
         return {}
-    if not size or len(frame) != size:
-        return {}
-    _, answer = protocol.decode_response_frame(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, frame)
     found = answer.topics[0].partitions
     return {one.partition_index: one.offset for one in found if one.error_code == 0}

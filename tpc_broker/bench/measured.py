@@ -37,6 +37,8 @@ class Extent:
     gigabytes: float = 10.0
     """Of values that are stored before a catch-up or a recovery."""
     soak_minutes: float = 60.0
+    faults: tuple[int, int, int] = (50, 50, 50)
+    """Kills, pauses and isolations of nodes."""
 
 
 @dataclass
@@ -58,6 +60,8 @@ class Round:
     extra: dict[str, float] = field(default_factory=dict)
     series: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Values over time: (seconds, value)."""
+    silences_s: dict[str, list[float]] = field(default_factory=dict)
+    """Of each fault, by its kind: how long not all partitions were acknowledged."""
     others_cpus: float = 0.0
     """CPUs that neither the server nor the bench kept busy meanwhile."""
 

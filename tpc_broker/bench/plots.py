@@ -8,7 +8,7 @@ import io
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tpc_broker.bench.results import Cell, Results
@@ -34,12 +34,13 @@ def _figures(results: Results) -> Iterator[tuple[str, Any]]:
         cells = [cell for cell in results.cells if cell.workload == workload and cell.rounds and cell.histogram().count]
         if not cells:
             continue
-        series = [cell for cell in cells if cell.rounds[0].series]
-        figure, axes = plt.subplots(1, 3 if series else 2, figsize=(19 if series else 13, 5))
-        _percentiles(axes[0], cells)
-        _over_time(axes[1], cells)
-        if series:
-            _series(axes[2], series)
+        parts: list[tuple[Callable[[Any, list[Cell]], None], list[Cell]]] = [(_percentiles, cells), (_over_time, cells)]
+        parts.append((_series, [cell for cell in cells if cell.rounds[0].series]))
+        parts.append((_silences, [cell for cell in cells if cell.rounds[0].silences_s]))
+        parts = [part for part in parts if part[1]]
+        figure, axes = plt.subplots(1, len(parts), figsize=(1 + 6 * len(parts), 5))
+        for place, (draws, shown) in zip(axes, parts, strict=True):
+            draws(place, shown)
         figure.suptitle(f"({workload})")
         yield workload, figure
         plt.close(figure)
@@ -102,6 +103,19 @@ def _series(axes: Any, cells: list[Cell]) -> None:
             axes.plot([at for at, _ in values], [value for _, value in values], label=f"{cell.peer}: {name}")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("s, first round")
+    axes.legend(fontsize=8)
+
+
+def _silences(axes: Any, cells: list[Cell]) -> None:
+    """Of all rounds, the shortest first; kinds of fault of which there are different numbers are equally wide."""
+    for cell in cells:
+        for fault in cell.rounds[0].silences_s:
+            values = sorted(value for one in cell.rounds for value in one.silences_s.get(fault, []))
+            places = [100 * (rank + 0.5) / len(values) for rank in range(len(values))]
+            axes.plot(places, values, ".-", label=f"{cell.peer}: {fault} ({len(values)})")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("% of faults")
+    axes.set_ylabel("s until all partitions are acknowledged again")
     axes.legend(fontsize=8)
 
 

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -31,6 +31,9 @@ from tpc_broker.bench.workloads import WORKLOADS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+_FAULTS: Final = (50, 50, 50)
+_FAULTS_BRIEF: Final = (2, 2, 2)
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -45,6 +48,8 @@ class Settings:
     """Stored before a catch-up or a recovery."""
     soak_minutes: float = 0.0
     """Above 0: the soak, for so long, beside what else is chosen."""
+    faults: tuple[int, int, int] | None = None
+    """Kills, pauses and isolations of nodes; None: 50 each, 2 each in the selection of about a quarter of an hour."""
     minutes_max: float = 0.0
     """No round is begun that would end later, as the one before took; 0: no such limit. One round is always made."""
     cores: int = 1
@@ -134,7 +139,8 @@ class Run:
     def _extent(self, kind: type[Peer]) -> Extent:
         settings = self.settings
         warm_up_s = max(settings.warm_up_s, kind.warm_up_s_min)
-        return Extent(warm_up_s, settings.measured_s, settings.gigabytes, settings.soak_minutes)
+        faults = settings.faults or (_FAULTS if settings.workloads else _FAULTS_BRIEF)
+        return Extent(warm_up_s, settings.measured_s, settings.gigabytes, settings.soak_minutes, faults)
 
     def steps(self) -> list[Step]:
         """In the order of the workloads; a group stands where its first one does."""

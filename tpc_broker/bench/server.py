@@ -87,7 +87,12 @@ def _end_with(parent_pid: int) -> None:
 class Server:
     """One command in a session of its own. `start` waits until every port takes connections."""
 
-    def __init__(self, command: Sequence[str | Path], log: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str | Path], log: Path, environment: dict[str, str] | None = None,
+        host: str = "127.0.0.1",
+    ) -> None:  # fmt: skip
+        """`host`: where its ports are."""
+        self.host = host
         self._command = list(map(str, command))
         self._log = log
         self._environment = {**os.environ, **(environment or {})}
@@ -117,10 +122,9 @@ class Server:
                     raise ServerFailed(f"{self._command[0]} does not listen on {port}\n{self.log_tail()}")
                 time.sleep(0.01)
 
-    @staticmethod
-    def _takes_connections(port: int) -> bool:
+    def _takes_connections(self, port: int) -> bool:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            socket.create_connection((self.host, port), timeout=1).close()
         except OSError:
             return False
         return True
@@ -201,9 +205,13 @@ class Server:
 
     def begin_kill(self) -> None:
         """SIGKILL to every process of the group."""
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: int) -> None:
+        """To every process of the group; waits for nothing."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+                os.killpg(self._process.pid, number)
 
     def kill(self) -> None:
         """SIGKILL to every process of the group, and wait until none of it runs."""

@@ -6,6 +6,7 @@ from typing import Final
 
 from tpc_broker.bench.catching_up import catch_up_of_a_node
 from tpc_broker.bench.consuming import catch_up_cold, catch_up_warm, end_to_end, maximum, tail
+from tpc_broker.bench.failing_often import failovers
 from tpc_broker.bench.failing_over import failover
 from tpc_broker.bench.idling import idle_connections
 from tpc_broker.bench.measured import Workload
@@ -175,6 +176,10 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
         "cluster-failover", "three nodes: 1,000 records/s of 1 KiB over 12 partitions, kill -9 of a leader", failover,
         Shape(1, 1, 1, 1024, 12, 1000.0), group="cluster", peers=("tpc-cluster", "kafka-cluster"),
         brief=("tpc-cluster durable", "kafka-cluster default"),
+    ),
+    Workload(
+        "cluster-failovers", "three nodes: 500 records/s of 100 B over 100 partitions; kills, pauses and isolations",
+        failovers, Shape(1, 1, 1, 100, 100, 500.0), peers=("tpc-hosts durable",), brief=("tpc-hosts durable",),
     ),
     Workload(
         "cluster-catch-up", "three nodes: one was away while half of what is stored elsewhere was written",

@@ -22,6 +22,10 @@ import click
     help="Stored before a catch-up or a recovery; the disk needs about twice as much.",
 )  # fmt: skip
 @click.option("--soak", default=0.0, metavar="MINUTES", help="The soak, for so long; alone unless -w names others.")
+@click.option(
+    "--faults", type=click.IntRange(0), nargs=3, metavar="KILLS PAUSES ISOLATIONS",
+    help="Of nodes, in cluster-failovers. Default: 50 of each, 2 without -w.",
+)  # fmt: skip
 @click.option("--minutes", default=0.0, help="Begin no round that would end later; 0: no limit.")
 @click.option("--cores", default=1, show_default=True, type=click.IntRange(1), help="Of the tpc brokers.")
 @click.option("--folder", type=click.Path(path_type=Path, exists=True, file_okay=False), help="On the disk to measure.")
@@ -31,8 +35,8 @@ import click
 @click.pass_context
 def bench(  # noqa: PLR0913 - one parameter per option
     context: click.Context, workloads: tuple[str, ...], peers: tuple[str, ...], rounds: int, seconds: float,
-    warm_up: float, gigabytes: float, soak: float, minutes: float, cores: int, folder: Path | None,
-    output: Path | None, name: str, note: str,
+    warm_up: float, gigabytes: float, soak: float, faults: tuple[int, int, int] | None, minutes: float, cores: int,
+    folder: Path | None, output: Path | None, name: str, note: str,
 ) -> None:  # fmt: skip
     """Measure this broker beside its peers and the machine's limits. Needs a source tree and a C compiler.
 
@@ -46,7 +50,7 @@ def bench(  # noqa: PLR0913 - one parameter per option
 
     settings = Settings(
         workloads=workloads, peers=peers, rounds=rounds, warm_up_s=warm_up, measured_s=seconds, gigabytes=gigabytes,
-        soak_minutes=soak, minutes_max=minutes, cores=cores, folder=folder or Path.cwd(), note=note,
+        soak_minutes=soak, faults=faults, minutes_max=minutes, cores=cores, folder=folder or Path.cwd(), note=note,
     )  # fmt: skip
     end_on_signals()
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from confluent_kafka import KafkaException
 
+from tpc_broker.bench.hosts import Hosts, why_no_namespaces
 from tpc_broker.bench.peers.kafka import KafkaPeer
 from tpc_broker.bench.peers.kafka_like import Address, KafkaLikePeer
 from tpc_broker.bench.peers.nats import NatsPeer
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NODES: Final = 3
+_CLUSTER_PORT: Final = 9192
+_CLIENT_PORT: Final = 9092
 _NATS_READY_S: Final = 60.0
 
 
@@ -39,7 +43,7 @@ class KafkaLikeCluster(KafkaLikePeer):
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"127.0.0.1:{port}" for port in self.nodes)
+        return ",".join(f"{node.host}:{port}" for port, node in self.nodes.items())
 
     def _start_all(self) -> None:
         self.server = Servers(list(self.nodes.values()))
@@ -82,6 +86,48 @@ class TpcClusterPeer(KafkaLikeCluster, TpcPeer):
 
     def remark(self) -> str:
         return ""
+
+
+class TpcHostsPeer(TpcClusterPeer):
+    """The same nodes on hosts of their own (network namespaces), so that they can be cut off; where there can be none,
+    over loopback.
+    """
+
+    name: ClassVar[str] = "tpc-hosts"
+    modes: ClassVar[dict[str, bool]] = {"durable": True}
+
+    def __init__(self, folder: Path, mode: str) -> None:
+        super().__init__(folder, mode)
+        self.why_no_hosts = why_no_namespaces()
+        self.hosts = Hosts(NODES)
+        self._is_made = False
+
+    def remark(self) -> str:
+        return "" if self.why_no_hosts is None else f"no hosts to cut off: {self.why_no_hosts}"
+
+    def start(self) -> None:
+        if self.why_no_hosts is not None:
+            super().start()
+            return
+        self._is_made = True
+        self.hosts.make()
+        secret = self.folder / "secret"
+        secret.write_text(secrets.token_hex(16))
+        secret.chmod(0o600)
+        seeds = ",".join(f"{self.hosts.cluster_address(number)}:{_CLUSTER_PORT}" for number in range(1, NODES + 1))
+        for number, folder in enumerate(_folders(self.folder), 1):
+            cluster = f"{self.hosts.cluster_address(number)}:{_CLUSTER_PORT}"
+            more = ["--cluster", cluster, "--seeds", seeds, "--node-id", str(number), "--cluster-secret", str(secret)]
+            host, prefix = self.hosts.client_address(number), self.hosts.prefix(number)
+            port = _CLIENT_PORT + number  # nodes are told apart by it, though each is on a host of its own
+            self.nodes[port] = self.node(folder, port, *more, host=host, prefix=prefix)
+        self._start_all()
+
+    def kill(self) -> None:
+        super().kill()
+        if self._is_made:
+            self._is_made = False
+            self.hosts.remove()
 
 
 class KafkaClusterPeer(KafkaLikeCluster, KafkaPeer):

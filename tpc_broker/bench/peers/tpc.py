@@ -7,12 +7,15 @@ import functools
 import re
 import sys
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import tpc_broker
 from tpc_broker import __version__
 from tpc_broker.bench.peers.kafka_like import KafkaLikePeer
 from tpc_broker.bench.server import Server, free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class TpcPeer(KafkaLikePeer):
@@ -31,12 +34,12 @@ class TpcPeer(KafkaLikePeer):
         self.server = self.node(self.folder, self.port)
         self.server.start(range(self.port, self.port + self.cores_count))
 
-    def node(self, folder: Path, port: int, *more: str) -> Server:
-        """A broker that is to listen there."""
+    def node(self, folder: Path, port: int, *more: str, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Server:
+        """A broker that is to listen there. `prefix`: what stands before its command."""
         _compile_once()
         command = [sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(folder / "data")]
-        place = ["--listen", f"127.0.0.1:{port}", "--cores", str(self.cores_count), "--oversubscribe"]
-        return Server([*command, *place, *more], folder / "tpc.log", self.environment)
+        place = ["--listen", f"{host}:{port}", "--cores", str(self.cores_count), "--oversubscribe"]
+        return Server([*prefix, *command, *place, *more], folder / "tpc.log", self.environment, host)
 
     def topic_settings(self) -> dict[str, str]:
         return {"durability": "relaxed"} if self.mode == "relaxed" else {}
