@@ -127,6 +127,9 @@ FAULTS: Final = ("kill", "pause", "isolation")
 """What becomes of nodes in `cluster-failovers`."""
 _AGAIN_S: Final = {"kill": (1.0, 3.0), "pause": (2.5, 5.0), "isolation": (2.5, 5.0)}
 """Median and worst of a fault: until all partitions are acknowledged again."""
+JOIN_RATIO: Final = "p99 while nodes join / before"
+LEAVE_RATIO: Final = "p99 while nodes leave / before"
+UNEVEN: Final = "replicas of the fullest node above those of the emptiest"
 CPU_AT_REST: Final = "% of a core at rest, busiest node"
 KIB_A_REPLICA: Final = "KiB a replica"
 
@@ -194,6 +197,12 @@ BARS: Final[tuple[Bar, ...]] = (
     at_most("cluster-partitions", "p99", p99_us, 1.0, _NATS_3, peer=_US_3),
     at_most("cluster-failover", AGAIN, Extra(AGAIN), 1.0, peer=_US_3),
     *(bar for fault in FAULTS for bar in _of_fault(fault)),
+    at_most("cluster-rebalance", JOIN_RATIO, Extra(JOIN_RATIO), 3.0, peer=_US_3),
+    at_most("cluster-rebalance", LEAVE_RATIO, Extra(LEAVE_RATIO), 3.0, peer=_US_3),
+    *(
+        at_most("cluster-rebalance", f"{UNEVEN}, {nodes} nodes", Extra(f"{UNEVEN}, {nodes} nodes"), 1.0, peer=_US_3)
+        for nodes in (5, 3)
+    ),
     at_least("cluster-catch-up", "MB/s", mb_per_s, 300.0, peer=_US_3),
     at_most("cluster-idle", CPU_AT_REST, Extra(CPU_AT_REST), 2.0, peer=_US_3),
     at_most("cluster-idle", KIB_A_REPLICA, Extra(KIB_A_REPLICA), 24.0, peer=_US_3),

@@ -17,6 +17,10 @@ LOADS: Final = ("end-to-end-10", "end-to-end-50", "end-to-end-80")
 """Workloads that are points of one curve: latency against load."""
 KILLED_AT: Final = "killed at s"
 """The figure of a round in which a node was killed; it stands in the plot over time."""
+JOINED_AT: Final = "joined at s"
+DRAINED_AT: Final = "drained at s"
+"""Those of a round in which nodes came and went."""
+MARKED: Final = (KILLED_AT, JOINED_AT, DRAINED_AT)
 AGAINST_LOAD: Final = "latency-against-load"
 _PERCENTILES: Final = (0, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 99.95, 99.99)
 
@@ -90,8 +94,9 @@ def _over_time(axes: Any, cells: list[Cell]) -> None:
         step = max(1, len(counts) // 600)
         shown = [sum(counts[at : at + step]) / step * 10 for at in range(0, len(counts) - step + 1, step)]
         (line,) = axes.plot([at * step / 10 for at in range(len(shown))], shown, label=cell.peer)
-        if (killed_at_s := cell.rounds[0].extra.get(KILLED_AT)) is not None:
-            axes.axvline(killed_at_s, color=line.get_color(), linestyle=":")
+        for at_s in (cell.rounds[0].extra.get(mark) for mark in MARKED):
+            if at_s is not None:
+                axes.axvline(at_s, color=line.get_color(), linestyle=":")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("s, first round")
     axes.set_ylabel("per second")

@@ -13,6 +13,7 @@ from tpc_broker.bench.measured import Workload
 from tpc_broker.bench.moving import moves
 from tpc_broker.bench.peers import Shape
 from tpc_broker.bench.producing import first_writes, idle_partitions, librdkafka, produce
+from tpc_broker.bench.rebalancing import rebalance
 from tpc_broker.bench.recovering import recovery, recovery_of_partitions
 from tpc_broker.bench.resting import cluster_at_rest
 from tpc_broker.bench.shares import beside_background
@@ -180,6 +181,11 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     Workload(
         "cluster-failovers", "three nodes: 500 records/s of 100 B over 100 partitions; kills, pauses and isolations",
         failovers, Shape(1, 1, 1, 100, 100, 500.0), peers=("tpc-hosts durable",), brief=("tpc-hosts durable",),
+    ),
+    Workload(
+        "cluster-rebalance",
+        "three nodes: 1,000 records/s of 1 KiB over 2,000 partitions while two more join, and leave again", rebalance,
+        Shape(1, 1, 1, 1024, 2000, 1000.0), peers=("tpc-cluster",), brief=("tpc-cluster durable",),
     ),
     Workload(
         "cluster-catch-up", "three nodes: one was away while half of what is stored elsewhere was written",

@@ -22,13 +22,18 @@ if TYPE_CHECKING:
 NODES: Final = 3
 _CLUSTER_PORT: Final = 9192
 _CLIENT_PORT: Final = 9092
+NODES_MAX: Final = 5
+"""Where nodes join."""
 _NATS_READY_S: Final = 60.0
 
 
 def _folders(folder: Path) -> list[Path]:
-    made = [folder / f"node{number}" for number in range(1, NODES + 1)]
-    for one in made:
-        one.mkdir(exist_ok=True)
+    return [_folder(folder, number) for number in range(1, NODES + 1)]
+
+
+def _folder(folder: Path, number: int) -> Path:
+    made = folder / f"node{number}"
+    made.mkdir(exist_ok=True)
     return made
 
 
@@ -75,14 +80,35 @@ class TpcClusterPeer(KafkaLikeCluster, TpcPeer):
     name: ClassVar[str] = "tpc-cluster"
 
     def start(self) -> None:
-        first = free_ports(2 * NODES)
-        ports, cluster_ports = range(first, first + NODES), range(first + NODES, first + 2 * NODES)
-        seeds = ",".join(f"127.0.0.1:{port}" for port in cluster_ports)
-        places = zip(_folders(self.folder), ports, cluster_ports, strict=True)
-        for number, (folder, port, cluster_port) in enumerate(places, 1):
-            more = ["--cluster", f"127.0.0.1:{cluster_port}", "--seeds", seeds, "--node-id", str(number)]
-            self.nodes[port] = self.node(folder, port, *more)
+        self._first_port = free_ports(2 * NODES_MAX)
+        for number in range(1, NODES + 1):
+            self._add(number)
         self._start_all()
+
+    def _add(self, number: int) -> Server:
+        """A node that is to be started; the first three are founders."""
+        port, cluster_port = (self._first_port + place + number - 1 for place in (0, NODES_MAX))
+        founders = range(self._first_port + NODES_MAX, self._first_port + NODES_MAX + NODES)
+        seeds = ",".join(f"127.0.0.1:{one}" for one in founders)
+        more = ["--cluster", f"127.0.0.1:{cluster_port}", "--seeds", seeds, "--node-id", str(number)]
+        self.nodes[port] = self.node(_folder(self.folder, number), port, *more)
+        return self.nodes[port]
+
+    def join(self, count: int) -> set[int]:
+        """Start so many more, at the same time, until they answer; their numbers."""
+        numbers = range(len(self.nodes) + 1, len(self.nodes) + 1 + count)
+        assert numbers[-1] <= NODES_MAX
+        made = {number: self._add(number) for number in numbers}
+        self.server = Servers(list(self.nodes.values()))
+        for node in made.values():
+            node.launch()
+        for number, node in made.items():
+            node.wait_listening([self._first_port + number - 1], deadline_s=120)
+        return set(numbers)
+
+    def leave(self, number: int) -> None:
+        """SIGTERM to a node, and wait until it has ended."""
+        self.nodes.pop(self._first_port + number - 1).stop()
 
     def remark(self) -> str:
         return ""
