@@ -16,6 +16,8 @@ from tpc_broker.broker.handlers import produce
 from tpc_broker.broker.holds import KEPT_NS, Holds
 from tpc_broker.broker.ports import ProduceFallback
 from tpc_broker.broker.replicated import HELD_S, ReplicatedPartitions
+from tpc_broker.broker.view import NO_LEADER, NOBODY, Leader
+from tpc_broker.model import CoreId, LeaderEpoch, NodeId, Replica
 
 SECOND_NS = 1_000_000_000
 
@@ -25,12 +27,17 @@ class Held:
 
     def __init__(self) -> None:
         self.clock, self._moved = MemoryClock(), trio.Event()
+        self.epoch, self.told = 4, NO_LEADER
+        """Of the last leader of which something has come here; what another one has told."""
         partition = SimpleNamespace(key="t-0", is_led=False, is_open=True)
         replicated = object.__new__(ReplicatedPartitions)
         replicated.holds = Holds(int(HELD_S * 1e9))
         replicated.replication = SimpleNamespace(
-            hears_leader=lambda _key: self._moved.is_set(), wait_moved=lambda _key: self._moved.wait()
-        )
+            hears_leader=lambda _key, told_epoch: self._moved.is_set() or told_epoch > self.epoch,
+            wait_moved=lambda _key: self._moved.wait(), leader_told=lambda _key: self._moved.set(),
+        )  # fmt: skip
+        replicated.near = SimpleNamespace(look=lambda _key: None)
+        replicated._core = SimpleNamespace(view=SimpleNamespace(node=1, told=lambda _key: self.told))
         find = lambda _key, _index: partition if replicated.is_between_leaders(partition) else None  # noqa: E731
         partitions = SimpleNamespace(waiting_for_leader=find)
         dispatcher = SimpleNamespace(while_open=lambda _connection: nullcontext())
@@ -40,6 +47,11 @@ class Held:
 
     def elect(self) -> None:
         self._moved.set()
+
+    def tell(self, epoch: int, place: Replica) -> None:
+        self.told, moved = Leader(LeaderEpoch(epoch), 0, place), self._moved
+        self._moved = trio.Event()
+        moved.set()
 
     def came(self, connection: int = 1):
         """A request, now."""
@@ -73,6 +85,21 @@ async def test_what_is_left_of_a_hold_that_ended_early_is_for_the_next(autojump_
         held.elect()
     held._moved = trio.Event()
     assert await held.waits_s(second) == HELD_S - 0.5
+
+
+async def test_who_hears_nothing_of_its_group_any_more_holds_until_a_later_leader_tells_that_it_leads(autojump_clock):
+    """As one that has led until others vote: the next leader sends it nothing."""
+    held, elsewhere, here = Held(), Replica(NodeId(2), CoreId(0)), Replica(NodeId(1), CoreId(0))
+    for connection, told in enumerate(((4, elsewhere), (5, NOBODY), (5, here))):
+        held.tell(*told)
+        assert await held.waits_s(held.came(connection)) == HELD_S, "the last one it knows, or nobody: that is over"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(held.waits_s, held.came(10))
+        await trio.sleep(HELD_S / 4)
+        held.tell(5, elsewhere)
+        begun_s = trio.current_time()
+    assert trio.current_time() == begun_s
+    assert await held.waits_s(held.came(11)) == 0
 
 
 class Waits:

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import trio
 
-from tpc_broker.broker.leadership import Leadership
-from tpc_broker.broker.view import ClusterView, Leader
+from tpc_broker.broker.leadership import GIVEN_UP_S, UNDER_WAY_MAX, Leadership
+from tpc_broker.broker.view import NOBODY, ClusterView, Leader
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
 from tpc_broker.metadata.records import BrokerConfigChanged, NodeAddress, NodeRegistered, TopicCreated
+from tpc_broker.metadata.replica_moves import DRAINED, moving
 from tpc_broker.model import (
     CoreId,
     FirstVoter,
@@ -53,6 +54,10 @@ class Nodes:
         self.synced = set(NODES)
         self.full: set[NodeId] = set()
         self.given: dict[int, int] = {}
+        self.under_way: list[TopicPartition] = []
+        self.under_way_most = 0
+        self.elected_after_s: float | None = 0.01
+        """None: never."""
 
     def in_sync(self, _key) -> tuple[NodeId, ...]:
         return tuple(node for node in NODES if node in self.synced)
@@ -62,14 +67,30 @@ class Nodes:
 
     def transfer(self, key: TopicPartition, node: NodeId) -> bool:
         self.given[key.partition] = node
+        self.under_way.append(key)
+        self.under_way_most = max(self.under_way_most, len(self.under_way))
         return True
+
+    async def elect(self, after_s: float) -> None:
+        """Whoever is given something leads it so much later, and says so; nobody does meanwhile."""
+        while True:
+            given = list(self.under_way)
+            self.view.note_leaders((key, Leader(LeaderEpoch(1), 1, NOBODY)) for key in given)
+            await trio.sleep(after_s)
+            for key in given:
+                place = Replica(NodeId(self.given[key.partition]), CoreId(0))
+                self.view.note_leaders([(key, Leader(LeaderEpoch(2), 0, place, NODES))])
+                self.under_way.remove(key)
 
     async def run(self, seconds: float) -> dict[int, int]:
         core = SimpleNamespace(
             view=self.view, core_id=CoreId(0), settings=self.settings, mailboxes=SimpleNamespace(serve=lambda *_: None)
         )
         with trio.move_on_after(seconds):
-            await Leadership(core, self).run()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(Leadership(core, self).run)
+                if self.elected_after_s is not None:
+                    nursery.start_soon(self.elect, self.elected_after_s)
         return self.given
 
 
@@ -102,3 +123,29 @@ async def test_a_drained_node_gives_everything_away(autojump_clock):
     alone = Nodes([1, 2, 3], draining=1)
     alone.view.absent = frozenset({NodeId(2), NodeId(3)})
     assert await alone.run(1) == {}, "better led here than by nobody"
+
+
+async def test_few_leaderships_are_handed_over_at_a_time(autojump_clock):
+    """Until the others know who leads them now, however long that takes."""
+    for draining, should_lead in ((1, [1] * 30), (0, [2] * 30)):
+        nodes = Nodes(should_lead, draining)
+        nodes.elected_after_s = 0.5
+        assert len(await nodes.run(30)) == 30
+        assert nodes.under_way_most == UNDER_WAY_MAX
+
+
+async def test_who_does_not_take_its_leaderships_does_not_hold_up_the_others_for_ever(autojump_clock):
+    nodes = Nodes([1] * 10, draining=1)
+    nodes.elected_after_s = None
+    assert len(await nodes.run(1)) == UNDER_WAY_MAX
+    assert len(await nodes.run(1 + 10 * GIVEN_UP_S / UNDER_WAY_MAX)) == 10
+
+
+async def test_a_drained_node_hands_over_to_who_will_be_preferred(autojump_clock):
+    """Its replica of the first partition is to go to node 2, and node 3 to be preferred then."""
+    nodes = Nodes([1, 1], draining=1)
+    topic = nodes.view.image.topics[TOPIC]
+    wanted = (Replica(NodeId(3), CoreId(0)), Replica(NodeId(2), CoreId(0)))
+    records = [moving(topic, 0, wanted, DRAINED, 1, 1)]
+    nodes.view.image = nodes.view.image.apply(records, MetadataVersion(nodes.view.image.version + 1))
+    assert await nodes.run(1) == {0: 3, 1: 2}

@@ -75,6 +75,7 @@ class World:
             purgatory=SimpleNamespace(advanced=lambda _handle: None),
         )  # fmt: skip
         self.near = NearReads(core, self)
+        self.view.on_leader = self.near.look
 
     def _set_racks(self, names: list[str]) -> None:
         self.racks = names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from types import SimpleNamespace
 
 from tests.raft.cluster import GROUP, Cluster
 from tpc_broker.metadata.image import ClusterImage
@@ -10,7 +11,8 @@ from tpc_broker.metadata.records import ASKED, CANCELLED, NodeRegistered, Replic
 from tpc_broker.metadata.replica_moves import move_done, moving
 from tpc_broker.model import CoreId, MetadataVersion, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
 from tpc_broker.raft.items import Voter, simple
-from tpc_broker.runtime.cluster.voter_changes import VoterChanges
+from tpc_broker.runtime.cluster.replication import group_of
+from tpc_broker.runtime.cluster.voter_changes import ELECTING_MAX, ELECTING_MS_MAX, VoterChanges
 
 KEY = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))
 PLACES = [Replica(NodeId(number), CoreId(0)) for number in range(3)]
@@ -92,6 +94,26 @@ def test_a_move_goes_on_when_the_metadata_are_known_to_be_no_older_than_the_lead
     assert world.commits()
 
 
+def test_who_has_led_until_others_vote_hears_nothing_of_the_next_leader_but_has_nothing_of_its_epoch_either():
+    """So one that says that it leads is known for one that is not heard, and not for one that was lost."""
+    world = World()
+    world.move(ASKED, 1, 2)
+    before = world.cluster.hand_to(0).group()
+    for number in range(3):
+        world.see(number)
+    world.look()
+    world.confirm(0)
+    world.run()
+    after = world.cluster.elect().group()
+    assert (after.config, before.is_leader) == (voters_of(1, 2), False)
+    assert before.fresh_leader(world.cluster.now_ms) is None
+    assert before.log.last.epoch < after.term
+    world.cluster.nodes[1].crash()
+    world.cluster.nodes[2].crash()
+    world.cluster.run(5_000)
+    assert before.log.last.epoch < after.term
+
+
 def test_a_confirmation_is_of_one_term():
     world = World()
     world.move(ASKED, 1, 2)
@@ -132,3 +154,61 @@ def test_a_leader_that_has_not_read_that_a_move_was_cancelled_does_not_go_on_wit
     world.run()
     assert world.commits()
     assert world.cluster.elect().group().config == voters_of(0, 1)
+
+
+def six_moves():
+    """Six partitions of nodes 0 and 1, which node 0 leads, get a replica on node 2 as well."""
+    cluster, keys = Cluster(3, groups=0), [TopicPartition(KEY.topic_id, PartitionIndex(index)) for index in range(6)]
+    members = [NodeRegistered(NodeId(number), 0, 1, "", "1", (f"host{number}", 1), ()) for number in range(3)]
+    created = TopicCreated(
+        "t", KEY.topic_id, (CoreId(0),) * 6, 1, replicas=(tuple(PLACES[:2]),) * 6, voters=(((0, 0), (1, 0)),) * 6
+    )
+    image = ClusterImage().apply([*members, created], MetadataVersion(1))
+    topic = image.topic_by_id(KEY.topic_id)
+    assert topic is not None
+    image = image.apply([moving(topic, index, tuple(PLACES), ASKED, index, index) for index in range(6)], 2)
+    for key in keys:
+        cluster.create(group_of(key), [0, 1], learners=[2])
+        cluster.hand_to(0, group_of(key))
+    changes = VoterChanges(cluster.nodes[0].core)
+    changes.image, changes.allowed = image, frozenset(keys)
+    return cluster, changes, [(key, cluster.nodes[0].group(group_of(key))) for key in keys]
+
+
+def test_few_groups_of_a_core_elect_for_a_change_at_a_time_and_the_others_are_looked_at_soon():
+    cluster, changes, machines = six_moves()
+    looks = 0
+    while not all(machine.is_leader and machine.config == voters_of(0, 1, 2) for _key, machine in machines):
+        changes.look(machines, cluster.now_ms)
+        electing = [machine for _key, machine in machines if machine.target is not None]
+        assert len(electing) <= ELECTING_MAX
+        waiting = [machine for _key, machine in machines if machine.config == voters_of(0, 1)]
+        assert changes.waits_for_turn == (len(electing) == ELECTING_MAX and len(waiting) > len(electing))
+        changes.confirm(changes.to_confirm(), changes.image.version)
+        cluster.run(20 if looks else 500)
+        looks += 1
+        assert looks < 100
+    changes.look(machines, cluster.now_ms)
+    assert not changes.waits_for_turn
+
+
+def test_a_change_that_comes_to_nothing_holds_up_the_others_for_a_while_only():
+    """Whoever is asked for these terms answers nothing."""
+    cluster, changes, machines = six_moves()
+    for _look in range(2):
+        changes.look(machines, cluster.now_ms)
+        changes.confirm(changes.to_confirm(), changes.image.version)
+        cluster.run(500)
+    begun: list[object] = []
+    changes._core = SimpleNamespace(
+        change_voters=lambda group, _voters, _now_ms: begun.append(group),
+        set_learners=lambda *_: None, abort_change=lambda *_: None,
+    )  # fmt: skip
+    changes.look(machines, cluster.now_ms)
+    assert len(begun) == ELECTING_MAX
+    for _key, machine in machines:
+        machine.target = frozenset() if machine.group in begun else None
+    for waited_ms, count, waits in ((ELECTING_MS_MAX - 100, ELECTING_MAX, True), (100, 2 * ELECTING_MAX, False)):
+        cluster.run(waited_ms)
+        changes.look(machines, cluster.now_ms)
+        assert (len(begun), changes.waits_for_turn) == (count, waits)

@@ -10,9 +10,9 @@ import pytest
 from tests.metadata.test_cluster_of_nodes import Nodes, registered
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.controller import CreatableTopic
-from tpc_broker.metadata.image import ClusterImage
+from tpc_broker.metadata.image import ClusterImage, changed_indexes
 from tpc_broker.metadata.node_control import remove_node
-from tpc_broker.metadata.records import ASKED, FeatureLevelChanged, ReplicasMoving, TopicAssigned
+from tpc_broker.metadata.records import ASKED, FeatureLevelChanged, ReplicasMoving, TopicAssigned, TopicConfigChanged
 from tpc_broker.metadata.replica_moves import (
     BALANCED,
     PEERS_MAX,
@@ -310,3 +310,26 @@ def test_an_older_cluster_begins_no_other_life():
     made = Moving(level=2)
     key = TopicPartition(made.topic.topic_id, PartitionIndex(0))
     assert not renewed(made.image, key, NodeId(2), 0, 7)
+
+
+def test_the_partitions_that_a_change_is_about_are_those_that_differ_in_anything():
+    moving = Moving()
+    seen = [moving.topic]
+
+    def differ():
+        seen.append(moving.topic)
+        return list(changed_indexes(*seen[-2:]))
+
+    assert moving.ask(("t", 1, moving.brokers(1, 2, 4, index=1))) == [None]
+    assert differ() == [1], "it has places"
+    moving.apply(move_done(moving.image, TopicPartition(moving.topic.topic_id, PartitionIndex(1)), 100, 7))
+    assert differ() == [1], "it has other replicas, no move, and a node with another life"
+    assert moving.ask(("t", 2, tuple(reversed(moving.brokers(1, 2, 3, index=2))))) == [None]
+    assert differ() == [2], "another one is preferred"
+    key = TopicPartition(moving.topic.topic_id, PartitionIndex(1))
+    moving.apply(left_out(moving.image, key, NodeId(3), 1, 9))
+    assert differ() == [1], "a life ended in a later term"
+    moving.apply([TopicConfigChanged(moving.topic.topic_id, "retention.ms", "1")])
+    assert differ() == [0, 1, 2], "settings are all partitions'"
+    assert list(changed_indexes(None, moving.topic)) == [0, 1, 2]
+    assert list(changed_indexes(moving.topic, moving.topic)) == []

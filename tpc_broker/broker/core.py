@@ -38,7 +38,7 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError, MetadataUnreadableError
 from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.metadata.controller import Controller, CreatableTopic
-from tpc_broker.metadata.image import changed_topics
+from tpc_broker.metadata.image import changed_indexes, changed_topics
 from tpc_broker.metadata.records import MetadataDamagedError
 from tpc_broker.metadata.topic_names import topic_name_fault
 from tpc_broker.model import (
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     )
     from tpc_broker.broker.replication_port import Replication
     from tpc_broker.metadata.broker_config import Settings
-    from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.metadata.listeners import Listener
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.model import LeaderEpoch
@@ -360,14 +360,22 @@ class Core:
             if old is not None and new is None:
                 self.plane.set_owners(old.name, old.topic_id, ())
                 self.plane.set_datagram_owners(old.name, old.topic_id, ())
-        for _old, new in changed:
-            if new is None:
+        for old, new in changed:
+            if new is None or (old is not None and not self._has_other_owners(old, new)):
                 continue
             here = new.cores_on(self.view.node)
             # What is on other nodes is each core's own to refuse: nodes do not carry for one another.
             owners = tuple(self.core_id if core == NOT_HERE else core for core in here)
             self.plane.set_owners(new.name, new.topic_id, owners)
             self.plane.set_datagram_owners(new.name, new.topic_id, here)
+
+    def _has_other_owners(self, old: TopicImage, new: TopicImage) -> bool:
+        """Of this node."""
+        node = self.view.node
+        is_same = (old.name, old.partitions_count) == (new.name, new.partitions_count)
+        return not is_same or any(
+            old.core_on(node, index) != new.core_on(node, index) for index in changed_indexes(old, new)
+        )
 
     # -- what is counted ---------------------------------------------------------------------------------------------
 

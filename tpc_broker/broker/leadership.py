@@ -19,6 +19,8 @@ from tpc_broker.broker.rounds import next_round
 from tpc_broker.model import CoreId, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.payloads import Answer, Payload, Row
     from tpc_broker.broker.replication_port import Replication
@@ -26,8 +28,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
-GIVEN_AT_ONCE_MAX: Final = 100
-"""Leaderships that are begun to be handed over in one look."""
+UNDER_WAY_MAX: Final = 2
+"""Leaderships of a core that are on their way to other nodes at a time. What is produced to them waits meanwhile, and
+what came behind it on the same connections; with many at once for as long as all of their elections take.
+"""
+STEP_S: Final = 0.02
+GIVEN_UP_S: Final = 2.0
+"""After so long one that has not got there holds up the others no more."""
 
 
 class Leadership:
@@ -37,16 +44,20 @@ class Leadership:
         self._core = core
         self._replication = replication
         self._balanced_s = 0.0
+        self._under_way: dict[TopicPartition, float] = {}
+        """Until when they are counted."""
         core.mailboxes.serve("replica.prefer", self._serve_prefer)
 
     async def run(self) -> None:
         self._balanced_s = trio.current_time()
         while True:
             await next_round(LOOK_S)
-            if self._core.view.node in self._core.view.image.draining:
-                self._give_away()
+            if self._is_draining():
+                given = await self._hand_over(self.led(), self._give_away)
+                if given:
+                    log.info("%d leaderships were handed over: this node is draining", given)
             elif self._is_time_to_balance():
-                self._balance()
+                await self._balance()
 
     def led(self) -> list[TopicPartition]:
         """What is led here."""
@@ -67,6 +78,31 @@ class Leadership:
             and view.is_present(place.node) and self._replication.has_space(key, place.node)
         ]  # fmt: skip
 
+    async def _hand_over(self, keys: Iterable[TopicPartition], give: Callable[[TopicPartition], bool]) -> int:
+        """Each in its turn, few at a time; how many were begun."""
+        given = 0
+        for key in keys:
+            while self._count_under_way() >= UNDER_WAY_MAX:
+                await trio.sleep(STEP_S)
+            if self._is_led_here(key) and give(key):
+                self._under_way[key] = trio.current_time() + GIVEN_UP_S
+                given += 1
+        return given
+
+    def _count_under_way(self) -> int:
+        now_s, view = trio.current_time(), self._core.view
+        self._under_way = {
+            key: until_s for key, until_s in self._under_way.items()
+            if now_s < until_s and (view.leader_epoch(key) is None or self._is_led_here(key))
+        }  # fmt: skip
+        return len(self._under_way)
+
+    def _is_led_here(self, key: TopicPartition) -> bool:
+        view = self._core.view
+        topic = view.image.topics.get(key.topic_id)
+        here = Replica(view.node, self._core.core_id)
+        return topic is not None and view.leader_epoch(key) is not None and view.place_of(topic, key.partition) == here
+
     def prefer(self, key: TopicPartition) -> bool:
         """Begin to hand it over to its preferred leader; False: that is this core, or cannot lead now."""
         preferred = self.preferred(key)
@@ -80,15 +116,16 @@ class Leadership:
 
     # -- a node that is drained --------------------------------------------------------------------------------------
 
-    def _give_away(self) -> None:
-        given = 0
-        for key in self.led():
-            heirs = self._heirs(key)
-            given += bool(heirs) and self._replication.transfer(key, heirs[0])
-            if given >= GIVEN_AT_ONCE_MAX:
-                break
-        if given:
-            log.info("%d leaderships are handed over: this node is draining", given)
+    def _is_draining(self) -> bool:
+        return self._core.view.node in self._core.view.image.draining
+
+    def _give_away(self, key: TopicPartition) -> bool:
+        """To who is to be preferred when its replicas have moved, if that one has everything."""
+        heirs = self._heirs(key) if self._is_draining() else []
+        if not heirs:
+            return False
+        wanted = [place.node for place in self._core.view.image.topics[key.topic_id].wanted(key.partition)]
+        return self._replication.transfer(key, next((node for node in wanted if node in heirs), heirs[0]))
 
     # -- preference --------------------------------------------------------------------------------------------------
 
@@ -99,16 +136,13 @@ class Leadership:
         self._balanced_s = now_s
         return bool(settings.auto_leader_rebalance_enable)
 
-    def _balance(self) -> None:
+    async def _balance(self) -> None:
         """Of what is led here, what a node should lead that leads too little of what it should."""
         lacking = self._lacking()
-        given = 0
-        for key in self.led():
-            preferred = self.preferred(key)
-            if preferred in lacking and given < GIVEN_AT_ONCE_MAX:
-                given += self.prefer(key)
+        chosen = [key for key in self.led() if self.preferred(key) in lacking]
+        given = await self._hand_over(chosen, lambda key: not self._is_draining() and self.prefer(key))
         if given:
-            log.info("%d leaderships are handed over to the replicas that are preferred", given)
+            log.info("%d leaderships were handed over to the replicas that are preferred", given)
 
     def _lacking(self) -> set[NodeId]:
         """Nodes that do not lead more than `leader.imbalance.per.broker.percentage` of what they should."""

@@ -43,9 +43,8 @@ class NearReads:
         self._told: dict[TopicPartition, tuple[int, int]] = {}
         """As a follower: in which term the leader was told what start."""
         self._nodes_looked_at: object = None
-        replication.on_moved(self._look)
+        replication.on_moved(self.look)
         replication.on_lacking(self._lacking)
-        core.view.on_leader = self._look
 
     # -- a leader's --------------------------------------------------------------------------------------------------
 
@@ -120,7 +119,7 @@ class NearReads:
 
     # -- a follower's ------------------------------------------------------------------------------------------------
 
-    def _look(self, key: TopicPartition) -> None:
+    def look(self, key: TopicPartition) -> None:
         """Its role, or what its leader tells, is another."""
         partition = self._core.partitions.get(key)
         if partition is None or not partition.is_replicated:

@@ -15,7 +15,7 @@ import trio
 from tpc_broker.broker.partition import Partition
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import JournalStoppedError, MetadataUnreadableError, PartitionNotMadeError, PartitionOfflineError
-from tpc_broker.metadata.image import ClusterImage, TopicImage, changed_topics
+from tpc_broker.metadata.image import ClusterImage, TopicImage, changed_indexes, changed_topics
 from tpc_broker.model import (
     METADATA_TOPIC,
     METADATA_TOPIC_ID,
@@ -133,7 +133,8 @@ class Partitions:
         opened: list[tuple[TopicPartition, LeaderEpoch]] = []
         limiter = trio.CapacityLimiter(OPEN_AT_ONCE_MAX)
         changed = list(changed_topics(before, after))
-        owned = {new.topic_id: self._owned(new) for _old, new in changed if new is not None}
+        indexes = {new.topic_id: changed_indexes(old, new) for old, new in changed if new is not None}
+        owned = {new.topic_id: self._owned(new, indexes[new.topic_id]) for _old, new in changed if new is not None}
         async with trio.open_nursery() as nursery:  # first what goes: a topic may have been made again under its name
             for old, new in changed:
                 if new is None:
@@ -151,7 +152,7 @@ class Partitions:
             for old, new in changed:
                 if new is None:
                     continue
-                nursery.start_soon(self._give_up_left_out, new)
+                nursery.start_soon(self._give_up_left_out, new, indexes[new.topic_id])
                 keys = owned[new.topic_id]
                 await self._begin_new_lives(new, keys)
                 await self._release_grouped(new, keys)
@@ -214,13 +215,13 @@ class Partitions:
                 found.append(key)
         return found
 
-    async def _give_up_left_out(self, topic: TopicImage) -> None:
+    async def _give_up_left_out(self, topic: TopicImage, indexes: Iterable[int]) -> None:
         """Replicas here that their group goes on without."""
         replicated = self._core.replicated
         if replicated is None or not topic.lives:
             return
-        for index, _node in topic.lives:
-            key = TopicPartition(topic.topic_id, index)
+        for index in indexes:
+            key = TopicPartition(topic.topic_id, PartitionIndex(index))
             partition = self._open.get(key)
             term = None if partition is None else replicated.replication.term_of(key)
             if partition is not None and term is not None and replicated.is_left_out(topic, key, term):
@@ -261,7 +262,7 @@ class Partitions:
         for key in list(self._not_made):
             self._not_made.discard(key)
             topic = self._core.view.image.topic_by_id(key.topic_id)
-            if topic is None or key not in self._owned(topic) or self._is_away(key):
+            if topic is None or not topic.is_on(self._here, key.partition) or self._is_away(key):
                 continue
             if self._lacks_group(topic, key):
                 await self._release_for_group(key)
@@ -383,7 +384,7 @@ class Partitions:
         while the image changes. PartitionOfflineError: the journal fails; or it could not be opened again.
         """
         topic, partition = self._core.view.image.topic_by_id(key.topic_id), self._open.get(key)
-        if topic is None or key not in self._owned(topic):
+        if topic is None or not topic.is_on(self._here, key.partition):
             return False
 
         def then() -> None:
@@ -427,11 +428,10 @@ class Partitions:
 
     # -- opening and closing -----------------------------------------------------------------------------------------
 
-    def _owned(self, topic: TopicImage) -> list[TopicPartition]:
+    def _owned(self, topic: TopicImage, indexes: Iterable[int]) -> list[TopicPartition]:
+        """Of these."""
         return [
-            TopicPartition(topic.topic_id, PartitionIndex(index))
-            for index in range(topic.partitions_count)
-            if topic.is_on(self._here, index)
+            TopicPartition(topic.topic_id, PartitionIndex(index)) for index in indexes if topic.is_on(self._here, index)
         ]
 
     def _forget_others(self, topic: TopicImage) -> None:

@@ -22,7 +22,7 @@ from tpc_broker.broker.near_reads import NearReads
 from tpc_broker.broker.rounds import next_round
 from tpc_broker.broker.view import NOBODY, Leader
 from tpc_broker.metadata.replica_moves import left_out, renewed
-from tpc_broker.model import LeaderEpoch, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
+from tpc_broker.model import NO_LEADER_EPOCH, LeaderEpoch, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,8 +41,6 @@ HELD_S: Final = 2.0
 """For so long a Produce waits for a leader: the silence after which one is given up, and an election."""
 LOOK_S: Final = 1.0
 """Between two looks at which replicas are in sync."""
-HANDED_OVER_AT_ONCE: Final = 50
-"""Of a node that drains, in each look: hundreds at once are for seconds all that the others do."""
 
 _Ended = tuple[TopicPartition, NodeId, int, int]
 """A replica that counts no more: its partition and node, a life, and the term of the leader that goes on without it."""
@@ -57,9 +55,9 @@ class ReplicatedPartitions:
         self._told: dict[TopicPartition, Leader] = {}
         self._to_tell: dict[TopicPartition, Leader] = {}
         self._tell = trio.Event()
-        self._handed_over = 0
         self.near = NearReads(core, replication)
         self.holds = Holds(int(HELD_S * 1e9))
+        core.view.on_leader = self._leader_told
         replication.on_roles(self._led, self._lost)
         replication.on_filled(self._install, lambda: int(core.settings.replica_move_bytes_per_second))
 
@@ -153,6 +151,10 @@ class ReplicatedPartitions:
         self.near.led(key)
         self._tell.set()
 
+    def _leader_told(self, key: TopicPartition) -> None:
+        self.near.look(key)
+        self.replication.leader_told(key)
+
     async def run(self) -> None:
         """Tell the others, many at once, as soon as there is something; and look who is in sync."""
         async with trio.open_nursery() as nursery:
@@ -178,22 +180,6 @@ class ReplicatedPartitions:
                 if self.replication.in_sync(key) != leader.in_sync:
                     self._announce(key, leader.epoch, here)
             self.near.look_at_racks()
-            if here.node in self._core.view.image.draining:
-                self._lead_no_more()
-
-    def _lead_no_more(self) -> None:
-        """The node is draining: whoever has all of a partition leads it, but for others that are draining. What did not
-        come to anything comes behind the others the next time.
-        """
-        draining, given = self._core.view.image.draining, 0
-        led = [partition for partition in self._core.partitions.opened() if partition.led_epoch is not None]
-        self._handed_over %= max(1, len(led))
-        for partition in (*led[self._handed_over :], *led[: self._handed_over]):
-            in_sync, has_space = self.replication.in_sync(partition.key), self.replication.has_space
-            heirs = [node for node in in_sync if node not in draining and has_space(partition.key, node)]
-            if heirs and given < HANDED_OVER_AT_ONCE:
-                given += self.replication.transfer(partition.key, heirs[partition.index % len(heirs)])
-        self._handed_over += given
 
     # -- what requests wait for --------------------------------------------------------------------------------------
 
@@ -207,7 +193,11 @@ class ReplicatedPartitions:
     def is_between_leaders(self, partition: Partition) -> bool:
         """Whether nobody is known to lead it."""
         is_led = partition.is_led or not partition.is_open
-        return not is_led and not self.replication.hears_leader(partition.key)
+        if is_led:
+            return False
+        told = self._core.view.told(partition.key)
+        is_elsewhere = told.place is not None and told.place.node not in (NOBODY.node, self._core.view.node)
+        return not self.replication.hears_leader(partition.key, told.epoch if is_elsewhere else NO_LEADER_EPOCH)
 
 
 def _told(key: TopicPartition, node: NodeId, life: int, term: int) -> dict[str, object]:

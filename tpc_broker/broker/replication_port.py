@@ -130,12 +130,19 @@ class Replication(Protocol):
         """
         ...
 
-    def hears_leader(self, key: TopicPartition) -> bool:
-        """Whether another node leads it."""
+    def hears_leader(self, key: TopicPartition, told_epoch: int) -> bool:
+        """Whether another node leads it. `told_epoch`: in which one another node has told that it does; -1: none has.
+        One of which nothing has come here yet is led, also where nothing of it ever comes: whoever gives its vote up
+        hears no more of the group.
+        """
+        ...
+
+    def leader_told(self, key: TopicPartition) -> None:
+        """Another node has told that it leads it: whoever waits looks again."""
         ...
 
     async def wait_moved(self, key: TopicPartition) -> None:
-        """Until its role, term or leader is another."""
+        """Until its role, term or leader is another, or one has told that it leads."""
         ...
 
     async def confirm(self, key: TopicPartition) -> bool:

@@ -54,7 +54,7 @@ from tpc_broker.model import (
 from tpc_broker.routing import Assignment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -298,6 +298,34 @@ def changed_topics(before: ClusterImage, after: ClusterImage) -> Iterator[tuple[
         old = before.topics.get(topic_id)
         if old is not topic and old != topic:
             yield old, topic
+
+
+def changed_indexes(old: TopicImage | None, new: TopicImage) -> Sequence[int]:
+    """Partitions of a topic that differ in anything; all of them where it is new, or has other settings."""
+    count = new.partitions_count
+    if old is None or old.partitions_count != count or (old.name, old.configs) != (new.name, new.configs):
+        return range(count)
+    found: set[int] = set()
+    if old.moves != new.moves:
+        found.update(index for index, _move in old.moves.items() ^ new.moves.items())
+    if old.lives != new.lives:
+        found.update(index for (index, _node), _life in old.lives.items() ^ new.lives.items())
+    for before, after in (
+        (old.replicas, new.replicas), (old.voters, new.voters), (old.assignment.owners, new.assignment.owners)
+    ):  # fmt: skip
+        if len(before) != len(after):
+            return range(count)
+        if before is not after:
+            pairs = enumerate(zip(before, after, strict=True))
+            found.update(index for index, (was, now) in pairs if was is not now and was != now)
+    return sorted(found)
+
+
+def changed_partitions(before: ClusterImage, after: ClusterImage) -> Iterator[TopicPartition]:
+    """Of topics that are there after it."""
+    for old, new in changed_topics(before, after):
+        if new is not None:
+            yield from (TopicPartition(new.topic_id, PartitionIndex(index)) for index in changed_indexes(old, new))
 
 
 def _apply_one(image: ClusterImage, record: MetadataRecord) -> ClusterImage:

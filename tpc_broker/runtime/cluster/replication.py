@@ -27,7 +27,7 @@ from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.errors import MailboxError, PartitionOfflineError
 from tpc_broker.feature_levels import FIRST_WITH_MOVES, SPOKEN
 from tpc_broker.limits import MIB
-from tpc_broker.metadata.image import ClusterImage
+from tpc_broker.metadata.image import ClusterImage, changed_partitions
 from tpc_broker.model import LeaderEpoch, NodeId, TopicPartition
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Marker, Voter, simple
@@ -49,7 +49,7 @@ from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
 from tpc_broker.runtime.cluster.replica_lives import ReplicaLives
 from tpc_broker.runtime.cluster.shipping import END, FILL, OFFER, READ, SegmentSource
 from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
-from tpc_broker.runtime.cluster.voter_changes import VoterChanges
+from tpc_broker.runtime.cluster.voter_changes import TURN_S, VoterChanges
 from tpc_broker.runtime.steady_plane import Machine
 from tpc_broker.task_queue import TaskQueue, in_queue
 
@@ -282,11 +282,12 @@ class CoreReplication:
         """Of partitions that are here: another node may have got one in place of a node that is gone."""
         assert self._driver is not None
         core, now_ms = self._driver.core, self._clock.monotonic_ms()
-        for group, key in self._keys.items():
-            topic, machine = self._image.topic_by_id(key.topic_id), core.groups.get(group)
-            if topic is before.topic_by_id(key.topic_id) or topic is None or machine is None:
+        for key in changed_partitions(before, self._image):
+            group = group_of(key)
+            machine = core.groups.get(group)
+            if machine is None:
                 continue
-            for replica in topic.places(key.partition):
+            for replica in self._image.topics[key.topic_id].places(key.partition):
                 if replica.node == self._identity.node or machine.cores.get(replica.node) == replica.core:
                     continue
                 address = Address(*replica)
@@ -352,13 +353,14 @@ class CoreReplication:
         self._lost(key)
         self._moved.pop(key, trio.Event()).set()
 
-    def hears_leader(self, key: TopicPartition) -> bool:
+    def hears_leader(self, key: TopicPartition, told_epoch: int) -> bool:
         """Whether another node leads it, as far as was heard lately."""
         machine = self.machine_of(key)
-        if machine is None:
-            return False
-        leader = machine.fresh_leader(self._clock.monotonic_ms())
-        return leader is not None and leader != machine.me
+        leader = None if machine is None else machine.fresh_leader(self._clock.monotonic_ms())
+        return machine is not None and (leader not in (None, machine.me) or told_epoch > machine.log.last.epoch)
+
+    def leader_told(self, key: TopicPartition) -> None:
+        self._moved.pop(key, trio.Event()).set()
 
     async def wait_moved(self, key: TopicPartition) -> None:
         await self._moved.setdefault(key, trio.Event()).wait()
@@ -584,6 +586,9 @@ class CoreReplication:
         while True:
             await next_round(TEND_S)
             self._change_voters()
+            while self._voters.waits_for_turn:
+                await trio.sleep(TURN_S)
+                self._change_voters()
             await self._tell_log_starts()
 
     def _change_voters(self) -> None:

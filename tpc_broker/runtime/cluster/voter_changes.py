@@ -19,7 +19,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker.broker.replication_port import ReplicaProgress
-from tpc_broker.metadata.image import ClusterImage
+from tpc_broker.metadata.image import ClusterImage, changed_partitions
 from tpc_broker.metadata.replica_moves import next_voters
 from tpc_broker.raft.items import Voter, simple
 from tpc_broker.raft.steady import REPLICATE
@@ -34,7 +34,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHANGES_MAX: Final = 8
-"""Groups whose replicas a core changes at once."""
+"""Groups whose replicas a core changes at once: who comes to them learns."""
+ELECTING_MAX: Final = 2
+"""Of these, groups in the two terms that make learners voters. What is produced to them waits meanwhile, and what came
+behind it on the same connections; with many at once for as long as all of their elections take.
+"""
+ELECTING_MS_MAX: Final = 2_000
+"""After so long one that has come to nothing holds up the others no more."""
+TURN_S: Final = 0.02
+"""Between two looks while some wait for others of these."""
 
 
 class VoterChanges:
@@ -49,26 +57,33 @@ class VoterChanges:
         self._unsettled: dict[TopicPartition, None] = {}
         """Looked at, and not found as they should be."""
         self._looked_at: ClusterImage | None = None
+        self._electing: dict[TopicPartition, int] = {}
+        """When the changes were begun whose terms are not over, as far as they count."""
+        self.waits_for_turn = False
+        """Some could begin these terms, and have to wait for others."""
         self._to_confirm: dict[TopicPartition, int] = {}
         self._confirmed: dict[TopicPartition, int] = {}
         """Terms in which the image was known to be no older than the leadership."""
 
     def due(self, led: Mapping[TopicPartition, object], awake: Iterable[TopicPartition]) -> list[TopicPartition]:
         """What of all that is led is to be looked at: what was not settled, whose machines were `awake` since the last
-        call, and whose topic is another in the metadata; everything when the nodes are others.
+        call, and what is another in the metadata; everything when the nodes are others.
         """
         before, self._looked_at = self._looked_at, self.image
         if before is None or before.nodes != self.image.nodes:
             return list(led)
-        changed = [] if before is self.image else [key for key in led if self._is_another(before, key)]
+        changed = changed_partitions(before, self.image)
         return [key for key in dict.fromkeys((*changed, *self._unsettled, *awake)) if key in led]
-
-    def _is_another(self, before: ClusterImage, key: TopicPartition) -> bool:
-        return before.topics.get(key.topic_id) is not self.image.topics.get(key.topic_id)
 
     def look(self, led: Iterable[tuple[TopicPartition, Group]], now_ms: int) -> None:
         """Begin what is to be begun, go on with what is under way. `led`: those that are `due`, at least."""
         machines = list(led)
+        electing = {key for key, machine in machines if not machine.carried and _is_electing(machine)}
+        self._electing = {
+            key: since_ms for key, since_ms in self._electing.items()
+            if key in electing and now_ms - since_ms < ELECTING_MS_MAX
+        }  # fmt: skip
+        self.waits_for_turn = False
         free = CHANGES_MAX - sum(not machine.carried and _is_changing(machine) for _key, machine in machines)
         for key, machine in machines:
             if self._is_settled(key, machine):
@@ -172,7 +187,12 @@ class VoterChanges:
             return False
         if self._confirmed.get(key) != machine.term:
             self._to_confirm[key] = machine.term
-        elif all(machine.is_heard(voter, now_ms) for voter in following) and _have_all(machine, come):
+        elif not (all(machine.is_heard(voter, now_ms) for voter in following) and _have_all(machine, come)):
+            pass
+        elif len(self._electing) >= ELECTING_MAX:
+            self.waits_for_turn = True
+        else:
+            self._electing[key] = now_ms
             refusal = self._core.change_voters(machine.group, following, now_ms)
             if refusal is None:
                 log.info("%s: the voters are to be nodes %s", machine.group, sorted(voter.node for voter in following))
@@ -183,6 +203,9 @@ def _have_all(machine: Group, voters: Iterable[Voter]) -> bool:
     return all(voter in machine.peers and machine.peers[voter].state is REPLICATE for voter in voters)
 
 
+def _is_electing(machine: Group) -> bool:
+    return machine.target is not None or (machine.config is not None and machine.config.is_joint)
+
+
 def _is_changing(machine: Group) -> bool:
-    is_joint = machine.config is not None and machine.config.is_joint
-    return machine.target is not None or is_joint or bool(machine.learners)
+    return _is_electing(machine) or bool(machine.learners)
