@@ -159,6 +159,7 @@ class Partitions:
                 self._forget_others(new)
                 opened += self._alter_open(old, new, keys)
                 wanted = [key for key in keys if key not in self._open and not self._is_away(key)]
+                wanted = await self._end_earlier_lives(new, wanted)
                 sound = [key for key in wanted if key in recovered and not new.is_replicated(key.partition)]
                 if sound:
                     nursery.start_soon(self._open_together, new, sound, opened)
@@ -259,6 +260,7 @@ class Partitions:
     async def make_what_could_not_be_made(self) -> list[tuple[TopicPartition, LeaderEpoch]]:
         """Try again to make partitions; returns those that are open now. Not while the image changes."""
         opened: list[tuple[TopicPartition, LeaderEpoch]] = []
+        again: dict[TopicId, list[TopicPartition]] = {}
         for key in list(self._not_made):
             self._not_made.discard(key)
             topic = self._core.view.image.topic_by_id(key.topic_id)
@@ -267,6 +269,10 @@ class Partitions:
             if self._lacks_group(topic, key):
                 await self._release_for_group(key)
             if key not in self._open:
+                again.setdefault(key.topic_id, []).append(key)
+        for topic_id, keys in again.items():
+            topic = self._core.view.image.topics[topic_id]
+            for key in await self._end_earlier_lives(topic, keys):
                 await self._open_into(topic, key, opened, trio.CapacityLimiter(1))
         return opened
 
@@ -393,7 +399,8 @@ class Partitions:
 
         if not await self._storage.install(key, self._config_of(topic), judge, then):
             return False
-        await self._open_into(topic, key, [], trio.CapacityLimiter(1))
+        for each in await self._end_earlier_lives(topic, [key]):
+            await self._open_into(topic, each, [], trio.CapacityLimiter(1))
         return True
 
     def _close(self, partition: Partition) -> None:
@@ -498,8 +505,6 @@ class Partitions:
             opened.append((partition.key, partition.leader_epoch))
 
     async def _open_one(self, topic: TopicImage, key: TopicPartition) -> Partition:
-        if topic.is_replicated(key.partition):
-            await self._end_earlier_life(topic, key)
         if await self._storage.is_left_over(key, topic.name):
             await self._core.holders.ask_others(key)
         files = await self._storage.open(key, topic.name, self._config_of(topic))
@@ -508,21 +513,41 @@ class Partitions:
             return self._join(topic, key, files)
         return await self._lead(topic, key, files)
 
-    async def _end_earlier_life(self, topic: TopicImage, key: TopicPartition) -> None:
-        """A replica that came back to this node begins with nothing: what is here of it is another voter's."""
+    async def _end_earlier_lives(self, topic: TopicImage, keys: list[TopicPartition]) -> list[TopicPartition]:
+        """Replicas that came back to this node begin with nothing: what is here of them is other voters'. Which of all
+        may be opened now.
+        """
+        replicated = self._core.replicated
+        if replicated is None:
+            return keys
+        has_other_life = replicated.replication.has_other_life
+        back = [key for key in keys if topic.is_replicated(key.partition) and has_other_life(topic, key)]
+        try:
+            if back:
+                await self._begin_again(topic, back)
+        except JournalStoppedError as error:
+            log.info("%s: %d partitions are not opened any more: %s", topic.name, len(back), error)
+        except PartitionOfflineError as error:
+            for key in back:
+                self._could_not_open(topic, key, error)
+        return [key for key in keys if key not in back or not has_other_life(topic, key)]
+
+    async def _begin_again(self, topic: TopicImage, keys: list[TopicPartition]) -> None:
+        """PartitionOfflineError."""
         replicated = self._core.replicated
         assert replicated is not None, "only a cluster has such partitions"
-        if not replicated.replication.has_other_life(topic, key):
-            return
-        if self._storage.has(key):
-            log.info("%s-%d is another replica by now; removing the files of the one before", topic.name, key.partition)
-            if key in self._storage.damaged():
-                self._storage.keep_aside(key, DAMAGED)
-            await self._storage.delete_offline(key)
-        if not await self._storage.checkpoint():  # the deletion is not to be replayed over what comes now
+        for key in keys:
+            if self._storage.has(key):
+                name = f"{topic.name}-{key.partition}"
+                log.info("%s is another replica by now; removing the files of the one before", name)
+                if key in self._storage.damaged():
+                    self._storage.keep_aside(key, DAMAGED)
+                await self._storage.delete_offline(key)
+        if not await self._storage.checkpoint():  # the deletions are not to be replayed over what comes now
             raise PartitionNotMadeError("there is no checkpoint yet behind the end of the replica before")
         try:
-            replicated.replication.begin_life(topic, key)
+            for key in keys:
+                replicated.replication.begin_life(topic, key)
         except OSError as error:
             raise PartitionNotMadeError(f"what replica this is cannot be written: {error}") from error
 

@@ -1,0 +1,76 @@
+"""Replicas that come back to a node are other voters than before: what is left of those goes first, by one checkpoint.
+"""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+
+from tpc_broker.broker.partitions import Partitions
+from tpc_broker.errors import JournalStoppedError
+from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
+
+TOPIC = TopicId(uuid.UUID(int=5))
+KEYS = [TopicPartition(TOPIC, PartitionIndex(index)) for index in range(6)]
+IMAGE = SimpleNamespace(name="t", topic_id=TOPIC, is_replicated=lambda index: index != 0)
+
+
+class Core:
+    """Replicas 2 to 5 of a topic have come back; the files of 2 are here yet, and damaged. Partition 0 has no group."""
+
+    def __init__(self, *, checkpoints: bool = True) -> None:
+        self.checkpoints = checkpoints
+        self.done: list[str] = []
+        self.others = set(KEYS[2:])
+        self.failure: Exception | None = None
+        replication = SimpleNamespace(has_other_life=lambda _topic, key: key in self.others, begin_life=self._begin)
+        self.made = object.__new__(Partitions)
+        self.made._core = SimpleNamespace(replicated=SimpleNamespace(replication=replication))
+        self.made._storage = SimpleNamespace(
+            has=lambda key: key == KEYS[2], damaged=lambda: KEYS[2:3], checkpoint=self._checkpoint,
+            keep_aside=lambda key, _reason: self._note("aside", key), delete_offline=self._delete,
+        )  # fmt: skip
+        self.made._offline, self.made._not_made = {}, set()
+        self.made._lacking = SimpleNamespace(set=lambda: None)
+
+    def _note(self, what: str, key: TopicPartition) -> None:
+        self.done.append(f"{what} {key.partition}")
+
+    def _begin(self, _topic, key) -> None:
+        self._note("begin", key)
+        self.others.discard(key)
+
+    async def _delete(self, key) -> None:
+        self._note("delete", key)
+
+    async def _checkpoint(self) -> bool:
+        self.done.append("checkpoint")
+        if self.failure is not None:
+            raise self.failure
+        return self.checkpoints
+
+    async def may_be_opened(self, keys=KEYS) -> list[int]:
+        return [int(key.partition) for key in await self.made._end_earlier_lives(IMAGE, keys)]
+
+
+async def test_one_checkpoint_stands_behind_the_ends_of_all_that_come_back_together():
+    core = Core()
+    assert await core.may_be_opened() == [0, 1, 2, 3, 4, 5]
+    assert core.done == ["aside 2", "delete 2", "checkpoint", "begin 2", "begin 3", "begin 4", "begin 5"]
+    core.done.clear()
+    assert await core.may_be_opened() == [0, 1, 2, 3, 4, 5]
+    assert core.done == [], "they are what they are to be"
+
+
+async def test_without_a_checkpoint_they_wait_and_the_others_are_opened():
+    core = Core(checkpoints=False)
+    assert await core.may_be_opened() == [0, 1]
+    assert core.others == set(KEYS[2:])
+    assert core.made._not_made == set(KEYS[2:]), "they are tried again"
+
+
+async def test_when_the_journal_has_stopped_they_are_not_opened_any_more():
+    core = Core()
+    core.failure = JournalStoppedError("it ends")
+    assert await core.may_be_opened() == [0, 1]
+    assert not core.made._not_made
