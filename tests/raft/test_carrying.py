@@ -136,6 +136,25 @@ def test_who_is_not_quiet_is_not_carried() -> None:
     assert not any(isinstance(entry, AppendEntry) for _, entry in leader.core.ready(now_ms).entries)
 
 
+def test_a_leader_that_has_more_to_do_than_to_wait_for_answers_would_not_be_quiet_soon() -> None:
+    """It would hold back for nothing what its clients wait for: it may be carried only when all that is over."""
+    cluster = Cluster(4, groups=0)
+    cluster.create(GROUP, [0, 1, 2], learners=[3])
+    leader, learner = cluster.hand_to(0), cluster.nodes[3].group().me
+    machine = leader.group()
+    cluster.run(1_000)
+    assert machine.would_be_quiet(cluster.now_ms)
+    leader.core.set_learners(GROUP, [learner], cluster.now_ms)
+    cluster.run(1_000)
+    assert all(peer.state is REPLICATE for peer in machine.rows)
+    assert not machine.would_be_quiet(cluster.now_ms), "others learn"
+    leader.core.set_learners(GROUP, [], cluster.now_ms)
+    cluster.run(1_000)
+    assert machine.would_be_quiet(cluster.now_ms)
+    leader.core.transfer_leadership(GROUP, machine.rows[0].voter, cluster.now_ms)
+    assert not machine.would_be_quiet(cluster.now_ms), "it hands over"
+
+
 def test_a_leader_that_holds_sends_nothing_new_for_a_moment() -> None:
     cluster, leader = quiet()
     leader.group().hold(cluster.now_ms)

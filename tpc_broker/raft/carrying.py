@@ -117,7 +117,7 @@ class Carrying(Membership):
     def would_be_quiet(self, now_ms: int) -> bool:
         """Of a leader: all that is in the way is what was sent and not answered."""
         heard = [peer for peer in self.rows if self.is_heard(peer.voter, now_ms)]
-        return self.is_leader and self.is_ready and all(peer.state is REPLICATE for peer in heard)
+        return self.is_leader and self._leads_plainly() and all(peer.state is REPLICATE for peer in heard)
 
     def _replicate(self, index: int, peer: Peer, now_ms: int) -> None:
         if now_ms >= self.holds_until_ms:
