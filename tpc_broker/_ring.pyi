@@ -359,6 +359,7 @@ class tpc_journal_statistics(Structure):
     bytes_appended: int
     bytes_written: int
     refused_full: int
+    commits_paced: int
     in_place_bytes_written: int
     in_place_bytes_staged: int
     commits_waiting: int
@@ -378,6 +379,7 @@ class tpc_journal_view(Structure):
     state: int
     has_in_place: int
     in_place_asked: int
+    is_paced: int
     has_failed: int
     failure_told: int
     in_place_early: int
@@ -825,6 +827,7 @@ class _Lib:
     TPC_JOURNAL_DROP_FAILED: int
     TPC_JOURNAL_ENTRY_BYTES_MAX: int
     TPC_JOURNAL_NOTHING: int
+    TPC_JOURNAL_PACE_NS_MAX: int
     TPC_JOURNAL_WRITE_COMMIT: int
     TPC_JOURNAL_WRITE_IN_PLACE: int
     TPC_LATENCY_APIS: int
@@ -912,6 +915,7 @@ class _Lib:
     def tpc_journal_get_statistics(self, _0: tpc_journal | Null, _1: tpc_journal_statistics | Null, /) -> None: ...
     def tpc_journal_next_action(self, _0: tpc_journal_view | Null, /) -> int: ...
     def tpc_journal_open(self, _0: tpc_ring | Null, _1: tpc_journal_params | Null, _2: Pointer[tpc_journal] | Null, /) -> int: ...
+    def tpc_journal_pace_ns(self, _0: int, _1: int, _2: int, /) -> int: ...
     def tpc_journal_recycle(self, _0: tpc_journal | Null, _1: int, /) -> int: ...
     def tpc_journal_reopen(self, _0: tpc_journal | Null, _1: int, _2: int, _3: int, /) -> int: ...
     def tpc_journal_set_mutants(self, _0: tpc_journal | Null, _1: int, /) -> int: ...

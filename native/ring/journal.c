@@ -27,6 +27,14 @@
  * Positions count blocks and never wrap; block = first of the region + position % region_blocks. A commit that
  * would reach over the region's end starts at its first block, and the blocks left out count as used. One block always
  * stays free, so that "all used" and "none used" differ on the disk.
+ *
+ * Pace. Blocks come back when a checkpoint ends, all at once, and how long one takes nobody knows before: the first one behind
+ * the first writes of thousands of partitions takes seconds. Were the journal filled at full speed until then, nobody would be
+ * answered for the rest. So from the moment on at which space is wanted, a commit is followed by a pause as long as its part of
+ * the blocks that are left, of half the time for which space has been wanted: the checkpoint is taken to last half as long
+ * again. What is left then falls with the square of time and never comes to nothing, and the pauses are shorter than the
+ * commits themselves while there is plenty. A pause is short (TPC_JOURNAL_PACE_NS_MAX), so clients are answered slowly rather
+ * than not at all; they are held back by not being answered, as by a slow disk. In-place writes are not paced.
  */
 #include "journal_state.h"
 
@@ -125,6 +133,7 @@ int tpc_journal_recycle(tpc_journal *journal, uint64_t position) {
     journal->position_recycled = position;
     journal->in_place_bytes_recycled = journal->in_place_bytes_at_cursor;
     journal->space_told = journal->space_refused = false;
+    journal->space_wanted_ns = journal->paced_until_ns = 0;
     return 0;
 }
 
@@ -142,6 +151,7 @@ int tpc_journal_extend(tpc_journal *journal, uint64_t region_blocks) {
     journal->params.space_event_blocks = space_event_blocks(&journal->params);
     if (journal->blocks_wanted <= region_blocks) journal->blocks_wanted = 0;
     journal->space_told = journal->space_refused = false;
+    journal->space_wanted_ns = journal->paced_until_ns = 0;
     return 0;
 }
 
@@ -158,7 +168,10 @@ uint64_t tpc_journal_durable_sequence(const tpc_journal *journal) {
                                                                      : journal->sequence_first - 1;
 }
 
-void tpc_journal_stop(tpc_journal *journal) { journal->stopped = true; }
+void tpc_journal_stop(tpc_journal *journal) {
+    journal->stopped = true;
+    journal->paced_until_ns = 0;
+}
 
 int tpc_journal_settled(const tpc_journal *journal) {
     if (journal->error) return -EIO;

@@ -33,5 +33,13 @@ int tpc_journal_next_action(const tpc_journal_view *view) {
     if (!view->is_waiting) return TPC_JOURNAL_NOTHING;
     if (is_asking || (view->has_in_place && view->state <= TPC_COMMIT_CLOSED)) return TPC_JOURNAL_WRITE_IN_PLACE;
     if (view->state == TPC_COMMIT_IN_PLACE && !view->in_place_early) return TPC_JOURNAL_NOTHING;
+    if (view->is_paced) return TPC_JOURNAL_NOTHING;
     return view->commits_in_flight < view->commits_in_flight_max ? TPC_JOURNAL_WRITE_COMMIT : TPC_JOURNAL_NOTHING;
+}
+
+int64_t tpc_journal_pace_ns(uint64_t blocks, uint64_t blocks_left, int64_t wanted_ns) {
+    if (wanted_ns <= 0) return 0;
+    double share = blocks_left ? (double)blocks / (double)blocks_left : 1.0;
+    double pace_ns = share * (double)(wanted_ns / 2);
+    return pace_ns < (double)TPC_JOURNAL_PACE_NS_MAX ? (int64_t)pace_ns : TPC_JOURNAL_PACE_NS_MAX;
 }

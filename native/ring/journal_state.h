@@ -56,9 +56,11 @@ struct tpc_journal {
     bool stopped;  /* nothing more is taken */
     bool failure_told;
     bool space_told;
-    bool space_refused;     /* something waits for blocks since the last time some were recycled */
-    uint64_t blocks_wanted; /* the region's length that takes what was refused for sure; 0: it has that */
-    bool durable_untold;    /* from the completion to the turn */
+    int64_t space_wanted_ns; /* since when more blocks are in use than there should be; 0: they are not */
+    int64_t paced_until_ns;  /* no commit is submitted before */
+    bool space_refused;      /* something waits for blocks since the last time some were recycled */
+    uint64_t blocks_wanted;  /* the region's length that takes what was refused for sure; 0: it has that */
+    bool durable_untold;     /* from the completion to the turn */
     uint32_t pooled_count;
     uint8_t *pooled[BUFFERS_POOLED_MAX];
     tpc_journal_statistics statistics;

@@ -11,6 +11,7 @@
 #include "recorder.h"
 
 /* The two completions of a linked write and fdatasync are told apart by the low bit of the index. In-place writes follow. */
+enum { PACE_COUNTED_NS_MIN = 1000000 }; /* shorter ones are no longer than the commit itself */
 enum { PART_WRITE = 0, PART_FLUSH = 1, IN_PLACE_INDEX = 2 * TPC_JOURNAL_COMMITS_MAX };
 
 /* ---- sealing and submission ---- */
@@ -59,6 +60,17 @@ static void record_submission(tpc_journal *journal, commit *written, uint32_t le
             tpc_disk_record_flush(journal->params.descriptor, TPC_DISK_RECORD_DATA_ONLY | TPC_DISK_RECORD_LINKED);
 }
 
+/* See journal.c. */
+static void pace(tpc_journal *journal, uint32_t blocks) {
+    if (!journal->space_wanted_ns || journal->stopped) return;
+    int64_t now_ns = tpc_ring_now_ns(journal->ring);
+    uint64_t used = journal_blocks_used(journal), region = journal->params.region_blocks;
+    int64_t pause_ns =
+        tpc_journal_pace_ns(blocks, used < region ? region - used : 0, now_ns - journal->space_wanted_ns);
+    journal->paced_until_ns = now_ns + pause_ns;
+    journal->statistics.commits_paced += pause_ns > PACE_COUNTED_NS_MIN;
+}
+
 /* 0, or -EAGAIN when the submission queue cannot take it now. */
 static int submit(tpc_journal *journal, uint64_t sequence) {
     bool linked =
@@ -93,6 +105,7 @@ static int submit(tpc_journal *journal, uint64_t sequence) {
     journal->in_flight++;
     journal->sequence_submit = sequence + 1;
     journal->statistics.bytes_written += length;
+    pace(journal, length / BLOCK_BYTES);
     if (__builtin_expect(tpc_recorder_on, 0)) record_submission(journal, written, length, dsync);
     return 0;
 }
@@ -124,6 +137,7 @@ static enum tpc_journal_action next_action(const tpc_journal *journal) {
                              .commits_in_flight_max = journal->params.commits_in_flight_max,
                              .in_place_in_flight = journal->in_place_in_flight,
                              .is_waiting = journal->sequence_submit < journal->sequence_next,
+                             .is_paced = tpc_ring_now_ns(journal->ring) < journal->paced_until_ns,
                              .has_failed = journal->error != 0,
                              .failure_told = journal->failure_told,
                              .in_place_early = journal_has_mutant(journal, TPC_MUTANT_IN_PLACE_EARLY)};
@@ -150,6 +164,8 @@ static int write_next(tpc_journal *journal, enum tpc_journal_action action) {
 static void tell_space(tpc_journal *journal) {
     if (journal->space_told) return;
     uint64_t used = journal_blocks_used(journal);
+    if (used >= journal->params.space_event_blocks && !journal->space_wanted_ns)
+        journal->space_wanted_ns = tpc_ring_now_ns(journal->ring);
     if (used < journal->params.space_event_blocks && !journal->space_refused &&
         journal->in_place_bytes - journal->in_place_bytes_recycled < journal->params.in_place_bytes_max / 2)
         return;
@@ -276,5 +292,6 @@ int64_t journal_turn(void *context, int64_t now_ns) {
     if (journal_has_mutant(journal, TPC_MUTANT_EARLY_ACKNOWLEDGE) && journal->listener.durable)
         journal->listener.durable(journal->listener.context, journal->sequence_submit - 1);
     tell_space(journal);
-    return INT64_MAX;
+    bool is_paced = now_ns < journal->paced_until_ns && journal->sequence_submit < journal->sequence_next;
+    return is_paced ? journal->paced_until_ns : INT64_MAX;
 }

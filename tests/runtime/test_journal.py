@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import signal
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -131,6 +132,30 @@ def test_a_full_journal_refuses_and_goes_on_after_recycling(core, file):
     assert journal.append(b"again") == 64
     journal.wait_durable(64)
     assert payloads(file, sequence=64, block=place.block, previous_crc=place.previous_crc) == [[b"again"]]
+    journal.close()
+
+
+def test_what_a_journal_that_fills_up_takes_is_held_back_until_blocks_are_recycled(core, file):
+    journal = Journal(core, file)
+
+    def append_durably():
+        journal.wait_durable(journal.append(bytes(2000)))
+
+    for _ in range(20):
+        append_durably()
+    assert journal.statistics.commits_paced == 0
+    for _ in range(40):
+        append_durably()
+    time.sleep(1.0)  # what is left is to do for half as long
+    held, begun_ns = journal.statistics.commits_paced, time.monotonic_ns()
+    for _ in range(2):
+        append_durably()
+    assert time.monotonic_ns() - begun_ns >= lib.TPC_JOURNAL_PACE_NS_MAX
+    assert journal.statistics.commits_paced == held + 2
+    assert lib.tpc_journal_recycle(journal.handle, journal.place().position) == 0
+    for _ in range(20):
+        append_durably()
+    assert journal.statistics.commits_paced == held + 2
     journal.close()
 
 

@@ -21,10 +21,12 @@ def next_action(**fields):
 
 def views():
     flags = [0, 1]
-    for in_flight, in_flight_max, placing, failed, told in itertools.product(range(3), [1, 2], flags, flags, flags):
+    for in_flight, in_flight_max, placing, failed, told, paced in itertools.product(
+        range(3), [1, 2], flags, flags, flags, flags
+    ):
         fields = {
             "commits_in_flight": in_flight, "commits_in_flight_max": in_flight_max, "in_place_in_flight": placing,
-            "has_failed": failed, "failure_told": told,
+            "has_failed": failed, "failure_told": told, "is_paced": paced,
         }  # fmt: skip
         yield fields
         for state, has_in_place, asked in itertools.product([OPEN, CLOSED, IN_PLACE, PROVEN], flags, flags):
@@ -60,7 +62,7 @@ def test_every_state_of_the_journal_has_the_right_next_action():
         seen.add(action)
         waiting, state = fields.get("is_waiting", 0), fields.get("state")
         half_asked = waiting and state == IN_PLACE and not fields["in_place_asked"]
-        has_place = fields["commits_in_flight"] < fields["commits_in_flight_max"]
+        has_place = fields["commits_in_flight"] < fields["commits_in_flight_max"] and not fields["is_paced"]
         settled = not fields["commits_in_flight"] and not fields["in_place_in_flight"]
         if fields["has_failed"]:
             dropped = settled and not fields["failure_told"]
@@ -162,3 +164,33 @@ def test_whole_lives_of_commits(fails):
         journal.turn()
         assert journal.durable == len(journal.commits), f"seed {seed}: something waits for ever"
         assert journal.drops == journal.failed, f"seed {seed}"
+
+
+REGION_BLOCKS, COMMIT_BLOCKS, COMMIT_NS = 65536, 16, 1_000_000
+"""256 MiB, filled with 64 KiB a millisecond."""
+PACE_NS_MAX = lib.TPC_JOURNAL_PACE_NS_MAX
+
+
+def filling(seconds):
+    """The pauses between commits while nothing is recycled, from the moment on at which space is wanted."""
+    now_ns, used = 0, 3 * REGION_BLOCKS // 8
+    while now_ns < seconds * 1e9:
+        used += COMMIT_BLOCKS
+        pause_ns = lib.tpc_journal_pace_ns(COMMIT_BLOCKS, max(0, REGION_BLOCKS - used), now_ns)
+        yield now_ns, used, pause_ns
+        now_ns += max(COMMIT_NS, pause_ns)
+
+
+def test_a_journal_that_fills_up_is_slowed_down_and_not_stopped():
+    pauses = list(filling(6))
+    assert max(used for _now, used, _pause in pauses) < REGION_BLOCKS
+    assert max(pause for _now, _used, pause in pauses) <= PACE_NS_MAX
+    assert all(later[2] >= earlier[2] for earlier, later in itertools.pairwise(pauses))
+    assert all(pause <= COMMIT_NS for now_ns, _used, pause in pauses if now_ns < 1.5e9), "there is plenty"
+
+
+def test_a_journal_is_slowed_down_only_when_space_is_wanted_and_never_for_long():
+    assert lib.tpc_journal_pace_ns(16, 0, 0) == 0
+    assert lib.tpc_journal_pace_ns(16, 0, -5) == 0
+    for blocks, left, wanted_ns in itertools.product([1, 16, 1 << 32], [0, 1, 1000], [1, 10**9, (1 << 63) - 1]):
+        assert 0 <= lib.tpc_journal_pace_ns(blocks, left, wanted_ns) <= PACE_NS_MAX

@@ -76,6 +76,7 @@ COUNTED: Final = (
     Counted("tpc_journal_used_bytes", "journal", "blocks_used", "Bytes of the journal in use.", 4096),
     Counted("tpc_journal_bytes", "journal", "region_blocks", "Bytes of the journal.", 4096),
     Counted("tpc_journal_full_total", "journal", "refused_full", "Appends that found the journal full."),
+    Counted("tpc_journal_paced_total", "journal", "commits_paced", "Commits followed by a pause: it was filling up."),
     Counted("tpc_journal_error", "journal", "error", "errno that stopped the journal; 0: it works."),
     Counted("tpc_checkpoints_total", "storage", "checkpoints", "Checkpoints, which give the journal back."),
     Counted("tpc_checkpoint_age_seconds", "storage", "checkpoint_age_ms", "Since the last checkpoint.", 1e-3),

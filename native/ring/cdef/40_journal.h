@@ -10,7 +10,8 @@ enum tpc_journal_mode {
 /* Bounds of one journal. */
 enum {
     TPC_JOURNAL_COMMITS_MAX = 64, /* open, waiting and in flight together; more: -EAGAIN */
-    TPC_JOURNAL_ENTRY_BYTES_MAX = 1 << 30
+    TPC_JOURNAL_ENTRY_BYTES_MAX = 1 << 30,
+    TPC_JOURNAL_PACE_NS_MAX = 40000000 /* between two commits, while the journal fills up */
 };
 
 /* A place in the chain of commits: where a reader starts to find the commit `sequence` and everything after it. */
@@ -53,6 +54,7 @@ typedef struct {
     uint64_t bytes_appended;         /* entries, with their headers */
     uint64_t bytes_written;          /* blocks, with padding */
     uint64_t refused_full;           /* appends answered -EAGAIN */
+    uint64_t commits_paced;          /* that were followed by a pause, for want of recycled space */
     uint64_t in_place_bytes_written; /* to segments, whole blocks */
     uint64_t in_place_bytes_staged;  /* copied for that */
     uint32_t commits_waiting;        /* with entries, not yet submitted */

@@ -40,9 +40,16 @@ typedef struct {
     uint8_t state;               /* enum tpc_commit_state, of the next commit */
     uint8_t has_in_place;
     uint8_t in_place_asked; /* the kernel has taken all of it */
+    uint8_t is_paced;       /* it is not yet time for the next commit */
     uint8_t has_failed;     /* a write did */
     uint8_t failure_told;
     uint8_t in_place_early; /* a mutant's: a commit does not wait for what it writes in place */
 } tpc_journal_view;
 
 int tpc_journal_next_action(const tpc_journal_view *view); /* enum tpc_journal_action */
+
+/*
+ * How long after a commit of so many blocks the next one may be submitted, in ns, when space has been wanted for so long and
+ * so many blocks are left: see journal.c. 0: at once.
+ */
+int64_t tpc_journal_pace_ns(uint64_t blocks, uint64_t blocks_left, int64_t wanted_ns);
