@@ -562,3 +562,13 @@ static int write_whole(const tpc_file_write *write) {
 void tpc_write_many(tpc_file_write *writes, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) writes[i].result = write_whole(&writes[i]);
 }
+
+void tpc_reserve_many(tpc_file_space *spaces, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        tpc_file_space *space = &spaces[i];
+        int result;
+        do result = fallocate(space->fd, FALLOC_FL_KEEP_SIZE, space->position, space->length);
+        while (result < 0 && errno == EINTR);
+        space->result = result < 0 ? -errno : 0;
+    }
+}

@@ -102,6 +102,9 @@ class RecordingDisk(RingDisk):
     async def open_many(self, paths, flags):
         return await ManyOneByOne.open_many(self, paths, flags)
 
+    async def reserve_many(self, spaces):
+        return await ManyOneByOne.reserve_many(self, spaces)
+
     async def make_folders(self, paths, name, content):
         return await make_folders_one_by_one(self, paths, name, content)
 

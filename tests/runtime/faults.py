@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from tests.runtime.in_place_core import Bench
 
-TAKES_SPACE: Final = frozenset({"fallocate", "write_at", "writev", "write_many", "mkdir", "make_folders"})
+TAKES_SPACE: Final = frozenset(
+    {"fallocate", "reserve_many", "write_at", "writev", "write_many", "mkdir", "make_folders"}
+)
 
 
 class BrokenJournal:

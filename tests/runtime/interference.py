@@ -79,7 +79,7 @@ def disturbed(
             try:
                 before(name)
             except OSError as error:
-                if name != "write_many":
+                if name not in ("write_many", "reserve_many"):
                     raise
                 return [error for _ in arguments[0]]
             result = await method(*arguments, **options)

@@ -13,7 +13,7 @@ from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.ring import Feature, Ring
 from tpc_broker.runtime.trio_ring import RingOptions, current_ring
-from tpc_broker.storage.ports import Disk, FileWrite
+from tpc_broker.storage.ports import Disk, FileSpace, FileWrite
 
 HIDDEN = {"all-features": frozenset(), "as-5.8": frozenset(Feature)}
 
@@ -182,6 +182,23 @@ def test_close_closes_also_in_a_cancelled_task(run, tmp_path):
             os.fstat(fd)
 
     run(main)
+
+
+def test_space_for_many_files_in_one_job_and_what_came_of_each(run, tmp_path):
+    async def main(disk):
+        fds = [await disk.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT) for number in range(2)]
+        read_only = await disk.open(tmp_path / "0", os.O_RDONLY)
+        spaces = [FileSpace(fds[0], 0, 65536), FileSpace(read_only, 0, 4096), FileSpace(fds[1], 8192, 131072)]
+        outcomes = await disk.reserve_many(spaces)
+        assert [error and error.errno for error in outcomes] == [None, errno.EBADF, None]
+        assert await disk.reserve_many([]) == []
+        for fd in (*fds, read_only):
+            await disk.close(fd)
+
+    run(main)
+    found = [(tmp_path / str(number)).stat() for number in range(2)]
+    assert [one.st_size for one in found] == [0, 0]
+    assert [one.st_blocks * 512 for one in found] == [65536, 131072]
 
 
 def test_many_writes_in_one_job_and_what_came_of_each(run, tmp_path):

@@ -65,6 +65,9 @@ class ManyOneByOne:
                 found.append(error)
         return found
 
+    async def reserve_many(self, spaces):
+        return [await outcome(self.fallocate(fd, at, length, keep_size=True)) for fd, at, length in spaces]
+
     async def close_many(self, descriptors):
         for fd in descriptors:
             await self.close(fd)

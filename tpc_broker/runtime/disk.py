@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpc_broker.runtime.ring import Ring
-    from tpc_broker.storage.ports import Buffer, FileWrite
+    from tpc_broker.storage.ports import Buffer, FileSpace, FileWrite
 
 CHUNK_BYTES_MAX: Final = 8 * 1024 * 1024
 """One entry's share: well under what one read(2) can move, and other work gets its turn between chunks."""
@@ -154,6 +154,12 @@ class RingDisk:
 
     async def fallocate(self, fd: int, position: int, length: int, *, keep_size: bool) -> None:
         await self._ring.fallocate(fd, FALLOC_FL_KEEP_SIZE if keep_size else 0, position, length)
+
+    async def reserve_many(self, spaces: Sequence[FileSpace]) -> list[OSError | None]:
+        """By a helper thread, as `write_many`."""
+        entries = ffi.new("tpc_file_space[]", [(position, length, fd, 0) for fd, position, length in spaces])
+        await trio.to_thread.run_sync(lib.tpc_reserve_many, entries, len(spaces))
+        return [OSError(-one.result, os.strerror(-one.result)) if one.result < 0 else None for one in entries]
 
     async def truncate(self, fd: int, length: int) -> None:
         await self._ring.ftruncate(fd, length)

@@ -5,7 +5,8 @@
 * one partition's log: `partition_storage` is the face; `segment_log` what is known of it, `segment_reader`,
   `segment_appender`, `reserved_space`, `truncation`, `segment_retention` what is done with it; `files_life` and
   `roll_guard` when it may be; below them `segments`, `files`, `folders`, `batch_ranges`;
-* from memory to the segments: `write_behind`, `short_runs`, `in_place_windows`, `segment_space`;
+* from memory to the segments: `write_behind`, `short_runs`, `in_place_windows`, `segment_space`,
+  `space_together`;
 * journal and checkpoints: `journal_upkeep`, `journal_growth`, `journal_room`, `checkpoint`,
   `checkpoint_schedule`, `drain`;
 * which partitions there are: `core_partitions`, `leader_partition`; moves between cores: `core_moves`;

@@ -437,7 +437,7 @@ class JournalledStorage:
                 for part in (
                     self._write_behind.run, self._space.make_when_low, self._checkpoints.run, self._growth.run,
                     self._mending.run, self._space.keep_ballast, self._space.look_for_lacking,
-                    self._deletions.run,
+                    self._space.take_ahead_together, self._deletions.run,
                 ):  # fmt: skip
                     nursery.start_soon(part)
 

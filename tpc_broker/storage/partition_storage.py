@@ -33,7 +33,7 @@ from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.files import SPARE_FILE
 from tpc_broker.model import LeaderEpoch, Offset
-from tpc_broker.storage.reserved_space import ReservedSpace
+from tpc_broker.storage.reserved_space import ReservedSpace, SpaceBegun
 from tpc_broker.storage.segment_appender import AppendRun, SegmentAppender
 from tpc_broker.storage.segment_log import SegmentLog
 from tpc_broker.storage.segment_reader import SegmentReader, TimestampMatch
@@ -149,6 +149,14 @@ class PartitionStorage(SegmentLog):
     def reserve(self, ahead_bytes: int) -> Awaitable[None]:
         """`ReservedSpace.reserve`."""
         return ReservedSpace(self).reserve(ahead_bytes)
+
+    def begin_reserve(self, ahead_bytes: int) -> SpaceBegun | None:
+        """`ReservedSpace.begin_reserve`."""
+        return ReservedSpace(self).begin_reserve(ahead_bytes)
+
+    def end_reserve(self, begun: SpaceBegun, error: OSError | None) -> bool:
+        """`ReservedSpace.end_reserve`."""
+        return ReservedSpace(self).end_reserve(begun, error)
 
     def truncate(self, offset: int, *, trust_indexes: bool = True) -> Awaitable[None]:
         """`Truncation.truncate`."""

@@ -59,6 +59,14 @@ class FileWrite(NamedTuple):
     position: int
 
 
+class FileSpace(NamedTuple):
+    """Disk space for a range of an open file, whose size stays as it is."""
+
+    fd: int
+    position: int
+    length: int
+
+
 class Disk(Protocol):
     """Asynchronous file operations. A write is whole or raises; a short one is finished or becomes an OSError.
 
@@ -111,6 +119,10 @@ class Disk(Protocol):
 
     async def fallocate(self, fd: int, position: int, length: int, *, keep_size: bool) -> None:
         """Take disk space for a range. ENOSPC when there is none; EOPNOTSUPP where files cannot."""
+        ...
+
+    async def reserve_many(self, spaces: Sequence[FileSpace]) -> list[OSError | None]:
+        """`fallocate` for many files in one go; what came of each."""
         ...
 
     async def truncate(self, fd: int, length: int) -> None: ...

@@ -9,17 +9,32 @@ space along.
 from __future__ import annotations
 
 import errno
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from tpc_broker.log.files import SPARE_FILE
-from tpc_broker.storage.files_life import Change
+from tpc_broker.storage.files_life import Change, FilesState
+from tpc_broker.storage.ports import FileSpace
 from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
+    from tpc_broker.storage.files import OpenFile
     from tpc_broker.storage.segment_log import SegmentLog
     from tpc_broker.storage.segments import Segment
 
 RESERVE_STEP_BYTES: Final = 256 * 1024
+_NO_FALLOCATE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
+"""Of a file system that reserves nothing."""
+
+
+@dataclass(slots=True)
+class SpaceBegun:
+    """Space of one partition between the two steps."""
+
+    file: OpenFile
+    space: FileSpace
 
 
 class ReservedSpace:
@@ -58,6 +73,36 @@ class ReservedSpace:
                 await self._take(SPARE_FILE, 0, wanted)
                 self._log.spare_bytes = wanted
 
+    def begin_reserve(self, ahead_bytes: int) -> SpaceBegun | None:
+        """The same in two steps, so that one job can do it for many: the partition is locked until `end_reserve`.
+
+        None: nothing is wanted, or `reserve` has to do it (a file that is not open, a lock that is held, a roll).
+        """
+        if self.bytes_ahead >= ahead_bytes or self._log.life.state is not FilesState.OPEN:
+            return None
+        active = self._log.active
+        wanted = -(-ahead_bytes // RESERVE_STEP_BYTES) * RESERVE_STEP_BYTES
+        if wanted > self._log.settings.segment_bytes - active.size_bytes:
+            return None
+        try:
+            self._log.lock.acquire_nowait()
+        except trio.WouldBlock:
+            return None
+        file = self._log.folder.begin_write(active.log_name)
+        if file is None:
+            self._log.lock.release()
+            return None
+        return SpaceBegun(file, FileSpace(file.fd, active.size_bytes, wanted))
+
+    def end_reserve(self, begun: SpaceBegun, error: OSError | None) -> bool:
+        """It was taken, or not: then nothing has changed. Whether it was."""
+        self._log.folder.files.end_use_nowait(begun.file)
+        is_taken = error is None or error.errno in _NO_FALLOCATE
+        if is_taken:
+            self._log.active.reserved_end_position = begun.space.position + begun.space.length
+        self._log.lock.release()
+        return is_taken
+
     async def move_to(self, segment: Segment, size: int) -> None:
         """A roll: space for what was admitted goes on to the new segment, the spare file or as much as was left."""
         if self._log.spare_bytes > size:
@@ -80,5 +125,5 @@ class ReservedSpace:
             try:
                 await folder.disk.fallocate(file.fd, position, length, keep_size=True)
             except OSError as error:
-                if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                if error.errno not in _NO_FALLOCATE:
                     raise

@@ -23,6 +23,7 @@ from tpc_broker import limits
 from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.storage.checkpoint import BALLAST_BYTES, ensure_ballast
 from tpc_broker.storage.refusals import Refusals
+from tpc_broker.storage.space_together import SpaceTogether, admit_reserved
 from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class SegmentSpace:
         """By handle."""
         self._refused = trio.Event()
         """Somebody was, and it is not over."""
+        self._together = SpaceTogether(plane, disk, led, self._has_left)
         plane.on_room_low(self.is_low)
 
     @property
@@ -89,6 +91,7 @@ class SegmentSpace:
     async def make_for_request(self, files: PartitionStorage, handle: int, size: int) -> None:
         """As `make`, for records that a client waits for: what was deleted and waits for its time goes first."""
         try:
+            await self._make_first_together(handle, size)
             try:
                 await self.make(files, handle, size)
             except OSError as error:
@@ -105,6 +108,12 @@ class SegmentSpace:
             self.refused_count += 1
             raise
         self._note_if_over()
+
+    async def _make_first_together(self, handle: int, size: int) -> None:
+        """Of a partition that has none yet; what comes of it `make` will see."""
+        led = self._led.get(handle)
+        if led is not None and not led.admitted_bytes:
+            await self._together.make(led, size)
 
     def _note_if_over(self) -> None:
         if not self.lacking:
@@ -141,12 +150,7 @@ class SegmentSpace:
                 await files.reserve(pending + size)
             except StorageFailedError as error:
                 raise PartitionOfflineError(str(error)) from error
-            self._plane.set_in_place_space(handle, files.active.reserved_end_position)
-            state = self._plane.state(handle)
-            more = files.reserved_bytes - state.unwritten_bytes - state.bytes_admitted
-            if more > 0:
-                self._plane.admit(handle, more)
-                led.admitted_bytes += more
+            admit_reserved(self._plane, led)
             self._has_found(handle)
 
     async def _has_left(self, size: int) -> bool:
@@ -172,18 +176,22 @@ class SegmentSpace:
             await self._make_if_there_is(led, ahead)
 
     async def make_ahead_of_many(self, written: Sequence[tuple[LeaderPartition, int]]) -> None:
-        """The same of many: the turns of the loop that each would wait for are waited for once."""
-        async with trio.open_nursery() as nursery:
-            for led, written_bytes in written:
-                ahead = self._wanted_ahead(led, written_bytes)
-                if ahead:
-                    nursery.start_soon(self._make_if_there_is, led, ahead)
+        """The same of many, by one job, but for what that leaves."""
+        wanted = [(led, ahead) for led, written_bytes in written if (ahead := self._wanted_ahead(led, written_bytes))]
+        if len(wanted) > 1:
+            await self._together.take(wanted)
+        for led, ahead in wanted:
+            await self._make_if_there_is(led, ahead)
 
     def _wanted_ahead(self, led: LeaderPartition, written_bytes: int) -> int:
         """0: it has enough."""
         ahead = min(max(led.step_bytes, 4 * written_bytes), ROOM_STEP_BYTES_MAX)
         is_low = led.handle in self._led and self._plane.state(led.handle).bytes_admitted < ahead // 2
         return ahead if is_low else 0
+
+    async def take_ahead_together(self) -> None:
+        """`SpaceTogether.take_ahead`."""
+        await self._together.take_ahead()
 
     async def make_when_low(self) -> None:
         """Before a partition's room is used up, since then its requests would come to Python for it."""

@@ -76,3 +76,14 @@ typedef struct {
 
 /* Carries out all of them by pwrite(2), one after the other; for a helper thread. A short write is gone on with. */
 void tpc_write_many(tpc_file_write *writes, uint32_t count);
+
+/* Disk space for a range of a file, whose size stays as it is. `result`: 0 or -errno. */
+typedef struct {
+    int64_t position;
+    int64_t length;
+    int32_t fd;
+    int32_t result;
+} tpc_file_space;
+
+/* Takes all of them by fallocate(2), one after the other; for a helper thread. */
+void tpc_reserve_many(tpc_file_space *spaces, uint32_t count);
