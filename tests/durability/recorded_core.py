@@ -275,6 +275,7 @@ def main(folder: str, record: str, seed: str, mutant: str, mode: str, many: str 
         checkpoint.Checkpointer._capture_and_sync = _capture_without_sync
     in_place_windows.IN_PLACE_BATCH_BYTES_MIN, in_place_windows.IN_PLACE_BYTES_MIN_OPEN = IN_PLACE_BYTES_MIN, 1
     write_behind.INTERVAL_S = 0.01
+    segments.INDEX_LAG_ENTRIES, segments.INDEX_LAG_SPREAD = 2, 6
     segment_appender.DIRECT_BYTES_MIN = write_behind.BYTES_MIN = DIRECT_BYTES_MIN
     write_behind.FEW_PARTITIONS = journalled_storage.NEW_FOLDERS_FEW = 0
     if mutant == "direct is durable":

@@ -22,6 +22,11 @@ from tpc_broker.storage.folders import create_partition
 SETTINGS = LogSettings(segment_bytes=1_000_000, index_interval_bytes=200, retention_ms=-1)
 
 
+@pytest.fixture
+def index_lag():
+    return 1, 1
+
+
 async def written(disk, count):
     """`count` partitions of a core, each with some more entries in its indexes than the one before."""
     disk.names.setdefault(TOPICS, None)

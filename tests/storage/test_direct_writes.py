@@ -17,6 +17,11 @@ from tpc_broker.storage import segment_appender as storage_module
 SETTINGS = LogSettings(segment_bytes=100_000, index_interval_bytes=4096, retention_ms=-1)
 
 
+@pytest.fixture
+def index_lag():
+    return 1, 1
+
+
 @pytest.fixture(autouse=True)
 def short_runs_are_long(monkeypatch):
     monkeypatch.setattr(storage_module, "DIRECT_BYTES_MIN", 4096)

@@ -24,6 +24,11 @@ from tpc_broker.storage.leader_partition import LeaderPartition
 from tpc_broker.storage.short_runs import RUNS_TOGETHER, SHORT_RUN_BYTES_MAX, ShortRunWriter
 
 
+@pytest.fixture
+def index_lag():
+    return 1, 1
+
+
 @asynccontextmanager
 async def held_elsewhere(*locks):
     """Another task has the locks."""

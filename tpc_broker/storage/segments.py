@@ -7,6 +7,7 @@ makes exactly those durable. It also makes indexes: loads them, checks them chea
 from __future__ import annotations
 
 import errno
+import zlib
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -28,7 +29,7 @@ from tpc_broker.log.files import (
     encode_epochs,
     segment_file_name,
 )
-from tpc_broker.log.indexes import OffsetIndex, TimeIndex, TransactionIndex
+from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES, OffsetIndex, TimeIndex, TransactionIndex
 from tpc_broker.log.producer_state import ProducerState, SnapshotError
 from tpc_broker.log.segment import SegmentIndexes
 from tpc_broker.storage.files import DIRECT_BLOCK_BYTES
@@ -49,6 +50,12 @@ DIRECT_READ_BYTES: Final = 1024 * 1024
 """At once, past the page cache."""
 DIRECT_READ_BYTES_MIN: Final = 256 * 1024
 INDEX_SAMPLES: Final = 32
+INDEX_LAG_ENTRIES: Final = 16
+"""With fewer that are not in its files, a checkpoint leaves the indexes of an active segment as they are: two small
+writes for each of thousands of partitions, and at first two files to be made, take longer than all of their records.
+After a restart what is not in the files is looked for in the log: with Kafka's interval 64 KiB, or up to four times as
+much."""
+INDEX_LAG_SPREAD: Final = 48
 _INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 
@@ -284,6 +291,8 @@ class SegmentFolder:
         lengths, writes = [len(content) for content in contents], []
         if lengths == segment.flushed_bytes and all(lengths[:2]):
             return [], lengths
+        if not sealed and self._may_lag(segment, lengths):
+            return [], segment.flushed_bytes
         either = sealed or any(lengths[:2])
         for suffix, content, done in zip(_INDEX_SUFFIXES, contents, segment.flushed_bytes, strict=True):
             if len(content) > done:
@@ -291,6 +300,14 @@ class SegmentFolder:
             elif not content and either and suffix != TRANSACTION_INDEX_SUFFIX:
                 writes.append((segment_file_name(segment.base_offset, suffix), b"", 0))
         return writes, lengths
+
+    def _may_lag(self, segment: Segment, lengths: Sequence[int]) -> bool:
+        """Whether what was added to the indexes may wait: few entries, and none of aborted transactions, which are
+        nowhere else. How few differs by partition, so that those of a topic are not written all at the same time.
+        """
+        added_bytes = lengths[0] - segment.flushed_bytes[0]
+        entries_max = INDEX_LAG_ENTRIES + zlib.crc32(str(self.path).encode()) % INDEX_LAG_SPREAD
+        return lengths[2] == segment.flushed_bytes[2] and 0 <= added_bytes < entries_max * OFFSET_ENTRY_BYTES
 
     async def load_indexes(self, segment: Segment, end_offset: int, interval_bytes: int) -> SegmentIndexes:
         """A sealed segment's indexes: from their files when these stand a cheap check, else from the log."""
