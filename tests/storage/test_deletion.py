@@ -137,3 +137,24 @@ async def test_the_next_start_still_knows_of_it(checkpoints):
     core = await recover_core(world.disk, DATA, 0, new_journal_id=bytes(16))
     assert key in core.storages
     assert await is_there(world, key)
+
+
+async def test_what_was_opened_while_its_folder_got_another_name_is_closed():
+    """Another replica may come under that name: its records are not to be written to the files of this one."""
+    world, clock = World(seed=1), Clock()
+    await world.open()
+    key = world.partitions[0].key
+    files = world.storages[key]
+    await files.append([batch(0, [bytes(300)])])
+    path, cache = files.folder.path / files.active.log_name, files.folder.files
+    rename = world.disk.rename
+
+    async def open_and_rename(source, target):
+        await cache.open_many([path])
+        assert cache.paths_in(source)
+        await rename(source, target)
+
+    world.disk.rename = open_and_rename
+    await deletions_of(world, clock).delete_files(files, trio.Lock())
+    assert not await is_there(world, key)
+    assert not cache.paths_in(path.parent)

@@ -1,8 +1,12 @@
 """The cache of open files: its limit holds, and costs nothing while files cannot be closed."""
 
+import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
+import trio
 
 from tests.storage.plain_disk import PlainDisk
 from tpc_broker.storage.files import FileCache
@@ -105,3 +109,96 @@ async def test_what_is_opened_together_is_open_once_and_goes_with_its_folder(tmp
         cache.end_use_nowait(cache._files[path])
     await cache.close()
     assert open_count() == descriptors
+
+
+class LateDisk(CountingDisk):
+    """An opening waits, when it is done, until it `may_end`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end: trio.Event | None = None
+        self.waits = trio.Event()
+
+    async def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
+        fd = await super().open(path, flags, mode)
+        await self._wait()
+        return fd
+
+    async def open_many(self, paths: Sequence[Path], flags: int) -> list[int | OSError]:
+        may_end, self.may_end = self.may_end, None
+        found = await super().open_many(paths, flags)
+        self.may_end = may_end
+        await self._wait()
+        return found
+
+    async def _wait(self) -> None:
+        if self.may_end is not None:
+            self.waits.set()
+            await self.may_end.wait()
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("only_file", [False, True])
+async def test_what_is_opened_while_its_name_is_given_up_is_no_other_files(tmp_path, together, only_file):
+    """A folder goes, and another one comes under its name: what is written there is not to land in the old one."""
+    disk = LateDisk()
+    cache = FileCache(disk)
+    folder, gone = tmp_path / "t-0", tmp_path / "t-0-delete"
+    path = folder / "0.log"
+    folder.mkdir()
+    descriptors = open_count()
+    disk.may_end = may_end = trio.Event()
+
+    async def open_the_old() -> None:
+        if together:
+            await cache.open_many([path])
+        else:
+            async with cache.use(path, create=True) as file:
+                os.write(file.fd, b"old")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(open_the_old)
+        await disk.waits.wait()
+        await (cache.forget(path) if only_file else cache.forget_folder(folder))
+        folder.rename(gone)
+        folder.mkdir()
+        disk.may_end = None
+        async with cache.use(path, create=True) as file:
+            os.write(file.fd, b"new")
+        may_end.set()
+    async with cache.use(path) as file:
+        assert os.pread(file.fd, 100, 0) == b"new"
+    assert path.read_bytes() == b"new"
+    assert (gone / "0.log").read_bytes() == (b"" if together else b"old")
+    assert not cache._openings
+    await cache.close()
+    assert open_count() == descriptors
+
+
+async def test_a_file_that_two_have_opened_stays_open_while_one_of_them_closes_its_own(tmp_path):
+    """Meanwhile its name is given up."""
+    disk = LateDisk()
+    cache = FileCache(disk)
+    path = tmp_path / "0.log"
+    disk.may_end = may_end = trio.Event()
+
+    async def write_late() -> None:
+        async with cache.use(path, create=True) as file:
+            os.write(file.fd, b"late")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write_late)
+        await disk.waits.wait()
+        disk.may_end = None
+        async with cache.use(path, create=True):
+            pass
+        close, disk.close = disk.close, None
+
+        async def close_and_forget(fd: int) -> None:
+            disk.close = close
+            await cache.forget(path)
+            await close(fd)
+
+        disk.close = close_and_forget
+        may_end.set()
+    assert path.read_bytes() == b"late"

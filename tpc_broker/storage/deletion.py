@@ -188,6 +188,7 @@ class Deletions:
                 self._partitions.deleted(files.key)
                 return
             folder = await delete_folder(self._disk, files.folder.path, os.urandom(8).hex())
+            await files.folder.close()  # what was opened meanwhile: another one may be there under its name soon
         except FileNotFoundError:
             self._partitions.deleted(files.key)
             return
@@ -236,7 +237,7 @@ class Deletions:
         self._doom(files.settings.file_delete_delay_ms, lambda now_ms: self._free_segments(files, now_ms))
 
     async def _free_segments(self, files: PartitionStorage, now_ms: int) -> None:
-        if files.failed is not None and files.key not in self._partitions.storages:
+        if files.failed is not None and self._partitions.storages.get(files.key) is not files:
             return  # it is deleted, and another one may be there under its name
         try:
             await files.purge(now_ms)

@@ -16,6 +16,7 @@ import mmap
 import os
 from collections import OrderedDict
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker import limits
@@ -78,8 +79,20 @@ class OpenFile:
         self.forgotten = False
 
 
+@dataclass(slots=True, eq=False)
+class _Opening:
+    """A file that is being opened. `is_stale`: its name was given up meanwhile, it may be another file's by now."""
+
+    path: Path
+    is_stale: bool = False
+
+
 class FileCache:
-    """The open files of one core, by path."""
+    """The open files of one core, by path.
+
+    What is opened under a name that is given up before that is done (a folder is renamed, and made again under the
+    same name) is nobody else's: who asked for it uses it, and it is closed.
+    """
 
     def __init__(self, disk: Disk, open_files_max: int = OPEN_FILES_MAX) -> None:
         self.disk = disk
@@ -87,6 +100,8 @@ class FileCache:
         self._look_above = open_files_max
         self._files: OrderedDict[Path, OpenFile] = OrderedDict()
         self._in_folder: dict[Path, set[Path]] = {}
+        self._openings: dict[Path, set[_Opening]] = {}
+        """By folder."""
         self.direct_refused = False
         self.direct_proven = False
         """Whether the file system has taken a direct write."""
@@ -100,18 +115,27 @@ class FileCache:
     @asynccontextmanager
     async def use(self, path: Path, *, create: bool = False) -> AsyncIterator[OpenFile]:
         """The file, open for reading and writing while in the block; `create` makes it when it is not there."""
-        file = self._files.get(path)
+        file, surplus = self._files.get(path), -1
         if file is None:
-            fd = await self.disk.open(path, os.O_RDWR | (os.O_CREAT if create else 0))
+            opening = self._begin_opening(path)
+            try:
+                fd = await self.disk.open(path, os.O_RDWR | (os.O_CREAT if create else 0))
+            finally:
+                self._end_opening(opening)
             file = self._files.get(path)
-            if file is None:
-                file = self._files[path] = OpenFile(path, fd)
-                self._in_folder.setdefault(path.parent, set()).add(path)
+            if opening.is_stale:
+                file = OpenFile(path, fd)
+                file.forgotten = True
+            elif file is None:
+                file = self._add(path, fd)
             else:  # another task opened it meanwhile
-                await self.disk.close(fd)
-        self._files.move_to_end(path)
+                surplus = fd
+        if not file.forgotten:
+            self._files.move_to_end(path)
         file.users += 1
         try:
+            if surplus >= 0:
+                await self.disk.close(surplus)
             yield file
         finally:
             file.users -= 1
@@ -127,17 +151,38 @@ class FileCache:
         missing = [path for path in paths if path not in self._files]
         if not missing:
             return
+        openings = [self._begin_opening(path) for path in missing]
+        try:
+            opened = await self.disk.open_many(missing, os.O_RDWR | os.O_CREAT)
+        finally:
+            for opening in openings:
+                self._end_opening(opening)
         surplus = []
-        for path, fd in zip(missing, await self.disk.open_many(missing, os.O_RDWR | os.O_CREAT), strict=True):
+        for opening, fd in zip(openings, opened, strict=True):
             if isinstance(fd, OSError):
                 continue
-            if path in self._files:  # another task opened it meanwhile
+            if opening.is_stale or opening.path in self._files:  # another task opened it meanwhile
                 surplus.append(fd)
-                continue
-            self._files[path] = OpenFile(path, fd)
-            self._in_folder.setdefault(path.parent, set()).add(path)
+            else:
+                self._add(opening.path, fd)
         if surplus:
             await self.disk.close_many(surplus)
+
+    def _begin_opening(self, path: Path) -> _Opening:
+        opening = _Opening(path)
+        self._openings.setdefault(path.parent, set()).add(opening)
+        return opening
+
+    def _end_opening(self, opening: _Opening) -> None:
+        of_folder = self._openings[opening.path.parent]
+        of_folder.discard(opening)
+        if not of_folder:
+            del self._openings[opening.path.parent]
+
+    def _add(self, path: Path, fd: int) -> OpenFile:
+        file = self._files[path] = OpenFile(path, fd)
+        self._in_folder.setdefault(path.parent, set()).add(path)
+        return file
 
     def begin_use_nowait(self, path: Path) -> OpenFile | None:
         """The file if it is open, kept so until `end_use_nowait`. Nobody may forget it meanwhile."""
@@ -206,12 +251,25 @@ class FileCache:
 
     async def forget(self, path: Path) -> None:
         """The file is going away under this name: closed when its last user is done."""
+        for opening in self._openings.get(path.parent, ()):
+            opening.is_stale |= opening.path == path
         file = self._files.get(path)
         if file is None:
             return
         self._drop(file)
         if file.users == 0:
             await self._close(file)
+
+    async def forget_folder(self, folder: Path) -> None:
+        """The same for all files of a folder."""
+        for opening in self._openings.get(folder, ()):
+            opening.is_stale = True
+        files = [self._files[path] for path in self.paths_in(folder)]
+        for file in files:
+            self._drop(file)
+        for file in files:
+            if file.users == 0:
+                await self._close(file)
 
     def _drop(self, file: OpenFile) -> None:
         del self._files[file.path]

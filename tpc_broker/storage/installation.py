@@ -272,6 +272,7 @@ class Installation:
                 filled = self._data / FILLING / state.filled
                 if await self._is_there(filled):
                     old = await put_in_place(self._files.disk, filled, path, os.urandom(8).hex())
+                    await self._files.forget_folder(path)  # what was opened of the one before meanwhile
                     if old is not None:
                         self._deletions.folder_doomed(old, settings.file_delete_delay_ms)
                 listing = await PartitionListing.read(self._files.disk, path)

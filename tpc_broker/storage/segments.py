@@ -197,12 +197,15 @@ class SegmentFolder:
             await self.disk.unlink(self.path / name)
         except FileNotFoundError:
             return
+        finally:
+            await self.files.forget(self.path / name)  # if somebody opened it meanwhile
         self.names_changed = True
 
     async def rename(self, source: str, target: str) -> None:
         """Rename a file; it has to be opened again under its new name."""
         await self.files.forget(self.path / source)
         await self.disk.rename(self.path / source, self.path / target)
+        await self.files.forget(self.path / source)  # if somebody opened it meanwhile
         self.names_changed = True
 
     async def doom(self, segment: Segment) -> list[str]:
@@ -482,8 +485,7 @@ class SegmentFolder:
 
     async def close(self) -> None:
         """Close the folder's files."""
-        for path in self.files.paths_in(self.path):
-            await self.files.forget(path)
+        await self.files.forget_folder(self.path)
 
 
 async def make_folder(disk: Disk, path: Path) -> bool:
