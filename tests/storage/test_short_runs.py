@@ -260,3 +260,21 @@ async def test_a_partition_deleted_meanwhile_is_not_asked_about():
     assert [handle for handle, _bytes in world.reported] == [0, 2]
     assert world.plane.written == [0, 2]
     world.assert_nothing_is_held()
+
+
+async def test_of_a_partition_deleted_before_its_turn_no_file_is_opened_or_made():
+    """Another one may have its folder by then."""
+    world = await World().make(RUNS_TOGETHER + 2)
+    deleted = world.led[RUNS_TOGETHER]
+    files = deleted.files.folder.files
+    await deleted.files.folder.close()
+    write_many = world.write_many
+
+    async def deleted_meanwhile(writes):
+        world.led.pop(RUNS_TOGETHER, None)
+        return await write_many(writes)
+
+    world.write_many = deleted_meanwhile
+    assert await world.write() == []
+    assert world.jobs == [RUNS_TOGETHER, 1]
+    assert not files.paths_in(deleted.files.folder.path)

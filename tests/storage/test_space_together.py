@@ -212,3 +212,24 @@ async def test_a_partition_deleted_during_the_job_gets_nothing(autojump_clock):
     assert world.with_room() == {0}
     assert not world.plane.state(1).bytes_admitted
     assert not any(lock.locked() for lock in (gone.lock, gone.files.lock))
+
+
+async def test_of_a_partition_deleted_while_it_waited_no_file_is_opened_or_made(autojump_clock):
+    """Another one may have its folder by then."""
+    world = await World().make(3, topics=3)
+    world.disk.job_seconds = 1.0
+    deleted = world.led[2]
+
+    async def delete():
+        await trio.sleep(0.5)
+        world.led.pop(2)
+
+    async with trio.open_nursery() as nursery:
+        first, *others = list(world.led.values())
+        nursery.start_soon(world.together.make, first, FIRST_BYTES)  # a job by itself, for which the others wait
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(delete)
+        for led in others:
+            nursery.start_soon(world.together.make, led, FIRST_BYTES)
+    assert world.with_room() == {0, 1}
+    assert deleted.files.folder.path / deleted.files.active.log_name not in deleted.files.folder.files._files

@@ -63,7 +63,9 @@ class ShortRunWriter:
         left: list[LeaderPartition] = []
         for first in range(0, len(dirty), RUNS_TOGETHER):
             begun: list[_Begun] = []
-            group = dirty[first : first + RUNS_TOGETHER]
+            group = [led for led in dirty[first : first + RUNS_TOGETHER] if led.handle in self._led]
+            if not group:  # others were deleted meanwhile, and nothing is to be made under their names
+                continue
             await group[0].files.folder.files.open_many(
                 [led.files.folder.path / led.files.active.log_name for led in group]
             )

@@ -116,6 +116,9 @@ class SpaceTogether:
             log.debug("no room for many together: %s", error)
 
     async def _take(self, wanted: Sequence[tuple[LeaderPartition, int]]) -> None:
+        wanted = [(led, size) for led, size in wanted if led.handle in self._led]  # others were deleted meanwhile
+        if not wanted:
+            return
         files = wanted[0][0].files.folder.files
         await files.open_many([led.files.folder.path / led.files.active.log_name for led, _size in wanted])
         begun: list[tuple[LeaderPartition, SpaceBegun]] = []
