@@ -105,7 +105,7 @@ def test_voters_are_looked_at_until_they_are_as_wanted_and_when_machines_were_aw
     assert change(lambda: None) == [KEY], "it was awake, and so not settled"
     assert change(lambda: machines.pop(KEY)) == [], "it is led here no more"
     assert change(lambda: setattr(made, "image", ClusterImage())) == [], "nothing of it is another"
-    topics = {other.topic_id: SimpleNamespace(name="of both")}
+    topics = {other.topic_id: SimpleNamespace(name="of both", topic_id=other.topic_id, partitions_count=2)}
     assert change(lambda: setattr(made, "image", ClusterImage(topics=topics))) == [other]
     assert change(lambda: setattr(made, "image", ClusterImage(topics=dict(topics)))) == []
     nodes = {NodeId(4): SimpleNamespace(incarnation=1)}

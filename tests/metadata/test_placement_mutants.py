@@ -37,7 +37,7 @@ def _twice_on_a_node(self: Any, index: int) -> None:
 
 
 def _limits_without_racks(self: Any, index: int) -> dict[str, tuple[int, int]]:
-    return dict.fromkeys(self._sizes, (0, self._partitions[index].replication_factor))
+    return dict.fromkeys(self._racks.values(), (0, self._partitions[index].replication_factor))
 
 
 def _emptiest_by_count(self: Any, nodes: Any) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tpc_broker.runtime.cluster.beats import thread_busy_ms
+from tpc_broker.runtime.steady_plane import thread_busy_ms
 
 
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="this kernel has no schedstat")

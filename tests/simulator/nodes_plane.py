@@ -440,10 +440,10 @@ class TwinPlane(MemoryPlane):
     def steady_late_ms(self, _machine):
         return 0
 
-    def steady_state(self, _handle):
+    def steady_state(self, _handle=None):
         return None
 
-    steady_disarm = steady_state
+    steady_disarm = steady_busy_ms = steady_state
 
     def steady_lead(self, *_state, votes):
         """Asked of a leader that hears nobody, and so lacks no link."""

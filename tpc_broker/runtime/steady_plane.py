@@ -10,6 +10,7 @@ import enum
 import errno
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tpc_broker._ring import ffi, lib
@@ -24,6 +25,17 @@ STALLED_AT_ONCE: Final = 256
 GAP_MS: Final = int(lib.TPC_STEADY_GAP_MS)
 """Who was not heard for so long was silent, as C sees it."""
 NOT_NOW: Final = (-errno.EBUSY, -errno.EPERM, -errno.ESTALE, -errno.EINVAL, -errno.ENOENT, -errno.ENOMEM)
+
+
+def thread_busy_ms() -> int | None:
+    """What this thread has run and waited for a CPU (proc(5): schedstat, since 2.6.9), as C has it for its beats: one
+    that is stopped does neither. None: the kernel does not tell.
+    """
+    try:
+        ran_ns, waited_ns, _slices = Path("/proc/thread-self/schedstat").read_bytes().split()
+    except OSError:
+        return None
+    return (int(ran_ns) + int(waited_ns)) // 1_000_000
 
 
 class Machine(enum.IntEnum):
@@ -128,6 +140,10 @@ class SteadyPlane:
     def steady_late_ms(self, machine: Machine) -> int:
         """How late what C says of a machine was at worst since the last call."""
         return int(lib.tpc_steady_take_late(self._plane, machine)) // 1_000_000
+
+    def steady_busy_ms(self) -> int | None:
+        """What this core has run and waited for a CPU so far; None: nobody knows."""
+        return thread_busy_ms()
 
     def steady_heard(self, link: int, machine: Machine) -> tuple[int, int] | None:
         """Since when a machine at the other end was heard without a gap, and when last, in ms of CLOCK_MONOTONIC. None:

@@ -8,7 +8,6 @@ knows them.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpc_broker.raft.links import Vouching
@@ -21,17 +20,6 @@ if TYPE_CHECKING:
     from tpc_broker.raft.items import Address
     from tpc_broker.runtime.cluster.steady_carrier import SteadyLink
     from tpc_broker.runtime.steady_plane import SteadyPlane
-
-
-def thread_busy_ms() -> int | None:
-    """What this thread has run and waited for a CPU (proc(5): schedstat, since 2.6.9), as C has it for its beats: one
-    that is stopped does neither. None: the kernel does not tell.
-    """
-    try:
-        ran_ns, waited_ns, _slices = Path("/proc/thread-self/schedstat").read_bytes().split()
-    except OSError:
-        return None
-    return (int(ran_ns) + int(waited_ns)) // 1_000_000
 
 
 class CarriedBeats(Vouching):
@@ -68,7 +56,7 @@ class CarriedBeats(Vouching):
         return self._plane.steady_late_ms(self._machine)
 
     def busy_ms(self) -> int | None:
-        return thread_busy_ms()
+        return self._plane.steady_busy_ms()
 
     def heard(self, address: Address, boot_id: int) -> tuple[int, int] | None:
         number = self._incoming.get(address)
