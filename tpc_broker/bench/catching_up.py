@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tpc_broker.bench.load import LoadFailed, run_load
+from tpc_broker.bench.load import run_load, until
 from tpc_broker.bench.measured import Round, Stage, Workload, check_stored, figures_round
 from tpc_broker.bench.peers.clusters import NODES, KafkaLikeCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tpc_broker.bench.peers.kafka_like import Address
 
 _DEADLINE_S: Final = 300.0
 _LOOK_S: Final = 0.05
+_until = partial(until, within_s=_DEADLINE_S, look_s=_LOOK_S)
 _FILL_S_MAX: Final = 600.0
 _SHARE: Final = 0.5
 """Of the gigabytes that other workloads store: each byte is here three times."""
@@ -60,11 +60,3 @@ def _write(peer: KafkaLikeCluster, topic: str, stage: Stage, workload: Workload)
 
 def _is_led_by_others(leaders: dict[int, Address], partitions: int, away: int) -> bool:
     return len(leaders) == partitions and all(port != away for _host, port in leaders.values())
-
-
-def _until(is_so: Callable[[], bool], what: str) -> None:
-    give_up_at = time.monotonic() + _DEADLINE_S
-    while not is_so():
-        if time.monotonic() > give_up_at:
-            raise LoadFailed(f"not after {_DEADLINE_S:g} s: {what}")
-        time.sleep(_LOOK_S)

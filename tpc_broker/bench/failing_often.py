@@ -17,6 +17,7 @@ import statistics
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
@@ -24,12 +25,12 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Pro
 from tpc_broker.bench.bars import FAULTS, after_fault
 from tpc_broker.bench.histogram import Histogram
 from tpc_broker.bench.kafka_requests import PartitionState, topic_state
-from tpc_broker.bench.load import LoadFailed
+from tpc_broker.bench.load import LoadFailed, until
 from tpc_broker.bench.measured import CountsDiffer, Round, Stage, Workload, check_stored
 from tpc_broker.bench.peers.clusters import NODES, TpcHostsPeer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tpc_broker.bench.peers import Shape
     from tpc_broker.bench.peers.kafka_like import Address
@@ -45,6 +46,7 @@ _CALM_S: Final = 1.0
 """Between two faults, after all is as before."""
 _DEADLINE_S: Final = 120.0
 _LOOK_S: Final = 0.01
+_until = partial(until, within_s=_DEADLINE_S, look_s=_LOOK_S)
 _LOOK_FOR_REPLICAS_S: Final = 0.1
 _ANSWER_S: Final = 1.0
 _POLL_S: Final = 0.001
@@ -111,7 +113,7 @@ class SteadyLoad:
 
     def wait_all(self, silence: Silence) -> float:
         """Until all partitions are acknowledged: how long it took."""
-        until(lambda: len(silence.again_s) == self._shape.partitions or bool(self.failed), "all are acknowledged again")
+        _until(lambda: len(silence.again_s) == self._shape.partitions or bool(self.failed), "all are acknowledged")
         if self.failed:
             raise LoadFailed(f"a record was not acknowledged: {self.failed}")
         return max(silence.again_s.values())
@@ -146,14 +148,6 @@ class SteadyLoad:
         self.slots[place] += 1
 
 
-def until(is_so: Callable[[], bool], what: str, look_s: float = _LOOK_S) -> None:
-    give_up_at = time.monotonic() + _DEADLINE_S
-    while not is_so():
-        if time.monotonic() > give_up_at:
-            raise LoadFailed(f"not after {_DEADLINE_S:g} s: {what}")
-        time.sleep(look_s)
-
-
 class _Faults:
     """What is done to the nodes of a cluster that is under load; `node` counts from 1, as their ids do."""
 
@@ -174,7 +168,7 @@ class _Faults:
             return in_sync == NODES * self._partitions
 
         nodes = range(1, NODES + 1)
-        until(lambda: all(map(is_whole, nodes)), "all replicas are in sync", _LOOK_FOR_REPLICAS_S)
+        _until(lambda: all(map(is_whole, nodes)), "all replicas are in sync", look_s=_LOOK_FOR_REPLICAS_S)
         self._load.wait_all(self._load.begin_silence())
 
     def _leads_most(self) -> int:
@@ -189,7 +183,7 @@ class _Faults:
         asked = node % NODES + 1
         self._begin(fault, node)
         silence = self._load.begin_silence()
-        until(lambda: self._is_led_without(node, self._state(asked)), "others lead")
+        _until(lambda: self._is_led_without(node, self._state(asked)), "others lead")
         led_s = (time.monotonic_ns() - silence.began_ns) / 1e9
         again_s = self._load.wait_all(silence)
         if fault != "kill":

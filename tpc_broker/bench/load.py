@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -15,7 +16,7 @@ from tpc_broker.bench.compiled import program
 from tpc_broker.bench.histogram import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 KAFKA_PRODUCE: Final = 0
 REDIS: Final = 1
@@ -31,6 +32,15 @@ _NONE: Final = 2**32 - 1
 
 class LoadFailed(RuntimeError):  # noqa: N818 (it says what happened)
     """The generator gave up: a refused request, a closed connection."""
+
+
+def until(is_so: Callable[[], object], what: str, within_s: float, look_s: float) -> None:
+    """Look again and again, every `look_s`. LoadFailed: it is not so within `within_s`; `what` says what was to be."""
+    give_up_at = time.monotonic() + within_s
+    while not is_so():
+        if time.monotonic() > give_up_at:
+            raise LoadFailed(f"not after {within_s:g} s: {what}")
+        time.sleep(look_s)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Producer
@@ -26,7 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from tpc_broker.bench.bars import JOIN_RATIO, LEAVE_RATIO, UNEVEN
 from tpc_broker.bench.histogram import Histogram
-from tpc_broker.bench.load import LoadFailed
+from tpc_broker.bench.load import LoadFailed, until
 from tpc_broker.bench.measured import Round, Stage, Workload, check_stored
 from tpc_broker.bench.peers.clusters import NODES, TpcClusterPeer
 from tpc_broker.bench.plots import DRAINED_AT, JOINED_AT
@@ -35,7 +36,7 @@ from tpc_broker.cli.nodes import BROKERS_PER_NODE, DRAINING
 from tpc_broker.client.errors import ClientError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from confluent_kafka import KafkaError, Message
 
@@ -50,6 +51,7 @@ _BALANCED_S: Final = 3600.0
 _REMOVED_S: Final = 120.0
 _FLUSH_S: Final = 120.0
 _LOOK_S: Final = 1.0
+_until = partial(until, look_s=_LOOK_S)
 _SETTLED_BY_S: Final = 60.0
 _POLL_S: Final = 0.001
 _SLOT_NS: Final = 10**8
@@ -181,7 +183,7 @@ def _phases(peer: TpcClusterPeer, stage: Stage, shape: Shape) -> tuple[list[Phas
     for node in sorted(joined):
         peer.leave(node)
     for node in sorted(joined):
-        _until(lambda node=node: _is_removed(peer, node), f"node {node} is removed", _REMOVED_S)  # type: ignore[misc]
+        _until(partial(_is_removed, peer, node), f"node {node} is removed", _REMOVED_S)
     marks.append(("after", time.monotonic_ns()))
     time.sleep(stage.extent.measured)
     marks.append(("", time.monotonic_ns()))
@@ -227,14 +229,6 @@ def _drain(peer: TpcClusterPeer, nodes: set[int]) -> None:
 def _is_removed(peer: TpcClusterPeer, node: int) -> bool:
     command = [sys.executable, "-m", "tpc_broker.cli.main", "node", "remove", str(node), "--bootstrap", peer.bootstrap]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def _until(is_so: Callable[[], object], what: str, within_s: float) -> None:
-    give_up_at = time.monotonic() + within_s
-    while not is_so():
-        if time.monotonic() > give_up_at:
-            raise LoadFailed(f"not after {within_s:g} s: {what}")
-        time.sleep(_LOOK_S)
 
 
 def _round(found: list[Acknowledged], stage: Stage, phases: list[Phase], uneven: dict[str, float]) -> Round:
