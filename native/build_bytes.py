@@ -16,14 +16,17 @@ ROOT = FOLDER.parent.parent
 def extension_flags() -> list[str]:
     """Compiler flags; assertions stay on, though Python's own flags switch them off; ``TPC_CFLAGS`` adds more.
 
-    Nobody puts a function of his own in place of one of ours, so calls between them need no table and may be inlined.
+    Nobody puts a function of his own in place of one of ours, so calls between them need no table and may be inlined,
+    across files too: the hot path goes through a dozen of them. See "The C of a core is compiled as one unit" in
+    docs/decisions.
     """
-    ours = ["-O3", "-g", "-fno-semantic-interposition", "-std=gnu11", "-Wall", "-Wextra", "-UNDEBUG"]
+    linked = ["-flto=auto", "-fno-semantic-interposition", "-fvisibility=hidden"]
+    ours = ["-O3", "-g", *linked, "-std=gnu11", "-Wall", "-Wextra", "-UNDEBUG"]
     return [*ours, *os.environ.get("TPC_CFLAGS", "").split()]
 
 
 def link_flags() -> list[str]:
-    return ["-Wl,-Bsymbolic-functions", *os.environ.get("TPC_LDFLAGS", "").split()]
+    return ["-O3", "-flto=auto", "-Wl,-Bsymbolic-functions", *os.environ.get("TPC_LDFLAGS", "").split()]
 
 
 def cdef_text(folder: Path) -> str:

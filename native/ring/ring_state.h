@@ -59,6 +59,10 @@ struct tpc_ring {
     size_t events_tail;
     size_t events_capacity;
 
+    /* What io_uring_enter(2) is called with: the index under which the ring is registered with its thread, or its descriptor. */
+    int enter_fd;
+    unsigned enter_flags;
+
     int wake_fd;
     bool wake_armed;
     bool woken;

@@ -117,6 +117,15 @@ static void on_timer(void *context, uint64_t user_data, int32_t result, uint32_t
     if (tpc_user_data_generation(user_data) == (ring->timer_generation & 0xffffffu)) ring->timer_until_ns = INT64_MAX;
 }
 
+/* A ring that only its own thread may enter is registered with it (5.18), so that the kernel need not look its descriptor up
+ * and count the use of it each time. */
+static void register_with_thread(tpc_ring *ring) {
+    ring->enter_fd = ring->uring.ring_fd;
+    if (!tpc_ring_has(ring, TPC_FEATURE_SINGLE_ISSUER) || io_uring_register_ring_fd(&ring->uring) != 1) return;
+    ring->enter_fd = ring->uring.enter_ring_fd;
+    ring->enter_flags = IORING_ENTER_REGISTERED_RING;
+}
+
 int tpc_ring_new(unsigned entries, uint32_t hidden, tpc_ring **out) {
     tpc_ring *ring = calloc(1, sizeof *ring);
     if (!ring) return -ENOMEM;
@@ -126,6 +135,7 @@ int tpc_ring_new(unsigned entries, uint32_t hidden, tpc_ring **out) {
     if (result < 0) goto free_memory;
     result = probe_features(ring);
     if (result < 0) goto exit_queue;
+    register_with_thread(ring);
     ring->beat_fd = -1;
     ring->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (ring->wake_fd < 0) {
@@ -168,7 +178,7 @@ static struct __kernel_timespec timespec_of(int64_t ns) {
 int tpc_ring_enter(tpc_ring *ring, unsigned wait_count, int64_t timeout_ns) {
     struct io_uring *uring = &ring->uring;
     unsigned to_submit = flush_entries(uring);
-    unsigned flags = IORING_ENTER_GETEVENTS;
+    unsigned flags = IORING_ENTER_GETEVENTS | ring->enter_flags;
     struct __kernel_timespec wait_for;
     struct io_uring_getevents_arg argument = {.sigmask = 0, .sigmask_sz = _NSIG / 8, .ts = 0};
     void *extra = NULL;
@@ -181,7 +191,7 @@ int tpc_ring_enter(tpc_ring *ring, unsigned wait_count, int64_t timeout_ns) {
         flags |= IORING_ENTER_EXT_ARG;
     }
     ring->statistics.enters++;
-    int result = io_uring_enter2(uring->ring_fd, to_submit, wait_count, flags, extra, extra_size);
+    int result = io_uring_enter2((unsigned)ring->enter_fd, to_submit, wait_count, flags, extra, extra_size);
     if (result < 0) return result;
     ring->statistics.submissions += (unsigned)result;
     return 0;
@@ -191,7 +201,7 @@ int tpc_ring_submit(tpc_ring *ring) {
     unsigned to_submit = flush_entries(&ring->uring);
     while (to_submit) {
         ring->statistics.enters++;
-        int result = io_uring_enter2(ring->uring.ring_fd, to_submit, 0, 0, NULL, _NSIG / 8);
+        int result = io_uring_enter2((unsigned)ring->enter_fd, to_submit, 0, ring->enter_flags, NULL, _NSIG / 8);
         if (result == -EINTR) continue;
         if (result < 0) return result;
         if (result == 0) return -EAGAIN;
