@@ -29,23 +29,32 @@ class Held:
         self.clock, self._moved = MemoryClock(), trio.Event()
         self.epoch, self.told = 4, NO_LEADER
         """Of the last leader of which something has come here; what another one has told."""
-        partition = SimpleNamespace(key="t-0", is_led=False, is_open=True)
+        self.is_handing_over = False
+        self.partition = partition = SimpleNamespace(key="t-0", takes_records=False, is_open=True)
         replicated = object.__new__(ReplicatedPartitions)
         replicated.holds = Holds(int(HELD_S * 1e9))
         replicated.replication = SimpleNamespace(
             hears_leader=lambda _key, told_epoch: self._moved.is_set() or told_epoch > self.epoch,
             wait_moved=lambda _key: self._moved.wait(), leader_told=lambda _key: self._moved.set(),
+            is_handing_over=lambda _key: self.is_handing_over,
         )  # fmt: skip
         replicated.near = SimpleNamespace(look=lambda _key: None)
         replicated._core = SimpleNamespace(view=SimpleNamespace(node=1, told=lambda _key: self.told))
-        find = lambda _key, _index: partition if replicated.is_between_leaders(partition) else None  # noqa: E731
+        find = lambda _key, _index: partition if replicated.is_between_leaders(partition, to_write=True) else None  # noqa: E731
         partitions = SimpleNamespace(waiting_for_leader=find)
-        dispatcher = SimpleNamespace(while_open=lambda _connection: nullcontext())
+        dispatcher = SimpleNamespace(while_open=lambda _connection: nullcontext(), is_open=lambda _connection: True)
         self.core = SimpleNamespace(
             replicated=replicated, clock=self.clock, partitions=partitions, dispatcher=dispatcher
         )
 
     def elect(self) -> None:
+        """Of another node: if it was led here, that is over."""
+        self.partition.takes_records = False
+        self._moved.set()
+
+    def give_up(self) -> None:
+        """The hand-over: it is led here as before."""
+        self.partition.takes_records, self.is_handing_over = True, False
         self._moved.set()
 
     def tell(self, epoch: int, place: Replica) -> None:
@@ -102,6 +111,20 @@ async def test_who_hears_nothing_of_its_group_any_more_holds_until_a_later_leade
     assert await held.waits_s(held.came(11)) == 0
 
 
+async def test_what_is_handed_over_holds_until_another_leads_or_nobody_shall(autojump_clock):
+    held = Held()
+    held.partition.takes_records = True
+    assert await held.waits_s(held.came()) == 0
+    for connection, end in enumerate((held.elect, held.give_up)):
+        held.partition.takes_records, held.is_handing_over, held._moved = True, True, trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(held.waits_s, held.came(connection))
+            await trio.sleep(HELD_S / 4)
+            end()
+            begun_s = trio.current_time()
+        assert trio.current_time() == begun_s
+
+
 class Waits:
     """What a Produce is held for at a core in memory that leads its partition: `over` ends it."""
 
@@ -117,12 +140,14 @@ class Waits:
         elif what == "move":
             core.partitions.wait_moved = self._wait
         elif what == "gap":
-            core.replicated = SimpleNamespace(replication=replication, is_between_leaders=lambda _partition: False)
+            core.replicated = SimpleNamespace(
+                replication=replication, is_between_leaders=lambda _partition, **_how: False
+            )
             life.plane.produce_with = self._leave
         else:
             core.partitions.make_room = self._wait
 
-    async def _wait(self, *_which) -> bool:
+    async def _wait(self, *_which, **_how) -> bool:
         self.begun.set()
         await self.over.wait()
         return True

@@ -132,7 +132,7 @@ async def test_what_a_gap_is_refused_with_a_quorum_says(answers, code, took_s, a
         life = node.lives[0]
         life.plane.produce_with = judging = Judging(life.plane)
         life.core.replicated = SimpleNamespace(
-            replication=SimpleNamespace(confirm=confirm), is_between_leaders=lambda _partition: False
+            replication=SimpleNamespace(confirm=confirm), is_between_leaders=lambda _partition, **_how: False
         )
         begun_s = trio.current_time()
         request = node.send(0, produce_request("t", 0, [b"x"]), 9)
@@ -141,3 +141,20 @@ async def test_what_a_gap_is_refused_with_a_quorum_says(answers, code, took_s, a
         life.core.replicated = None
         (part,) = answer_of(request).responses[0].partition_responses
         assert (part.error_code, judging.gaps) == (code, [[ErrorCode.NONE], [code]])
+
+
+@pytest.mark.parametrize("leads", [False, True])
+async def test_who_was_elected_takes_records_before_clients_are_told_so(leads, autojump_clock):
+    """As the data plane does by itself: what was held until then is no other case."""
+    async with running_node(cores=1) as node:
+        await create_topic(node, 0, "t", 1)
+        life = node.lives[0]
+        partition = next(p for p in life.core.partitions.opened() if p.label == "t-0")
+        partition.is_replicated, life.plane.leads = True, lambda _handle: leads
+        life.core.partitions._replicated = lambda *_which: partition
+        life.core.replicated = SimpleNamespace(is_between_leaders=lambda _partition, **_how: False)
+        request = node.send(0, produce_request("t", 0, [b"x"]), 12)
+        await request.done.wait()
+        (part,) = answer_of(request).responses[0].partition_responses
+        assert part.error_code == (ErrorCode.NONE if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        life.core.replicated, partition.is_replicated = None, False

@@ -13,8 +13,8 @@ from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import START, Address, Config, Marker, Position, Voter, simple
 from tpc_broker.raft.journal import VoteEntry
-from tpc_broker.raft.messages import AppendEntries, Frame, Reason, RequestVote, Resign, Vote
-from tpc_broker.raft.output import Refusal, Role, RoleChanged
+from tpc_broker.raft.messages import AppendEntries, Frame, Reason, RequestVote, Resign, TimeoutNow, Vote
+from tpc_broker.raft.output import HandOverBegun, Refusal, Role, RoleChanged
 
 
 def voter(number: int, incarnation: int = 0) -> Voter:
@@ -179,6 +179,29 @@ def test_thesis_3_10_a_transfer_moves_the_leader_without_waiting_for_a_timeout()
     assert cluster.nodes[target].group().log.end_offset == 3
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_transfer_waits_until_what_was_proposed_is_committed_but_for_no_slow_disk(*, is_slow: bool) -> None:
+    """Whoever waits for it would be told that this one leads no more, and not what became of it."""
+    cluster = Cluster()
+    leader = cluster.elect()
+    cluster.run(1_000)
+    target = cluster.nodes[(leader.address.node + 1) % 3]
+    leader.persists = False
+    cluster.propose(leader, 3)
+    cluster.settle()
+    leader.core.transfer_leadership(GROUP, target.group().me, cluster.now_ms)
+    cluster.settle()
+    assert leader.group().peers[target.group().me].match == 3 > leader.group().commit.offset
+    assert not cluster.messages(TimeoutNow)
+    if is_slow:
+        cluster.run(cluster.settings.resend_ms)
+    else:
+        leader.persist()
+        cluster.settle()
+        assert leader.group().commit.offset == 3
+    assert cluster.messages(TimeoutNow)
+
+
 def test_thesis_3_10_a_transfer_that_comes_to_nothing_is_given_up() -> None:
     cluster = Cluster()
     leader = cluster.elect()
@@ -188,6 +211,8 @@ def test_thesis_3_10_a_transfer_that_comes_to_nothing_is_given_up() -> None:
     cluster.propose(leader)
     leader.core.transfer_leadership(GROUP, cluster.nodes[target].group().me, cluster.now_ms)
     assert cluster.refused(leader).name == "HELD"
+    cluster.settle()
+    assert leader.told(HandOverBegun) == [HandOverBegun(GROUP)], "nothing is to be appended meanwhile"
     cluster.run(900)
     cluster.heal()
     cluster.run(2_500)

@@ -82,6 +82,11 @@ class Partition:
         return not self.is_replicated or self.led_epoch is not None
 
     @property
+    def takes_records(self) -> bool:
+        """Whether the data plane takes records here: also in an epoch that clients may not be told of yet."""
+        return self.is_led or self._plane.leads(self.handle)
+
+    @property
     def is_readable(self) -> bool:
         """Whether consumers may read it here, if they know that this may be a follower."""
         return self.is_led or self.followed_epoch is not None

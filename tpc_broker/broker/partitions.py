@@ -106,14 +106,23 @@ class Partitions:
         self._core.note_asked(topic.owner_on(self._core.view.node, key.partition))
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
+    def find_written(self, topic_key: str | uuid.UUID, index: int) -> Partition | None:
+        """A replicated partition that takes records here, though clients may not be told its epoch yet."""
+        partition = self._replicated(topic_key, index)
+        return partition if partition is not None and partition.takes_records else None
+
     def waiting_for_leader(self, topic_key: str | uuid.UUID, index: int) -> Partition | None:
-        """A partition of which this core has a replica, and of which nobody is known to lead it."""
-        topic = self._core.view.topic(topic_key)
-        replicated = self._core.replicated
-        if topic is None or replicated is None or not topic.is_replicated(index):
+        """A partition of which this core has a replica: nobody is known to lead it, or who leads it hands it over."""
+        partition, replicated = self._replicated(topic_key, index), self._core.replicated
+        if partition is None or replicated is None or not replicated.is_between_leaders(partition, to_write=True):
             return None
-        partition = self._open.get(TopicPartition(topic.topic_id, PartitionIndex(index)))
-        return partition if partition is not None and replicated.is_between_leaders(partition) else None
+        return partition
+
+    def _replicated(self, topic_key: str | uuid.UUID, index: int) -> Partition | None:
+        topic = self._core.view.topic(topic_key)
+        if topic is None or self._core.replicated is None or not topic.is_replicated(index):
+            return None
+        return self._open.get(TopicPartition(topic.topic_id, PartitionIndex(index)))
 
     # -- following the image -----------------------------------------------------------------------------------------
 

@@ -183,18 +183,23 @@ class ReplicatedPartitions:
 
     # -- what requests wait for --------------------------------------------------------------------------------------
 
-    async def wait_leaders(self, partitions: Iterable[Partition], seconds: float = HELD_S) -> None:
+    async def wait_leaders(
+        self, partitions: Iterable[Partition], seconds: float = HELD_S, *, to_write: bool = False
+    ) -> None:
         """Until each is led, here or by another node that is heard; or for as long as an election takes."""
         with trio.move_on_after(seconds):
             for partition in partitions:
-                while self.is_between_leaders(partition):
+                while self.is_between_leaders(partition, to_write=to_write):
                     await self.replication.wait_moved(partition.key)
 
-    def is_between_leaders(self, partition: Partition) -> bool:
-        """Whether nobody is known to lead it."""
-        is_led = partition.is_led or not partition.is_open
-        if is_led:
+    def is_between_leaders(self, partition: Partition, *, to_write: bool = False) -> bool:
+        """Whether nobody is known to lead it, or who leads it here is handing it over. Who has been elected here takes
+        records at once, and serves everything else when its epoch is committed.
+        """
+        if not partition.is_open:
             return False
+        if partition.takes_records if to_write else partition.is_led:
+            return self.replication.is_handing_over(partition.key)
         told = self._core.view.told(partition.key)
         is_elsewhere = told.place is not None and told.place.node not in (NOBODY.node, self._core.view.node)
         return not self.replication.hears_leader(partition.key, told.epoch if is_elsewhere else NO_LEADER_EPOCH)

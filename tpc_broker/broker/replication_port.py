@@ -131,7 +131,8 @@ class Replication(Protocol):
         ...
 
     def hears_leader(self, key: TopicPartition, told_epoch: int) -> bool:
-        """Whether another node leads it. `told_epoch`: in which one another node has told that it does; -1: none has.
+        """Whether another node leads it, as far as was heard lately, and has told so: then clients can be told where it
+        is. `told_epoch`: in which one another node has told that it leads; -1: none has.
         One of which nothing has come here yet is led, also where nothing of it ever comes: whoever gives its vote up
         hears no more of the group.
         """
@@ -155,6 +156,10 @@ class Replication(Protocol):
 
     def transfer(self, key: TopicPartition, node: NodeId) -> bool:
         """Begin to hand a leadership over to a voter's node; False: it is not led here, or that is no voter."""
+        ...
+
+    def is_handing_over(self, key: TopicPartition) -> bool:
+        """Whether it is led here, and takes nothing until another node leads it or that is given up (`wait_moved`)."""
         ...
 
     def has_space(self, key: TopicPartition, node: NodeId) -> bool:

@@ -69,7 +69,8 @@ The driver's duties, in each turn:
  4. Carry out `Ready.events` in order. `LogCut`: no file is written above the cut before it is cut. `Committed` moves
     the high watermark; it never falls while the process lives. `RoleChanged` away from LEADER ends waits with
     NOT_LEADER_OR_FOLLOWER unless the same replica is elected again at once (OWN_NEXT_TERM): waits are for positions,
-    and end when a `LogCut` takes them or another leader appears.
+    and end when a `LogCut` takes them or another leader appears. What is committed is shown before. From
+    `HandOverBegun` on nothing is appended until proposals are taken again.
  5. When the journal is durable up to a sequence, say so by `persisted`, in order. Not earlier: an ack, a vote and a
     leader's own part of a quorum are made of it.
  6. When a write of the journal fails: drop all frames and entries that wait for more than what is durable, call

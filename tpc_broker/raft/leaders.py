@@ -48,6 +48,7 @@ from tpc_broker.raft.messages import (
 from tpc_broker.raft.output import (
     FOLLOWER,
     Accepted,
+    HandOverBegun,
     LeaderReady,
     ReadFailed,
     ReadItems,
@@ -97,10 +98,11 @@ class Read:
 
 @dataclass
 class Transfer:
-    """A hand-over under way: given up at `deadline_ms`."""
+    """A hand-over under way: given up at `deadline_ms`, not begun before all is committed until `settles_until_ms`."""
 
     target: Voter
     deadline_ms: int
+    settles_until_ms: int
     told_ms: int | None = None
 
 
@@ -597,12 +599,16 @@ class Leaders(Followers):
     # Hand-over.
 
     def transfer_leadership(self, target: Voter, now_ms: int) -> Refusal | None:
-        """Thesis 3.10: no more proposals until the target has everything, then it is told to stand."""
+        """Thesis 3.10: no more proposals until the target has everything, then it is told to stand. What was proposed
+        is committed before, unless a quorum or the own disk is slow: else who waits is told that this leads no more.
+        """
         if not self.is_leader:
             return Refusal.NOT_LEADER
         if self.config is None or target not in self.config.voters or target not in self.peers:
             return Refusal.NOT_A_VOTER
-        self.transfer = Transfer(target, now_ms + self.host.patience.leisure * self.settings.election_timeout_ms)
+        lasts_ms = self.host.patience.leisure * self.settings.election_timeout_ms
+        self.transfer = Transfer(target, now_ms + lasts_ms, now_ms + self.settings.resend_ms)
+        self.host.tell(HandOverBegun(self.group))
         self.host.flush_later(self.group)
         return None
 
@@ -611,7 +617,8 @@ class Leaders(Followers):
         assert steady is not None
         told = transfer.told_ms
         due = told is None or now_ms - told >= self.settings.resend_ms
-        if due and self._may_hand_over(peer):
+        settled = self.commit.offset == self.log.end_offset or now_ms >= transfer.settles_until_ms
+        if due and settled and self._may_hand_over(peer):
             transfer.told_ms = now_ms
             self.send(TimeoutNow(self.group, self.me, peer.voter, self.term, self.commit))
 

@@ -46,6 +46,14 @@ class LeaderReady(NamedTuple):
     start_offset: int
 
 
+class HandOverBegun(NamedTuple):
+    """A leader takes no more proposals until another one leads, or the hand-over is given up: what is appended in spite
+    of that would be cut. `RaftCore.group(group).refuses()` says when it takes some again.
+    """
+
+    group: GroupId
+
+
 class Committed(NamedTuple):
     """The high watermark is `position.offset`; waits at or below `position` are over."""
 
@@ -119,6 +127,7 @@ class ChangeAborted(NamedTuple):
 Event = (
     RoleChanged
     | LeaderReady
+    | HandOverBegun
     | Committed
     | LogCut
     | ReadItems

@@ -80,11 +80,10 @@ async def handle_produce(core: Core, request: Request, _message: None) -> None:
         sizes[part.topic, part.partition] += part.records_bytes
     deadline_ms = core.clock.monotonic_ms() + min(max(asked.timeout_ms, 1000), ROOM_WAIT_MS_MAX)
     hold = _Hold(core, request)
-    await _wait_between_leaders(hold, list(sizes))
     verdicts: list[Verdict | None] = [None] * len(parts)
     gaps: dict[_Part, ErrorCode] = {}
     is_refused = False
-    while not hold.is_over():
+    while await _wait_between_leaders(hold, list(sizes)):
         verdicts = [
             verdict
             if verdict is not None and verdict.is_final
@@ -132,11 +131,11 @@ def _unreadable(request: Request, reason: ProduceFallback) -> Exception:
     return DecodeError(fault, "ProduceRequest", request.api_version)
 
 
-async def _wait_between_leaders(hold: _Hold, parts: list[_Part]) -> None:
-    """What has lost its leader, and has a replica here, is held for as long as an election takes, together with later
-    requests of the connection, which are behind this one. Then the client is told to look for the leader: a replica
-    that is cut off may be the only one that knows of none, and with NOT_ENOUGH_REPLICAS clients come back to it for
-    ever.
+async def _wait_between_leaders(hold: _Hold, parts: list[_Part]) -> bool:
+    """Whether it is wanted still. What has lost its leader, or is being handed over by it, and has a replica here, is
+    held for as long as an election takes, together with later requests of the connection, which are behind this one.
+    Then the client is told to look for the leader: a replica that is cut off may be the only one that knows of none,
+    and with NOT_ENOUGH_REPLICAS clients come back to it for ever.
     """
     core, request = hold.core, hold.request
     if core.replicated is not None:
@@ -147,7 +146,8 @@ async def _wait_between_leaders(hold: _Hold, parts: list[_Part]) -> None:
             left_s = core.replicated.holds.left_s(request.connection, request.received_ns, now_ns)
             hold.has_waited = True
             with hold.while_open():
-                await core.replicated.wait_leaders(waiting, left_s)
+                await core.replicated.wait_leaders(waiting, left_s, to_write=True)
+    return not hold.is_over()
 
 
 async def _gaps(hold: _Hold, parts: list[_Part]) -> dict[_Part, ErrorCode]:
@@ -181,6 +181,8 @@ async def _judge(hold: _Hold, part: AskedPart, size: int, gaps: dict[_Part, Erro
         hold.has_waited |= await core.partitions.wait_moved(part.topic, part.partition)
     hold.has_waited |= scope.cancelled_caught
     found = core.partitions.find(part.topic, part.partition)
+    if found is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        found = core.partitions.find_written(part.topic, part.partition) or found
     if not isinstance(found, Partition):
         if found is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             leader = core.view.leader_of(request.listener, part.topic, part.partition)

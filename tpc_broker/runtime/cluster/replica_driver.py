@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import trio
 
@@ -28,6 +28,7 @@ from tpc_broker.raft.output import (
     PRE_CANDIDATE,
     Accepted,
     Committed,
+    HandOverBegun,
     LeaderReady,
     ReadFailed,
     ReadItems,
@@ -65,6 +66,7 @@ ROOM_RETRY_S: Final = 0.5
 RELEASE_MS: Final = 1_000
 RELEASE_AT_ONCE: Final = 100
 RELEASE_ROUNDS: Final = 100
+T = TypeVar("T")
 WAIT_MS_MAX: Final = 1_000
 
 
@@ -311,6 +313,15 @@ class ReplicaDriver:
         """There is something for a turn."""
         self._wake.set()
 
+    def act(self, command: Callable[[int], T]) -> T:
+        """Carry out what may end a leadership, and a turn. What its machine has not heard of by then would be cut."""
+        now_ms = self._now_ms()
+        self._take_appended(now_ms)
+        done = command(now_ms)
+        self._turn()
+        self.wake()
+        return done
+
     async def run(self) -> None:
         """Turn by turn, until cancelled."""
         async with trio.open_nursery() as self._tasks:
@@ -413,7 +424,7 @@ class ReplicaDriver:
                 self._send(frame)
         self._held = [frame for frame in self._held if frame.after_sequence > durable]
 
-    def _guarded(self, replica: _Replica, step: Callable[[_Replica], None]) -> None:
+    def _guarded(self, replica: _Replica, step: Callable[[_Replica], object]) -> None:
         """A partition that was deleted, or whose journal has failed this moment, holds up nobody else."""
         try:
             step(replica)
@@ -467,6 +478,8 @@ class ReplicaDriver:
         if is_refusing:
             self._refusing[replica.group], error_code = replica, ErrorCode.NOT_ENOUGH_REPLICAS
         self._plane.refuse(replica.handle, error_code, all_acks=True)
+        if not is_refusing and replica.role is LEADER:
+            self.on_role(replica.group, LEADER, replica.term)  # who waits may go on
 
     def _in_memory(self, replica: _Replica, offset: int, upto: int) -> list[Batch]:
         """What was just taken has not left memory yet (`native/ring/tail.c`)."""
@@ -497,6 +510,8 @@ class ReplicaDriver:
                 self._due[replica.group] = replica
             case LeaderReady():
                 self.on_leader_ready(replica.group, event.term)
+            case HandOverBegun():
+                self._guarded(replica, lambda replica: self._refuse(replica, is_refusing=True))
             case ReadItems():
                 self._tasks.start_soon(self.item_reads.read, replica, event)
             case ShipSegments():
@@ -511,6 +526,8 @@ class ReplicaDriver:
 
     def _role_changed(self, replica: _Replica, event: RoleChanged) -> None:
         was_leader = replica.role is LEADER
+        if was_leader:
+            self._guarded(replica, self._show)  # whoever waits for what is committed is answered
         replica.role, replica.term = event.role, event.term
         if event.role is not LEADER and (was_leader or event.role is FOLLOWER):
             replica.armed_term = None
@@ -579,7 +596,7 @@ class ReplicaDriver:
         offset = min(replica.commit_offset, state.durable_offset)
         if offset <= state.high_watermark:
             return replica.commit_offset <= state.high_watermark
-        if replica.role is not LEADER:
+        if replica.role is FOLLOWER:  # who stands may have led, and have appends that wait for it to lead again
             self._follow(replica)
         if replica.armed_term is not None:
             self._plane.commit(replica.handle, replica.armed_term, offset)

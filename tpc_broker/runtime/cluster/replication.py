@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import socket
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -354,10 +354,10 @@ class CoreReplication:
         self._moved.pop(key, trio.Event()).set()
 
     def hears_leader(self, key: TopicPartition, told_epoch: int) -> bool:
-        """Whether another node leads it, as far as was heard lately."""
-        machine = self.machine_of(key)
-        leader = None if machine is None else machine.fresh_leader(self._clock.monotonic_ms())
-        return machine is not None and (leader not in (None, machine.me) or told_epoch > machine.log.last.epoch)
+        if (machine := self.machine_of(key)) is None:
+            return False
+        leads = machine.fresh_leader(self._clock.monotonic_ms()) not in (None, machine.me)
+        return (leads and told_epoch >= machine.term) or told_epoch > machine.log.last.epoch
 
     def leader_told(self, key: TopicPartition) -> None:
         self._moved.pop(key, trio.Event()).set()
@@ -392,9 +392,12 @@ class CoreReplication:
         target = next((voter for voter in machine.config.voters if voter.node == node), None)
         if target is None or machine.transfer is not None:
             return False
-        refusal = self._driver.core.transfer_leadership(group_of(key), target, self._clock.monotonic_ms())
-        self._driver.wake()
-        return refusal is None
+        begin = partial(self._driver.core.transfer_leadership, group_of(key), target)
+        return self._driver.act(begin) is None
+
+    def is_handing_over(self, key: TopicPartition) -> bool:
+        machine = self.machine_of(key)
+        return machine is not None and machine.transfer is not None
 
     def has_space(self, key: TopicPartition, node: NodeId) -> bool:
         machine = self.machine_of(key)
@@ -444,11 +447,8 @@ class CoreReplication:
 
     def begin_next_term(self, key: TopicPartition) -> None:
         """Of one that is led here: as it is, in a later term."""
-        group, now_ms = group_of(key), self._clock.monotonic_ms()
-        if self._driver is not None and group in self._driver.core.groups:
-            self._driver.core.take_back(group, now_ms)
-            self._driver.core.groups[group].begin_next_term(now_ms)
-            self._driver.wake()
+        if self._driver is not None and (group := group_of(key)) in self._driver.core.groups:
+            self._driver.act(partial(self._voters.begin_next_term, group))
 
     def progress(self, key: TopicPartition) -> ReplicaProgress | None:
         machine = self.machine_of(key)
@@ -595,8 +595,7 @@ class CoreReplication:
         assert self._driver is not None
         due = self._voters.due(self._led, self._known(self._awake_voters.take()))
         led = [(key, machine) for key in due if (machine := self.machine_of(key)) is not None]
-        self._voters.look(led, self._clock.monotonic_ms())
-        self._driver.wake()
+        self._driver.act(partial(self._voters.look, led))
 
     # -- where logs start ----------------------------------------------------------------------------------------------
 

@@ -99,6 +99,11 @@ class VoterChanges:
             elif free > 0 and machine.config.new != wanted and self._may_begin(key):
                 free -= self._go_on(key, machine, wanted, now_ms)
 
+    def begin_next_term(self, group: str, now_ms: int) -> None:
+        """Of one that is led here: for the same voters."""
+        self._core.take_back(group, now_ms)
+        self._core.groups[group].begin_next_term(now_ms)
+
     def _is_settled(self, key: TopicPartition, machine: Group) -> bool:
         """Whether all was as it should be at the last look, and nothing that decides about it is another since."""
         known = self._settled.get(key)
