@@ -7,8 +7,25 @@ from collections.abc import Iterable
 from tests.raft.cluster import GROUP, Cluster, Node
 from tpc_broker.model import NodeId
 from tpc_broker.raft.items import Config, Voter, simple
-from tpc_broker.raft.messages import AppendEntries, Heartbeat, ReadRoundReply, Reason, TimeoutNow
-from tpc_broker.raft.output import ChangeAborted, ConfigCommitted, ReadFailed, ReadReady, Refusal
+from tpc_broker.raft.messages import (
+    Ack,
+    AppendEntries,
+    Frame,
+    Heartbeat,
+    Message,
+    ReadRoundReply,
+    Reason,
+    TimeoutNow,
+)
+from tpc_broker.raft.output import (
+    ChangeAborted,
+    Committed,
+    ConfigCommitted,
+    ReadFailed,
+    ReadReady,
+    Refusal,
+    RoleChanged,
+)
 from tpc_broker.raft.settings import Settings
 
 
@@ -212,6 +229,103 @@ def test_a_leader_stands_for_its_next_term_as_it_is() -> None:
     follower = cluster.nodes[1].group()
     follower.begin_next_term(cluster.now_ms)
     assert follower.term == term + 1, "it does not lead"
+
+
+def test_what_was_proposed_last_leaves_before_votes_are_asked_for() -> None:
+    """Nobody lacks what is in front of the next term's first item, and has to be asked what it has."""
+    cluster = cluster_of([0, 1, 2], [])
+    leader = cluster.hand_to(0)
+    cluster.run(200)
+    rejects = sum(node.group().rejects for node in cluster.nodes)
+    for _ in range(3):
+        cluster.propose(leader, 3)
+        leader.group().hold(cluster.now_ms)
+        leader.group().begin_next_term(cluster.now_ms)
+        cluster.settle()
+        assert leader.group().is_ready
+        assert leader.group().commit == leader.group().log.last
+    assert sum(node.group().rejects for node in cluster.nodes) == rejects
+
+
+def test_a_change_begins_when_a_quorum_has_what_is_not_in_memory() -> None:
+    """As after a time in which somebody else has carried the group."""
+    cluster = cluster_of([0, 1, 2], [3])
+    leader = cluster.hand_to(0)
+    machine = leader.group()
+    cluster.propose(leader, 3)
+    assert leader.core.set_learners(GROUP, [voter(3)], cluster.now_ms) is None
+    cluster.run(1_000)
+    assert machine.peers[voter(3)].match == 3
+    held: list[Ack] = []
+
+    def hold(frame: Frame, message: Message) -> bool:
+        if isinstance(message, Ack) and frame.source.node in (1, 2):
+            held.append(message)
+            return True
+        return False
+
+    cluster.dropped = hold
+    cluster.propose(leader, 3)
+    cluster.settle()
+    machine.log.release(machine.log.last)
+    term = machine.term
+    change(cluster, leader, 0, 1, 3)
+    cluster.settle()
+    assert machine.term == term, "as far as is known nobody else that votes has what is in files only"
+    cluster.dropped = lambda _frame, _message: False
+    machine.on_ack(held[0], cluster.now_ms)
+    assert machine.term == term + 1
+    cluster.settle()
+    assert (machine.term, machine.config, machine.is_ready) == (term + 2, simple(voters(0, 1, 3)), True)
+
+
+def test_what_comes_between_the_two_terms_of_a_change_is_committed_between_them() -> None:
+    cluster = cluster_of([0, 1, 2], [3])
+    leader = cluster.hand_to(0)
+    machine = leader.group()
+    cluster.run(200)
+    term, proposed = machine.term, []
+
+    def propose(_frame: Frame, message: Message) -> bool:
+        """When the joint term has begun, and its marker is not committed."""
+        if isinstance(message, Ack) and not proposed and machine.is_leader and machine.term == term + 1:
+            proposed.append(cluster.propose(leader, 2).position)
+        return False
+
+    cluster.dropped = propose
+    change(cluster, leader, 0, 1, 3)
+    cluster.settle()
+    assert (machine.term, machine.config, machine.is_ready) == (term + 2, simple(voters(0, 1, 3)), True)
+    events = [event for event in leader.events if isinstance(event, Committed | RoleChanged)]
+    shown = next(n for n, event in enumerate(events) if isinstance(event, Committed) and event.position == proposed[0])
+    begun = next(n for n, event in enumerate(events) if isinstance(event, RoleChanged) and event.term == term + 2)
+    assert proposed[0].epoch == term + 1
+    assert shown < begun
+
+
+def test_a_change_goes_on_when_what_came_between_its_terms_is_not_committed_soon() -> None:
+    cluster = cluster_of([0, 1, 2], [3])
+    leader = cluster.hand_to(0)
+    machine = leader.group()
+    cluster.run(200)
+    term, proposed = machine.term, []
+
+    def withhold(_frame: Frame, message: Message) -> bool:
+        if isinstance(message, Ack) and not proposed and machine.is_leader and machine.term == term + 1:
+            proposed.append(cluster.propose(leader, 2).position)
+        items = message.items if isinstance(message, AppendEntries) else ()
+        return bool(proposed) and proposed[0] in [item.position for item in items]
+
+    cluster.dropped = withhold
+    change(cluster, leader, 0, 1, 3)
+    cluster.settle()
+    assert (machine.term, machine.is_ready) == (term + 1, True)
+    cluster.dropped = lambda _frame, _message: False
+    cluster.run(machine.settings.finish_ms + 10)
+    assert (machine.term, machine.config) == (term + 2, simple(voters(0, 1, 3)))
+    cluster.run(100)
+    assert machine.commit == machine.log.last
+    assert machine.log.contains(proposed[0])
 
 
 def test_a_leader_does_not_stand_again_while_its_voters_change() -> None:

@@ -28,6 +28,7 @@ from tpc_broker.raft.output import FOLLOWER
 from tpc_broker.raft.steady import INSTALL, NONE, REPLICATE
 
 if TYPE_CHECKING:
+    from tpc_broker.raft.messages import Reason
     from tpc_broker.raft.replica import Peer
 
 HOLD_MS: Final = 300
@@ -118,6 +119,12 @@ class Carrying(Membership):
         """Of a leader: all that is in the way is what was sent and not answered."""
         heard = [peer for peer in self.rows if self.is_heard(peer.voter, now_ms)]
         return self.is_leader and self._leads_plainly() and all(peer.state is REPLICATE for peer in heard)
+
+    def campaign(self, reason: Reason, now_ms: int, *, aborting: bool = False) -> None:
+        """Nothing is held any more, here and in the next term."""
+        self.holds_until_ms = 0
+        super().campaign(reason, now_ms, aborting=aborting)
+        self.holds_until_ms = 0
 
     def _replicate(self, index: int, peer: Peer, now_ms: int) -> None:
         if now_ms >= self.holds_until_ms:

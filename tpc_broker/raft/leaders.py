@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpc_broker.raft.items import Item, Proposal, Voter
+    from tpc_broker.raft.messages import Reason
 
 RESENDS_COUNTED = 16
 
@@ -155,6 +156,16 @@ class Leaders(Followers):
 
     def is_electing(self) -> bool:
         return super().is_electing() or (self.is_leader and not self.is_ready)
+
+    def campaign(self, reason: Reason, now_ms: int, *, aborting: bool = False) -> None:
+        """A leader that stands again sends what it has before it asks for votes. Else those that are to vote would lack
+        what is in front of the next term's first item, and it would be found out with one more question and answer.
+        """
+        if self.is_leader:
+            for index, peer in enumerate(self.rows):
+                if peer.state is REPLICATE and self._hears(peer):
+                    self._replicate(index, peer, now_ms)
+        super().campaign(reason, now_ms, aborting=aborting)
 
     def step_down(self) -> None:
         """Ends a leadership: says so, unless the next term is to be this replica's own, and fails what needs a

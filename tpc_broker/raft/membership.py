@@ -11,6 +11,7 @@ first item of its leader's own term. The winner of a term writes one of four con
     (d) {C, C}    from its own uncommitted {C, C'}: going back. Elected under C alone
 
 So a move takes two terms, T+1 joint and T+2 the new voters, and the leader stands for its own next term each time.
+What came before T+1's marker was committed is committed before it stands again, if that is soon.
 One that will not vote in C' hands over once the joint marker is committed; the commit position travels with the
 order to stand, because the target may write C' only if *it* knows that the joint marker is committed. An offset
 would not do: at one offset there may be several markers.
@@ -25,7 +26,7 @@ anything, cannot be written here; no configuration entry in the midst of a term 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpc_broker.raft.items import Config, Position, Voter, is_majority, simple
 from tpc_broker.raft.leaders import Leaders
@@ -34,9 +35,17 @@ from tpc_broker.raft.messages import (
 )
 from tpc_broker.raft.output import ChangeAborted, ConfigCommitted, Refusal
 from tpc_broker.raft.replica import Peer
+from tpc_broker.raft.steady import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+class Finish(NamedTuple):
+    """The term behind a joint one begins when an offset is committed, or at this time."""
+
+    offset: int
+    at_ms: int
 
 
 class Membership(Leaders):
@@ -44,14 +53,16 @@ class Membership(Leaders):
 
     target       voters of the change that this leader is to make, or is making
     changing_ms  since when its joint marker waits to be committed
+    finishes     its joint marker is committed, and what came behind it is to be before the next term begins
     """
 
-    __slots__ = ("changing_ms", "target")
+    __slots__ = ("changing_ms", "finishes", "target")
 
     def init_layers(self) -> None:
         super().init_layers()
         self.target: frozenset[Voter] | None = None
         self.changing_ms: int | None = None
+        self.finishes: Finish | None = None
 
     # What a new term's marker says.
 
@@ -140,8 +151,17 @@ class Membership(Leaders):
         """The joint term begins when it can be expected to be committed soon."""
         if self.target is not None and self.is_leader and self.config is not None and not self.config.is_joint:
             ready = {voter for voter in self.target if self._is_caught_up(voter, now_ms)}
-            if is_majority(self.target, ready) and self._may_begin_change():
+            if is_majority(self.target, ready) and self._quorum_is_near() and self._may_begin_change():
                 self.campaign(OWN_NEXT_TERM, now_ms)
+
+    def _quorum_is_near(self) -> bool:
+        """A quorum of those that vote now has all that is not in memory here, as after a time in which somebody else
+        carried this group. Else the next term would begin with reading it for them, and clients wait for that term.
+        """
+        assert self.config is not None
+        start, term = self.log.start, self.term
+        near = [peer.voter for peer in self.rows if peer.match != NONE and Position(term, peer.match) >= start]
+        return self.config.has_quorum([self.me, *near])
 
     def begin_next_term(self, now_ms: int) -> None:
         """The leader stands again, for the same voters: somebody has heard of a later term than its own."""
@@ -176,8 +196,9 @@ class Membership(Leaders):
 
     def peer_progressed(self, peer: Peer, now_ms: int) -> None:
         super().peer_progressed(peer, now_ms)
-        if self.target is not None and peer.voter in self.target:
-            self._count_round(peer, now_ms)
+        if self.target is not None:
+            if peer.voter in self.target:
+                self._count_round(peer, now_ms)
             self._go_on(now_ms)
 
     def begin_leading(self, before: Position, now_ms: int) -> None:
@@ -203,14 +224,24 @@ class Membership(Leaders):
         if len(self.log.markers) > 1 and not config.is_joint:
             removed = self.log.markers[-2].config.voters - config.voters
         self.host.tell(ConfigCommitted(self.group, config, removed))
-        if config.is_joint:
-            self._finish_change(config, now_ms)
-        else:
+        if not config.is_joint:
             self._go_on(now_ms)
+        elif self.me in config.new and self.commit.offset < self.log.end_offset:
+            self.changing_ms = None
+            self.finishes = Finish(self.log.end_offset, now_ms + self.settings.finish_ms)
+        else:
+            self._finish_change(config, now_ms)
+
+    def _committed(self, now_ms: int) -> None:
+        """Who waits for what came between the two elections of a change is answered between them, not after both."""
+        super()._committed(now_ms)
+        if self.finishes is not None and self.commit.offset >= self.finishes.offset and self._must_finish():
+            assert self.config is not None
+            self._finish_change(self.config, now_ms)
 
     def _finish_change(self, config: Config, now_ms: int) -> None:
         """The joint marker is committed by both: T+2, by this leader or by one that stays (6.2)."""
-        self.changing_ms = None
+        self.changing_ms = self.finishes = None
         if self.me in config.new:
             if self._may_campaign():
                 self.campaign(OWN_NEXT_TERM, now_ms)
@@ -254,6 +285,8 @@ class Membership(Leaders):
             return None
         if self.changing_ms is not None:
             return max(1, self.changing_ms + self.settings.change_timeout_ms - now_ms)
+        if self.finishes is not None:
+            return max(1, self.finishes.at_ms - now_ms)
         return self.settings.election_timeout_ms if self._must_finish() else None
 
     def _must_finish(self) -> bool:
@@ -268,7 +301,7 @@ class Membership(Leaders):
         if late:
             self.changing_ms = now_ms
         super().leader_deadline(now_ms)
-        if self.is_leader and self._must_finish():
+        if self.is_leader and self._must_finish() and (self.finishes is None or now_ms >= self.finishes.at_ms):
             assert self.config is not None
             self._finish_change(self.config, now_ms)
 
@@ -277,7 +310,7 @@ class Membership(Leaders):
         leader.
         """
         if self.is_leader:
-            self.changing_ms = None
+            self.changing_ms = self.finishes = None
         super().step_down()
 
     def follows_now(self) -> None:

@@ -50,6 +50,8 @@ class Settings:
     """No completion for so long with something queued: the core leads nothing any more."""
     change_timeout_ms: int = 10_000
     """The joint term is not committed after so long: the leader that began it goes back, if the old voters let it."""
+    finish_ms: int = 50
+    """Between the two terms of a change what came first is committed, if that takes no longer."""
     inflight_messages_max: int = 256
     """AppendEntries to one peer of a group without an answer."""
     inflight_bytes_max: int = 4 * MIB
