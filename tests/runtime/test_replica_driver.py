@@ -16,6 +16,7 @@ from tpc_broker.bench.kafka_requests import produce_request
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.model import NodeId
+from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Position, Voter, simple
 from tpc_broker.raft.journal import CutEntry
 from tpc_broker.raft.output import LEADER, ReadItems
@@ -190,6 +191,31 @@ def test_a_follower_that_was_away_for_long_is_sent_what_is_in_files_only(either)
     either.until(lambda: leader.ask(lambda: leader.driver.core.group(GROUP).log.start.offset) == 110)
     either.start(away.number)
     either.check()
+
+
+def test_what_a_follower_lacks_is_read_a_few_batches_at_a_time(cores, monkeypatch):
+    """Each is work for both ends in one step, however small it is."""
+    monkeypatch.setattr(item_reads, "BATCHES_AT_ONCE", 7)
+    leader = cores.leader()
+    cores.produce(leader, values("a", 10))
+    away = next(node for node in cores.up() if node is not leader)
+    cores.crash(away.number)
+    cores.produce(leader, values("b", 30))
+    write_and_checkpoint(leader)
+    leader.ask(lambda: leader.plane.set_cache_bytes_max(0, 0))
+    leader.ask(lambda: leader.plane.evict(1 << 30))
+    cores.until(lambda: leader.ask(lambda: leader.driver.core.group(GROUP).log.start.offset) == 40)
+    take, counts = RaftCore.items_read, []
+
+    def count(core, group, target, prev, batches, now_ms):
+        counts.append(len(batches))
+        take(core, group, target, prev, batches, now_ms)
+
+    monkeypatch.setattr(RaftCore, "items_read", count)
+    cores.start(away.number)
+    cores.check()
+    assert sum(counts) >= 30
+    assert max(counts) == 7
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.5
+BATCHES_AT_ONCE: Final = 128
+"""Each is an item here and at the other end, some 15 µs of either core in one step: for small ones that counts, and not
+their bytes.
+"""
 
 
 class Replica(Protocol):
@@ -96,7 +100,7 @@ class ItemReads:
         data = self._plane.read_log(replica.handle, offset, upto, wanted.bytes_max)
         if data is None:
             data = await replica.files.read(offset, wanted.bytes_max, upto)  # type: ignore[assignment]
-        return batches_of(data, offset)
+        return batches_of(data, offset, BATCHES_AT_ONCE)
 
     def _failed(self, replica: Replica, target: Voter, error: Exception) -> None:
         if (replica.group, target) not in self._failing:

@@ -8,6 +8,7 @@ turn has left it. Links are connections of their own, between the same cores as 
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -309,10 +310,12 @@ class SteadyCarrier:
         )  # fmt: skip
 
 
-def batches_of(data: Any, offset: int) -> list[Batch]:
-    """Stored batches that end behind an offset, as the machine's items."""
-    view, found = memoryview(data), []
+def batches_of(data: Any, offset: int, most: int = sys.maxsize) -> list[Batch]:
+    """The first stored batches that end behind an offset, as the machine's items."""
+    view, found = memoryview(data), list[Batch]()
     for header, place in walk_headers(data):
+        if len(found) == most:
+            break
         size = header.size_bytes
         if header.next_offset > offset:
             payload = bytes(view[place : place + size])
