@@ -11,6 +11,7 @@ from tpc_broker.metadata.records import ASKED, CANCELLED, NodeRegistered, Replic
 from tpc_broker.metadata.replica_moves import move_done, moving
 from tpc_broker.model import CoreId, MetadataVersion, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
 from tpc_broker.raft.items import Voter, simple
+from tpc_broker.runtime.cluster import voter_changes
 from tpc_broker.runtime.cluster.replication import group_of
 from tpc_broker.runtime.cluster.voter_changes import ELECTING_MAX, ELECTING_MS_MAX, VoterChanges
 
@@ -190,6 +191,20 @@ def test_few_groups_of_a_core_elect_for_a_change_at_a_time_and_the_others_are_lo
         assert looks < 100
     changes.look(machines, cluster.now_ms)
     assert not changes.waits_for_turn
+
+
+def test_groups_that_are_carried_while_others_learn_are_among_those_that_change(monkeypatch):
+    monkeypatch.setattr(voter_changes, "CHANGES_MAX", 2)
+    cluster, changes, machines = six_moves()
+    changes.look(machines, cluster.now_ms)
+    learning = [machine for _key, machine in machines if machine.learners]
+    assert len(learning) == 2
+    cluster.run(500)
+    for machine in learning:
+        assert machine.may_be_carried(cluster.now_ms)
+        machine.carry()
+    changes.look(machines, cluster.now_ms)
+    assert [machine for _key, machine in machines if machine.learners] == learning
 
 
 def test_a_change_that_comes_to_nothing_holds_up_the_others_for_a_while_only():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.raft.cluster import GROUP, Cluster, Node
-from tpc_broker.raft.carrying import HOLD_MS, Carried, CarriedPeer
+from tpc_broker.raft.carrying import HOLD_MS_MAX, HOLD_MS_MIN, Carried, CarriedPeer
 from tpc_broker.raft.items import Position
 from tpc_broker.raft.journal import AppendEntry, TakenEntry
 from tpc_broker.raft.messages import Ack, AppendEntries
-from tpc_broker.raft.output import Committed, ReadItems, ReadReady
+from tpc_broker.raft.output import Committed, ReadItems, ReadReady, ShipSegments
 from tpc_broker.raft.replica import Peer
 from tpc_broker.raft.steady import CATCH_UP, INSTALL, PROBE, REPLICATE, PeerState
 
@@ -146,24 +146,60 @@ def test_a_leader_that_has_more_to_do_than_to_wait_for_answers_would_not_be_quie
     assert machine.would_be_quiet(cluster.now_ms)
     leader.core.set_learners(GROUP, [learner], cluster.now_ms)
     cluster.run(1_000)
-    assert all(peer.state is REPLICATE for peer in machine.rows)
-    assert not machine.would_be_quiet(cluster.now_ms), "others learn"
-    leader.core.set_learners(GROUP, [], cluster.now_ms)
-    cluster.run(1_000)
     assert machine.would_be_quiet(cluster.now_ms)
+    machine.peers[learner].state = PROBE
+    assert not machine.would_be_quiet(cluster.now_ms), "what it has is not found out yet"
+    machine.peers[learner].state = REPLICATE
     leader.core.transfer_leadership(GROUP, machine.rows[0].voter, cluster.now_ms)
     assert not machine.would_be_quiet(cluster.now_ms), "it hands over"
 
 
+def test_it_is_carried_while_segments_travel_to_a_replica() -> None:
+    """That takes as long as it takes, and clients wait for nothing of it."""
+    cluster = Cluster(4, groups=0)
+    cluster.create(GROUP, [0, 1, 2], learners=[3])
+    leader, learner = cluster.hand_to(0), cluster.nodes[3].group().me
+    machine = leader.group()
+    cluster.propose(leader, 5)
+    cluster.run(1_000)
+    leader.core.release(GROUP, machine.commit)
+    leader.core.truncate_start(GROUP, 2)
+    leader.core.set_learners(GROUP, [learner], cluster.now_ms)
+    cluster.run(1_000)
+    assert machine.peers[learner].state is INSTALL
+    rows = tuple(CarriedPeer(5, 5, 5, peer.voter != learner) for peer in machine.rows)
+    assert machine.may_be_carried(cluster.now_ms)
+    machine.carry()
+    leader.core.carrier = leader.core.observer = lambda _group: Carried(5, 5, 5, 5, 0, 0, rows)
+    (asked,) = leader.told(ShipSegments)
+    assert asked.target == learner
+    leader.core.shipped(GROUP, learner, asked.position, cluster.now_ms)
+    assert not machine.carried
+    assert machine.peers[learner].install == asked.position
+    assert not machine.may_be_carried(cluster.now_ms), "the machine asks after what it has sent"
+    cluster.run(1_000)
+    assert machine.peers[learner].match == machine.log.end_offset == 5
+
+
 def test_a_leader_that_holds_sends_nothing_new_for_a_moment() -> None:
+    """Twice as long each time that it comes to nothing, and not again at once."""
     cluster, leader = quiet()
-    leader.group().hold(cluster.now_ms)
-    cluster.propose(leader)
-    cluster.run(HOLD_MS - 50)
-    assert leader.group().commit.offset == 1
-    cluster.run_until(lambda: leader.group().commit.offset == 2)
-    leader.group().hold(cluster.now_ms)
-    assert leader.group().holds_until_ms <= cluster.now_ms, "not again at once"
+    machine, offset = leader.group(), 1
+    for hold_ms in (HOLD_MS_MIN, 2 * HOLD_MS_MIN, 4 * HOLD_MS_MIN):
+        machine.hold(cluster.now_ms)
+        cluster.propose(leader)
+        cluster.run(hold_ms - 5)
+        assert machine.commit.offset == offset
+        cluster.run(10)
+        offset += 1
+        assert machine.commit.offset == offset
+        machine.hold(cluster.now_ms)
+        assert machine.holds_until_ms <= cluster.now_ms, "not again at once"
+        cluster.run(4 * hold_ms)
+    carried(leader, 4, 4, 4, [(4, 4), (4, 4)])
+    leader.core.take_back(GROUP, cluster.now_ms)
+    machine.hold(cluster.now_ms)
+    assert machine.holds_until_ms == cluster.now_ms + HOLD_MS_MIN
 
 
 def lacking(cluster: Cluster, leader: Node, offset: int) -> Peer:
@@ -205,7 +241,7 @@ def test_nothing_is_read_for_a_peer_of_a_group_that_somebody_would_carry(*, is_a
     machine.flush_leader(cluster.now_ms)
     assert peer.state is (REPLICATE if is_awaited else CATCH_UP)
     assert machine.may_be_carried(cluster.now_ms) == is_awaited
-    cluster.run(HOLD_MS + 50)
+    cluster.run(HOLD_MS_MAX)
     assert leader.told(ReadItems), "nobody has come to carry it"
 
 

@@ -10,8 +10,8 @@ learns where the log ends, what of it is durable and committed, and what each pe
 done all of that itself. What was sent and not answered counts as one message under way, so it is tried again when no
 answer comes.
 
-Only what is quiet is carried: a leader of a simple configuration whose marker is committed, without learners,
-hand-over or reads under way, whose peers replicate with nothing under way or are silent; a follower that has its
+Only what is quiet is carried: a leader of a simple configuration whose marker is committed, without hand-over or reads
+under way, whose peers replicate with nothing under way, or are silent, or wait for segments; a follower that has its
 leader's marker durable. How much a peer lacks does not matter. A leader that is never quiet under load *holds* for a
 moment: it sends nothing new until what is under way is answered.
 """
@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from tpc_broker.raft.messages import Reason
     from tpc_broker.raft.replica import Peer
 
-HOLD_MS: Final = 300
-"""A leader that waits for answers so that it may be carried sends nothing new for so long at most."""
+HOLD_MS_MIN: Final = 20
+HOLD_MS_MAX: Final = 300
+"""A leader that waits for answers so that it may be carried sends nothing new for so long at most: twice as long each
+time that they have not come, and not again for four times as long.
+"""
 
 
 class CarriedPeer(NamedTuple):
@@ -61,7 +64,7 @@ class Carried(NamedTuple):
 class Carrying(Membership):
     """The layer that lets a replica be carried."""
 
-    __slots__ = ("carried", "carries", "holds_until_ms", "is_awaited")
+    __slots__ = ("carried", "carries", "hold_ms", "holds_until_ms", "is_awaited")
 
     def init_layers(self) -> None:
         super().init_layers()
@@ -69,6 +72,8 @@ class Carrying(Membership):
         self.carries = 0
         """How often it was given away, or one of its peers came to be in sync or not meanwhile."""
         self.holds_until_ms = 0
+        self.hold_ms = 0
+        """How long the last hold was, if it has brought nothing."""
         self.is_awaited = False
         """Somebody would carry it, and read for its peers, too."""
 
@@ -86,7 +91,7 @@ class Carrying(Membership):
 
     def _leads_plainly(self) -> bool:
         config = self.config
-        plain = config is not None and not config.is_joint and self.me in config.voters and not self.learners
+        plain = config is not None and not config.is_joint and self.me in config.voters
         busy = self.target is not None or self.transfer is not None or self.reads or self.reads_new
         return self.is_ready and plain and not busy
 
@@ -96,16 +101,21 @@ class Carrying(Membership):
         return all(self._is_at_rest(peer) or not self.is_heard(peer.voter, now_ms) for peer in self.rows)
 
     def _is_at_rest(self, peer: Peer) -> bool:
-        return peer.state is REPLICATE and not peer.inflight
+        return self.is_shipped_to(peer) or (peer.state is REPLICATE and not peer.inflight)
+
+    def is_shipped_to(self, peer: Peer) -> bool:
+        """Its segments are on their way, which is for the driver to do: until they are there it is sent nothing."""
+        return peer.state is INSTALL and peer.install is None and peer.awaiting
 
     def _follower_is_quiet(self) -> bool:
         return self.role is FOLLOWER and self.leader is not None and self.deadline_ms is None and not self.ack_due
 
     def hold(self, now_ms: int) -> None:
         """Let what is under way be answered, and send nothing new meanwhile. Not again at once."""
-        if now_ms >= self.holds_until_ms + 4 * HOLD_MS:
-            self.holds_until_ms = now_ms + HOLD_MS
-            self.wake_in(HOLD_MS, now_ms)
+        if now_ms >= self.holds_until_ms + 4 * self.hold_ms:
+            self.hold_ms = min(max(2 * self.hold_ms, HOLD_MS_MIN), HOLD_MS_MAX)
+            self.holds_until_ms = now_ms + self.hold_ms
+            self.wake_in(self.hold_ms, now_ms)
 
     def next_look_ms(self, now_ms: int) -> int | None:
         """What was held leaves when the time is over, whoever has nothing else to do then."""
@@ -118,7 +128,8 @@ class Carrying(Membership):
     def would_be_quiet(self, now_ms: int) -> bool:
         """Of a leader: all that is in the way is what was sent and not answered."""
         heard = [peer for peer in self.rows if self.is_heard(peer.voter, now_ms)]
-        return self.is_leader and self._leads_plainly() and all(peer.state is REPLICATE for peer in heard)
+        follow = all(peer.state is REPLICATE or self.is_shipped_to(peer) for peer in heard)
+        return self.is_leader and self._leads_plainly() and follow
 
     def campaign(self, reason: Reason, now_ms: int, *, aborting: bool = False) -> None:
         """Nothing is held any more, here and in the next term."""
@@ -148,7 +159,7 @@ class Carrying(Membership):
         assert not self.carried
         self.carried = True
         self.carries += 1
-        self.holds_until_ms = 0
+        self.holds_until_ms = self.hold_ms = 0
         self.is_awaited = False
         self.deadline_ms = None
         self.log.release(self.log.last)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tpc_broker.raft.core import RaftCore
     from tpc_broker.raft.group import Group
     from tpc_broker.raft.items import Address
+    from tpc_broker.raft.replica import Peer
     from tpc_broker.runtime.data_plane import RingDataPlane
     from tpc_broker.runtime.steady_plane import Machine, SteadyState
 
@@ -262,8 +263,8 @@ class SteadyCarrier:
         return min(again_ms, default=None)
 
     def _has_links(self, machine: Group, now_ms: int) -> bool:
-        heard = [peer.voter for peer in machine.rows if machine.is_heard(peer.voter, now_ms)]
-        return all(machine.address_of(voter) in self._out for voter in heard)
+        reached = [peer.voter for peer in machine.rows if _is_sent_to(machine, peer, now_ms)]
+        return all(machine.address_of(voter) in self._out for voter in reached)
 
     def _give(self, group: str, machine: Group, now_ms: int) -> bool:
         """Whether it needs no further look."""
@@ -286,7 +287,7 @@ class SteadyCarrier:
         assert config is not None
         for peer in machine.rows:
             number = 0
-            if machine.is_heard(peer.voter, now_ms):
+            if _is_sent_to(machine, peer, now_ms):
                 found = self._out.get(machine.address_of(peer.voter))
                 if found is None:
                     return None
@@ -308,6 +309,10 @@ class SteadyCarrier:
             handle, machine.me.incarnation, machine.term, steady.start_offset, (leader.node, leader.incarnation),
             number, steady.leader_commit_offset,
         )  # fmt: skip
+
+
+def _is_sent_to(machine: Group, peer: Peer, now_ms: int) -> bool:
+    return machine.is_heard(peer.voter, now_ms) and not machine.is_shipped_to(peer)
 
 
 def batches_of(data: Any, offset: int, most: int = sys.maxsize) -> list[Batch]:

@@ -84,7 +84,7 @@ class VoterChanges:
             if key in electing and now_ms - since_ms < ELECTING_MS_MAX
         }  # fmt: skip
         self.waits_for_turn = False
-        free = CHANGES_MAX - sum(not machine.carried and _is_changing(machine) for _key, machine in machines)
+        free = CHANGES_MAX - sum(_is_changing(machine) for _key, machine in machines)
         for key, machine in machines:
             if self._is_settled(key, machine):
                 self._unsettled.pop(key, None)
@@ -116,7 +116,7 @@ class VoterChanges:
         )
 
     def _note(self, key: TopicPartition, machine: Group, wanted: frozenset[Voter]) -> None:
-        if machine.carried and machine.config == simple(wanted):
+        if machine.carried and machine.config == simple(wanted) and not machine.learners:
             self._settled[key] = (self.image.topic_by_id(key.topic_id), self.image.nodes, machine.config)
             self._unsettled.pop(key, None)
         else:
