@@ -24,15 +24,45 @@ from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.log.files import EpochStart
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.model import CoreId
+from tpc_broker.runtime.cluster.filling import LogCheck
 from tpc_broker.storage.core_partitions import PartitionState
 from tpc_broker.storage.filled_folders import FILLING, make_filling_folder
-from tpc_broker.storage.installation import bring_own, settle_filled
+from tpc_broker.storage.filled_logs import FilledLog, bring_own
 from tpc_broker.storage.recovery import recover_core
-from tpc_broker.storage.segments import SegmentFolder
+from tpc_broker.storage.segments import Segment, SegmentFolder
 
 STARTS, ENDS = 40, 60
 """Of the log that is shipped; its segments begin at 37, 50 and 58."""
 NAMES = itertools.count()
+
+
+async def settled_log(*folder, starts, ends):
+    """Of a folder with everything that was fetched."""
+    made = await FilledLog.begin(*folder, starts=starts, ends=ends)
+    try:
+        return await made.settle()
+    finally:
+        await made.close()
+
+
+async def settled_as_it_comes(files, path, *what, log_path, whole, ends, chooser):
+    """The last segment's batches are given before they are written, or after."""
+    coming = Segment(STARTS, len(whole))
+    made = await FilledLog.begin(files, path, *what, starts=STARTS, ends=ends, coming=coming)
+    check, place = LogCheck(STARTS, [EpochStart(5, STARTS)]), 0
+    with log_path.open("wb") as file:
+        while place < len(whole):
+            part = whole[place : place + chooser.randint(1, 3_000_000)]
+            assert check.take(part)
+            for batches, next_offset in check.whole:
+                await made.take(batches, next_offset)
+            file.write(part)
+            place += len(part)
+    assert check.is_whole
+    try:
+        return await made.settle()
+    finally:
+        await made.close()
 
 
 async def filled(bench, *, damage=lambda _folder: None):
@@ -48,12 +78,14 @@ async def filled(bench, *, damage=lambda _folder: None):
                     shipped[offset] = data[21:]
     damage(path)
     settings = bench.files.settings
-    settled = await settle_filled(bench.storage.files, path, "topic", KEY, settings, starts=STARTS, ends=ENDS)
+    settled = await settled_log(bench.storage.files, path, "topic", KEY, settings, starts=STARTS, ends=ENDS)
     return settled, shipped
 
 
-def test_a_long_segment_is_settled_the_same_past_the_page_cache_and_through_it(tmp_path, monkeypatch):
-    """Batches lie across the ends of what is read at a time; one is longer than that."""
+def test_a_long_segment_is_settled_the_same_as_it_comes_past_the_page_cache_and_through_it(tmp_path, monkeypatch):
+    """Batches lie across the ends of what is read at a time; one is longer than that. What is looked at as it comes,
+    cut anywhere, is not read again.
+    """
     read_blocks, directly = SegmentFolder._read_blocks, []
 
     async def noted(folder, file, blocks, position):
@@ -65,21 +97,28 @@ def test_a_long_segment_is_settled_the_same_past_the_page_cache_and_through_it(t
 
     async def body(bench):
         files, settings, made = bench.storage.files, bench.files.settings, []
-        whole = b"".join(batch(n, [chooser.randbytes(length)], epoch=5) for n, length in enumerate(lengths, STARTS))
-        for refused in (False, True):
-            path = await make_filling_folder(bench.core.disk, bench.data, CoreId(0), f"long{refused}")
-            (path / f"{STARTS:020d}.log").write_bytes(whole)
-            files.direct_refused = refused
-            ends = STARTS + len(lengths)
-            settled = await settle_filled(files, path, "topic", KEY, settings, starts=STARTS, ends=ends)
-            assert (settled.log_end_offset, settled.segment_position) == (ends, len(whole))
+        batches = [batch(n, [chooser.randbytes(length)], epoch=5) for n, length in enumerate(lengths, STARTS)]
+        whole, cut = b"".join(batches), sum(map(len, batches[:-2]))
+        for refused, comes in ((False, False), (True, False), (False, True)):
+            path = await make_filling_folder(bench.core.disk, bench.data, CoreId(0), f"long{refused}{comes}")
+            files.direct_refused, ends = refused, STARTS + len(lengths) - 2
+            log_path, folder = path / f"{STARTS:020d}.log", (files, path, "topic", KEY, settings)
+            if comes:
+                settled = await settled_as_it_comes(
+                    *folder, log_path=log_path, whole=whole, ends=ends, chooser=chooser
+                )
+                assert not directly
+            else:
+                log_path.write_bytes(whole)
+                settled = await settled_log(*folder, starts=STARTS, ends=ends)
+                assert directly
+            assert (settled.log_end_offset, settled.segment_position) == (ends, cut)
             contents = {file.name: file.read_bytes() for file in path.iterdir()}
-            assert contents[f"{STARTS:020d}.log"] == whole
+            assert contents[log_path.name] == whole[:cut]
             made.append((replace(settled, filled=""), contents))
-            assert directly
             assert all(done is not refused for done in directly)
             directly.clear()
-        assert made[0] == made[1]
+        assert made[0] == made[1] == made[2]
 
     run(tmp_path, body)
 
@@ -285,7 +324,7 @@ def test_what_a_replica_has_itself_is_not_fetched(tmp_path, begins):
         shipped = [batch(offset, [b"shipped"], epoch=5) for offset in range(begins, 40)]
         (path / f"{begins:020d}.log").write_bytes(b"".join(shipped))
         settings = bench.files.settings
-        settled = await settle_filled(bench.storage.files, path, "topic", KEY, settings, starts=2, ends=40)
+        settled = await settled_log(bench.storage.files, path, "topic", KEY, settings, starts=2, ends=40)
         await bench.install(settled)
         expected = {offset: data for offset, data in own.items() if offset < begins}
         bench.sent = expected | {begins + number: data[21:] for number, data in enumerate(shipped)}

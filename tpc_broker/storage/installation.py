@@ -1,6 +1,6 @@
 """A replica's files give way to another replica's: what was shipped becomes the log, atomically.
 
-What was shipped lies in a folder of its own (`filled_folders`), whole, checked and durable. Then, in this order:
+What was shipped lies in a folder of its own (`filled_logs`), whole, checked and durable. Then, in this order:
 
 1. ADOPTED in this core's journal, with the partition as its new files have it, its own term and vote, and the name of
    that folder. Nothing that the journal says of the partition in front of it counts any more (`log.lives`);
@@ -19,35 +19,26 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import AsyncExitStack, nullcontext, suppress
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from tpc_broker.errors import PartitionOfflineError, StorageFailedError
-from tpc_broker.log.batch import BatchDamageError
-from tpc_broker.log.checkpoint import PartitionCheckpoint
-from tpc_broker.log.files import (
-    LOG_SUFFIX,
-    PARTITION_METADATA_FILE,
-    encode_partition_metadata,
-    parse_segment_file_name,
-    partition_folder_name,
-)
-from tpc_broker.model import Offset
+from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.log.files import partition_folder_name
 from tpc_broker.storage.core_moves import ENTRY_BYTES_MAX
 from tpc_broker.storage.filled_folders import FILLING, put_in_place
 from tpc_broker.storage.folders import PartitionListing
 from tpc_broker.storage.journal_upkeep import wait_kept
-from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.recovery import open_checkpointed
-from tpc_broker.storage.segments import Segment, SegmentFolder
+from tpc_broker.storage.segments import SegmentFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.log.segment import LogSettings
     from tpc_broker.model import TopicPartition
     from tpc_broker.storage.core_partitions import CorePartitions
@@ -56,110 +47,13 @@ if TYPE_CHECKING:
     from tpc_broker.storage.journal_room import JournalRoom
     from tpc_broker.storage.leader_partition import LeaderPartition
     from tpc_broker.storage.maintenance_requests import MaintenanceRequests
-    from tpc_broker.storage.ports import Disk, StoragePlane
+    from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.ports import StoragePlane
 
 log = logging.getLogger(__name__)
 
-COPY_BYTES: Final = 4 * 1024 * 1024
 RETRY_S: Final = 1.0
 """For folders that cannot be renamed now."""
-
-
-async def settle_filled(
-    files: FileCache, path: Path, topic: str, key: TopicPartition, settings: LogSettings, *, starts: int, ends: int
-) -> PartitionCheckpoint:
-    """Of a folder with segments that came from another replica: a log of the records [starts, ends), by its segments
-    alone, all of it durable. StorageFailedError: they are no such log; OSError.
-    """
-    folder = SegmentFolder(files, path)
-    try:
-        storage = await _open_filled(folder, topic, key, settings, starts, ends)
-        await storage.settle(ends)
-        await folder.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(key.topic_id))
-        await files.sync(path / PARTITION_METADATA_FILE)
-        state = await storage.capture()
-        folder.names_changed = True
-        await storage.sync()
-        await files.disk.fsync_directory(path.parent)
-    except (BatchDamageError, ValueError) as error:
-        raise StorageFailedError(f"what was shipped is no whole log: {error}") from error
-    finally:
-        await folder.close()
-    return replace(state, commit_offset=Offset(ends), filled=path.name)
-
-
-async def _open_filled(
-    folder: SegmentFolder, topic: str, key: TopicPartition, settings: LogSettings, starts: int, ends: int
-) -> PartitionStorage:
-    listing = await folder.disk.read_folders([folder.path], ())
-    if listing[0] is None:
-        raise StorageFailedError(f"{folder.path} is gone")
-    sizes = {
-        parsed[0]: size
-        for name, size in listing[0].sizes_bytes.items()
-        if (parsed := parse_segment_file_name(name)) is not None and parsed[1] == LOG_SUFFIX
-    }
-    segments = [Segment(base, size) for base, size in sorted(sizes.items())] or [Segment(ends)]
-    if segments[0].base_offset > starts or segments[-1].base_offset > ends:
-        raise StorageFailedError(f"what was shipped begins at {segments[0].base_offset}, not at {starts}")
-    state = PartitionCheckpoint(
-        key.topic_id, key.partition, topic, log_start_offset=Offset(starts), log_end_offset=Offset(ends)
-    )
-    return PartitionStorage(folder, state, segments, settings)
-
-
-async def bring_own(own: PartitionStorage, path: Path, upto: int) -> None:
-    """What a replica has itself of the log that it is filled with, [its start, `upto`), all of it committed: into the
-    folder, durably. Sealed segments are linked, since nothing of them changes any more; the last one is copied, and cut
-    there. StorageFailedError; OSError: also when retention takes a segment in the midst.
-    """
-    files, last = own.folder.files, own.segments[own.segment_number(upto - 1)]
-    is_cut = last is own.active or own.end_of(last) != upto
-    for segment in [each for each in own.segments if each.base_offset <= last.base_offset]:
-        for name in segment.file_names[: 1 if is_cut and segment is last else None]:
-            with suppress(FileNotFoundError) if name != segment.log_name else nullcontext():
-                if is_cut and segment is last:
-                    await _copy(files, own.folder.path / name, path / name)
-                else:
-                    await files.disk.link(own.folder.path / name, path / name)
-                    await _sync(files.disk, path / name)
-    if is_cut:
-        await _cut_own(SegmentFolder(files, path), own, last, upto)
-    await files.disk.fsync_directory(path)
-
-
-async def _cut_own(folder: SegmentFolder, own: PartitionStorage, last: Segment, upto: int) -> None:
-    try:
-        part = await _open_filled(folder, own.topic, own.key, own.settings, last.base_offset, upto)
-        await part.settle(upto, is_sealed=True)
-        await folder.sync([])
-    except (BatchDamageError, ValueError) as error:
-        raise StorageFailedError(f"what is here is no whole log: {error}") from error
-    finally:
-        await folder.close()
-
-
-async def _copy(files: FileCache, source: Path, target: Path) -> None:
-    disk = files.disk
-    fd = await disk.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-    try:
-        async with files.use(source) as file:
-            position = 0
-            while data := await disk.read(file.fd, COPY_BYTES, position):
-                await disk.write_at(fd, data, position)
-                position += len(data)
-        await disk.fdatasync(fd)
-    finally:
-        await disk.close(fd)
-
-
-async def _sync(disk: Disk, path: Path) -> None:
-    """Of a sealed segment, which a checkpoint would sync at some time."""
-    fd = await disk.open(path, os.O_RDWR)
-    try:
-        await disk.fdatasync(fd)
-    finally:
-        await disk.close(fd)
 
 
 class Installation:

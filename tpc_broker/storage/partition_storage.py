@@ -162,6 +162,14 @@ class PartitionStorage(SegmentLog):
         """`Truncation.truncate`."""
         return Truncation(self).truncate(offset, trust_indexes=trust_indexes)
 
+    def begin_settling(self, offset: int) -> Awaitable[None]:
+        """`Truncation.begin_settling`."""
+        return Truncation(self).begin_settling(offset)
+
+    def take_settled(self, batches: Buffer, next_offset: int, upto: int) -> Awaitable[None]:
+        """`Truncation.take_settled`."""
+        return Truncation(self).take_settled(batches, next_offset, upto)
+
     def settle(self, offset: int, *, is_sealed: bool = False) -> Awaitable[None]:
         """`Truncation.settle`."""
         return Truncation(self).settle(offset, is_sealed=is_sealed)

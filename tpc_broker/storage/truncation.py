@@ -17,6 +17,7 @@ from tpc_broker.storage.segment_appender import SegmentAppender
 from tpc_broker.storage.segments import Segment
 
 if TYPE_CHECKING:
+    from tpc_broker.log.batch import Buffer
     from tpc_broker.storage.segment_log import SegmentLog
 
 SETTLED_BYTES: Final = 4 * 1024 * 1024
@@ -61,19 +62,34 @@ class Truncation:
             producers.complete(log.log_state.producers)
             log.log_state.producers = producers
 
-    async def settle(self, offset: int, *, is_sealed: bool = False) -> None:
+    async def begin_settling(self, offset: int) -> None:
         """Of files that came from another replica: the log ends at an offset of the last segment, by what the segments
-        hold; `is_sealed`: that one is complete. BatchDamageError, ValueError: they hold no log that ends there.
+        hold. Of that one nothing was looked at yet. BatchDamageError, ValueError: what is in front of it is no log.
         """
         log, active = self._log, self._log.active
         for name in active.file_names[1:4]:
             await log.folder.remove(name)
-        size_bytes, active.size_bytes = active.size_bytes, 0
+        active.written_end_position, active.size_bytes = active.size_bytes, 0
         active.indexes = SegmentIndexes(active.base_offset, log.settings.index_interval_bytes)
         log.publish(active.base_offset)
         log.log_state.producers = await self._producers_at(active.base_offset)
         log.rolls.hold_until(offset)
-        await self._take_in(size_bytes, offset)
+
+    async def take_settled(self, batches: Buffer, next_offset: int, upto: int) -> None:
+        """Append whole batches that end at `next_offset`, as far as they begin in front of `upto`: they are in the
+        active segment's file already, or will be.
+        """
+        log, view = self._log, memoryview(batches)
+        if log.written_end_offset < upto:
+            end = len(view) if next_offset <= upto else end_of_batches(view, 0, len(view), upto)
+            await SegmentAppender(log).append([view[:end]])
+
+    async def settle(self, offset: int, *, is_sealed: bool = False) -> None:
+        """The file is there: what was not taken is read, and the log ends at the offset. `is_sealed`: the segment is
+        complete. BatchDamageError, ValueError: they hold no log that ends there.
+        """
+        log, active = self._log, self._log.active
+        await self._take_in(active.written_end_position, offset)
         if log.written_end_offset != offset:
             raise ValueError(f"segment {active.base_offset} ends at {log.written_end_offset}, not at {offset}")
         await log.folder.shorten(active)
@@ -83,21 +99,21 @@ class Truncation:
 
     async def _take_in(self, size_bytes: int, upto: int) -> None:
         """Append what is in the active segment's file already."""
-        log, position, length = self._log, 0, SETTLED_BYTES
+        log, position, length = self._log, self._log.active.size_bytes, SETTLED_BYTES
+        if position >= size_bytes or log.written_end_offset >= upto:
+            return
         buffer = aligned_buffer(length + DIRECT_BLOCK_BYTES, log.folder.disk.poll_ring)
         while position < size_bytes and log.written_end_offset < upto:
             wanted = min(length, size_bytes - position)
             data = await log.folder.read_direct(log.active.log_name, position, wanted, buffer)
             end, next_offset = find_batches_end(data, log.written_end_offset)
-            if next_offset > upto:
-                end = end_of_batches(data, 0, len(data), upto)
             if not end:
                 if len(data) < length:
                     raise BatchDamageError(f"no batch at {position} of segment {log.active.base_offset}")
                 length *= 2
                 buffer = aligned_buffer(length + DIRECT_BLOCK_BYTES, log.folder.disk.poll_ring)
                 continue
-            await SegmentAppender(log).append([data[:end]], [(position, position + end)])
+            await self.take_settled(data[:end], next_offset, upto)
             position, length = position + end, SETTLED_BYTES
 
     async def _remove_segment(self, segment: Segment, cut_offset: int) -> None:

@@ -40,8 +40,9 @@ from tpc_broker.runtime.cluster.part_buffers import is_of_buffer
 from tpc_broker.runtime.cluster.shipping import END, OFFER, READ
 from tpc_broker.storage.filled_files import FilledFile
 from tpc_broker.storage.filled_folders import make_filling_folder
+from tpc_broker.storage.filled_logs import FilledLog, bring_own
 from tpc_broker.storage.folders import remove_folder
-from tpc_broker.storage.installation import bring_own, settle_filled
+from tpc_broker.storage.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,6 +105,17 @@ class Offer:
         return sorted(one[0] for one in parsed if one is not None and one[1] == LOG_SUFFIX)
 
     @property
+    def in_order(self) -> list[tuple[str, int]]:
+        """Its files: what lies beside the segments first, then their logs as they follow each other."""
+        return sorted(self.files, key=lambda file: (file[0].endswith(LOG_SUFFIX), file))
+
+    @property
+    def last_segment(self) -> Segment | None:
+        """None: no segment is shipped."""
+        *_before, (name, size) = self.in_order or [("", 0)]
+        return Segment(self.logs[-1], size) if name.endswith(LOG_SUFFIX) else None
+
+    @property
     def first_offset(self) -> int:
         """Of what is shipped."""
         return self.logs[0] if self.logs else self.position.offset
@@ -164,20 +176,28 @@ class Pace:
 
 
 class LogCheck:
-    """Whether bytes that come one after the other are whole batches of the right epochs, one behind the other."""
+    """Whether bytes that come one after the other are whole batches of the right epochs, one behind the other.
+
+    `whole`: of what came last the batches that are whole, one run behind the other, each with the offset behind it.
+    They lie in the memory in which they came, but for one that came in pieces.
+    """
 
     def __init__(self, base_offset: int, epochs: Sequence[EpochStart]) -> None:
         self.next_offset = base_offset
+        self.whole: list[tuple[Buffer, int]] = []
         self._epochs = epochs
         self._rest = b""
 
     def take(self, data: Buffer) -> bool:
         """False: a batch is damaged, or they are none."""
+        self.whole.clear()
         view = memoryview(data)
         view = view[self._end_begun(view) :]
         joined = self._rest + view if self._rest else view
         end, self.next_offset = find_batches_end(joined, self.next_offset, self._epochs)
         self._rest = bytes(joined[end:])
+        if end:
+            self.whole.append((joined[:end], self.next_offset))
         return len(self._rest) <= limits.LINK_FRAME_BYTES_MAX
 
     def _end_begun(self, view: memoryview) -> int:
@@ -196,11 +216,23 @@ class LogCheck:
         if end < len(batch):
             return 0
         self._rest, self.next_offset = b"", next_offset
+        self.whole.append((batch, next_offset))
         return missing
 
     @property
     def is_whole(self) -> bool:
         return not self._rest
+
+
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """What comes into a folder, for which replica."""
+
+    group: str
+    key: TopicPartition
+    own: PartitionStorage
+    offer: Offer
+    path: Path
 
 
 @dataclass(slots=True)
@@ -300,11 +332,8 @@ class ReplicaFilling:
             if files.segments[0].base_offset < offer.first_offset <= own_offset:
                 await bring_own(files, path, offer.first_offset)
                 offer = replace(offer, starts=max(offer.starts, files.log_start_offset))
-            await self._fetch_all(group, place, offer, path)
+            settled = await self._fetch_all(_Filling(group, key, files, offer, path), place)
             fetched_s = time.monotonic() - begun_s
-            settled = await settle_filled(
-                self._files, path, files.topic, key, files.settings, starts=offer.starts, ends=offer.position.offset
-            )
             if not await self._install(group, key, offer, settled):
                 machine = driver.core.find(group)
                 now = "gone" if machine is None else f"{machine.role.value} at {machine.log.last}"
@@ -353,15 +382,15 @@ class ReplicaFilling:
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
-    async def _fetch_all(self, group: str, place: SeedAddress, offer: Offer, path: Path) -> None:
+    async def _fetch_all(self, filling: _Filling, place: SeedAddress) -> PartitionCheckpoint:
+        """The partition as it is with what was fetched."""
         peer = self._bulk.peer(place)
         self._connections[place] = self._connections.get(place, 0) + 1
         try:
             with trio.move_on_after(CONNECT_S):
                 while not peer.is_up:
                     await trio.sleep(LOOK_S)
-            for name, size in offer.files:
-                await self._fetch(group, peer, offer, path / name, size)
+            return await self._fetch_log(filling, peer)
         finally:
             self._connections[place] -= 1
             if not self._connections[place]:
@@ -370,10 +399,31 @@ class ReplicaFilling:
                 peer.close()
             if not self._connections:
                 self._bulk.parts.clear()
-        await self._files.disk.fsync_directory(path)
 
-    async def _fetch(self, group: str, peer: Peer, offer: Offer, path: Path, size: int) -> None:
-        parsed = parse_segment_file_name(path.name)
+    async def _fetch_log(self, filling: _Filling, peer: Peer) -> PartitionCheckpoint:
+        """The last segment comes last, and is looked through as it comes: what that needs is there by then."""
+        offer, own, last = filling.offer, filling.own, filling.offer.last_segment
+        for name, size in offer.in_order:
+            if last is None or name != last.log_name:
+                await self._fetch(filling, peer, name, size)
+        filled = await FilledLog.begin(
+            self._files, filling.path, own.topic, filling.key, own.settings,
+            starts=offer.starts, ends=offer.position.offset, coming=last,
+        )  # fmt: skip
+        try:
+            if last is not None:
+                await self._fetch(filling, peer, last.log_name, last.size_bytes, filled)
+            await self._files.disk.fsync_directory(filling.path)
+            return await filled.settle()
+        finally:
+            await filled.close()
+
+    async def _fetch(
+        self, filling: _Filling, peer: Peer, name: str, size: int, filled: FilledLog | None = None
+    ) -> None:
+        """One file. `filled`: of whose last segment it is the log."""
+        offer, path = filling.offer, filling.path / name
+        parsed = parse_segment_file_name(name)
         assert parsed is not None, path
         check = LogCheck(parsed[0], offer.epochs) if parsed[1] == LOG_SUFFIX else None
         file = await FilledFile.make(self._files, path)
@@ -386,28 +436,31 @@ class ReplicaFilling:
                     while asked < size and len(ahead) < CHUNKS_AHEAD:
                         ahead.append(_Chunk(asked, min(limits.SHIPPED_CHUNK_BYTES, size - asked)))
                         await self._pace.spend(ahead[-1].length, self.bytes_per_s())
-                        nursery.start_soon(self._read, peer, offer.shipment, path.name, ahead[-1])
+                        nursery.start_soon(self._read, peer, offer.shipment, name, ahead[-1])
                         asked += ahead[-1].length
                     chunk = ahead.popleft()
                     await chunk.done.wait()
                     if check is not None and not check.take(chunk.data):
-                        raise FillingFailedError(f"{path.name} is damaged where it comes from, behind offset "
+                        raise FillingFailedError(f"{name} is damaged where it comes from, behind offset "
                                                  f"{check.next_offset}")  # fmt: skip
+                    if check is not None and filled is not None:
+                        for batches, next_offset in check.whole:
+                            await filled.take(batches, next_offset)
                     await file.write(chunk.data, position, is_aligned=is_of_buffer(chunk.data))
                     length = len(chunk.data)
                     self._bulk.parts.give(chunk.data)
                     position += length
                     self.received_bytes += length
-                    self._filling[group] += length
+                    self._filling[filling.group] += length
             if check is not None and not self._is_right_end(offer, parsed[0], check):
-                raise FillingFailedError(f"{path.name} ends at offset {check.next_offset}, damaged where it comes from")
+                raise FillingFailedError(f"{name} ends at offset {check.next_offset}, damaged where it comes from")
             await file.sync()
         finally:
             await file.close()
 
     def _is_right_end(self, offer: Offer, base_offset: int, check: LogCheck) -> bool:
         """A log goes just to the next one; the last one to the position that was promised, or on: where it is cut must
-        be the end of a batch (`settle_filled`). Where a batch begins is in no checksum: this sees what that does not.
+        be the end of a batch (`FilledLog`). Where a batch begins is in no checksum: this sees what that does not.
         """
         following = min((base for base in offer.logs if base > base_offset), default=None)
         if following is None:

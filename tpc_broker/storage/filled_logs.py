@@ -1,0 +1,174 @@
+"""A log made of segments that came from another replica, in a folder of its own (`filled_folders`).
+
+The last segment's indexes, the producers and where the log ends are found out by its batches. These are looked at as
+they come, in the memory in which they came (`FilledLog.take`): read again from the disk they would have to pass it
+twice, and who is filled would wait for it. What was not given is read.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker.errors import StorageFailedError
+from tpc_broker.log.batch import BatchDamageError
+from tpc_broker.log.checkpoint import PartitionCheckpoint
+from tpc_broker.log.files import (
+    LOG_SUFFIX,
+    PARTITION_METADATA_FILE,
+    encode_partition_metadata,
+    parse_segment_file_name,
+)
+from tpc_broker.model import Offset
+from tpc_broker.storage.partition_storage import PartitionStorage
+from tpc_broker.storage.segments import Segment, SegmentFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tpc_broker.log.segment import LogSettings
+    from tpc_broker.model import TopicPartition
+    from tpc_broker.native_bytes import Buffer
+    from tpc_broker.storage.files import FileCache
+    from tpc_broker.storage.ports import Disk
+
+COPY_BYTES: Final = 4 * 1024 * 1024
+
+
+class FilledLog:
+    """A log of the records [starts, ends) by its segments alone, of which all but the last one's log are there whole.
+
+    StorageFailedError of any method: they are no such log, or the disk refuses; OSError.
+    """
+
+    def __init__(self, files: FileCache, storage: PartitionStorage, ends: int) -> None:
+        self._files = files
+        self._storage = storage
+        self._ends = ends
+
+    @classmethod
+    async def begin(
+        cls, files: FileCache, path: Path, topic: str, key: TopicPartition, settings: LogSettings,
+        *, starts: int, ends: int, coming: Segment | None = None,
+    ) -> FilledLog:  # fmt: skip
+        """`coming`: the last segment, whose file is not there yet, or being written."""
+        folder = SegmentFolder(files, path)
+        try:
+            with _telling_damage("what was shipped"):
+                storage = await _open_filled(folder, topic, key, settings, starts, ends, coming)
+                await storage.begin_settling(ends)
+        except BaseException:
+            await folder.close()
+            raise
+        return cls(files, storage, ends)
+
+    async def take(self, batches: Buffer, next_offset: int) -> None:
+        """What comes next of the last segment: whole batches, up to an offset. They are written, or will be before
+        `settle`, where they belong.
+        """
+        with _telling_damage("what was shipped"):
+            await self._storage.take_settled(batches, next_offset, self._ends)
+
+    async def settle(self) -> PartitionCheckpoint:
+        """Everything is there: the partition as these files have it, all of it durable."""
+        storage, folder = self._storage, self._storage.folder
+        with _telling_damage("what was shipped"):
+            await storage.settle(self._ends)
+        await folder.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(storage.key.topic_id))
+        await self._files.sync(folder.path / PARTITION_METADATA_FILE)
+        state = await storage.capture()
+        folder.names_changed = True
+        await storage.sync()
+        await self._files.disk.fsync_directory(folder.path.parent)
+        return replace(state, commit_offset=Offset(self._ends), filled=folder.path.name)
+
+    async def close(self) -> None:
+        await self._storage.folder.close()
+
+
+@contextmanager
+def _telling_damage(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (BatchDamageError, ValueError) as error:
+        raise StorageFailedError(f"{what} is no whole log: {error}") from error
+
+
+async def _open_filled(
+    folder: SegmentFolder, topic: str, key: TopicPartition, settings: LogSettings, starts: int, ends: int,
+    coming: Segment | None = None,
+) -> PartitionStorage:  # fmt: skip
+    listing = await folder.disk.read_folders([folder.path], ())
+    if listing[0] is None:
+        raise StorageFailedError(f"{folder.path} is gone")
+    sizes = {
+        parsed[0]: size
+        for name, size in listing[0].sizes_bytes.items()
+        if (parsed := parse_segment_file_name(name)) is not None and parsed[1] == LOG_SUFFIX
+    }
+    if coming is not None:
+        sizes[Offset(coming.base_offset)] = coming.size_bytes
+    segments = [Segment(base, size) for base, size in sorted(sizes.items())] or [Segment(ends)]
+    if segments[0].base_offset > starts or segments[-1].base_offset > ends:
+        raise StorageFailedError(f"what was shipped begins at {segments[0].base_offset}, not at {starts}")
+    state = PartitionCheckpoint(
+        key.topic_id, key.partition, topic, log_start_offset=Offset(starts), log_end_offset=Offset(ends)
+    )
+    return PartitionStorage(folder, state, segments, settings)
+
+
+async def bring_own(own: PartitionStorage, path: Path, upto: int) -> None:
+    """What a replica has itself of the log that it is filled with, [its start, `upto`), all of it committed: into the
+    folder, durably. Sealed segments are linked, since nothing of them changes any more; the last one is copied, and cut
+    there. StorageFailedError; OSError: also when retention takes a segment in the midst.
+    """
+    files, last = own.folder.files, own.segments[own.segment_number(upto - 1)]
+    is_cut = last is own.active or own.end_of(last) != upto
+    for segment in [each for each in own.segments if each.base_offset <= last.base_offset]:
+        for name in segment.file_names[: 1 if is_cut and segment is last else None]:
+            with suppress(FileNotFoundError) if name != segment.log_name else nullcontext():
+                if is_cut and segment is last:
+                    await _copy(files, own.folder.path / name, path / name)
+                else:
+                    await files.disk.link(own.folder.path / name, path / name)
+                    await _sync(files.disk, path / name)
+    if is_cut:
+        await _cut_own(SegmentFolder(files, path), own, last, upto)
+    await files.disk.fsync_directory(path)
+
+
+async def _cut_own(folder: SegmentFolder, own: PartitionStorage, last: Segment, upto: int) -> None:
+    try:
+        with _telling_damage("what is here"):
+            part = await _open_filled(folder, own.topic, own.key, own.settings, last.base_offset, upto)
+            await part.begin_settling(upto)
+            await part.settle(upto, is_sealed=True)
+            await folder.sync([])
+    finally:
+        await folder.close()
+
+
+async def _copy(files: FileCache, source: Path, target: Path) -> None:
+    disk = files.disk
+    fd = await disk.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        async with files.use(source) as file:
+            position = 0
+            while data := await disk.read(file.fd, COPY_BYTES, position):
+                await disk.write_at(fd, data, position)
+                position += len(data)
+        await disk.fdatasync(fd)
+    finally:
+        await disk.close(fd)
+
+
+async def _sync(disk: Disk, path: Path) -> None:
+    """Of a sealed segment, which a checkpoint would sync at some time."""
+    fd = await disk.open(path, os.O_RDWR)
+    try:
+        await disk.fdatasync(fd)
+    finally:
+        await disk.close(fd)
