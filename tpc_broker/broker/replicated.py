@@ -41,6 +41,12 @@ HELD_S: Final = 2.0
 """For so long a Produce waits for a leader: the silence after which one is given up, and an election."""
 LOOK_S: Final = 1.0
 """Between two looks at which replicas are in sync."""
+LOOK_SOON_S: Final = 0.1
+"""The same while some are not: who waits for them hears soon, and of many that come back one after the other most are
+told together.
+"""
+LOOK_SHARE: Final = 0.05
+"""Of the time, for such looks."""
 
 _Ended = tuple[TopicPartition, NodeId, int, int]
 """A replica that counts no more: its partition and node, a life, and the term of the leader that goes on without it."""
@@ -54,6 +60,8 @@ class ReplicatedPartitions:
         self.replication = replication
         self._told: dict[TopicPartition, Leader] = {}
         self._to_tell: dict[TopicPartition, Leader] = {}
+        self._lacking: set[TopicPartition] = set()
+        """Of what is led here: those of which it was told last that not all replicas are in sync."""
         self._tell = trio.Event()
         self.near = NearReads(core, replication)
         self.holds = Holds(int(HELD_S * 1e9))
@@ -95,6 +103,7 @@ class ReplicatedPartitions:
         self.replication.remove(key)
         self.near.forget(key)
         self._told.pop(key, None)
+        self._lacking.discard(key)
 
     async def hand_over(self) -> None:
         """Before a drain."""
@@ -147,9 +156,17 @@ class ReplicatedPartitions:
         serial = told.serial + 1 if told is not None and told.epoch == epoch else 0
         in_sync: tuple[NodeId, ...] = () if place == NOBODY else self.replication.in_sync(key)
         self._told[key] = self._to_tell[key] = leader = Leader(epoch, serial, place, in_sync)
+        self._note_lacking(key, leader)
         self._core.view.note_leaders([(key, leader)])
         self.near.led(key)
         self._tell.set()
+
+    def _note_lacking(self, key: TopicPartition, leader: Leader) -> None:
+        topic = self._core.view.image.topic_by_id(key.topic_id)
+        if topic is None or leader.place == NOBODY or len(leader.in_sync) >= len(topic.places(key.partition)):
+            self._lacking.discard(key)
+        else:
+            self._lacking.add(key)
 
     def _leader_told(self, key: TopicPartition) -> None:
         self.near.look(key)
@@ -170,16 +187,28 @@ class ReplicatedPartitions:
             await self._core.metadata.announce_leaders(list(told.items()))
 
     async def _look_who_is_in_sync(self) -> None:
-        here = Replica(self._core.view.node, self._core.core_id)
+        near_at_s = trio.current_time()
         while True:
-            await next_round(LOOK_S)
-            for key in self.replication.perhaps_in_sync():
-                leader = self._told.get(key)
-                if leader is None or leader.place != here:
-                    continue
-                if self.replication.in_sync(key) != leader.in_sync:
-                    self._announce(key, leader.epoch, here)
-            self.near.look_at_racks()
+            if self._lacking:
+                await trio.sleep(LOOK_SOON_S)
+            else:
+                await next_round(LOOK_S)
+            begun_s = trio.current_time()
+            self._tell_changes_of_sync()
+            if begun_s >= near_at_s:
+                self.near.look_at_racks()
+                near_at_s = begun_s + LOOK_S / 2
+            if self._lacking:
+                await trio.sleep((trio.current_time() - begun_s) / LOOK_SHARE)
+
+    def _tell_changes_of_sync(self) -> None:
+        here = Replica(self._core.view.node, self._core.core_id)
+        for key in self.replication.perhaps_in_sync():
+            leader = self._told.get(key)
+            if leader is None or leader.place != here:
+                continue
+            if self.replication.in_sync(key) != leader.in_sync:
+                self._announce(key, leader.epoch, here)
 
     # -- what requests wait for --------------------------------------------------------------------------------------
 
