@@ -22,6 +22,7 @@ import logging
 import os
 import time
 from collections import deque
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,7 +38,7 @@ from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.raft.items import Address, Position
 from tpc_broker.runtime.cluster.part_buffers import is_of_buffer
-from tpc_broker.runtime.cluster.shipping import END, OFFER, READ
+from tpc_broker.runtime.cluster.shipping import END, FILLED, OFFER, READ
 from tpc_broker.storage.filled_files import FilledFile
 from tpc_broker.storage.filled_folders import make_filling_folder
 from tpc_broker.storage.filled_logs import FilledLog, bring_own
@@ -61,8 +62,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 3
+AT_ONCE: Final = 6
 """Replicas that a core fills at the same time."""
+FETCHED_AT_ONCE: Final = 3
+"""Of them, those whose segments are on their way: the others begin, or wait for the disk and the journal to end."""
 CHUNKS_AHEAD: Final = 3
 CONNECT_S: Final = 5.0
 END_S: Final = 1.0
@@ -263,7 +266,7 @@ class ReplicaFilling:
         self._filled: dict[str, Position] = {}
         self._failed: dict[str, tuple[float, float]] = {}
         """When those that could not be filled are tried again, and after which delay."""
-        self._limit = trio.CapacityLimiter(AT_ONCE)
+        self._limit, self._fetches = trio.CapacityLimiter(AT_ONCE), trio.CapacityLimiter(FETCHED_AT_ONCE)
         self._connections: dict[SeedAddress, int] = {}
         self.install: Install
         self.received_bytes = self.filled_count = 0
@@ -293,9 +296,11 @@ class ReplicaFilling:
         if not self.is_allowed:
             raise CallFailedError(f"the cluster's feature level is below {FIRST_WITH_MOVES}; kafka-features raises it")
         epoch, offset = payload["position"]
-        for filled in (self._filled.pop(group, None), Position(int(epoch), int(offset))):
-            if filled is not None and machine.log.contains(filled):
-                return {"filled": filled, "had": filled == (epoch, offset)}, ()
+        filled, wanted = self._filled.pop(group, None), Position(int(epoch), int(offset))
+        if filled is not None and machine.log.contains(filled):
+            return {"filled": filled, "had": False}, ()
+        if machine.log.contains(wanted):
+            return {"filled": wanted, "had": True}, ()
         if trio.current_time() < self._failed.get(group, (0.0, 0.0))[0]:
             return {}, ()
         self._filling[group] = 0
@@ -315,6 +320,14 @@ class ReplicaFilling:
             self._failed[group] = trio.current_time() + delay_s, delay_s
         finally:
             del self._filling[group]
+        if group in self._filled:
+            await self._tell_filled(group, source)
+
+    async def _tell_filled(self, group: str, source: Address) -> None:
+        try:
+            await self._links.ask(source, FILLED, {"group": group})
+        except MailboxError as error:
+            log.debug("%s: node %d was not told that it was filled: %s", group, source.node, error)
 
     async def _fetch_and_install(self, group: str, source: Address) -> None:
         driver, key, place = self._driver, self._keys.get(group), self._links.place_of(source)
@@ -428,35 +441,42 @@ class ReplicaFilling:
         check = LogCheck(parsed[0], offer.epochs) if parsed[1] == LOG_SUFFIX else None
         file = await FilledFile.make(self._files, path)
         try:
-            position = 0
-            async with trio.open_nursery() as nursery:
-                ahead: deque[_Chunk] = deque()
-                asked = 0
-                while position < size:
-                    while asked < size and len(ahead) < CHUNKS_AHEAD:
-                        ahead.append(_Chunk(asked, min(limits.SHIPPED_CHUNK_BYTES, size - asked)))
-                        await self._pace.spend(ahead[-1].length, self.bytes_per_s())
-                        nursery.start_soon(self._read, peer, offer.shipment, name, ahead[-1])
-                        asked += ahead[-1].length
-                    chunk = ahead.popleft()
-                    await chunk.done.wait()
-                    if check is not None and not check.take(chunk.data):
-                        raise FillingFailedError(f"{name} is damaged where it comes from, behind offset "
-                                                 f"{check.next_offset}")  # fmt: skip
-                    if check is not None and filled is not None:
-                        for batches, next_offset in check.whole:
-                            await filled.take(batches, next_offset)
-                    await file.write(chunk.data, position, is_aligned=is_of_buffer(chunk.data))
-                    length = len(chunk.data)
-                    self._bulk.parts.give(chunk.data)
-                    position += length
-                    self.received_bytes += length
-                    self._filling[filling.group] += length
+            async with nullcontext() if check is None else self._fetches:
+                await self._fetch_parts(filling, peer, (file, name, size), check, filled)
             if check is not None and not self._is_right_end(offer, parsed[0], check):
                 raise FillingFailedError(f"{name} ends at offset {check.next_offset}, damaged where it comes from")
             await file.sync()
         finally:
             await file.close()
+
+    async def _fetch_parts(
+        self, filling: _Filling, peer: Peer, into: tuple[FilledFile, str, int], check: LogCheck | None,
+        filled: FilledLog | None,
+    ) -> None:  # fmt: skip
+        file, name, size = into
+        position = asked = 0
+        async with trio.open_nursery() as nursery:
+            ahead: deque[_Chunk] = deque()
+            while position < size:
+                while asked < size and len(ahead) < CHUNKS_AHEAD:
+                    ahead.append(_Chunk(asked, min(limits.SHIPPED_CHUNK_BYTES, size - asked)))
+                    await self._pace.spend(ahead[-1].length, self.bytes_per_s())
+                    nursery.start_soon(self._read, peer, filling.offer.shipment, name, ahead[-1])
+                    asked += ahead[-1].length
+                chunk = ahead.popleft()
+                await chunk.done.wait()
+                if check is not None and not check.take(chunk.data):
+                    raise FillingFailedError(f"{name} is damaged where it comes from, behind offset "
+                                             f"{check.next_offset}")  # fmt: skip
+                if check is not None and filled is not None:
+                    for batches, next_offset in check.whole:
+                        await filled.take(batches, next_offset)
+                await file.write(chunk.data, position, is_aligned=is_of_buffer(chunk.data))
+                length = len(chunk.data)
+                self._bulk.parts.give(chunk.data)
+                position += length
+                self.received_bytes += length
+                self._filling[filling.group] += length
 
     def _is_right_end(self, offer: Offer, base_offset: int, check: LogCheck) -> bool:
         """A log goes just to the next one; the last one to the position that was promised, or on: where it is cut must

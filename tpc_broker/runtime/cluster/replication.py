@@ -47,7 +47,7 @@ from tpc_broker.runtime.cluster.replica_counters import replica_counters
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
 from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
 from tpc_broker.runtime.cluster.replica_lives import ReplicaLives
-from tpc_broker.runtime.cluster.shipping import END, FILL, OFFER, READ, SegmentSource
+from tpc_broker.runtime.cluster.shipping import FILL, SegmentSource
 from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
 from tpc_broker.runtime.cluster.voter_changes import TURN_S, VoterChanges
 from tpc_broker.runtime.steady_plane import Machine
@@ -139,10 +139,8 @@ class CoreReplication:
         self.handlers: dict[str, Handler] = {
             LOG_STARTS: self.serve_log_starts,
             LATER_START: self._serve_later_start,
-            OFFER: self.source.serve_offer,
-            READ: self.source.serve_read,
-            END: self.source.serve_end,
             FILL: self.filling.serve_fill,
+            **self.source.handlers,
             DAMAGED: self.damaged.serve,
             LEFT_OUT: self.left_out.serve,
             COMMITTED: self.catching_up.serve,

@@ -4,7 +4,8 @@ A replica whose next records are not there as items any more, or that lacks so m
 too long, gets segments (`raft.leaders`, INSTALL). The leader asks the replica's core again and again to fetch them,
 until it says up to which position it has them (`FILL`); the replica fetches them (`filling`): `OFFER` makes a shipment,
 a copy of names that retention does not touch, and says what is in it, `READ` gives parts of its files, `END` drops it.
-So a leader remembers nothing that it could not ask for again, and any of the two may end at any moment.
+When it has them it says so (`FILLED`), and is asked at once. So a leader remembers nothing that it could not ask for
+again, and any of the two may end at any moment.
 
 A shipment ends at a committed position: what is behind it, and what comes meanwhile, is sent as items.
 """
@@ -27,6 +28,7 @@ from tpc_broker.runtime.cluster.part_buffers import PartBuffers
 if TYPE_CHECKING:
     from tpc_broker.cluster.link_codec import Hello
     from tpc_broker.raft.items import Voter
+    from tpc_broker.runtime.cluster.links import Handler
     from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
     from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
     from tpc_broker.runtime.data_plane import RingDataPlane
@@ -40,15 +42,21 @@ FILL: Final = "segments.fill"
 OFFER: Final = "segments.offer"
 READ: Final = "segments.read"
 END: Final = "segments.end"
+FILLED: Final = "segments.filled"
 ASK_EVERY_S: Final = 0.3
 UNUSED_MS: Final = 60_000
-SHIPPED_BYTES_MIN: Final = 64 * limits.MIB
-"""A replica that lacks less gets items."""
+SHIPPED_BYTES_MIN: Final = 8 * limits.MIB
+"""A replica that lacks less gets items: so much they bring in the time that it takes to install segments."""
+AGAIN_MS: Final = 60_000
+AGAIN_BYTES_MIN: Final = 64 * limits.MIB
+"""For so long after a replica was filled it gets segments only if it lacks so much: of what is written quickly it lacks
+more than the least whenever it has got some, and would never come to items.
+"""
 
 
-def is_worth_shipping(files: PartitionStorage, offset: int) -> bool:
+def is_worth_shipping(files: PartitionStorage, offset: int, bytes_min: int = SHIPPED_BYTES_MIN) -> bool:
     """Whether what segments hold behind an offset is so much that a replica had better fetch them as they are: whole
-    ones, from the one on in which the offset is.
+    ones, from the one on in which the offset is. With less than `bytes_min` it had not.
     """
     missing, shipped, end_offset = 0, 0, files.written_end_offset
     for segment in reversed(files.segments):
@@ -59,7 +67,7 @@ def is_worth_shipping(files: PartitionStorage, offset: int) -> bool:
             break
         missing += segment.size_bytes
         end_offset = segment.base_offset
-    return missing >= SHIPPED_BYTES_MIN and 2 * missing >= shipped
+    return missing >= bytes_min and 2 * missing >= shipped
 
 
 class SegmentSource:
@@ -72,11 +80,20 @@ class SegmentSource:
         self._driver: ReplicaDriver | None = None
         self._links: ReplicaLinks
         self._wanting: dict[tuple[str, Voter], None] = {}
-        self._declined: dict[tuple[str, Voter], int] = {}
-        """Terms in which replicas had what could have been shipped to them: they get items."""
+        self._asking: set[tuple[str, Voter]] = set()
+        self._filled_ms: dict[tuple[str, Voter], int] = {}
+        """When replicas were filled."""
+        self._declined_ms: dict[tuple[str, Voter], int] = {}
+        """When replicas had what could have been shipped to them: they get items for some time."""
         self._more = trio.Event()
         self._parts = PartBuffers()
         self.sent_bytes = 0
+        self.handlers: dict[str, Handler] = {
+            OFFER: self.serve_offer,
+            READ: self.serve_read,
+            END: self.serve_end,
+            FILLED: self.serve_filled,
+        }
 
     def begin(self, driver: ReplicaDriver, links: ReplicaLinks) -> None:
         """The core has replicas now."""
@@ -85,12 +102,20 @@ class SegmentSource:
 
     def _ships_instead(self, group: str, target: Voter, offset: int) -> bool:
         """Whether a replica that lacks what is behind an offset gets segments, and not items as it could."""
-        driver = self._driver
+        driver, replica = self._driver, (group, target)
         assert driver is not None
-        machine, files = driver.core.groups.get(group), driver.files_of(group)
-        if machine is None or files is None or self._declined.get((group, target)) == machine.term:
+        files = driver.files_of(group)
+        if group not in driver.core.groups or files is None or self._is_recent(self._declined_ms, replica):
             return False
-        return is_worth_shipping(files, offset)
+        again = self._is_recent(self._filled_ms, replica)
+        return is_worth_shipping(files, offset, AGAIN_BYTES_MIN if again else SHIPPED_BYTES_MIN)
+
+    def _is_recent(self, when_ms: dict[tuple[str, Voter], int], replica: tuple[str, Voter]) -> bool:
+        since_ms = when_ms.get(replica)
+        if since_ms is None or self._clock.monotonic_ms() - since_ms < AGAIN_MS:
+            return since_ms is not None
+        del when_ms[replica]
+        return False
 
     def _ship(self, group: str, target: Voter) -> None:
         self._wanting[group, target] = None
@@ -110,6 +135,15 @@ class SegmentSource:
             self._free_parts()
 
     async def _ask(self, group: str, target: Voter) -> None:
+        """One question at a time: of two, the answer to the later one would be that the replica had it all."""
+        if (group, target) not in self._asking:
+            self._asking.add((group, target))
+            try:
+                await self._ask_once(group, target)
+            finally:
+                self._asking.remove((group, target))
+
+    async def _ask_once(self, group: str, target: Voter) -> None:
         driver = self._driver
         assert driver is not None
         machine, files = driver.core.find(group), driver.files_of(group)
@@ -124,10 +158,16 @@ class SegmentSource:
             return
         if "filled" in answer and group in driver.core.groups:
             epoch, offset = answer["filled"]
-            if answer.get("had"):
-                self._declined[group, target] = machine.term
-            driver.core.shipped(group, target, Position(int(epoch), int(offset)), self._clock.monotonic_ms())
+            now_ms = self._clock.monotonic_ms()
+            (self._declined_ms if answer.get("had") else self._filled_ms)[group, target] = now_ms
+            driver.core.shipped(group, target, Position(int(epoch), int(offset)), now_ms)
             driver.wake()
+
+    async def serve_filled(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> None:
+        """A replica has what it was to fetch: it is asked at once up to where, and not when its turn comes."""
+        for group, target in list(self._wanting):
+            if group == payload["group"] and target.node == hello.node:
+                await self._ask(group, target)
 
     # -- what replicas ask for -----------------------------------------------------------------------------------------
 
