@@ -147,7 +147,7 @@ def test_starts_of_logs_are_looked_at_in_turn():
     made = object.__new__(CoreReplication)
     made._led, made._to_look, made._starts_told = dict.fromkeys(keys, LeaderEpoch(1)), [], {}
     made._driver = SimpleNamespace(core=SimpleNamespace(groups={}))
-    made._bounds = looked.append
+    made.bounds_of = looked.append
 
     def look():
         looked.clear()

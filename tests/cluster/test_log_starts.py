@@ -47,6 +47,16 @@ def state(log_start_offset: int, high_watermark: int = 100) -> SimpleNamespace:
     return SimpleNamespace(log_start_offset=log_start_offset, high_watermark=high_watermark, is_lost=False)
 
 
+def test_one_that_was_removed_since_its_round_began_is_passed_over():
+    """With thousands of partitions a round takes seconds, and replicas go meanwhile: that ended the core."""
+    sent, bounds = [], state(40)
+    leader = replication(bounds, 1, sent)
+    gone = TopicPartition(KEY.topic_id, PartitionIndex(KEY.partition + 1))
+    leader._to_look = [gone, KEY]
+    trio.run(leader._tell_log_starts)
+    assert sent == [(FOLLOWER, LOG_STARTS, {group_of(KEY): [TERM, 40]})]
+
+
 def test_a_leader_tells_until_it_was_heard_and_again_after_a_new_connection():
     sent, bounds = [], state(0)
     leader = replication(bounds, 1, sent)

@@ -606,7 +606,7 @@ class CoreReplication:
         keys, self._to_look = self._to_look[:LOOKS_AT_ONCE], self._to_look[LOOKS_AT_ONCE:]
         for key in keys:
             group, machine = group_of(key), self.machine_of(key)
-            bounds = self._bounds(group)
+            bounds = self.bounds_of(key)  # it may have been removed since the round began in which it is looked at
             if machine is None or bounds is None or not bounds.log_start_offset:
                 continue
             starts = bounds.log_start_offset
