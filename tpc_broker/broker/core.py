@@ -33,6 +33,7 @@ from tpc_broker.broker.reassignments import ClusterReassignments, Reassignments
 from tpc_broker.broker.rebalancing import Rebalancing
 from tpc_broker.broker.replica_moves import ReplicaMoves
 from tpc_broker.broker.replicated import ReplicatedPartitions
+from tpc_broker.broker.told_partitions import ToldPartitions
 from tpc_broker.broker.view import ClusterView, Leader
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError, MetadataUnreadableError
@@ -152,6 +153,7 @@ class Core:
         is_in_cluster = replication is not None
         self.view = ClusterView(node, place.cores, place.listeners, settings.broker_rack, in_cluster=is_in_cluster)
         self.view.core = place.core_id
+        self.told = ToldPartitions(self.view, self.is_available)
         self.purgatory = Purgatory(plane.watch)
         plane.on_advanced(self.purgatory.advanced)
         self._on_settings = on_settings

@@ -255,14 +255,15 @@ class MetadataService:
     async def _serve_facts(self, _caller: CoreId, _payload: Payload, _blobs: list[bytes]) -> Answer:
         facts = self._cluster.facts() if self._cluster is not None else {}
         led = Counter(node for node in map(self._leads, self._view.leaders_everywhere()) if node is not None)
+        held = Counter(
+            replica.node
+            for topic in self._view.image.topics.values()
+            for index in range(len(topic.replicas))
+            for replica in topic.places(index)
+        )
         for row in facts.get("nodes", ()):
             row["leads"] = led[row["node"]] if row["node"] not in self._view.absent else 0
-            row["replicas"] = sum(
-                replica.node == row["node"]
-                for topic in self._view.image.topics.values()
-                for index in range(len(topic.replicas))
-                for replica in topic.places(index)
-            )
+            row["replicas"] = held[row["node"]]
         return {**facts, **self._partitions_without_leader(), "moves": self.moves_told()}, []
 
     def _leads(self, partition: TopicPartition) -> NodeId | None:

@@ -79,6 +79,10 @@ class ClusterView:
         """Called at once when anything that Metadata tells is another."""
         self.on_leader: Callable[[TopicPartition], None] = lambda _partition: None
         """Called when a leader has told something new."""
+        self.on_told_changed: Callable[[TopicPartition | None], None] = lambda _partition: None
+        """Called with a partition of which Metadata tell something else; None: of any. What is another in the image of
+        a topic is seen there.
+        """
         self.node = node
         self.cores = cores
         self._shared = tuple(listener.mode is ListenerMode.SHARED for listener in listeners)
@@ -112,6 +116,8 @@ class ClusterView:
         for node, known in self._image.nodes.items():
             if node not in image.nodes or image.nodes[node].incarnation != known.incarnation:
                 self._forget_leaders_on(node)  # its data are others: their epochs have begun anew
+        if image.nodes != self._image.nodes:
+            self.on_told_changed(None)
         self._image = image
         self._sharing = frozenset(_shared_by_all_cores(image))
         self._of_nodes.clear()
@@ -128,6 +134,7 @@ class ClusterView:
     def absent(self, nodes: frozenset[NodeId]) -> None:
         self._absent = nodes
         self._of_nodes.clear()
+        self.on_told_changed(None)
         self.on_changed()
 
     @property
@@ -236,6 +243,7 @@ class ClusterView:
         came = up - self._up
         self._up = up
         self._heard.clear()
+        self.on_told_changed(None)
         self.on_changed()
         return came
 
@@ -243,6 +251,7 @@ class ClusterView:
         """A core called, so it is up: its word may be faster than the supervisor's."""
         if core not in self._heard:
             self._heard.add(core)
+            self.on_told_changed(None)
             self.on_changed()
 
     def is_up(self, core: CoreId) -> bool:
@@ -263,9 +272,11 @@ class ClusterView:
         for partition, leader in leaders:
             if leader.epoch == NO_LEADER_EPOCH:
                 self._leaders.pop(partition, None)
+                self.on_told_changed(partition)
                 self.on_changed()
             elif leader[:2] > self._leaders.get(partition, NO_LEADER)[:2]:
                 self._leaders[partition] = leader
+                self.on_told_changed(partition)
                 self.on_changed()
                 self.on_leader(partition)
 
@@ -276,6 +287,7 @@ class ClusterView:
     def forget_leaders(self, topic: TopicImage) -> None:
         for index in range(topic.partitions_count):
             self._leaders.pop(TopicPartition(topic.topic_id, PartitionIndex(index)), None)
+        self.on_told_changed(None)
         self.on_changed()
 
     def leader_epoch(self, partition: TopicPartition) -> LeaderEpoch | None:

@@ -137,7 +137,14 @@ class TopicImage:
         """The core of a node that has each partition, leading it or not; NOT_HERE: none of them."""
         if not self.replicas:
             return self.assignment.owners
-        return tuple(self.core_on(node, index) for index in range(len(self.replicas)))
+        found = [NOT_HERE] * len(self.replicas)
+        for index, replicas in enumerate(self.replicas):
+            for replica in replicas:
+                if replica.node == node:
+                    found[index] = replica.core
+        for index in self.moves:
+            found[index] = self.core_on(node, index)
+        return tuple(found)
 
     def core_on(self, node: NodeId, index: int) -> CoreId:
         """Of one partition that there is."""

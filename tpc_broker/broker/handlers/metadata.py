@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from functools import partial
 from typing import TYPE_CHECKING
 
 from tpc_broker import __version__
@@ -21,7 +20,6 @@ from tpc_broker.kafka.protocol import encode_response_header
 from tpc_broker.model import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
-    NO_LEADER_EPOCH,
     NO_TOPIC_ID,
     PartitionIndex,
     TopicPartition,
@@ -215,30 +213,7 @@ def _topic_metadata(core: Core, request: Request, topic: TopicImage) -> ToldTopi
         is_internal=topic.is_internal,
         topic_authorized_operations=NOT_ASKED_FOR,
     )
-    named = partial(core.view.broker_id, core.view.listener_name(request.listener))
-    for index in range(topic.partitions_count):
-        place = core.view.place_of(topic, index)
-        endpoint = core.view.endpoint_at(request.listener, place)
-        broker_id = named(place) if endpoint is None else endpoint.broker_id
-        epoch = core.view.leader_epoch(TopicPartition(topic.topic_id, PartitionIndex(index)))
-        available = epoch is not None and endpoint is not None and core.is_available(place)
-        replicas, in_sync, offline = [broker_id], [broker_id], [] if available else [broker_id]
-        if topic.is_replicated(index):
-            places = topic.places(index)
-            replicas = [named(each) for each in places]
-            in_sync = [named(each) for each in core.view.in_sync(topic, index)]
-            offline = [named(each) for each in places if not core.is_available(each)]
-        result.partitions.append(
-            messages.MetadataResponse.MetadataResponsePartition(
-                error_code=0 if available else int(ErrorCode.LEADER_NOT_AVAILABLE),
-                partition_index=index,
-                leader_id=broker_id if available else -1,
-                leader_epoch=NO_LEADER_EPOCH if epoch is None else epoch,
-                replica_nodes=replicas,
-                isr_nodes=in_sync,
-                offline_replicas=offline,
-            )
-        )
+    result.partitions = list(core.told.of_topic(request.listener, topic))
     return result
 
 
