@@ -48,9 +48,10 @@ class Replication:
     def has_other_life(self, topic, key):
         return topic.life_of(key.partition, HERE.node) != self.life
 
-    def begin_life(self, topic, key):
+    async def begin_lives(self, topic, keys):
         if self.has_no_space:
             raise OSError("no space, for a test")
+        [key] = keys
         self.life = topic.life_of(key.partition, HERE.node)
         self.note(f"life {self.life}")
 

@@ -1,4 +1,5 @@
-"""Replicas that come back to a node are other voters than before: what is left of those goes first, by one checkpoint.
+"""Replicas that come back to a node are other voters than before: what is left of those goes first, by one checkpoint
+if there is anything.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ class Core:
         self.checkpoints = checkpoints
         self.done: list[str] = []
         self.others = set(KEYS[2:])
+        self.remembered = set(KEYS[5:])
         self.failure: Exception | None = None
-        replication = SimpleNamespace(has_other_life=lambda _topic, key: key in self.others, begin_life=self._begin)
+        replication = SimpleNamespace(has_other_life=lambda _topic, key: key in self.others, begin_lives=self._begin)
         self.made = object.__new__(Partitions)
         self.made._core = SimpleNamespace(replicated=SimpleNamespace(replication=replication))
         self.made._storage = SimpleNamespace(
             has=lambda key: key == KEYS[2], damaged=lambda: KEYS[2:3], checkpoint=self._checkpoint,
+            remembers=lambda keys: not self.remembered.isdisjoint(keys),
             keep_aside=lambda key, _reason: self._note("aside", key), delete_offline=self._delete,
         )  # fmt: skip
         self.made._offline, self.made._not_made = {}, set()
@@ -36,17 +39,20 @@ class Core:
     def _note(self, what: str, key: TopicPartition) -> None:
         self.done.append(f"{what} {key.partition}")
 
-    def _begin(self, _topic, key) -> None:
-        self._note("begin", key)
-        self.others.discard(key)
+    async def _begin(self, _topic, keys) -> None:
+        self.done.append(f"begin {[int(key.partition) for key in keys]}")
+        self.others.difference_update(keys)
 
     async def _delete(self, key) -> None:
         self._note("delete", key)
+        self.remembered.add(key)
 
     async def _checkpoint(self) -> bool:
         self.done.append("checkpoint")
         if self.failure is not None:
             raise self.failure
+        if self.checkpoints:
+            self.remembered.clear()
         return self.checkpoints
 
     async def may_be_opened(self, keys=KEYS) -> list[int]:
@@ -56,10 +62,17 @@ class Core:
 async def test_one_checkpoint_stands_behind_the_ends_of_all_that_come_back_together():
     core = Core()
     assert await core.may_be_opened() == [0, 1, 2, 3, 4, 5]
-    assert core.done == ["aside 2", "delete 2", "checkpoint", "begin 2", "begin 3", "begin 4", "begin 5"]
+    assert core.done == ["aside 2", "delete 2", "checkpoint", "begin [2, 3, 4, 5]"]
     core.done.clear()
     assert await core.may_be_opened() == [0, 1, 2, 3, 4, 5]
     assert core.done == [], "they are what they are to be"
+
+
+async def test_none_is_taken_for_those_that_nothing_is_left_of():
+    """A checkpoint synchronises all that the core has written, while clients and all that the metadata say wait."""
+    core = Core()
+    assert await core.may_be_opened([KEYS[3], KEYS[4]]) == [3, 4]
+    assert core.done == ["begin [3, 4]"]
 
 
 async def test_without_a_checkpoint_they_wait_and_the_others_are_opened():

@@ -153,9 +153,9 @@ def test_a_replica_that_another_core_takes_over_is_the_voter_that_it_was(tmp_pat
     node_directory(tmp_path, joined=True)
     keys = [TopicPartition(TopicId(uuid.UUID(int=1)), PartitionIndex(index)) for index in range(3)]
     before = [ReplicaLives(tmp_path, core) for core in range(3)]
-    before[1].begin(group_of(keys[0]), 3)
-    before[0].begin(group_of(keys[1]), 2)  # it was there once, in an earlier life
-    before[0].begin(group_of(keys[2]), 5)
+    before[1].begin_blocking({group_of(keys[0]): 3})
+    before[0].begin_blocking({group_of(keys[1]): 2})  # it was there once, in an earlier life
+    before[0].begin_blocking({group_of(keys[2]): 5})
     given = [Given(keys[0], CoreId(1), CoreId(0)), Given(keys[1], CoreId(2), CoreId(0))]
     for _each in range(2):
         hand_lives_over(tmp_path, given, group_of)

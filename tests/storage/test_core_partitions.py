@@ -132,3 +132,25 @@ def test_a_second_deletion_changes_nothing_and_the_first_ends_it():
     assert take(world, "deleted", "recovered")
     assert world.partitions.state("recovered") is PartitionState.ABSENT
     assert "recovered" not in world.partitions.kept
+
+
+def test_what_has_gone_is_remembered_until_a_checkpoint_that_began_behind_it():
+    world = World()
+    one = world.partitions
+    assert not one.remembers(["a"])
+    assert one.remembers(["offline"])
+    assert one.remembers(["released"]), "the checkpoint names it"
+    first = one.checkpoint_begins()
+    take(world, "forget_release", "released")
+    one.checkpoint_done(first)
+    assert one.remembers(["a", "released"])
+    assert not one.remembers(["a"])
+    second = one.checkpoint_begins()
+    assert one.remembers(["released"])
+    one.checkpoint_done(second)
+    assert not one.remembers(["released"])
+    for name in ("make", "not_made"):
+        assert take(world, name, "a")
+    assert not one.remembers(["a"]), "nothing of it was ever written"
+    assert take(world, "prepared", "a")
+    assert not one.remembers(["a"]), "its folder is new"

@@ -55,6 +55,9 @@ class MemoryStorage:
     def has(self, key):
         return key in self.files
 
+    def remembers(self, keys):
+        return any(self.has(key) for key in keys)
+
     def unclaimed(self):
         opened = {files.key for files in self.handles.values()}
         return [key for key in self.files if key not in opened]

@@ -364,16 +364,16 @@ class Partitions:
         """Take a partition over that another core let go. PartitionOfflineError: its files cannot be used."""
         topic = self._core.view.image.topics[key.topic_id]
         if topic.is_replicated(key.partition):
-            self._keep_life(topic, key)
+            await self._keep_life(topic, key)
         await self._storage.adopt(released, self._config_of(topic))
 
-    def _keep_life(self, topic: TopicImage, key: TopicPartition) -> None:
+    async def _keep_life(self, topic: TopicImage, key: TopicPartition) -> None:
         """A replica that moves is the voter that it was: this is durable before the core has it."""
         replicated = self._core.replicated
         assert replicated is not None, "only a cluster has such partitions"
         try:
             if replicated.replication.has_other_life(topic, key):
-                replicated.replication.begin_life(topic, key)
+                await replicated.replication.begin_lives(topic, [key])
         except OSError as error:
             raise PartitionNotMadeError(f"what replica this is cannot be written: {error}") from error
 
@@ -552,11 +552,11 @@ class Partitions:
                 if key in self._storage.damaged():
                     self._storage.keep_aside(key, DAMAGED)
                 await self._storage.delete_offline(key)
-        if not await self._storage.checkpoint():  # the deletions are not to be replayed over what comes now
+        if self._storage.remembers(keys) and not await self._storage.checkpoint():
+            # The ends of the ones before are not to be replayed over what comes now.
             raise PartitionNotMadeError("there is no checkpoint yet behind the end of the replica before")
         try:
-            for key in keys:
-                replicated.replication.begin_life(topic, key)
+            await replicated.replication.begin_lives(topic, keys)
         except OSError as error:
             raise PartitionNotMadeError(f"what replica this is cannot be written: {error}") from error
 

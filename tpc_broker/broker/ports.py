@@ -15,7 +15,7 @@ from tpc_broker.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from tpc_broker.broker.payloads import Answer, MailboxHandler, NodeHandler, Payload
     from tpc_broker.broker.view import Endpoint
@@ -90,7 +90,6 @@ class Connections(Protocol):
         ...
 
     def answer_none(self, request: Request) -> None: ...
-
     def close(self, connection: int, reason: str) -> None: ...
 
     def stop_accepting(self) -> None: ...
@@ -484,7 +483,6 @@ class FetchPort(Protocol):
         ...
 
     def set_fetch_limits(self, response_bytes_max: int, sessions_max: int, eviction_ms: int) -> None: ...
-
     def bounds(self, handle: int) -> Bounds: ...
 
     def state(self, handle: int) -> PartitionState:
@@ -563,6 +561,10 @@ class CoreStorage(Protocol):
 
     def has(self, key: TopicPartition) -> bool:
         """Whether this core's journal or checkpoint knows the partition, whatever became of it."""
+        ...
+
+    def remembers(self, keys: Iterable[TopicPartition]) -> bool:
+        """Whether a start now would find anything of what one of these was here before: `checkpoint` ends that."""
         ...
 
     def unclaimed(self) -> list[TopicPartition]:
@@ -677,7 +679,6 @@ class CoreStorage(Protocol):
         ...
 
     async def purge_folders(self) -> None: ...
-
     async def checkpoint(self) -> bool: ...
 
     async def make_room(self, files: PartitionStorage, handle: int, size: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.model import LeaderEpoch, NodeId, TopicPartition
@@ -204,8 +204,8 @@ class Replication(Protocol):
         """Whether what is on the disk of the replica here, if anything, was given up, as the metadata say."""
         ...
 
-    def begin_life(self, topic: TopicImage, key: TopicPartition) -> None:
-        """Nothing of an earlier life is on the disk any more; durable when this returns. OSError: it is not."""
+    async def begin_lives(self, topic: TopicImage, keys: Sequence[TopicPartition]) -> None:
+        """Nothing of earlier lives is on the disk any more; durable when this returns. OSError: it is not."""
         ...
 
     def facts(self) -> Iterator[ReplicaFacts]:

@@ -88,9 +88,11 @@ class CheckpointSchedule:
         """One checkpoint; False when it was held back (the log says why)."""
         file = self._checkpointer.file
         async with self._partitions.checkpointing:
-            begun = self._in_place_windows.checkpoint_begins()
+            begun, number = self._in_place_windows.checkpoint_begins(), self._partitions.checkpoint_begins()
             try:
                 done = await self._checkpointer.run(self._bring_to_files)
+                if done:
+                    self._partitions.checkpoint_done(number)
             except OSError as error:
                 self._failures.failed("checkpoint failed", error)
                 if error.errno == errno.ENOSPC:

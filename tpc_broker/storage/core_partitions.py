@@ -38,7 +38,7 @@ import trio
 from tpc_broker.errors import PartitionOfflineError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.model import TopicPartition
@@ -101,6 +101,11 @@ class CorePartitions:
         """By their handles in the data plane."""
         self.given_up: dict[TopicPartition, OfflinePartition] = {}
         self.checkpointing = trio.Lock()
+        self._ended: dict[TopicPartition, int] = {}
+        """Those that are here no more, and how many checkpoints had begun when they went: until a later one is done,
+        a start finds something of them in the journal or in the checkpoint.
+        """
+        self._checkpoints_begun = 0
         released = {key for key, one in kept.items() if one.released is not None}
         self._states = {
             **dict.fromkeys(storages, _S.RECOVERED), **dict.fromkeys(offline, _S.OFFLINE),
@@ -129,9 +134,26 @@ class CorePartitions:
         assert of in (None, before), (key, before, state)
         if state is _S.ABSENT:
             del self._states[key]
+            if before is not _S.MAKING:
+                self._ended[key] = self._checkpoints_begun
         else:
             self._states[key] = state
         return before
+
+    # -- what a start would find -------------------------------------------------------------------------------------
+
+    def remembers(self, keys: Iterable[TopicPartition]) -> bool:
+        """Whether a start would find anything of what one of these was here before."""
+        return any(key in self._ended or self.state(key) not in (_S.ABSENT, _S.PREPARED) for key in keys)
+
+    def checkpoint_begins(self) -> int:
+        """Its number; with `checkpointing`."""
+        self._checkpoints_begun += 1
+        return self._checkpoints_begun
+
+    def checkpoint_done(self, number: int) -> None:
+        """The journal begins where it began, and it names only what was here then."""
+        self._ended = {key: begun for key, begun in self._ended.items() if begun >= number}
 
     # -- opening -----------------------------------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ from tpc_broker.storage.shipments import Shipments
 from tpc_broker.storage.write_behind import WriteBehindWriter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
@@ -175,6 +175,10 @@ class JournalledStorage:
 
     def unclaimed_terms(self) -> list[tuple[TopicPartition, int]]:
         return [(key, files.leader_epoch) for key, files in self._partitions.unclaimed.items()]
+
+    def remembers(self, keys: Iterable[TopicPartition]) -> bool:
+        """`CorePartitions.remembers`."""
+        return self._partitions.remembers(keys)
 
     async def is_left_over(self, key: TopicPartition, topic: str) -> bool:
         return not self.has(key) and await is_folder_of(self._disk, self._data / "topics", topic, key)

@@ -11,9 +11,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import trio
+
+from tpc_broker.runtime import durable_files
 from tpc_broker.runtime.cluster.identity import FOLDER
-from tpc_broker.runtime.durable_files import replace_file
 from tpc_broker.runtime.options import StartError
+from tpc_broker.storage.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,27 +24,32 @@ if TYPE_CHECKING:
 
     from tpc_broker.model import CoreId, TopicPartition
     from tpc_broker.storage.handover import Given
+    from tpc_broker.storage.ports import Disk
 
 
 class ReplicaLives:
-    """Of one core. Blocking: it is small, and written when a replica comes back to a node, which is seldom."""
+    """Of one core. It is read once, and written for all replicas together that come back to the node."""
 
     def __init__(self, data: Path, core: int) -> None:
         self._path = data / FOLDER / f"lives{core}.json"
         self._lives: dict[str, int] | None = None
+        self._writing = trio.Lock()
 
     def of(self, group: str) -> int:
         """StartError: the file cannot be read."""
         return self._read().get(group, 0)
 
-    def begin(self, group: str, life: int) -> None:
-        """OSError: it is not written."""
-        self.begin_all({group: life})
+    async def begin(self, disk: Disk, lives: dict[str, int]) -> None:
+        """By group; durable when this returns. OSError: it is not written."""
+        async with self._writing:
+            found = {**self._read(), **lives}
+            await replace_file(disk, self._path, json.dumps(found).encode())
+            self._lives = found
 
-    def begin_all(self, lives: dict[str, int]) -> None:
-        """The same of several, by group."""
+    def begin_blocking(self, lives: dict[str, int]) -> None:
+        """The same while no core runs."""
         found = {**self._read(), **lives}
-        replace_file(self._path, json.dumps(found).encode())
+        durable_files.replace_file(self._path, json.dumps(found).encode())
         self._lives = found
 
     def _read(self) -> dict[str, int]:
@@ -67,4 +75,4 @@ def hand_lives_over(data: Path, given: Iterable[Given], group_of: Callable[[Topi
         if lives[target].of(group_of(key)) != life:
             changed.setdefault(target, {})[group_of(key)] = life
     for core, found in changed.items():
-        lives[core].begin_all(found)
+        lives[core].begin_blocking(found)

@@ -54,7 +54,7 @@ from tpc_broker.runtime.steady_plane import Machine
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from tpc_broker.metadata.image import TopicImage
     from tpc_broker.raft.group import Group
@@ -320,8 +320,7 @@ class CoreReplication:
             self._link()
 
     def _own_voter(self, topic: TopicImage, key: TopicPartition) -> Voter:
-        node = NodeId(self._identity.node)
-        return Voter(node, self._identity.incarnation + topic.life_of(key.partition, node))
+        return Voter(self.node, self._identity.incarnation + topic.life_of(key.partition, self.node))
 
     async def step_aside(self, key: TopicPartition) -> None:
         await self._leaving.step_aside(key)
@@ -459,8 +458,9 @@ class CoreReplication:
     def has_other_life(self, topic: TopicImage, key: TopicPartition) -> bool:
         return self._lives.of(group_of(key)) != topic.life_of(key.partition, NodeId(self._identity.node))
 
-    def begin_life(self, topic: TopicImage, key: TopicPartition) -> None:
-        self._lives.begin(group_of(key), topic.life_of(key.partition, NodeId(self._identity.node)))
+    async def begin_lives(self, topic: TopicImage, keys: Sequence[TopicPartition]) -> None:
+        lives = {group_of(key): topic.life_of(key.partition, self.node) for key in keys}
+        await self._lives.begin(self._storage.files.disk, lives)
 
     def facts(self) -> Iterator[ReplicaFacts]:
         for group, key in self._keys.items():
