@@ -257,13 +257,16 @@ class Partitions:
         if replicated is None:
             return []
         terms: dict[TopicPartition, int | None] = dict(self._storage.unclaimed_terms())
-        terms |= {key: replicated.replication.term_of(key) for key, one in self._open.items() if one.is_replicated}
         found = []
-        for key, term in terms.items():
-            topic = self._core.view.image.topic_by_id(key.topic_id)
-            since = None if topic is None else replicated.left_out_in(topic, key)
-            if term is not None and since is not None and term > since:
-                found.append((key, term))
+        for topic in self._core.view.image.topics.values():
+            for index in [index for index, node in topic.lives if node == self._here.node]:
+                key = TopicPartition(topic.topic_id, index)
+                partition = self._open.get(key)
+                is_open = partition is not None and partition.is_replicated
+                term = replicated.replication.term_of(key) if is_open else terms.get(key)
+                since = None if term is None else replicated.left_out_in(topic, key)
+                if term is not None and since is not None and term > since:
+                    found.append((key, term))
         return found
 
     async def make_what_could_not_be_made(self) -> list[tuple[TopicPartition, LeaderEpoch]]:
