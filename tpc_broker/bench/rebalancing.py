@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 JOINING: Final = 2
 """Nodes."""
 WARM_UP_S_MIN: Final = 5.0
+WARM_UP_ROUNDS: Final = 12
+"""Records that each partition has before anything is counted: their files are made, the journals have grown, and the
+first checkpoint is done.
+"""
 BEFORE_S_MIN: Final = 10.0
 _LED_S: Final = 300.0
 _BALANCED_S: Final = 3600.0
@@ -164,7 +168,7 @@ def rebalance(workload: Workload, stage: Stage) -> Round:
 
 def _phases(peer: TpcClusterPeer, stage: Stage, shape: Shape) -> tuple[list[Phase], dict[str, float]]:
     """What happened when, and by how many replicas the fullest node exceeded the emptiest one at the end of each."""
-    time.sleep(max(stage.extent.warm_up, WARM_UP_S_MIN, 2 * shape.partitions / shape.rate))
+    time.sleep(max(stage.extent.warm_up, WARM_UP_S_MIN, WARM_UP_ROUNDS * shape.partitions / shape.rate))
     total = NODES * shape.partitions
     marks = [("before", time.monotonic_ns())]
     time.sleep(max(stage.extent.measured, BEFORE_S_MIN))
