@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -71,7 +72,17 @@ class World:
     def topics(self):
         return list(self.view.image.topics.values())
 
+    def check_leads(self):
+        """What tools are told of nodes, by looking at each partition."""
+        view, found = self.view, Counter()
+        for key in view.leaders_everywhere():
+            topic = view.image.topics.get(key.topic_id)
+            if topic is not None and key.partition < topic.partitions_count:
+                found[view.place_of(topic, key.partition).node] += 1
+        assert view.leads_of_nodes() == found
+
     def check(self):
+        self.check_leads()
         on_changed = self.view.on_told_changed
         anew = ToldPartitions(self.view, self.is_available)
         self.view.on_told_changed = on_changed
@@ -113,9 +124,10 @@ def absent(chooser, world):
 
 
 def cores(chooser, world):
-    world.view.set_up([CoreId(0)] if chooser.random() < 0.5 else [])
-    if chooser.random() < 0.3:
+    if chooser.random() < 0.5:
         world.view.note_heard(CoreId(0))
+    else:
+        world.view.set_up([CoreId(0)] if chooser.random() < 0.3 else [])
 
 
 def node(chooser, world):

@@ -254,7 +254,7 @@ class MetadataService:
 
     async def _serve_facts(self, _caller: CoreId, _payload: Payload, _blobs: list[bytes]) -> Answer:
         facts = self._cluster.facts() if self._cluster is not None else {}
-        led = Counter(node for node in map(self._leads, self._view.leaders_everywhere()) if node is not None)
+        led = self._view.leads_of_nodes()
         held = Counter(
             replica.node
             for topic in self._view.image.topics.values()
@@ -264,23 +264,11 @@ class MetadataService:
         for row in facts.get("nodes", ()):
             row["leads"] = led[row["node"]] if row["node"] not in self._view.absent else 0
             row["replicas"] = held[row["node"]]
-        return {**facts, **self._partitions_without_leader(), "moves": self.moves_told()}, []
-
-    def _leads(self, partition: TopicPartition) -> NodeId | None:
-        topic = self._view.image.topics.get(partition.topic_id)
-        exists = topic is not None and partition.partition < topic.partitions_count
-        return self._view.place_of(topic, partition.partition).node if exists and topic is not None else None
-
-    def _partitions_without_leader(self) -> Payload:
-        known = set(self._view.leaders_everywhere())
-        total = leaderless = 0
-        for topic_id, topic in self._view.image.topics.items():
-            for index in range(topic.partitions_count):
-                total += 1
-                partition = TopicPartition(topic_id, PartitionIndex(index))
-                is_there = partition in known and self._view.is_present(self._view.place_of(topic, index).node)
-                leaderless += not is_there
-        return {"partitions": total, "partitions_without_leader": leaderless}
+        total = self._view.image.partitions_count()
+        leaderless = total - sum(count for node, count in led.items() if self._view.is_present(node))
+        await trio.lowlevel.checkpoint()
+        told = {"partitions": total, "partitions_without_leader": leaderless, "moves": self.moves_told()}
+        return {**facts, **told}, []
 
     def _absent_changed(self, absent: frozenset[NodeId]) -> None:
         assert self._cluster is not None

@@ -26,7 +26,7 @@ from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.payloads import Answer, Payload
+    from tpc_broker.broker.payloads import Answer, Payload, Row
     from tpc_broker.broker.replication_port import Replication
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.metadata.records import MetadataRecord, MoveBegun, ReplicasMoving
@@ -36,6 +36,10 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
 CONFIRM_S: Final = 2.0
+SETTLED_TOGETHER_S: Final = 0.4
+"""The end of a move waits for those of others for so long: each change of the metadata is work of some milliseconds for
+every core, and nobody waits for the end.
+"""
 TOLD_S: Final = 10.0
 """So long what was told of a move's progress is shown."""
 
@@ -53,6 +57,8 @@ class ReplicaMoves:
         self._core = core
         self._replication = replication
         self._progress: dict[TopicPartition, tuple[float, Progress]] = {}
+        self._settled: list[Row] = []
+        """Told, and to be written with what comes meanwhile."""
         core.metadata.serve_at_controller("moves.settled", self._serve_settled)
         core.metadata.serve_at_controller("moves.newest", self._serve_newest)
         core.mailboxes.serve("moves.progress", self._serve_progress)
@@ -118,14 +124,27 @@ class ReplicaMoves:
         return False
 
     async def _serve_settled(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
+        """What several nodes tell at about the same time is one change."""
+        if not self._settled:
+            self._core.start_soon(self._end_settled)
+        self._settled += payload["moves"]
+        return {}, []
+
+    async def _end_settled(self) -> None:
+        """What comes to nothing is told again."""
+        await trio.sleep(SETTLED_TOGETHER_S)
+        rows, self._settled = self._settled, []
+
         def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
             records: list[MetadataRecord] = []
-            for topic_id, index, move_id, term in payload["moves"]:
+            for topic_id, index, move_id, term in {tuple(row): None for row in rows}:
                 records += move_done(image, _named(topic_id, index), int(move_id), int(term))
             return records, None
 
-        await self._core.metadata.change(decide)
-        return {}, []
+        try:
+            await self._core.metadata.change(decide)
+        except MailboxError as error:
+            log.debug("ends of moves could not be written: %s", error)
 
     # -- progress ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ says where it is, too.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -314,6 +315,16 @@ class ClusterView:
     def leaders_everywhere(self) -> Iterator[TopicPartition]:
         """Partitions whose leader is known."""
         return (partition for partition, leader in self._leaders.items() if leader.place != NOBODY)
+
+    def leads_of_nodes(self) -> Counter[NodeId]:
+        """How many partitions each node is known to lead, in one pass."""
+        found: Counter[NodeId] = Counter()
+        for partition, leader in self._leaders.items():
+            topic = self._image.topics.get(partition.topic_id)
+            if leader.place != NOBODY and topic is not None and partition.partition < topic.partitions_count:
+                place = leader.place if topic.is_replicated(partition.partition) else None
+                found[(place or topic.leader_place(partition.partition, self.node)).node] += 1
+        return found
 
     def leaders_here(self, *, here: bool) -> Iterator[tuple[TopicPartition, Leader]]:
         """Those led on this node, or on the others."""

@@ -8,6 +8,7 @@ per batch of records.
 from __future__ import annotations
 
 import json
+from collections import deque
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -68,6 +69,7 @@ DELETIONS_REMEMBERED_MAX = 1_000
 """Deleted topics whose ids the image still names. A core that was down while more were deleted puts their files aside
 instead of removing them.
 """
+_FOUND_LATELY: deque[tuple[TopicImage | None, TopicImage, Sequence[int]]] = deque(maxlen=4)
 REMOVALS_REMEMBERED_MAX = 1_000
 """Nodes that were removed last, whose data directories are refused."""
 
@@ -308,7 +310,18 @@ def changed_topics(before: ClusterImage, after: ClusterImage) -> Iterator[tuple[
 
 
 def changed_indexes(old: TopicImage | None, new: TopicImage) -> Sequence[int]:
-    """Partitions of a topic that differ in anything; all of them where it is new, or has other settings."""
+    """Partitions of a topic that differ in anything; all of them where it is new, or has other settings. Several ask
+    for each change of the metadata, so what was found last is kept.
+    """
+    for before, after, known in _FOUND_LATELY:
+        if before is old and after is new:
+            return known
+    found = _find_changed(old, new)
+    _FOUND_LATELY.append((old, new, found))
+    return found
+
+
+def _find_changed(old: TopicImage | None, new: TopicImage) -> Sequence[int]:
     count = new.partitions_count
     if old is None or old.partitions_count != count or (old.name, old.configs) != (new.name, new.configs):
         return range(count)
@@ -325,7 +338,7 @@ def changed_indexes(old: TopicImage | None, new: TopicImage) -> Sequence[int]:
         if before is not after:
             pairs = enumerate(zip(before, after, strict=True))
             found.update(index for index, (was, now) in pairs if was is not now and was != now)
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def changed_partitions(before: ClusterImage, after: ClusterImage) -> Iterator[TopicPartition]:
