@@ -1,6 +1,7 @@
 """The cache of open files: its limit holds, and costs nothing while files cannot be closed."""
 
 import os
+import resource
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import trio
 
 from tests.storage.plain_disk import PlainDisk
-from tpc_broker.storage.files import FileCache
+from tpc_broker.storage.files import FileCache, most_open_files
 
 FILES = 64
 MAX = 16
@@ -202,3 +203,10 @@ async def test_a_file_that_two_have_opened_stays_open_while_one_of_them_closes_i
         disk.close = close_and_forget
         may_end.set()
     assert path.read_bytes() == b"late"
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "files"), [(1024, 2048), (20_000, 2500), (1 << 20, 8192), (resource.RLIM_INFINITY, 8192)]
+)
+def test_how_many_stay_open_depends_on_the_descriptors_there_are(descriptors: int, files: int) -> None:
+    assert most_open_files(descriptors) == files

@@ -14,6 +14,7 @@ import errno
 import logging
 import mmap
 import os
+import resource
 from collections import OrderedDict
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OPEN_FILES_MAX: Final = 2048
+OPEN_FILES_MAX: Final = 8192
+"""Thousands of partitions that are written to in turn open and close a file each for each of their runs where fewer
+may be open: the longest idle one goes first, and is the next to be written to."""
+OPEN_FILES_SURE: Final = 2048
+DESCRIPTORS_SHARE: Final = 8
+"""Other descriptors are connections."""
 FEW_TO_CLOSE: Final = 8
 """So many cost less through the ring than by a helper thread."""
 DIRECT_BLOCK_BYTES: Final = limits.BLOCK_BYTES
@@ -65,13 +71,21 @@ async def replace_file(disk: Disk, path: Path, data: bytes) -> None:
     await disk.fsync_directory(path.parent)
 
 
+def most_open_files(descriptors_max: int) -> int:
+    """How many stay open of a core's segments where a process may have so many descriptors."""
+    if descriptors_max == resource.RLIM_INFINITY:
+        return OPEN_FILES_MAX
+    return min(OPEN_FILES_MAX, max(OPEN_FILES_SURE, descriptors_max // DESCRIPTORS_SHARE))
+
+
 class OpenFile:
     """One open file. `dirty`: a write to it has ended since its last sync began."""
 
-    __slots__ = ("direct_fd", "dirty", "fd", "forgotten", "path", "users")
+    __slots__ = ("direct_fd", "dirty", "fd", "forgotten", "name", "path", "users")
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
+        self.name = path.name
         self.fd = fd
         self.direct_fd = -1
         self.users = 0
@@ -94,10 +108,10 @@ class FileCache:
     same name) is nobody else's: who asked for it uses it, and it is closed.
     """
 
-    def __init__(self, disk: Disk, open_files_max: int = OPEN_FILES_MAX) -> None:
+    def __init__(self, disk: Disk, open_files_max: int | None = None) -> None:
         self.disk = disk
-        self._max = open_files_max
-        self._look_above = open_files_max
+        self._max = open_files_max or most_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._look_above = self._max
         self._files: OrderedDict[Path, OpenFile] = OrderedDict()
         self._in_folder: dict[Path, set[Path]] = {}
         self._openings: dict[Path, set[_Opening]] = {}
@@ -192,6 +206,11 @@ class FileCache:
             file.users += 1
         return file
 
+    def use_again_nowait(self, file: OpenFile) -> None:
+        """The same with one that was not forgotten meanwhile."""
+        self._files.move_to_end(file.path)
+        file.users += 1
+
     def end_use_nowait(self, file: OpenFile) -> None:
         assert not file.forgotten, file.path
         file.users -= 1
@@ -240,8 +259,12 @@ class FileCache:
         """A sync of the whole file system covers what was written to the file up to now."""
         file = self._files.get(path)
         if file is not None:
-            file.dirty = False
-            self._look_above = self._max
+            self.note_synced(file)
+
+    def note_synced(self, file: OpenFile) -> None:
+        """The same of one that was not forgotten."""
+        file.dirty = False
+        self._look_above = self._max
 
     def mark_dirty(self, path: Path) -> None:
         """That sync failed."""

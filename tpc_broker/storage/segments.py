@@ -93,6 +93,10 @@ class SegmentFolder:
         self.names_changed = False
         self._written: set[str] = set()
         self._epochs_written: bytes | None = None
+        self._epochs_right: Sequence[EpochStart] | None = None
+        """For which it was seen that they are written: what thousands of partitions are asked again and again."""
+        self._written_last: OpenFile | None = None
+        """Need not be looked for by its path as long as it is open: that takes longer than a short write to it."""
         self.syncing = trio.Lock()
         """Held for a sync of the folder, or of the whole file system that counts for it: who came in between would
         take for durable what is still on its way.
@@ -122,7 +126,7 @@ class SegmentFolder:
 
     def _mark_written(self, file: OpenFile, position: int) -> None:
         file.dirty = True
-        self._written.add(file.path.name)
+        self._written.add(file.name)
         self.names_changed |= position == 0
 
     async def write(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
@@ -132,7 +136,20 @@ class SegmentFolder:
 
     def begin_write(self, name: str) -> OpenFile | None:
         """A file that the caller writes to until `end_write`, if it is open (`FileCache.begin_use_nowait`)."""
-        return self.files.begin_use_nowait(self.path / name)
+        file = self._written_last_as(name)
+        if file is None:
+            file = self._written_last = self.files.begin_use_nowait(self.path / name)
+        else:
+            self.files.use_again_nowait(file)
+        return file
+
+    def path_to_open(self, name: str) -> Path | None:
+        """None: the file is open."""
+        return None if self._written_last_as(name) is not None else self.path / name
+
+    def _written_last_as(self, name: str) -> OpenFile | None:
+        file = self._written_last
+        return file if file is not None and file.name == name and not file.forgotten else None
 
     def end_write(self, file: OpenFile, position: int) -> None:
         """The caller has written there, or tried to."""
@@ -452,16 +469,21 @@ class SegmentFolder:
         await self.files.sync(self.path / (EPOCHS_FILE + TEMPORARY_SUFFIX))
         self._written.discard(EPOCHS_FILE + TEMPORARY_SUFFIX)
         await self.rename(EPOCHS_FILE + TEMPORARY_SUFFIX, EPOCHS_FILE)
-        self._epochs_written = data
+        self._epochs_written, self._epochs_right = data, None
 
     def epochs_to_write(self, epochs: Sequence[EpochStart]) -> tuple[Path, bytes] | None:
         """For whoever replaces the files of many folders at once, then calls `epochs_written`; None: it is right."""
+        if epochs == self._epochs_right:
+            return None
         data = encode_epochs(epochs)
-        return None if data == self._epochs_written else (self.path / EPOCHS_FILE, data)
+        if data == self._epochs_written:
+            self._epochs_right = epochs
+            return None
+        return self.path / EPOCHS_FILE, data
 
     def epochs_written(self, data: bytes) -> None:
         """Not durable: a sync of the file system follows."""
-        self._epochs_written, self.names_changed = data, True
+        self._epochs_written, self._epochs_right, self.names_changed = data, None, True
 
     def written_names(self) -> frozenset[str]:
         """Files that a sync would have to cover now."""
@@ -473,7 +495,11 @@ class SegmentFolder:
         """
         names, self._written, self.names_changed = frozenset(self._written), set(), False
         for name in names:
-            self.files.mark_synced(self.path / name)
+            file = self._written_last_as(name)
+            if file is not None:
+                self.files.note_synced(file)
+            else:
+                self.files.mark_synced(self.path / name)
         return names
 
     def undo_sync(self, names: frozenset[str]) -> None:
