@@ -4,7 +4,6 @@ import errno
 import random
 import uuid
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 
 import pytest
 import trio
@@ -21,6 +20,7 @@ from tpc_broker.storage import segment_appender as storage_module
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.folders import create_partition
 from tpc_broker.storage.leader_partition import LeaderPartition
+from tpc_broker.storage.ports import ShortRun
 from tpc_broker.storage.short_runs import RUNS_TOGETHER, SHORT_RUN_BYTES_MAX, ShortRunWriter
 
 
@@ -109,6 +109,21 @@ async def test_what_cannot_be_one_write_is_left_as_it_was():
     assert not storage.lock.locked()
 
 
+async def test_a_file_that_was_given_up_is_not_written_to_by_who_wrote_to_it_last():
+    storage = await make(SETTINGS)
+    await storage.append([batch(0, [b"x"], timestamp=1)])
+    assert await in_two_steps(storage, batch(1, [b"x"], timestamp=1))
+    assert storage.path_to_open() is None
+    await storage.folder.close()
+    assert storage.begin_run(batch(2, [b"x"], timestamp=1)) is None
+    path = storage.path_to_open()
+    assert path == storage.folder.path / storage.active.log_name
+    await storage.folder.files.open_many([path])
+    assert await in_two_steps(storage, batch(2, [b"x"], timestamp=1))
+    assert storage.path_to_open() is None
+    assert await storage.read(2, 1) == batch(2, [b"x"], timestamp=1)
+
+
 @pytest.mark.parametrize(("error", "in_doubt"), [(errno.ENOSPC, False), (errno.EIO, True)])
 async def test_a_write_that_fails_takes_the_partition_out_of_service(error, in_doubt):
     storage = await make(SETTINGS)
@@ -127,28 +142,30 @@ class Plane:
 
     def __init__(self):
         self.waiting = {}
-        self.kept = 0
         self.written = []
 
-    def write_behind_take(self, handle, bytes_max):
-        if not self.waiting.get(handle):
-            return None
-        offset, batches = self.waiting[handle]
-        self.kept += 1
-        data = b"".join(batches)
-        assert bytes_max >= len(data)
-        return SimpleNamespace(
-            size=len(data), base_offset=offset, end_offset=offset + len(batches), in_place=[], buffers=[data],
-            release=self.release,
-        )
-
-    def release(self):
-        self.kept -= 1
+    def short_runs_take(self, handles, bytes_max, memory):
+        taken, place = [], 0
+        for handle in handles:
+            offset, batches = self.waiting.get(handle, (0, []))
+            data = b"".join(batches)
+            if not data or len(data) > bytes_max:
+                taken.append(None)
+                continue
+            if place + len(data) > len(memory):
+                break
+            memory[place : place + len(data)] = data
+            taken.append(ShortRun(memory[place : place + len(data)], offset + len(batches)))
+            place += len(data)
+        return taken
 
     def waiting_bytes(self, handle):
         return sum(map(len, self.waiting[handle][1]))
 
-    def write_behind_done(self, handle, end_offset):
+    def short_runs_done(self, ended):
+        return [(self.done(handle, end_offset), 1000 + handle) for handle, end_offset in ended]
+
+    def done(self, handle, end_offset):
         offset, batches = self.waiting[handle]
         self.written.append(handle)
         self.waiting[handle] = (end_offset, batches[end_offset - offset :])
@@ -182,13 +199,13 @@ class World:
         self.failures.append((led.handle, type(error)))
 
     async def report(self, written):
-        self.reported += [(led.handle, written_bytes) for led, written_bytes in written]
+        assert all(one.bytes_admitted == 1000 + one.led.handle for one in written)
+        self.reported += [(one.led.handle, one.written_bytes) for one in written]
 
     async def write(self):
-        return [led.handle for led in await self.writer.write(list(self.led.values()), self.report)]
+        return sorted(led.handle for led in await self.writer.write(list(self.led.values()), self.report))
 
     def assert_nothing_is_held(self):
-        assert self.plane.kept == 0
         assert not any(led.lock.locked() or led.files.lock.locked() for led in self.led.values())
 
 
@@ -202,6 +219,27 @@ async def test_many_partitions_are_few_jobs_and_all_is_accounted_for():
     assert all(led.files.written_end_offset == 3 for led in world.led.values())
     world.assert_nothing_is_held()
     assert await world.write() == list(world.led)  # there is nothing to write, which the usual way finds out
+    world.assert_nothing_is_held()
+
+
+async def test_what_does_not_fit_into_the_memory_comes_next():
+    world = await World().make(7)
+    world.writer._memory.append(memoryview(bytearray(3 * world.plane.waiting_bytes(0))))
+    assert await world.write() == []
+    assert world.jobs == [3, 3, 1]
+    assert [handle for handle, _bytes in world.reported] == list(range(7))
+    assert all(led.files.written_end_offset == 3 for led in world.led.values())
+    world.assert_nothing_is_held()
+
+
+async def test_what_has_begun_is_ended_when_the_writer_is_cancelled():
+    """The batches are in the indexes: the next writer would put them there again, or wait for the locks for ever."""
+    world = await World().make(4)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await world.write()
+    assert all(led.files.written_end_offset == 3 for led in world.led.values())
+    assert not any(world.plane.waiting_bytes(handle) for handle in world.led)
     world.assert_nothing_is_held()
 
 

@@ -519,6 +519,27 @@ class Plane:
         """Segments hold everything below; those batches are cache from now on."""
         _checked(lib.tpc_partition_write_behind_done(self.pointer, handle, upto_offset), "written behind")
 
+    def short_runs_take(self, handles: Sequence[int], bytes_max: int, room: int) -> list[tuple[int, bytes]]:
+        """End offset and bytes of each partition's run, no bytes where there is none; as far as there was room."""
+        runs, out = ffi.new("tpc_short_run[]", len(handles)), ffi.new("uint8_t[]", room)
+        for run, handle in zip(runs, handles, strict=True):
+            run.handle = handle
+        batches = ffi.new("tpc_tail_batch[]", _BATCHES_AT_ONCE)
+        count = lib.tpc_plane_short_runs_take(
+            self.pointer, runs, len(handles), bytes_max, out, room, batches, _BATCHES_AT_ONCE
+        )
+        taken, place = [], 0
+        for run in runs[0:count]:
+            taken.append((run.end_offset, bytes(ffi.buffer(out, room)[place : place + run.bytes])))
+            place += run.bytes
+        return taken
+
+    def short_runs_done(self, ended: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Bytes written of each, and what may still be appended to it."""
+        runs = ffi.new("tpc_short_run[]", [(handle, offset, 0, 0) for handle, offset in ended])
+        lib.tpc_plane_short_runs_done(self.pointer, runs, len(ended))
+        return [(run.bytes, run.bytes_admitted) for run in runs]
+
     def _room_is_low(self, handle: int, _left: int, wanted_bytes: int, _pointer: object) -> None:
         if wanted_bytes:
             self.on_room_wanted(handle, wanted_bytes)

@@ -32,8 +32,8 @@ from tpc_broker.runtime.produces import asked_produce
 from tpc_broker.runtime.replication import ReplicatingPlane
 from tpc_broker.runtime.steady_plane import SteadyPlane
 from tpc_broker.runtime.taken_batches import TakenBatches
-from tpc_broker.storage.ports import Bounds, JournalCursor, JournalUse, PartitionState
-from tpc_broker.storage.short_runs import SHORT_RUN_BYTES_MAX
+from tpc_broker.storage.ports import Bounds, JournalCursor, JournalUse, PartitionState, ShortRun
+from tpc_broker.storage.short_runs import RUNS_TOGETHER, SHORT_RUN_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -116,6 +116,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
         self._sequence = ffi.new("uint64_t *")
         self._dirty = ffi.new("uint64_t[]", DIRTY_FIRST)
         self._batch_arrays: list[Any] = []
+        self._short_runs = ffi.new("tpc_short_run[]", RUNS_TOGETHER)
         self._ring = ring
         self._prefault: Any = None
         self._closed = False
@@ -471,6 +472,39 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
         written_bytes = lib.tpc_partition_write_behind_done(self._plane, handle, end_offset)
         _check(written_bytes, "written behind")
         return int(written_bytes)
+
+    def short_runs_take(self, handles: Sequence[int], bytes_max: int, memory: memoryview) -> list[ShortRun | None]:
+        runs = self._short_runs
+        if len(handles) > len(runs):
+            runs = self._short_runs = ffi.new("tpc_short_run[]", len(handles))
+        for number, handle in enumerate(handles):
+            runs[number].handle = handle
+        arrays = self._batch_arrays
+        batches = arrays.pop() if arrays else _new_uncleared("tpc_tail_batch[]", WRITE_BEHIND_BATCHES_MAX)
+        count = lib.tpc_plane_short_runs_take(
+            self._plane, runs, len(handles), bytes_max, ffi.from_buffer("uint8_t[]", memory), len(memory), batches,
+            WRITE_BEHIND_BATCHES_MAX,
+        )  # fmt: skip
+        arrays.append(batches)
+        taken, place = list[ShortRun | None](), 0
+        for number in range(count):
+            run = runs[number]
+            size = run.bytes
+            taken.append(ShortRun(memory[place : place + size], run.end_offset) if size else None)
+            place += size
+        return taken
+
+    def short_runs_done(self, ended: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        if not ended:
+            return []
+        runs = ffi.new("tpc_short_run[]", [(handle, end_offset, 0, 0) for handle, end_offset in ended])
+        lib.tpc_plane_short_runs_done(self._plane, runs, len(ended))
+        done = []
+        for run in runs:
+            written_bytes = run.bytes
+            _check(written_bytes, "written behind")
+            done.append((written_bytes, run.bytes_admitted))
+        return done
 
     def open_in_place_window(self, handle: int, window: InPlaceWindowParams) -> bool:
         params = ffi.new("tpc_in_place_window_params *")

@@ -404,6 +404,13 @@ class Taken(Protocol):
     def __exit__(self, *exception: object) -> None: ...
 
 
+class ShortRun(NamedTuple):
+    """Everything of one partition that was durable and not in its segments."""
+
+    batches: memoryview
+    end_offset: int
+
+
 class WriteBehind(Protocol):
     """Durable batches on their way from memory to the segments."""
 
@@ -435,6 +442,17 @@ class WriteBehind(Protocol):
 
     def write_behind_done(self, handle: int, end_offset: int) -> int:
         """The segments have everything below an offset; how many bytes that were more than before."""
+        ...
+
+    def short_runs_take(self, handles: Sequence[int], bytes_max: int, memory: memoryview) -> list[ShortRun | None]:
+        """Of each partition everything that `write_behind_take` would give bit by bit, copied into memory, which has
+        room for `bytes_max` at least. None: there is nothing, or more than that, or some was written in place. Fewer
+        than there are handles: the memory is full.
+        """
+        ...
+
+    def short_runs_done(self, ended: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """`write_behind_done` of many, by handle and offset; beside the bytes of each its `bytes_admitted`."""
         ...
 
 

@@ -25,6 +25,7 @@ from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
+    from pathlib import Path
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.log.epochs import LeaderEpochs
@@ -142,6 +143,10 @@ class SegmentLog:
         indexes = self.active.indexes
         assert indexes is not None, self.key
         return indexes
+
+    def path_to_open(self) -> Path | None:
+        """Of the active segment's file; None: it is open."""
+        return self.folder.path_to_open(self.active.log_name)
 
     # -- changes ---------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tpc_broker.storage.leader_partition import LeaderPartition
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Disk, FileSystemStatus, StoragePlane
+    from tpc_broker.storage.short_runs import Written
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,11 @@ class Lack(NamedTuple):
 def left_for_records(status: FileSystemStatus) -> int:
     """What clients' records may still take of a file system."""
     return status.available_bytes - min(limits.DISK_HEADROOM_BYTES, status.total_bytes // 16)
+
+
+def _ahead_of(led: LeaderPartition, written_bytes: int) -> int:
+    """What a partition should have that has written so much at a time."""
+    return min(max(led.step_bytes, 4 * written_bytes), ROOM_STEP_BYTES_MAX)
 
 
 class SegmentSpace:
@@ -175,9 +181,13 @@ class SegmentSpace:
         if ahead:
             await self._make_if_there_is(led, ahead)
 
-    async def make_ahead_of_many(self, written: Sequence[tuple[LeaderPartition, int]]) -> None:
+    async def make_ahead_of_many(self, written: Sequence[Written]) -> None:
         """The same of many, by one job, but for what that leaves."""
-        wanted = [(led, ahead) for led, written_bytes in written if (ahead := self._wanted_ahead(led, written_bytes))]
+        wanted = [
+            (led, ahead)
+            for led, written_bytes, bytes_admitted in written
+            if bytes_admitted < (ahead := _ahead_of(led, written_bytes)) // 2 and led.handle in self._led
+        ]
         if len(wanted) > 1:
             await self._together.take(wanted)
         for led, ahead in wanted:
@@ -185,7 +195,7 @@ class SegmentSpace:
 
     def _wanted_ahead(self, led: LeaderPartition, written_bytes: int) -> int:
         """0: it has enough."""
-        ahead = min(max(led.step_bytes, 4 * written_bytes), ROOM_STEP_BYTES_MAX)
+        ahead = _ahead_of(led, written_bytes)
         is_low = led.handle in self._led and self._plane.state(led.handle).bytes_admitted < ahead // 2
         return ahead if is_low else 0
 

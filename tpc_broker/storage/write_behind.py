@@ -46,6 +46,7 @@ AT_ONCE = 2
 BYTES_MIN = 2 * limits.MIB
 """A partition with less waits until that has come together, for this long at most:"""
 AGE_S = 2.0
+NEVER_S = 1e9
 HURRY_BYTES = 4 * limits.MIB
 """As long as no partition has so much to write, they are taken one after the other: commits want the disk too."""
 FEW_PARTITIONS = 16
@@ -78,6 +79,8 @@ class WriteBehindWriter:
         self._due = trio.Event()
         self._staging: list[memoryview] = []
         self._staging_limit = trio.CapacityLimiter(DIRECT_WRITES_AT_ONCE)
+        self._many = trio.Lock()
+        """Held by who writes short runs of many."""
         self._short_runs = ShortRunWriter(plane, disk, led, self._failed)
         plane.on_due(self._is_due)
 
@@ -104,12 +107,9 @@ class WriteBehindWriter:
         """Everything that is durable now goes to the segments; without `all_of_it` what is due, and the end of a long
         run may wait for the next time. How many partitions that were.
         """
-        plane = self._plane
-        handles = plane.dirty() if all_of_it else plane.dirty_due(BYTES_MIN, AGE_S, DIRTY_BYTES_MAX)
-        dirty = [led for handle in handles if (led := self._led.get(handle)) is not None and led.files.failed is None]
+        dirty = self._dirty(all_of_it=all_of_it)
         if len(dirty) > FEW_PARTITIONS:
-            left = await self._short_runs.write(dirty, self._space.make_ahead_of_many)
-            dirty = [led for led in left if led.handle in self._led]  # others were deleted meanwhile
+            dirty = await self._write_short_runs(dirty, all_of_it=all_of_it)
         hurries = any(self._plane.state(led.handle).dirty_bytes >= HURRY_BYTES for led in dirty)
         if not hurries and len(dirty) <= FEW_PARTITIONS:
             for led in dirty:
@@ -125,6 +125,27 @@ class WriteBehindWriter:
             for led in dirty:
                 nursery.start_soon(write_in_turn, led)
         return len(dirty)
+
+    def _dirty(self, *, all_of_it: bool) -> list[LeaderPartition]:
+        plane = self._plane
+        if all_of_it:
+            handles = plane.dirty()
+        elif self._many.locked():  # short runs are on their way
+            handles = plane.dirty_due(BYTES_MIN, NEVER_S, limits.BYTES_WITHOUT_BOUND)
+        else:
+            handles = plane.dirty_due(BYTES_MIN, AGE_S, DIRTY_BYTES_MAX)
+        return [led for handle in handles if (led := self._led.get(handle)) is not None and led.files.failed is None]
+
+    async def _write_short_runs(self, dirty: list[LeaderPartition], *, all_of_it: bool) -> list[LeaderPartition]:
+        """Those that are left. One at a time: a second one would find what it wants locked by the first, and leave it
+        to be written one by one.
+        """
+        was_locked = self._many.locked()
+        async with UncontendedLock(self._many):
+            if was_locked and all_of_it:
+                dirty = self._dirty(all_of_it=True)
+            left = await self._short_runs.write(dirty, self._space.make_ahead_of_many)
+        return [led for led in left if led.handle in self._led]  # others were deleted meanwhile
 
     async def write_one(self, led: LeaderPartition) -> None:
         """Everything of one partition that is durable now; a failure leaves its files failed."""

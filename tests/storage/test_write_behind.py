@@ -1,0 +1,73 @@
+"""Who writes behind when: short runs of many by one task at a time."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import trio
+import trio.testing
+
+from tpc_broker import limits
+from tpc_broker.storage import write_behind
+from tpc_broker.storage.write_behind import BYTES_MIN, WriteBehindWriter
+
+MANY = write_behind.FEW_PARTITIONS + 1
+
+
+class World:
+    """A writer, so many dirty partitions, and short runs that take until `may_end`."""
+
+    def __init__(self):
+        self.handles = list(range(MANY))
+        self.asked, self.written, self.may_end = [], [], trio.Event()
+        self.led = {
+            handle: SimpleNamespace(handle=handle, files=SimpleNamespace(failed=None)) for handle in range(MANY + 1)
+        }
+        plane = SimpleNamespace(
+            on_due=lambda _callback: None, dirty=lambda: list(self.handles), dirty_due=self.dirty_due,
+            state=lambda _handle: SimpleNamespace(dirty_bytes=0),
+        )  # fmt: skip
+        space = SimpleNamespace(make_ahead_of_many=None)
+        self.writer = WriteBehindWriter(plane, None, Path("/data"), self.led, space=space, in_place_windows=None)
+        self.writer._short_runs = self
+        self.one_by_one = []
+        self.writer._write_one = self.write_one
+
+    def dirty_due(self, bytes_min, age_s, bytes_max):
+        self.asked.append((bytes_min, age_s, bytes_max))
+        return list(self.handles) if bytes_max != limits.BYTES_WITHOUT_BOUND else []
+
+    async def write(self, dirty, _written):
+        self.written.append([led.handle for led in dirty])
+        await self.may_end.wait()
+        self.handles = [handle for handle in self.handles if handle >= MANY]
+        return []
+
+    async def write_one(self, led, *, all_of_it):
+        self.one_by_one.append((led.handle, all_of_it))
+
+
+@pytest.fixture
+async def world():
+    return World()
+
+
+async def test_while_short_runs_are_written_others_write_long_ones_alone(world, nursery):
+    nursery.start_soon(lambda: world.writer.write(all_of_it=True))
+    await trio.testing.wait_all_tasks_blocked()
+    await world.writer.write(all_of_it=False)
+    assert len(world.written) == 1, "what the first one has locked would be left to be written one by one"
+    assert world.asked == [(BYTES_MIN, write_behind.NEVER_S, limits.BYTES_WITHOUT_BOUND)]
+    world.may_end.set()
+
+
+async def test_a_checkpoint_waits_for_them_and_writes_what_is_left_then(world, nursery):
+    nursery.start_soon(lambda: world.writer.write(all_of_it=False))
+    await trio.testing.wait_all_tasks_blocked()
+    nursery.start_soon(lambda: world.writer.write(all_of_it=True))
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(world.written) == 1
+    world.handles.append(MANY)
+    world.may_end.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert world.written == [list(range(MANY)), [MANY]]
