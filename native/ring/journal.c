@@ -62,6 +62,11 @@ static uint64_t space_event_blocks(const tpc_journal_params *params) {
     return (params->region_blocks * eighths + 7) / 8;
 }
 
+void tpc_journal_want_space_at(tpc_journal *journal, uint64_t blocks) {
+    bool may_grow = journal->params.region_blocks < journal->params.region_blocks_max;
+    journal->params.space_event_blocks = blocks && !may_grow ? blocks : space_event_blocks(&journal->params);
+}
+
 static void set_defaults(tpc_journal_params *params) {
     if (!params->commits_in_flight_max) params->commits_in_flight_max = 1;
     if (!params->commit_bytes_max) params->commit_bytes_max = COMMIT_BYTES_DEFAULT;

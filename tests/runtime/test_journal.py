@@ -159,6 +159,19 @@ def test_what_a_journal_that_fills_up_takes_is_held_back_until_blocks_are_recycl
     journal.close()
 
 
+@pytest.mark.parametrize(
+    ("region_blocks_max", "wanted_at", "told_at"), [(64, 40, 40), (64, 0, 24), (256, 40, 8)], ids=str
+)
+def test_space_is_wanted_when_it_was_said_unless_the_journal_grows(core, file, region_blocks_max, wanted_at, told_at):
+    journal = Journal(core, file, region_blocks_max=region_blocks_max, commit_bytes_max=BLOCK_BYTES)
+    for blocks in (50, wanted_at):
+        lib.tpc_journal_want_space_at(journal.handle, blocks)
+    for _ in range(45):
+        journal.wait_durable(journal.append(bytes(3000)))
+    assert [event[2:] for event in core.of_kind(lib.TPC_EVENT_JOURNAL_SPACE)] == [(told_at, 64)]
+    journal.close()
+
+
 def test_a_journal_that_was_made_longer_says_again_that_it_fills_up(core, tmp_path):
     """Nothing is recycled meanwhile: a checkpoint is held back."""
     file = JournalFile(tmp_path / "0001.journal", region_blocks=256)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 
+from tpc_broker.log.journal import BLOCK_BYTES
 from tpc_broker.storage.checkpoint_schedule import CheckpointSchedule
 from tpc_broker.storage.core_partitions import CorePartitions
 from tpc_broker.storage.maintenance_requests import MaintenanceRequests
@@ -22,22 +23,29 @@ class World:
         self.fails, self.blocks_used, self.attempts_s, self.was_made = True, 0, [], 0
         self.requests = MaintenanceRequests()
         self.partitions = CorePartitions({}, {}, {})
+        self.region_blocks, self.synced, self.begins_at, self.waits_for = 100, 0, [], []
         plane = SimpleNamespace(
-            journal_use=lambda: SimpleNamespace(blocks_used=self.blocks_used, region_blocks=100),
-            extend=lambda _blocks: None,
-        )
+            journal_use=lambda: SimpleNamespace(blocks_used=self.blocks_used, region_blocks=self.region_blocks),
+            extend=lambda _blocks: None, want_space_at=self.begins_at.append,
+        )  # fmt: skip
+        write_behind = SimpleNamespace(wait_for_more=self.waits_for.append)
         self.file = SimpleNamespace(superblock=SimpleNamespace(initialised_blocks=1))
         windows = SimpleNamespace(checkpoint_begins=lambda: 0, checkpoint_done=lambda _begun: None)
         self.schedule = CheckpointSchedule(
-            plane, Path("/data"), self.partitions, self, write_behind=None, retention=None, in_place_windows=windows,
-            room=self, requests=self.requests, failures=Failures(),
+            plane, Path("/data"), self.partitions, self, write_behind=write_behind, retention=None,
+            in_place_windows=windows, room=self, requests=self.requests, failures=Failures(),
         )  # fmt: skip
 
     async def run(self, _write_behind):
         self.attempts_s.append(trio.current_time())
         if self.fails:
             raise OSError(errno.EIO, "for a test")
+        self.synced += 5000
+        self.blocks_used = 18_000
         return True
+
+    def statistics(self):
+        return SimpleNamespace(partitions_synced_count=self.synced)
 
     def made(self):
         self.was_made += 1
@@ -76,3 +84,16 @@ async def test_between_two_attempts_partitions_may_be_deleted_and_mended(world, 
     await trio.sleep(0.1)
     assert len(world.attempts_s) == 1
     assert not world.partitions.checkpointing.locked()
+
+
+async def test_behind_one_of_many_short_runs_the_next_begins_late_and_records_wait_for_it(world, autojump_clock):
+    world.fails, world.region_blocks, world.blocks_used = False, 65_000, 25_000
+    world.requests.checkpoint.ask()
+    await trio.sleep(0.1)
+    assert world.begins_at == [38_000]
+    assert world.waits_for == [38_000 * BLOCK_BYTES]
+    world.region_blocks = 40_000
+    world.requests.checkpoint.ask()
+    await trio.sleep(0.1)
+    assert world.begins_at == [38_000, 0]
+    assert world.waits_for == [38_000 * BLOCK_BYTES, 0]

@@ -1,4 +1,4 @@
-"""Who writes behind when: short runs of many by one task at a time."""
+"""Who writes behind when: short runs of many by one task at a time, and records that wait for a checkpoint."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ import trio.testing
 
 from tpc_broker import limits
 from tpc_broker.storage import write_behind
-from tpc_broker.storage.write_behind import BYTES_MIN, WriteBehindWriter
+from tpc_broker.storage.write_behind import AGE_OF_MANY_S, AGE_S, BYTES_MIN, DIRTY_BYTES_MAX, WriteBehindWriter
 
 MANY = write_behind.FEW_PARTITIONS + 1
 
@@ -71,3 +71,14 @@ async def test_a_checkpoint_waits_for_them_and_writes_what_is_left_then(world, n
     world.may_end.set()
     await trio.testing.wait_all_tasks_blocked()
     assert world.written == [list(range(MANY)), [MANY]]
+
+
+async def test_records_wait_for_a_checkpoint_that_begins_late(world):
+    world.handles = []
+    for wait_bytes in (0, 2 * DIRTY_BYTES_MAX, DIRTY_BYTES_MAX // 2, 0):
+        world.writer.wait_for_more(wait_bytes)
+        await world.writer.write(all_of_it=False)
+    assert [(age, dirty) for _least, age, dirty in world.asked] == [
+        (AGE_S, DIRTY_BYTES_MAX), (AGE_OF_MANY_S, 2 * DIRTY_BYTES_MAX), (AGE_OF_MANY_S, DIRTY_BYTES_MAX),
+        (AGE_S, DIRTY_BYTES_MAX),
+    ]  # fmt: skip

@@ -539,6 +539,9 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
         lib.tpc_journal_get_statistics(self._journal, statistics)
         return JournalUse(statistics.blocks_used, statistics.region_blocks, statistics.blocks_wanted)
 
+    def want_space_at(self, blocks: int) -> None:
+        lib.tpc_journal_want_space_at(self._journal, blocks)
+
     def reopen_journal(self, descriptor: int, mode: int, run_id: int) -> int:
         """`JournalControl.reopen_journal`."""
         _check(

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import trio
 
 from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.log.journal import BLOCK_BYTES
 from tpc_broker.storage.checkpoint import release_ballast
+from tpc_broker.storage.checkpoint_beginning import CheckpointBeginning
 from tpc_broker.storage.journal_room import is_pressed
 from tpc_broker.storage.retry_delays import RetryDelays
 
@@ -68,6 +70,7 @@ class CheckpointSchedule:
         self._requests = requests
         self._failures = failures
         self._delays = RetryDelays(RETRY_S_MAX)
+        self._beginning = CheckpointBeginning()
 
     async def run(self) -> None:
         """Whenever it is time, until cancelled."""
@@ -89,6 +92,8 @@ class CheckpointSchedule:
         file = self._checkpointer.file
         async with self._partitions.checkpointing:
             begun, number = self._in_place_windows.checkpoint_begins(), self._partitions.checkpoint_begins()
+            blocks_covered = self._plane.journal_use().blocks_used
+            synced_before = self._checkpointer.statistics().partitions_synced_count
             try:
                 done = await self._checkpointer.run(self._bring_to_files)
                 if done:
@@ -104,12 +109,19 @@ class CheckpointSchedule:
         self._plane.extend(file.superblock.initialised_blocks)
         self._room.made()
         if done:
+            synced = self._checkpointer.statistics().partitions_synced_count - synced_before
+            self._begin_next(self._beginning.after(blocks_covered, synced, self._plane.journal_use()))
             self._in_place_windows.checkpoint_done(begun)
             self._failures.over("checkpoint held back", "checkpoints are held back no longer")
         else:
             held_back_by = self._checkpointer.statistics().held_back_by
             self._failures.failed("checkpoint held back", held_back_by, logging.WARNING)
         return done
+
+    def _begin_next(self, blocks: int) -> None:
+        """When so much of the journal is in use; until then records wait in memory (0: as ever)."""
+        self._plane.want_space_at(blocks)
+        self._write_behind.wait_for_more(blocks * BLOCK_BYTES)
 
     async def _bring_to_files(self, place: JournalCursor) -> str | None:
         """Everything in front of a place: records, and log starts that ran ahead of the records written behind."""

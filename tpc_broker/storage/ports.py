@@ -240,6 +240,12 @@ class JournalControl(Journal, Protocol):
 
     def journal_use(self) -> JournalUse: ...
 
+    def want_space_at(self, blocks: int) -> None:
+        """The journal asks for a checkpoint when so many blocks are in use; 0: when it finds that right itself, as it
+        does as long as it grows.
+        """
+        ...
+
     def reopen_journal(self, descriptor: int, mode: int, run_id: int) -> int:
         """Go on after a failure; the sequence of its first commits, with the cuts and the leader epochs that partitions
         which were cut have now.

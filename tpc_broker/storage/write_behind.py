@@ -46,6 +46,8 @@ AT_ONCE = 2
 BYTES_MIN = 2 * limits.MIB
 """A partition with less waits until that has come together, for this long at most:"""
 AGE_S = 2.0
+AGE_OF_MANY_S = 10.0
+"""Where the next checkpoint begins late, for the sake of longer runs."""
 NEVER_S = 1e9
 HURRY_BYTES = 4 * limits.MIB
 """As long as no partition has so much to write, they are taken one after the other: commits want the disk too."""
@@ -82,6 +84,7 @@ class WriteBehindWriter:
         self._many = trio.Lock()
         """Held by who writes short runs of many."""
         self._short_runs = ShortRunWriter(plane, disk, led, self._failed)
+        self._age_s, self._dirty_bytes_max = AGE_S, DIRTY_BYTES_MAX
         plane.on_due(self._is_due)
 
     async def run(self) -> None:
@@ -91,7 +94,7 @@ class WriteBehindWriter:
         while True:
             self._due = trio.Event()
             at_rest = not self._plane.dirty()
-            self._plane.watch_due(1 if at_rest else BYTES_MIN, DIRTY_BYTES_MAX)
+            self._plane.watch_due(1 if at_rest else BYTES_MIN, self._dirty_bytes_max)
             with trio.move_on_after(math.inf if at_rest else look_s):
                 await self._due.wait()
             if trio.current_time() < not_before_s:
@@ -99,6 +102,13 @@ class WriteBehindWriter:
             not_before_s = trio.current_time() + INTERVAL_S
             many = await self.write(all_of_it=False) >= MANY_PARTITIONS
             look_s = INTERVAL_S if many else LOOK_S
+
+    def wait_for_more(self, dirty_bytes: int) -> None:
+        """The next checkpoint begins when so much has come together, or as ever (0). What is written before would be
+        written in shorter runs.
+        """
+        self._dirty_bytes_max = max(dirty_bytes, DIRTY_BYTES_MAX)
+        self._age_s = AGE_OF_MANY_S if dirty_bytes else AGE_S
 
     def _is_due(self) -> None:
         self._due.set()
@@ -133,7 +143,7 @@ class WriteBehindWriter:
         elif self._many.locked():  # short runs are on their way
             handles = plane.dirty_due(BYTES_MIN, NEVER_S, limits.BYTES_WITHOUT_BOUND)
         else:
-            handles = plane.dirty_due(BYTES_MIN, AGE_S, DIRTY_BYTES_MAX)
+            handles = plane.dirty_due(BYTES_MIN, self._age_s, self._dirty_bytes_max)
         return [led for handle in handles if (led := self._led.get(handle)) is not None and led.files.failed is None]
 
     async def _write_short_runs(self, dirty: list[LeaderPartition], *, all_of_it: bool) -> list[LeaderPartition]:

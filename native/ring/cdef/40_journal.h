@@ -100,6 +100,10 @@ void tpc_journal_watch(tpc_journal *journal, uint64_t sequence);
  * recycling is for it. */
 void tpc_journal_durable_cursor(tpc_journal *journal, tpc_journal_cursor *place);
 
+/* TPC_EVENT_JOURNAL_SPACE from now on when so many blocks are in use; 0: as many as without this call. While the region may still
+ * grow, and again when it has grown, it is as without. */
+void tpc_journal_want_space_at(tpc_journal *journal, uint64_t blocks);
+
 /* Blocks before this position may be overwritten from now on; called after the superblock says so. -EINVAL: not a place in use. */
 int tpc_journal_recycle(tpc_journal *journal, uint64_t position);
 
