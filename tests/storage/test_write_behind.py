@@ -55,7 +55,8 @@ async def world():
 async def test_while_short_runs_are_written_others_write_long_ones_alone(world, nursery):
     nursery.start_soon(lambda: world.writer.write(all_of_it=True))
     await trio.testing.wait_all_tasks_blocked()
-    await world.writer.write(all_of_it=False)
+    with trio.fail_after(60):
+        await world.writer.write(all_of_it=False)
     assert len(world.written) == 1, "what the first one has locked would be left to be written one by one"
     assert world.asked == [(BYTES_MIN, write_behind.NEVER_S, limits.BYTES_WITHOUT_BOUND)]
     world.may_end.set()
