@@ -6,6 +6,7 @@ in what the disk keeps of a partition (`KeptLog`). Other files (`NodeDisk`) are 
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from pathlib import Path
 
@@ -72,6 +73,31 @@ class _File:
         self.data, self.synced = bytearray(), b""
 
 
+class ReadFiles:
+    """Files in a node's folder that are read by their paths, without a wait. One is replaced when it is synced."""
+
+    def __init__(self, sync):
+        self._sync = sync
+
+    async def open(self, path, flags, mode=0o644):
+        return os.open(path, flags, mode)
+
+    async def write_at(self, descriptor, data, position):
+        os.pwrite(descriptor, data, position)
+
+    async def fdatasync(self, _descriptor):
+        await self._sync()
+
+    async def close(self, descriptor):
+        os.close(descriptor)
+
+    async def rename(self, source, target):
+        source.rename(target)
+
+    async def fsync_directory(self, _path):
+        await self._sync()
+
+
 class NodeDisk:
     """As much of `Disk` as a node's own files need, and the time that a sync takes. It outlives crashes."""
 
@@ -107,6 +133,11 @@ class NodeDisk:
         await trio.sleep(self._chance.uniform(0.0005, self.sync_s_max))
         while self.is_stuck:
             await trio.sleep(0.05)
+
+    @property
+    def disk(self):
+        """As `FileCache` names it: for files that a core replaces while it runs, and reads by their paths."""
+        return ReadFiles(self.sync)
 
     def crash(self):
         """What was appended to a file and not synced may be there in part."""
