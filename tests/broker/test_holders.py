@@ -11,7 +11,7 @@ from tests.support.memory_core import MemoryCore, created, topic_id_of
 from tpc_broker.broker.holders import Holders
 from tpc_broker.broker.partition import Partition
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import CoreDownError
+from tpc_broker.errors import CoreDownError, PartitionNotMadeError
 from tpc_broker.metadata.controller import Controller
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import TopicAssigned
@@ -40,6 +40,8 @@ class Mailboxes:
         self.asked += 1
         if self.is_down:
             raise CoreDownError("core 1 is not there")
+        if method == "partitions.forget":
+            return {"forgotten": not self.has}, []
         return {"has": self.has}, []
 
 
@@ -109,6 +111,42 @@ async def test_a_core_says_of_what_it_has(core):
     assert await ask(1, payload, []) == ({"has": False}, [])
     core.storage.files[KEY] = SimpleNamespace(key=KEY)
     assert await ask(1, payload, []) == ({"has": True}, [])
+
+
+async def test_a_core_forgets_by_a_checkpoint_what_it_had_and_does_not_say_so_before(core):
+    """Its journal would have a start of it delete the folder that another core has by then under the same name."""
+    forget = core.mailboxes.handlers["partitions.forget"]
+    payload = {"partitions": [[KEY.topic_id.hex, 0]]}
+    remembered, checkpoints = [KEY], []
+    core.storage.remembers = lambda keys: not set(remembered).isdisjoint(keys)
+
+    async def checkpoint(works):
+        checkpoints.append(works)
+        if works:
+            remembered.clear()
+        return works
+
+    core.storage.files[KEY] = SimpleNamespace(key=KEY)
+    assert await forget(1, payload, []) == ({"forgotten": False}, []), "it has it"
+    assert not checkpoints, "none would help"
+    del core.storage.files[KEY]
+    core.storage.checkpoint = lambda: checkpoint(False)
+    assert await forget(1, payload, []) == ({"forgotten": False}, [])
+    core.storage.checkpoint = lambda: checkpoint(True)
+    assert await forget(1, payload, []) == ({"forgotten": True}, [])
+    assert await forget(1, payload, []) == ({"forgotten": True}, [])
+    assert checkpoints == [False, True], "one is enough"
+
+
+async def test_other_cores_have_to_say_that_they_know_nothing_of_what_comes_back(core):
+    core.mailboxes.is_down = True
+    with pytest.raises(PartitionNotMadeError, match="core 1 does not say"):
+        await core.holders.others_forget([KEY])
+    core.mailboxes.is_down, core.mailboxes.has = False, True
+    with pytest.raises(PartitionNotMadeError, match="core 1 has not done yet"):
+        await core.holders.others_forget([KEY])
+    core.mailboxes.has = False
+    await core.holders.others_forget([KEY])
 
 
 def test_the_metadata_give_a_partition_to_its_holder_as_if_by_hand():

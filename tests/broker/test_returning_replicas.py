@@ -8,7 +8,7 @@ import uuid
 from types import SimpleNamespace
 
 from tpc_broker.broker.partitions import Partitions
-from tpc_broker.errors import JournalStoppedError
+from tpc_broker.errors import JournalStoppedError, PartitionNotMadeError
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
 
 TOPIC = TopicId(uuid.UUID(int=5))
@@ -25,9 +25,13 @@ class Core:
         self.others = set(KEYS[2:])
         self.remembered = set(KEYS[5:])
         self.failure: Exception | None = None
+        self.other_core_remembers = False
         replication = SimpleNamespace(has_other_life=lambda _topic, key: key in self.others, begin_lives=self._begin)
         self.made = object.__new__(Partitions)
-        self.made._core = SimpleNamespace(replicated=SimpleNamespace(replication=replication))
+        self.made._core = SimpleNamespace(
+            replicated=SimpleNamespace(replication=replication),
+            holders=SimpleNamespace(others_forget=self._others_forget),
+        )
         self.made._storage = SimpleNamespace(
             has=lambda key: key == KEYS[2], damaged=lambda: KEYS[2:3], checkpoint=self._checkpoint,
             remembers=lambda keys: not self.remembered.isdisjoint(keys),
@@ -42,6 +46,10 @@ class Core:
     async def _begin(self, _topic, keys) -> None:
         self.done.append(f"begin {[int(key.partition) for key in keys]}")
         self.others.difference_update(keys)
+
+    async def _others_forget(self, _keys) -> None:
+        if self.other_core_remembers:
+            raise PartitionNotMadeError("core 1 has not done yet with the replica before")
 
     async def _delete(self, key) -> None:
         self._note("delete", key)
@@ -87,3 +95,13 @@ async def test_when_the_journal_has_stopped_they_are_not_opened_any_more():
     core.failure = JournalStoppedError("it ends")
     assert await core.may_be_opened() == [0, 1]
     assert not core.made._not_made
+
+
+async def test_they_wait_for_another_core_that_would_take_their_files_for_those_before():
+    core = Core()
+    core.other_core_remembers = True
+    assert await core.may_be_opened() == [0, 1]
+    assert core.others == set(KEYS[2:])
+    assert core.made._not_made == set(KEYS[2:]), "they are tried again"
+    core.other_core_remembers = False
+    assert await core.may_be_opened() == [0, 1, 2, 3, 4, 5]

@@ -4,6 +4,10 @@ A partition belongs to the journal and the checkpoint of one core, and the metad
 restored from a copy may say another. Two cores that write into one folder destroy it, so a folder that is there and
 that this core's journal knows nothing of is taken only when every other core has said that it is not its own. A core
 that has what the metadata give to another tells core 0, and the metadata follow: what was acknowledged is where it is.
+
+A replica that was given up, and comes back, may come to another core of its node. The journal of the core that had it
+says that its folder is deleted, up to that core's next checkpoint, and the folder's name is the same: a start of that
+core would delete what the other one has by then. So it is made only when no other core has, or remembers, any of it.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ class Holders:
         self._in_two: set[TopicPartition] = set()
         core.mailboxes.serve("partitions.has", self._serve_has)
         core.mailboxes.serve("partitions.follow", self._serve_follow)
+        core.mailboxes.serve("partitions.forget", self._serve_forget)
 
     async def ask_others(self, key: TopicPartition) -> None:
         """PartitionNotMadeError: another core has the partition, or has not said yet that it has not."""
@@ -53,6 +58,21 @@ class Holders:
                 if self._storage.released(key) is not None and not self._core.view.image.nodes:
                     self._core.start_soon(self._report_adopted, other, key)
                 raise PartitionNotMadeError(f"core {other} has the partition that the cluster's metadata give to this")
+
+    async def others_forget(self, keys: list[TopicPartition]) -> None:
+        """Of what came back here as other replicas. PartitionNotMadeError: another core has one of them yet, or would
+        find its end at a start, or does not say.
+        """
+        for other in self._others:
+            try:
+                answer, _blobs = await self._core.mailboxes.call(
+                    other, "partitions.forget", {"partitions": _to_json(keys)}, timeout_ms=ASK_TIMEOUT_MS
+                )
+            except MailboxError as error:
+                reason = f"core {other} does not say whether it has an earlier replica of it ({error})"
+                raise PartitionNotMadeError(reason) from error
+            if not answer["forgotten"]:
+                raise PartitionNotMadeError(f"core {other} has not done yet with the replica before")
 
     async def _report_adopted(self, other: CoreId, key: TopicPartition) -> None:
         """A move from here was cancelled when all but its last record was done."""
@@ -118,6 +138,11 @@ class Holders:
             self._core.metadata.behind.set()
             has = None
         return {"has": has}, []
+
+    async def _serve_forget(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
+        keys = _from_json(payload["partitions"])
+        has = any(self._storage.has(key) for key in keys)
+        return {"forgotten": not has and (not self._storage.remembers(keys) or await self._storage.checkpoint())}, []
 
     async def _serve_follow(self, caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
         """Core 0: these belong to the caller from now on, or to the "holder" that it names."""

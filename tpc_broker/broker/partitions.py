@@ -558,6 +558,7 @@ class Partitions:
         if self._storage.remembers(keys) and not await self._storage.checkpoint():
             # The ends of the ones before are not to be replayed over what comes now.
             raise PartitionNotMadeError("there is no checkpoint yet behind the end of the replica before")
+        await self._core.holders.others_forget(keys)
         try:
             await replicated.replication.begin_lives(topic, keys)
         except OSError as error:
