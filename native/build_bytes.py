@@ -20,7 +20,7 @@ def extension_flags() -> list[str]:
     across files too: the hot path goes through a dozen of them. See "The C of a core is compiled as one unit" in
     docs/decisions.
     """
-    linked = ["-flto=auto", "-fno-semantic-interposition", "-fvisibility=hidden"]
+    linked = ["-flto=auto", "-fno-semantic-interposition"]
     ours = ["-O3", "-g", *linked, "-std=gnu11", "-Wall", "-Wextra", "-UNDEBUG"]
     return [*ours, *os.environ.get("TPC_CFLAGS", "").split()]
 

@@ -10,7 +10,7 @@ import trio
 import trio.lowlevel
 
 from tpc_broker import limits
-from tpc_broker.errors import CallFailedError, CoreDownError, MailboxFullError, NotDeliveredError
+from tpc_broker.errors import CallFailedError, CoreDownError, JournalStoppedError, MailboxFullError, NotDeliveredError
 from tpc_broker.model import CoreId
 from tpc_broker.runtime import mailbox as mailbox_module
 from tpc_broker.runtime.mailbox import Mailboxes, encode_frame, make_mailbox_listeners
@@ -127,6 +127,22 @@ def test_a_handler_that_raises_is_told_to_the_caller_only(caplog: pytest.LogCapt
 
     trio.run(main)
     assert "broken from core 0 failed" in caplog.text
+
+
+def test_what_comes_to_a_core_that_stops_is_told_to_the_caller_and_is_no_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async def stopping(_caller, _payload, _blobs):
+            raise JournalStoppedError("the core is stopping")
+
+        async with two_cores() as (zero, one):
+            one.serve("change", stopping)
+            with pytest.raises(CallFailedError, match="JournalStoppedError: the core is stopping"):
+                await zero.call(CoreId(1), "change", {})
+
+    trio.run(main)
+    assert "Traceback" not in caplog.text
 
 
 def test_a_core_that_is_not_there_fails_before_delivery_and_one_that_dies_after() -> None:

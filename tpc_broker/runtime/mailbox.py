@@ -37,7 +37,14 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.broker.payloads import Payload
-from tpc_broker.errors import CallFailedError, CoreDownError, MailboxError, MailboxFullError, NotDeliveredError
+from tpc_broker.errors import (
+    CallFailedError,
+    CoreDownError,
+    JournalStoppedError,
+    MailboxError,
+    MailboxFullError,
+    NotDeliveredError,
+)
 from tpc_broker.model import CoreId
 from tpc_broker.storage.refusals import Refusals
 
@@ -345,9 +352,12 @@ class Mailboxes:
             try:
                 answer = await self._handlers[method](caller, payload, blobs)
                 data = encode_frame(ANSWER, call_id, *(answer or ({}, [])))
+            except JournalStoppedError as error:
+                log.info("mailbox: %s from core %d comes too late: %s", method, caller, error)
+                data = _error_frame(call_id, error)
             except Exception as error:  # the caller is told; the log has the traceback
                 log.exception("mailbox: %s from core %d failed", method, caller)
-                data = encode_frame(ERROR, call_id, {"message": f"{type(error).__name__}: {error}"}, ())
+                data = _error_frame(call_id, error)
             if kind == CALL:
                 with trio.CancelScope(shield=True):
                     async with sending:
@@ -356,6 +366,10 @@ class Mailboxes:
             pass
         finally:
             credits.release()
+
+
+def _error_frame(call_id: int, error: Exception) -> bytes:
+    return encode_frame(ERROR, call_id, {"message": f"{type(error).__name__}: {error}"}, ())
 
 
 def make_mailbox_listeners(cores: int) -> tuple[list[str], list[socket.socket]]:
