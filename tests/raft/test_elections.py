@@ -630,3 +630,18 @@ def test_difference_who_yields_leads_when_nobody_else_can_win() -> None:
     cluster.blocked.clear()
     cluster.run_until(lambda: yields.group().is_leader)
     cluster.run_until(lambda: behind.group().high_watermark == 3)
+
+
+def test_two_that_stand_at_the_same_moment_do_not_split_the_votes() -> None:
+    """The one that comes first in the order may have waited for its turn to stand, until the second one's came."""
+    cluster = Cluster()
+    leader = cluster.elect()
+    cluster.isolate(leader.group().me.node)
+    first, second = (node for node in cluster.nodes if node is not leader)
+    cluster.run(800)
+    cluster.run_until(lambda: not first.group()._leader_is_fresh(cluster.now_ms))
+    cluster.run_until(lambda: not second.group()._leader_is_fresh(cluster.now_ms))
+    for node in (first, second):
+        node.core.awake(node.group()).campaign(Reason.TIMEOUT, cluster.now_ms)
+    cluster.run(200)
+    assert first.group().is_leader or second.group().is_leader, "and not after an election timeout"

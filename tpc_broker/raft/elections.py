@@ -76,7 +76,7 @@ class Elections(Replica):
     def _rank(self) -> int:
         assert self.config is not None
         standing = _standing(self.config, self.leader if self.leader != self.me else None)
-        return (standing.index(self.me) - self.group_hash) % len(standing)
+        return self._place(standing, self.me)
 
     def _may_campaign(self) -> bool:
         """Only a voter of the configuration in its own log stands."""
@@ -249,6 +249,23 @@ class Elections(Replica):
             return
         term = message.term if granted else self.term
         self.send(Vote(self.group, self.me, message.source, term, granted, message.pre_vote))
+        if granted and self.role is PRE_CANDIDATE and self._is_before(message.source):
+            self._give_way(now_ms)
+
+    def _is_before(self, candidate: Voter) -> bool:
+        """In the order in which voters stand: it may have had to wait for its turn (`standing`)."""
+        assert self.config is not None
+        standing = _standing(self.config, self.leader if self.leader != self.me else None)
+        return candidate in standing and self._place(standing, candidate) < self._place(standing, self.me)
+
+    def _place(self, standing: tuple[Voter, ...], voter: Voter) -> int:
+        return (standing.index(voter) - self.group_hash) % len(standing)
+
+    def _give_way(self, now_ms: int) -> None:
+        """Both would be granted the preliminary vote, stand, and vote each for itself."""
+        self.aborting = False
+        self.role = FOLLOWER
+        self.schedule_retry(now_ms)
 
     def _judge_request(self, message: RequestVote, now_ms: int) -> bool:
         """Rules 2, the vote. A real request with a higher term moves the own one, unless a fresh leader forbids it."""
