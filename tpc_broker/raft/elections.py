@@ -74,9 +74,14 @@ class Elections(Replica):
         return self.settings.yield_ms if self.yields and not self.votes_alone else 0
 
     def _rank(self) -> int:
+        return self._order().index(self.me)
+
+    def _order(self) -> tuple[Voter, ...]:
+        """In which voters stand."""
         assert self.config is not None
         standing = _standing(self.config, self.leader if self.leader != self.me else None)
-        return self._place(standing, self.me)
+        first = self.group_hash % len(standing)
+        return standing[first:] + standing[:first]
 
     def _may_campaign(self) -> bool:
         """Only a voter of the configuration in its own log stands."""
@@ -254,12 +259,7 @@ class Elections(Replica):
 
     def _is_before(self, candidate: Voter) -> bool:
         """In the order in which voters stand: it may have had to wait for its turn (`standing`)."""
-        assert self.config is not None
-        standing = _standing(self.config, self.leader if self.leader != self.me else None)
-        return candidate in standing and self._place(standing, candidate) < self._place(standing, self.me)
-
-    def _place(self, standing: tuple[Voter, ...], voter: Voter) -> int:
-        return (standing.index(voter) - self.group_hash) % len(standing)
+        return candidate in self._order()[: self._rank()]
 
     def _give_way(self, now_ms: int) -> None:
         """Both would be granted the preliminary vote, stand, and vote each for itself."""
