@@ -227,11 +227,11 @@ def test_what_cannot_be_read_for_a_follower_is_read_when_it_can_be(either, monke
     either.produce(leader, values("a", 10))
     away = next(node for node in either.up() if node is not leader)
     either.crash(away.number)
-    either.produce(leader, values("b", 10, 300_000))
+    either.produce(leader, values("b", 20, 300_000))  # more than is read at once, for C or for the machine
     write_and_checkpoint(leader)
     leader.ask(lambda: leader.plane.set_cache_bytes_max(0, 0))
     leader.ask(lambda: leader.plane.evict(1 << 30))
-    either.until(lambda: leader.ask(lambda: leader.driver.core.group(GROUP).log.start.offset) == 20)
+    either.until(lambda: leader.ask(lambda: leader.driver.core.group(GROUP).log.start.offset) == 30)
     read, refused, refuses = PartitionStorage.read, [], True
 
     async def refuse(files, *arguments):
