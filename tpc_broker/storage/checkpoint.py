@@ -16,6 +16,7 @@ A partition whose write or sync failed holds everything back: its journal entrie
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -38,7 +39,7 @@ from tpc_broker.log.journal import (
     scan_journal,
 )
 from tpc_broker.storage.captures import capture_together
-from tpc_broker.storage.files import aligned_buffer, replace_file
+from tpc_broker.storage.files import replace_file
 from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.side_by_side import for_each
 from tpc_broker.storage.uncontended_lock import all_held
@@ -54,6 +55,8 @@ JOURNAL_BYTES_MAX_DEFAULT: Final = 256 * 1024 * 1024
 INITIAL_BLOCKS: Final = 8 * 1024 * 1024 // BLOCK_BYTES
 EXTEND_BLOCKS: Final = 4 * 1024 * 1024 // BLOCK_BYTES
 ZEROS_BLOCKS: Final = 1024 * 1024 // BLOCK_BYTES
+_ZEROS: Final = mmap.mmap(-1, ZEROS_BLOCKS * BLOCK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+"""Never written to, so all of it is the kernel's one page of zeros: it takes no memory, and nothing is cleared."""
 SYNCFS_PARTITIONS: Final = 64
 """From so many changed partitions on, one syncfs instead of their single syncs."""
 EPOCH_FILES_TOGETHER: Final = 128
@@ -206,7 +209,7 @@ class JournalFile:
 
     async def _write_zeros(self, block: int, count: int) -> None:
         """Past the page cache where that can be: 256 MiB of pages would cost more than the disk's part of it."""
-        zeros = aligned_buffer(min(count, ZEROS_BLOCKS) * BLOCK_BYTES, self.disk.poll_ring)
+        zeros = memoryview(_ZEROS)
         try:
             direct_fd = await self.disk.open(self.path, os.O_WRONLY | os.O_DIRECT)
         except OSError:
