@@ -216,6 +216,14 @@ def test_stored_records_are_read_warm_and_cold_and_after_kill(stage: Stage) -> N
     assert sum(stage.ends.values()) == stage.peer.stored_count("stored")
 
 
+def test_what_was_just_written_is_read_once_by_nobody_before(stage: Stage) -> None:
+    made = run(stage, "first-lap-100k-64k")
+    assert made.mb_per_s > 0
+    assert 0 < made.extra["stored_gb"] == TINY.gigabytes
+    stored = stage.peer.stored_count("first-lap")
+    assert stored == max(1, round(TINY.gigabytes * 1e9 / 102_400)) * 100
+
+
 def test_partitions_that_were_just_written_are_there_after_kill(tmp_path: Path) -> None:
     peer = TpcPeer(tmp_path / "bench" / "tpc", "durable")
     peer.start()

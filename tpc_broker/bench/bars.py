@@ -121,6 +121,8 @@ _HOSTS: Final = "tpc-hosts durable"
 _BARE_3: Final = "bare-cluster durable"
 _NATS_3: Final = "nats-cluster default"
 _OTHERS_3: Final = (_NATS_3, "kafka-cluster default")
+FIRST_LAPS: Final = ("16k-1024k", "16k-64k", "100k-1024k", "100k-64k", "500k-1024k")
+"""Of readers behind writers: size of the batches, and of the fetches."""
 AGAIN: Final = "s until all partitions are acknowledged again"
 """The figure of a failover: from the kill to the last partition's first acknowledgement of a record sent afterwards."""
 FAULTS: Final = ("kill", "pause", "isolation")
@@ -173,6 +175,7 @@ BARS: Final[tuple[Bar, ...]] = (
     at_most("catch-up-warm", "CPU s/GB", cpu_s_per_gb, 1.0, _DEFAULT),
     at_least("catch-up-warm-64k", "MB/s", mb_per_s, 1.0, _DEFAULT),
     at_most("catch-up-warm-64k", "CPU s/GB", cpu_s_per_gb, 1.0, _DEFAULT),
+    *(at_least(f"first-lap-{lap}", "MB/s", mb_per_s, 1.0, _DEFAULT) for lap in FIRST_LAPS),
     at_most("tail-10", "server's CPU s", Extra("server_cpu_s"), 3.0, _US, other_workload="tail-1"),
     at_most("end-to-end-50", "p99 µs", p99_us, 2000.0),
     at_most("end-to-end-50", "p99", p99_us, 0.5, "kafka durable"),

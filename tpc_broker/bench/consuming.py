@@ -13,12 +13,15 @@ from tpc_broker.bench.peers import Shape
 
 if TYPE_CHECKING:
     from tpc_broker.bench.load import LoadResult
+    from tpc_broker.bench.measured import Runner
 
 STORED: Final = "stored"
 """The topic that is filled once per stage."""
 STORED_PARTITIONS: Final = 8
 _FILLING: Final = Shape(16, 16, 15, 1024, STORED_PARTITIONS)
 """Batches of almost 16 KiB, which is what producers make unless told otherwise."""
+_FIRST_LAP_GB_MAX: Final = 6.0
+"""What "just written" means, where there is memory for it."""
 _FILL_S_MAX: Final = 600.0
 _READ_S_MAX: Final = 300.0
 _DEPTH_OPEN_LOOP: Final = 2048
@@ -28,23 +31,25 @@ _DEPTH_OPEN_LOOP: Final = 2048
 def fill(stage: Stage) -> dict[int, int]:
     """End offsets of the topic that holds the stage's gigabytes; filled when it is first asked for."""
     if not stage.ends:
-        plan = stage.kafka_like.produce_plan(STORED, _FILLING, (0.0, _FILL_S_MAX))
-        request_bytes = _FILLING.records_per_request * _FILLING.value_bytes
-        found = run_load(replace(plan, requests_max=max(1, round(stage.extent.gigabytes * 1e9 / request_bytes))))
-        check_stored(stage.peer, STORED, found.requests_all * _FILLING.records_per_request)
-        stage.ends.update(stage.kafka_like.end_offsets(STORED, STORED_PARTITIONS))
+        stage.ends.update(_write(stage, STORED, _FILLING, stage.extent.gigabytes))
     return stage.ends
 
 
-def _read_all(workload: Workload, stage: Stage) -> Round:
-    ends = fill(stage)
-    fetches = stage.kafka_like.fetches(
-        STORED, STORED_PARTITIONS, workload.count, bytes_max=workload.shape.value_bytes, ends=ends
-    )
+def _write(stage: Stage, topic: str, shape: Shape, gigabytes: float) -> dict[int, int]:
+    """So many of values; the end offsets then."""
+    plan = stage.kafka_like.produce_plan(topic, shape, (0.0, _FILL_S_MAX))
+    request_bytes = shape.records_per_request * shape.value_bytes
+    found = run_load(replace(plan, requests_max=max(1, round(gigabytes * 1e9 / request_bytes))))
+    check_stored(stage.peer, topic, found.requests_all * shape.records_per_request)
+    return stage.kafka_like.end_offsets(topic, shape.partitions)
+
+
+def _read_all(stage: Stage, topic: str, ends: dict[int, int], readers: int, fetch_bytes: int) -> Round:
+    fetches = stage.kafka_like.fetches(topic, len(ends), readers, bytes_max=fetch_bytes, ends=ends)
     before_s = stage.server.cpu_s()
     found = run_load(Plan(KAFKA_FETCH, fetches=fetches, warm_up_s=0.0, measure_s=_READ_S_MAX))
     used_s = stage.server.cpu_s() - before_s
-    wanted = sum(ends[index % STORED_PARTITIONS] for index in range(workload.count))
+    wanted = sum(ends[index % len(ends)] for index in range(readers))
     if found.records_all != wanted:
         raise CountsDiffer(f"{stage.peer.label}: {found.records_all} records were read, {wanted} are there")
     fetches_all = max(1, found.requests_all)
@@ -63,10 +68,10 @@ def catch_up_warm(workload: Workload, stage: Stage) -> Round:
     A pass before puts it there, where there is memory for it.
     """
     if "is_warm" not in stage.facts:
-        _read_all(workload, stage)
+        _read_stored(workload, stage)
         stage.facts["is_warm"] = 1.0
     cached = cached_share(stage.peer.folder, ".log")
-    made = _read_all(workload, stage)
+    made = _read_stored(workload, stage)
     made.extra = {"cached_before_percent": 100 * cached, "stored_gb": stage.extent.gigabytes}
     return made
 
@@ -77,9 +82,27 @@ def catch_up_cold(workload: Workload, stage: Stage) -> Round:
     stage.facts.pop("is_warm", None)
     drop_cached(stage.peer.folder)
     cached = cached_share(stage.peer.folder, ".log")
-    made = _read_all(workload, stage)
+    made = _read_stored(workload, stage)
     made.extra = {"cached_before_percent": 100 * cached, "stored_gb": stage.extent.gigabytes}
     return made
+
+
+def _read_stored(workload: Workload, stage: Stage) -> Round:
+    return _read_all(stage, STORED, fill(stage), workload.count, workload.shape.value_bytes)
+
+
+def first_lap(fetch_bytes: int) -> Runner:
+    """What was just written is read from its beginning, each partition by a connection, by nobody before."""
+
+    def run(workload: Workload, stage: Stage) -> Round:
+        gigabytes = min(stage.extent.gigabytes, _FIRST_LAP_GB_MAX)
+        ends = _write(stage, "first-lap", workload.shape, gigabytes)
+        cached = cached_share(stage.peer.folder, ".log")
+        made = _read_all(stage, "first-lap", ends, workload.count, fetch_bytes)
+        made.extra = {"cached_before_percent": 100 * cached, "stored_gb": gigabytes}
+        return made
+
+    return run
 
 
 def tail(workload: Workload, stage: Stage) -> Round:

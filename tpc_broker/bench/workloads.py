@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tpc_broker.bench.catching_up import catch_up_of_a_node
-from tpc_broker.bench.consuming import catch_up_cold, catch_up_warm, end_to_end, maximum, tail
+from tpc_broker.bench.consuming import catch_up_cold, catch_up_warm, end_to_end, first_lap, maximum, tail
 from tpc_broker.bench.failing_often import failovers
 from tpc_broker.bench.failing_over import failover
 from tpc_broker.bench.idling import idle_connections
@@ -46,6 +46,14 @@ def _catch_up(name: str, title: str, fetch_bytes: int, *, is_cold: bool = False)
         catch_up_cold if is_cold else catch_up_warm,
         Shape(partitions=8, value_bytes=fetch_bytes), group="stored", peers=_KAFKA_LIKE, brief=_OURS_AND_DEFAULT,
         count=8,
+    )  # fmt: skip
+
+
+def _first_lap(batch: str, shape: Shape, fetch_kib: int) -> Workload:
+    return Workload(
+        f"first-lap-{batch}-{fetch_kib}k",
+        f"8 connections read what was just written in batches of {batch}, by fetches of {fetch_kib:,} KiB",
+        first_lap(fetch_kib << 10), shape, peers=_KAFKA_LIKE, brief=_OURS_AND_DEFAULT, count=8,
     )  # fmt: skip
 
 
@@ -126,6 +134,9 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     _catch_up("warm", "1 MiB fetches, from the page cache", 1 << 20),
     _catch_up("warm-64k", "64 KiB fetches, from the page cache", 1 << 16),
     _catch_up("cold", "1 MiB fetches, from the disk", 1 << 20, is_cold=True),
+    *(_first_lap("16k", Shape(16, 16, 15, 1024, 8), fetch_kib) for fetch_kib in (1024, 64)),
+    *(_first_lap("100k", Shape(8, 8, 100, 1024, 8), fetch_kib) for fetch_kib in (1024, 64)),
+    _first_lap("500k", Shape(8, 4, 500, 1024, 8), 1024),
     Workload(
         "recovery", "serving again after kill -9", recovery, group="stored", peers=_KAFKA_LIKE, brief=_OURS_AND_DEFAULT
     ),
