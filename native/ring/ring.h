@@ -81,6 +81,9 @@ int tpc_ring_reserve(tpc_ring *ring, unsigned entries);
 int tpc_ring_push_event(tpc_ring *ring, uint32_t kind, uint64_t token, int64_t a, int64_t b, void *pointer);
 
 struct io_uring *tpc_ring_raw(tpc_ring *ring);
+/* For tpc_ring_serve() between the parts of what takes long to copy. */
+#define TPC_COPY_SERVES_AFTER_NS 50000
+
 /* While tpc_ring_serve() runs: a hook leaves what is not urgent, and what makes more events for Python, to the next wait. */
 bool tpc_ring_is_serving(const tpc_ring *ring);
 

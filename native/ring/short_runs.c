@@ -4,8 +4,6 @@
 #include "plane.h"
 #include "cdef/53_short_runs.h"
 
-#define SERVE_AFTER_NS 50000
-
 /* Into `out`, if it is short: how many bytes. */
 static int64_t take_one(tpc_plane *plane, tpc_short_run *run, int64_t run_bytes_max, uint8_t *out,
                         tpc_tail_batch *batches, uint32_t batches_max) {
@@ -27,7 +25,7 @@ uint32_t tpc_plane_short_runs_take(tpc_plane *plane, tpc_short_run *runs, uint32
                                    uint8_t *out, uint64_t out_bytes, tpc_tail_batch *batches, uint32_t batches_max) {
     uint64_t used = 0;
     for (uint32_t i = 0; i < count; i++) {
-        tpc_ring_serve(plane->ring, SERVE_AFTER_NS);
+        tpc_ring_serve(plane->ring, TPC_COPY_SERVES_AFTER_NS);
         const tpc_partition *partition = tpc_partition_of(plane, runs[i].handle);
         runs[i].bytes = 0;
         if (!partition || partition->dirty_bytes > run_bytes_max) continue;
@@ -40,7 +38,7 @@ uint32_t tpc_plane_short_runs_take(tpc_plane *plane, tpc_short_run *runs, uint32
 
 void tpc_plane_short_runs_done(tpc_plane *plane, tpc_short_run *runs, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
-        tpc_ring_serve(plane->ring, SERVE_AFTER_NS);
+        tpc_ring_serve(plane->ring, TPC_COPY_SERVES_AFTER_NS);
         runs[i].bytes = tpc_partition_write_behind_done(plane, runs[i].handle, runs[i].end_offset);
         const tpc_partition *partition = tpc_partition_of(plane, runs[i].handle);
         runs[i].bytes_admitted = partition ? partition->bytes_admitted : 0;

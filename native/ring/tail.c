@@ -29,7 +29,6 @@
 #define CAPACITY_WORTH_KEEPING 64u
 #define COPIED_BATCH_BYTES_MAX 4096u
 #define COPIED_AT_ONCE_BYTES 32768u
-#define SERVE_AFTER_NS 50000
 #define CHUNK_BYTES_MIN 4096u
 #define CHUNK_BYTES_MAX 131072u
 #define RUN_BYTES_MAX 16384u
@@ -456,7 +455,7 @@ void tpc_tail_batches_copy(tpc_plane *plane, const tpc_tail_batch *batches, uint
             memcpy(out, slice->data + done, part);
             in_a_row += part;
             if (in_a_row < COPIED_AT_ONCE_BYTES) continue;
-            tpc_ring_serve(plane->ring, SERVE_AFTER_NS);
+            tpc_ring_serve(plane->ring, TPC_COPY_SERVES_AFTER_NS);
             in_a_row = 0;
         }
     }

@@ -156,6 +156,17 @@ def test_whatever_changes_what_is_told_is_what_is_so(seed):
             world.check()
 
 
+def test_a_topic_whose_leaders_are_forgotten_is_told_to_have_none():
+    world = World()
+    topic = world.topics()[0]
+    key = TopicPartition(topic.topic_id, PartitionIndex(3))
+    world.view.note_leaders([(key, Leader(LeaderEpoch(4), 0, Replica(NodeId(2), CoreId(0)), (NodeId(2),)))])
+    assert world.told.of_topic(0, topic)[3].leader_epoch == 4
+    world.view.forget_leaders(topic)
+    assert world.told.of_topic(0, topic)[3].leader_epoch == NO_LEADER_EPOCH
+    world.check()
+
+
 def test_only_what_is_another_is_made_again():
     world = World()
     topic = world.topics()[0]
