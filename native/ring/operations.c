@@ -403,6 +403,10 @@ int64_t tpc_operation_fallocate(tpc_ring *ring, uint64_t token, int fd, int mode
     return recorded(ring, id, tpc_disk_record_range(TPC_DISK_RECORD_ALLOCATE, fd, (int64_t)position, (int64_t)length));
 }
 
+int64_t tpc_operation_read_ahead(tpc_ring *ring, uint64_t token, int fd, uint64_t position, uint32_t length) {
+    return submit_plain(ring, token, NULL, IORING_OP_FADVISE, fd, NULL, length, position, POSIX_FADV_WILLNEED);
+}
+
 int64_t tpc_operation_ftruncate(tpc_ring *ring, uint64_t token, int fd, uint64_t length) {
     uint64_t record = tpc_disk_record_range(TPC_DISK_RECORD_TRUNCATE, fd, (int64_t)length, 0);
     if (!tpc_ring_has(ring, TPC_FEATURE_FTRUNCATE)) {

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from tpc_broker.bench.page_cache import cached_share, drop_cached
 from tpc_broker.runtime import disk as disk_module
 from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.disk import RingDisk
@@ -28,6 +29,25 @@ def run(request):
         return trio_ring.run(main, options=RingOptions(hidden=HIDDEN[request.param], stall_ms=0))
 
     return run_with_disk
+
+
+def test_what_is_read_ahead_comes_into_the_page_cache(run, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(4 << 20))
+    drop_cached(tmp_path)
+    before = cached_share(tmp_path)
+    if not before < 1:
+        pytest.skip("the file system keeps it, or this kernel does not say")
+
+    async def main(disk):
+        fd = await disk.open(path, os.O_RDONLY)
+        await disk.read_ahead(fd, 3 << 20, 1 << 20)
+        with trio.fail_after(60):
+            while cached_share(tmp_path) < 0.75:
+                await trio.sleep(0.01)
+        await disk.close(fd)
+
+    run(main)
 
 
 def test_a_file_from_creation_to_removal(run, tmp_path):

@@ -84,6 +84,7 @@ class FakeDisk(ManyOneByOne):
         self.lose_power_at = self.fail_at = None
         self.fail_with = errno.EIO
         self.allocatable_bytes = None
+        self.read_ahead_of = []
         self.log = []
 
     # -- trouble
@@ -178,6 +179,10 @@ class FakeDisk(ManyOneByOne):
         found = await self.read(fd, len(data), position)
         data[: len(found)] = found
         return len(found)
+
+    async def read_ahead(self, fd, length, position):
+        await trio.lowlevel.checkpoint()
+        self.read_ahead_of.append((position, length))
 
     async def write_at(self, fd, data, position):
         await self.writev(fd, [data], position)

@@ -110,6 +110,9 @@ class PlainDisk(ManyOneByOne):
     async def syncfs(self, fd):
         os.fsync(fd)
 
+    async def read_ahead(self, fd, length, position):
+        os.posix_fadvise(fd, position, length, os.POSIX_FADV_WILLNEED)
+
     async def fallocate(self, fd, position, length, *, keep_size):
         if not keep_size:
             os.posix_fallocate(fd, position, length)

@@ -94,6 +94,9 @@ class RingDisk:
             done += count
         return done
 
+    async def read_ahead(self, fd: int, length: int, position: int) -> None:
+        await self._ring.read_ahead(fd, position, length)
+
     async def write_at(self, fd: int, data: Buffer, position: int) -> None:
         await self._write(fd, data, position, durable=False)
 

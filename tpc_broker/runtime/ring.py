@@ -503,6 +503,10 @@ class Ring:
         """Reserve space for a range; `mode` 1 keeps the file's size."""
         await self._checked(lib.tpc_operation_fallocate, fd, mode, position, length)
 
+    async def read_ahead(self, fd: int, position: int, length: int) -> None:
+        """Have the page cache read a range; returns when that is asked for."""
+        await self._checked(lib.tpc_operation_read_ahead, fd, position, length)
+
     async def ftruncate(self, fd: int, length: int) -> None:
         await self._checked(lib.tpc_operation_ftruncate, fd, length)
 

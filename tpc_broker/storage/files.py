@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from tpc_broker import limits
 from tpc_broker.log.files import TEMPORARY_SUFFIX
+from tpc_broker.storage.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -116,6 +117,7 @@ class FileCache:
         self._in_folder: dict[Path, set[Path]] = {}
         self._openings: dict[Path, set[_Opening]] = {}
         """By folder."""
+        self.read_ahead = ReadAhead()
         self.direct_refused = False
         self.direct_proven = False
         """Whether the file system has taken a direct write."""

@@ -91,6 +91,11 @@ class SegmentReader:
         async with log.folder.use(segment.log_name) as file:
             while position < size_bytes:
                 wanted = min(size_bytes - position, bytes_max + log.settings.index_interval_bytes + READ_SLACK_BYTES)
+                ahead = log.folder.files.read_ahead.bytes_from(
+                    log.key, segment.base_offset, position, wanted, size_bytes
+                )
+                if ahead:
+                    await log.folder.disk.read_ahead(file.fd, ahead, position)
                 data = await log.folder.disk.read_view(file.fd, wanted, position)
                 start, header = find_offset(data, offset)
                 if header is None:

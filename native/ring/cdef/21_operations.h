@@ -31,6 +31,8 @@ int64_t tpc_operation_fsync(tpc_ring *ring, uint64_t token, int fd, bool data_on
 int64_t tpc_operation_openat(tpc_ring *ring, uint64_t token, int folder_fd, const char *path, int flags, unsigned mode);
 int64_t tpc_operation_close(tpc_ring *ring, uint64_t token, int fd);
 int64_t tpc_operation_fallocate(tpc_ring *ring, uint64_t token, int fd, int mode, uint64_t position, uint64_t length);
+/* What will be read soon, into the page cache: done when it is asked for, not when it is there. */
+int64_t tpc_operation_read_ahead(tpc_ring *ring, uint64_t token, int fd, uint64_t position, uint32_t length);
 int64_t tpc_operation_ftruncate(tpc_ring *ring, uint64_t token, int fd, uint64_t length);
 int64_t tpc_operation_unlinkat(tpc_ring *ring, uint64_t token, int folder_fd, const char *path, int flags);
 
