@@ -1,9 +1,11 @@
 """How much is read in front of readers of segments: by where they came from."""
 
+import errno
 import uuid
 from pathlib import Path
 
 import pytest
+import trio
 
 from tests.log.log_batches import batch
 from tests.storage.fake_disk import FakeDisk
@@ -75,19 +77,43 @@ def test_the_one_who_has_not_read_for_longest_begins_anew():
     assert ahead.bytes_from(key(READERS_MAX), 0, FIRST_BYTES, MIB, END) == 4 * MIB
 
 
-async def test_who_reads_a_segment_through_has_it_read_ahead_to_its_end():
-    disk, topics = FakeDisk(), Path("/topics")
+async def written(disk):
+    topics = Path("/topics")
     disk.names.setdefault(topics, None)
     storage = await create_partition(FileCache(disk), topics, "t", key(0), LogSettings(segment_bytes=64 * MIB))
     for offset in range(60):
         await storage.append([batch(offset, [b"a" * 100_000])])
-    end, offset, asked = storage.segments[0].size_bytes, 0, []
-    while offset < 60:
-        *_rest, (header, _place) = walk_headers(await storage.read(offset, MIB))
-        offset = header.base_offset + 1
-        asked, disk.read_ahead_of = [*asked, *disk.read_ahead_of], []
+    return storage
+
+
+async def read_through(storage):
+    """The base offsets of all batches, as a reader gets them."""
+    found = []
+    while len(found) < 60:
+        found += [header.base_offset for header, _place in walk_headers(await storage.read(len(found), MIB))]
+    return found
+
+
+async def test_who_reads_a_segment_through_has_it_read_ahead_to_its_end():
+    disk = FakeDisk()
+    storage = await written(disk)
+    assert await read_through(storage) == list(range(60))
+    end, asked = storage.segments[0].size_bytes, disk.read_ahead_of
     positions = [position for position, _length in asked]
     assert positions, "nothing was read ahead"
     assert positions == sorted(positions)
     assert all(MIB < length <= end - position for position, length in asked)
     assert sum(asked[-1]) == end
+
+
+async def test_what_cannot_be_read_ahead_is_read_all_the_same(monkeypatch):
+    async def refuse(*_arguments):
+        await trio.lowlevel.checkpoint()
+        refused.append(OSError(errno.EINVAL, "not here"))
+        raise refused[-1]
+
+    refused = []
+    storage = await written(FakeDisk())
+    monkeypatch.setattr(FakeDisk, "read_ahead", refuse)
+    assert await read_through(storage) == list(range(60))
+    assert refused

@@ -7,7 +7,7 @@ FileNotFoundError.
 
 from __future__ import annotations
 
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker.log.batch import NO_TIMESTAMP, BatchHeader, decode_header
@@ -95,7 +95,8 @@ class SegmentReader:
                     log.key, segment.base_offset, position, wanted, size_bytes
                 )
                 if ahead:
-                    await log.folder.disk.read_ahead(file.fd, ahead, position)
+                    with suppress(OSError):  # a hint: what is wrong with the file its reading says
+                        await log.folder.disk.read_ahead(file.fd, ahead, position)
                 data = await log.folder.disk.read_view(file.fd, wanted, position)
                 start, header = find_offset(data, offset)
                 if header is None:
