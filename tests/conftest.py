@@ -2,6 +2,7 @@
 fixtures for tests in several folders."""
 
 import shutil
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -42,6 +43,8 @@ def why_no_ring() -> str | None:
 
 
 WHY_NO_RING = why_no_ring()
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: processes of tests would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 leave_interrupts_alone()  # commands run in this process, and so does trio, which wants the signals' descriptor
 
 

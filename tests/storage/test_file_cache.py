@@ -4,10 +4,12 @@ import os
 import resource
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from tests.storage.plain_disk import PlainDisk
 from tpc_broker.storage.files import FileCache, most_open_files
@@ -210,3 +212,49 @@ async def test_a_file_that_two_have_opened_stays_open_while_one_of_them_closes_i
 )
 def test_how_many_stay_open_depends_on_the_descriptors_there_are(descriptors: int, files: int) -> None:
     assert most_open_files(descriptors) == files
+
+
+async def test_uses_that_end_while_their_folder_is_given_up_close_their_files_and_nobody_else(tmp_path):
+    """A descriptor that is closed twice may be another file's by then."""
+
+    class SlowDisk(PlainDisk):
+        async def close(self, fd: int) -> None:
+            closing.set()
+            await may_close.wait()
+            closed.append(fd)
+            await super().close(fd)
+
+    closing, may_close, closed, descriptors = trio.Event(), trio.Event(), [], []
+    cache = FileCache(SlowDisk())
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            async with cache.use(tmp_path / f"{number}.log", create=True) as idle:
+                descriptors.append(idle.fd)
+        async with AsyncExitStack() as uses:
+            for number in range(10):
+                used = await uses.enter_async_context(cache.use(tmp_path / f"{number}.index", create=True))
+                descriptors.append(used.fd)
+            nursery.start_soon(cache.forget_folder, tmp_path)
+            await closing.wait()
+            may_close.set()
+    assert sorted(closed) == sorted(descriptors)
+
+
+async def test_of_two_who_want_a_file_past_the_page_cache_one_opens_it(tmp_path):
+    class LatePlainDisk(PlainDisk):
+        async def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
+            await trio.testing.wait_all_tasks_blocked()
+            return await super().open(path, flags & ~os.O_DIRECT, mode)
+
+    cache, found = FileCache(LatePlainDisk()), []
+
+    async def want() -> None:
+        found.append(await cache.direct_descriptor(file))
+
+    descriptors = open_count()
+    async with cache.use(tmp_path / "0.log", create=True) as file, trio.open_nursery() as nursery:
+        nursery.start_soon(want)
+        nursery.start_soon(want)
+    assert found == [file.direct_fd] * 2
+    await cache.close()
+    assert open_count() == descriptors

@@ -221,7 +221,11 @@ class FileCache:
         """Of a file in use, for direct reads and writes; None where the file system refuses them."""
         if file.direct_fd < 0 and not self.direct_refused:
             with self.noting_refusal(file.path):
-                file.direct_fd = await self.disk.open(file.path, os.O_RDWR | os.O_DIRECT)
+                fd = await self.disk.open(file.path, os.O_RDWR | os.O_DIRECT)
+                if file.direct_fd >= 0:  # another task opened it meanwhile
+                    await self.disk.close(fd)
+                else:
+                    file.direct_fd = fd
         return None if self.direct_refused else file.direct_fd
 
     @contextmanager
@@ -292,9 +296,8 @@ class FileCache:
         files = [self._files[path] for path in self.paths_in(folder)]
         for file in files:
             self._drop(file)
-        for file in files:
-            if file.users == 0:
-                await self._close(file)
+        for file in [file for file in files if file.users == 0]:  # others are closed by their last users, meanwhile
+            await self._close(file)
 
     def _drop(self, file: OpenFile) -> None:
         del self._files[file.path]
