@@ -57,6 +57,10 @@ def test_one_who_reads_here_and_there_gets_nothing_more(positions):
     assert lap(ReadAhead(), positions) == [0] * len(positions)
 
 
+def test_one_who_goes_back_begins_anew():
+    assert lap(ReadAhead(), [5 * MIB, 0, 2 * MIB]) == [0, 0, 4 * MIB]
+
+
 def test_it_goes_on_in_the_next_segment():
     ahead = ReadAhead()
     lap(ahead, [0, 2 * MIB, 6 * MIB])
