@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 
 import trio
 
 from tests.metadata.test_rebalance import Balanced, spread
 from tpc_broker.broker import rebalancing
-from tpc_broker.broker.rebalancing import BEGUN_TOGETHER, CALM_S, LOOK_S, STEPS_A_TURN, UNDER_WAY_MAX, Rebalancing
-from tpc_broker.metadata.replica_moves import all_moves, move_done, moving
-from tpc_broker.model import PartitionIndex, TopicPartition
+from tpc_broker.broker.rebalancing import (
+    CALM_S,
+    LOOK_S,
+    STEPS_A_TURN,
+    TOGETHER_SHARE,
+    UNDER_WAY_MAX,
+    WAITING_PER_CORE,
+    Rebalancing,
+)
+from tpc_broker.metadata.replica_moves import BALANCED, REPLACED, all_moves, move_done, moving
+from tpc_broker.model import NodeId, PartitionIndex, TopicPartition
 
 
 class Moving:
@@ -23,6 +32,7 @@ class Moving:
             replica_moves_paused=False, replica_replace_delay_ms=600_000, replica_balance_enable=True
         )
         clock = SimpleNamespace(wall_ms=lambda: 1)
+        self.settings = settings
         core = SimpleNamespace(view=self, settings=settings, metadata=self, clock=clock)
         self.absent: frozenset[int] = frozenset()
         self.moving = Rebalancing(core, SimpleNamespace(is_controller=True, full=frozenset))
@@ -71,12 +81,19 @@ class Moving:
                 nursery.start_soon(self.carry_out)
 
 
-def three_nodes_and_two_more(partitions: int) -> Balanced:
-    nodes = Balanced("---")
+def three_nodes_and_two_more(partitions: int, cores: int = 7) -> Balanced:
+    nodes = Balanced("")
+    for node in (1, 2, 3):
+        nodes.join(node, cores=cores)
     nodes.make(partitions, 3)
-    nodes.join(4)
-    nodes.join(5)
+    nodes.join(4, cores=cores)
+    nodes.join(5, cores=cores)
     return nodes
+
+
+def together(nodes: Balanced) -> int:
+    """How many that can wait are begun in one change."""
+    return int(sum(node.cores for node in nodes.image.nodes.values()) * WAITING_PER_CORE * TOGETHER_SHARE)
 
 
 async def test_a_plan_is_made_a_few_times_and_not_for_each_change_of_the_metadata(mock_clock, monkeypatch):
@@ -89,14 +106,30 @@ async def test_a_plan_is_made_a_few_times_and_not_for_each_change_of_the_metadat
     assert moved == 480
     assert made.steps / made.plans > 400 / STEPS_A_TURN, "others have their turn in between"
     assert made.plans <= 6
-    assert made.changes <= moved / BEGUN_TOGETHER + 5
+    assert made.changes <= moved / together(made.nodes) + 5
 
 
 async def test_no_plan_is_made_while_there_is_no_room_for_another_move(autojump_clock, monkeypatch):
     made = Moving(three_nodes_and_two_more(400), monkeypatch, at_once=0)
     await made.run(CALM_S + 30)
-    assert len(made.under_way()) == UNDER_WAY_MAX
+    assert len(made.under_way()) == 5 * 7 * WAITING_PER_CORE // together(made.nodes) * together(made.nodes)
     assert made.plans <= 2 + 2 * CALM_S / LOOK_S
+
+
+async def test_what_can_wait_is_begun_one_for_each_core_at_a_time_and_what_is_urgent_all_at_once(
+    autojump_clock, monkeypatch
+):
+    made = Moving(three_nodes_and_two_more(400, cores=1), monkeypatch, at_once=0)
+    await made.run(CALM_S + 30)
+    assert Counter(move.reason for _topic, move in made.under_way()) == {BALANCED: 5 * WAITING_PER_CORE}
+    made.nodes.drain(1)
+    await made.run(CALM_S + 30)
+    assert len(made.under_way()) == 5 * WAITING_PER_CORE
+    made.settings.replica_replace_delay_ms = 0
+    made.absent = frozenset({NodeId(2)})
+    await made.run(CALM_S + 30)
+    assert Counter(move.reason for _topic, move in made.under_way())[REPLACED] >= UNDER_WAY_MAX - 5 * WAITING_PER_CORE
+    assert len(made.under_way()) == UNDER_WAY_MAX
 
 
 async def test_of_a_plan_that_is_kept_what_was_moved_by_hand_meanwhile_stays(autojump_clock, monkeypatch):

@@ -6,9 +6,10 @@ import uuid
 from types import SimpleNamespace
 
 from tests.raft.cluster import GROUP, Cluster
+from tpc_broker.broker.pace import rest_after
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import ASKED, CANCELLED, NodeRegistered, ReplicasMoving, TopicCreated
-from tpc_broker.metadata.replica_moves import move_done, moving
+from tpc_broker.metadata.replica_moves import BALANCED, move_done, moving
 from tpc_broker.model import CoreId, MetadataVersion, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
 from tpc_broker.raft.items import Voter, simple
 from tpc_broker.runtime.cluster import voter_changes
@@ -157,7 +158,7 @@ def test_a_leader_that_has_not_read_that_a_move_was_cancelled_does_not_go_on_wit
     assert world.cluster.elect().group().config == voters_of(0, 1)
 
 
-def six_moves():
+def six_moves(reason: str = ASKED):
     """Six partitions of nodes 0 and 1, which node 0 leads, get a replica on node 2 as well."""
     cluster, keys = Cluster(3, groups=0), [TopicPartition(KEY.topic_id, PartitionIndex(index)) for index in range(6)]
     members = [NodeRegistered(NodeId(number), 0, 1, "", "1", (f"host{number}", 1), ()) for number in range(3)]
@@ -167,7 +168,7 @@ def six_moves():
     image = ClusterImage().apply([*members, created], MetadataVersion(1))
     topic = image.topic_by_id(KEY.topic_id)
     assert topic is not None
-    image = image.apply([moving(topic, index, tuple(PLACES), ASKED, index, index) for index in range(6)], 2)
+    image = image.apply([moving(topic, index, tuple(PLACES), reason, index, index) for index in range(6)], 2)
     for key in keys:
         cluster.create(group_of(key), [0, 1], learners=[2])
         cluster.hand_to(0, group_of(key))
@@ -227,3 +228,45 @@ def test_a_change_that_comes_to_nothing_holds_up_the_others_for_a_while_only():
         cluster.run(waited_ms)
         changes.look(machines, cluster.now_ms)
         assert (len(begun), changes.waits_for_turn) == (count, waits)
+
+
+def test_moves_that_can_wait_elect_one_at_a_time_and_rest_in_between():
+    """For a small share of the time a core holds up what is produced to it."""
+    cluster, changes, machines = six_moves(reason=BALANCED)
+    begun_ms: list[int] = []
+    ended_ms: list[int] = []
+    electing: list[object] = []
+    give_up_ms = cluster.now_ms + 60_000
+    while not all(machine.is_leader and machine.config == voters_of(0, 1, 2) for _key, machine in machines):
+        changes.look(machines, cluster.now_ms)
+        now = [key for key, machine in machines if machine.target is not None or machine.config.is_joint]
+        begun_ms += [cluster.now_ms] * len(set(now) - set(electing))
+        ended_ms += [cluster.now_ms] * len(set(electing) - set(now))
+        electing = now
+        assert len(electing) <= 1
+        changes.confirm(changes.to_confirm(), changes.image.version)
+        wait_s = changes.look_again_s(cluster.now_ms)
+        cluster.run(500 if wait_s is None else max(int(wait_s * 1000), 1))
+        assert cluster.now_ms < give_up_ms
+    assert len(begun_ms) == 6
+    for began, ended, following in zip(begun_ms, ended_ms, begun_ms[1:], strict=False):
+        assert following - ended >= rest_after((ended - began) / 1000) * 1000 - 1
+    changes.look(machines, cluster.now_ms)
+    changes.look(machines, cluster.now_ms)
+    assert changes.look_again_s(cluster.now_ms) is None
+
+
+def test_what_is_urgent_waits_for_no_rest():
+    cluster, changes, machines = six_moves(reason=BALANCED)
+    while not changes._rests_until_ms > cluster.now_ms:
+        changes.look(machines, cluster.now_ms)
+        changes.confirm(changes.to_confirm(), changes.image.version)
+        cluster.run(20)
+    waiting = next(key for key, machine in machines if machine.config == voters_of(0, 1))
+    topic = changes.image.topic_by_id(KEY.topic_id)
+    assert topic is not None
+    changes.look(machines, cluster.now_ms)
+    assert dict(machines)[waiting].target is None
+    changes.image = changes.image.apply([moving(topic, waiting.partition, tuple(PLACES), ASKED, 99, 99)], 3)
+    changes.look(machines, cluster.now_ms)
+    assert dict(machines)[waiting].target is not None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from tpc_broker.broker.pace import rest_after
 from tpc_broker.broker.rounds import next_round
 from tpc_broker.model import CoreId, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
 
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
-UNDER_WAY_MAX: Final = 2
-"""Leaderships of a core that are on their way to other nodes at a time. What is produced to them waits meanwhile, and
-what came behind it on the same connections; with many at once for as long as all of their elections take.
-"""
 STEP_S: Final = 0.02
 GIVEN_UP_S: Final = 2.0
 """After so long one that has not got there holds up the others no more."""
@@ -44,8 +41,6 @@ class Leadership:
         self._core = core
         self._replication = replication
         self._balanced_s = 0.0
-        self._under_way: dict[TopicPartition, float] = {}
-        """Until when they are counted."""
         core.mailboxes.serve("replica.prefer", self._serve_prefer)
 
     async def run(self) -> None:
@@ -79,23 +74,20 @@ class Leadership:
         ]  # fmt: skip
 
     async def _hand_over(self, keys: Iterable[TopicPartition], give: Callable[[TopicPartition], bool]) -> int:
-        """Each in its turn, few at a time; how many were begun."""
+        """One after the other, at a pace that leaves those alone who produce; how many were begun."""
         given = 0
         for key in keys:
-            while self._count_under_way() >= UNDER_WAY_MAX:
-                await trio.sleep(STEP_S)
             if self._is_led_here(key) and give(key):
-                self._under_way[key] = trio.current_time() + GIVEN_UP_S
                 given += 1
+                await trio.sleep(rest_after(await self._until_another_leads(key)))
         return given
 
-    def _count_under_way(self) -> int:
-        now_s, view = trio.current_time(), self._core.view
-        self._under_way = {
-            key: until_s for key, until_s in self._under_way.items()
-            if now_s < until_s and (view.leader_epoch(key) is None or self._is_led_here(key))
-        }  # fmt: skip
-        return len(self._under_way)
+    async def _until_another_leads(self, key: TopicPartition) -> float:
+        """Seconds that it took, or until it was given up."""
+        begun_s, view = trio.current_time(), self._core.view
+        while trio.current_time() < begun_s + GIVEN_UP_S and (view.leader_epoch(key) is None or self._is_led_here(key)):
+            await trio.sleep(STEP_S)
+        return trio.current_time() - begun_s
 
     def _is_led_here(self, key: TopicPartition) -> bool:
         view = self._core.view

@@ -22,7 +22,7 @@ from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.cluster_core_moves import check_on_its_core
 from tpc_broker.metadata.node_assignment import grouped
 from tpc_broker.metadata.rebalance import Planned, Situation, plan_in_steps
-from tpc_broker.metadata.replica_moves import BALANCED, DRAINED, all_moves, moving
+from tpc_broker.metadata.replica_moves import BALANCED, CAN_WAIT, all_moves, moving
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
@@ -39,8 +39,14 @@ CALM_S: Final = 5.0
 """Without nodes that come or go, before anything is moved that need not move."""
 UNDER_WAY_MAX: Final = 64
 """Moves of the cluster's own at a time; how many of them copy is bounded for each node."""
-BEGUN_TOGETHER: Final = UNDER_WAY_MAX // 4
-"""Of those that can wait: each beginning is a change of the metadata, which every node has to follow."""
+WAITING_PER_CORE: Final = 1
+"""Of those that can wait, for each core of the cluster: each is carried out by the core that leads it, at its own pace
+(`broker.pace`), and what is begun long before is in the way of what is more urgent by then.
+"""
+TOGETHER_SHARE: Final = 1 / 4
+"""Of so many: each beginning is a change of the metadata, which every node has to follow. All of them at once would
+have all nodes make files, and copy, at the same moment.
+"""
 STEPS_A_TURN: Final = 32
 PLAN_KEPT: Final = 10
 """Times as long as it took to make it a plan is good for, unless nodes or topics have come or gone."""
@@ -90,14 +96,16 @@ class Rebalancing:
     async def _begin(self, image: ClusterImage, situation: Situation) -> bool:
         """Whether all that is to be done is begun."""
         under_way = sum(not move.is_by_hand for _topic, move in all_moves(image))
-        room = UNDER_WAY_MAX - under_way
-        if room <= 0:
+        cores = sum(node.cores for node in image.nodes.values())
+        has_plan = bool(self._plan) and self._plan_is_of == _what_counts(image, situation)
+        if under_way >= UNDER_WAY_MAX or (has_plan and not _count_to_begin(self._plan, under_way, cores)):
             return False
         is_new = await self._look_at_plan(image, situation)
-        chosen, left = self._plan[:room], self._plan[room:]
-        if not chosen:
+        if not self._plan:
             return is_new
-        if under_way and room < BEGUN_TOGETHER and chosen[0].reason in (DRAINED, BALANCED):
+        count = _count_to_begin(self._plan, under_way, cores)
+        chosen, left = self._plan[:count], self._plan[count:]
+        if not chosen:
             return False
         try:
             begun = await self._core.metadata.change(lambda newest: self._decide(newest, chosen))
@@ -112,7 +120,7 @@ class Rebalancing:
 
     async def _look_at_plan(self, image: ClusterImage, situation: Situation) -> bool:
         """Make a plan if there is none that is good enough, a little at a time. Whether it is one of this image."""
-        is_of, begun_s = (situation, image.nodes, image.draining, image.ids), trio.current_time()
+        is_of, begun_s = _what_counts(image, situation), trio.current_time()
         if is_of == self._plan_is_of and begun_s < self._plan_until_s:
             return False
         steps, made = plan_in_steps(image, situation), None
@@ -148,6 +156,21 @@ class Rebalancing:
             begun[one.reason] += 1
             keys.append(one.key)
         return [*grouped(image, keys), *records], begun
+
+
+def _what_counts(image: ClusterImage, situation: Situation) -> object:
+    """For a plan to be good still."""
+    return situation, image.nodes, image.draining, image.ids
+
+
+def _count_to_begin(plan: list[Planned], under_way: int, cores: int) -> int:
+    """Of a plan that has the most urgent ones first."""
+    urgent = sum(one.reason not in CAN_WAIT for one in plan)
+    if urgent:
+        return min(urgent, UNDER_WAY_MAX - under_way)
+    bound = min(cores * WAITING_PER_CORE, UNDER_WAY_MAX)
+    together = max(int(bound * TOGETHER_SHARE), 1)
+    return 0 if under_way > bound - together else together
 
 
 def _some(steps: Steps[list[Planned]]) -> list[Planned] | None:

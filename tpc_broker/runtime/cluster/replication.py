@@ -49,7 +49,7 @@ from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
 from tpc_broker.runtime.cluster.replica_lives import ReplicaLives
 from tpc_broker.runtime.cluster.shipping import FILL, SegmentSource
 from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
-from tpc_broker.runtime.cluster.voter_changes import TURN_S, VoterChanges
+from tpc_broker.runtime.cluster.voter_changes import VoterChanges
 from tpc_broker.runtime.steady_plane import Machine
 from tpc_broker.task_queue import TaskQueue, in_queue
 
@@ -583,9 +583,12 @@ class CoreReplication:
     async def _tend(self) -> None:
         while True:
             await next_round(TEND_S)
+            round_ends_s = trio.current_time() + TEND_S
             self._change_voters()
-            while self._voters.waits_for_turn:
-                await trio.sleep(TURN_S)
+            while (wait_s := self._voters.look_again_s(self._clock.monotonic_ms())) is not None:
+                if trio.current_time() + wait_s > round_ends_s:
+                    break
+                await trio.sleep(wait_s)
                 self._change_voters()
             await self._tell_log_starts()
 

@@ -18,9 +18,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from tpc_broker.broker.pace import rest_after
 from tpc_broker.broker.replication_port import ReplicaProgress
 from tpc_broker.metadata.image import ClusterImage, changed_partitions
-from tpc_broker.metadata.replica_moves import next_voters
+from tpc_broker.metadata.replica_moves import CAN_WAIT, next_voters
 from tpc_broker.raft.items import Voter, simple
 from tpc_broker.raft.steady import REPLICATE
 
@@ -38,11 +39,14 @@ CHANGES_MAX: Final = 8
 ELECTING_MAX: Final = 2
 """Of these, groups in the two terms that make learners voters. What is produced to them waits meanwhile, and what came
 behind it on the same connections; with many at once for as long as all of their elections take.
+
+Those of moves that nobody waits for (nodes are made even, or drained) elect one at a time, with a rest in between
+(`broker.pace`).
 """
 ELECTING_MS_MAX: Final = 2_000
 """After so long one that has come to nothing holds up the others no more."""
 TURN_S: Final = 0.02
-"""Between two looks while some wait for others of these."""
+"""Between two looks while any of these is under way."""
 
 
 class VoterChanges:
@@ -61,6 +65,7 @@ class VoterChanges:
         """When the changes were begun whose terms are not over, as far as they count."""
         self.waits_for_turn = False
         """Some could begin these terms, and have to wait for others."""
+        self._rests_until_ms = 0
         self._to_confirm: dict[TopicPartition, int] = {}
         self._confirmed: dict[TopicPartition, int] = {}
         """Terms in which the image was known to be no older than the leadership."""
@@ -79,10 +84,10 @@ class VoterChanges:
         """Begin what is to be begun, go on with what is under way. `led`: those that are `due`, at least."""
         machines = list(led)
         electing = {key for key, machine in machines if not machine.carried and _is_electing(machine)}
-        self._electing = {
-            key: since_ms for key, since_ms in self._electing.items()
-            if key in electing and now_ms - since_ms < ELECTING_MS_MAX
-        }  # fmt: skip
+        for key, since_ms in list(self._electing.items()):
+            if key not in electing or now_ms - since_ms >= ELECTING_MS_MAX:
+                del self._electing[key]
+                self._rests_until_ms = now_ms + int(rest_after((now_ms - since_ms) / 1000) * 1000)
         self.waits_for_turn = False
         free = CHANGES_MAX - sum(_is_changing(machine) for _key, machine in machines)
         for key, machine in machines:
@@ -98,6 +103,12 @@ class VoterChanges:
                 self._go_on(key, machine, wanted, now_ms)
             elif free > 0 and machine.config.new != wanted and self._may_begin(key):
                 free -= self._go_on(key, machine, wanted, now_ms)
+
+    def look_again_s(self, now_ms: int) -> float | None:
+        """After how many seconds: some wait for their turn, or it is to be known how long one takes. None: neither."""
+        if self._electing:
+            return TURN_S
+        return max((self._rests_until_ms - now_ms) / 1000, TURN_S) if self.waits_for_turn else None
 
     def begin_next_term(self, group: str, now_ms: int) -> None:
         """Of one that is led here: for the same voters."""
@@ -175,6 +186,13 @@ class VoterChanges:
         topic = self.image.topic_by_id(key.topic_id)
         return topic is not None and (key.partition not in topic.moves or key in self.allowed)
 
+    def _has_turn(self, key: TopicPartition, now_ms: int) -> bool:
+        topic = self.image.topic_by_id(key.topic_id)
+        move = None if topic is None else topic.moves.get(key.partition)
+        if move is not None and move.reason in CAN_WAIT:
+            return not self._electing and now_ms >= self._rests_until_ms
+        return len(self._electing) < ELECTING_MAX
+
     def _go_on(self, key: TopicPartition, machine: Group, wanted: frozenset[Voter], now_ms: int) -> bool:
         """Whether anything is under way then."""
         config = machine.config
@@ -194,7 +212,7 @@ class VoterChanges:
             self._to_confirm[key] = machine.term
         elif not (all(machine.is_heard(voter, now_ms) for voter in following) and _have_all(machine, come)):
             pass
-        elif len(self._electing) >= ELECTING_MAX:
+        elif not self._has_turn(key, now_ms):
             self.waits_for_turn = True
         else:
             self._electing[key] = now_ms
