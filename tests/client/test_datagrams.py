@@ -230,7 +230,7 @@ def test_of_several_nodes_the_one_that_leads_is_found_and_remembered(run):
     more = [(each.host, each.port) for each in others]
 
     async def main():
-        settings = DatagramSettings(retry_seconds=0.5, give_up_seconds=60)
+        settings = DatagramSettings(retry_seconds=3, give_up_seconds=60)
         async with DatagramProducer(first.host, first.port, settings, other_nodes=more) as producer:
             await producer.send("t", 0, b"found")
             refused, unanswered = len(first.seen), len(others[0].seen)

@@ -202,9 +202,7 @@ def test_busy_partitions_of_one_core_are_parted(broker):
 
 
 def appended_from_datagrams(broker):
-    command = [sys.executable, "-m", "tpc_broker.runtime.main", "status", "--data", str(broker.data_folder), "--json"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True).stdout
-    return [core["counters"]["datagrams"]["appended"] for core in json.loads(said)["cores"]]
+    return [counters["datagrams"]["appended"] for counters in broker.counters()]
 
 
 def test_datagrams_follow_a_partition(tmp_path):

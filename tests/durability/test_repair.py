@@ -30,15 +30,15 @@ def create(broker, partitions=2):
     admin.create_topics([NewTopic("events", partitions, 1)])["events"].result(10)
 
 
-def produce(broker, partition, values):
+def produce(broker, partition, values, patience_s=60):
     """Each value in a batch of its own. The error of the first that fails."""
     failures = []
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "batch.num.messages": 1,
-                         "message.timeout.ms": 4000, "log_level": 0})  # fmt: skip
+                         "message.timeout.ms": patience_s * 1000, "log_level": 0})  # fmt: skip
     for value in values:
         producer.produce("events", value, partition=partition,
                          on_delivery=lambda error, _message: error and failures.append(error))  # fmt: skip
-    producer.flush(10)
+    producer.flush(patience_s + 10)
     return failures[0] if failures else None
 
 
@@ -103,7 +103,7 @@ def test_an_offline_partition_goes_with_its_topic(broker):
     with log_file(broker, 0).open("r+b") as file:
         file.truncate(log_file(broker, 0).stat().st_size - 10)
     broker.start()
-    assert produce(broker, 0, [b"refused"]) is not None
+    assert produce(broker, 0, [b"refused"], 4) is not None
     folders = broker.data_folder / "topics"
     assert (folders / "events-0" / "offline").exists()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -129,7 +129,7 @@ def test_a_shortened_segment_takes_only_its_partition_offline(broker):
     broker.start()
     assert consume(broker, 1) == numbered(0, RECORDS)
     assert produce(broker, 1, [b"more"]) is None
-    assert produce(broker, 0, [b"refused"]) is not None
+    assert produce(broker, 0, [b"refused"], 4) is not None
     assert "tpc-broker repair" in broker.log_text()
     refused = repair(broker)
     assert refused.returncode == 2
@@ -170,7 +170,7 @@ def test_a_missing_segment_and_what_the_journal_still_had(broker):
     log_file(broker, 0).unlink()
     broker.start()
     assert consume(broker, 1) == numbered(0, 2 * RECORDS)
-    assert produce(broker, 0, [b"refused"]) is not None
+    assert produce(broker, 0, [b"refused"], 4) is not None
     broker.stop()
     text = repair(broker).stdout
     assert f"records [{RECORDS}, {2 * RECORDS}) in" in text
@@ -276,7 +276,7 @@ def test_a_missing_folder_and_a_damaged_sealed_segment(broker):
     data[-5] ^= 1
     sealed[1].write_bytes(data)
     broker.start()
-    assert produce(broker, 0, [b"refused"]) is not None
+    assert produce(broker, 0, [b"refused"], 4) is not None
     broker.stop()
     listed = json.loads(repair(broker, "--json").stdout)["offline"]
     assert [one["partition"] for one in listed] == ["events-0", "events-1"]
@@ -306,7 +306,7 @@ def test_an_empty_partition_metadata_costs_nothing(broker):
     sound = metadata.read_bytes()
     metadata.write_bytes(b"")
     broker.start()
-    assert produce(broker, 0, [b"refused"]) is not None
+    assert produce(broker, 0, [b"refused"], 4) is not None
     assert produce(broker, 1, [b"more"]) is None
     broker.kill()
     (listed,) = json.loads(repair(broker, "--json").stdout)["offline"]

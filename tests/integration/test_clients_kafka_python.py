@@ -133,6 +133,12 @@ def test_seek_by_time(broker, admin, topic):
     consumer.close()
 
 
+def subscribe(consumer, topic: str, partitions: int) -> None:
+    """A member that leads the group before it knows of the partitions gives out none, for ever."""
+    consumer.subscribe([topic])
+    eventually(lambda: len(consumer.partitions_for_topic(topic) or ()) >= partitions, "they are known")
+
+
 def test_committed_offsets_outlive_a_restart(broker, admin, topic):
     make_topic(admin, topic)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
@@ -141,13 +147,13 @@ def test_committed_offsets_outlive_a_restart(broker, admin, topic):
     producer.flush(DEADLINE_SECONDS)
     producer.close()
     consumer = new_consumer(broker, topic)
-    consumer.subscribe([topic])
+    subscribe(consumer, topic, 1)
     drain(consumer, 60)
     consumer.commit()
     consumer.close()
     broker.restart()
     consumer = new_consumer(broker, topic)
-    consumer.subscribe([topic])
+    subscribe(consumer, topic, 1)
     assert [int(record.value) for record in drain(consumer, 40)] == list(range(60, 100))
     consumer.close()
 
@@ -170,7 +176,7 @@ def test_admin_calls(broker, admin, topic):
     trimmed = admin.delete_records({TopicPartition(topic, 0): 4})
     assert trimmed[TopicPartition(topic, 0)]["low_watermark"] == 4
     consumer = new_consumer(broker, topic)
-    consumer.subscribe([topic])
+    subscribe(consumer, topic, 4)
     drain(consumer, 6)
     consumer.commit()
     assert topic in [one["group_id"] for one in admin.list_groups()]

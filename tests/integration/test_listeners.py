@@ -140,6 +140,7 @@ def by_kafka_python(broker: ListenersBroker, address: str, topic: str) -> tuple[
     settings = {"group_id": topic, "auto_offset_reset": "earliest", "enable_auto_commit": False}
     consumer = KafkaConsumer(topic, bootstrap_servers=address, **settings)
     read: list[str] = []
+    eventually(lambda: len(consumer.partitions_for_topic(topic) or ()) == PARTITIONS, "they are known")
 
     def all_read() -> bool:
         for records in consumer.poll(timeout_ms=500).values():

@@ -51,7 +51,17 @@ class Watched:
         finally:
             connection.close()
 
+    def cores(self) -> list[dict[str, Any]]:
+        """What `/debug` tells of each; asked again until all have answered in time."""
+        give_up_at = time.monotonic() + 60
+        while True:
+            found: list[dict[str, Any]] = json.loads(self.get("/debug")[2])["cores"]
+            if all("counters" in core for core in found) or time.monotonic() > give_up_at:
+                return found
+            time.sleep(0.05)
+
     def metrics(self) -> dict[str, Metric]:
+        self.cores()  # they are at work
         _status, _type, text = self.get("/metrics", headers=OPENMETRICS)
         return {family.name: family for family in parse_openmetrics(text)}
 
@@ -152,15 +162,14 @@ def test_each_listener_has_its_own_figures(watched: Watched) -> None:
     assert {name: closed[name, "TWO"] - after[name, "TWO"] for name in of_two} == {
         "connections": -1, "opened": 0, "refused": 0, "requests": 0, "received_bytes": 0, "sent_bytes": 0,
     }  # fmt: skip
-    cores = json.loads(watched.get("/debug")[2])["cores"]
-    for counters in (core["counters"] for core in cores):  # there are no links, so listeners are all there is
+    for counters in (core["counters"] for core in watched.cores()):  # there are no links, so listeners are all there is
         for name in of_two:
             assert sum(listener[name] for listener in counters["listeners"]) == counters["connections"][name]
 
 
 def listener_figures(watched: Watched) -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
-    for core in json.loads(watched.get("/debug")[2])["cores"]:
+    for core in watched.cores():
         for name, numbers in zip(("PLAINTEXT", "TWO"), core["counters"]["listeners"], strict=True):
             for field, count in numbers.items():
                 found[field, name] = found.get((field, name), 0) + count
@@ -168,6 +177,7 @@ def listener_figures(watched: Watched) -> dict[tuple[str, str], int]:
 
 
 def test_debug_tells_all_counters_and_the_slowest_requests(watched: Watched) -> None:
+    watched.cores()
     status, kind, text = watched.get("/debug")
     assert (status, kind.partition(";")[0]) == (200, "application/json")
     slowest = [one for core in json.loads(text)["cores"] for one in core["counters"]["slowest"]]
@@ -194,6 +204,7 @@ def test_what_is_not_there_is_said(watched: Watched) -> None:
 
 def test_ready_tells_the_truth(watched: Watched) -> None:
     """Last in the module: it stops a core for a moment."""
+    watched.cores()
     status, _type, text = watched.get("/ready")
     assert (status, json.loads(text)["reasons"]) == (200, [])
     core = watched.broker.core_process(1)

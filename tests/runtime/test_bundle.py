@@ -68,11 +68,14 @@ def bundle(broker: TpcBroker, target: Path) -> dict[str, str]:
 
 
 def test_what_is_needed_is_in_it_and_no_secret(broker: TpcBroker, tmp_path: Path) -> None:
-    parts = bundle(broker, tmp_path / "b.tar.gz")
+    for attempt in range(10):  # a core that does not answer in time is left out of a look
+        parts = bundle(broker, tmp_path / f"b{attempt}.tar.gz")
+        looks = [json.loads(parts[f"status-{number}.json"]) for number in (1, 2)]
+        if all("counters" in look["cores"][0] for look in looks):
+            break
     for name, content in parts.items():
         assert [one for one in PLANTED if one in content] == [], name
         assert "not to be had" not in content, (name, content)
-    looks = [json.loads(parts[f"status-{number}.json"]) for number in (1, 2)]
     assert [len(look["cores"]) for look in looks] == [2, 2]
     assert looks[0]["cores"][0]["counters"]["ring"]["python_ns"] < looks[1]["cores"][0]["counters"]["ring"]["python_ns"]
     assert "customers-0/00000000000000000000.log" in parts["data-directory.txt"]

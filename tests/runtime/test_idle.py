@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import trio
 
-from tests.support.broker_process import TpcBroker, run_command
+from tests.support.broker_process import TpcBroker
 from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.trio_ring import RingOptions
 
@@ -24,8 +23,7 @@ SWITCHES_MAX = 6
 
 
 def ring_of(broker: TpcBroker) -> dict[str, Any]:
-    told = run_command("status", "--data", str(broker.data_folder), "--json").stdout
-    ring: dict[str, Any] = json.loads(told)["cores"][0]["counters"]["ring"]
+    ring: dict[str, Any] = broker.counters()[0]["ring"]
     return ring
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,6 +96,14 @@ def broker(tmp_path: Path) -> Iterator[TpcBroker]:
     broker.kill()
 
 
+def is_ready(broker: TpcBroker) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.more_options[-1]}/ready", timeout=60) as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError:  # a core did not answer in time
+        return False
+
+
 def partitions_setting(broker: TpcBroker) -> str:
     resource = ConfigResource(ResourceType.BROKER, "0")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -120,8 +129,7 @@ def test_a_reload_takes_the_new_configuration_and_refuses_no_connection(broker: 
             assert producer.flush(60) == 0
         assert clients.refused == []
         assert clients.connected > 0
-        with urllib.request.urlopen(f"http://127.0.0.1:{broker.more_options[-1]}/ready", timeout=60) as answer:
-            assert answer.status == 200
+        wait_for(lambda: is_ready(broker), "not ready")
         assert broker.process.pid == supervisor
         assert broker.process.is_running
         assert not before & {process.pid for process in broker.core_processes()}
@@ -244,7 +252,7 @@ def test_a_reload_hands_over_the_ports_that_the_cores_share(tmp_path: Path) -> N
         (tmp_path / "config").write_text("ebpf.loader=off\n")  # each core has a port of its own then, from this one on
         broker.process.send(signal.SIGUSR2)
         wait_for(lambda: broker.log_text().count("is ready: ") == 3, "it was not reloaded")
-        assert answers_api_versions("127.0.0.1", shared)
+        wait_for(lambda: answers_api_versions("127.0.0.1", shared), "no answer")
     finally:
         broker.kill()
 
@@ -327,7 +335,7 @@ def test_a_restart_under_a_service_manager_refuses_no_connection(end: signal.Sig
             wait_for(lambda: clients.connected > before + 10, "nobody connects any more")
         assert clients.refused == []
         assert manager.ports() == kept
-        assert all(answers_api_versions("127.0.0.1", port) for port in ports)
+        wait_for(lambda: all(answers_api_versions("127.0.0.1", port) for port in ports), "no answer")
         if shared in ports:
             placed_by_the_program(broker, shared)
         child.terminate()

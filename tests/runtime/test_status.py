@@ -57,10 +57,15 @@ def broker(tmp_path: Path) -> Iterator[TpcBroker]:
 
 
 def status_of(broker: TpcBroker) -> dict[str, Any]:
-    done = run_command("status", "--data", str(broker.data_folder), "--json")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    """Asked again until each core has answered in time."""
+    give_up_at = time.monotonic() + 60
+    while True:
+        done = run_command("status", "--data", str(broker.data_folder), "--json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        if all("counters" in core for core in found["cores"]) or time.monotonic() > give_up_at:
+            return found
+        time.sleep(0.05)
 
 
 def total(status: dict[str, Any], part: str, name: str) -> int:

@@ -13,7 +13,6 @@ from click.testing import CliRunner
 
 from tests.support.broker_process import TpcBroker
 from tpc_broker.runtime.main import main
-from tpc_broker.runtime.status import BrokerStatus, read_status
 from tpc_broker.runtime.status_watch import listener_rates, rates, within_ms
 
 
@@ -56,7 +55,7 @@ def test_people_see_a_table(broker: TpcBroker) -> None:
 
 
 def test_rates_of_a_listener(broker: TpcBroker) -> None:
-    before: BrokerStatus = read_status(broker.data_folder)
+    before: Any = broker.status()
     now: Any = copy.deepcopy(before)
     now["cores"][0]["counters"]["listeners"][0]["requests"] += 500
     now["cores"][0]["counters"]["listeners"][0]["opened"] += 7
@@ -68,7 +67,7 @@ def test_rates_of_a_listener(broker: TpcBroker) -> None:
 
 
 def test_rates_are_what_came_between_two_looks(broker: TpcBroker) -> None:
-    before: BrokerStatus = read_status(broker.data_folder)
+    before: Any = broker.status()
     now: Any = copy.deepcopy(before)
     counters = now["cores"][0]["counters"]
     counters["connections"]["requests"] += 500

@@ -125,7 +125,7 @@ def test_a_core_that_ignores_the_terminal_s_signals_lives_on(broker: TpcBroker) 
         core.send_signal(signal.SIGTERM)
         core.send_signal(signal.SIGINT)
     for port in broker.ports:
-        assert answers_api_versions(broker.host, port)
+        wait_until(lambda port=port: answers_api_versions(broker.host, port), "an answer")
     assert {core: process.pid for core, process in cores_of(broker).items()} == {
         core: process.pid for core, process in before.items()
     }

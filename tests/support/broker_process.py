@@ -143,14 +143,18 @@ class TpcBroker:
         return sorted(self.process.processes()[1:], key=lambda process: process.create_time())
 
     def counters(self) -> list[dict[str, Any]]:
-        """What each core counts, by core. Asked again until all have answered: the supervisor waits a second for a
-        core, and leaves out what one says that a busy machine keeps waiting for longer.
+        """What each core counts, by core."""
+        return [core["counters"] for core in self.status()["cores"]]
+
+    def status(self) -> dict[str, Any]:
+        """What `status` tells. Asked again until all cores have answered: the supervisor waits a second for a core, and
+        leaves out what one says that a busy machine keeps waiting for longer.
         """
         give_up_at = time.monotonic() + _READY_SECONDS
         while True:
             with contextlib.suppress(StartError):  # nor does the supervisor itself always answer in its time
-                found = [core.get("counters") for core in read_status(self.data_folder)["cores"]]
-                if None not in found:
+                found: dict[str, Any] = {**read_status(self.data_folder)}
+                if all(core.get("counters") is not None for core in found["cores"]):
                     return found
             if not self.process.is_running or time.monotonic() > give_up_at:
                 raise ServerFailed(f"not every core tells its counters\n{self.process.log_tail()}")
