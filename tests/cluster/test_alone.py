@@ -76,7 +76,7 @@ def send(made: Cluster, index: int, *values: int) -> bool:
         producer.produce(
             "alone", str(value), partition=index, on_delivery=lambda error, _m: error and failed.append(error)
         )
-    return producer.flush(30) == 0 and not failed
+    return producer.flush(120) == 0 and not failed
 
 
 def repair(made: Cluster, node: int, *arguments: str) -> CompletedProcess[str]:

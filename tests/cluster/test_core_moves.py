@@ -23,7 +23,8 @@ DEADLINE_S = 60
 
 def places(made: Cluster, topic: str, index: int = 0) -> dict[int, int]:
     """The core of each node that has a replica, all of them in sync."""
-    found = admin(made.bootstrap).list_topics(topic, timeout=5).topics[topic].partitions[index]
+    found = admin(made.bootstrap).list_topics(topic, timeout=5).topics[topic].partitions.get(index)
+    assert found is not None, f"whoever was asked has not heard of {topic} yet"
     assert sorted(found.isrs) == sorted(found.replicas), found.isrs
     return {broker // 1024: broker % 1024 for broker in found.replicas}
 

@@ -46,11 +46,16 @@ def families(node: Node) -> dict[str, Metric]:
 
 
 def told(node: Node) -> Samples:
-    """Value by name and labels."""
-    return {
-        (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in families(node).values() for sample in family.samples
-    }  # fmt: skip
+    """Value by name and labels; asked again until the core that tells of the cluster has answered in time."""
+
+    def look() -> Samples:
+        found = {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in families(node).values() for sample in family.samples
+        }  # fmt: skip
+        return found if ("tpc_cluster_links", frozenset()) in found else {}
+
+    return eventually(look, f"node {node.number} tells of its cluster")
 
 
 def value(node: Node, name: str, **labels: str) -> float:
@@ -79,8 +84,11 @@ def status(node: Node, *options: str) -> str:
 
 
 def asked(node: Node) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(status(node, "--json"))["cores"][0]["cluster"]
-    return found
+    def look() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(status(node, "--json"))["cores"][0].get("cluster") or {}
+        return found
+
+    return eventually(look, f"node {node.number} tells of its cluster")
 
 
 @pytest.fixture
@@ -113,9 +121,8 @@ def waits_for_its_founding(three: Cluster) -> None:
     found = told(three[1])
     assert found["tpc_cluster_links_wanted", frozenset()] == 2
     assert not [name for name, _labels in found if name in {"tpc_cluster_members", "tpc_metadata_term"}]
-    text = status(three[1])
-    assert "core 0: pid" in text
-    assert f"none to a seed at 127.0.0.1:{three[3].port}" in text
+    eventually(lambda: "core 0: pid" in status(three[1]), "its process is told")
+    eventually(lambda: f"none to a seed at 127.0.0.1:{three[3].port}" in status(three[1]), "and who is missing")
 
 
 def all_is_well(three: Cluster) -> None:
@@ -141,14 +148,22 @@ def all_is_well(three: Cluster) -> None:
         assert plain["tpc_cluster_received_bytes_total"] > plain["tpc_cluster_raft_received_bytes_total"] > 0
         assert plain["tpc_raft_messages_received_total"] > 0
         assert asked(node)["node"] == node.number
-    labels = {name: {sample.labels[name] for f in families(three[1]).values() for sample in f.samples
-                     if name in sample.labels} for name in ("state", "role", "direction")}  # fmt: skip
+    labels: dict[str, set[str]] = {}
+    for _name, named in told(three[1]):
+        for label, text in named:
+            labels.setdefault(label, set()).add(text)
     assert labels["state"] == {"alive", "suspected", "dead", "left"}
     assert labels["role"] == {"leader", "follower", "candidate", "pre-candidate", "observer"}
     assert labels["direction"] == {"incoming", "outgoing"}
     cluster_of = asked(three[1])
-    assert json.loads(get(three[1], "/debug")[1])["cores"][0]["cluster"]["cluster_id"] == cluster_of["cluster_id"] != ""
+    assert cluster_of["cluster_id"] != ""
+    eventually(lambda: debugged(three[1]).get("cluster_id") == cluster_of["cluster_id"], "/debug has it")
     eventually(lambda: status_is_fine(three[1], cluster_of["cluster_id"]), "people are told so")
+
+
+def debugged(node: Node) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(get(node, "/debug")[1])["cores"][0].get("cluster") or {}
+    return found
 
 
 def plain_of(samples: Samples) -> dict[str, float]:
@@ -197,7 +212,7 @@ def strangers_are_counted(three: Cluster) -> None:
     eventually(lambda: value(three[1], refused, direction="incoming", reason="secret") == 1, "another secret")
     eventually(lambda: value(three[1], refused, direction="incoming", reason="malformed") == 1, "nonsense")
     eventually(lambda: value(three[1], "tpc_swim_datagrams_foreign_total") == 1, "a datagram of nobody's")
-    assert "datagrams of strangers: 1" in status(three[1])
+    eventually(lambda: "datagrams of strangers: 1" in status(three[1]), "people are told")
 
 
 def its_controller_goes(three: Cluster) -> None:

@@ -15,7 +15,6 @@ from tests.cluster.test_replication import described, in_sync_everywhere
 from tests.support.cluster_nodes import Cluster, Node, cluster, create_topic, eventually, produce
 from tests.support.kafka_peer import run_tool
 from tests.support.replicated_load import Load
-from tpc_broker.runtime.status import read_status
 
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 RECORDS = 2_000
@@ -43,8 +42,7 @@ def make(made: Cluster, topic: str) -> tuple[Node, Node, Node]:
 
 def read_bytes(node: Node) -> int:
     """Of records that clients have got from a node."""
-    told = read_status(node.data_folder)
-    return sum(core["counters"]["fetches"]["record_bytes"] for core in told["cores"])
+    return sum(counters["fetches"]["record_bytes"] for counters in node.counters())
 
 
 def read_of(nodes: list[Node], read: Callable[[], None]) -> set[Node]:

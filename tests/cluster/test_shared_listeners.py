@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -91,7 +92,8 @@ def test_each_node_is_one_broker_with_the_id_of_its_first_core(nodes):
     create_topic(nodes.shared_bootstrap, "seen", PARTITIONS)
     by_core = led_on(nodes.bootstrap, "seen", PARTITIONS)
     assert {broker % 1024 for broker in by_core.values()} == set(range(CORES)), "both cores of nodes have some"
-    for node in nodes.nodes:
+
+    def shows_brokers_and_leaders(node: Node) -> bool:
         with RawConnection(*node.shared) as client:
             told = client.ask("Metadata", 12, {"Topics": [{"Name": "seen"}]})
         addresses = [(each.broker_id, *each.shared) for each in nodes.nodes]
@@ -101,6 +103,10 @@ def test_each_node_is_one_broker_with_the_id_of_its_first_core(nodes):
         assert [one["ErrorCode"] for one in topic["Partitions"]] == [0] * PARTITIONS
         assert all(sorted(one["ReplicaNodes"]) == IDS for one in topic["Partitions"])
         assert all(set(one["IsrNodes"]) <= set(IDS) for one in topic["Partitions"])
+        return True
+
+    for node in nodes.nodes:
+        eventually(partial(shows_brokers_and_leaders, node), "each node shows the same")
     assert brokers(nodes.bootstrap) == set(CORE_IDS), "over the other listener they are several"
 
 
