@@ -38,6 +38,8 @@ class Member(threading.Thread):
         self._read_at: dict[int, float] = {}
         self._reached: dict[int, int] = {}
         self._commits_under_way = 0
+        self.may_commit = threading.Event()
+        """Not while the group forms: what a client commits while it waits to join is of the generation before."""
         self._is_last, self._all_committed, self._done = threading.Event(), threading.Event(), threading.Event()
         self._consumer = Consumer({
             "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
@@ -98,7 +100,7 @@ class Member(threading.Thread):
         while not self._is_last.is_set() or self._commits_under_way:
             for message in self._consumer.consume(500, timeout=0.05):
                 self._take(message)
-            if self._reached and time.monotonic() >= commit_at and not self._is_last.is_set():
+            if self._is_time_to_commit(commit_at):
                 self._consumer.commit(offsets=self._places(), asynchronous=True)
                 self._commits_under_way += 1
                 commit_at = time.monotonic() + COMMIT_EVERY_S
@@ -107,6 +109,11 @@ class Member(threading.Thread):
             if place.error is not None:
                 self.errors.append(f"last commit: {place.error}")
         self._all_committed.set()
+
+    def _is_time_to_commit(self, commit_at: float) -> bool:
+        if not self._reached or not self.may_commit.is_set():
+            return False
+        return time.monotonic() >= commit_at and not self._is_last.is_set()
 
     def _places(self) -> list[TopicPartition]:
         return [TopicPartition(self.topic, partition, offset) for partition, offset in self._reached.items()]
@@ -197,6 +204,8 @@ def test_nodes_are_restarted_one_after_the_other(three: Cluster, request: pytest
     one, two = members = [Member(three.bootstrap, "kept", "readers") for _ in range(MEMBERS)]
     with Load(three.bootstrap, "kept", PARTITIONS, pace_s=PACE_S) as load, one, two:
         eventually(lambda: are_shared(members), "both read")
+        for member in members:
+            member.may_commit.set()
         wait_going_on(load, members)
         assigned = [list(member.assigned) for member in members]
         eventually(lambda: is_whole(three), "the topic of groups, too")
