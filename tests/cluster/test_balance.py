@@ -18,7 +18,7 @@ def held(made: Cluster) -> dict[int, int]:
     return {row["node"]: row["replicas"] for row in told["nodes"]}
 
 
-def wait_balanced(made: Cluster, nodes: set[int], total: int, why: str, deadline_s: float = 240) -> None:
+def wait_balanced(made: Cluster, nodes: set[int], total: int, why: str, deadline_s: float = 120) -> None:
     """These nodes hold all replicas, within one, and all of them are in sync."""
 
     def is_balanced() -> bool:
@@ -71,7 +71,7 @@ def test_nodes_join_are_lost_come_back_and_leave_under_load(tmp_path, request):
 def test_two_nodes_join_and_leave_again_under_load(tmp_path, request):
     """Of three; all replicas are even each time, and of what the producer sent nothing is lost, or there twice."""
     partitions = max(60, request.config.getoption("--moved-partitions"))
-    total, deadline_s = 3 * partitions, max(240.0, float(partitions))
+    total, deadline_s = 3 * partitions, max(120.0, float(partitions))
     with cluster(tmp_path, count=5, founders=3) as made:
         made.start(1, 2, 3)
         create_topic(made[1].bootstrap, "kept", LOADED, replicas=3)

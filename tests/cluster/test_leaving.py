@@ -51,16 +51,19 @@ def in_sync(made: Cluster, topic: str) -> list[list[int]]:
 
 
 def wait_handed_over(made: Cluster, left: int, why: str) -> None:
-    """Until another node leads the metadata, and this one has said that it hands over: to another one, or by a
-    change of voters that takes its own vote.
+    """Until a node that this one had lead the metadata does, and it has said so.
+
+    By handing over, or by the change of voters that takes its own vote, whichever comes first.
     """
     said = re.compile(rf"metadata: handed over to node (\d+): {re.escape(why)}|"
                       rf"metadata: the voters are to be nodes \[(?!.*\b{left}\b).*\]")  # fmt: skip
 
     def is_led_by_another() -> bool:
-        return any(map(said.fullmatch, made[left].log_messages())) and made.controller() not in (0, left)
+        found = [match for match in map(said.fullmatch, made[left].log_messages()) if match]
+        heirs = {int(each[1]) if each[1] else made.controller() for each in found}
+        return made.controller() in heirs - {left, 0}
 
-    eventually(is_led_by_another, "it was handed over, and another one leads")
+    eventually(is_led_by_another, "one that it was handed over to leads")
 
 
 def test_a_node_that_is_gone_for_good(tmp_path):

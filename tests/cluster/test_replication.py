@@ -12,7 +12,6 @@ import time
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.cluster.test_leaders import PREFERRED, elect
 from tests.support.cluster_nodes import Cluster, admin, cluster, create_topic, eventually, metadata_voters
 from tests.support.replicated_load import Load
 from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, coordinator_partition
@@ -58,19 +57,11 @@ def cores_of(made: Cluster, number: int) -> list[int]:
     return [int(line) for line in found.stdout.split()]
 
 
-def each_leads_one(made: Cluster) -> bool:
-    """The preferred leaders lead; one that stood still when the topic was made is elected now."""
-    found = {leader for leader, *_ in described(made[1].bootstrap, "kept").values()}
-    if found != {1, 2, 3}:
-        elect(made, PREFERRED, list(range(PARTITIONS)))
-    return found == {1, 2, 3}
-
-
 def test_what_was_acknowledged_outlives_whoever_leads(three: Cluster):
     """A node is killed, a core is, a node hangs, a node is stopped in order: a producer that retries sees no error."""
     create_topic(three.bootstrap, "kept", PARTITIONS, replicas=3)
     eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
-    eventually(lambda: each_leads_one(three), "each node leads one")
+    assert {leader for leader, *_ in described(three[1].bootstrap, "kept").values()} == {1, 2, 3}
     with Load(three.bootstrap, "kept", PARTITIONS) as load:
         load.wait_progress()
         killed = leads(three, "kept")

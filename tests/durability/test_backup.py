@@ -26,6 +26,7 @@ from tests.durability.loop_device import new_file_system
 from tests.durability.readback import compare, read_everything
 from tests.durability.workload import Workload, client_settings, create_topics
 from tests.support.broker_process import TpcBroker, run_command
+from tpc_broker import limits
 from tpc_broker.log.journal import REGION_BLOCK_FIRST, Superblock
 from tpc_broker.runtime.backup import JournalEnd, stretches
 from tpc_broker.runtime.backup_hold import abstract_name
@@ -81,6 +82,7 @@ def test_what_was_acknowledged_before_is_in_it_and_nothing_is_damaged(load, tmp_
             moment = workload.ledger.moment()
             report = back_up(broker, tmp_path / f"backup-{number}")
             assert report["is_running"]
+            assert report["stood_still_ms"] < 2 * limits.BACKUP_FREEZE_MS
             copy = restored(tmp_path / f"backup-{number}", tmp_path / f"copy-{number}")
             try:
                 problems = compare(copy.bootstrap, workload.ledger, moment, everything=False)

@@ -160,7 +160,7 @@ def test_relaxed_loses_only_what_nobody_saw(tmp_path, seed):
         problems = problems_of_records(stored, workload.ledger, moment, everything=False, relaxed=True)
         assert not problems, "\n".join([f"seed {seed}", *problems[:20]])
         kept = sum(len(one.records) for one in stored.values())
-        assert kept > workload.ledger.acknowledged_count() * 0.5, "more than what was in flight is gone"
+        assert kept > workload.ledger.acknowledged_count() * 0.8, "more than what was in flight is gone"
     finally:
         workload.abandon()
         broker.kill()

@@ -12,13 +12,13 @@ def test_a_request_s_time_is_in_the_histogram_of_its_api(make_connections):
     client.sendall(frame_of(b"slow", api_key=3) + frame_of(b"fast", api_key=18))
     slow, fast = bench.next_request(), bench.next_request()
     bench.connections.answer(fast, b"answer")
-    time.sleep(0.05)
+    time.sleep(0.5)
     bench.connections.answer(slow, b"answer")
     latencies = bench.connections.latencies()
     assert latencies.keys() == {3, 18}
     assert [sum(one["spans"]) for one in latencies.values()] == [1, 1]
-    assert sum(latencies[3]["spans"][16:]) == 1, "50 ms are more than 2^15 us"
-    assert latencies[3]["sum_ns"] - latencies[18]["sum_ns"] >= 50_000_000
+    assert sum(latencies[3]["spans"][16:]) == 1, "500 ms are more than 2^15 us"
+    assert latencies[3]["sum_ns"] >= 500_000_000 > latencies[18]["sum_ns"]
 
 
 def test_answers_in_c_are_counted_too_and_no_answer_is_one(make_connections):

@@ -58,19 +58,18 @@ def test_timeouts_and_nurseries(run):
         order = []
 
         async def sleeper(name, seconds):
-            begun = trio.current_time()
             await trio.sleep(seconds)
-            order.append((name, trio.current_time() - begun >= seconds))
+            order.append(name)
 
         async with trio.open_nursery() as nursery:
-            for name, seconds in (("c", 0.09), ("a", 0.03), ("b", 0.06)):
+            for name, seconds in (("c", 0.9), ("a", 0.3), ("b", 0.6)):  # those that end in one turn have no order
                 nursery.start_soon(sleeper, name, seconds)
         with trio.move_on_after(0.02) as scope:
             await trio.sleep_forever()
         assert scope.cancelled_caught
         return order
 
-    assert sorted(run(main)) == [("a", True), ("b", True), ("c", True)], "those that end in one turn have no order"
+    assert run(main) == ["a", "b", "c"]
 
 
 def test_autojump_clock_and_wait_all_tasks_blocked(run):
@@ -396,6 +395,8 @@ def test_a_large_send_over_tcp_leaves_its_buffer_when_it_returns(run):
 def test_a_stalled_turn_is_counted_and_logged_with_its_place(run, caplog, monkeypatch):
     monkeypatch.setattr(trio_ring, "STALL_LOG_INTERVAL_S", 0)  # another turn may stall by itself on a busy machine
 
+    took_s: list[float] = []
+
     def said():
         return [line for record in caplog.records if "holds_the_core" in (line := record.getMessage())]
 
@@ -405,7 +406,9 @@ def test_a_stalled_turn_is_counted_and_logged_with_its_place(run, caplog, monkey
             time.sleep(0.01)  # noqa: ASYNC251 (that is the fault)
 
     async def main():
+        begun_s = time.monotonic()
         time.sleep(0.02)  # noqa: ASYNC251 (counted, and not worth a line)
+        took_s.append(time.monotonic() - begun_s)
         await trio.sleep(0.01)
         await holds_the_core()
         await trio.sleep(0.01)
@@ -415,7 +418,9 @@ def test_a_stalled_turn_is_counted_and_logged_with_its_place(run, caplog, monkey
         statistics = run(main, stall_ms=10)
     assert statistics.stalls >= 1
     assert statistics.stall_ns_max >= 80_000_000
-    assert "for 50 ms" in said()[0]
+    [line] = said()
+    assert "for 50 ms" in line
+    assert len(caplog.records) == 1 or took_s[0] >= 0.05
 
 
 def test_what_a_stalled_turn_had_is_not_kept_with_its_line(run, caplog):

@@ -165,7 +165,7 @@ def _what_counts(image: ClusterImage, situation: Situation) -> object:
 
 def _count_to_begin(plan: list[Planned], under_way: int, cores: int) -> int:
     """Of a plan that has the most urgent ones first."""
-    urgent = sum(one.reason not in CAN_WAIT for one in plan)
+    urgent = sum(one.reason not in CAN_WAIT for one in plan[:UNDER_WAY_MAX])
     if urgent:
         return min(urgent, UNDER_WAY_MAX - under_way)
     bound = min(cores * WAITING_PER_CORE, UNDER_WAY_MAX)
