@@ -3,8 +3,8 @@ hand-over.
 
 A client has one connection to a node, and what it produces to one partition waits there behind what it produced to
 another. So a core that elects for its partitions one after the other, without a rest, holds up all of its clients for
-all of the time. With rests it does so for a small share of it: few of their records are late, and their p99 stays what
-it was. Elections are quick where there are CPUs for them, and so are moves then.
+all of the time. With rests it does so for a small share of it: fewer of their records are
+late. Elections are quick where there are CPUs for them, and so are moves then.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ REPLACED, RAISED, DRAINED, BALANCED = "replaced", "raised", "drained", "balance"
 REASONS: Final = (REPLACED, CANCELLED, RAISED, ASKED, DRAINED, BALANCED)
 """The most urgent first."""
 CAN_WAIT: Final = frozenset({DRAINED, BALANCED})
-"""Nobody misses anything meanwhile: such moves go at a pace at which producers do not notice them."""
+"""Nobody misses anything meanwhile: such moves go at a pace that spares producers (`broker.pace`)."""
 
 Member = TypeVar("Member", bound=tuple[int, int])
 """A voter: a node, and the incarnation of its replica."""
