@@ -206,7 +206,8 @@ class SimulatedNode:
     def _check(self, *, is_timely: bool) -> None:
         """What holds of one machine after everything that happens to it."""
         cluster, settings, now_ms = self.cluster, self.cluster.settings, self.clock.now_ms()
-        longest_ms = suspicion_timeout_ms(settings, cluster.nodes_count, 0) + settings.period_ms
+        longest_ms = suspicion_timeout_ms(settings, cluster.nodes_count, 0, settings.local_health_max)
+        longest_ms += settings.period_ms
         for member in self.machine.members:
             truth = cluster.nodes[member.node].life
             before = self._ranks.get(member.node, (0, 0))

@@ -105,6 +105,10 @@ def _suspects_at_once_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tpc_broker.swim.lifeguard.suspicion_timeout_ms", lambda *_arguments: 1)
 
 
+def _health_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "Suspicion", lambda now_ms, members_count, _health: Suspicion(now_ms, members_count))
+
+
 def _random_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     def anyone(self: members.Members):
         return (self.some_present(1, suspects=True) or [None])[0]
@@ -173,6 +177,7 @@ MUTANTS = (
     Mutant("refutes with the same incarnation", _refutes_with_the_same_incarnation, swim_scenarios.quiet, "buried"),
     Mutant("suspicion without a time-out", _no_suspicion_timeout, swim_scenarios.crash, "suspects 3 for"),
     Mutant("suspicion without time", _suspects_at_once_dead, swim_scenarios.quiet, "buried under loss"),
+    Mutant("a pair's suspicion not stretched", _health_left_out, swim_scenarios.pair, "buried in a pair"),
     Mutant("unbounded piggyback", _unbounded_piggyback, swim_scenarios.crash, "still has .* rumours"),
     Mutant("no piggyback", _no_piggyback, swim_scenarios.crash, "without faults"),
     Mutant("dead overrides newer alive", _dead_overrides_newer_alive, by_seeds, "after"),

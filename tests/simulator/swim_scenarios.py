@@ -53,6 +53,23 @@ def many_crashes(seed: int = 1) -> None:
     _promise(len(found) == nodes_count - 1, f"only {sorted(found)} probed it within 2n - 1 periods")
 
 
+def pair(seed: int = 1) -> None:
+    """Two members do not hear each other for eight seconds: neither is buried for it, but who stays silent is."""
+    cluster = cluster_of(2, seed, is_strict=True, settings=Settings(exchange_interval_ms=NO_EXCHANGE))
+    cluster.run_for(3_000)
+    one, other = (cluster.nodes[NodeId(number)] for number in (0, 1))
+    cluster.network.partition([one.address], [other.address])
+    cluster.run_for(8_000)
+    suspected = {node for _observer, node in _told(cluster, Change.SUSPECTED)}
+    _promise(suspected == {0, 1}, f"only {suspected} suspected in eight seconds")
+    cluster.network.heal()
+    cluster.wait_agreement(30_000)
+    _promise(not _told(cluster, Change.DIED), f"buried in a pair: {_told(cluster, Change.DIED)}")
+    other.stop()
+    cluster.run_for(30_000)
+    _promise(cluster.held(one, NodeId(1)) is State.DEAD, "not buried in half a minute")
+
+
 def restart(seed: int = 1) -> None:
     """A member starts again before anybody missed it: all see the new boot, and nobody buries anybody."""
     cluster = cluster_of(6, seed, is_strict=True)
@@ -167,4 +184,4 @@ def forgotten(seed: int = 1) -> None:
             _promise(not cluster.remembered(), f"not forgotten: {cluster.remembered()}")
 
 
-SCENARIOS = (bad_path, crash, many_crashes, restart, partition, pause, quiet, farewell, join, forgotten)
+SCENARIOS = (bad_path, crash, many_crashes, pair, restart, partition, pause, quiet, farewell, join, forgotten)

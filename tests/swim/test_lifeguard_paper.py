@@ -147,6 +147,12 @@ def test_4_b_no_more_confirmations_are_wanted_than_there_are_others(members_coun
         assert suspicion_timeout_ms(SETTINGS, members_count, wanted - 1) > least
 
 
+@pytest.mark.parametrize(("health", "periods"), [(0, 5), (1, 10), (3, 20), (5, 30), (8, 30)])
+def test_4_b_of_two_members_the_accusers_health_stretches_it(health, periods):
+    assert suspicion_timeout_ms(SETTINGS, 2, 0, health) == periods * SETTINGS.period_ms
+    assert suspicion_timeout_ms(SETTINGS, 3, 1, health) == 5 * SETTINGS.period_ms, "there another one can confirm it"
+
+
 def test_4_b_independent_suspicions_shorten_it_and_repeated_ones_do_not():
     one = One(*range(2, 12))
     one.tell(claim(State.SUSPECT, 2, 0, 3))

@@ -45,17 +45,20 @@ class LocalHealth:
         return duration_ms * (self.score + 1)
 
 
-def suspicion_timeout_ms(settings: Settings, members_count: int, confirmations: int) -> int:
+def suspicion_timeout_ms(settings: Settings, members_count: int, confirmations: int, health: int = 0) -> int:
     """How long a suspicion stands before it is a burial, with so many independent confirmations (IV-B).
 
     The least is alpha log10(n) periods, the longest beta times that; between them, with K confirmations wanted,
     max - (max - min) log(C + 1) / log(K + 1). A cluster too small for K others wants as many as there are.
+
+    Of two members nobody else can confirm, or ask for the other. There the least is stretched by the accuser's
+    `health`, as its periods are: otherwise a few datagrams that are lost in a row, of ever fewer, bury a member.
     """
     least = settings.suspicion_alpha * max(1.0, math.log10(max(1, members_count))) * settings.period_ms
     wanted = min(settings.suspicion_confirmations, members_count - 2)  # neither the suspect nor the first accuser
-    if wanted < 1:
-        return round(least)
     longest = settings.suspicion_beta * least
+    if wanted < 1:
+        return round(min(longest, least * (health + 1)))
     share = math.log(confirmations + 1) / math.log(wanted + 1)
     return round(max(least, longest - (longest - least) * share))
 
@@ -66,6 +69,8 @@ class Suspicion:
 
     started_ms: int
     members_count: int
+    health: int = 0
+    """The score of `LocalHealth` of who suspects."""
     deadline_ms: int = 0
     accusers: set[NodeId] = field(default_factory=set)
 
@@ -74,6 +79,6 @@ class Suspicion:
         if accuser in self.accusers or len(self.accusers) > settings.suspicion_confirmations:
             return False
         self.accusers.add(accuser)
-        timeout_ms = suspicion_timeout_ms(settings, self.members_count, len(self.accusers) - 1)
+        timeout_ms = suspicion_timeout_ms(settings, self.members_count, len(self.accusers) - 1, self.health)
         self.deadline_ms = self.started_ms + timeout_ms
         return True

@@ -466,7 +466,7 @@ class Swim:
         member.suspicion = None
         if update.state is State.SUSPECT:
             self._counts.suspicions += 1
-            member.suspicion = Suspicion(now_ms, self.members.present_count + 1)
+            member.suspicion = Suspicion(now_ms, self.members.present_count + 1, self.health.score)
             member.suspicion.confirm(update.source, self._settings)
             heapq.heappush(self._timers, (member.suspicion.deadline_ms, "suspicion", member.node))
         elif update.state in GONE:
