@@ -81,11 +81,11 @@ class Moving:
                 nursery.start_soon(self.carry_out)
 
 
-def three_nodes_and_two_more(partitions: int, cores: int = 7) -> Balanced:
+def three_nodes_and_two_more(partitions: int, cores: int = 7, replicas: int = 3) -> Balanced:
     nodes = Balanced("")
     for node in (1, 2, 3):
         nodes.join(node, cores=cores)
-    nodes.make(partitions, 3)
+    nodes.make(partitions, replicas)
     nodes.join(4, cores=cores)
     nodes.join(5, cores=cores)
     return nodes
@@ -130,6 +130,20 @@ async def test_what_can_wait_is_begun_one_for_each_core_at_a_time_and_what_is_ur
     await made.run(CALM_S + 30)
     assert Counter(move.reason for _topic, move in made.under_way())[REPLACED] >= UNDER_WAY_MAX - 5 * WAITING_PER_CORE
     assert len(made.under_way()) == UNDER_WAY_MAX
+
+
+async def test_moves_that_wait_for_a_node_that_is_away_hold_nothing_back(autojump_clock, monkeypatch):
+    made = Moving(three_nodes_and_two_more(400, cores=1, replicas=2), monkeypatch, at_once=0)
+    await made.run(CALM_S + 30)
+    few = 5 * WAITING_PER_CORE
+    assert len(made.under_way()) == few
+    made.absent = frozenset({NodeId(4)})
+    made.nodes.drain(1)
+    await made.run(CALM_S + 30)
+    stuck = [move for _topic, move in made.under_way() if 4 in {place.node for place in move.wanted}]
+    assert stuck
+    assert {move.reason for move in stuck} == {BALANCED}
+    assert len(made.under_way()) == few + len(stuck), "as many others as if those were not there"
 
 
 async def test_of_a_plan_that_is_kept_what_was_moved_by_hand_meanwhile_stays(autojump_clock, monkeypatch):

@@ -22,7 +22,7 @@ from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.cluster_core_moves import check_on_its_core
 from tpc_broker.metadata.node_assignment import grouped
 from tpc_broker.metadata.rebalance import Planned, Situation, plan_in_steps
-from tpc_broker.metadata.replica_moves import BALANCED, CAN_WAIT, all_moves, moving
+from tpc_broker.metadata.replica_moves import BALANCED, CAN_WAIT, all_moves, coming, moving
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
@@ -95,15 +95,18 @@ class Rebalancing:
 
     async def _begin(self, image: ClusterImage, situation: Situation) -> bool:
         """Whether all that is to be done is begun."""
-        under_way = sum(not move.is_by_hand for _topic, move in all_moves(image))
+        own = [(topic, move) for topic, move in all_moves(image) if not move.is_by_hand]
+        # Those that wait for a node to come back are in nobody's way: they must not hold back what can be done.
+        under_way = sum(situation.away.isdisjoint(coming(topic, move)) for topic, move in own)
         cores = sum(node.cores for node in image.nodes.values())
         has_plan = bool(self._plan) and self._plan_is_of == _what_counts(image, situation)
-        if under_way >= UNDER_WAY_MAX or (has_plan and not _count_to_begin(self._plan, under_way, cores)):
+        room = UNDER_WAY_MAX - len(own)
+        if room <= 0 or (has_plan and not _count_to_begin(self._plan, under_way, cores)):
             return False
         is_new = await self._look_at_plan(image, situation)
         if not self._plan:
             return is_new
-        count = _count_to_begin(self._plan, under_way, cores)
+        count = min(_count_to_begin(self._plan, under_way, cores), room)
         chosen, left = self._plan[:count], self._plan[count:]
         if not chosen:
             return False
