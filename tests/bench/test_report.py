@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tpc_broker.bench.bars import BARS
+from tpc_broker.bench.bars import BARS, MET, NOT_MEASURED, UNEVEN, Extra
 from tpc_broker.bench.histogram import Histogram
 from tpc_broker.bench.measured import Round, Workload
 from tpc_broker.bench.page import render_page
@@ -50,6 +50,22 @@ def test_a_missed_bar_is_called_so() -> None:
     results = some_results()
     results.cells[0].rounds = [a_round(10.0, 100)]
     assert "| 0.10 | ≥ 0.65 x bare durable | MISSED |" in render(results)
+
+
+@pytest.mark.parametrize(
+    ("workload", "peer", "name"),
+    [
+        ("forwards", "tpc durable", "forwards per request, a port a core"),
+        ("cluster-rebalance", "tpc-cluster durable", f"{UNEVEN}, 5 nodes"),
+    ],
+)
+def test_a_figure_of_zero_was_measured(workload: str, peer: str, name: str) -> None:
+    [bar] = [bar for bar in BARS if bar.workload == workload and bar.value == Extra(name)]
+    one = a_round(10.0, 100)
+    results = Results({"commit": "abc"}, {"rounds": 1}, cells=[Cell(workload, peer, is_durable=True, rounds=[one])])
+    assert (bar.measured(results), bar.verdict(results)) == (None, NOT_MEASURED)
+    one.extra[name] = 0.0
+    assert (bar.measured(results), bar.verdict(results)) == (0.0, MET)
 
 
 def test_results_survive_their_file(tmp_path: Path) -> None:

@@ -53,6 +53,9 @@ class Extra:
     def __call__(self, one: Round) -> float:
         return one.extra.get(self.name, 0.0)
 
+    def is_in(self, one: Round) -> bool:
+        return self.name in one.extra
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -77,7 +80,8 @@ class Bar:
         spread = ours.spread(self.value)
         mine = spread.high if self.is_worst else spread.median
         if not self.other:
-            return mine or None
+            is_zero = isinstance(self.value, Extra) and all(map(self.value.is_in, ours.rounds))
+            return mine if mine or is_zero else None
         theirs = results.cell(self.other_workload or self.workload, self.other)
         below = theirs.spread(self.value).median if theirs is not None else 0.0
         return mine / below if below else None
