@@ -31,6 +31,10 @@ class PartitionOfflineError(Exception):
     """A partition whose files are damaged or cannot be read or written now: KAFKA_STORAGE_ERROR to clients."""
 
 
+class RecordsDamagedError(PartitionOfflineError):
+    """Records are there and cannot be read, as they are damaged: CORRUPT_MESSAGE to who asks for them."""
+
+
 class LeadershipLostError(PartitionOfflineError):
     """The leader epoch ended while something waited to be committed: it may be or not, NOT_LEADER_OR_FOLLOWER."""
 

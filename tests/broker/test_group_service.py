@@ -12,9 +12,12 @@ import trio.testing
 from tests.support.memory_clients import Member, create_topic, delete_topic
 from tests.support.memory_node import running_node
 from tpc_broker.broker import group_service
+from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.view import ClusterView
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
 from tpc_broker.kafka import messages
+from tpc_broker.kafka.records import Record, build_batch
 
 NONE = ErrorCode.NONE
 SETTINGS = ("offsets.topic.num.partitions=4",)
@@ -193,6 +196,71 @@ async def test_a_coordinator_that_loads_says_so(autojump_clock):
             gate.set()
             await trio.testing.wait_all_tasks_blocked()
         assert await member.committed("t", [0]) == (NONE, {0: 5})
+
+
+def _with_a_flipped_bit(data):
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+def _with_half_a_key(_data):
+    return build_batch([Record(b"value", b"\x00\x01\x00", 0)])
+
+
+@pytest.mark.parametrize(
+    "fault", [_with_a_flipped_bit, _with_half_a_key, PartitionOfflineError("EIO"), OffsetOutOfRangeError()]
+)
+async def test_groups_that_cannot_be_loaded_are_tried_again_and_end_nothing(autojump_clock, monkeypatch, fault, caplog):
+    async with running_node(settings=SETTINGS) as node:
+        member = await with_group(node)
+        await member.begin()
+        assert await member.commit("t", {0: 5}) == {0: NONE}
+        number, read, is_damaged, loads = member.coordinator(), Partition.read_bytes, True, 0
+
+        async def damaged(self, *arguments):
+            nonlocal loads
+            data = await read(self, *arguments)
+            if not is_damaged or self.topic_name != "__consumer_offsets":
+                return data
+            loads += 1
+            if isinstance(fault, Exception):
+                raise fault
+            return fault(data)
+
+        monkeypatch.setattr(Partition, "read_bytes", damaged)
+        await node.restart(number)
+        life = node.lives[number]
+        await trio.sleep(40)
+        assert node.lives[number] is life, "the core goes on"
+        assert not life.core.groups.is_loading, "other groups are listed meanwhile"
+        assert (await member.committed("t", [0]))[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert 3 <= loads <= 7, "less and less often"
+        assert "its groups cannot be loaded" in caplog.text
+        is_damaged = False
+        await trio.sleep(60)
+        assert await member.committed("t", [0]) == (NONE, {0: 5})
+
+
+async def test_groups_that_are_to_be_loaded_again_are_not_once_their_log_has_gone(autojump_clock, monkeypatch):
+    async with running_node(settings=SETTINGS) as node:
+        member = await with_group(node)
+        number, loads = member.coordinator(), 0
+
+        async def refused(_self):
+            nonlocal loads
+            loads += 1
+            raise PartitionOfflineError("EIO")
+
+        monkeypatch.setattr(group_service.LoadedCoordinator, "_load", refused)
+        await node.restart(number)
+        await trio.sleep(2)
+        groups = node[number].groups
+        keys, before = list(groups._coordinators), loads
+        assert keys
+        for key in keys:
+            groups.end(key)
+        await trio.sleep(300)
+        assert loads == before
+        assert not groups._coordinators
 
 
 async def with_coordinator_that_loads(node, monkeypatch):

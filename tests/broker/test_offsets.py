@@ -8,6 +8,7 @@ from tests.support.memory_clients import create_topic, fetch_request, fetched, o
 from tests.support.memory_node import running_node
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
+from tpc_broker.log.batch import BatchDamageError
 
 NONE = ErrorCode.NONE
 LATEST, EARLIEST, LARGEST = -1, -2, -3
@@ -99,6 +100,42 @@ async def test_a_search_goes_on_when_what_it_looks_at_is_deleted(autojump_clock)
 
         partition.files.offset_for_timestamp = fail
         assert (await list_offset(node, 0, "t", 0, 300))[0] is ErrorCode.KAFKA_STORAGE_ERROR
+        assert not node.lives[0].connections.closed
+
+
+async def test_a_search_through_records_that_cannot_be_unpacked_says_so(autojump_clock, caplog):
+    """As a producer may have sent them: a batch's checksum says nothing of what is compressed in it."""
+    async with running_node(cores=1) as node:
+        await with_records(node)
+        batches = node[0].plane.logs[2].batches
+        batches[1] = batches[1][:22] + bytes([1]) + batches[1][23:]
+        for _again in range(100):
+            assert (await list_offset(node, 0, "t", 0, 300))[0] is ErrorCode.CORRUPT_MESSAGE
+        assert (await list_offset(node, 0, "t", 0, 100))[:2] == (NONE, 0)
+        assert (await list_offset(node, 0, "t", 0, LATEST))[:2] == (NONE, 8)
+        assert not node.lives[0].connections.closed
+        lines = [line for line in caplog.messages if "cannot be read: t-0: " in line]
+        assert 1 <= len(lines) < 100
+
+
+async def test_damaged_batches_are_an_error_of_their_partition(autojump_clock):
+    async with running_node(cores=1) as node:
+        partition = await with_records(node)
+
+        async def find_damage(*_asked):
+            raise BatchDamageError("batch at 12: a length of 0")
+
+        node[0].plane.read = lambda *_asked: None
+        partition.files.read = find_damage
+        assert fetched(await node.ask(0, fetch_request("t", 0, 0), 12))[0] is ErrorCode.CORRUPT_MESSAGE
+        assert (await list_offset(node, 0, "t", 0, 300))[0] is ErrorCode.CORRUPT_MESSAGE
+        partition.files.aborted_transactions = find_damage
+        partition.files.written_end_offset = 8
+        asked = fetch_request("t", 0, 8)
+        asked.isolation_level = 1
+        assert fetched(await node.ask(0, asked, 12))[0] is NONE
+        asked.topics[0].partitions[0].fetch_offset = 2
+        assert fetched(await node.ask(0, asked, 12))[0] is ErrorCode.CORRUPT_MESSAGE
         assert not node.lives[0].connections.closed
 
 

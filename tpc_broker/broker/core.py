@@ -29,6 +29,7 @@ from tpc_broker.broker.metadata_service import METADATA_CORE, NOT_MADE_RETRY_S, 
 from tpc_broker.broker.partitions import Partitions
 from tpc_broker.broker.producer_ids import ProducerIds
 from tpc_broker.broker.purgatory import Purgatory
+from tpc_broker.broker.rate_limiter import RateLimiter
 from tpc_broker.broker.reassignments import ClusterReassignments, Reassignments
 from tpc_broker.broker.rebalancing import Rebalancing
 from tpc_broker.broker.replica_moves import ReplicaMoves
@@ -36,7 +37,7 @@ from tpc_broker.broker.replicated import ReplicatedPartitions
 from tpc_broker.broker.told_partitions import ToldPartitions
 from tpc_broker.broker.view import ClusterView, Leader
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import MailboxError, MetadataUnreadableError
+from tpc_broker.errors import MailboxError, MetadataUnreadableError, RecordsDamagedError
 from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.metadata.controller import Controller, CreatableTopic
 from tpc_broker.metadata.image import changed_indexes, changed_topics
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from tpc_broker.broker.partition import Partition
     from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.ports import (
         Chance,
@@ -180,6 +182,7 @@ class Core:
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
         self._creating = trio.Lock()
         self._asked_of_wrong_core = 0
+        self._damage_lines = RateLimiter()
         self._requests_forwarded = 0
         self._nursery = nursery
 
@@ -228,7 +231,7 @@ class Core:
         partition = await self.partitions.open_metadata_log()
         try:
             await self.metadata.load(partition)
-        except (MetadataDamagedError, ValueError) as error:  # ValueError: no sound batches
+        except (MetadataDamagedError, RecordsDamagedError, ValueError) as error:  # ValueError: no sound records
             raise MetadataUnreadableError(str(error)) from error
         controller = Controller(self.metadata.loaded, self.configuration)
         if self.cluster is None or self.metadata.loaded.cores_count:  # in a cluster: what this node brings
@@ -385,6 +388,11 @@ class Core:
     def note_asked(self, owner: CoreId | None) -> None:
         """A request named a partition that is not open here; `owner`: the core that has it."""
         self._asked_of_wrong_core += owner is not None and owner != self.core_id
+
+    def note_damaged(self, partition: Partition, error: RecordsDamagedError) -> None:
+        """Somebody asked for records of it that are damaged."""
+        if self._damage_lines.admit(partition.label, self.clock.monotonic_ms() / 1000) is not None:
+            log.error("records that a client asked for cannot be read: %s", error)
 
     def note_forwarded(self) -> None:
         self._requests_forwarded += 1

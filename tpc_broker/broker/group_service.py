@@ -14,8 +14,9 @@ import trio
 
 from tpc_broker.broker.rate_limiter import RateLimiter
 from tpc_broker.coordinator import Effects, GroupCoordinator, GroupLimits, Write
+from tpc_broker.coordinator.records import RecordDamagedError
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
 from tpc_broker.kafka.records import Record, build_batch, read_records
 from tpc_broker.metadata.image import ClusterImage, changed_topics
 from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, PartitionIndex, TopicPartition, coordinator_partition
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 LOAD_BYTES = 1 << 20
 LOAD_STEP_RECORDS = 64
 """Replayed at once: some 11 µs each, for which everything else of this core waits."""
+AGAIN_S, AGAIN_S_MAX = 1.0, 60.0
+"""Until groups that could not be loaded are loaded again; twice as long each time."""
 COMMIT_HELD_S = 2.0
 """As long as records are held between two leaders."""
 CLOCK_SET_MS = 1_000
@@ -70,7 +73,7 @@ class LoadedCoordinator:
         self._records_in_log = 0
         self._live_at_snapshot = 0
         self._ahead_ms = core.clock.wall_ms() - core.clock.monotonic_ms()
-        self.is_loaded = self._is_unloaded = False
+        self.is_loaded = self.is_unloaded = False
         self.has_loaded = trio.Event()
         """Set once it is loaded, or will never be."""
 
@@ -124,10 +127,16 @@ class LoadedCoordinator:
 
     def unload(self) -> None:
         """Answer everybody who waits; what becomes of writes under way is nobody's concern any more."""
-        self.is_loaded, self._is_unloaded = False, True
+        self.is_loaded, self.is_unloaded = False, True
         self.perform(self.machine.unload())
 
     async def _load(self) -> None:
+        try:
+            await self._replay()
+        except (ValueError, RecordDamagedError) as error:
+            raise RecordsDamagedError(f"{self._partition.label}: {error}") from error
+
+    async def _replay(self) -> None:
         partition = self._partition
         bounds = partition.bounds()
         offset = bounds.log_start_offset
@@ -163,14 +172,14 @@ class LoadedCoordinator:
         try:
             await self._partition.append_durably(build_batch(records))
         except PartitionOfflineError as error:
-            if self._is_unloaded:
+            if self.is_unloaded:
                 return
             if self._limiter.admit("write failed", self._core.clock.monotonic_ms() / 1000) is not None:
                 log.warning("%s: %d writes failed: %s", self._partition.label, len(writes), error)
             for write in writes:
                 self._fail(write, ErrorCode.KAFKA_STORAGE_ERROR)
             return
-        if self._is_unloaded:
+        if self.is_unloaded:
             return
         self._records_in_log += len(records)
         for write in writes:
@@ -271,7 +280,9 @@ class GroupService:
 
     @property
     def is_loading(self) -> bool:
-        return any(not coordinator.is_loaded for coordinator, _scope in self._coordinators.values())
+        """One that could not be loaded is not: it is tried again after a while."""
+        coordinators = (coordinator for coordinator, _scope in self._coordinators.values())
+        return any(not (coordinator.is_loaded or coordinator.is_unloaded) for coordinator in coordinators)
 
     async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
         """Begin and end coordinators as ``__consumer_offsets`` comes and goes; forget offsets of deleted topics."""
@@ -306,6 +317,12 @@ class GroupService:
             scope.cancel()
 
     def _begin(self, key: TopicPartition, partition: Partition) -> None:
+        coordinator, scope = self._new_coordinator(partition), trio.CancelScope()
+        self._coordinators[key] = coordinator, scope
+        with in_queue(TaskQueue.COORDINATORS):
+            self._nursery.start_soon(self._run, key, partition, coordinator, scope)
+
+    def _new_coordinator(self, partition: Partition) -> LoadedCoordinator:
         settings = self._core.settings
         limits = GroupLimits(
             session_timeout_ms_min=settings.group_min_session_timeout_ms,
@@ -316,21 +333,31 @@ class GroupService:
             offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
             offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
         )
-        coordinator = LoadedCoordinator(self._core, partition, limits)
-        scope = trio.CancelScope()
-        self._coordinators[key] = (coordinator, scope)
-        with in_queue(TaskQueue.COORDINATORS):
-            self._nursery.start_soon(self._run, key, coordinator, scope)
+        return LoadedCoordinator(self._core, partition, limits)
 
-    async def _run(self, key: TopicPartition, coordinator: LoadedCoordinator, scope: trio.CancelScope) -> None:
+    async def _run(
+        self, key: TopicPartition, partition: Partition, coordinator: LoadedCoordinator, scope: trio.CancelScope
+    ) -> None:
+        """Until the partition is served here no more. What cannot be loaded now may be later, so it is tried again."""
+        again_s = AGAIN_S
         with scope:
-            try:
-                await coordinator.run()
-            except PartitionOfflineError as error:
-                log.error("coordinator of __consumer_offsets-%d stopped: %s", key.partition, error)
-                coordinator.unload()
-            finally:
-                coordinator.has_loaded.set()
+            while True:
+                try:
+                    await coordinator.run()
+                except (PartitionOfflineError, OffsetOutOfRangeError) as error:
+                    log.error(
+                        "__consumer_offsets-%d: its groups cannot be loaded, which is tried again in %.0f s: %s",
+                        key.partition, again_s, error or "it is about to close",
+                    )  # fmt: skip
+                    coordinator.unload()
+                finally:
+                    coordinator.has_loaded.set()
+                await trio.sleep(again_s)
+                again_s = min(2 * again_s, AGAIN_S_MAX)
+                if scope.cancel_called:
+                    return
+                coordinator = self._new_coordinator(partition)
+                self._coordinators[key] = coordinator, scope
 
     async def prepare_drain(self) -> None:
         """Answer everybody who waits for others (joins, syncs): they go to the next coordinator."""

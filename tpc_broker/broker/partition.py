@@ -13,7 +13,7 @@ import trio
 
 from tpc_broker.broker.timestamps import RecordPosition, find_in_batches
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
+from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
 from tpc_broker.kafka.records import read_batches
 from tpc_broker.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
 
@@ -135,7 +135,8 @@ class Partition:
         """Whole batches of [offset, upto) from the one that holds ``offset`` on: (buffers, bytes).
 
         At most ``bytes_max`` bytes, but one batch whatever its size with ``at_least_one``. Raises
-        OffsetOutOfRangeError below the log's start, PartitionOfflineError when the files cannot be read.
+        OffsetOutOfRangeError below the log's start, PartitionOfflineError when the files cannot be read,
+        RecordsDamagedError when there are no sound batches.
         """
         if offset < self.bounds().log_start_offset:
             raise OffsetOutOfRangeError
@@ -144,7 +145,7 @@ class Partition:
             return found
         try:
             data = await self.files.read(offset, bytes_max, upto)
-        except (OSError, LookupError) as error:
+        except (OSError, LookupError, ValueError) as error:
             raise self._unreadable(offset, error) from error
         if data and self._plane.wants_window(self.handle, offset, bytes_max):
             await self._open_window(offset)
@@ -156,7 +157,8 @@ class Partition:
         """What it means that the segments cannot be read there: some may go while a reader waits for the disk."""
         if not self.is_open or offset < self.bounds().log_start_offset:
             return OffsetOutOfRangeError()
-        return PartitionOfflineError(f"{self.label}: {error}")
+        kind = RecordsDamagedError if isinstance(error, ValueError) else PartitionOfflineError
+        return kind(f"{self.label}: {error}")
 
     async def _open_window(self, offset: int) -> None:
         """From now on the data plane reads this stretch by itself. It is no loss when it does not."""
@@ -176,7 +178,7 @@ class Partition:
             return []
         try:
             found = await self.files.aborted_transactions(offset, upto)
-        except (OSError, LookupError) as error:
+        except (OSError, LookupError, ValueError) as error:
             raise self._unreadable(offset, error) from error
         if not found:
             self._plane.set_committed_from(self.handle, offset)
@@ -196,9 +198,10 @@ class Partition:
             start = self.bounds().log_start_offset
             try:
                 return await search(start)
-            except (OSError, LookupError, OffsetOutOfRangeError) as error:
+            except (OSError, LookupError, ValueError, OffsetOutOfRangeError) as error:
                 if self.bounds().log_start_offset == start:
-                    raise PartitionOfflineError(f"{self.label}: {error}") from error
+                    kind = RecordsDamagedError if isinstance(error, ValueError) else PartitionOfflineError
+                    raise kind(f"{self.label}: {error}") from error
 
     async def _find_timestamp(self, timestamp_ms: int, offset: int, upto: int) -> RecordPosition | None:
         in_memory = self.files.written_end_offset

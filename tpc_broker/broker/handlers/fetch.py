@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.ports import FetchOutcome
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
+from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
 from tpc_broker.kafka import messages
 
 if TYPE_CHECKING:
@@ -160,6 +160,9 @@ async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
             reading.aborted = await found.aborted_transactions(asked.fetch_offset, upto)
     except OffsetOutOfRangeError:
         await _out_of_range(core, reading, found)
+    except RecordsDamagedError as error:
+        reading.error_code = ErrorCode.CORRUPT_MESSAGE
+        core.note_damaged(found, error)
     except PartitionOfflineError:
         reading.error_code = ErrorCode.KAFKA_STORAGE_ERROR
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tpc_broker.broker.partition import Partition
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
+from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
 from tpc_broker.kafka import messages
 from tpc_broker.model import NO_LEADER_EPOCH
 
@@ -86,6 +86,9 @@ async def _list_one(  # noqa: PLR0913  (one question with all that it depends on
     upto = bounds.last_stable_offset if isolation_level == READ_COMMITTED else bounds.high_watermark
     try:
         await _fill(found, asked.timestamp, upto, answer)
+    except RecordsDamagedError as error:
+        answer.error_code = int(ErrorCode.CORRUPT_MESSAGE)
+        core.note_damaged(found, error)
     except PartitionOfflineError:
         answer.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
     if version < LEADER_EPOCH_VERSION:
