@@ -69,6 +69,13 @@ def test_in_any_order_each_is_taken_once_and_what_is_far_behind_never(seed):
         highest = max(highest, number)
 
 
+def test_what_is_very_far_behind_costs_nothing():
+    """A bit of its own for it would be in two exbibytes."""
+    window = ReplayWindow()
+    assert window.take(Stamp(1, 9, 100, 2**64 - 1))
+    assert not window.take(Stamp(1, 9, 100, 1))
+
+
 def test_memory_is_bounded():
     window = ReplayWindow(senders_max=4)
     for incarnation in range(100):

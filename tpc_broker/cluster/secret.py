@@ -126,10 +126,9 @@ class ReplayWindow:
             life.seen = ((life.seen << ahead) | 1) & ((1 << WINDOW) - 1) if ahead < WINDOW else 1
             life.highest = stamp.number
             return True
-        bit = 1 << -ahead
-        if -ahead >= WINDOW or life.seen & bit:
+        if -ahead >= WINDOW or life.seen & (1 << -ahead):
             return False
-        life.seen |= bit
+        life.seen |= 1 << -ahead
         return True
 
 
