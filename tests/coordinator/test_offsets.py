@@ -4,11 +4,12 @@ import pytest
 
 from tests.coordinator.scenario import Scenario
 from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit
-from tpc_broker.coordinator.records import Record
+from tpc_broker.coordinator.records import OffsetKey, Record, offset_record
 from tpc_broker.error_codes import ErrorCode
 
 DAY = 24 * 60 * 60 * 1000
 WEEK = 7 * DAY
+OF_T = OffsetKey("g", "t", 0)
 
 
 def test_a_commit_comes_back_whole_and_survives_a_restart():
@@ -306,6 +307,31 @@ def test_an_offset_of_a_later_release_is_kept_and_refused_until_it_is_committed_
     s.commit(topic="t")
     assert s.offset("t") == 5
     assert later not in s.machine.snapshot()
+
+
+@pytest.mark.parametrize("others", [(), ("u",)], ids=["nothing else", "beside one that expires"])
+def test_an_offset_of_a_later_release_stays_when_what_can_be_read_of_its_group_has_expired(others):
+    s = Scenario(offsets_retention_ms=DAY)
+    ids, _generation = s.stable("a")
+    s.leave((ids["a"], None))
+    for topic in ("t", *others):
+        s.commit(topic=topic)
+    later = of_later_release(next(record for record in s.log if record.key == offset_record(OF_T, None).key))
+    s.log.append(later)
+    s.start()
+    s.wait(WEEK)
+    assert [s.offset(topic) for topic in others] == [-1] * len(others)
+    for _ in range(2):
+        assert s.state() == "Empty"
+        assert s.machine.offset_fetch("g", [("t", 0)]).offsets[0].error_code is ErrorCode.UNKNOWN_SERVER_ERROR
+        s.log = s.machine.snapshot()
+        assert later in s.log
+        s.start()
+    s.commit(topic="t")
+    s.wait(WEEK)
+    assert s.machine.list_groups() == [], "what was committed anew grows old like any other"
+    s.start()
+    assert s.machine.snapshot() == []
 
 
 def test_a_group_of_a_later_release_is_kept_until_it_is_written_anew():

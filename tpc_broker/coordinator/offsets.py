@@ -164,7 +164,8 @@ class Offsets:
         ]
 
     def tombstones_of_expired(self, group: Group, now_ms: int) -> tuple[list[Record], bool]:
-        """Records that forget what is too old, and whether the group then has no offsets left.
+        """Records that forget what is too old, and whether the group then has no offsets left. What cannot be read
+        stays: nobody here knows how old it is.
 
         Old is counted from the commit; in a group that had members and has none, from when it became empty. Offsets of
         topics that a stable consumer group subscribes to do not age, nor any while it is unknown what is subscribed.
@@ -172,7 +173,7 @@ class Offsets:
         committed = self.committed.get(group.group_id, {})
         expired = [key for key, offset in committed.items() if self._is_expired(group, key[0], offset, now_ms)]
         records = [offset_record(OffsetKey(group.group_id, *key), None) for key in expired]
-        return records, len(expired) == len(committed)
+        return records, len(expired) == len(committed) and group.group_id not in self._unreadable
 
     def records(self) -> Iterator[Record]:
         """Every committed offset as a record."""
