@@ -14,10 +14,13 @@ from pathlib import Path
 import anyio
 import pytest
 
+from tpc_broker.client import datagrams
 from tpc_broker.client.datagrams import (
+    Answer,
     DatagramProducer,
     DatagramSettings,
     TooLargeError,
+    _Waiting,
     decode_answer,
     encode_datagram,
     topic_hash,
@@ -152,6 +155,31 @@ def test_what_is_refused_for_now_is_sent_again(run, broker, code):
     assert run(main) >= 3
     (times,) = broker.seen.values()
     assert times >= 4
+
+
+def test_a_refusal_that_comes_as_patience_ends_is_sent_again_at_once(run, broker, monkeypatch):
+    """Who waits is cancelled then, and finds the answer all the same: nothing is left of the time to wait."""
+
+    class AnsweredLate(_Waiting):
+        def __init__(self, place: tuple[int, int]) -> None:
+            super().__init__(place)
+            self.changed = self
+
+        async def wait(self) -> None:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self.answer = Answer(*self.place, 0, 6)
+
+    monkeypatch.setattr(datagrams, "_Waiting", AnsweredLate)
+    broker.judge = lambda _request, times: 0 if times > 1 else None
+
+    async def main():
+        async with DatagramProducer(broker.host, broker.port, QUICK) as producer:
+            await producer.send("t", 0, b"v")
+
+    run(main)
+    assert list(broker.values.values()) == [b"v"]
 
 
 @pytest.mark.parametrize(("code", "text"), [(10, "t-4: MESSAGE_TOO_LARGE"), (9999, "t-4: error 9999")])

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import struct
 from contextlib import AsyncExitStack
@@ -213,11 +212,10 @@ class DatagramProducer:
                 waiting.asked = place
                 await self._send(data, place)
                 asked += 1
-                answered_at = math.inf
+                asked_at = anyio.current_time()
                 with anyio.move_on_after(patience):
                     await waiting.changed.wait()
-                    answered_at = anyio.current_time()
-                if waiting.answer is not None:
+                if waiting.answer is not None:  # also one that came when patience had just ended
                     code = waiting.answer.error_code
                     if code == ErrorCode.NONE:
                         self._note_leader(waiting)
@@ -227,7 +225,7 @@ class DatagramProducer:
                     refused = code
                     waiting.answer, waiting.changed = None, anyio.Event()
                     if asked % len(self._addresses) == 0:  # all of them were asked
-                        await anyio.sleep(max(0.0, patience - (anyio.current_time() - answered_at)))
+                        await anyio.sleep(max(0.0, patience - (anyio.current_time() - asked_at)))
                 place = (place + 1) % len(self._addresses)
                 if asked % len(self._addresses) == 0:
                     patience = min(2 * patience, settings.retry_seconds_max)
