@@ -23,7 +23,7 @@ COLUMNS = ("Partition", "Leader", "Epoch", "Replicas", "In sync", "Offline")
 @click.option("--under-replicated", is_flag=True, help="Only those of which a replica is not in sync.")
 @click.option("--leaderless", is_flag=True, help="Only those without a leader.")
 @click.option("--broker", "on_broker", type=click.IntRange(0), metavar="ID", help="Only those with a replica there.")
-@click.option("--internal", is_flag=True, help="Of internal topics too.")
+@click.option("--internal", is_flag=True, help="Of internal topics too; the first two show them anyway.")
 @common_options
 def list_partitions(  # noqa: PLR0913 (click hands each option over by name)
     topics: tuple[str, ...],
@@ -49,7 +49,7 @@ def list_partitions(  # noqa: PLR0913 (click hands each option over by name)
             fail(f"there is no topic {topic.name!r}; `tpc topic list` shows those that are", Exit.NOT_FOUND)
         elif topic.error_code:
             fail(f"{topic.name}: {ErrorCode(topic.error_code).name}")
-    found = _rows(answer.topics, internal=internal or bool(topics))
+    found = _rows(answer.topics, internal=internal or bool(topics) or under_replicated or leaderless)
     rows = sorted(found, key=lambda row: (row["topic"], row["partition"]))
     if under_replicated:
         rows = [row for row in rows if lacks_replicas(row)]
