@@ -11,6 +11,7 @@ import click
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tpc_broker.cli.connection import REQUEST_TIMEOUT_S, Exit, common_options, fail, fail_with, make_client, print_json
+from tpc_broker.cli.moments import milliseconds, parse_record_time
 from tpc_broker.cli.progress import count_progress
 from tpc_broker.cli.record_text import CODINGS, Pace, Shown, chosen_coding, parse_format
 
@@ -99,10 +100,10 @@ def parse_start(text: str) -> int | datetime.datetime:
     if text.isdecimal():
         return int(text)
     try:
-        instant = datetime.datetime.fromisoformat(text)
+        return parse_record_time(text)
     except ValueError:
-        fail(f"--from {text}: expected earliest, latest, an offset (a number) or an ISO 8601 timestamp", Exit.USAGE)
-    return instant.astimezone()
+        allowed = "earliest, latest, an offset (a number) or an ISO 8601 timestamp of the years 1970 to 9999"
+        fail(f"--from {text}: expected {allowed}", Exit.USAGE)
 
 
 def _subscribe(  # noqa: PLR0913 - what was given
@@ -154,7 +155,7 @@ def _placed(
 ) -> list[TopicPartition]:
     if not isinstance(place, datetime.datetime):
         return [TopicPartition(p.topic, p.partition, place) for p in partitions]
-    timestamp_ms = int(place.timestamp() * 1000)
+    timestamp_ms = milliseconds(place)
     asked = [TopicPartition(p.topic, p.partition, timestamp_ms) for p in partitions]
     found: list[TopicPartition] = consumer.offsets_for_times(asked, timeout=REQUEST_TIMEOUT_S)
     return found

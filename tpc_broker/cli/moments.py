@@ -12,9 +12,25 @@ _ISO_SPAN = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?
 _SHORT_SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
+_FIRST_TIMESTAMP = datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+
 def parse_instant(text: str) -> datetime.datetime:
-    """ISO 8601; local time where no zone is given. ValueError for anything else."""
-    return datetime.datetime.fromisoformat(text).astimezone()
+    """ISO 8601 of the years 1 to 9999; local time where no zone is given. ValueError for anything else."""
+    try:
+        return datetime.datetime.fromisoformat(text).astimezone(datetime.UTC)
+    except OverflowError:
+        raise ValueError(f"not in the years 1 to 9999: {text!r}") from None
+
+
+def parse_record_time(text: str) -> datetime.datetime:
+    """An instant that a record can have. ValueError for what is none, and for one before 1970: negative time stamps
+    mean other things to a broker (-1: the end).
+    """
+    instant = parse_instant(text)
+    if instant < _FIRST_TIMESTAMP:
+        raise ValueError(f"before 1970: {text!r}")
+    return instant
 
 
 def parse_span(text: str) -> datetime.timedelta:
@@ -46,7 +62,8 @@ class Instant(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gener
         try:
             return value if isinstance(value, datetime.datetime) else parse_instant(value)
         except ValueError:
-            self.fail(f"{value!r} is no ISO 8601 timestamp, such as 2026-11-21T08:00:00Z", parameter, context)
+            allowed = "ISO 8601 timestamp of the years 1 to 9999, such as 2026-11-21T08:00:00Z"
+            self.fail(f"{value!r} is no {allowed}", parameter, context)
 
 
 class Span(click.ParamType):  # type: ignore[type-arg,unused-ignore]

@@ -23,7 +23,7 @@ from tpc_broker.cli.connection import (
     print_table,
     split_settings,
 )
-from tpc_broker.cli.moments import milliseconds, parse_instant
+from tpc_broker.cli.moments import milliseconds, parse_record_time
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.client import configs
 from tpc_broker.client.configs import Resource
@@ -117,9 +117,10 @@ def _parse_before(text: str) -> int | datetime.datetime:
     if text.isascii() and text.isdecimal():
         return int(text)
     try:
-        return parse_instant(text)
+        return parse_record_time(text)
     except ValueError:
-        fail(f"--before {text}: expected latest, an offset (a number) or an ISO 8601 timestamp", Exit.USAGE)
+        allowed = "latest, an offset (a number) or an ISO 8601 timestamp of the years 1970 to 9999"
+        fail(f"--before {text}: expected {allowed}", Exit.USAGE)
 
 
 def _new_starts(
