@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from tpc_broker.errors import PartitionOfflineError, StorageFailedError
+from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.log.journal import EntryKind
 
 if TYPE_CHECKING:
@@ -73,7 +74,9 @@ class Retention:
         return gone
 
     async def retain(self, files: PartitionStorage, handle: int, now_ms: int) -> int:
-        """One round of retention by age and size; how many segments went."""
+        """One round of retention by age and size; how many segments went. PartitionOfflineError: it cannot be done, or
+        a segment is damaged; then only those below the log's start go.
+        """
         led = self._led.get(handle)
         if led is None or files.failed is not None:
             return 0
@@ -91,6 +94,9 @@ class Retention:
                 gone = before - len(files.segments)
             else:
                 gone = await self.advance(led, self._plane.bounds(handle).log_start_offset)
+        except BatchDamageError as error:  # how old the segment is nobody knows
+            await self.advance(led, self._plane.bounds(handle).log_start_offset)
+            raise PartitionOfflineError(f"nothing goes by age or size, a segment is damaged ({error})") from error
         except (OSError, StorageFailedError) as error:
             raise PartitionOfflineError(str(error)) from error
         return gone

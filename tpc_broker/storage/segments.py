@@ -34,6 +34,7 @@ from tpc_broker.log.producer_state import ProducerState, SnapshotError
 from tpc_broker.log.segment import SegmentIndexes
 from tpc_broker.storage.files import DIRECT_BLOCK_BYTES
 from tpc_broker.storage.ports import FileWrite
+from tpc_broker.storage.readable_runs import OFFSETS_PER_SEGMENT
 from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
@@ -375,7 +376,10 @@ class SegmentFolder:
         return header.last_offset == last.offset
 
     async def rebuild_indexes(self, segment: Segment, interval_bytes: int) -> SegmentIndexes:
-        """Indexes made from the log alone, sealed as if the segment ended here; the stored ones are replaced."""
+        """Indexes made from the log alone, sealed as if the segment ended here; the stored ones are replaced.
+
+        BatchDamageError: it holds something that is no batch, or does not follow.
+        """
         producers = ProducerState()
         snapshot = await self.read_file(segment_file_name(segment.base_offset, SNAPSHOT_SUFFIX))
         if snapshot is not None:
@@ -384,8 +388,13 @@ class SegmentFolder:
             except SnapshotError:
                 producers = ProducerState()
         indexes = SegmentIndexes(segment.base_offset, interval_bytes)
+        next_offset, limit = segment.base_offset, segment.base_offset + OFFSETS_PER_SEGMENT
         async with aclosing(self.walk(segment, 0)) as batches:
             async for header, place in batches:
+                if not next_offset <= header.base_offset <= header.last_offset < limit:
+                    where = f"at {place} of segment {segment.base_offset}"
+                    raise BatchDamageError(f"the batch {where} begins at offset {header.base_offset}")
+                next_offset = header.next_offset
                 indexes.add(header, place, producers.apply(header, await self.control_data(segment, header, place)))
         indexes.seal()
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):

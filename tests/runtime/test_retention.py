@@ -1,0 +1,70 @@
+"""Retention of a core whose partitions are not all well."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+
+import pytest
+
+from tests.log.log_batches import batch
+from tests.runtime.in_place_core import on_core
+from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
+
+OTHER = TopicPartition(TopicId(uuid.UUID(int=78)), PartitionIndex(0))
+SEGMENTS, BATCHES = 4, 3
+
+
+async def fill_segments(bench, files, handle):
+    """All segments but the last are to go, and none of their indexes is loaded."""
+    for _ in range(SEGMENTS):
+        if files.active.size_bytes:
+            await files.roll()
+        for _ in range(BATCHES):
+            data = batch(0, [b"x" * 5000], epoch=files.leader_epoch)
+            await bench.storage.make_room(files, handle, len(data))
+            result = bench.plane.append(handle, data)
+            await bench.plane.wait_committed(handle, result.end_offset, result.leader_epoch)
+        await bench.storage.write_behind()
+    assert [segment.base_offset for segment in files.segments] == list(range(0, SEGMENTS * BATCHES, BATCHES))
+    for segment in files.segments[:-1]:
+        segment.indexes = None
+    files.settings = dataclasses.replace(files.settings, retention_ms=-1, retention_bytes=1)
+
+
+def damage(files, segment, place):
+    """Of the second batch a byte is another. The index is gone, so the log is walked through."""
+    path = files.folder.path / segment.log_name
+    path.with_suffix(INDEX_SUFFIX).unlink()
+    path.with_suffix(TIME_INDEX_SUFFIX).unlink()
+    data = bytearray(path.read_bytes())
+    data[len(data) // BATCHES + place] ^= 0xFF
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("place", [3, 7, 16, 23], ids=["far offset", "near offset", "magic", "offset delta"])
+def test_a_damaged_segment_keeps_its_partition_and_no_other(tmp_path, place):
+    """The core would end, and again in each round."""
+
+    async def body(bench):
+        await fill_segments(bench, bench.files, bench.handle)
+        damage(bench.files, bench.files.segments[1], place)
+        other = await bench.storage.open(OTHER, "other", bench.config)
+        await bench.storage.begin_epoch(other)
+        handle = bench.storage.register(other, bench.config, is_internal=False)
+        await fill_segments(bench, other, handle)
+        for _round in range(2):
+            with pytest.raises(PartitionOfflineError, match=r"a segment is damaged \(.*batch"):
+                await bench.storage.retain(bench.files, bench.handle, 0)
+        assert len(bench.files.segments) == SEGMENTS
+        assert await bench.storage.retain(other, handle, 0) == SEGMENTS - 1
+        start = bench.files.log_start_offset = bench.files.segments[2].base_offset
+        bench.plane.set_log_start(bench.handle, start)  # as after a crash: the entry was durable, and no segment gone
+        with pytest.raises(PartitionOfflineError):
+            await bench.storage.retain(bench.files, bench.handle, 0)
+        assert bench.files.segments[0].base_offset == start, "damaged or not, it lies below the log's start"
+        assert await bench.storage.retain(bench.files, bench.handle, 0) == 1
+
+    on_core(tmp_path, body)
