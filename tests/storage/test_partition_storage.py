@@ -1,5 +1,6 @@
 """One partition's segments: reads from any offset, by time, cuts at every boundary, retention, space, bad indexes."""
 
+import dataclasses
 import errno
 import random
 import uuid
@@ -9,6 +10,7 @@ import pytest
 
 from tests.log.log_batches import batch, marker
 from tests.storage.fake_disk import FakeDisk
+from tests.storage.plain_disk import outcome
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import CONTROL_ABORT, decode_header, walk_headers
 from tpc_broker.log.segment import LogSettings
@@ -182,6 +184,32 @@ async def test_retention_keeps_to_its_segments_when_others_go_while_it_looks():
     storage.folder.load_indexes = deleted_meanwhile
     _plan, log_start = await storage.plan_retention(600, storage.written_end_offset)
     assert log_start == 1, "only the first one is old"
+
+
+@pytest.mark.parametrize(("settings", "timestamp"), [({"segment_age_ms": 500}, 1000), ({"retention_ms": 500}, -1)])
+@pytest.mark.parametrize("is_short_run", [False, True])
+async def test_a_segment_that_is_appended_to_while_retention_looks_is_not_old(settings, timestamp, is_short_run):
+    """What was acknowledged a moment ago would go, by the time of the append before."""
+    storage = await make(dataclasses.replace(SETTINGS, segment_bytes=1_000_000, **settings))
+    await storage.append([batch(0, [b"x"], timestamp=timestamp)])
+    modified_ms = storage.folder.modified_ms
+    assert (await storage.plan_retention(600, 2))[1] == 1
+
+    async def append_meanwhile(segment):
+        appended_ms = await modified_ms(segment)
+        data = batch(1, [b"x"], timestamp=timestamp)
+        if is_short_run:
+            run = storage.begin_run(data)
+            storage.end_run(run, await outcome(storage.folder.disk.writev(run.write.fd, [data], run.write.position)))
+        else:
+            await storage.append([data])
+        return appended_ms
+
+    storage.folder.modified_ms = append_meanwhile
+    plan, log_start = await storage.plan_retention(600, 2)
+    assert (plan.reasons, plan.roll, log_start) == ((), False, 0)
+    storage.folder.modified_ms = modified_ms
+    assert (await storage.plan_retention(600, 2))[1] == 2
 
 
 async def test_retention_of_whole_segments_frees_their_files():

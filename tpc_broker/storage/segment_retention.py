@@ -32,6 +32,9 @@ class SegmentRetention:
         """
         log, views = self._log, []
         async for segment, indexes in SegmentReader(log).look_through(log.segments[0].base_offset):
+            if segment not in log.segments:
+                continue
+            looked_at_end = log.end_of(segment)
             try:
                 appended_ms = await log.folder.modified_ms(segment) if segment.size_bytes else now_ms
             except FileNotFoundError:
@@ -39,6 +42,8 @@ class SegmentRetention:
                     raise
             if segment in log.segments:
                 end = log.end_of(segment)
+                if end != looked_at_end:  # the file may have been looked at before
+                    appended_ms = now_ms
                 views.append(
                     SegmentView(segment.base_offset, end, segment.size_bytes, indexes.largest_timestamp, appended_ms)
                 )
