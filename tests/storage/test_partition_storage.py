@@ -172,16 +172,16 @@ async def test_retention_keeps_to_its_segments_when_others_go_while_it_looks():
     for number in range(4):
         await storage.append([batch(number, [b"x" * 300], timestamp=1000 * number)])
         await storage.roll()
-    first, load_indexes = storage.segments[0], storage.folder.load_indexes
+    first, stored_indexes = storage.segments[0], storage.folder.stored_indexes
     first.indexes = None
 
     async def deleted_meanwhile(segment, *arguments):
-        indexes = await load_indexes(segment, *arguments)
+        indexes = await stored_indexes(segment, *arguments)
         if segment is first:
             await storage.advance_log_start(1, 0)
         return indexes
 
-    storage.folder.load_indexes = deleted_meanwhile
+    storage.folder.stored_indexes = deleted_meanwhile
     _plan, log_start = await storage.plan_retention(600, storage.written_end_offset)
     assert log_start == 1, "only the first one is old"
 

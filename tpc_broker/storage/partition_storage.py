@@ -11,7 +11,8 @@ Indexes, producer state and leader epochs are functions of the batches and are k
 in memory and go to their files at a roll and before a capture.
 
 Sealed segments are opened without reading them. Their indexes are loaded when they are first looked into, checked, and
-made again from the log when they are wrong.
+made again from the log when they are wrong. The log may be cut meanwhile, or the segment go: then what was loaded is
+not kept, and no file is replaced. Who replaces them holds the lock.
 
 *Failure.* When a write or sync fails the kernel may have thrown the pages away and call the file clean. The partition
 is then `failed`: no further append is taken, nothing of it may be checkpointed, and the journal keeps its entries

@@ -10,10 +10,12 @@ from __future__ import annotations
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tpc_broker.log.batch import NO_TIMESTAMP, BatchHeader, decode_header
+from tpc_broker.log.batch import NO_TIMESTAMP, BatchDamageError, BatchHeader, decode_header
 from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES, OffsetEntry
 from tpc_broker.storage.batch_ranges import end_of_batches, find_offset
+from tpc_broker.storage.files_life import FilesState
 from tpc_broker.storage.ports import SegmentWindow
+from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -191,9 +193,43 @@ class SegmentReader:
                 yield segment, indexes
 
     async def load(self, segment: Segment) -> SegmentIndexes:
-        """A segment's indexes, found when they are first wanted. ValueError: it is not there any more."""
-        if segment.indexes is None:
-            log = self._log
-            end_offset = log.end_of(segment)
-            segment.indexes = await log.folder.load_indexes(segment, end_offset, log.settings.index_interval_bytes)
-        return segment.indexes
+        """A segment's indexes, found when they are first wanted. ValueError: it is not there any more.
+        BatchDamageError: they are not stored, and the log is damaged.
+        """
+        if segment.indexes is not None:
+            return segment.indexes
+        log = self._log
+        end_offset = log.end_of(segment)
+        stored = await log.folder.stored_indexes(segment, end_offset, log.settings.index_interval_bytes)
+        if stored is None:
+            return await self._load_by_log(segment, end_offset)
+        return self._keep(segment, end_offset, *stored)
+
+    async def _load_by_log(self, segment: Segment, end_offset: int) -> SegmentIndexes:
+        """The files are replaced while nothing else changes the log; it may be walked through beside changes."""
+        log = self._log
+        try:
+            made = await log.folder.indexes_by_log(segment, log.settings.index_interval_bytes)
+        except BatchDamageError:
+            async with UncontendedLock(log.lock):  # it may be the end of a cut that is under way
+                if segment.indexes is None:
+                    raise
+                return segment.indexes
+        async with UncontendedLock(log.lock):
+            indexes = self._keep(segment, end_offset, made, [0, 0, 0])
+            if segment.indexes is made and log.life.state is FilesState.OPEN:
+                await log.folder.replace_index_files(segment)
+            return indexes
+
+    def _keep(
+        self, segment: Segment, end_offset: int, indexes: SegmentIndexes, flushed_bytes: list[int]
+    ) -> SegmentIndexes:
+        """What was found of a segment that ended there, unless somebody was faster: another reader, or who has cut the
+        log in it, and appends to it since.
+        """
+        log = self._log
+        if segment.indexes is not None:
+            return segment.indexes
+        if segment in log.segments and log.end_of(segment) == end_offset:
+            segment.indexes, segment.flushed_bytes = indexes, flushed_bytes
+        return indexes

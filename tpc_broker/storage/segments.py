@@ -331,11 +331,22 @@ class SegmentFolder:
         return lengths[2] == segment.flushed_bytes[2] and 0 <= added_bytes < entries_max * OFFSET_ENTRY_BYTES
 
     async def load_indexes(self, segment: Segment, end_offset: int, interval_bytes: int) -> SegmentIndexes:
-        """A sealed segment's indexes: from their files when these stand a cheap check, else from the log."""
+        """A segment's indexes: from their files when these stand a cheap check, else from the log. For whoever alone
+        works on the segment; readers look (`SegmentReader.load`).
+        """
+        stored = await self.stored_indexes(segment, end_offset, interval_bytes)
+        if stored is None:
+            return await self.rebuild_indexes(segment, interval_bytes)
+        indexes, segment.flushed_bytes = stored
+        return indexes
+
+    async def stored_indexes(
+        self, segment: Segment, end_offset: int, interval_bytes: int
+    ) -> tuple[SegmentIndexes, list[int]] | None:
+        """A sealed segment's indexes as their files have them, and how much that is; None: they are not right."""
         indexes = SegmentIndexes(segment.base_offset, interval_bytes)
         stored = [
-            await self.read_file(segment_file_name(segment.base_offset, suffix)) or b""
-            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+            await self.read_file(segment_file_name(segment.base_offset, suffix)) or b"" for suffix in _INDEX_SUFFIXES
         ]
         indexes.offsets = OffsetIndex(segment.base_offset, stored[0])
         indexes.times = TimeIndex(segment.base_offset, stored[1])
@@ -345,12 +356,11 @@ class SegmentFolder:
         except ValueError:
             sound = False
         if not sound:
-            return await self.rebuild_indexes(segment, interval_bytes)
+            return None
         last = indexes.times.last
         if last is not None:
             indexes.resume(last.timestamp, last.offset, -1)
-        segment.flushed_bytes = [len(data) for data in stored]
-        return indexes
+        return indexes, [len(data) for data in stored]
 
     async def _sound(self, segment: Segment, indexes: SegmentIndexes, end_offset: int) -> bool:
         """Whether indexes look like this log's: shape, samples in order, and the last entry against the log itself."""
@@ -372,11 +382,17 @@ class SegmentFolder:
             return True
         if last.position == 0 or last.position + BATCH_HEADER_BYTES > segment.size_bytes:
             return False
-        header = decode_header(await self.read(segment, last.position, BATCH_HEADER_BYTES))
-        return header.last_offset == last.offset
+        data = await self.read(segment, last.position, BATCH_HEADER_BYTES)  # fewer when the log is cut meanwhile
+        return len(data) == BATCH_HEADER_BYTES and decode_header(data).last_offset == last.offset
 
     async def rebuild_indexes(self, segment: Segment, interval_bytes: int) -> SegmentIndexes:
-        """Indexes made from the log alone, sealed as if the segment ended here; the stored ones are replaced.
+        """`indexes_by_log`, and the stored ones are replaced."""
+        segment.indexes = await self.indexes_by_log(segment, interval_bytes)
+        await self.replace_index_files(segment)
+        return segment.indexes
+
+    async def indexes_by_log(self, segment: Segment, interval_bytes: int) -> SegmentIndexes:
+        """Indexes made from the log alone, sealed as if the segment ended here.
 
         BatchDamageError: it holds something that is no batch, or does not follow.
         """
@@ -397,12 +413,14 @@ class SegmentFolder:
                 next_offset = header.next_offset
                 indexes.add(header, place, producers.apply(header, await self.control_data(segment, header, place)))
         indexes.seal()
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
-            await self.remove(segment_file_name(segment.base_offset, suffix))
-        segment.flushed_bytes = [0, 0, 0]
-        segment.indexes = indexes
-        await self.flush_indexes(segment, sealed=True)
         return indexes
+
+    async def replace_index_files(self, segment: Segment) -> None:
+        """They get what is in memory; for whoever alone works on the segment."""
+        segment.flushed_bytes = [0, 0, 0]
+        for suffix in _INDEX_SUFFIXES:
+            await self.remove(segment_file_name(segment.base_offset, suffix))
+        await self.flush_indexes(segment, sealed=True)
 
     async def cut(
         self,
