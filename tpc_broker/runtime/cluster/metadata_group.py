@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
 from tpc_broker.broker.rounds import next_round
 from tpc_broker.cluster.raft_codec import encode_entry
-from tpc_broker.errors import CoreDownError, NotDeliveredError
+from tpc_broker.errors import CoreDownError, MailboxError, NotDeliveredError
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import decode_record, encode_record
 from tpc_broker.model import CoreId, MetadataVersion, NodeId
@@ -56,6 +56,9 @@ CHECKPOINT_BYTES: Final = 4 << 20
 SHIPPED_KEPT_MAX: Final = 2
 HELD_RETRY_S: Final = 0.05
 BATCH_BYTES_MAX: Final = 8 << 20
+CHANGE_TIMEOUT_S: Final = 10.0
+
+T = TypeVar("T")
 
 
 class NotControllerError(NotDeliveredError):
@@ -91,6 +94,7 @@ class MetadataGroup:
         self._wake_writer = trio.Event()
         self._wake_timer = trio.Event()
         self._moved = trio.Event()
+        self._deciding = trio.Lock()
         self._shipped: dict[Position, bytes] = {}
         self._reads: dict[object, tuple[trio.Event, list[bool]]] = {}
         self._checkpoint_bytes = 0
@@ -327,6 +331,39 @@ class MetadataGroup:
         if not outcome[0]:
             raise NotControllerError("another node may lead the metadata")
 
+    async def change(
+        self, decide: Callable[[ClusterImage], tuple[list[MetadataRecord], T]]
+    ) -> tuple[MetadataVersion, T]:
+        """Decides on the newest image and commits what was decided, one change after the other.
+
+        Whoever waits for a commit may give up, by a time-out or because nobody is there to be answered, while what it
+        has proposed is still in the log and will be committed: what comes next is not decided before that is.
+        NotControllerError: nothing was done. Other MailboxErrors: whether it will be made is not known.
+        """
+        async with self._deciding:
+            deadline_s = trio.current_time() + CHANGE_TIMEOUT_S
+            with trio.move_on_at(deadline_s) as wait:
+                await self._wait_settled()
+            if wait.cancelled_caught:
+                raise NotControllerError("the metadata's voters have not committed an earlier change yet")
+            image = self.image
+            records, response = decide(image)
+            if not records:
+                with trio.move_on_at(deadline_s):
+                    await self.confirm()  # what was decided by is still the newest
+                    return image.version, response
+                raise NotControllerError("the metadata's voters do not answer")
+            with trio.move_on_at(deadline_s):
+                return await self.commit(records), response
+        raise MailboxError("the metadata's voters did not commit a change in time; whether they will is not known")
+
+    async def _wait_settled(self) -> None:
+        """Until everything in the log is in `image`. Of a leader that is ready only its own term's can be missing."""
+        while self.is_ready and self.group.log.last > self.applied:
+            await self._moved.wait()
+        if not self.is_ready:
+            raise NotControllerError("this node does not lead the metadata")
+
     async def commit(self, records: list[MetadataRecord]) -> MetadataVersion:
         """Proposes, and returns the version when they are committed and in `image`.
 
@@ -336,6 +373,7 @@ class MetadataGroup:
         payload = encode_records(records)
         if len(payload) > BATCH_BYTES_MAX:
             raise ValueError(f"a change of {len(payload)} bytes; at most {BATCH_BYTES_MAX} are allowed")
+        decided_offset = self.group.log.end_offset
         while True:
             answer = self.core.propose(GROUP, [Proposal(len(records), len(payload), payload)], self._now_ms())
             self.turn()
@@ -344,6 +382,8 @@ class MetadataGroup:
             if answer is not Refusal.HELD:
                 raise NotControllerError(answer.value)
             await trio.sleep(HELD_RETRY_S)
+            if self.group.log.end_offset != decided_offset:
+                raise NotControllerError("another leader came in between")
         while not self.group.is_committed(answer.position):
             if not self.group.log.contains(answer.position):
                 raise CoreDownError("another leader came in between; whether the change was made is not known")

@@ -74,7 +74,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOK_S: Final = 0.2
-CHANGE_TIMEOUT_S: Final = 10.0
 CONTROLLER_TIMEOUT_MS: Final = 15_000
 TEND_S: Final = 0.5
 LEAVE_S: Final = 2.0
@@ -108,7 +107,6 @@ class ClusterNodeMain:
         self._observer = Observer(
             self.links, follows=lambda: self._follows, newest=lambda: self.image, committed=self._committed
         )
-        self._deciding = trio.Lock()
         self._at_controller: dict[str, NodeHandler] = {}
         self._whereabouts = Whereabouts(disk, options.data)
         self._conflict = ""
@@ -181,22 +179,9 @@ class ClusterNodeMain:
     async def change(
         self, decide: Callable[[ClusterImage], tuple[list[MetadataRecord], Any]]
     ) -> tuple[MetadataVersion, Any]:
-        group = self._group
-        if group is None:
+        if self._group is None:
             raise NotControllerError("this node has no part of the metadata group")
-        async with self._deciding:
-            if not group.is_ready:
-                raise NotControllerError("this node does not lead the metadata")
-            image = group.image
-            records, response = decide(image)
-            if not records:
-                with trio.move_on_after(CHANGE_TIMEOUT_S):
-                    await group.confirm()  # what was decided by is still the newest
-                    return image.version, response
-                raise NotControllerError("the metadata's voters do not answer")
-            with trio.move_on_after(CHANGE_TIMEOUT_S):
-                return await group.commit(records), response
-        raise MailboxError("the metadata's voters did not commit a change in time; whether they will is not known")
+        return await self._group.change(decide)
 
     async def quorum(self) -> Quorum:
         if self._group is None or not self._group.is_ready:
