@@ -8,8 +8,9 @@ from tests.raft.cluster import Cluster as RaftCluster
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import LeaderEpoch, NodeId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.raft.items import Voter, simple
+from tpc_broker.runtime.cluster.log_starts import LOOKS_AT_ONCE, LogStarts
 from tpc_broker.runtime.cluster.replica_counters import replica_counters
-from tpc_broker.runtime.cluster.replication import LOOKS_AT_ONCE, CoreReplication, group_of
+from tpc_broker.runtime.cluster.replication import CoreReplication, group_of
 from tpc_broker.runtime.cluster.steady_carrier import LOOKS_A_TURN, AwakeGroups, SteadyCarrier
 from tpc_broker.runtime.cluster.voter_changes import VoterChanges
 
@@ -145,13 +146,13 @@ def test_starts_of_logs_are_looked_at_in_turn():
     keys = [TopicPartition(TopicId(uuid.UUID(int=7)), PartitionIndex(number)) for number in range(LOOKS_AT_ONCE + 5)]
     looked: list = []
     made = object.__new__(CoreReplication)
-    made._led, made._to_look, made._starts_told = dict.fromkeys(keys, LeaderEpoch(1)), [], {}
+    starts = LogStarts(made)
     made._driver = SimpleNamespace(core=SimpleNamespace(groups={}))
     made.bounds_of = looked.append
 
     def look():
         looked.clear()
-        _finish(made._tell_log_starts())
+        _finish(starts.tell(keys))
         return len(looked)
 
     assert [look(), look(), look()] == [LOOKS_AT_ONCE, 5, LOOKS_AT_ONCE]

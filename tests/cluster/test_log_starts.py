@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import trio
 
-from tpc_broker.errors import MailboxError
-from tpc_broker.model import LeaderEpoch, NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.errors import MailboxError, PartitionOfflineError
+from tpc_broker.model import NodeId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.raft.items import Address, Voter
-from tpc_broker.runtime.cluster.replication import LOG_STARTS, CoreReplication, group_of
+from tpc_broker.runtime.cluster.log_starts import LOG_STARTS, LogStarts
+from tpc_broker.runtime.cluster.replication import CoreReplication, group_of
 
 KEY = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))
 HANDLE, TERM = 9, 4
@@ -24,27 +25,37 @@ def replication(bounds: SimpleNamespace, leader: int, sent: list) -> CoreReplica
         leader=Voter(NodeId(leader), 1), term=TERM, others=lambda: [Voter(NodeId(2), 1)], address_of=lambda _v: FOLLOWER
     )
 
-    async def tell(address, method, payload) -> None:
+    async def ask(address, method, payload):
         sent.append((address, method, payload))
         if bounds.is_lost:
             raise MailboxError("lost")
+        return bounds.answer
 
     async def set_log_start(handle, offset) -> None:
         sent.append((handle, offset))
+        if bounds.is_closed:
+            raise PartitionOfflineError("its journal fails")
         bounds.log_start_offset = offset
 
-    made._keys, made._handles, made._starts_told = {group_of(KEY): KEY}, {group_of(KEY): HANDLE}, {}
-    made._led, made._to_look = {KEY: LeaderEpoch(TERM)}, []
+    made._keys, made._handles = {group_of(KEY): KEY}, {group_of(KEY): HANDLE}
+    made.log_starts = LogStarts(made)
     made._plane = SimpleNamespace(bounds=lambda _handle: bounds)
     made._storage = SimpleNamespace(set_log_start=set_log_start)
     groups = {group_of(KEY): machine}
     made._driver = SimpleNamespace(core=SimpleNamespace(groups=groups), connected=lambda _address: None)
-    made.links = SimpleNamespace(tell=tell, is_up=lambda _address: True)
+    made.links = SimpleNamespace(ask=ask, is_up=lambda _address: True)
     return made
 
 
+def tell(leader: CoreReplication) -> None:
+    trio.run(leader.log_starts.tell, [KEY])
+
+
 def state(log_start_offset: int, high_watermark: int = 100) -> SimpleNamespace:
-    return SimpleNamespace(log_start_offset=log_start_offset, high_watermark=high_watermark, is_lost=False)
+    return SimpleNamespace(
+        log_start_offset=log_start_offset, high_watermark=high_watermark, is_lost=False, is_closed=False,
+        answer={"starts": {group_of(KEY): 40}},
+    )  # fmt: skip
 
 
 def test_one_that_was_removed_since_its_round_began_is_passed_over():
@@ -52,36 +63,103 @@ def test_one_that_was_removed_since_its_round_began_is_passed_over():
     sent, bounds = [], state(40)
     leader = replication(bounds, 1, sent)
     gone = TopicPartition(KEY.topic_id, PartitionIndex(KEY.partition + 1))
-    leader._to_look = [gone, KEY]
-    trio.run(leader._tell_log_starts)
+    trio.run(leader.log_starts.tell, [gone, KEY])
     assert sent == [(FOLLOWER, LOG_STARTS, {group_of(KEY): [TERM, 40]})]
 
 
 def test_a_leader_tells_until_it_was_heard_and_again_after_a_new_connection():
     sent, bounds = [], state(0)
     leader = replication(bounds, 1, sent)
-    trio.run(leader._tell_log_starts)
+    tell(leader)
     assert sent == [], "every log starts at 0"
     bounds.log_start_offset, bounds.is_lost = 40, True
-    trio.run(leader._tell_log_starts)
+    tell(leader)
     bounds.is_lost = False
-    trio.run(leader._tell_log_starts)
-    trio.run(leader._tell_log_starts)
+    tell(leader)
+    tell(leader)
     leader._is_connected(FOLLOWER)
-    trio.run(leader._tell_log_starts)
+    tell(leader)
     assert sent == [(FOLLOWER, LOG_STARTS, {group_of(KEY): [TERM, 40]})] * 3
 
 
-def test_a_follower_deletes_what_is_committed_for_its_leader_alone():
+def test_a_leader_tells_again_until_the_follower_says_that_its_log_starts_there():
+    sent, bounds = [], state(40)
+    leader = replication(bounds, 1, sent)
+    for count, starts in ((1, {}), (2, {group_of(KEY): 30}), (3, {group_of(KEY): 40}), (3, {})):
+        bounds.answer = {"starts": starts}
+        tell(leader)
+        assert len(sent) == count, starts
+    bounds.log_start_offset, bounds.answer = 50, {"starts": {group_of(KEY): 60}}
+    tell(leader)
+    tell(leader)
+    assert len(sent) == 4
+
+
+def test_a_follower_of_an_earlier_release_does_not_answer_and_is_told_once():
+    sent, bounds = [], state(40)
+    leader = replication(bounds, 1, sent)
+    bounds.answer = {}
+    tell(leader)
+    tell(leader)
+    assert len(sent) == 1
+
+
+def test_of_a_partition_that_goes_nothing_is_kept():
+    sent, bounds = [], state(40)
+    leader = replication(bounds, 1, sent)
+    tell(leader)
+    leader.log_starts.removed(group_of(KEY))
+    tell(leader)
+    assert len(sent) == 2, "one that comes back is told"
+    leader.log_starts.removed(group_of(KEY))
+    ask = leader.links.ask
+
+    async def removed_meanwhile(*arguments):
+        leader._keys.clear()
+        return await ask(*arguments)
+
+    leader.links.ask = removed_meanwhile
+    tell(leader)
+    assert not leader.log_starts._told
+
+
+def test_a_follower_deletes_what_is_committed_for_its_leader_alone_and_says_how_far():
     sent, bounds = [], state(10)
     follower = replication(bounds, 1, sent)
-    for node, term, starts, expected in (
-        (3, TERM, 40, []),  # it is not the leader
-        (1, TERM - 1, 40, []),  # nor in that term
-        (1, TERM, 10, []),
-        (1, TERM, 40, [(HANDLE, 40)]),
-        (1, TERM, 400, [(HANDLE, 40), (HANDLE, 100)]),
+
+    def serve(node: int, term: int, starts: int) -> int:
+        told = {group_of(KEY): [term, starts], "another": [1, 1]}
+        answer, _blobs = trio.run(follower.log_starts.serve, SimpleNamespace(node=node), told, [])
+        assert list(answer) == ["starts"]
+        assert list(answer["starts"]) == [group_of(KEY)], "not of one that is not here"
+        return answer["starts"][group_of(KEY)]
+
+    for node, term, starts, expected, answer in (
+        (3, TERM, 40, [], 10),  # it is not the leader
+        (1, TERM - 1, 40, [], 10),  # nor in that term
+        (1, TERM, 10, [], 10),
+        (1, TERM, 40, [(HANDLE, 40)], 40),
+        (1, TERM, 400, [(HANDLE, 40), (HANDLE, 100)], 100),
     ):
-        hello = SimpleNamespace(node=node)
-        trio.run(follower.serve_log_starts, hello, {group_of(KEY): [term, starts], "another": [1, 1]}, [])
+        assert serve(node, term, starts) == answer
         assert sent == expected, (node, term, starts)
+    bounds.high_watermark, bounds.is_closed = 500, True
+    assert serve(1, TERM, 400) == 100
+    bounds.is_closed = False
+    assert serve(1, TERM, 400) == 400
+
+
+def test_a_follower_that_does_not_know_yet_what_is_committed_deletes_it_later():
+    """DeleteRecords behind a produce at once: else what it has deleted would be there again when another one leads."""
+    followers = state(0, high_watermark=30)
+    leader, follower = replication(state(40), 1, []), replication(followers, 1, [])
+
+    async def ask(_address, _method, payload):
+        return (await follower.log_starts.serve(SimpleNamespace(node=1), payload, []))[0]
+
+    leader.links.ask = ask
+    tell(leader)
+    assert followers.log_start_offset == 30
+    followers.high_watermark = 100
+    tell(leader)
+    assert followers.log_start_offset == 40

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import socket
-from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -42,6 +41,7 @@ from tpc_broker.runtime.cluster.identity import IdentityFile, next_core_boot
 from tpc_broker.runtime.cluster.lacking_space import LACKING_SPACE, LackingSpace
 from tpc_broker.runtime.cluster.leaving import LeavingReplicas
 from tpc_broker.runtime.cluster.left_out import LEFT_OUT, LeftOutReplicas
+from tpc_broker.runtime.cluster.log_starts import LOG_STARTS, LogStarts
 from tpc_broker.runtime.cluster.options import read_secret
 from tpc_broker.runtime.cluster.replica_counters import replica_counters
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
@@ -80,11 +80,8 @@ STAND_AT_ONCE: Final = 4 * SETTINGS.elections_max
 HAND_OVER_S: Final = 3.0
 LOOK_S: Final = 0.02
 TEND_S: Final = 0.5
-LOOKS_AT_ONCE: Final = 200
-"""Partitions whose log's start is looked at in one round."""
 GROUPS_KEPT: Final = 1 << 16
 """Names of groups: they are asked for all the time."""
-LOG_STARTS: Final = "replicas.log_starts"
 LATER_START: Final = "replicas.later_start"
 
 
@@ -117,8 +114,6 @@ class CoreReplication:
         self._wanted: set[Address] = set()
         self._keys: dict[str, TopicPartition] = {}
         self._handles: dict[str, int] = {}
-        self._starts_told: dict[tuple[Address, str], int] = {}
-        self._to_look: list[TopicPartition] = []
         self._in_touch: dict[str, tuple[tuple[int, ...], tuple[NodeId, ...]]] = {}
         """Of groups that C carries: what tells whether it is so still, and who was in sync."""
         self._awake_in_sync: AwakeGroups
@@ -134,10 +129,11 @@ class CoreReplication:
         self.damaged = DamagedReplicas(self, self._data)
         self.left_out = LeftOutReplicas(self)
         self.catching_up = CatchingUp(self)
+        self.log_starts = LogStarts(self)
         self._lacking = LackingSpace(self)
         self._leaving = LeavingReplicas(self, plane)
         self.handlers: dict[str, Handler] = {
-            LOG_STARTS: self.serve_log_starts,
+            LOG_STARTS: self.log_starts.serve,
             LATER_START: self._serve_later_start,
             FILL: self.filling.serve_fill,
             **self.source.handlers,
@@ -242,8 +238,11 @@ class CoreReplication:
 
     def bounds_of(self, key: TopicPartition) -> Bounds | None:
         """None: it was withdrawn this moment."""
-        group = group_of(key)
-        return self._bounds(group) if group in self._handles else None
+        handle = self._handles.get(group_of(key))
+        try:
+            return None if handle is None else self._plane.bounds(handle)
+        except PartitionOfflineError:
+            return None
 
     def look_at(self, key: TopicPartition) -> Group | None:
         """A replica's machine, as it stands now."""
@@ -346,6 +345,7 @@ class CoreReplication:
         self._new.pop(group, None)
         del self._handles[group]
         self._in_touch.pop(group, None)
+        self.log_starts.removed(group)
         self._driver.remove(group)
         self._lost(key)
         self._moved.pop(key, trio.Event()).set()
@@ -590,7 +590,7 @@ class CoreReplication:
                     break
                 await trio.sleep(wait_s)
                 self._change_voters()
-            await self._tell_log_starts()
+            await self.log_starts.tell(self._led)
 
     def _change_voters(self) -> None:
         assert self._driver is not None
@@ -598,58 +598,14 @@ class CoreReplication:
         led = [(key, machine) for key in due if (machine := self.machine_of(key)) is not None]
         self._driver.act(partial(self._voters.look, led))
 
-    # -- where logs start ----------------------------------------------------------------------------------------------
-
-    async def _tell_log_starts(self) -> None:
-        """What a leader has deleted goes at its followers too, sooner or later: where a log starts is no part of it. A
-        core that was away is told anew.
-        """
-        changed: dict[Address, dict[str, list[int]]] = {}
-        self._to_look = self._to_look or list(self._led)
-        keys, self._to_look = self._to_look[:LOOKS_AT_ONCE], self._to_look[LOOKS_AT_ONCE:]
-        for key in keys:
-            group, machine = group_of(key), self.machine_of(key)
-            bounds = self.bounds_of(key)  # it may have been removed since the round began in which it is looked at
-            if machine is None or bounds is None or not bounds.log_start_offset:
-                continue
-            starts = bounds.log_start_offset
-            for voter in machine.others():
-                address = machine.address_of(voter)
-                if self._starts_told.get((address, group)) != starts and self.links.is_up(address):
-                    changed.setdefault(address, {})[group] = [machine.term, starts]
-        for address, told in changed.items():
-            try:
-                await self.links.tell(address, LOG_STARTS, told)
-            except MailboxError as error:
-                log.debug("log starts were not told to %s: %s", address, error)
-                continue
-            for group, (_term, starts) in told.items():
-                self._starts_told[address, group] = starts
-
     def _is_connected(self, address: Address) -> None:
         assert self._driver is not None
-        for told in [told for told in self._starts_told if told[0] == address]:
-            del self._starts_told[told]
+        self.log_starts.connected(address)
         self._driver.connected(address)
 
-    async def serve_log_starts(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> None:
-        for group, (term, starts) in payload.items():
-            key = self._keys.get(group)
-            machine = None if key is None else self.machine_of(key)
-            leader = None if machine is None else machine.leader
-            if machine is None or leader is None or (leader.node, machine.term) != (hello.node, term):
-                continue
-            bounds = self._bounds(group)
-            if bounds is not None and bounds.log_start_offset < min(starts, bounds.high_watermark):
-                with suppress(PartitionOfflineError):  # deleted, or its journal fails
-                    await self._storage.set_log_start(self._handles[group], min(starts, bounds.high_watermark))
-
-    def _bounds(self, group: str) -> Bounds | None:
-        """None: it was withdrawn this moment."""
-        try:
-            return self._plane.bounds(self._handles[group])
-        except PartitionOfflineError:
-            return None
+    async def set_log_start(self, key: TopicPartition, offset: int) -> None:
+        """PartitionOfflineError."""
+        await self._storage.set_log_start(self._handles[group_of(key)], offset)
 
     # -- roles -------------------------------------------------------------------------------------------------------
 
