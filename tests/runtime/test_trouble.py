@@ -12,9 +12,10 @@ import trio
 
 from tests.log.log_batches import batch
 from tests.runtime.faults import BrokenJournal
-from tests.runtime.in_place_core import KEY, held, on_core, recovered_copy
+from tests.runtime.in_place_core import KEY, assert_kept, held, on_core, recovered_copy
 from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError
 from tpc_broker.log.batch import walk_headers
+from tpc_broker.log.files import segment_file_name
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
 from tpc_broker.storage import checkpoint_schedule, journal_growth, mending, recovery, segment_space
 from tpc_broker.storage.checkpoint import JournalFile
@@ -169,6 +170,44 @@ def test_a_segment_made_anew_stays_as_long_as_the_journal_names_batches_in_it(tm
         await bench.storage.retain(bench.files, bench.handle, 0)
         assert len(bench.files.segments) == 1, "the checkpoint does not name it any more"
         assert end_offset in await held(bench.files)
+
+    on_core(tmp_path, body)
+
+
+@pytest.mark.parametrize("suffix", [".snapshot", ".log"])
+def test_files_are_written_anew_when_a_roll_that_is_under_way_has_ended(tmp_path, suffix):
+    """It would go on in the midst, with the segments of before."""
+
+    async def body(bench):
+        await bench.append(1000, 3)
+        await checkpoint_at_last(bench)
+        await bench.append(1000, 3)
+        await bench.storage.write_behind()
+        disk, is_held, may_go_on = bench.core.disk, trio.Event(), trio.Event()
+        open_file, held_name = disk.open, segment_file_name(6, suffix)
+
+        async def slow_open(path, *args):
+            if path.name == held_name and not may_go_on.is_set():
+                is_held.set()
+                await may_go_on.wait()
+            return await open_file(path, *args)
+
+        disk.open = slow_open
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.files.roll)
+            await is_held.wait()
+            bench.files.fail("a sync that failed")
+            nursery.start_soon(bench.storage._mending.mend_partitions)
+            await wait_until(lambda: bench.files.lock.statistics().tasks_waiting)
+            may_go_on.set()
+        assert bench.files.failed is None
+        assert [segment.base_offset for segment in bench.files.segments] == [0]
+        assert not [*bench.files.folder.path.glob(segment_file_name(6, ".*"))]
+        await bench.append(1000, 2)
+        await bench.storage.write_behind()
+        assert await held(bench.files) == bench.acknowledged
+        await checkpoint_at_last(bench)
+        await assert_kept(bench, tmp_path / "crashed")
 
     on_core(tmp_path, body)
 

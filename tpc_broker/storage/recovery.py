@@ -57,6 +57,7 @@ from tpc_broker.storage.replayed_runs import append_together
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
 from tpc_broker.storage.shipments import remove_shipments
 from tpc_broker.storage.side_by_side import for_each
+from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -550,26 +551,30 @@ async def rewrite_partition(
     doubt; after a write that merely found no space none is, and the file is cut instead. Raises OSError or
     StorageFailedError when that fails too; then the partition stays failed.
 
+    What was changing the files when they failed (retention's roll) ends first: it goes by the segments of before, and
+    would publish them, and a file that is gone, among the new ones. What waits its turn is refused, or finds these.
+
     `scan`: what the journal holds, taken since the failure. `written_offset`: what the data plane takes for written; an
     attempt that failed half-way has come less far.
     """
-    state, end_offset = storage.checkpointed, max(storage.written_end_offset, written_offset)
     folder = storage.folder
     own = [entry for entry in scan.entries if entry.partition == storage.key]
     in_place_writes = [entry for entry in own if entry.kind == EntryKind.IN_PLACE]
-    if storage.life.pages_in_doubt:
-        await _copy_active(folder, state, in_place_writes)
-    listing = await PartitionListing.read(folder.disk, folder.path)
-    if listing is None:
-        raise StorageFailedError(f"{folder.path} is not its folder any more")
-    plan = plan_partition(listing.folder, state, storage.topic, storage.key, own)
-    if plan.offline is not None:
-        raise StorageFailedError(f"{plan.label}: {plan.offline}")
-    fresh = await open_checkpointed(
-        folder, listing, state, storage.settings, cut_offset=plan.cut_offset,
-        kept_position=kept_position(state, plan.in_place_writes),
-    )  # fmt: skip
-    storage.take_over(fresh)
+    async with UncontendedLock(storage.lock):
+        state, end_offset = storage.checkpointed, max(storage.written_end_offset, written_offset)
+        if storage.life.pages_in_doubt:
+            await _copy_active(folder, state, in_place_writes)
+        listing = await PartitionListing.read(folder.disk, folder.path)
+        if listing is None:
+            raise StorageFailedError(f"{folder.path} is not its folder any more")
+        plan = plan_partition(listing.folder, state, storage.topic, storage.key, own)
+        if plan.offline is not None:
+            raise StorageFailedError(f"{plan.label}: {plan.offline}")
+        fresh = await open_checkpointed(
+            folder, listing, state, storage.settings, cut_offset=plan.cut_offset,
+            kept_position=kept_position(state, plan.in_place_writes),
+        )  # fmt: skip
+        storage.take_over(fresh)
     replay = InPlaceReplay(storage, journal_file, [one for one in plan.in_place_writes if one.argument <= end_offset])
     storage.rolls.hold_until(max((one.argument for one in plan.in_place_writes), default=-1))
     wanted = {
