@@ -359,6 +359,7 @@ class tpc_journal_statistics(Structure):
     blocks_used: int
     region_blocks: int
     blocks_wanted: int
+    space_event_blocks: int
     commits_durable: int
     commits_failed: int
     entries_appended: int
@@ -372,6 +373,7 @@ class tpc_journal_statistics(Structure):
     commits_in_flight: int
     error: int
     mode: int
+    space_refused: int
     @property
     def commit_spans(self) -> Pointer[int]: ...
     @commit_spans.setter

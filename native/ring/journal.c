@@ -200,6 +200,8 @@ void tpc_journal_get_statistics(const tpc_journal *journal, tpc_journal_statisti
     statistics->blocks_used = journal_blocks_used(journal);
     statistics->region_blocks = journal->params.region_blocks;
     statistics->blocks_wanted = journal->blocks_wanted;
+    statistics->space_event_blocks = journal->params.space_event_blocks;
+    statistics->space_refused = journal->space_refused;
     statistics->commits_in_flight = journal->in_flight;
     statistics->commits_waiting = (uint32_t)(journal->sequence_next - journal->sequence_submit);
     statistics->error = journal->error;

@@ -120,7 +120,9 @@ def test_a_full_journal_refuses_and_goes_on_after_recycling(core, file):
     while (sequence := journal.append(bytes(3000))) > 0:
         last = sequence
         journal.wait_durable(last)
+        assert not journal.statistics.space_refused
     assert sequence == -errno.EAGAIN
+    assert journal.statistics.space_refused
     assert last == 63, "one block stays free"
     assert [event[2:] for event in core.of_kind(lib.TPC_EVENT_JOURNAL_SPACE)] == [(24, 64)]
     before = file.path.read_bytes()
@@ -129,6 +131,7 @@ def test_a_full_journal_refuses_and_goes_on_after_recycling(core, file):
     assert journal.append(bytes(3000)) == -errno.EAGAIN
     assert file.path.read_bytes() == before
     assert lib.tpc_journal_recycle(journal.handle, place.position) == 0
+    assert not journal.statistics.space_refused
     assert journal.append(b"again") == 64
     journal.wait_durable(64)
     assert payloads(file, sequence=64, block=place.block, previous_crc=place.previous_crc) == [[b"again"]]
@@ -169,6 +172,7 @@ def test_space_is_wanted_when_it_was_said_unless_the_journal_grows(core, file, r
     for _ in range(45):
         journal.wait_durable(journal.append(bytes(3000)))
     assert [event[2:] for event in core.of_kind(lib.TPC_EVENT_JOURNAL_SPACE)] == [(told_at, 64)]
+    assert journal.statistics.space_event_blocks == told_at
     journal.close()
 
 

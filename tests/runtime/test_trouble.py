@@ -474,6 +474,40 @@ def test_what_cannot_be_mended_is_tried_more_and_more_seldom(tmp_path, monkeypat
     with_maintenance(tmp_path, body)
 
 
+@pytest.mark.parametrize("lacking", [JournalUse(81, 100, 0, 62), JournalUse(62, 100, 0, 62, is_refused=True)])
+def test_a_partition_is_not_given_up_because_checkpoints_begin_late(tmp_path, monkeypatch, lacking):
+    """With nothing wrong the journal is more than half full then."""
+    monkeypatch.setattr(mending, "RETRY_S", 0.01)
+    monkeypatch.setattr(mending, "ATTEMPTS_MIN", 3)
+    attempts, rounds = [], []
+
+    async def rewrite_partition(*args):
+        attempts.append(args)
+        raise OSError(errno.EIO, "for a test")
+
+    async def body(bench):
+        await bench.append(1000, 3)
+        partitions, mend_partitions = bench.storage._partitions, bench.storage._mending.mend_partitions
+
+        async def counted(**options):
+            rounds.append(None)
+            return await mend_partitions(**options)
+
+        bench.storage._mending.mend_partitions = counted
+        monkeypatch.setattr(mending, "rewrite_partition", rewrite_partition)
+        monkeypatch.setattr(bench.plane, "journal_use", lambda: JournalUse(62, 100, 0, 62))
+        bench.files.fail("a sync that failed")
+        bench.storage._requests.mend.ask()
+        await wait_until(lambda: len(rounds) >= 80)
+        assert 3 <= len(attempts) <= 20
+        assert bench.handle in partitions.led
+        monkeypatch.setattr(bench.plane, "journal_use", lambda: lacking)
+        await wait_until(lambda: bench.handle not in partitions.led)
+        await wait_until(lambda: KEY in bench.storage._recovered.offline)
+
+    with_maintenance(tmp_path, body)
+
+
 def test_of_partitions_that_failed_together_the_journal_is_read_once(tmp_path, monkeypatch):
     scans, scan = [], JournalFile.scan
 

@@ -537,7 +537,10 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
     def journal_use(self) -> JournalUse:
         statistics = ffi.new("tpc_journal_statistics *")
         lib.tpc_journal_get_statistics(self._journal, statistics)
-        return JournalUse(statistics.blocks_used, statistics.region_blocks, statistics.blocks_wanted)
+        return JournalUse(
+            statistics.blocks_used, statistics.region_blocks, statistics.blocks_wanted, statistics.space_event_blocks,
+            bool(statistics.space_refused),
+        )  # fmt: skip
 
     def want_space_at(self, blocks: int) -> None:
         lib.tpc_journal_want_space_at(self._journal, blocks)

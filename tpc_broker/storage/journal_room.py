@@ -22,6 +22,16 @@ def is_pressed(plane: StoragePlane) -> bool:
     return 2 * use.blocks_used >= use.region_blocks
 
 
+def is_lacking(plane: StoragePlane) -> bool:
+    """Whether what holds the journal's space back has to give way: of what is left when a checkpoint is wanted half is
+    filled, or something has found no place already. That it is pressed is no reason: with nothing wrong it is that
+    most of the time where checkpoints begin late (`checkpoint_beginning`).
+    """
+    use = plane.journal_use()
+    is_filling = 2 * use.blocks_used >= use.region_blocks + use.checkpoint_at
+    return is_filling or (use.is_refused and is_pressed(plane))
+
+
 class JournalRoom:
     """Of one core."""
 

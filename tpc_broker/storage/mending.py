@@ -1,8 +1,8 @@
 """What has failed is mended, again and again until the disk is well: the journal first, then partitions.
 
 Each is tried at longer and longer distances (`retry_delays`), up to ten seconds, on its own: one that cannot be mended
-keeps neither the others nor checkpoints waiting. Where it takes space of the journal that others need, there is no such
-patience: then it is tried at every turn, and soon given up.
+keeps neither the others nor checkpoints waiting. Where it takes space that the journal lacks, there is no such
+patience: then it is tried at every turn, and soon given up (`journal_room.is_lacking`).
 
 A partition whose segment failed is written anew from the journal, which gives nothing of it back before
 (`recovery.rewrite_partition`). Where that cannot be and the journal needs the space, the partition is *given up*: it is
@@ -23,7 +23,7 @@ import trio
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.model import LeaderEpoch
-from tpc_broker.storage.journal_room import is_pressed
+from tpc_broker.storage.journal_room import is_lacking
 from tpc_broker.storage.lost_and_found import METADATA_PARTITION
 from tpc_broker.storage.recovery import OfflinePartition, rewrite_partition, set_aside
 from tpc_broker.storage.retry_delays import RetryDelays
@@ -175,7 +175,7 @@ class Mending:
             return True
 
     def _is_due(self, what: Hashable) -> bool:
-        return is_pressed(self._plane) or self._delays.is_due(what)
+        return is_lacking(self._plane) or self._delays.is_due(what)
 
     def _is_given_up(self, led: LeaderPartition, error: Exception) -> bool:
         """Whether a partition that could not be mended, often enough, takes space of the journal that others need.
@@ -186,7 +186,7 @@ class Mending:
         is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
         if is_full or led.files.key == METADATA_PARTITION or self._attempts[led.handle] < ATTEMPTS_MIN:
             return False
-        return is_pressed(self._plane)
+        return is_lacking(self._plane)
 
     def _give_up(self, led: LeaderPartition, reason: str) -> None:
         """It takes nothing more from here on: what was acknowledged is what the journal and its files have now."""

@@ -211,6 +211,10 @@ class JournalUse(NamedTuple):
     region_blocks: int
     blocks_wanted: int
     """The region's length that something waits for; 0: nothing does."""
+    checkpoint_at: int = 0
+    """So many blocks in use, it wants a checkpoint."""
+    is_refused: bool = False
+    """Something has found no place in it since a checkpoint gave blocks back, or there were more of them."""
 
 
 class Journal(Protocol):

@@ -47,7 +47,8 @@ typedef struct {
     uint64_t durable_sequence;
     uint64_t blocks_used;
     uint64_t region_blocks;
-    uint64_t blocks_wanted; /* the region's length that something waits for; 0: nothing does */
+    uint64_t blocks_wanted;      /* the region's length that something waits for; 0: nothing does */
+    uint64_t space_event_blocks; /* as in the parameters, or as tpc_journal_want_space_at() said */
     uint64_t commits_durable;
     uint64_t commits_failed;
     uint64_t entries_appended;
@@ -61,6 +62,7 @@ typedef struct {
     uint32_t commits_in_flight;
     int32_t error; /* errno of the failure that stopped the journal, 0: it works */
     uint32_t mode;
+    uint32_t space_refused;           /* 1: something found no place since blocks were recycled, or added, last */
     uint64_t commit_spans[TPC_SPANS]; /* commits by the time from their submission until this core saw them written */
 } tpc_journal_statistics;
 
