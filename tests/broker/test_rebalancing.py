@@ -18,7 +18,7 @@ from tpc_broker.broker.rebalancing import (
     WAITING_PER_CORE,
     Rebalancing,
 )
-from tpc_broker.metadata.replica_moves import BALANCED, REPLACED, all_moves, move_done, moving
+from tpc_broker.metadata.replica_moves import BALANCED, REPLACED, all_moves, coming, move_done, moving
 from tpc_broker.model import NodeId, PartitionIndex, TopicPartition
 
 
@@ -144,6 +144,67 @@ async def test_moves_that_wait_for_a_node_that_is_away_hold_nothing_back(autojum
     assert stuck
     assert {move.reason for move in stuck} == {BALANCED}
     assert len(made.under_way()) == few + len(stuck), "as many others as if those were not there"
+
+
+def four_nodes_without(*numbers: int) -> Balanced:
+    """All replicas were made on those that are there first."""
+    nodes = Balanced("")
+    for node in (1, 2, 3):
+        nodes.join(node, cores=1)
+    nodes.make(100, 3)
+    for node in numbers:
+        nodes.join(node, cores=1)
+    return nodes
+
+
+def to_nodes(made: Moving) -> Counter[NodeId]:
+    return Counter(node for topic, move in made.under_way() for node in coming(topic, move))
+
+
+async def test_as_many_moves_as_there_may_be_are_planned_anew_when_their_node_goes_away(autojump_clock, monkeypatch):
+    """And never are there more, however often nodes come and go."""
+    made = Moving(four_nodes_without(4, 5), monkeypatch, at_once=0)
+    made.settings.replica_replace_delay_ms = 0
+    for away, target in ((5, 4), (4, 5), (5, 4), (4, 5)):
+        made.absent = frozenset({NodeId(3), NodeId(away)})
+        await made.run(CALM_S)
+        assert to_nodes(made) == {target: UNDER_WAY_MAX}
+        assert {move.reason for _topic, move in made.under_way()} == {REPLACED}
+        assert len(made.under_way()) == UNDER_WAY_MAX
+    made.at_once = 16
+    await made.run(60)
+    assert not made.under_way()
+    assert made.nodes.held()[3] == 0
+
+
+async def test_as_many_moves_as_there_may_be_go_back_when_there_is_no_other_node(autojump_clock, monkeypatch):
+    made = Moving(four_nodes_without(4), monkeypatch, at_once=0)
+    made.settings.replica_replace_delay_ms = 0
+    made.absent = frozenset({NodeId(3)})
+    await made.run(CALM_S)
+    assert to_nodes(made) == {4: UNDER_WAY_MAX}
+    made.absent = frozenset({NodeId(3), NodeId(4)})
+    await made.run(CALM_S)
+    assert not to_nodes(made)
+    made.at_once = 16
+    await made.run(CALM_S)
+    assert not made.under_way(), "there is room again"
+
+
+async def test_moves_that_wait_for_an_absent_node_and_cannot_be_planned_anew_are_not_planned_for_all_the_time(
+    autojump_clock, monkeypatch
+):
+    """Nobody is there who could give these replicas away."""
+    made = Moving(four_nodes_without(4), monkeypatch, at_once=0)
+    made.settings.replica_replace_delay_ms = 0
+    made.absent = frozenset({NodeId(3)})
+    await made.run(CALM_S)
+    made.nodes.join(5, cores=1)
+    made.absent = frozenset({NodeId(node) for node in (1, 2, 3, 4)})
+    before = made.plans
+    await made.run(60)
+    assert to_nodes(made) == {4: UNDER_WAY_MAX}
+    assert made.plans <= before + 2
 
 
 async def test_of_a_plan_that_is_kept_what_was_moved_by_hand_meanwhile_stays(autojump_clock, monkeypatch):

@@ -23,14 +23,17 @@ from tpc_broker.metadata.cluster_core_moves import check_on_its_core
 from tpc_broker.metadata.node_assignment import grouped
 from tpc_broker.metadata.rebalance import Planned, Situation, plan_in_steps
 from tpc_broker.metadata.replica_moves import BALANCED, CAN_WAIT, all_moves, coming, moving
+from tpc_broker.model import TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import ClusterNode
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.placement.replicas import Steps
     from tpc_broker.metadata.records import MetadataRecord
-    from tpc_broker.model import NodeId, TopicPartition
+    from tpc_broker.model import NodeId
 
 log = logging.getLogger(__name__)
 
@@ -98,18 +101,22 @@ class Rebalancing:
         own = [(topic, move) for topic, move in all_moves(image) if not move.is_by_hand]
         # Those that wait for a node to come back are in nobody's way: they must not hold back what can be done.
         under_way = sum(situation.away.isdisjoint(coming(topic, move)) for topic, move in own)
-        cores = sum(node.cores for node in image.nodes.values())
-        has_plan = bool(self._plan) and self._plan_is_of == _what_counts(image, situation)
         room = UNDER_WAY_MAX - len(own)
-        if room <= 0 or (has_plan and not _count_to_begin(self._plan, under_way, cores)):
+        if room <= 0 and under_way == len(own):
+            return False
+        cores = sum(node.cores for node in image.nodes.values())
+        own_keys = {TopicPartition(move.topic_id, move.partition) for _topic, move in own}
+        has_plan = bool(self._plan) and self._plan_is_of == _what_counts(image, situation)
+        fitting = _fitting(self._plan, own_keys, room) if has_plan else []
+        if fitting and not _count_to_begin(fitting, under_way, cores):
             return False
         is_new = await self._look_at_plan(image, situation)
-        if not self._plan:
-            return is_new
-        count = min(_count_to_begin(self._plan, under_way, cores), room)
-        chosen, left = self._plan[:count], self._plan[count:]
+        fitting = _fitting(self._plan, own_keys, room)
+        chosen = fitting[: _count_to_begin(fitting, under_way, cores)]
         if not chosen:
-            return False
+            return is_new
+        keys = {one.key for one in chosen}
+        left = [one for one in self._plan if one.key not in keys]
         try:
             begun = await self._core.metadata.change(lambda newest: self._decide(newest, chosen))
         except MailboxError as error:
@@ -166,11 +173,24 @@ def _what_counts(image: ClusterImage, situation: Situation) -> object:
     return situation, image.nodes, image.draining, image.ids
 
 
+def _fitting(plan: list[Planned], own: Container[TopicPartition], room: int) -> list[Planned]:
+    """The first ones of a plan for which there is room: there is for what takes the place of a move under way."""
+    found: list[Planned] = []
+    for one in plan:
+        is_another = one.key not in own
+        if room > 0 or not is_another:
+            found.append(one)
+            room -= is_another
+        if len(found) == UNDER_WAY_MAX:
+            break
+    return found
+
+
 def _count_to_begin(plan: list[Planned], under_way: int, cores: int) -> int:
     """Of a plan that has the most urgent ones first."""
     urgent = sum(one.reason not in CAN_WAIT for one in plan[:UNDER_WAY_MAX])
     if urgent:
-        return min(urgent, UNDER_WAY_MAX - under_way)
+        return max(min(urgent, UNDER_WAY_MAX - under_way), 0)
     bound = min(cores * WAITING_PER_CORE, UNDER_WAY_MAX)
     together = max(int(bound * TOGETHER_SHARE), 1)
     return 0 if under_way > bound - together else together
