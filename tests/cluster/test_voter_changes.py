@@ -270,3 +270,143 @@ def test_what_is_urgent_waits_for_no_rest():
     changes.image = changes.image.apply([moving(topic, waiting.partition, tuple(PLACES), ASKED, 99, 99)], 3)
     changes.look(machines, cluster.now_ms)
     assert dict(machines)[waiting].target is not None
+
+
+ABSENT, HEALTHY = 2, 3
+
+
+def moves_to(*wanted: tuple[int, ...], present: tuple[int, ...] = (0, 1)):
+    """Partitions of these nodes, which node 0 leads, get replicas on other nodes, where nothing is yet."""
+    cluster, count = Cluster(4, groups=0), len(wanted)
+    keys = [TopicPartition(KEY.topic_id, PartitionIndex(index)) for index in range(count)]
+    places = [Replica(NodeId(number), CoreId(0)) for number in range(4)]
+    members = [NodeRegistered(NodeId(number), 0, 1, "", "1", (f"host{number}", 1), ()) for number in range(4)]
+    created = TopicCreated(
+        "t", KEY.topic_id, (CoreId(0),) * count, 1, replicas=(tuple(places[node] for node in present),) * count,
+        voters=(tuple((node, 0) for node in present),) * count,
+    )  # fmt: skip
+    image = ClusterImage().apply([*members, created], MetadataVersion(1))
+    topic = image.topic_by_id(KEY.topic_id)
+    assert topic is not None
+    moves = [moving(topic, index, tuple(places[node] for node in nodes), ASKED, index, index)
+             for index, nodes in enumerate(wanted)]  # fmt: skip
+    for key, nodes in zip(keys, wanted, strict=True):
+        cluster.create(group_of(key), present, learners=set(nodes) - set(present))
+        cluster.hand_to(0, group_of(key))
+    changes = VoterChanges(cluster.nodes[0].core)
+    changes.image, changes.allowed = image.apply(moves, MetadataVersion(2)), frozenset(keys)
+    return cluster, changes, [(key, cluster.nodes[0].group(group_of(key))) for key in keys]
+
+
+def go_on(cluster, changes, machines, milliseconds: int = 5_000) -> int:
+    """The most groups whose learners were heard at one time."""
+    most = 0
+    for _look in range(milliseconds // 100):
+        changes.look(machines, cluster.now_ms)
+        learning = [machine for _key, machine in machines if machine.is_leader and machine.learners
+                    and any(machine.is_heard(voter, cluster.now_ms) for voter in machine.learners)]  # fmt: skip
+        most = max(most, len(learning))
+        changes.confirm(changes.to_confirm(), changes.image.version)
+        cluster.run(100)
+    return most
+
+
+def done(machines) -> list[bool]:
+    return [not machine.is_leader or (not machine.config.is_joint and len(machine.config.voters) == 3)
+            for _key, machine in machines]  # fmt: skip
+
+
+def test_replicas_that_come_to_a_node_that_is_away_take_no_place_and_get_theirs_when_it_is_back(monkeypatch):
+    monkeypatch.setattr(voter_changes, "CHANGES_MAX", 2)
+    cluster, changes, machines = moves_to(*[(0, 1, ABSENT)] * 5, *[(0, 1, HEALTHY)] * 5)
+    cluster.nodes[ABSENT].crash()
+    cluster.run(5_000)
+    assert go_on(cluster, changes, machines) == 2
+    assert done(machines) == [False] * 5 + [True] * 5
+    assert not any(machine.learners for _key, machine in machines), "nobody is there who could learn"
+    cluster.nodes[ABSENT].restart()
+    assert go_on(cluster, changes, machines) == 2
+    assert done(machines) == [True] * 10
+
+
+def test_learners_whose_node_goes_away_give_their_places_to_others_and_go_on_when_it_is_back(monkeypatch):
+    monkeypatch.setattr(voter_changes, "CHANGES_MAX", 2)
+    cluster, changes, machines = moves_to(*[(0, 1, ABSENT)] * 3, *[(0, 1, HEALTHY)] * 3)
+    changes.look(machines, cluster.now_ms)
+    learning = [machine for _key, machine in machines if machine.learners]
+    assert learning == [machine for _key, machine in machines[:2]]
+    cluster.nodes[ABSENT].crash()
+    cluster.run(5_000)
+    assert go_on(cluster, changes, machines) == 2
+    assert done(machines) == [False] * 3 + [True] * 3
+    assert [machine for _key, machine in machines if machine.learners] == learning
+    cluster.nodes[ABSENT].restart()
+    assert go_on(cluster, changes, machines) <= 2
+    assert done(machines) == [True] * 6
+
+
+def test_who_has_everything_and_waits_for_one_that_is_away_takes_no_place(monkeypatch):
+    monkeypatch.setattr(voter_changes, "CHANGES_MAX", 1)
+    cluster, changes, machines = moves_to((0, ABSENT, HEALTHY), (0, 1, HEALTHY))
+    cluster.nodes[ABSENT].crash()
+    cluster.run(5_000)
+    changes.look(machines, cluster.now_ms)
+    assert [bool(machine.learners) for _key, machine in machines] == [True, False], "one of the two learns"
+    go_on(cluster, changes, machines)
+    assert done(machines) == [False, True]
+    cluster.nodes[ABSENT].restart()
+    go_on(cluster, changes, machines)
+    assert done(machines) == [True, True]
+
+
+def test_who_has_everything_and_waits_for_one_that_votes_already_and_is_away_takes_no_place(monkeypatch):
+    monkeypatch.setattr(voter_changes, "CHANGES_MAX", 1)
+    cluster, changes, machines = moves_to((0, 1, ABSENT, HEALTHY), (0, 1, HEALTHY), present=(0, 1, ABSENT))
+    cluster.nodes[ABSENT].crash()
+    cluster.run(5_000)
+    go_on(cluster, changes, machines)
+    assert [len(machine.config.voters) for _key, machine in machines] == [3, 3]
+    assert machines[0][1].learners == {Voter(NodeId(HEALTHY), 0)}
+    assert machines[1][1].config == voters_of(0, 1, HEALTHY)
+    cluster.nodes[ABSENT].restart()
+    go_on(cluster, changes, machines)
+    assert machines[0][1].config == voters_of(0, 1, ABSENT, HEALTHY)
+
+
+def test_a_change_that_nobody_comes_by_takes_no_place_while_one_that_stays_is_away(monkeypatch):
+    monkeypatch.setattr(voter_changes, "CHANGES_MAX", 1)
+    cluster, changes, machines = moves_to((0, 1, HEALTHY), (0, 1, HEALTHY))
+    go_on(cluster, changes, machines)
+    assert done(machines) == [True, True]
+    topic = changes.image.topic_by_id(KEY.topic_id)
+    ended = [one for index in range(2) for one in move_done(changes.image, machines[index][0], index, 9)]
+    changes.image = changes.image.apply(ended, MetadataVersion(3))
+    topic = changes.image.topic_by_id(KEY.topic_id)
+    places = [Replica(NodeId(number), CoreId(0)) for number in (0, 1, HEALTHY)]
+    changes.image = changes.image.apply(
+        [moving(topic, 0, (places[0], places[1]), ASKED, 7, 7), moving(topic, 1, (places[0], places[2]), ASKED, 8, 8)],
+        MetadataVersion(4),
+    )
+    cluster.nodes[1].crash()
+    cluster.run(5_000)
+    go_on(cluster, changes, machines)
+    assert [len(machine.config.voters) for _key, machine in machines] == [3, 2]
+
+
+def test_a_move_that_goes_elsewhere_takes_a_place_like_any_other(monkeypatch):
+    monkeypatch.setattr(voter_changes, "CHANGES_MAX", 1)
+    cluster, changes, machines = moves_to((0, 1, ABSENT), (0, 1, HEALTHY))
+    changes.look(machines, cluster.now_ms)
+    cluster.nodes[ABSENT].crash()
+    cluster.run(5_000)
+    changes.look(machines, cluster.now_ms)
+    assert [len(machine.learners) for _key, machine in machines] == [1, 1]
+    topic = changes.image.topic_by_id(KEY.topic_id)
+    elsewhere = tuple(Replica(NodeId(number), CoreId(0)) for number in (0, 1, HEALTHY))
+    changes.image = changes.image.apply([moving(topic, 0, elsewhere, ASKED, 7, 7)], MetadataVersion(3))
+    changes.look(machines, cluster.now_ms)
+    assert [len(machine.learners) for _key, machine in machines] == [0, 1], "it learns no more there"
+    key = machines[0][0]
+    cluster.nodes[HEALTHY].create(group_of(key), Voter(NodeId(HEALTHY), 0), voters_of(0, 1))
+    assert go_on(cluster, changes, machines) == 1
+    assert done(machines) == [True, True]

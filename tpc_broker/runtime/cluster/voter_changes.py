@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHANGES_MAX: Final = 8
-"""Groups whose replicas a core changes at once: who comes to them learns."""
+"""Groups whose replicas a core changes at once: who comes to them learns. Those that wait for a core that is not heard
+are not counted.
+"""
 ELECTING_MAX: Final = 2
 """Of these, groups in the two terms that make learners voters. What is produced to them waits meanwhile, and what came
 behind it on the same connections; with many at once for as long as all of their elections take.
@@ -89,7 +91,7 @@ class VoterChanges:
                 del self._electing[key]
                 self._rests_until_ms = now_ms + int(rest_after((now_ms - since_ms) / 1000) * 1000)
         self.waits_for_turn = False
-        free = CHANGES_MAX - sum(_is_changing(machine) for _key, machine in machines)
+        free = CHANGES_MAX - sum(self._takes_place(key, machine, now_ms) for key, machine in machines)
         for key, machine in machines:
             if self._is_settled(key, machine):
                 self._unsettled.pop(key, None)
@@ -99,10 +101,10 @@ class VoterChanges:
             if wanted is None or machine.config is None:
                 continue
             self._note(key, machine, wanted)
-            if _is_changing(machine):
-                self._go_on(key, machine, wanted, now_ms)
-            elif free > 0 and machine.config.new != wanted and self._may_begin(key):
-                free -= self._go_on(key, machine, wanted, now_ms)
+            if self._takes_place(key, machine, now_ms):
+                self._go_on(key, machine, wanted, now_ms, has_place=True)
+            elif machine.learners or (free > 0 and machine.config.new != wanted and self._may_begin(key)):
+                free -= self._go_on(key, machine, wanted, now_ms, has_place=free > 0)
 
     def look_again_s(self, now_ms: int) -> float | None:
         """After how many seconds: some wait for their turn, or it is to be known how long one takes. None: neither."""
@@ -193,24 +195,46 @@ class VoterChanges:
             return not self._electing and now_ms >= self._rests_until_ms
         return len(self._electing) < ELECTING_MAX
 
-    def _go_on(self, key: TopicPartition, machine: Group, wanted: frozenset[Voter], now_ms: int) -> bool:
-        """Whether anything is under way then."""
-        config = machine.config
-        assert config is not None
-        present = config.old if config.is_joint else config.new
-        following = next_voters(present, wanted) if self._may_begin(key) else present
-        if machine.target is not None or config.is_joint:
+    def _takes_place(self, key: TopicPartition, machine: Group, now_ms: int) -> bool:
+        """Of `CHANGES_MAX`: whether anything goes on, or could. A group with nothing to do but to wait for a core that
+        is not heard keeps its learners, and no place.
+        """
+        if _is_electing(machine):
+            return True
+        heard = [voter for voter in machine.learners if machine.is_heard(voter, now_ms)]
+        if not heard:
+            return False
+        if not _have_all(machine, heard):
+            return True
+        wanted = self.wanted_voters(key)
+        following = frozenset() if wanted is None else self._following(key, machine, wanted)
+        return all(machine.is_heard(voter, now_ms) for voter in following)
+
+    def _following(self, key: TopicPartition, machine: Group, wanted: frozenset[Voter]) -> frozenset[Voter]:
+        """Who is to vote next."""
+        present = _present(machine)
+        return next_voters(present, wanted) if self._may_begin(key) else present
+
+    def _go_on(
+        self, key: TopicPartition, machine: Group, wanted: frozenset[Voter], now_ms: int, *, has_place: bool
+    ) -> bool:
+        """Whether it takes a place then. Who comes and is not heard would take one for nothing."""
+        present, following = _present(machine), self._following(key, machine, wanted)
+        if _is_electing(machine):
             if machine.target is not None and machine.target != following:
                 self._core.abort_change(machine.group, now_ms)
             return True
         come = following - present
-        if machine.learners != come:
-            self._core.set_learners(machine.group, come, now_ms)
-        if following == present:
+        may_learn = has_place and any(machine.is_heard(voter, now_ms) for voter in come)
+        learners = come if may_learn else come & machine.learners
+        if machine.learners != learners:
+            self._core.set_learners(machine.group, learners, now_ms)
+        if following == present or not has_place or learners != come:
             return False
+        all_heard = all(machine.is_heard(voter, now_ms) for voter in following)
         if self._confirmed.get(key) != machine.term:
             self._to_confirm[key] = machine.term
-        elif not (all(machine.is_heard(voter, now_ms) for voter in following) and _have_all(machine, come)):
+        elif not (all_heard and _have_all(machine, come)):
             pass
         elif not self._has_turn(key, now_ms):
             self.waits_for_turn = True
@@ -219,7 +243,13 @@ class VoterChanges:
             refusal = self._core.change_voters(machine.group, following, now_ms)
             if refusal is None:
                 log.info("%s: the voters are to be nodes %s", machine.group, sorted(voter.node for voter in following))
-        return True
+        return self._takes_place(key, machine, now_ms) or (all_heard and not come)
+
+
+def _present(machine: Group) -> frozenset[Voter]:
+    config = machine.config
+    assert config is not None
+    return config.old if config.is_joint else config.new
 
 
 def _have_all(machine: Group, voters: Iterable[Voter]) -> bool:
