@@ -12,9 +12,21 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from tests.broker.test_core_moves import SOURCE, STEPS, TARGET, alter, leaders, made, ongoing, settled, stop_at
+from tests.broker.test_core_moves import (
+    SOURCE,
+    STEPS,
+    TARGET,
+    alter,
+    leaders,
+    made,
+    ongoing,
+    only_these_are_under_way,
+    settled,
+    stop_at,
+)
 from tests.metadata.test_cluster_core_moves import OnCores
 from tests.support.memory_node import running_node
+from tpc_broker.broker.core_moves import AT_ONCE
 from tpc_broker.broker.reassignments import CANCEL_S, ClusterReassignments, WantedBrokers
 from tpc_broker.broker.replica_moves import ReplicaMoves
 from tpc_broker.cli.cluster_facts import move_rows
@@ -135,6 +147,34 @@ async def test_what_was_released_waits_until_the_core_that_may_have_it_says_so(a
         assert await alter(node, [TARGET]) == 0, "of a node alone: it is under way"
         await node.start(TARGET)
         await settled(node, key, SOURCE)
+
+
+async def test_what_is_taken_back_from_a_core_that_is_down_leaves_others_their_places(autojump_clock):
+    async with running_node(CORES + 1) as node:
+        waiting = [await made(node, f"waiting-{number}") for number in range(AT_ONCE)]
+        await made(node, core=0)
+        mailboxes, reached = node.lives[0].mailboxes, []
+        call = mailboxes.call
+
+        async def calling(to, method, payload, *rest, **how):
+            if method == "moves.adopt" and payload["target"] == TARGET:
+                reached.append(payload["partition"])
+                await trio.sleep(30)
+            return await call(to, method, payload, *rest, **how)
+
+        mailboxes.call = calling
+        for number in range(AT_ONCE):
+            assert await alter(node, [TARGET], name=f"waiting-{number}") == 0
+        while len(reached) < AT_ONCE:
+            await trio.sleep(0.05)
+        await node.crash(TARGET)
+        for key in waiting:
+            await cancel(node, key)
+        assert await alter(node, [CORES]) == 0
+        await only_these_are_under_way(node, waiting)
+        await node.start(TARGET)
+        for key in waiting:
+            await settled(node, key, SOURCE)
 
 
 async def test_what_was_released_is_given_back_to_a_core_that_is_down(autojump_clock):

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from tests.support.memory_node import running_node
+from tpc_broker.broker.core_moves import AT_ONCE
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka import messages
@@ -19,20 +20,20 @@ SOURCE, TARGET, CORES = 1, 2, 3
 STEPS = ("moves.release", "moves.adopt", "done")
 
 
-async def made(node):
-    """A topic with one partition on core `SOURCE`."""
+async def made(node, name="t", core=SOURCE):
+    """A topic with one partition on that core."""
     kind = messages.CreateTopicsRequest
-    assigned = [kind.CreatableReplicaAssignment(partition_index=0, broker_ids=[SOURCE])]
-    topic = kind.CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assigned)
+    assigned = [kind.CreatableReplicaAssignment(partition_index=0, broker_ids=[core])]
+    topic = kind.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assigned)
     answer = await node.ask(0, kind(topics=[topic], timeout_ms=1000))
     assert answer.topics[0].error_code == 0, answer
-    return TopicPartition(node[0].view.topic("t").topic_id, PartitionIndex(0))
+    return TopicPartition(node[0].view.topic(name).topic_id, PartitionIndex(0))
 
 
-async def alter(node, brokers, on=0):
+async def alter(node, brokers, on=0, name="t"):
     kind = messages.AlterPartitionReassignmentsRequest
     part = kind.ReassignablePartition(partition_index=0, replicas=brokers)
-    answer = await node.ask(on, kind(topics=[kind.ReassignableTopic(name="t", partitions=[part])]))
+    answer = await node.ask(on, kind(topics=[kind.ReassignableTopic(name=name, partitions=[part])]))
     return answer.responses[0].partitions[0].error_code
 
 
@@ -43,7 +44,7 @@ async def ongoing(node):
 
 
 def leaders(node, key):
-    return [number for number in range(CORES) if node[number].partitions.is_led(key)]
+    return [number for number in sorted(node.lives) if node[number].partitions.is_led(key)]
 
 
 def _all_know(node, key, owner):
@@ -52,7 +53,7 @@ def _all_know(node, key, owner):
     return partition is not None and all(
         not view.image.moving
         and view.image.owner_of(key) == owner
-        and view.leader_of(0, "t", 0) == (owner, partition.leader_epoch)
+        and view.leader_of(0, view.image.topics[key.topic_id].name, 0) == (owner, partition.leader_epoch)
         for view in views
     )
 
@@ -188,6 +189,56 @@ async def test_a_move_that_is_cancelled_leaves_the_partition_where_it_was(autoju
         assert node.files[SOURCE][key] is log
         assert await alter(node, [TARGET]) == 0
         await settled(node, key, TARGET)
+
+
+@pytest.mark.parametrize("victim", [SOURCE, TARGET])
+async def test_moves_of_a_core_that_is_down_leave_others_their_places(autojump_clock, victim):
+    async with running_node(CORES + 1) as node:
+        waiting = [await made(node, f"waiting-{number}") for number in range(AT_ONCE)]
+        await made(node, core=0)
+        await node.crash(victim)
+        for number in range(AT_ONCE):
+            assert await alter(node, [TARGET], name=f"waiting-{number}") == 0
+        assert await alter(node, [CORES]) == 0
+        await only_these_are_under_way(node, waiting)
+        await node.start(victim)
+        for key in waiting:
+            await settled(node, key, TARGET)
+
+
+async def only_these_are_under_way(node, keys):
+    """Until it is so; what is held up comes to its end too late."""
+    with trio.fail_after(120):
+        while set(node[0].view.image.moving) != set(keys):
+            await trio.sleep(0.05)
+
+
+@pytest.mark.parametrize("step", STEPS[:2])
+async def test_moves_whose_core_goes_down_on_the_way_leave_others_their_places(autojump_clock, step):
+    async with running_node(CORES + 1) as node:
+        waiting = [await made(node, f"waiting-{number}") for number in range(AT_ONCE)]
+        await made(node, core=0)
+        mailboxes, reached = node.lives[0].mailboxes, []
+        call, going = mailboxes.call, trio.Event()
+
+        async def calling(to, method, payload, *rest, **how):
+            if method == step and payload["target"] == TARGET:
+                reached.append(payload["partition"])
+                await going.wait()
+            return await call(to, method, payload, *rest, **how)
+
+        mailboxes.call = calling
+        for number in range(AT_ONCE):
+            assert await alter(node, [TARGET], name=f"waiting-{number}") == 0
+        while len(reached) < AT_ONCE:
+            await trio.sleep(0.05)
+        assert await alter(node, [CORES]) == 0
+        await node.crash(TARGET)
+        going.set()
+        await only_these_are_under_way(node, waiting)
+        await node.start(TARGET)
+        for key in waiting:
+            await settled(node, key, TARGET)
 
 
 async def test_an_adoption_that_comes_late_is_not_carried_out(autojump_clock):

@@ -294,6 +294,8 @@ class Core:
     async def cores_changed(self, up: list[CoreId]) -> None:
         """The supervisor says which cores are up."""
         came = self.view.set_up(up)
+        if came:
+            self.moves.look()
         if METADATA_CORE in came and self.core_id != METADATA_CORE:
             await self._subscribe_once()
         if came:

@@ -54,7 +54,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 4
-"""Moves under way at the same time: each takes a share of the disk."""
+"""Moves under way at the same time: each takes a share of the disk. Those that wait for a core, or are taken back, take
+none.
+"""
 RETRY_S: Final = 0.1
 RELEASE_TIMEOUT_MS: Final = 60_000
 ADOPT_TIMEOUT_MS: Final = 30_000
@@ -82,6 +84,8 @@ class CoreMoves:
         self._storage = storage
         self._running: set[tuple[TopicPartition, bool]] = set()
         """True: it is being taken back, beside what may still be asked of a core that does not answer."""
+        self._waiting: dict[TopicPartition, MoveBegun] = {}
+        """For a core that is not up."""
         self._changed = trio.Event()
         self.statistics = MoveStatistics()
         core.mailboxes.serve("moves.release", self._serve_release)
@@ -163,21 +167,36 @@ class CoreMoves:
         """Carry out what the metadata say is under way, until cancelled. Core 0 only."""
         async with trio.open_nursery() as nursery:
             while True:
-                for key, move in self._core.view.image.moving.items():
-                    is_ours = move.is_on(self._core.view.node) and (key, move.is_cancelled) not in self._running
-                    if is_ours and (move.is_cancelled or len(self._running) < AT_ONCE):
+                ours = [(key, move) for key, move in self._core.view.image.moving.items()
+                        if move.is_on(self._core.view.node)]  # fmt: skip
+                self._tell_waiting({key: move for key, move in ours if not self._may_go_on(key, move)})
+                for key, move in ours:
+                    if (key, move.is_cancelled) in self._running or key in self._waiting:
+                        continue
+                    if move.is_cancelled or sum(not is_back for _key, is_back in self._running) < AT_ONCE:
                         self._running.add((key, move.is_cancelled))
                         nursery.start_soon(self._conduct, key, move)
                 await self._changed.wait()
                 self._changed = trio.Event()
 
     def look(self) -> None:
-        """The metadata say something else of what is under way."""
+        """The metadata say something else of what is under way, or a core has come up."""
         self._changed.set()
+
+    def _may_go_on(self, key: TopicPartition, move: MoveBegun) -> bool:
+        """Whether both cores are up, unless it is being taken back: one of them may do then."""
+        cores = {move.target, self._core_of(key)} - {NOT_HERE}
+        return move.is_cancelled or all(self._core.is_up(core) for core in cores)
+
+    def _tell_waiting(self, waiting: dict[TopicPartition, MoveBegun]) -> None:
+        before, self._waiting = self._waiting, waiting
+        for key, move in waiting.items():
+            if before.get(key) != move:
+                log.warning("move of %s to core %d: it waits for a core that is not up", self._label(key), move.target)
 
     async def _conduct(self, key: TopicPartition, move: MoveBegun) -> None:
         told = None
-        while self._core.view.image.moving.get(key) == move:
+        while self._core.view.image.moving.get(key) == move and self._may_go_on(key, move):
             try:
                 await (self._take_back(key, move) if move.is_cancelled else self._carry_out(key, move))
                 break
@@ -191,9 +210,12 @@ class CoreMoves:
         self._running.discard((key, move.is_cancelled))
         self._changed.set()
 
-    def _source_of(self, key: TopicPartition) -> CoreId:
+    def _core_of(self, key: TopicPartition) -> CoreId:
         topic = self._core.view.image.topics.get(key.topic_id)
-        source = NOT_HERE if topic is None else topic.core_on(self._core.view.node, key.partition)
+        return NOT_HERE if topic is None else topic.core_on(self._core.view.node, key.partition)
+
+    def _source_of(self, key: TopicPartition) -> CoreId:
+        source = self._core_of(key)
         if source == NOT_HERE:
             raise PartitionOfflineError("this node has no replica of it")
         return source
@@ -204,8 +226,6 @@ class CoreMoves:
 
     async def _carry_out(self, key: TopicPartition, move: MoveBegun) -> None:
         source = self._source_of(key)
-        if not self._core.is_up(move.target):
-            raise PartitionOfflineError(f"core {move.target} is not up")
         call = self._core.mailboxes.call
         payload = self._about(key, move)
         begun_ns = self._core.clock.monotonic_ns()
