@@ -30,6 +30,7 @@ from tpc_broker.runtime import assembly
 from tpc_broker.runtime.options import CoreOptions
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 from tpc_broker.storage import checkpoint_schedule, mending
+from tpc_broker.storage.files_life import FilesState
 from tpc_broker.storage.handover import hand_over, recover_all
 from tpc_broker.storage.recovery import recover_core
 
@@ -309,6 +310,44 @@ def test_files_that_are_not_what_was_released_are_not_adopted(tmp_path):
 
     node.run(1, first_leg)
     node.run(2, second_leg)
+
+
+def test_files_that_fail_and_are_written_anew_while_they_are_synced_are_not_let_go(tmp_path, monkeypatch):
+    """Of the new ones nobody has synced anything, and the journal would forget what is in them."""
+    node = Node(tmp_path)
+
+    async def leg(bench):
+        await _fill(node, bench)
+        capture, sync, is_captured = bench.files.capture, bench.files.sync, False
+
+        async def captured():
+            nonlocal is_captured
+            is_captured = True
+            return await capture()
+
+        async def sync_that_another_one_overtakes():
+            if is_captured:
+                bench.files.fail("sync: another one, for a test")
+                while bench.files.life.state is not FilesState.OPEN:
+                    await trio.sleep(0.01)
+            await sync()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.storage.run_maintenance)
+            with monkeypatch.context() as patched:
+                patched.setattr(bench.files, "capture", captured)
+                patched.setattr(bench.files, "sync", sync_that_another_one_overtakes)
+                with trio.fail_after(60), pytest.raises(PartitionOfflineError, match="failed while"):
+                    await bench.storage.release(bench.handle, CoreId(2), MOVE_ID, lambda: None)
+            assert is_captured
+            assert bench.storage.has(KEY)
+            await bench.append(100)
+            await node.release(bench, 2, watched=False)
+            nursery.cancel_scope.cancel()
+
+    node.run(1, leg)
+    node.run(2, partial(node.adopt, watched=False))
+    node.check_now()
 
 
 async def _until_done(bench, fault: str, at: int, attempt) -> None:

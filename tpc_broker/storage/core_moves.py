@@ -166,11 +166,15 @@ class CoreMoves:
         if files.failed is not None or files.written_end_offset != bounds.log_end_offset:
             raise PartitionOfflineError(files.failed or "not all of it could be brought to its segments")
         self._plane.close_windows(handle)
+        failures_count = files.life.failures_count
         try:
             state = await files.capture()
         except StorageFailedError as error:
             raise PartitionOfflineError(str(error)) from error
         await self._sync(files)
+        if files.life.failures_count != failures_count:
+            # Another sync failed, and they were written anew already: nobody has synced these.
+            raise PartitionOfflineError("the files failed while they were made durable")
         return state
 
     async def _lead_again(self, led: LeaderPartition) -> None:

@@ -71,6 +71,7 @@ class FilesLife:
         self.on_failed: Callable[[], None] = lambda: None
         """Called when they have failed: they are to be rewritten."""
         self._reason: str | None = None
+        self.failures_count = 0
         self.pages_in_doubt = False
         """Whether a failure may have cost written bytes: any but a write that found no space."""
 
@@ -99,6 +100,7 @@ class FilesLife:
         if self.state in (FilesState.OPEN, FilesState.REWRITING):
             self._become(FilesState.FAILED)
             self._reason = reason
+            self.failures_count += 1
             self.on_failed()
 
     def begin_rewrite(self) -> None:
