@@ -206,22 +206,32 @@ def _with_half_a_key(_data):
     return build_batch([Record(b"value", b"\x00\x01\x00", 0)])
 
 
+def _short(data):
+    return data[:-1]
+
+
+def _empty(_data):
+    return b""
+
+
 @pytest.mark.parametrize(
-    "fault", [_with_a_flipped_bit, _with_half_a_key, PartitionOfflineError("EIO"), OffsetOutOfRangeError()]
-)
+    "fault",
+    [
+        _short, _empty, _with_a_flipped_bit, _with_half_a_key, PartitionOfflineError("EIO"),
+        OffsetOutOfRangeError(),
+    ],
+)  # fmt: skip
 async def test_groups_that_cannot_be_loaded_are_tried_again_and_end_nothing(autojump_clock, monkeypatch, fault, caplog):
     async with running_node(settings=SETTINGS) as node:
         member = await with_group(node)
         await member.begin()
         assert await member.commit("t", {0: 5}) == {0: NONE}
-        number, read, is_damaged, loads = member.coordinator(), Partition.read_bytes, True, 0
+        number, read, is_damaged = member.coordinator(), Partition.read_bytes, True
 
         async def damaged(self, *arguments):
-            nonlocal loads
             data = await read(self, *arguments)
             if not is_damaged or self.topic_name != "__consumer_offsets":
                 return data
-            loads += 1
             if isinstance(fault, Exception):
                 raise fault
             return fault(data)
@@ -233,8 +243,8 @@ async def test_groups_that_cannot_be_loaded_are_tried_again_and_end_nothing(auto
         assert node.lives[number] is life, "the core goes on"
         assert not life.core.groups.is_loading, "other groups are listed meanwhile"
         assert (await member.committed("t", [0]))[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert 3 <= loads <= 7, "less and less often"
-        assert "its groups cannot be loaded" in caplog.text
+        told = sum("its groups cannot be loaded" in line for line in caplog.messages)
+        assert 3 <= told <= 7, "less and less often"
         is_damaged = False
         await trio.sleep(60)
         assert await member.committed("t", [0]) == (NONE, {0: 5})

@@ -1,13 +1,14 @@
 """A reader that looks for a sealed segment's indexes while others are at work."""
 
 import contextlib
+import os
 
 import pytest
 import trio
 
 from tests.log.log_batches import batch
 from tests.storage.test_partition_storage import fill, make
-from tpc_broker.log.batch import walk_headers
+from tpc_broker.log.batch import BatchDamageError, walk_headers
 from tpc_broker.log.files import segment_file_name
 from tpc_broker.storage.segment_reader import SegmentReader
 
@@ -157,3 +158,18 @@ async def test_of_two_readers_one_replaces_the_files():
         assert len(await read_all(storage)) == 40
 
     await at_every_step(True, look, look_too, check)
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 30, 61, 100])
+async def test_a_segment_whose_file_ends_early_is_damaged(kept_bytes):
+    """As a damaged file system may have left it: no part of a batch is given out, and nobody searches without end."""
+    storage = await make()
+    made = await fill(storage)
+    segment = storage.segments[0]
+    assert await storage.read(0, 1) == made[0]
+    file = await storage.folder.disk.open(storage.folder.path / segment.log_name, os.O_RDWR)
+    await storage.folder.disk.truncate(file, kept_bytes)
+    with pytest.raises(BatchDamageError, match="in the midst of a batch"):
+        await storage.read(0, 1)
+    behind = storage.segments[1].base_offset
+    assert await storage.read(behind, 1) == made[behind // 3]

@@ -141,7 +141,7 @@ class LoadedCoordinator:
         bounds = partition.bounds()
         offset = bounds.log_start_offset
         while offset < bounds.high_watermark:
-            data = await partition.read_bytes(offset, bounds.high_watermark, LOAD_BYTES)
+            data, begin = await partition.read_bytes(offset, bounds.high_watermark, LOAD_BYTES), offset
             for record in read_records(data):
                 offset = record.offset + 1
                 self._records_in_log += 1
@@ -149,8 +149,8 @@ class LoadedCoordinator:
                     self.machine.replay(record.key, record.value)
                 if self._records_in_log % LOAD_STEP_RECORDS == 0:
                     await trio.lowlevel.checkpoint()
-            if not data:
-                break
+            if offset == begin:
+                raise RecordDamagedError(f"nothing can be read at offset {offset}")
             await trio.lowlevel.checkpoint()
 
     async def _write_in_order(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tpc_broker.log.batch import NO_TIMESTAMP, BatchDamageError, BatchHeader, decode_header
+from tpc_broker.log.batch import NO_TIMESTAMP, BatchDamageError, BatchHeader
 from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES, OffsetEntry
 from tpc_broker.storage.batch_ranges import end_of_batches, find_offset
 from tpc_broker.storage.files_life import FilesState
@@ -102,10 +102,9 @@ class SegmentReader:
                 data = await log.folder.disk.read_view(file.fd, wanted, position)
                 start, header = find_offset(data, offset)
                 if header is None:
-                    assert start > 0 or len(data) < size_bytes - position, (log.key, segment, position)
-                    position += start
                     if start == 0:
-                        position += decode_header(data).size_bytes
+                        raise _ends_early(segment, position + len(data), size_bytes)
+                    position += start
                     continue
                 if header.base_offset >= upto:
                     return b""
@@ -114,7 +113,10 @@ class SegmentReader:
                     data = await log.folder.disk.read_view(file.fd, min(size_bytes - position, wanted), position)
                     start = 0
                 if start + header.size_bytes > len(data):
-                    return await log.folder.disk.read_view(file.fd, header.size_bytes, position + start)
+                    data = await log.folder.disk.read_view(file.fd, header.size_bytes, position + start)
+                    if len(data) < header.size_bytes:
+                        raise _ends_early(segment, position + start + len(data), size_bytes)
+                    return data
                 return data[start : end_of_batches(data, start, bytes_max, upto)]
         return b""
 
@@ -233,3 +235,7 @@ class SegmentReader:
         if segment in log.segments and log.end_of(segment) == end_offset:
             segment.indexes, segment.flushed_bytes = indexes, flushed_bytes
         return indexes
+
+
+def _ends_early(segment: Segment, end: int, size_bytes: int) -> BatchDamageError:
+    return BatchDamageError(f"{segment.log_name} ends at byte {end}, in the midst of a batch; it had {size_bytes}")
