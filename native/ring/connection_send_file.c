@@ -64,14 +64,14 @@ static int64_t send_file(connection *it, const tpc_slice *slice, uint64_t bytes_
 }
 
 /* The memory in front of the next stretch, which it leaves together with. Bytes sent or -errno. */
-static int64_t send_memory(connection *it, const answer *head) {
+static int64_t send_memory(connection *it, answer *head) {
+    const tpc_slice *slices = answer_slices(head);
     struct iovec vector[SEND_SLICES_MAX];
     struct msghdr message = {.msg_iov = vector};
     uint32_t offset = it->head_offset, i = it->head_slice;
-    for (; i < head->count && message.msg_iovlen < SEND_SLICES_MAX && !head->slices[i].frame->holds_file;
-         i++, offset = 0)
-        vector[message.msg_iovlen++] = (struct iovec){.iov_base = (void *)(head->slices[i].data + offset),
-                                                      .iov_len = head->slices[i].length - offset};
+    for (; i < head->count && message.msg_iovlen < SEND_SLICES_MAX && !slices[i].frame->holds_file; i++, offset = 0)
+        vector[message.msg_iovlen++] =
+            (struct iovec){.iov_base = (void *)(slices[i].data + offset), .iov_len = slices[i].length - offset};
     int more = i < head->count ? MSG_MORE : 0;
     ssize_t sent = sendmsg(it->descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL | more);
     return sent < 0 ? -errno : sent;
@@ -114,9 +114,10 @@ static void hold(const connection *it, answer *head, int64_t bytes) {
 
 /* The slices that have left, stretches among them that were read into memory. */
 static void let_go_of_sent(const connection *it, answer *head) {
+    const tpc_slice *slices = answer_slices(head);
     for (uint32_t i = 0; i < it->head_slice; i++) {
-        if (!head->slices[i].frame->holds_file) hold(it, head, -(int64_t)head->slices[i].length);
-        tpc_frame_release(head->slices[i].frame);
+        if (!slices[i].frame->holds_file) hold(it, head, -(int64_t)slices[i].length);
+        tpc_frame_release(slices[i].frame);
     }
 }
 
@@ -128,7 +129,7 @@ void send_stretch_read(connection *it, sending *by, int32_t result) {
         return;
     }
     uint32_t at = it->head_slice, done = it->head_offset + (uint32_t)result;
-    tpc_slice rest = head->slices[at];
+    tpc_slice rest = answer_slices(head)[at];
     let_go_of_sent(it, head);
     slices[0] = tpc_slice_of(by->frames[0], by->frames[0]->data, (uint32_t)result);
     hold(it, head, result);
@@ -140,7 +141,7 @@ void send_stretch_read(connection *it, sending *by, int32_t result) {
     } else {
         tpc_frame_release(rest.frame);
     }
-    memcpy(slices + next, head->slices + after, (head->count - after) * sizeof *slices);
+    memcpy(slices + next, answer_slices(head) + after, (head->count - after) * sizeof *slices);
     head->count = next + head->count - after;
     free(head->slices);
     head->slices = slices;
@@ -154,11 +155,11 @@ void send_stretch_read(connection *it, sending *by, int32_t result) {
 bool send_with_files(connection *it) {
     uint64_t sent_before = it->sent_bytes;
     for (uint64_t left_bytes = SEND_FILE_BYTES_PER_TURN; left_bytes > 0;) {
-        const answer *head = &it->answers[(uint64_t)it->first_sequence & (it->answers_capacity - 1)];
+        answer *head = &it->answers[(uint64_t)it->first_sequence & (it->answers_capacity - 1)];
         bool is_next = it->first_sequence < it->next_sequence && head->state == ANSWER_READY;
         if (!is_next) return !(it->paused && it->sent_bytes > sent_before);
         if (!head->holds_files) return false;
-        const tpc_slice *slice = &head->slices[it->head_slice];
+        const tpc_slice *slice = &answer_slices(head)[it->head_slice];
         bool is_file = slice->frame->holds_file;
         int64_t sent = is_file ? send_file(it, slice, left_bytes) : send_memory(it, head);
         if (sent == -EAGAIN) return wait_writable(it);

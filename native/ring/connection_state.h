@@ -72,7 +72,7 @@ enum answer_state { ANSWER_WAITING = 0, ANSWER_READY = 1, ANSWER_NONE = 2 };
 
 /* The answer of one request, in the ring of its connection. Each slice holds a reference. */
 typedef struct {
-    tpc_slice single;  /* the slice when there is one */
+    tpc_slice single;  /* the slice when there is one, and no `slices` */
     tpc_slice *slices; /* else an array of `count` */
     uint64_t bytes;
     uint64_t memory_bytes; /* of them: not in files */
@@ -85,7 +85,7 @@ typedef struct {
     uint8_t state;
 } answer;
 
-static inline tpc_slice *answer_slices(answer *it) { return it->count == 1 ? &it->single : it->slices; }
+static inline tpc_slice *answer_slices(answer *it) { return it->slices ? it->slices : &it->single; }
 
 struct connection;
 

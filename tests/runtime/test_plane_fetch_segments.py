@@ -95,11 +95,11 @@ def part_of(answer):
     return answer["Responses"][0]["Partitions"][0]
 
 
-def read_all(bench, client, bytes_max, upto):
+def read_all(bench, client, bytes_max, upto, version=12):
     """All records from the start, as a consumer reads them."""
     data, offset = b"", 0
     while offset < upto:
-        records = part_of(bench.fetch(client, 12, asks(offset, bytes_max)))["Records"]
+        records = part_of(bench.fetch(client, version, asks(offset, bytes_max)))["Records"]
         assert records, offset
         data += records
         last = read_batches(records)[-1]
@@ -126,6 +126,22 @@ def test_what_is_not_in_the_page_cache_is_read_through_the_ring(bench, stored):
     assert read_all(bench, client, 300_000, stored.files.written_end_offset) == stored.data
     if bench.fetch_counts().left["cold"] == 0:  # the kernel may keep, or read ahead, what it likes
         assert bench.connections.statistics().reads_of_files >= before
+
+
+@pytest.mark.parametrize("version", [4, 7, 11, 12])
+def test_a_stretch_that_has_to_be_read_may_be_the_last_of_its_answer(tmp_path, stored, monkeypatch, version):
+    """In the versions without tagged fields nothing follows the records of the last partition. Where the kernel cannot
+    say what is in the page cache each stretch is read."""
+    monkeypatch.setenv("TPC_HIDE_FEATURES", "cachestat")
+    bench = FetchBench(tmp_path / "c.journal", in_c=True, region_blocks=1024)
+    try:
+        bench.make("t", files=stored.files)
+        client = bench.connect()
+        for bytes_max in (300_000, 1 << 20, 2_000):
+            assert read_all(bench, client, bytes_max, stored.files.written_end_offset, version) == stored.data
+        assert bench.connections.statistics().reads_of_files > 0
+    finally:
+        bench.shut()
 
 
 def test_both_answer_alike(make_bench, stored):
