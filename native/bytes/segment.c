@@ -107,7 +107,7 @@ static int take(const tpc_batch_header *header, tpc_segment_state *state, output
     if (must_roll(state, header)) return TPC_SEGMENT_ROLL;
     if (header->partition_leader_epoch > state->leader_epoch) return TPC_SEGMENT_EPOCH;
     if (state->offset_entries_made >= out->entries_max) return TPC_SEGMENT_ROOM;
-    if (header->producer_id != -1) {
+    if (header->producer_id >= 0) {
         if (header->attributes & TPC_BATCH_IS_CONTROL) return TPC_SEGMENT_CONTROL;
         tpc_segment_producer *slot = producer_slot(header, state, out);
         if (!slot) return TPC_SEGMENT_ROOM;

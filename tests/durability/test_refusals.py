@@ -73,3 +73,24 @@ def test_nothing_is_left_behind_after_a_crash(broker, refused_everything):
         assert client.values() == {0: b"before", 1: b"after"}
         last = batch([Record(b"next")], producer=(PRODUCER[0], 0, 1))
         assert client.produce_bytes(last) == (0, 2), "the refused batch of this producer counted"
+
+
+def test_batches_with_any_negative_producer_id_are_taken_and_keep_no_core_from_starting(tmp_path):
+    """As for Kafka, they have no producer: a log kept one for each id but -1, with which its core could not start."""
+    peer = new_broker(tmp_path / "negative", 1)
+    peer.start()
+    try:
+        create_topics(peer.bootstrap, {"negative": 1})
+        ids = (-2, -(2**63), -1)
+        with PartitionClient(peer, "negative") as client:
+            for number, producer_id in enumerate(ids):
+                data = batch([Record(str(producer_id).encode())], producer=(producer_id, -1, -1))
+                assert client.produce_bytes(data) == (0, number)
+        wanted = {number: str(producer_id).encode() for number, producer_id in enumerate(ids)}
+        for end in (peer.stop, peer.kill, peer.stop):
+            end()
+            peer.start()
+            with PartitionClient(peer, "negative") as client:
+                assert client.values() == wanted
+    finally:
+        peer.kill()

@@ -82,22 +82,22 @@ def history(rng):
     for _buffer in range(rng.randint(1, 6)):
         data = b""
         for _batch in range(rng.randint(0, 60)):
-            producer = rng.choice([-1, -1, 1, 1, 1, 2, *range(3, 9)])
+            producer = rng.choice([-1, -1, -2, 1, 1, 1, 2, *range(3, 9)])
             if rng.random() < 0.05:
                 epochs[producer] = epochs.get(producer, 0) + 1
             leader_epoch += rng.random() < 0.03
             timestamp = rng.choice([-1, 1000 + rng.randint(0, 60), 1000 + offset])
-            if producer != -1 and rng.random() < 0.1:
+            if producer >= 0 and rng.random() < 0.1:
                 data += marker(offset, producer, epochs.get(producer, 0), rng.random() < 0.5, timestamp=timestamp,
                                epoch=leader_epoch)
                 offset += 1
                 continue
             count = rng.randint(1, 3)
-            sequence = rng.choice([0, 5, 2**31 - 1]) if producer != -1 else -1
-            producer_epoch = epochs.get(producer, 0) if producer != -1 else -1
+            sequence = rng.choice([0, 5, 2**31 - 1]) if producer >= 0 else -1
+            producer_epoch = epochs.get(producer, 0) if producer >= 0 else -1
             data += batch(offset, [rng.randbytes(rng.randint(1, 300)) for _ in range(count)], timestamp=timestamp,
                           epoch=leader_epoch, producer=(producer, producer_epoch, sequence),
-                          transactional=producer != -1 and rng.random() < 0.3)
+                          transactional=producer >= 0 and rng.random() < 0.3)
             offset += count + (rng.random() < 0.05) * rng.choice([7, 2**31])
         buffers.append(data)
     return buffers

@@ -57,6 +57,21 @@ def test_expiry_spares_open_transactions():
     assert list(state.producers) == [2]
 
 
+def test_any_negative_id_is_no_producer():
+    state, _aborted = applied(batch(0, producer=(-2, -1, -1)), batch(1, producer=(-(2**63), 0, 0)), batch(2))
+    assert not state.producers
+
+
+def test_what_earlier_releases_kept_of_negative_ids_is_left_out():
+    """A core could not be started with it."""
+    state, _aborted = applied(batch(0, producer=(7, 2, 0)))
+    wanted = state.copy()
+    state.producers[-2] = replace(state.producers[7], producer_id=-2)
+    assert ProducerState.decode_snapshot(state.encode_snapshot()) == wanted
+    full = state.encode_full()
+    assert ProducerState.decode_full(full, 0) == (wanted, len(full))
+
+
 def test_the_snapshot_file():
     state, _aborted = applied(batch(0, [b"a", b"b"], producer=(7, 2, 5), timestamp=99),
                               batch(2, producer=(8, 1, 0), timestamp=98, transactional=True))

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tpc_broker.log.batch import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
-    NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
     BatchHeader,
@@ -108,8 +107,11 @@ class ProducerState:
         return duplicate
 
     def apply(self, header: BatchHeader, data: Buffer, position: int = 0) -> AbortedTransaction | None:
-        """Take a batch into account; `data` from `position` on is the batch. The transaction that it aborts, if any."""
-        if header.producer_id == NO_PRODUCER_ID:
+        """Take a batch into account; `data` from `position` on is the batch. The transaction that it aborts, if any.
+
+        Any negative id is none, as for Kafka, and not only -1.
+        """
+        if header.producer_id < 0:
             return None
         if header.is_control:
             return self._apply_marker(header, decode_control_marker(data, position))
@@ -249,7 +251,8 @@ class ProducerState:
             producer = Producer(producer_id, epoch, coordinator_epoch, first_offset, timestamp)
             if last_offset != NO_OFFSET:
                 producer.batches.append(ProducedBatch(last_sequence, last_offset, offset_delta, timestamp))
-            state.producers[producer_id] = producer
+            if producer_id >= 0:  # earlier releases kept others
+                state.producers[producer_id] = producer
         return state
 
     def encode_full(self) -> bytes:
@@ -282,5 +285,6 @@ class ProducerState:
             for _batch in range(batches_count):
                 producer.batches.append(ProducedBatch._make(_BATCH.unpack_from(data, position)))
                 position += _BATCH.size
-            state.producers[producer.producer_id] = producer
+            if producer.producer_id >= 0:  # earlier releases kept others
+                state.producers[producer.producer_id] = producer
         return state, position
