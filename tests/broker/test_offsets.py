@@ -109,13 +109,11 @@ async def test_a_search_through_records_that_cannot_be_unpacked_says_so(autojump
         await with_records(node)
         batches = node[0].plane.logs[2].batches
         batches[1] = batches[1][:22] + bytes([1]) + batches[1][23:]
-        for _again in range(100):
-            assert (await list_offset(node, 0, "t", 0, 300))[0] is ErrorCode.CORRUPT_MESSAGE
+        assert (await list_offset(node, 0, "t", 0, 300))[0] is ErrorCode.CORRUPT_MESSAGE
         assert (await list_offset(node, 0, "t", 0, 100))[:2] == (NONE, 0)
         assert (await list_offset(node, 0, "t", 0, LATEST))[:2] == (NONE, 8)
         assert not node.lives[0].connections.closed
-        lines = [line for line in caplog.messages if "cannot be read: t-0: " in line]
-        assert 1 <= len(lines) < 100
+        assert "cannot be read: t-0: " in caplog.text
 
 
 async def test_damaged_batches_are_an_error_of_their_partition(autojump_clock):

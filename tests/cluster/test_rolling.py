@@ -78,6 +78,9 @@ class Member(threading.Thread):
 
     def _is_assigned(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
         self.assigned.append(sorted(place.partition for place in places))
+        if not self.may_commit.is_set():  # whoever has a partition now reads it from its beginning
+            for table in (self.values, self._reached, self._read_at):
+                table.clear()
 
     def _is_lost(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
         self.errors.append(f"lost {len(places)} partitions")
