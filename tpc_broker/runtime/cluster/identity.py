@@ -89,12 +89,11 @@ class IdentityFile:
         now = self._surroundings.clock.wall_ms()
         found = self.read()
         if found is None:
-            self.identity = NodeIdentity(node, self._surroundings.chance.getrandbits(INCARNATION_BITS), now, cores)
+            identity = NodeIdentity(node, self._surroundings.chance.getrandbits(INCARNATION_BITS), now, cores)
         else:
             found.check(self.folder.parent, node, cores)
-            self.identity = replace(found, boot=max(found.boot + 1, now), cores=cores)
-        self._write()
-        return self.identity
+            identity = replace(found, boot=max(found.boot + 1, now), cores=cores)
+        return self._write(identity)
 
     def read(self) -> NodeIdentity | None:
         """None where there is none. StartError when it is damaged."""
@@ -108,39 +107,32 @@ class IdentityFile:
 
     def joined(self, founding: Founding) -> NodeIdentity:
         """The node is in this cluster from now on."""
-        self.identity = replace(self.identity, founding=founding)
-        if self.identity.is_first_voter:
-            self.identity = replace(self.identity, has_replica=True)
-        self._write()
-        return self.identity
+        identity = replace(self.identity, founding=founding)
+        if identity.is_first_voter:
+            identity = replace(identity, has_replica=True)
+        return self._write(identity)
 
     def gets_replica(self) -> NodeIdentity:
-        self.identity = replace(self.identity, has_replica=True)
-        self._write()
-        return self.identity
+        return self._write(replace(self.identity, has_replica=True))
 
     def hands_over(self, cores: int) -> NodeIdentity:
         """Before what is on the disk goes to the cores that there are now: the metadata are to hear of it."""
         found = self.read()
         assert found is not None, self._path
         counts = counts_to_tell(found.counts_to_tell, found.cores, cores)
-        self.identity = replace(found, counts_to_tell=counts)
-        self._write()
-        return self.identity
+        return self._write(replace(found, counts_to_tell=counts))
 
     def counts_told(self) -> None:
         """The metadata have heard of them."""
-        self.identity = replace(self.identity, counts_to_tell=())
-        self._write()
+        self._write(replace(self.identity, counts_to_tell=()))
 
     def is_at_level(self, level: int) -> None:
         """The cluster is, so that an earlier release that is started here says so before it reads anything else."""
         if self.identity.level != level:
-            self.identity = replace(self.identity, level=level)
-            self._write()
+            self._write(replace(self.identity, level=level))
 
-    def _write(self) -> None:
-        identity = self.identity
+    def _write(self, identity: NodeIdentity) -> NodeIdentity:
+        """It is this from when it is durable. OSError: it is what it was, and the file may say either."""
         fields: dict[str, Any] = {
             "format": FORMAT,
             "node": identity.node,
@@ -154,6 +146,8 @@ class IdentityFile:
         }
         replace_file(self._path, json.dumps(fields, indent=1).encode())
         sync_folder(self.folder.parent)
+        self.identity = identity
+        return identity
 
 
 def _from_fields(fields: dict[str, Any]) -> NodeIdentity:

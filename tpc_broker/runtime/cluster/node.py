@@ -100,6 +100,7 @@ class ClusterNodeMain:
         self._members: Members | None = None
         self._group: MetadataGroup | None = None
         self._voter_file = VoterFile(disk, self._file.folder)
+        self._beginning_replica = trio.Lock()
         self._joining = Joining(self._options, self._file, self._voter_file, self.links, surroundings)
         self._fed = ClusterImage()
         self._feed: list[tuple[list[MetadataRecord] | None, ClusterImage]] = []
@@ -347,15 +348,25 @@ class ClusterNodeMain:
         group.on_ship = self._ship
         group.on_role = self._role_changed
         if identity.has_replica:
-            await self._open_replica(founding)
+            await self._begin_replica(group)
         for peer in self.links.peers.values():
             if peer.is_up:
                 self._link_up(peer)
         with in_queue(TaskQueue.REPLICATION):
             self._nursery.start_soon(group.run)
 
-    async def _open_replica(self, founding: Founding) -> None:
-        assert self._group is not None
+    async def _begin_replica(self, group: MetadataGroup) -> None:
+        """It is open afterwards. Others may ask meanwhile, and who asks may go away at any await, with the rest left to
+        the next one. The file is made only as long as nothing can have been promised.
+        """
+        async with self._beginning_replica:
+            if not self._identity.has_replica:
+                await self._voter_file.create()
+                self._file.gets_replica()
+            if not group.has_replica:
+                await self._open_replica(group)
+
+    async def _open_replica(self, group: MetadataGroup) -> None:
         try:
             found = await self._voter_file.open()
         except VoterFileDamagedError as error:
@@ -363,7 +374,7 @@ class ClusterNodeMain:
         if found is None:
             raise StartError(f"{self._voter_file.path} is gone: what this node has promised as a voter is lost")
         try:
-            self._group.recover(found, founding.voters)
+            group.recover(found, self._founding.voters)
         except MetadataDamagedError as error:
             text = f"{self._voter_file.path} was written by a later release, or is damaged: {error}"
             raise StartError(text) from error
@@ -628,10 +639,7 @@ class ClusterNodeMain:
         group = self._group
         if group is None:
             raise MailboxError(f"node {self._identity.node} is still starting")
-        if not self._identity.has_replica:
-            await self._voter_file.create()
-            self._file.gets_replica()
-            await self._open_replica(self._founding)
+        await self._begin_replica(group)
         return {}, []
 
     async def _take_shipped(self, hello: Hello, payload: dict[str, Any], blobs: list[bytes]) -> Any:

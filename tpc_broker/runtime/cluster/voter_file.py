@@ -56,6 +56,7 @@ class VoterFile:
 
     async def open(self) -> tuple[FileEntry, list[FileEntry]] | None:
         """The checkpoint, and the entries behind it; None where there is no file. VoterFileDamagedError."""
+        await self.close()
         try:
             size = (await self._disk.stat(self.path)).size_bytes
         except FileNotFoundError:
