@@ -265,15 +265,12 @@ class _Backup:
         """Every file that is there now has its link; those of earlier calls stay, unless their name is another file."""
         topics = self._staging / "topics"
         topics.mkdir(exist_ok=True)
-        for entry in os.scandir(self._data / "topics"):
-            if parse_partition_folder_name(entry.name) is None or entry.name.endswith(DELETED_FOLDER_SUFFIX):
-                continue
-            for _attempt in range(FOLDER_ATTEMPTS):
-                try:
-                    _link_folder(entry.path, topics / entry.name)
-                    break
-                except FileNotFoundError:  # retention, or a deletion, has been there meanwhile
+        with os.scandir(self._data / "topics") as entries:
+            for entry in entries:
+                if parse_partition_folder_name(entry.name) is None or entry.name.endswith(DELETED_FOLDER_SUFFIX):
                     continue
+                if not any(_link_folder(entry.path, topics / entry.name) for _attempt in range(FOLDER_ATTEMPTS)):
+                    raise StartError(f"{entry.path}: its segments go faster than they can be kept; begin again")
 
     # -- copies ------------------------------------------------------------------------------------------------------
 
@@ -370,19 +367,32 @@ def _copy_blocks(file: SegmentFile, target_fd: int, first: int, last: int) -> No
         position += os.pwrite(target_fd, data, position)
 
 
-def _link_folder(source: str, target: Path) -> None:
-    """FileNotFoundError: something went meanwhile, so what was there together has to be looked at again."""
+def _link_folder(source: str, target: Path) -> bool:
+    """All that stays; False: something went meanwhile (retention, a deletion), so what was there together has to be
+    looked at again. A folder that is gone has nothing.
+    """
     target.mkdir(exist_ok=True)
-    linked = {entry.name: entry.inode() for entry in os.scandir(target)}
-    for entry in os.scandir(source):
-        name = entry.name
-        if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX)) or name == SPARE_FILE:
-            continue
-        if linked.get(name) == entry.inode():
-            continue
-        if name in linked:
-            (target / name).unlink()
-        os.link(entry.path, target / name)
+    with os.scandir(target) as entries:
+        linked = {entry.name: entry.inode() for entry in entries}
+    try:
+        scanned = os.scandir(source)
+    except FileNotFoundError:
+        return True
+    is_whole = True
+    with scanned as entries:
+        for entry in entries:
+            name = entry.name
+            if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX)) or name == SPARE_FILE:
+                continue
+            if linked.get(name) == entry.inode():
+                continue
+            if name in linked:
+                (target / name).unlink()
+            try:
+                os.link(entry.path, target / name)
+            except FileNotFoundError:
+                is_whole = False
+    return is_whole
 
 
 def _is_sealed(name: Path, sealed_below: dict[str, int]) -> bool:
