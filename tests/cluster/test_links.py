@@ -5,19 +5,27 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
 
+import pytest
 import trio
+from trio.testing import MockClock, memory_stream_pair
 
 from tpc_broker._bytes import ffi
 from tpc_broker.cluster.founding import SeedAddress
-from tpc_broker.cluster.link_codec import Hello
+from tpc_broker.cluster.link_codec import HEADER, VERSION, Hello, Kind, Reason, encode_answer, encode_refused, frame
 from tpc_broker.cluster.secret import ClusterSecret
+from tpc_broker.errors import CoreDownError
+from tpc_broker.limits import LINK_FRAME_BYTES_MAX
 from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.items import Address
-from tpc_broker.runtime.cluster.links import FilePart, Handler, Links, Peer
+from tpc_broker.runtime.cluster.links import MALFORMED, FilePart, FrameReader, Handler, LinkCounts, Links, Peer
 from tpc_broker.runtime.cluster.part_buffers import is_of_buffer
 from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
+from tpc_broker.runtime.cluster.surroundings import SYSTEM
 
 HERE = Address(NodeId(1), CoreId(0))
 
@@ -26,9 +34,9 @@ def never(*_arguments):
     raise AssertionError("nobody greets here")
 
 
-def links_of(node: int) -> Links:
+def links_of(node: int, surroundings=SYSTEM) -> Links:
     hello = Hello("cluster", NodeId(node), 1, 1, CoreId(0), "127.0.0.1", 1, "0")
-    return Links(lambda: hello, ClusterSecret(b"secret" * 6), lambda _hello: None)
+    return Links(lambda: hello, ClusterSecret(b"secret" * 6), lambda _hello: None, surroundings)
 
 
 @asynccontextmanager
@@ -116,3 +124,68 @@ def test_where_nobody_listens_is_told_from_where_nobody_answers():
         bound.bind(("127.0.0.1", 0))  # and does not listen
         trio.run(look, {refusing: bound.getsockname()[1], silent: listening.getsockname()[1]})
     assert set(told) == {refusing}
+
+
+@pytest.mark.parametrize(
+    ("bad", "counted"),
+    [
+        pytest.param(HEADER.pack(2, VERSION, 200), MALFORMED, id="kind"),
+        pytest.param(HEADER.pack(2, VERSION + 1, Kind.ANSWER), MALFORMED, id="version"),
+        pytest.param(HEADER.pack(LINK_FRAME_BYTES_MAX + 1, VERSION, Kind.ANSWER), MALFORMED, id="length"),
+        pytest.param(frame(Kind.ANSWER, b"\xff"), MALFORMED, id="message"),
+        pytest.param(encode_answer(1, ["no", "object"]), MALFORMED, id="payload"),
+        pytest.param(frame(Kind.PART, b"short"), MALFORMED, id="part"),
+        pytest.param(frame(Kind.RAFT, b""), MALFORMED, id="no answer"),
+        pytest.param(encode_refused(Reason.REMOVED, "it was removed"), Reason.REMOVED, id="refusal"),
+    ],
+)
+def test_an_answer_that_is_none_ends_its_connection_only(bad, counted, caplog):
+    """It is dialled again, later each time."""
+    times = 5
+    dialled_s: list[float] = []
+
+    async def serve(other, stream):
+        is_bad = len(dialled_s) <= times
+        reader = FrameReader(stream, LinkCounts())
+        hello = await other._welcome(stream, reader)
+        if is_bad:
+            await reader.expect(Kind.REQUEST)
+            await stream.send_all(bad)
+        else:
+            await other._serve_node(stream, reader, hello)
+
+    async def give(_hello, _payload, _blobs):
+        return {"is": "well"}, ()
+
+    async def talk():
+        async with trio.open_nursery() as nursery:
+
+            async def dial(_host, _port):
+                dialled_s.append(trio.current_time())
+                near, far = memory_stream_pair()
+                nursery.start_soon(serve, other, far)
+                return near
+
+            one = links_of(1, replace(SYSTEM, network=SimpleNamespace(dial=dial)))
+            other = links_of(2)
+            other.serve("give", give)
+            await nursery.start(one.run, None)
+            up, one.on_up = trio.Event(), lambda _peer: up.set()
+            peer = one.peer(SeedAddress("there", 1))
+            for _time in range(times):
+                await up.wait()
+                up = trio.Event()
+                with pytest.raises(CoreDownError, match="the link to there:1 ended"):
+                    await peer.call("give", {})
+                assert not peer.is_up
+            await up.wait()
+            assert await peer.call("give", {}) == ({"is": "well"}, [])
+            assert peer.refused is None
+            counts = one.counts
+            assert (counts.opened, counts.lost, counts.refused_outgoing[counted]) == (times + 1, times, times)
+            nursery.cancel_scope.cancel()
+
+    trio.run(talk, clock=MockClock(autojump_threshold=0))
+    waits_s = [after - before for before, after in pairwise(dialled_s)]
+    assert waits_s == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8])
+    assert len([each for each in caplog.records if each.message.startswith("link to there:1: ")]) == 1

@@ -268,7 +268,7 @@ class Peer:
         self.hello: Hello | None = None
         """Of the other end, while the connection is up."""
         self.refused: LinkRefusedError | None = None
-        """Why the last greeting ended, where it was refused."""
+        """Why the last connection ended, where it was refused."""
         self._outbox: _Outbox | None = None
         self._pending: dict[int, _PendingCall] = {}
         self._next_id = 1
@@ -354,8 +354,8 @@ class Peer:
                 delay_s = min(2 * delay_s, BACK_OFF_S_MAX)
 
     async def _live_once(self) -> bool:
-        """One connection, from dialling to its end; whether it was up."""
-        was_up = False
+        """One connection, from dialling to its end; whether it was up, and ended without a refusal."""
+        was_up, was_refused = False, False
         self._connection = trio.CancelScope()
         with self._connection:
             try:
@@ -372,20 +372,23 @@ class Peer:
                 self.refused = None
                 was_up = True
                 await self._serve(stream, reader, hello)
-            except LinkRefusedError as refused:
-                self.refused = refused
-                self.owner.counts.refuse(refused.reason, is_incoming=False)
-                self._complain(refused)
-            except LinkDecodeError as error:
-                self.owner.counts.refuse(None, is_incoming=False)
-                self._complain(error)
-            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel, trio.TooSlowError):
+            except* (LinkRefusedError, LinkDecodeError) as group:
+                was_refused = True
+                self._ended_by(group.exceptions[0])
+            except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel, trio.TooSlowError):
                 pass
             finally:
                 self._lost(was_up=was_up)
                 with trio.CancelScope(shield=True):
                     await trio.aclose_forcefully(stream)
-        return was_up
+        return was_up and not was_refused
+
+    def _ended_by(self, error: Exception) -> None:
+        """A refusal, or what is no frame of a link."""
+        if isinstance(error, LinkRefusedError):
+            self.refused = error
+        self.owner.counts.refuse(error.reason if isinstance(error, LinkRefusedError) else None, is_incoming=False)
+        self._complain(error)
 
     def _complain(self, error: Exception) -> None:
         now_s = trio.current_time()
@@ -397,13 +400,10 @@ class Peer:
         self.hello, self._outbox = hello, _Outbox(self.owner.counts)
         self.owner.counts.opened += 1
         self.owner.on_up(self)
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._outbox.send_to, stream)
-                while True:
-                    self._answered(await reader.read_answer())
-        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel):
-            pass
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._outbox.send_to, stream)
+            while True:
+                self._answered(await reader.read_answer())
 
     def _answered(self, answer: codec.Answer) -> None:
         pending = self._pending.get(answer.id)
