@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +12,14 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.storage.fake_disk import FakeDisk
 from tpc_broker.limits import MIB
 from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.items import Address, Position, Voter
 from tpc_broker.runtime.cluster.filling import ReplicaFilling
-from tpc_broker.runtime.cluster.shipping import AGAIN_MS, FILL, SegmentSource
+from tpc_broker.runtime.cluster.shipping import AGAIN_MS, FILL, UNUSED_MS, SegmentSource
+from tpc_broker.storage.files import FileCache
+from tpc_broker.storage.shipments import Shipments
 
 GROUP, TARGET = "topic-0", Voter(NodeId(3), 1)
 COMMIT = Position(4, 900)
@@ -24,7 +29,7 @@ RECENTLY_FILLED_MIB = 64
 class Source:
     """Of a core that leads one group with one segment of 900 records; `asked`: how often the replica was asked."""
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, size_bytes: int, shipments: Any = None) -> None:
         segment = SimpleNamespace(base_offset=0, size_bytes=size_bytes)
         self.files = SimpleNamespace(segments=[segment], written_end_offset=COMMIT.offset)
         self.now_ms, self.asked = 0, 0
@@ -41,7 +46,7 @@ class Source:
             core=core, files_of=lambda _group: self.files, item_reads=SimpleNamespace(), wake=lambda: None
         )
         clock = SimpleNamespace(monotonic_ms=lambda: self.now_ms)
-        self.made = SegmentSource(SimpleNamespace(), None, clock)
+        self.made = SegmentSource(shipments, None, clock)
         self.made.begin(self.driver, SimpleNamespace(ask=self._ask))
         self.driver.on_ship(GROUP, TARGET)
 
@@ -130,5 +135,47 @@ def test_who_was_filled_says_so_also_up_to_where_it_was_asked_to_be():
             for _time in range(2)
         ]
         assert answers == [{"filled": COMMIT, "had": False}, {"filled": COMMIT, "had": True}]
+
+    trio.run(body, clock=MockClock(autojump_threshold=0))
+
+
+class StubbornDisk(FakeDisk):
+    """Removes no folders."""
+
+    async def rmdir(self, path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+
+async def shipments_on(disk: FakeDisk) -> tuple[Shipments, list[str]]:
+    """Two of no files, begun at 0, and their names."""
+    shipments = Shipments(FileCache(disk), Path("/"), CoreId(0))
+    storage: Any = SimpleNamespace(segments=[], active=None)
+    return shipments, [(await shipments.begin(storage, 0, 0, 0)).name for _time in range(2)]
+
+
+def test_shipments_that_nobody_reads_end_although_their_folders_cannot_be_removed(caplog):
+    async def body():
+        shipments, names = await shipments_on(StubbornDisk())
+        source = Source(MIB, shipments)
+        source.now_ms = UNUSED_MS + 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(source.made.run)
+            await trio.sleep(10)
+            assert source.asked > 10, "it goes on asking"
+            nursery.cancel_scope.cancel()
+        assert len(shipments) == 0
+        for name in names:
+            assert f"shipment {name}: its folder stays until the next start" in caplog.text
+
+    trio.run(body, clock=MockClock(autojump_threshold=0))
+
+
+def test_who_has_read_a_shipment_is_answered_although_its_folder_cannot_be_removed():
+    async def body():
+        shipments, names = await shipments_on(StubbornDisk())
+        source = Source(MIB, shipments)
+        for left, name in ((1, names[0]), (1, names[0]), (0, names[1])):
+            await source.made.serve_end(SimpleNamespace(), {"shipment": name}, [])
+            assert len(shipments) == left
 
     trio.run(body, clock=MockClock(autojump_threshold=0))

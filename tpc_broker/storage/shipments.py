@@ -123,11 +123,17 @@ class Shipments:
         return await shipment.folder.read_direct(name, position, length, buffer)
 
     async def end(self, name: str) -> None:
-        """Nobody wants it any more; again: nothing happens. OSError: its folder stays until the next start."""
+        """Nobody wants it any more; again: nothing happens. A folder that cannot be removed stays until the next
+        start.
+        """
         shipment = self._open.pop(name, None)
-        if shipment is not None:
+        if shipment is None:
+            return
+        try:
             await shipment.folder.close()
             await remove_folder(self._files.disk, shipment.folder.path)
+        except OSError as error:
+            log.warning("shipment %s: its folder stays until the next start: %s", name, error)
 
     async def end_unused(self, before_ms: int) -> None:
         """Those that nobody has asked for since then."""
