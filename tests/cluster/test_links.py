@@ -26,6 +26,7 @@ from tpc_broker.runtime.cluster.links import MALFORMED, FilePart, FrameReader, H
 from tpc_broker.runtime.cluster.part_buffers import is_of_buffer
 from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
 from tpc_broker.runtime.cluster.surroundings import SYSTEM
+from tpc_broker.swim.model import Address as SwimAddress
 
 HERE = Address(NodeId(1), CoreId(0))
 
@@ -189,3 +190,21 @@ def test_an_answer_that_is_none_ends_its_connection_only(bad, counted, caplog):
     waits_s = [after - before for before, after in pairwise(dialled_s)]
     assert waits_s == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8])
     assert len([each for each in caplog.records if each.message.startswith("link to there:1: ")]) == 1
+
+
+@pytest.mark.parametrize("name", ["broker..svc", f"{'b' * 64}.svc", "\u00fc b.svc"])
+def test_a_name_that_no_host_can_have_is_as_one_that_nobody_knows(name):
+    """Other nodes may tell one."""
+
+    async def talk():
+        with pytest.raises(OSError, match="no host has such a name"):
+            await SYSTEM.network.dial(name, 9)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
+            bound.bind(("127.0.0.1", 0))
+            datagrams = SYSTEM.network.datagrams(bound)
+            async with trio.open_nursery() as nursery:
+                datagrams.send(SwimAddress(name, 9), b"lost", nursery.start_soon)
+            datagrams.send(SwimAddress(*bound.getsockname()), b"there", nursery.start_soon)
+            assert (await datagrams.receive(10))[0] == b"there"
+
+    trio.run(talk)

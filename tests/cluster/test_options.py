@@ -42,6 +42,10 @@ GOOD = {"cluster": "127.0.0.1:9000", "seeds": "127.0.0.1:9000,127.0.0.1:9001", "
         ({"seeds": "127.0.0.1:9000"}, "names this node alone"),
         ({"seeds": "127.0.0.1:9000,there"}, "--seeds there: expected HOST:PORT"),
         ({"seeds": ",".join(f"h:{n}" for n in range(1, 70))}, "at most 64 are allowed"),
+        ({"seeds": "127.0.0.1:9000,broker..svc:9092"}, "--seeds broker..svc:9092: no host has such a name"),
+        ({"seeds": f"127.0.0.1:9000,{'b' * 64}.svc:9092"}, "b.svc:9092: no host has such a name"),
+        ({"seeds": "127.0.0.1:9000,broker\udc80:9092"}, "--seeds broker\udc80:9092: no host has such a name"),
+        ({"cluster": ".svc:9000"}, "--cluster .svc:9000: no host has such a name"),
         ({"cluster": "127.0.0.1"}, "--cluster 127.0.0.1: expected HOST:PORT"),
         ({"cluster": "127.0.0.1:0"}, "from 1 to 65535"),
         ({"cluster": "::1:9000"}, "expected HOST:PORT"),
@@ -67,6 +71,8 @@ def test_what_is_right(tmp_path):
         1, ("::1", 9000), (("127.0.0.1", 9000), ("127.0.0.1", 9001)), "a", str(secret.resolve())
     )
     assert str(parse_address("x", "[::1]:9000")) == "[::1]:9000"
+    for name in ("broker.svc.", f"{'b' * 63}.svc", "b\u00fccher.svc"):
+        assert parse_address("x", f"{name}:9000") == (name, 9000)
     assert plan_cluster({}, 2) is None
 
 

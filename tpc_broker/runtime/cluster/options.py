@@ -44,6 +44,12 @@ def parse_address(option: str, text: str) -> SeedAddress:
     """`HOST:PORT`, with brackets around a host with colons."""
     host, _, port = text.strip().rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
+    try:
+        bare.encode("idna")
+    except UnicodeError as error:
+        raise StartError(
+            f"{option} {text}: no host has such a name: between dots there are 1 to 63 characters that names may have"
+        ) from error
     is_port = port.isascii() and port.isdecimal() and 0 < int(port) <= PORT_MAX
     if not bare or not is_port or (":" in bare and bare == host) or len(bare.encode()) > SWIM_HOST_BYTES_MAX:
         raise StartError(f"{option} {text}: expected HOST:PORT, with a port from 1 to {PORT_MAX}")

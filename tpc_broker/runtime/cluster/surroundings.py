@@ -56,7 +56,7 @@ class Network(Protocol):
     """How nodes reach each other."""
 
     async def dial(self, host: str, port: int) -> trio.SocketStream:
-        """OSError as of `trio.open_tcp_stream`."""
+        """OSError as of `trio.open_tcp_stream`, also for what cannot be the name of a host."""
         ...
 
     def accepting(self, listener: socket.socket) -> Accepting: ...
@@ -115,12 +115,14 @@ class _SystemDatagrams:
         except OSError:
             start_soon(self._send_by_name, target, data)
             return
+        except UnicodeError:  # no host has such a name
+            return
         self._send_now(data, found[0][4])
 
     async def _send_by_name(self, target: Address, data: bytes) -> None:
         try:
             found = await trio.socket.getaddrinfo(target.host, target.port, type=socket.SOCK_DGRAM)
-        except OSError:
+        except (OSError, UnicodeError):
             return
         self._send_now(data, found[0][4])
 
@@ -131,7 +133,10 @@ class _SystemDatagrams:
 
 class _SystemNetwork:
     async def dial(self, host: str, port: int) -> trio.SocketStream:
-        stream = await trio.open_tcp_stream(host, port)
+        try:
+            stream = await trio.open_tcp_stream(host, port)
+        except UnicodeError as error:
+            raise OSError(f"{host}: no host has such a name ({error})") from error
         try:
             _set_options(stream)
         except OSError:
