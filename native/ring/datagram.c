@@ -205,7 +205,8 @@ static bool close_batch(tpc_datagrams *it, datagram_batch *batch) {
                                    .bytes = batch->builder.bytes,
                                    .version = PRODUCE_VERSION,
                                    .acks = TPC_ACKS_ALL,
-                                   .now_ms = tpc_plane_now_ms(it->plane)};
+                                   .now_ms = tpc_plane_now_ms(it->plane),
+                                   .timestamps_checked = true}; /* check() */
     tpc_batch_report report;
     tpc_append_result result;
     int error = tpc_produce_to(it->plane, partition, &records, &report, &result);
@@ -335,16 +336,17 @@ static bool forward(tpc_datagrams *it, uint32_t core, const address *from, const
     return tpc_link_send_datagram(it->plane->connections, core, &slice) == 0;
 }
 
-/* Whether the partition takes such a record at all: what it would refuse must not spoil a batch of others. */
+/* Whether the partition takes such a record at all: what it would refuse must not spoil a batch of others. Its time
+ * is judged here only: the clock goes on while the batch is open. Where the topic stamps its records, the time that one
+ * tells is not even kept: when the batch is appended, the topic may not stamp them any more, and nobody judges it then. */
 static int16_t check(tpc_datagrams *it, const tpc_partition *partition, tpc_datagram *said) {
     int64_t now_ms = tpc_plane_now_ms(it->plane), age_ms;
-    if (said->timestamp_ms < 0) said->timestamp_ms = now_ms;
+    if (said->timestamp_ms < 0 || partition->flags & TPC_PARTITION_LOG_APPEND_TIME) said->timestamp_ms = now_ms;
     if (partition->flags & TPC_PARTITION_INTERNAL) return TPC_ERROR_INVALID_TOPIC_EXCEPTION;
     bool is_compacted =
         partition->flags & TPC_PARTITION_COMPACTED; /* Python unpacks such a topic's batches: not these */
     if (partition->flags & TPC_PARTITION_PYTHON_VALIDATES && !is_compacted) return TPC_ERROR_INVALID_CONFIG;
     if (is_compacted && !said->key) return TPC_ERROR_INVALID_RECORD;
-    if (partition->flags & TPC_PARTITION_LOG_APPEND_TIME) return TPC_ERROR_NONE;
     age_ms = now_ms - said->timestamp_ms; /* neither is negative */
     bool is_out = age_ms > partition->timestamp_before_ms_max || -age_ms > partition->timestamp_after_ms_max;
     return is_out ? TPC_ERROR_INVALID_TIMESTAMP : TPC_ERROR_NONE;

@@ -232,6 +232,7 @@ typedef struct {
     int16_t acks;
     int16_t gap_code; /* as of tpc_produce_verdict */
     int64_t now_ms;
+    bool timestamps_checked; /* each when its record came: they are not judged again by a later clock */
 } tpc_produce_records;
 
 int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,

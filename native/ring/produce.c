@@ -132,9 +132,10 @@ int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce
         memset(report, 0, sizeof *report);
         return 0;
     }
+    bool is_checked = records->timestamps_checked;
     tpc_batch_limits limits = {.now_ms = records->now_ms,
-                               .timestamp_before_ms_max = partition->timestamp_before_ms_max,
-                               .timestamp_after_ms_max = partition->timestamp_after_ms_max,
+                               .timestamp_before_ms_max = is_checked ? INT64_MAX : partition->timestamp_before_ms_max,
+                               .timestamp_after_ms_max = is_checked ? INT64_MAX : partition->timestamp_after_ms_max,
                                .batch_bytes_max = partition->batch_bytes_max,
                                .segment_bytes_max = partition->segment_bytes_max,
                                .produce_version = records->version,

@@ -344,6 +344,42 @@ def test_what_comes_while_the_journal_writes_joins_one_batch(stalled):
     assert [value for _, value, _ in records_in(stalled, handles[1])] == [b"%d" % n for n in range(1, 20, 2)]
 
 
+@pytest.mark.parametrize(("edge", "clock_moves"), [(-1000, 1), (1000, -1)], ids=["oldest", "newest"])
+def test_one_at_the_edge_of_the_time_limits_is_judged_when_it_comes_only(stalled, edge, clock_moves):
+    """Its batch is appended later, by another clock: it must not spoil that."""
+    port = Port(stalled)
+    handle = stalled.lead("t", settings=bench_settings(timestamp_before_ms_max=1000, timestamp_after_ms_max=1000))
+    port.route("t")
+    port.send("t", 0, b"first", request_id=99)
+    port.until_counted(waiting=1)
+    sent = [(b"0", NOW_MS), (b"edge", NOW_MS + edge), (b"1", NOW_MS)]
+    for number, (value, timestamp) in enumerate(sent):
+        port.send("t", 0, value, timestamp=timestamp, request_id=number)
+        port.until_counted(received=number + 2)
+    lib.tpc_plane_set_clock(stalled.plane.pointer, NOW_MS + clock_moves)
+    port.send("t", 0, b"late", timestamp=NOW_MS + edge, request_id=98)
+    assert port.answer() == (E.INVALID_TIMESTAMP, 0, 98)
+    stalled.let_go()
+    assert sorted(port.answer() for _ in range(4)) == [(E.NONE, 0, number) for number in (0, 1, 2, 99)]
+    assert records_in(stalled, handle)[1:] == [(None, *one) for one in sent]
+    assert port.counts()["invalid"] == 1
+
+
+def test_the_told_time_is_not_kept_where_the_topic_stamped_when_the_record_came(stalled):
+    """Also when it stamps no more by the time of the append: nobody has judged what was told."""
+    port = Port(stalled)
+    handle = stalled.lead("t", settings=bench_settings(PartitionFlag.LOG_APPEND_TIME))
+    port.route("t")
+    port.send("t", 0, b"first", request_id=99)
+    port.until_counted(waiting=1)
+    port.send("t", 0, b"old", timestamp=5, request_id=1)
+    port.until_counted(received=2)
+    stalled.plane.update(handle, bench_settings(timestamp_before_ms_max=1000, timestamp_after_ms_max=1000))
+    stalled.let_go()
+    assert sorted(port.answer() for _ in range(2)) == [(E.NONE, 0, 1), (E.NONE, 0, 99)]
+    assert records_in(stalled, handle)[1:] == [(None, b"old", NOW_MS)]
+
+
 def test_a_relaxed_topic_s_records_do_not_wait_for_the_journal(stalled):
     port = Port(stalled)
     stalled.lead("t")
