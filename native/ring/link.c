@@ -124,10 +124,11 @@ static link_stream *find_stream(link *it, uint64_t client) {
     return slot < it->streams_capacity && it->streams[slot].client == client ? &it->streams[slot] : NULL;
 }
 
-/* The place of a client's stream, whoever had it before. NULL: no memory. */
+/* The place of a client's stream, whoever had it before. NULL: no memory, or no core has so many clients. */
 static link_stream *stream_place(link *it, uint64_t client) {
     uint32_t slot = (uint32_t)client, capacity = it->streams_capacity ? it->streams_capacity : STREAMS_FIRST;
     if (slot < it->streams_capacity) return &it->streams[slot];
+    if (slot >= TPC_LINK_PLACES_MAX) return NULL;
     while (capacity <= slot) capacity *= 2;
     link_stream *streams = realloc(it->streams, capacity * sizeof *streams);
     if (!streams) return NULL;
@@ -203,8 +204,8 @@ static bool take_in_its_frame(connection *stream, const tpc_link_frame *said, tp
 
 /* False: the other end does not keep to the protocol. `frame`: NULL when the bytes are only lent. */
 static bool take_request(link *it, const tpc_link_frame *said, tpc_frame *frame) {
-    link_stream *place = it->dialled ? NULL : stream_place(it, said->stream);
-    if (!place || !said->stream || (uint32_t)said->stream > UINT32_MAX / 2) return false;
+    link_stream *place = it->dialled || !said->stream ? NULL : stream_place(it, said->stream);
+    if (!place) return false;
     if (place->client != said->stream) {
         if (place->connection) connection_begin_close(place->connection, TPC_CLOSE_PEER, 0);
         if (said->sequence) return true; /* this end has closed it, and the other will hear of that */

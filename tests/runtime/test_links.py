@@ -10,6 +10,7 @@ from tests.runtime.test_plane_fetch import asks, parts_of
 from tests.support.connection_bench import frame_of
 from tests.support.plane_bench import produce_body, read_produce_answer, records_of
 from tests.support.plane_values import PartitionFlag, Verdict
+from tpc_broker import limits
 from tpc_broker._ring import lib
 from tpc_broker.error_codes import ErrorCode as E
 
@@ -160,6 +161,25 @@ def test_who_does_not_keep_to_the_protocol_is_cut_off(link, spoil):
         spoil(link)
     link.core.until(lambda: link.core.link_counts()["lost"] == 1)
     assert link.core.link_counts()["streams"] == 0
+
+
+@pytest.mark.parametrize("place", [lib.TPC_LINK_PLACES_MAX, 1 << 31, (1 << 32) - 1])
+def test_a_link_that_brings_a_stream_of_no_possible_client_is_refused(link, place):
+    link.hello()
+    link.send(FORWARD_PRODUCE, sequence=1, stream=9 << 32 | place)
+    assert link.ends()
+    assert link.core.link_counts()["streams"] == 0
+
+
+def test_a_stream_may_have_any_place_of_a_core_with_many_clients(link):
+    assert lib.TPC_LINK_PLACES_MAX > limits.CORES_MAX * (limits.CONNECTIONS_MAX + limits.SWIM_MEMBERS_MAX + 2)
+    link.hello()
+    link.core.make("t")
+    stream = 9 << 32 | limits.CONNECTIONS_MAX * 10
+    link.send(
+        FORWARD_PRODUCE, frame_of(produce_body([("t", 0, records_of(1))]), api_key=0, api_version=7), stream=stream
+    )
+    assert link.read()[:4] == (ANSWER, 0, 0, stream)
 
 
 def test_kinds_of_a_later_version_are_passed_over(link):

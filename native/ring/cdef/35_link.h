@@ -16,6 +16,10 @@ typedef struct {
     uint64_t pauses;     /* receiving stopped because they were too many */
 } tpc_link_statistics;
 
+/* More than a core has places for connections, its clients' and those of the node's other cores. A stream is numbered by its
+ * client's place, so a link that brings a larger one is refused. */
+enum { TPC_LINK_PLACES_MAX = 33554432 };
+
 /* From now on there may be links. `life` is another number at each start of a process. 0 or -ENOMEM. */
 int tpc_links_open(tpc_connections *connections, uint32_t core, uint64_t life);
 
