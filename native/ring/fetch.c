@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "keyed_hash.h"
+
 enum {
     VERSION_WITH_TOPIC_IDS = 13,
     READ_COMMITTED = 1,
@@ -274,19 +276,16 @@ static bool is_same_topic(const tpc_fetch_asked *one, const tpc_fetch_asked *oth
            memcmp(one->topic_name, other->topic_name, (size_t)one->topic_name_bytes) == 0;
 }
 
-static uint32_t topic_hash(const tpc_fetch_asked *asked, uint64_t seed) {
-    const uint8_t *bytes = asked->topic_name ? asked->topic_name : asked->topic_id;
-    int32_t count = asked->topic_name ? asked->topic_name_bytes : 16;
-    uint64_t hash = 0xcbf29ce484222325ull ^ seed;
-    for (int32_t i = 0; i < count; i++) hash = (hash ^ bytes[i]) * 0x100000001b3ull;
-    return (uint32_t)(hash ^ (hash >> 32));
+static uint32_t topic_hash(const tpc_fetch_asked *asked) {
+    if (!asked->topic_name) return (uint32_t)tpc_keyed_hash(0, asked->topic_id, 16);
+    return (uint32_t)tpc_keyed_hash(0, asked->topic_name, (size_t)asked->topic_name_bytes);
 }
 
 /* The earliest result of the same topic, from a table in which the place's own is entered when there is none: -1. */
 static int32_t find_topic(tpc_fetches *fetches, const tpc_fetch *fetch, const int32_t *places, int32_t place,
                           uint32_t slots) {
     const tpc_fetch_asked *asked = fetch->parts[places[place]];
-    uint32_t slot = topic_hash(asked, fetches->sessions.chance) & (slots - 1);
+    uint32_t slot = topic_hash(asked) & (slots - 1);
     for (; fetches->topics[slot]; slot = (slot + 1) & (slots - 1))
         if (is_same_topic(asked, fetch->parts[places[fetches->topics[slot] - 1]])) return fetches->topics[slot] - 1;
     fetches->topics[slot] = place + 1;

@@ -24,17 +24,14 @@
 #include <sys/random.h>
 
 #include "fetch.h"
+#include "keyed_hash.h"
 
 enum { EPOCH_FINAL = -1, EPOCH_INITIAL = 0, SESSION_BUCKETS_MIN = 8, SESSIONS_BUCKETS = 1024, SLOTS_DEFAULT = 1000 };
 
 /* ---- keys ---- */
 
 static uint64_t hash_of(const uint8_t *name, int32_t name_bytes, const uint8_t *id, int32_t partition) {
-    const uint8_t *bytes = name ? name : id;
-    uint32_t count = name ? (uint32_t)name_bytes : 16;
-    uint64_t hash = 0xcbf29ce484222325ull ^ (uint32_t)partition;
-    for (uint32_t i = 0; i < count; i++) hash = (hash ^ bytes[i]) * 0x100000001b3ull;
-    return hash ^ (hash >> 29);
+    return tpc_keyed_hash((uint32_t)partition, name ? name : id, name ? (size_t)name_bytes : 16);
 }
 
 static bool same_key(const tpc_fetch_asked *known, const uint8_t *name, int32_t name_bytes, const uint8_t *id,
@@ -458,4 +455,16 @@ int tpc_fetch_session_describe(const tpc_plane *plane, int32_t session_id, int32
                                           .log_start_offset = at->sent_log_start_offset};
     }
     return (int)session->parts_count;
+}
+
+int tpc_fetch_session_longest_chain(const tpc_plane *plane, int32_t session_id) {
+    const tpc_fetch_session *session = tpc_fetch_session_find(&plane->fetches->sessions, session_id);
+    if (!session) return -ENOENT;
+    int longest = 0;
+    for (uint32_t i = 0; i < session->buckets_count; i++) {
+        int length = 0;
+        for (const tpc_fetch_known *at = session->buckets[i]; at; at = at->bucket_next) length++;
+        if (length > longest) longest = length;
+    }
+    return longest;
 }

@@ -416,6 +416,11 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
     return (int)bytes;
 }
 
+int tpc_partition_longest_search(const tpc_plane *plane, uint64_t handle) {
+    const tpc_partition *partition = tpc_partition_of(plane, handle);
+    return partition ? (int)tpc_producers_longest_search(&partition->producers) : -ENOENT;
+}
+
 int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle, int64_t now_ms) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;

@@ -16,11 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "keyed_hash.h"
+
 #define CAPACITY_MIN 4u
 #define SEQUENCE_MAX INT32_MAX
 
 static uint32_t slot_of(int64_t producer_id, uint32_t capacity) {
-    return (uint32_t)(((uint64_t)producer_id * 0x9E3779B97F4A7C15ull) >> 32) & (capacity - 1);
+    return (uint32_t)tpc_keyed_hash((uint64_t)producer_id, NULL, 0) & (capacity - 1);
 }
 
 tpc_producer_state *tpc_producers_find(const tpc_producers *producers, int64_t producer_id) {
@@ -142,6 +144,16 @@ void tpc_producers_remove(tpc_producers *producers, int64_t producer_id) {
     }
     producers->states[gap].producer_id = -1;
     producers->count--;
+}
+
+uint32_t tpc_producers_longest_search(const tpc_producers *producers) {
+    uint32_t longest = 0, mask = producers->capacity - 1;
+    for (uint32_t slot = 0; slot < producers->capacity; slot++) {
+        if (producers->states[slot].producer_id < 0) continue;
+        uint32_t looked_at = ((slot - slot_of(producers->states[slot].producer_id, producers->capacity)) & mask) + 1;
+        if (looked_at > longest) longest = looked_at;
+    }
+    return longest;
 }
 
 void tpc_producers_free(tpc_producers *producers) {

@@ -1,4 +1,4 @@
-/* What one partition knows of idempotent producers: open addressing by producer id. */
+/* What one partition knows of idempotent producers: open addressing by producer id (keyed_hash.h). */
 #ifndef TPC_PRODUCER_H
 #define TPC_PRODUCER_H
 
@@ -48,6 +48,9 @@ void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *head
 /* Puts a state in place of the one with its id (or as a new one); remove forgets. */
 int tpc_producers_put(tpc_producers *producers, const tpc_producer_state *state);
 void tpc_producers_remove(tpc_producers *producers, int64_t producer_id);
+
+/* How many slots a search looks at, at most. */
+uint32_t tpc_producers_longest_search(const tpc_producers *producers);
 
 void tpc_producers_free(tpc_producers *producers);
 

@@ -307,6 +307,8 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
                                  uint32_t bytes_max);
 /* Forgets producers that were silent for producer_expiry_ms; how many. An append does it too before the table grows. */
 int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle, int64_t now_ms);
+/* How many slots of the hash table of producers a search looks at, at most. For tests. */
+int tpc_partition_longest_search(const tpc_plane *plane, uint64_t handle);
 
 /*
  * The journal goes on, its first entries being the cuts of what was rolled back, and behind each the next leader epoch of its

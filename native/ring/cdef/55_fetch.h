@@ -136,6 +136,8 @@ void tpc_plane_get_fetch_statistics(const tpc_plane *plane, tpc_fetch_statistics
 /* The parts of a session in their order, for tests; how many there are, -ENOENT: no such session. */
 int tpc_fetch_session_describe(const tpc_plane *plane, int32_t session_id, int32_t *expected_epoch,
                                tpc_fetch_asked *parts, tpc_fetch_outcome *sent, int32_t parts_max);
+/* How many of them the fullest bucket of the session's hash table holds. For tests. */
+int tpc_fetch_session_longest_chain(const tpc_plane *plane, int32_t session_id);
 
 /* A stretch of a segment that C may find batches in and send from. */
 typedef struct {
