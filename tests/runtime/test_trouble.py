@@ -434,11 +434,23 @@ def test_a_partition_that_cannot_be_mended_nor_set_aside_is_told_once_of_each(tm
     with_maintenance(tmp_path, body)
 
 
+def counting_rounds(bench):
+    """An entry for each round of mending from now on."""
+    rounds, mend_partitions = [], bench.storage._mending.mend_partitions
+
+    async def counted(**options):
+        rounds.append(None)
+        return await mend_partitions(**options)
+
+    bench.storage._mending.mend_partitions = counted
+    return rounds
+
+
 def test_what_cannot_be_mended_is_tried_more_and_more_seldom(tmp_path, monkeypatch):
     """Each attempt reads the whole journal, and checkpoints wait for it; one is asked for when something was mended."""
     monkeypatch.setattr(mending, "RETRY_S", 0.01)
     monkeypatch.setattr(checkpoint_schedule, "INTERVAL_S", 3600)
-    attempts, rounds = [], []
+    attempts = []
 
     async def rewrite_partition(*args):
         attempts.append(args)
@@ -448,13 +460,7 @@ def test_what_cannot_be_mended_is_tried_more_and_more_seldom(tmp_path, monkeypat
         await bench.append(1000, 3)
         await checkpoint_at_last(bench)
         await bench.append(1000, 3)
-        mend_partitions = bench.storage._mending.mend_partitions
-
-        async def counted(**options):
-            rounds.append(None)
-            return await mend_partitions(**options)
-
-        bench.storage._mending.mend_partitions = counted
+        rounds = counting_rounds(bench)
         with monkeypatch.context() as patched:
             patched.setattr(mending, "rewrite_partition", rewrite_partition)
             bench.files.fail("a sync that failed")
@@ -479,7 +485,7 @@ def test_a_partition_is_not_given_up_because_checkpoints_begin_late(tmp_path, mo
     """With nothing wrong the journal is more than half full then."""
     monkeypatch.setattr(mending, "RETRY_S", 0.01)
     monkeypatch.setattr(mending, "ATTEMPTS_MIN", 3)
-    attempts, rounds = [], []
+    attempts = []
 
     async def rewrite_partition(*args):
         attempts.append(args)
@@ -487,13 +493,7 @@ def test_a_partition_is_not_given_up_because_checkpoints_begin_late(tmp_path, mo
 
     async def body(bench):
         await bench.append(1000, 3)
-        partitions, mend_partitions = bench.storage._partitions, bench.storage._mending.mend_partitions
-
-        async def counted(**options):
-            rounds.append(None)
-            return await mend_partitions(**options)
-
-        bench.storage._mending.mend_partitions = counted
+        partitions, rounds = bench.storage._partitions, counting_rounds(bench)
         monkeypatch.setattr(mending, "rewrite_partition", rewrite_partition)
         monkeypatch.setattr(bench.plane, "journal_use", lambda: JournalUse(62, 100, 0, 62))
         bench.files.fail("a sync that failed")

@@ -347,7 +347,7 @@ class GroupService:
                 except (PartitionOfflineError, OffsetOutOfRangeError) as error:
                     log.error(
                         "__consumer_offsets-%d: its groups cannot be loaded, which is tried again in %.0f s: %s",
-                        key.partition, again_s, error or "it is about to close",
+                        key.partition, again_s, str(error) or "it is about to close",
                     )  # fmt: skip
                     coordinator.unload()
                 finally:

@@ -157,6 +157,10 @@ class Partition:
         """What it means that the segments cannot be read there: some may go while a reader waits for the disk."""
         if not self.is_open or offset < self.bounds().log_start_offset:
             return OffsetOutOfRangeError()
+        return self._offline_by(error)
+
+    def _offline_by(self, error: Exception) -> PartitionOfflineError:
+        """What a reader is told; ValueError: of damage."""
         kind = RecordsDamagedError if isinstance(error, ValueError) else PartitionOfflineError
         return kind(f"{self.label}: {error}")
 
@@ -200,8 +204,7 @@ class Partition:
                 return await search(start)
             except (OSError, LookupError, ValueError, OffsetOutOfRangeError) as error:
                 if self.bounds().log_start_offset == start:
-                    kind = RecordsDamagedError if isinstance(error, ValueError) else PartitionOfflineError
-                    raise kind(f"{self.label}: {error}") from error
+                    raise self._offline_by(error) from error
 
     async def _find_timestamp(self, timestamp_ms: int, offset: int, upto: int) -> RecordPosition | None:
         in_memory = self.files.written_end_offset
