@@ -163,20 +163,30 @@ def test_thousands_of_groups_come_to_rest_with_any_share_of_a_cpu(share: float) 
     assert sum(cluster.ready.values()) - groups < groups / 2, "and terms do not climb"
 
 
-def stand_still(cluster: Cluster, number: int, milliseconds: int) -> None:
-    """A core whose turns do not come, while the others have theirs."""
-    node = cluster.nodes[number]
-    node.core.next_deadline_ms()
-    node.up = False
+def stand_still(cluster: Cluster, milliseconds: int, *numbers: int) -> None:
+    """Cores whose turns do not come, while the others have theirs."""
+    nodes = [cluster.nodes[number] for number in numbers]
+    for node in nodes:
+        node.core.next_deadline_ms()
+        node.up = False
     held: list[Frame] = []
     put = cluster.put
-    cluster.put = lambda frame: held.append(frame) if frame.target.node == number else put(frame)  # type: ignore[method-assign]
+
+    def hold(frame: Frame) -> None:
+        if frame.target.node not in numbers:
+            put(frame)
+        elif (frame.source.node, frame.target.node) not in cluster.blocked:
+            held.append(frame)
+
+    cluster.put = hold  # type: ignore[method-assign]
     cluster.run(milliseconds)
-    node.up = True
-    for frame in held:
-        node.core.receive(frame, cluster.now_ms)
     cluster.put = put  # type: ignore[method-assign]
-    node.core.tick(cluster.now_ms)
+    for node in nodes:
+        node.up = True
+    for frame in held:
+        cluster.nodes[frame.target.node].core.receive(frame, cluster.now_ms)
+    for node in nodes:
+        node.core.tick(cluster.now_ms)
     cluster.settle()
 
 
@@ -184,13 +194,13 @@ def test_who_stood_still_is_waited_for_the_next_time() -> None:
     cluster = Cluster()
     cluster.hand_to(0)
     cluster.run(2_000)
-    stand_still(cluster, 0, 1_500)
+    stand_still(cluster, 1_500, 0)
     leader = cluster.elect()
     assert leader is not cluster.nodes[0], "the first time it is too late"
     cluster.hand_to(0)
     cluster.run(2_000)
     term = cluster.nodes[0].group().term
-    stand_still(cluster, 0, 1_500)
+    stand_still(cluster, 1_500, 0)
     cluster.run(2_000)
     assert cluster.leader() is cluster.nodes[0]
     assert cluster.nodes[0].group().term == term
@@ -214,11 +224,11 @@ def test_who_was_stopped_is_missed_as_soon_as_ever() -> None:
     core.vouching = stopped = Stopped()
     cluster.run(2_000)
     for _ in range(3):
-        stand_still(cluster, 0, 8_000)
+        stand_still(cluster, 8_000, 0)
         cluster.run(2_000)
         assert core.patience.ms == cluster.settings.link_silent_ms
     stopped.worked_ms = 400
-    stand_still(cluster, 0, 8_000)
+    stand_still(cluster, 8_000, 0)
     assert core.patience.ms == 4 * stopped.worked_ms, "what it worked counts"
 
 
@@ -226,12 +236,81 @@ def test_who_dies_after_it_stood_still_is_waited_for_no_longer_than_it_asked_for
     cluster = Cluster()
     cluster.hand_to(0)
     cluster.run(2_000)
-    stand_still(cluster, 0, 900)
+    stand_still(cluster, 900, 0)
     assert cluster.leader() is cluster.nodes[0]
     cluster.nodes[0].crash()
     began_ms = cluster.now_ms
     cluster.run_until(lambda: any(node.up and node.group().is_leader for node in cluster.nodes))
     assert 2_000 <= cluster.now_ms - began_ms < 2_500
+
+
+def cut_until_silent(cluster: Cluster, one: int, other: int) -> None:
+    """Two cores call each other silent."""
+    cluster.blocked |= {(one, other), (other, one)}
+    cluster.run(1_100)
+    for number, silent in ((one, other), (other, one)):
+        assert not cluster.nodes[number].core.links[cluster.addresses[silent]].is_fresh(cluster.now_ms)
+
+
+def test_a_leader_that_stood_still_in_a_cut_goes_on_with_who_was_cut_off() -> None:
+    """Its patience is longer than the silence by then; but the silence was noticed, and ends when somebody is heard."""
+    cluster = Cluster()
+    leader, other = cluster.hand_to(0), cluster.nodes[1]
+    cluster.run(2_000)
+    cut_until_silent(cluster, 0, 1)
+    stand_still(cluster, 700, 0)
+    assert leader.core.patience.ms == 2_000
+    assert leader.group().is_leader
+    cluster.heal()
+    cluster.propose(leader)
+    cluster.run(1_000)
+    assert other.group().commit == leader.group().commit == leader.group().log.last
+
+
+def test_cores_that_stood_still_in_a_cut_stand_when_they_hear_each_other_again() -> None:
+    cluster = Cluster()
+    cluster.hand_to(0)
+    cluster.run(2_000)
+    cluster.nodes[2].crash()
+    cut_until_silent(cluster, 0, 1)
+    stand_still(cluster, 700, 0, 1)
+    assert [node.core.patience.ms for node in cluster.nodes[:2]] == [2_000, 2_000]
+    cluster.heal()
+    cluster.elect()
+
+
+def test_who_stood_still_in_a_cut_notices_the_next_silence() -> None:
+    cluster = Cluster()
+    leader, other = cluster.hand_to(0), cluster.nodes[1]
+    cluster.run(2_000)
+    cut_until_silent(cluster, 0, 1)
+    stand_still(cluster, 700, 1)
+    cluster.heal()
+    cluster.run(2_000)
+    assert other.core.patience.ms == 2_000
+    leader.crash()
+    changed = other.core.links_changed
+    cluster.run(2_500)
+    assert other.core.links_changed > changed
+
+
+def test_who_is_dead_is_not_heard_again_because_of_patience() -> None:
+    cluster = Cluster()
+    cluster.hand_to(0)
+    core = cluster.nodes[1].core
+    core.vouching = beats = Beats()
+    cluster.run(2_000)
+    silent = cluster.addresses[2]
+    beats.hear(silent, cluster.now_ms)
+    cluster.nodes[2].crash()
+    cluster.run(1_100)
+    assert not core.links[silent].is_fresh(cluster.now_ms)
+    changed = core.links_changed
+    stand_still(cluster, 700, 1)
+    cluster.run(1_000)
+    assert core.patience.ms == 2_000
+    assert not core.links[silent].is_fresh(cluster.now_ms)
+    assert core.links_changed == changed
 
 
 def test_patience_is_asked_for_by_who_was_late_and_not_because_of_a_cut() -> None:

@@ -208,6 +208,7 @@ def test_a_link_is_fresh_for_a_while_and_a_late_frame_of_an_earlier_start_does_n
     settings = Settings()
     link = Link(Cluster(1).addresses[0], settings, 1, 0)
     assert not link.is_fresh(0)
+    assert link.hear(100, 50), "was silent"
     assert not link.hear(100, 50)
     assert link.is_fresh(50 + settings.link_silent_ms - 1)
     assert not link.is_fresh(50 + settings.link_silent_ms + settings.link_silent_jitter_ms)

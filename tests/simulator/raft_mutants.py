@@ -25,6 +25,7 @@ from tpc_broker.raft.group import Group
 from tpc_broker.raft.items import START, Batch, Config, Position, simple
 from tpc_broker.raft.journal import CutEntry, MarkerEntry, replay
 from tpc_broker.raft.leaders import Leaders
+from tpc_broker.raft.links import Link
 from tpc_broker.raft.log import ReplicaLog
 from tpc_broker.raft.membership import Membership
 from tpc_broker.raft.messages import Reason
@@ -48,6 +49,7 @@ _checkpoint_of = journal.checkpoint_of
 _handed_over = Group.handed_over
 _checkpoint = Group.checkpoint
 _checkpointed = raft_node.CoreDriver._checkpointed
+_hear = Link.hear
 _create_replica = raft_node.CoreDriver.create_replica
 
 ELECTING = Shape(3, 1, 1, 3, False, False, often=("crash_core", "isolate", "transfer"), mean_ms=150)
@@ -249,6 +251,16 @@ def _rest_if_fresh(self: Any, now_ms: int) -> None:
         self.deadline_ms = None
 
 
+def _fresh_by_patience(self: Any, now_ms: int) -> bool:
+    return self.heard_ms is not None and now_ms - self.heard_ms < self.silent_after_ms
+
+
+def _hear_untold(self: Any, boot_id: int, now_ms: int) -> bool:
+    was_fresh, anew = self.was_fresh, _hear(self, boot_id, now_ms)
+    self.was_fresh = was_fresh or anew
+    return anew
+
+
 def _hand_over_without_vote(self: Any) -> Any:
     return _handed_over(self)._replace(term=self.log.last.epoch, voted_for=None)
 
@@ -299,6 +311,9 @@ MUTANTS: tuple[Mutant, ...] = (
     _M("a late message leaves a new voter asleep", "3.5", ((Followers, "_rests_or_stands", _rest_if_fresh),),
         SWAPPING,
         killed_by="test_elections.test_a_late_message_that_makes_a_voter_of_a_replica_makes_it_stand_too"),
+    _M("patience ends a silence", "3.5", ((Link, "is_fresh", _fresh_by_patience), (Link, "hear", _hear_untold)),
+        PAUSING,
+        killed_by="test_patience.test_cores_that_stood_still_in_a_cut_stand_when_they_hear_each_other_again"),
     _M("boot id ignored (trap 3)", "3.5", ((Elections, "_same_boot", _always),),
         ELECTING,
         killed_by="test_elections.test_difference_a_core_that_restarts_within_the_timeout_has_lost_its_leaderships"),

@@ -24,14 +24,19 @@ ONCE_FAILED = (
     213450662368041, 243829833847243,
 )  # fmt: skip
 ONCE_FAILED_IN_60_STEPS = (84305926443776, 235084098488068)
+ONCE_FAILED_WITH_REFUSALS = (52342635198080,)
 
 
 @pytest.mark.parametrize(
-    ("seed", "steps"),
-    [*((seed, STEPS) for seed in ONCE_FAILED), *((seed, 60) for seed in ONCE_FAILED_IN_60_STEPS)],
+    ("seed", "steps", "refuses"),
+    [
+        *((seed, STEPS, False) for seed in ONCE_FAILED),
+        *((seed, 60, False) for seed in ONCE_FAILED_IN_60_STEPS),
+        *((seed, 60, True) for seed in ONCE_FAILED_WITH_REFUSALS),
+    ],
 )
-def test_schedules_that_once_failed(seed, steps):
-    assert "leaderships" in run(seed, steps, refuses=False)  # as it was when they failed
+def test_schedules_that_once_failed(seed, steps, refuses):
+    assert "leaderships" in run(seed, steps, refuses=refuses)  # as it was when they failed
 
 
 def test_a_seed_repeats_itself():

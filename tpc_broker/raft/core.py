@@ -345,10 +345,7 @@ class RaftCore:
         link = self.links.get(frame.source)
         if link is None:
             return
-        was_silent = not link.is_fresh(now_ms)  # perhaps without a tick that noticed it
-        started = link.hear(frame.boot_id, now_ms)
-        if started or (was_silent and link.is_fresh(now_ms)):
-            link.was_fresh = True
+        if link.hear(frame.boot_id, now_ms):
             self._link_up(link, anew=True)
         groups, boot_id = self.groups, frame.boot_id
         self._messages_received += len(frame.messages)

@@ -16,6 +16,10 @@ now and then, and looks at who was heard so before it calls a link silent. That 
 resignations, so a core that has one to repeat is not vouched for meanwhile, nor to whom its own frames do not get. A
 core that is not heard is not told so either: both ends go back to the machine's heartbeats.
 
+A silence that was noticed ends when something is heard, and by nothing else: not by patience that has grown meanwhile.
+A group that was told of it (a leader sends nothing there, a follower may wait for a quorum) is told when the link is
+heard again, and if it were fresh by then nobody would be told.
+
 Frames of an earlier start of a core may arrive after those of a later one, also at a core that has just started
 itself and remembers nothing. So boot ids rise from start to start, and a lower one than was heard neither refreshes
 the link nor looks like one more start. A node with an empty disk counts anew, from a clock that may be behind: whoever
@@ -125,7 +129,8 @@ class Link:
         """Groups that have something to send and found no room."""
 
     def is_fresh(self, now_ms: int) -> bool:
-        if self.heard_ms is None:
+        """Heard lately, and not called silent since."""
+        if self.heard_ms is None or not self.was_fresh:
             return False
         if now_ms - self.heard_ms >= self.silent_after_ms:
             self.look()
@@ -167,8 +172,8 @@ class Link:
 
     def _is_back(self, boot_id: int, heard_ms: int, now_ms: int) -> bool:
         found = self.heard_elsewhere(boot_id)
-        if found is not None and now_ms - found[1] < self.silent_after_ms:
-            self.heard_ms, self.was_fresh = max(heard_ms, found[1]), True
+        if found is not None and found[1] > heard_ms and now_ms - found[1] < self.silent_after_ms:
+            self.heard_ms, self.was_fresh = found[1], True
         return self.was_fresh
 
     def forget(self) -> None:
@@ -189,14 +194,16 @@ class Link:
         return self.inflight_bytes < self.inflight_bytes_max
 
     def hear(self, boot_id: int, now_ms: int) -> bool:
-        """A frame has come. True if its sender has started anew since the last one."""
+        """A frame has come. True if its sender was silent (perhaps without a tick that noticed it), or has started anew
+        since the last one.
+        """
         if self.boot_id is not None and boot_id < self.boot_id:
             return False
-        started = self.boot_id is not None and boot_id != self.boot_id
+        anew = boot_id != self.boot_id or not self.is_fresh(now_ms)
         self.starts_seen += boot_id != self.boot_id
         self.boot_id = boot_id
-        self.heard_ms = now_ms
-        return started
+        self.heard_ms, self.was_fresh = now_ms, True
+        return anew
 
     def statistics(self, now_ms: int) -> LinkStatistics:
         return LinkStatistics(self.address, self.boot_id, self.is_fresh(now_ms), self.inflight_bytes, self.starts_seen)
