@@ -313,6 +313,20 @@ def test_who_is_dead_is_not_heard_again_because_of_patience() -> None:
     assert core.links_changed == changed
 
 
+def test_who_may_not_stand_at_once_stands_when_its_time_has_come() -> None:
+    """Asked between two turns that are far apart: by then nobody was heard lately, and nobody has noticed it."""
+    cluster = Cluster()
+    cluster.run(2_000)
+    cluster.create("new", range(3))
+    core, machine = cluster.nodes[0].core, cluster.nodes[0].group("new")
+    core.next_deadline_ms()
+    cluster.now_ms += 1_800
+    core.stand_at_once("new", cluster.now_ms)
+    core.tick(cluster.now_ms)
+    assert machine.hears_quorum(cluster.now_ms), "patience has grown, and no silence was noticed"
+    assert machine.deadline_ms is not None
+
+
 def test_patience_is_asked_for_by_who_was_late_and_not_because_of_a_cut() -> None:
     cluster = Cluster()
     cluster.hand_to(0)

@@ -173,8 +173,10 @@ class Group(Carrying):
             self.peers[voter].link = None
 
     def stand_at_once(self, now_ms: int) -> None:
-        """It has no leader, and need not wait for its time to ask whether it would be elected."""
-        if self.role is FOLLOWER:
+        """It has no leader, and need not wait for its time to ask whether it would be elected; but waits where that can
+        come to nothing now.
+        """
+        if self.role is FOLLOWER and self._should_stand(now_ms):
             self.on_deadline(now_ms)
 
     def fresh_leader(self, now_ms: int) -> Voter | None:
