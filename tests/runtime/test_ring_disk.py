@@ -186,7 +186,7 @@ def test_errors_carry_errno_and_path(run, tmp_path):
         assert caught.value.errno == errno.ENOSPC
         await disk.close(full)
         with pytest.raises(OSError) as caught:
-            await disk.syncfs(900)
+            await disk.syncfs(-1)
         assert caught.value.errno == errno.EBADF
 
     run(main)
