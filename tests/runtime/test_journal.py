@@ -389,11 +389,14 @@ def test_a_failed_commit_in_the_regions_last_block_is_not_taken_for_its_successo
         journal_id=JOURNAL_ID, sequence=4, previous_crc=place.previous_crc, durable_sequence=3,
         entries=[EntryToWrite(EntryKind.NOTE, TOPIC, 0, payload=b"failed")],
     )  # fmt: skip
-    os.pwrite(os.open(file.path, os.O_WRONLY), failed, 9 * BLOCK_BYTES)
+    with file.path.open("r+b") as on_disk:
+        on_disk.seek(9 * BLOCK_BYTES)
+        on_disk.write(failed)
     assert lib.tpc_journal_reopen(journal.handle, writable, file.mode, 2) == 0
     journal.wait_durable(journal.append(b"acknowledged" * 500))
     chain = file.chain(place.sequence, place.block, place.previous_crc)
     assert [entry.payload for commit in chain for entry in commit.entries] == [b"acknowledged" * 500]
     journal.close()
-    for descriptor in (read_only, writable):
+    core.close()
+    for descriptor in (read_only, writable, file.descriptor):
         os.close(descriptor)

@@ -60,7 +60,9 @@ class Stored:
 @pytest.fixture
 def stored(tmp_path):
     print(f"seed {SEED}")
-    return Stored(tmp_path / "topics", Random(SEED), [5, 400, 3_000, 30_000], 250)
+    stored = Stored(tmp_path / "topics", Random(SEED), [5, 400, 3_000, 30_000], 250)
+    yield stored
+    trio.run(stored.files.folder.close)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 from tests.support.fetch_bench import FetchBench
@@ -96,3 +97,4 @@ class LinkedNode:
             core.connections.free()
             core.ring.close()
             core.listener.close()
+            os.close(core.descriptor)
