@@ -14,7 +14,6 @@ import trio
 from tests.log.log_batches import batch
 from tests.runtime.in_place_core import KEY, Bench
 from tests.support.replica_cores import GROUP
-from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.items import Voter, simple
@@ -101,10 +100,10 @@ def test_a_replica_that_moves_is_the_voter_that_it_was(cores, leads):
     released, promised = release(moving)
     assert released.released.move_id == MOVE
     assert released.log_end_offset == 20
-    cores.produce(cores.leader(), values("b", 5))
+    cores.produce_at_leader(values("b", 5))
     assert adopt(moving) == promised
     cores.check()
-    cores.produce(cores.leader(), values("c", 5))
+    cores.produce_at_leader(values("c", 5))
     cores.check()
     assert moving.role()[0] is not LEADER or not leads or moving.role()[1] > promised[0]
 
@@ -115,7 +114,7 @@ def test_a_replica_that_nobody_has_taken_over_when_its_node_ends_is_all_there(co
     cores.check()
     moving = next(node for node in cores.up() if node is not first)
     _released, promised = release(moving)
-    cores.produce(cores.leader(), values("b", 5))
+    cores.produce_at_leader(values("b", 5))
     cores.nodes[moving.number] = moving
     cores.crash(moving.number)
     cores.start(moving.number)
@@ -174,5 +173,5 @@ def test_a_replica_that_cannot_leave_stays_and_takes_part(make_cores, count):
 
     first.ask(fail)
     cores.check()
-    cores.produce(cores.leader(), values("b", 5), expected=ErrorCode.NONE)
+    cores.produce_at_leader(values("b", 5))
     cores.check()

@@ -82,21 +82,20 @@ def test_a_leader_that_crashes_comes_back_as_a_follower_and_nothing_is_lost(eith
         for node in either.up():
             write_and_checkpoint(node)
     either.crash(first.number)
-    second = either.leader()
+    second = either.produce_at_leader(values("b", 20))
     assert second is not first
-    either.produce(second, values("b", 20))
     either.start(first.number)
     either.check()
     assert either.nodes[first.number].role()[0] is not LEADER
     either.crash(second.number)
-    either.produce(either.leader(), values("c", 5))
+    either.produce_at_leader(values("c", 5))
     either.start(second.number)
     either.check()
 
 
 def test_all_crash_at_once_and_everything_acknowledged_is_there(either):
     for round_ in range(2):
-        either.produce(either.leader(), values(f"round{round_}", 20))
+        either.produce_at_leader(values(f"round{round_}", 20))
         for number in range(3):
             either.crash(number)
         for number in range(3):
@@ -111,8 +110,7 @@ def test_a_leader_whose_journal_fails_gives_the_partition_up_and_follows_when_it
     first.ask(broken.__enter__)
     either.produce(first, values("lost", 3), expected=ErrorCode.KAFKA_STORAGE_ERROR)
     either.until(lambda: first.role()[0] is not LEADER)
-    second = either.leader()
-    either.produce(second, values("b", 10))
+    second = either.produce_at_leader(values("b", 10))
     first.ask(broken.__exit__)
     either.until(lambda: not first.ask(first.plane.journal_error))
     either.check()
@@ -302,7 +300,7 @@ def test_above_what_may_wait_for_a_quorum_appends_are_refused_until_there_is_one
     for node in others:
         node.is_heard = True
     cores.until(lambda: not leader.ask(lambda: leader.driver._replicas[GROUP].is_refusing))
-    cores.produce(cores.leader(), values("b", 3))
+    cores.produce_at_leader(values("b", 3))
     cores.check()
 
 
@@ -320,7 +318,7 @@ def test_a_core_that_stood_still_is_waited_for_longer_by_all(make_cores):
 
     first.ask(stand_still)
     cores.until(lambda: all(node.ask(lambda node=node: node.driver.core.patience.slowness > 1) for node in cores.up()))
-    cores.produce(cores.leader(), values("a", 3))
+    cores.produce_at_leader(values("a", 3))
     cores.check()
 
 
@@ -641,7 +639,7 @@ def test_heartbeats_are_cs_where_there_are_links_for_them_and_the_machines_again
     cores.until(lambda: all(is_heard(node, link, cut_ms + 500) for node, link in links))
     for node in cores.up():
         node.is_heard = True
-    cores.produce(cores.leader(), values("first", 3))
+    cores.produce_at_leader(values("first", 3))
 
     source, other = cores.nodes[:2]
     link = source.driver.core.links[other.address]
@@ -652,5 +650,5 @@ def test_heartbeats_are_cs_where_there_are_links_for_them_and_the_machines_again
     cores.link(source, other)
     cores.link(other, source)
     cores.until(lambda: link.is_vouched)
-    cores.produce(cores.leader(), values("second", 3))
+    cores.produce_at_leader(values("second", 3))
     cores.check()
