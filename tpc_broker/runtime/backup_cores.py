@@ -51,6 +51,7 @@ class HeldCores:
         self._connections: list[socket.socket] = []
         self._cores: dict[socket.socket, CoreId] = {}
         self.stood_still_ms = 0.0
+        """The one that did for longest. A core that comes late to "freeze" works until then."""
 
     def connect(self) -> None:
         self._listening.settimeout(HOLD_PATIENCE_S)
@@ -106,9 +107,10 @@ class HeldCores:
             connection.settimeout(HOLD_PATIENCE_S)
             _receive(connection, "frozen")
             connection.settimeout(2 * limits.BACKUP_FREEZE_MS / 1000)
-        in_time = [bool(_receive(connection, "went")["in_time"]) for connection in self._connections]
-        self.stood_still_ms = (time.monotonic() - began_s) * 1000
-        return ends if all(in_time) else None
+        went = [_receive(connection, "went") for connection in self._connections]
+        at_most_ms = (time.monotonic() - began_s) * 1000  # earlier releases do not say more
+        self.stood_still_ms = max(float(one.get("stood_still_ms", at_most_ms)) for one in went)
+        return ends if all(one["in_time"] for one in went) else None
 
     def _check_still_held(self) -> None:
         for connection in self._connections:

@@ -6,7 +6,8 @@ guess; the supervisor passes the name on, and each core connects. In packets of 
 1. core: ``held``. A checkpoint was made, and none follows, so that the journal keeps everything behind it;
 2. backup: ``freeze``; core: ``frozen`` with the durable place of its journal. From here on the core's thread does
    nothing at all: no answer leaves it, and nothing that clients could have been told is behind that place;
-3. backup, when all cores are frozen: ``go``, else ``abort``; core: ``went``, whether it had been frozen until then.
+3. backup, when all cores are frozen: ``go``, else ``abort``; core: ``went``, whether it had been frozen until then, and
+   how long.
    Only when every core had been, the places are of one moment. Otherwise the backup begins again at 2;
 4. the backup says ``release``, or closes the socket: the core makes checkpoints again;
 5. the backup says ``cuts``; core: ``cuts``, how many logs of replicas it has cut since 1. A cut changes files that a
@@ -29,6 +30,7 @@ import logging
 import os
 import socket
 import struct
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -125,6 +127,7 @@ def _freeze(connection: socket.socket, plane: StoragePlane) -> None:
     """Without an await: the thread stands still in the midst of it."""
     place = plane.durable_cursor()
     connection.settimeout(limits.BACKUP_FREEZE_MS / 1000)
+    began_s = time.monotonic()
     try:
         _send(connection, "frozen", block=place.block, sequence=place.sequence)
         try:
@@ -134,7 +137,7 @@ def _freeze(connection: socket.socket, plane: StoragePlane) -> None:
         went = bool(packet) and json.loads(packet)["kind"] == "go"
     finally:
         connection.setblocking(False)  # noqa: FBT003
-    _send(connection, "went", in_time=went)
+    _send(connection, "went", in_time=went, stood_still_ms=(time.monotonic() - began_s) * 1000)
 
 
 async def _receive(connection: socket.socket) -> dict[str, Any] | None:
