@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "keyed_hash.h"
 #include "wire.h"
 
 enum { CORES_MAX = 1024, TOPIC_IDS_FROM = 13, FLEXIBLE_FROM = 9 };
@@ -12,9 +13,7 @@ enum { CORES_MAX = 1024, TOPIC_IDS_FROM = 13, FLEXIBLE_FROM = 9 };
 /* ---- routes ---- */
 
 static uint32_t bucket_of(const uint8_t *bytes, uint32_t count) {
-    uint64_t hash = 0xcbf29ce484222325ull;
-    for (uint32_t i = 0; i < count; i++) hash = (hash ^ bytes[i]) * 0x100000001b3ull;
-    return (uint32_t)(hash ^ hash >> 32) % TPC_ROUTE_BUCKETS;
+    return (uint32_t)tpc_keyed_hash(0, bytes, count) % TPC_ROUTE_BUCKETS;
 }
 
 static const tpc_route *route_named(const tpc_forwarding *forwarding, const uint8_t *name, uint32_t bytes) {
@@ -71,6 +70,16 @@ int tpc_forward_set_route(tpc_plane *plane, const uint8_t *topic_name, uint32_t 
     *bucket = made;
     forwarding->statistics.routes++;
     return 0;
+}
+
+int tpc_forward_longest_chain(const tpc_plane *plane) {
+    int longest = 0;
+    for (uint32_t i = 0; plane->forwarding && i < TPC_ROUTE_BUCKETS; i++) {
+        int length = 0;
+        for (const tpc_route *at = plane->forwarding->by_name[i]; at; at = at->name_next) length++;
+        if (length > longest) longest = length;
+    }
+    return longest;
 }
 
 /* ---- life ---- */

@@ -5,12 +5,14 @@ from itertools import count, islice
 import pytest
 
 from tests.support.fetch_bench import FetchBench
+from tests.support.link_bench import LinkedNode
 from tests.support.plane_bench import NOW_MS
 from tests.support.plane_values import ProducerBatch, ProducerState
 from tpc_broker._ring import lib
 
 GOLDEN = 0x9E3779B97F4A7C15
 WORD = 2**64 - 1
+ROUTE_BUCKETS = 4096
 
 
 def fnv_of(name, partition):
@@ -38,6 +40,27 @@ def longest_chain(tmp_path, partitions):
 def test_partitions_of_a_session_do_not_share_a_bucket(tmp_path, chosen):
     with_room = (index for index in count() if chosen != "for one bucket" or fnv_of(b"t", index) & 511 == 0)
     assert 1 <= longest_chain(tmp_path, list(islice(with_room, 300))) < 20
+
+
+def route_bucket_of(name):
+    value = 0xCBF29CE484222325
+    for byte in name.encode():
+        value = (value ^ byte) * 0x100000001B3 & WORD
+    return (value ^ value >> 32) % ROUTE_BUCKETS
+
+
+@pytest.mark.parametrize("chosen", ["one after the other", "for one bucket"])
+def test_topics_of_other_cores_do_not_share_a_bucket(tmp_path, chosen):
+    names = (f"topic{number}" for number in count())
+    with_room = (name for name in names if chosen != "for one bucket" or route_bucket_of(name) == 0)
+    node = LinkedNode(tmp_path, 1)
+    try:
+        for name in islice(with_room, 40):
+            node.cores[0].route(name, [0])
+        assert node.cores[0].forward_counts()["routes"] == 40
+        assert 1 <= lib.tpc_forward_longest_chain(node.cores[0].plane.pointer) < 10
+    finally:
+        node.shut()
 
 
 def ids(chosen):
