@@ -23,6 +23,7 @@ def header_text() -> str:
 
 #define TPC_BLOCK_BYTES {limits.BLOCK_BYTES}u
 #define TPC_JOURNAL_REGION_BLOCK_FIRST {limits.JOURNAL_REGION_BLOCK_FIRST}u
+#define TPC_FETCH_SESSION_BYTES_MAX {limits.FETCH_SESSION_BYTES_MAX}u
 
 enum tpc_error {{
 {errors}

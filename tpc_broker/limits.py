@@ -100,6 +100,9 @@ SPACELESS_TRANSFER_MS = 3_000  # so long its leader tries to hand over, before i
 SPACELESS_AGAIN_MS_MIN = 10_000  # between two times that a node gives up the same leadership for want of space ...
 SPACELESS_AGAIN_MS_MAX = 320_000  # ... twice as long each time, up to this
 FETCH_RESPONSE_BYTES_MAX = 55 * MIB
+FETCH_SESSION_BYTES_MAX = 256 * MIB
+"""Of what a core's fetch sessions remember: more than a thousand sessions of a thousand partitions each. Above it idle
+ones are given up, and clients go without one."""
 
 # The loop.
 STALL_MS = 10  # counted

@@ -129,15 +129,15 @@ static int begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
                                fetches->decoded, fetches->forgotten, tpc_ring_now_ns(plane->ring) / 1000000, fetch);
     if (result == 0) result = reserve_readings(fetches, fetch->parts_count);
     if (result < 0) {
-        tpc_fetch_free(fetch);
+        tpc_fetch_free(plane, fetch);
         return result;
     }
     *out = fetch;
     return 0;
 }
 
-void tpc_fetch_free(tpc_fetch *fetch) {
-    tpc_fetch_forget_context(fetch);
+void tpc_fetch_free(tpc_plane *plane, tpc_fetch *fetch) {
+    tpc_fetch_forget_context(&plane->fetches->sessions, fetch);
     tpc_frame_release(fetch->frame);
     free(fetch->waits);
     free(fetch);
@@ -503,7 +503,7 @@ static void answer(tpc_plane *plane, tpc_fetch *fetch) {
         tpc_answer_framed(plane->connections, fetch->connection, fetch->sequence, fetches->pieces, (uint32_t)count);
     tpc_request_leaves_python(plane->connections, fetch->request);
     tpc_request_release(fetch->request);
-    tpc_fetch_free(fetch);
+    tpc_fetch_free(plane, fetch);
 }
 
 enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch, bool last,
@@ -621,7 +621,7 @@ void tpc_fetch_unreserve(tpc_plane *plane, tpc_fetch *fetch) {
 void tpc_fetch_end(tpc_plane *plane, tpc_fetch *fetch) {
     tpc_fetch_unreserve(plane, fetch);
     if (fetch->state == TPC_FETCH_IN_PYTHON) unlink_left(plane->fetches, fetch);
-    tpc_fetch_free(fetch);
+    tpc_fetch_free(plane, fetch);
 }
 
 int tpc_plane_set_fetch_limits(tpc_plane *plane, int32_t response_bytes_max, uint32_t sessions_max,
@@ -631,6 +631,10 @@ int tpc_plane_set_fetch_limits(tpc_plane *plane, int32_t response_bytes_max, uin
     plane->fetches->sessions.slots_max = sessions_max;
     plane->fetches->sessions.eviction_ms = eviction_ms;
     return 0;
+}
+
+void tpc_plane_set_fetch_session_bytes(tpc_plane *plane, int64_t bytes_max) {
+    plane->fetches->sessions.bytes_max = bytes_max;
 }
 
 void tpc_plane_set_fetch_seed(tpc_plane *plane, uint64_t seed) { plane->fetches->sessions.chance = seed ? seed : 1; }
@@ -649,4 +653,6 @@ void tpc_plane_get_fetch_statistics(const tpc_plane *plane, tpc_fetch_statistics
     statistics->sessions = fetches->sessions.count;
     statistics->session_partitions = fetches->sessions.parts_count;
     statistics->sessions_evicted = fetches->sessions.evicted;
+    statistics->sessions_refused = fetches->sessions.refused;
+    statistics->session_bytes = fetches->sessions.bytes;
 }

@@ -56,7 +56,10 @@ typedef struct tpc_fetch_sessions {
     int64_t eviction_ms;
     uint64_t chance;
     uint64_t evicted;
+    uint64_t refused; /* for want of bytes: a new session, or one that was to grow */
     uint64_t parts_count;
+    int64_t bytes; /* of sessions and their partitions, those that only a fetch under way still holds included */
+    int64_t bytes_max;
 } tpc_fetch_sessions;
 
 /* The watch of one parked fetch over one partition. */
@@ -123,7 +126,7 @@ void tpc_fetch_sessions_free(tpc_fetch_sessions *sessions);
 int tpc_fetch_find_context(tpc_fetch_sessions *sessions, const tpc_fetch_request *request, bool by_id,
                            const tpc_fetch_part *asked, const tpc_fetch_forgotten *forgotten, int64_t now_ms,
                            tpc_fetch *fetch);
-void tpc_fetch_forget_context(tpc_fetch *fetch);
+void tpc_fetch_forget_context(tpc_fetch_sessions *sessions, tpc_fetch *fetch);
 const tpc_fetch_session *tpc_fetch_session_find(const tpc_fetch_sessions *sessions, int32_t session_id);
 
 static inline tpc_fetch_known *tpc_fetch_known_of(tpc_fetch_asked *asked) { return (tpc_fetch_known *)asked; }
@@ -136,7 +139,7 @@ enum tpc_fetch_outcome_kind { TPC_FETCH_ANSWERED, TPC_FETCH_TOO_LITTLE, TPC_FETC
 enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch, bool last,
                                               enum tpc_fetch_fallback *reason);
 tpc_partition *tpc_fetch_partition_of(tpc_plane *plane, tpc_fetch_asked *asked);
-void tpc_fetch_free(tpc_fetch *fetch);
+void tpc_fetch_free(tpc_plane *plane, tpc_fetch *fetch);
 /* The fetch's partitions as they stand in its answer, topics together; last[i]: the next one has another topic. 0 or -ENOMEM. */
 int tpc_fetch_order(tpc_plane *plane, const tpc_fetch *fetch, int32_t *order, uint8_t *last);
 /* To Python, with its request. */

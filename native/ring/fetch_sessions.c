@@ -12,11 +12,13 @@
  *   any other epoch  incremental; the id must be known (70), the epoch the expected one (71), and topics named the way
  *                    the session names them, by id or by name (106)
  *
- * The table has a fixed number of slots. A full one gives up the least recently used session, when that was unused for
- * eviction_ms; else the new consumer goes without a session, which costs it bytes and nothing else.
+ * The table has a fixed number of slots, and what all sessions together keep has a bound (bytes_max), looked at before memory
+ * is taken. Where either is reached the least recently used session is given up, when that was unused for eviction_ms;
+ * else the new consumer goes without a session, which costs it bytes and nothing else. A session that would grow beyond the
+ * bound is ended (70), so that its client begins with a full fetch.
  *
  * A session, and each of its partitions, is counted: a fetch that waits keeps what it read from, though another request
- * may have ended the session or changed what it asks for.
+ * may have ended the session or changed what it asks for. Its bytes count until they are freed.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -27,6 +29,8 @@
 #include "keyed_hash.h"
 
 enum { EPOCH_FINAL = -1, EPOCH_INITIAL = 0, SESSION_BUCKETS_MIN = 8, SESSIONS_BUCKETS = 1024, SLOTS_DEFAULT = 1000 };
+
+enum { HEAP_BYTES = 16 }; /* what malloc() keeps beside each allocation */
 
 /* ---- keys ---- */
 
@@ -45,6 +49,30 @@ static uint64_t hash_of_asked(const tpc_fetch_asked *asked) {
     return hash_of(asked->topic_name, asked->topic_name_bytes, asked->topic_id, asked->partition);
 }
 
+/* ---- bytes ---- */
+
+static int64_t bytes_of_known(const uint8_t *topic_name, int32_t topic_name_bytes) {
+    return (int64_t)sizeof(tpc_fetch_known) + (topic_name ? topic_name_bytes : 0) + 1 + HEAP_BYTES;
+}
+
+static int64_t bytes_of_buckets(uint32_t count) { return (int64_t)count * (int64_t)sizeof(tpc_fetch_known *); }
+
+static int64_t bytes_of_session(uint32_t buckets_count) {
+    return (int64_t)sizeof(tpc_fetch_session) + 2 * HEAP_BYTES + bytes_of_buckets(buckets_count);
+}
+
+static uint32_t buckets_for(uint32_t least, uint32_t parts) {
+    while (least < parts) least *= 2;
+    return least;
+}
+
+/* Of a session that begins with these, each of which its first fetch holds, also when it is named twice. */
+static int64_t bytes_of_full(const tpc_fetch_part *asked, int32_t count) {
+    int64_t bytes = bytes_of_session(buckets_for(SESSION_BUCKETS_MIN, (uint32_t)count));
+    for (int32_t i = 0; i < count; i++) bytes += bytes_of_known(asked[i].topic_name, asked[i].topic_name_bytes);
+    return bytes;
+}
+
 /* ---- the partitions of one session ---- */
 
 static tpc_fetch_known *find_known(const tpc_fetch_session *session, uint64_t hash, const uint8_t *name,
@@ -59,8 +87,10 @@ static tpc_fetch_known *find_asked(const tpc_fetch_session *session, const tpc_f
     return find_known(session, hash, asked->topic_name, asked->topic_name_bytes, asked->topic_id, asked->partition);
 }
 
-static void release_known(tpc_fetch_known *known) {
-    if (--known->references == 0) free(known);
+static void release_known(tpc_fetch_sessions *sessions, tpc_fetch_known *known) {
+    if (--known->references > 0) return;
+    sessions->bytes -= bytes_of_known(known->asked.topic_name, known->asked.topic_name_bytes);
+    free(known);
 }
 
 static void order_append(tpc_fetch_session *session, tpc_fetch_known *known) {
@@ -87,13 +117,11 @@ static void unchain(tpc_fetch_session *session, tpc_fetch_known *known) {
     *at = known->bucket_next;
 }
 
-static int grow_buckets(tpc_fetch_session *session, uint32_t parts) {
-    if (parts <= session->buckets_count) return 0;
-    uint32_t count = session->buckets_count;
-    while (count < parts) count *= 2;
+static int grow_buckets(tpc_fetch_session *session, uint32_t count) {
     tpc_fetch_known **buckets = calloc(count, sizeof *buckets);
     if (!buckets) return -ENOMEM;
     free(session->buckets);
+    session->owner->bytes += bytes_of_buckets(count - session->buckets_count);
     session->buckets = buckets;
     session->buckets_count = count;
     for (tpc_fetch_known *at = session->first; at; at = at->next) chain(session, at);
@@ -108,7 +136,7 @@ static void ask(tpc_fetch_asked *asked, const tpc_fetch_part *part) {
 }
 
 /* With its own copy of the name. One reference, the caller's. */
-static tpc_fetch_known *known_new(const tpc_fetch_part *part) {
+static tpc_fetch_known *known_new(tpc_fetch_sessions *sessions, const tpc_fetch_part *part) {
     size_t name_bytes = part->topic_name ? (size_t)part->topic_name_bytes : 0;
     tpc_fetch_known *known = malloc(sizeof *known + name_bytes + 1);
     if (!known) return NULL;
@@ -122,6 +150,7 @@ static tpc_fetch_known *known_new(const tpc_fetch_part *part) {
     memcpy(known->asked.topic_id, part->topic_id, sizeof known->asked.topic_id);
     ask(&known->asked, part);
     known->hash = hash_of_asked(&known->asked);
+    sessions->bytes += bytes_of_known(part->topic_name, part->topic_name_bytes);
     return known;
 }
 
@@ -140,7 +169,7 @@ static void session_remove(tpc_fetch_session *session, tpc_fetch_known *known) {
     order_remove(session, known);
     session->parts_count--;
     session->owner->parts_count--;
-    release_known(known);
+    release_known(session->owner, known);
 }
 
 /* A newer object takes the place of an older one with the same key. Takes the reference. */
@@ -153,7 +182,7 @@ static void session_replace(tpc_fetch_session *session, tpc_fetch_known *older, 
     newer->next = older->next;
     *(newer->previous ? &newer->previous->next : &session->first) = newer;
     *(newer->next ? &newer->next->previous : &session->last) = newer;
-    release_known(older);
+    release_known(session->owner, older);
 }
 
 /* ---- the table ---- */
@@ -174,6 +203,7 @@ static tpc_fetch_session *find_session(const tpc_fetch_sessions *sessions, int32
 
 static void release_session(tpc_fetch_session *session) {
     if (--session->references > 0) return;
+    session->owner->bytes -= bytes_of_session(session->buckets_count);
     free(session->buckets);
     free(session);
 }
@@ -201,17 +231,30 @@ static void end_session(tpc_fetch_sessions *sessions, tpc_fetch_session *session
         while (session->first) session_remove(session, session->first);
     } else {
         sessions->parts_count -= session->parts_count; /* its last fetch releases them */
-        session->owner = NULL;
     }
     release_session(session);
 }
 
-static bool make_room(tpc_fetch_sessions *sessions, int64_t now_ms) {
-    if (sessions->count < sessions->slots_max) return true;
-    if (!sessions->first || now_ms - sessions->first->last_used_ms < sessions->eviction_ms) return false;
-    end_session(sessions, sessions->first);
+static bool evict_idle(tpc_fetch_sessions *sessions, const tpc_fetch_session *but, int64_t now_ms) {
+    tpc_fetch_session *idle = sessions->first;
+    if (!idle || idle == but || now_ms - idle->last_used_ms < sessions->eviction_ms) return false;
+    end_session(sessions, idle);
     sessions->evicted++;
     return true;
+}
+
+/* Whether so much more may be kept, with what is given up by idle sessions other than this one. */
+static bool has_bytes(tpc_fetch_sessions *sessions, const tpc_fetch_session *session, int64_t bytes, int64_t now_ms) {
+    bool fits = bytes <= sessions->bytes_max;
+    while (fits && sessions->bytes + bytes > sessions->bytes_max) fits = evict_idle(sessions, session, now_ms);
+    sessions->refused += !fits;
+    return fits;
+}
+
+static bool make_room(tpc_fetch_sessions *sessions, int64_t bytes, int64_t now_ms) {
+    while (sessions->count >= sessions->slots_max)
+        if (!evict_idle(sessions, NULL, now_ms)) return false;
+    return has_bytes(sessions, NULL, bytes, now_ms);
 }
 
 /* 1 to 2^31 - 1. */
@@ -236,16 +279,19 @@ static tpc_fetch_session *session_new(tpc_fetch_sessions *sessions, bool by_id, 
                                    .expected_epoch = EPOCH_INITIAL + 1,
                                    .uses_topic_ids = by_id,
                                    .last_used_ms = now_ms,
-                                   .buckets_count = SESSION_BUCKETS_MIN};
-    while (session->buckets_count < (uint32_t)parts_count) session->buckets_count *= 2;
+                                   .buckets_count = buckets_for(SESSION_BUCKETS_MIN, (uint32_t)parts_count)};
     session->buckets = calloc(session->buckets_count, sizeof(tpc_fetch_known *));
-    if (session->buckets) return session;
-    free(session);
-    return NULL;
+    if (!session->buckets) {
+        free(session);
+        return NULL;
+    }
+    sessions->bytes += bytes_of_session(session->buckets_count);
+    return session;
 }
 
 int tpc_fetch_sessions_init(tpc_fetch_sessions *sessions) {
-    *sessions = (tpc_fetch_sessions){.buckets_count = SESSIONS_BUCKETS, .slots_max = SLOTS_DEFAULT};
+    *sessions = (tpc_fetch_sessions){
+        .buckets_count = SESSIONS_BUCKETS, .slots_max = SLOTS_DEFAULT, .bytes_max = TPC_FETCH_SESSION_BYTES_MAX};
     sessions->buckets = calloc(SESSIONS_BUCKETS, sizeof(tpc_fetch_session *));
     if (!sessions->buckets) return -ENOMEM;
     if (getrandom(&sessions->chance, sizeof sessions->chance, GRND_NONBLOCK) < 0 || !sessions->chance)
@@ -296,12 +342,13 @@ static void hold_part(tpc_fetch *fetch, tpc_fetch_known *known) {
 static int full(tpc_fetch_sessions *sessions, const tpc_fetch_part *asked, int32_t count, bool by_id, int64_t now_ms,
                 tpc_fetch *fetch) {
     int32_t session_id = draw_session_id(sessions);
-    if (find_session(sessions, session_id) || !make_room(sessions, now_ms)) return sessionless(asked, count, fetch);
+    if (find_session(sessions, session_id) || !make_room(sessions, bytes_of_full(asked, count), now_ms))
+        return sessionless(asked, count, fetch);
     tpc_fetch_session *session = session_new(sessions, by_id, now_ms, count);
     fetch->parts = malloc(((size_t)count + 1) * sizeof *fetch->parts);
     if (!session || !fetch->parts) goto no_memory;
     for (int32_t i = 0; i < count; i++) {
-        tpc_fetch_known *known = known_new(&asked[i]);
+        tpc_fetch_known *known = known_new(sessions, &asked[i]);
         if (!known) goto no_memory;
         tpc_fetch_known *older = find_asked(session, &known->asked, known->hash);
         if (older)
@@ -318,7 +365,7 @@ static int full(tpc_fetch_sessions *sessions, const tpc_fetch_part *asked, int32
     hold(fetch, session);
     return 0;
 no_memory:
-    for (int32_t i = 0; i < fetch->parts_count; i++) release_known(tpc_fetch_known_of(fetch->parts[i]));
+    for (int32_t i = 0; i < fetch->parts_count; i++) release_known(sessions, tpc_fetch_known_of(fetch->parts[i]));
     free(fetch->parts);
     fetch->parts = NULL;
     fetch->parts_count = 0;
@@ -327,9 +374,15 @@ no_memory:
     return -ENOMEM;
 }
 
-/* Changed and added ones. -ENOMEM leaves some of them done, which the client's next request says again. */
-static int take_asked(tpc_fetch_session *session, const tpc_fetch_part *asked, int32_t count) {
-    if (grow_buckets(session, session->parts_count + (uint32_t)count) < 0) return -ENOMEM;
+/* Changed and added ones. -ENOMEM leaves some of them done, which the client's next request says again. -ENOBUFS: sessions
+ * would keep more than they may. */
+static int take_asked(tpc_fetch_session *session, const tpc_fetch_part *asked, int32_t count, int64_t now_ms) {
+    tpc_fetch_sessions *sessions = session->owner;
+    uint32_t buckets = buckets_for(session->buckets_count, session->parts_count + (uint32_t)count);
+    if (buckets > session->buckets_count) {
+        if (!has_bytes(sessions, session, bytes_of_buckets(buckets - session->buckets_count), now_ms)) return -ENOBUFS;
+        if (grow_buckets(session, buckets) < 0) return -ENOMEM;
+    }
     for (int32_t i = 0; i < count; i++) {
         const tpc_fetch_part *part = &asked[i];
         uint64_t hash = hash_of(part->topic_name, part->topic_name_bytes, part->topic_id, part->partition);
@@ -339,7 +392,9 @@ static int take_asked(tpc_fetch_session *session, const tpc_fetch_part *asked, i
             ask(&known->asked, part);
             continue;
         }
-        known = known_new(part);
+        if (!has_bytes(sessions, session, bytes_of_known(part->topic_name, part->topic_name_bytes), now_ms))
+            return -ENOBUFS;
+        known = known_new(sessions, part);
         if (!known) return -ENOMEM;
         session_add(session, known);
     }
@@ -350,8 +405,17 @@ static int incremental(tpc_fetch_sessions *sessions, tpc_fetch_session *session,
                        const tpc_fetch_part *asked, const tpc_fetch_forgotten *forgotten, int64_t now_ms,
                        tpc_fetch *fetch) {
     fetch->parts = malloc(((size_t)session->parts_count + (size_t)request->parts_count + 1) * sizeof *fetch->parts);
-    if (!fetch->parts || take_asked(session, asked, request->parts_count) < 0)
-        return -ENOMEM; /* the fetch is freed by the caller */
+    if (!fetch->parts) return -ENOMEM; /* the fetch is freed by the caller */
+    session->last_used_ms = now_ms;
+    recency_remove(sessions, session);
+    recency_append(sessions, session);
+    int result = take_asked(session, asked, request->parts_count, now_ms);
+    if (result == -ENOBUFS) {
+        end_session(sessions, session);
+        fetch->error_code = TPC_ERROR_FETCH_SESSION_ID_NOT_FOUND;
+        return 0;
+    }
+    if (result < 0) return result;
     for (int32_t i = 0; i < request->forgotten_count; i++) {
         const tpc_fetch_forgotten *gone = &forgotten[i];
         uint64_t hash = hash_of(gone->topic_name, gone->topic_name_bytes, gone->topic_id, gone->partition);
@@ -364,9 +428,6 @@ static int incremental(tpc_fetch_sessions *sessions, tpc_fetch_session *session,
         return 0;
     }
     session->expected_epoch = session->expected_epoch == INT32_MAX ? 1 : session->expected_epoch + 1;
-    session->last_used_ms = now_ms;
-    recency_remove(sessions, session);
-    recency_append(sessions, session);
     hold(fetch, session);
     for (tpc_fetch_known *at = session->first; at; at = at->next) hold_part(fetch, at);
     return 0;
@@ -393,11 +454,11 @@ int tpc_fetch_find_context(tpc_fetch_sessions *sessions, const tpc_fetch_request
     return 0;
 }
 
-void tpc_fetch_forget_context(tpc_fetch *fetch) {
+void tpc_fetch_forget_context(tpc_fetch_sessions *sessions, tpc_fetch *fetch) {
     if (fetch->with_names)
         free(tpc_fetch_known_of(fetch->parts[0]));
     else
-        for (int32_t i = 0; i < fetch->parts_count; i++) release_known(tpc_fetch_known_of(fetch->parts[i]));
+        for (int32_t i = 0; i < fetch->parts_count; i++) release_known(sessions, tpc_fetch_known_of(fetch->parts[i]));
     free(fetch->parts);
     tpc_fetch_session *session = fetch->session;
     if (!session) return;
@@ -405,7 +466,7 @@ void tpc_fetch_forget_context(tpc_fetch *fetch) {
         while (session->first) {
             tpc_fetch_known *known = session->first;
             order_remove(session, known);
-            release_known(known);
+            release_known(sessions, known);
         }
     release_session(session);
 }

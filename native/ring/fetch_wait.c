@@ -149,7 +149,7 @@ static void attempt_again(tpc_plane *plane, tpc_fetch *fetch, bool last) {
 static void forget(tpc_plane *plane, tpc_fetch *fetch) {
     unpark(plane, fetch);
     tpc_request_release(fetch->request);
-    tpc_fetch_free(fetch);
+    tpc_fetch_free(plane, fetch);
 }
 
 /* ---- what wakes ---- */

@@ -324,5 +324,5 @@ void tpc_forward_fetch_finish(tpc_forwarded *it) {
     tpc_request_leaves_python(plane->connections, fetch->request);
     tpc_request_release(fetch->request);
     tpc_forwarded_free(it);
-    tpc_fetch_free(fetch);
+    tpc_fetch_free(plane, fetch);
 }

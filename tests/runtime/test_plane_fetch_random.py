@@ -154,6 +154,11 @@ class Two:
             assert first == second
             self.sessions[id_] = first[0]
 
+    def end_sessions(self):
+        limits = {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 0, "Topics": [], "SessionEpoch": -1}
+        for id_ in self.sessions:
+            self.each(lambda bench, client, id_=id_: bench.fetch(client, 12, limits | {"SessionId": id_}))
+
     # -- the model of sessions -----------------------------------------------------------------------------------------
 
     def compare_with_model(self, version, values, answer):
@@ -239,5 +244,6 @@ def test_c_and_python_answer_alike(tmp_path, round_number, request):
     assert in_c.taken > STEPS / 4, in_c
     assert in_python.taken == 0
     assert (in_c.sessions, in_c.session_partitions) == (in_python.sessions, in_python.session_partitions)
-
-
+    assert in_c.session_bytes == in_python.session_bytes
+    two.end_sessions()
+    assert [bench.fetch_counts().session_bytes for bench in two.benches] == [0, 0]

@@ -15,7 +15,7 @@ FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-
 TESTED = {
     "ring": ["ring_wait", "ring_net", "ring_disk", "trio_ring"],
     "journal and plane": ["journal", "plane_life", "plane_partitions", "plane_produce", "produce_decoded"],
-    "fetch": ["plane_fetch", "plane_fetch_random", "plane_fetch_segments"],
+    "fetch": ["plane_fetch", "plane_fetch_random", "plane_fetch_segments", "fetch_bounds"],
     "links": ["links", "links_fetch"],
     "replication": ["steady", "steady_lag", "replicated_partitions"],
     "datagrams": ["datagrams"],

@@ -287,7 +287,8 @@ def _of_requests(counters: CoreCounters) -> list[tuple[str, str]]:
     )
     sessions = (
         f"{fetches['sessions']:,} of {_counted(fetches['session_partitions'], 'partition')}, "
-        f"{fetches['sessions_evicted']:,} evicted"
+        f"{fetches['sessions_evicted']:,} evicted, {_bytes(fetches['session_bytes'])}; "
+        f"{fetches['sessions_refused']:,} refused for want of memory"
     )
     sections = [("clients", clients), *_of_links(counters), *_of_datagrams(counters)]
     return [*sections, ("produce", produce), ("fetch", fetch), ("sessions", sessions)]

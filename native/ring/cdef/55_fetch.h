@@ -87,16 +87,21 @@ typedef struct {
     uint64_t sessions;           /* now */
     uint64_t session_partitions; /* now, in all sessions */
     uint64_t sessions_evicted;
-    uint64_t record_bytes;  /* in answers from here */
-    uint64_t segment_bytes; /* of those, from segments */
-    uint64_t windows;       /* now */
-    uint64_t left[14];      /* by enum tpc_fetch_fallback */
+    uint64_t sessions_refused; /* for want of bytes: new ones, and those that were to grow */
+    int64_t session_bytes;     /* now, of all sessions */
+    uint64_t record_bytes;     /* in answers from here */
+    uint64_t segment_bytes;    /* of those, from segments */
+    uint64_t windows;          /* now */
+    uint64_t left[14];         /* by enum tpc_fetch_fallback */
 } tpc_fetch_statistics;
 
 /* Bounds that the settings say: the largest answer, and the number of sessions, whose slots are taken from sessions that
  * were not used for eviction_ms when all are. */
 int tpc_plane_set_fetch_limits(tpc_plane *plane, int32_t response_bytes_max, uint32_t sessions_max,
                                int64_t eviction_ms);
+
+/* In place of FETCH_SESSION_BYTES_MAX, the bound of all sessions together. For tests. */
+void tpc_plane_set_fetch_session_bytes(tpc_plane *plane, int64_t bytes_max);
 
 /* Where session ids come from, in place of chance. For tests. */
 void tpc_plane_set_fetch_seed(tpc_plane *plane, uint64_t seed);
