@@ -94,3 +94,10 @@ def test_where_to_is_checked(tpc, target):
     done = CliRunner().invoke(main, ["send", "t", "--to", target, "--bootstrap", tpc.broker.bootstrap])
     assert done.exit_code == 2
     assert done.stderr == f"tpc: --to {target}: expected HOST:PORT, several with commas between them\n"
+
+
+def test_a_name_that_no_host_can_have_is_refused(tpc):
+    connection.leave_interrupts_alone()
+    done = CliRunner().invoke(main, ["send", "t", "--to", "a..b:9095", "--bootstrap", tpc.broker.bootstrap])
+    assert (done.exit_code, done.stderr.splitlines()[1:]) == (2, [])
+    assert done.stderr.startswith("tpc: --to a..b:9095: no host has such a name: between dots there are")

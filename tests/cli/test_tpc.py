@@ -279,11 +279,19 @@ def test_a_number_of_partitions_out_of_range_is_refused_by_name(run: Tpc) -> Non
         assert f"{partitions} is not in the range 1<=x<=100000" in said
 
 
-@pytest.mark.parametrize("address", [":99999", "127.0.0.1:99999", "127.0.0.1:0"])
+@pytest.mark.parametrize("address", [":99999", "127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1:²", f"h:{'9' * 5000}"])
 def test_an_address_that_cannot_be_one_is_refused_by_name(address: str) -> None:
     said = tpc("topic", "list", "--bootstrap", address, code=2).stderr
     assert said.startswith(f"tpc: --bootstrap {address}: ")
     assert "1 to 65535" in said or "expected HOST:PORT" in said
+
+
+@pytest.mark.parametrize("name", ["a..b", "b" * 64, ".b"])
+@pytest.mark.parametrize("arguments", [("topic", "list"), ("cluster",)])
+def test_a_name_that_no_host_can_have_is_refused_by_name(run: Tpc, arguments: tuple[str, ...], name: str) -> None:
+    refused = f"tpc: --bootstrap {name}:9092: no host has such a name: between dots there are 1 to 63 characters"
+    for address in (f"{name}:9092", f"{run.broker.bootstrap},{name}:9092"):
+        assert tpc(*arguments, "--bootstrap", address, code=2).stderr.startswith(refused)
 
 
 def test_a_line_that_is_too_long_is_named_and_those_before_it_are_written(run: Tpc) -> None:

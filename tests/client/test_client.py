@@ -11,6 +11,7 @@ from tests.support.broker_process import TpcBroker
 from tpc_broker.client import requests
 from tpc_broker.client.batches import ProducerIdentity, RecordsPart, make_batch, next_sequence
 from tpc_broker.client.cluster import Cluster, ClusterSettings, parse_bootstrap
+from tpc_broker.client.connection import Connection
 from tpc_broker.client.conversation import Conversation
 from tpc_broker.client.errors import (
     ClientError,
@@ -23,7 +24,7 @@ from tpc_broker.client.errors import (
 from tpc_broker.client.isolation import AbortedTransactions, Isolation
 from tpc_broker.client.producing import Producer
 from tpc_broker.client.reading import RangeReader, ReadSettings
-from tpc_broker.client.requests import TopicPartition
+from tpc_broker.client.requests import Node, TopicPartition
 from tpc_broker.kafka import ApiKey, messages
 from tpc_broker.kafka import records as codec
 from tpc_broker.kafka.compression import Compression
@@ -189,6 +190,13 @@ def test_nobody_there():
         cluster.topic_names()
     with pytest.raises(ValueError, match="no host:port: 'here'"):
         parse_bootstrap("127.0.0.1:9092, here")
+    with pytest.raises(ValueError, match="no host has such a name"):
+        parse_bootstrap("127.0.0.1:9092, a..b:9092")
+
+
+def test_a_node_whose_name_no_host_can_have_is_not_reached():
+    with pytest.raises(UnreachableError, match=r"no connection to a\.\.b:9092"):
+        Connection(Node("a..b", 9092), "test", 1)
 
 
 def test_columns_of_compressed_and_plain_batches(cluster, topic):

@@ -363,8 +363,9 @@ def test_unconfirmed_ones_are_sent_once(run, broker):
 
 def test_a_host_that_is_none_is_named(run):
     async def main():
-        with pytest.raises(UnreachableError, match="no-such-host"):
-            async with DatagramProducer("no-such-host.invalid", 9):
-                pass
+        for host in ("no-such-host.invalid", "no-such-host..invalid"):
+            with pytest.raises(UnreachableError, match="no-such-host"):
+                async with DatagramProducer(host, 9):
+                    pass
 
     run(main)

@@ -45,11 +45,23 @@ def test_an_address_is_split(text: str, parts: tuple[str, int]) -> None:
     assert listener.addresses == (parts,)
 
 
-@pytest.mark.parametrize("text", ["127.0.0.1", "", "h:", "h:0", "h:65536", "h:-1", "h:9092x", "::1", "h:²"])
+@pytest.mark.parametrize(
+    "text", ["127.0.0.1", "", "h:", "h:0", "h:65536", "h:-1", "h:9092x", "::1", "h:²", f"h:{'9' * 5000}"]
+)
 def test_what_is_no_address_is_refused_by_the_option_s_name(text: str) -> None:
     assert refusal(text).startswith("--listen: ")
     assert refusal(f"A://{text}").startswith("--listen: ")
     assert refusal(file=f"\nlisteners=A://{text}").startswith("--config f, line 2: listeners: ")
+
+
+@pytest.mark.parametrize("host", ["a..b", f"{'b' * 64}.example", ".example", "h+a..b", "br\udc80ker"])
+def test_a_name_that_no_host_can_have_is_refused_by_the_option_s_name(host: str) -> None:
+    for name in ("", "A://"):
+        text = f"{name}{host}:9092"
+        assert refusal(text).startswith(f"--listen {text}: no host has such a name: between dots there are 1 to 63 ")
+        assert refusal(f"{name}127.0.0.1:1", advertise=(f"{name}{host}",)).startswith(f"--advertise {name}{host}: no ")
+    assert refusal(file=f"listeners=A://{host}:1").startswith(f"--config f, line 1: listeners A://{host}:1: no host ")
+    assert planned(f"{'b' * 63}.example.:9092", cores=1)[0].addresses == ((f"{'b' * 63}.example.", 9092),)
 
 
 @pytest.mark.parametrize(

@@ -300,6 +300,9 @@ def test_where_it_listens() -> None:
     for text in ("", "localhost", "h:0", "h:65536", "h:x"):
         with pytest.raises(StartError, match="expected HOST:PORT, or PORT"):
             parse_admin(text)
+    for host in ("a..b", "b" * 64, ".b"):
+        with pytest.raises(StartError, match=f"^--admin {host}:9644: no host has such a name: between dots there are"):
+            parse_admin(f"{host}:9644")
 
 
 def test_a_port_that_is_taken_is_refused_by_name(tmp_path: Path, watched: Watched) -> None:

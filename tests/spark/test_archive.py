@@ -94,6 +94,7 @@ def two_topics(admin):
     [
         (["archive", "--topic", "t", "--out", "o", "--master", "mesos"], "--master mesos: expected local[N]"),
         (["archive", "--topic", "t", "--out", "o", "--master", "spark://127.0.0.1:1"], "no Spark master answers at"),
+        (["archive", "--topic", "t", "--out", "o", "--master", "spark://a..b:1"], "no host has such a name"),
         (["archive", "--topic", "t", "--out", "o", "--master", "sc://host"], "Spark Connect"),
         (["archive", "--topic", "t", "--out", "o", "--conf", "memory=1"], "--conf memory=1: expected spark.KEY=VALUE"),
         (["archive", "--topic", "t", "--out", "o", "--option", "ssl=1"], "--option ssl=1: expected kafka.KEY=VALUE"),

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "tpc_broker"
-FOUNDATION = {"model", "limits", "errors", "error_codes", "task_queue", "feature_levels"}
+FOUNDATION = {"model", "limits", "errors", "error_codes", "task_queue", "feature_levels", "host_port"}
 LINKED = ("routing", "ebpf")
 """Folders at the top level that are parts of the package."""
 NATIVE_BYTES = {"native_bytes", "_bytes"}
@@ -31,13 +31,14 @@ ALLOWED = {
     "client": FOUNDATION | NATIVE_COLUMNS | {"kafka"},
     "spark": FOUNDATION | NATIVE_COLUMNS | {"client", "kafka", "log"},
     "native_columns": {"_bytes"},
-    "cli": {"bench", "spark", "client", "kafka", "routing"},
+    "cli": {"bench", "spark", "client", "kafka", "routing", "host_port"},
     "native_bytes": FOUNDATION | {"_bytes"},
     "model": set(),
     "limits": set(),
     "errors": set(),
     "error_codes": set(),
     "task_queue": set(),
+    "host_port": set(),
     "feature_levels": set(),
 }
 EVERYTHING = {"runtime", "bench"}

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tpc_broker.cli.profile_file import Profile, ProfileError, load_profiles
+from tpc_broker.host_port import NO_HOST, PORT_MAX, may_name_a_host, read_port
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 REQUEST_TIMEOUT_S = 15.0
@@ -179,19 +180,26 @@ def leave_interrupts_alone() -> None:
 
 def _require_listener(bootstrap: str) -> None:
     problem = "no address given"
-    for address in bootstrap.split(","):
-        host, _, port = address.strip().rpartition(":")
-        if not host or not port.isdigit():
-            fail(f"--bootstrap {address}: expected HOST:PORT, for example {DEFAULT_BOOTSTRAP}", Exit.USAGE)
-        if not 1 <= int(port) <= 65535:
-            fail(f"--bootstrap {address}: port {port} is not a number from 1 to 65535", Exit.USAGE)
+    for address in [_read_address(each) for each in bootstrap.split(",")]:  # whoever answers, none may be mistyped
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
-        except (OSError, OverflowError) as error:
+            socket.create_connection(address, timeout=CONNECT_TIMEOUT_S).close()
+        except OSError as error:
             problem = str(error)
         else:
             return
     fail(f"no broker answers at {bootstrap} ({problem}); is it running?", Exit.UNREACHABLE)
+
+
+def _read_address(address: str) -> tuple[str, int]:
+    host, _, port_text = address.strip().rpartition(":")
+    host, port = host.strip("[]"), read_port(port_text)
+    if not host or not port_text.isdecimal():
+        fail(f"--bootstrap {address}: expected HOST:PORT, for example {DEFAULT_BOOTSTRAP}", Exit.USAGE)
+    if port is None:
+        fail(f"--bootstrap {address}: port {port_text} is not a number from 1 to {PORT_MAX}", Exit.USAGE)
+    if not may_name_a_host(host):
+        fail(f"--bootstrap {address}: {NO_HOST}", Exit.USAGE)
+    return host, port
 
 
 class CommandGroup(click.Group):

@@ -13,6 +13,7 @@ from tpc_broker.cli.admin import admin_client, partitions_of
 from tpc_broker.cli.connection import Exit, common_options, fail, print_json
 from tpc_broker.cli.produce import WrongLineError, input_records
 from tpc_broker.cli.record_text import chosen_coding
+from tpc_broker.host_port import NO_HOST, may_name_a_host, read_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,10 +86,13 @@ def send(  # noqa: PLR0913
 
 
 def _address(text: str, given: str) -> tuple[str, int]:
-    host, _, port = text.strip().rpartition(":")
-    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+    host, _, port_text = text.strip().rpartition(":")
+    host, port = host.strip("[]"), read_port(port_text)
+    if not host or port is None:
         fail(f"--to {given}: expected HOST:PORT, several with commas between them", Exit.USAGE)
-    return host.strip("[]"), int(port)
+    if not may_name_a_host(host):
+        fail(f"--to {given}: {NO_HOST}", Exit.USAGE)
+    return host, port
 
 
 def _send_all(  # noqa: PLR0913

@@ -16,6 +16,7 @@ from tpc_broker.client.errors import ClientError, RefusedError, UnknownTopicErro
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.requests import Node, TopicFacts, TopicPartition
 from tpc_broker.client.security import SecuritySettings
+from tpc_broker.host_port import NO_HOST, may_name_a_host, read_port
 from tpc_broker.kafka import ApiKey, ErrorCode
 
 BACKOFF_SECONDS_FIRST: Final = 0.05
@@ -41,10 +42,13 @@ class ClusterSettings:
 def parse_bootstrap(text: str) -> list[Node]:
     nodes = []
     for entry in text.split(","):
-        host, separator, port = entry.strip().rpartition(":")
-        if not separator or not host or not port.isdigit():
+        host, _, port_text = entry.strip().rpartition(":")
+        host, port = host.strip("[]"), read_port(port_text)
+        if not host or port is None:
             raise ValueError(f"no host:port: {entry.strip()!r}")
-        nodes.append(Node(host.strip("[]"), int(port)))
+        if not may_name_a_host(host):
+            raise ValueError(f"{entry.strip()!r}: {NO_HOST}")
+        nodes.append(Node(host, port))
     return nodes
 
 

@@ -47,7 +47,7 @@ class Connection:
         self._expires_at = float("inf")
         try:
             self._socket = socket.create_connection(node, timeout=timeout_seconds)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: no host has such a name
             raise UnreachableError(f"no connection to {node.host}:{node.port}: {error}") from error
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -273,5 +273,5 @@ async def _connected(address: tuple[str, int]) -> ConnectedUDPSocket:
     host, port = address
     try:
         return await anyio.create_connected_udp_socket(remote_host=host, remote_port=port)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: no host has such a name
         raise UnreachableError(f"datagrams to {host}:{port}: {error}") from error

@@ -19,6 +19,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tpc_broker import limits
+from tpc_broker.host_port import NO_HOST, PORT_MAX, may_name_a_host, read_port
 from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode, Placement, SecurityProtocol
 
@@ -34,7 +35,6 @@ _SETTING: Final = re.compile(
 _OF_ONE: Final = re.compile(r"listener\.([^.]+)\.(mode|placement)")
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_-]*")
 _KAFKAS_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_PORT_MAX: Final = 65535
 
 
 _Choice = TypeVar("_Choice", ListenerMode, Placement)
@@ -126,9 +126,12 @@ def _read_place(given: GivenText, default_ports: Mapping[str, int] | None = None
         )
     default_port = None
     if default_ports is not None:  # who gives them refuses unknown names afterwards
-        default_port = default_ports.get(name or SecurityProtocol.PLAINTEXT, _PORT_MAX)
+        default_port = default_ports.get(name or SecurityProtocol.PLAINTEXT, PORT_MAX)
     host, port = split_address(address, given.where, default_port=default_port)
-    return _Place(given, name, tuple(each.strip("[]") for each in host.split("+")), port)
+    hosts = tuple(each.strip("[]") for each in host.split("+"))
+    if not all(map(may_name_a_host, hosts)):
+        raise ConfigError(f"{given.where} {given.text}: {NO_HOST}")
+    return _Place(given, name, hosts, port)
 
 
 def split_address(text: str, where: str, *, default_port: int | None = None) -> tuple[str, int]:
@@ -139,9 +142,10 @@ def split_address(text: str, where: str, *, default_port: int | None = None) -> 
         if default_port is None:
             raise ConfigError(f"{where}: {text!r} is not HOST:PORT, for example 127.0.0.1:9092")
         return text, default_port
-    if not re.fullmatch(r"[0-9]+", port_text) or not 1 <= int(port_text) <= _PORT_MAX:
-        raise ConfigError(f"{where}: port {port_text!r} is not a number from 1 to {_PORT_MAX}")
-    return host, int(port_text)
+    port = read_port(port_text)
+    if port is None:
+        raise ConfigError(f"{where}: port {port_text!r} is not a number from 1 to {PORT_MAX}")
+    return host, port
 
 
 # -- what belongs to a listener ----------------------------------------------------------------------------------------
@@ -227,11 +231,11 @@ def _among(places: Mapping[str, _Place]) -> str:
 def _spread_ports(name: str, place: _Place, cores: int) -> tuple[Address, ...]:
     if len(place.hosts) > 1:
         raise place.refused(f"names {len(place.hosts)} addresses, which needs listener.{name}.mode=per-core-address")
-    if place.port + cores - 1 > _PORT_MAX:
-        core = _PORT_MAX + 1 - place.port
+    if place.port + cores - 1 > PORT_MAX:
+        core = PORT_MAX + 1 - place.port
         raise place.refused(
-            f"leaves too few ports: port {_PORT_MAX + 1} is over {_PORT_MAX} (core {core} of {cores} answers on port "
-            f"{_PORT_MAX + 1}); choose a lower port or fewer --cores"
+            f"leaves too few ports: port {PORT_MAX + 1} is over {PORT_MAX} (core {core} of {cores} answers on port "
+            f"{PORT_MAX + 1}); choose a lower port or fewer --cores"
         )
     return tuple(Address(place.hosts[0], place.port + core) for core in range(cores))
 

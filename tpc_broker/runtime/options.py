@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tpc_broker import limits
 from tpc_broker.cluster.founding import SeedAddress
+from tpc_broker.host_port import NO_HOST, PORT_MAX, may_name_a_host, read_port
 from tpc_broker.metadata.listeners import Address, Listener
 
 if TYPE_CHECKING:
@@ -75,24 +76,27 @@ class AdminAddress(NamedTuple):
 
 def parse_admin(text: str) -> AdminAddress:
     """`HOST:PORT`, or `PORT` on loopback."""
-    host, _, port = text.rpartition(":")
-    host = host.strip("[]") or LOOPBACK
-    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        raise StartError(f"--admin {text}: expected HOST:PORT, or PORT (1 to 65535) on {LOOPBACK}")
-    return AdminAddress(host, int(port))
+    host, _, port_text = text.rpartition(":")
+    host, port = host.strip("[]") or LOOPBACK, read_port(port_text)
+    if port is None:
+        raise StartError(f"--admin {text}: expected HOST:PORT, or PORT (1 to {PORT_MAX}) on {LOOPBACK}")
+    if not may_name_a_host(host):
+        raise StartError(f"--admin {text}: {NO_HOST}")
+    return AdminAddress(host, port)
 
 
 def parse_datagram(text: str) -> Address:
     """`HOST:PORT`, an IPv6 address in brackets, or `PORT` on loopback."""
-    host, _, port = text.rpartition(":")
-    host = host.strip("[]") or LOOPBACK
+    host, _, port_text = text.rpartition(":")
+    host, port = host.strip("[]") or LOOPBACK, read_port(port_text)
     try:
         ip_address(host)
-        if port.isascii() and port.isdecimal() and 0 < int(port) < 65536:
-            return Address(host, int(port))
+        if port is not None and may_name_a_host(host):  # an IPv6 address may end in the name of an interface
+            return Address(host, port)
     except ValueError:
         pass
-    raise StartError(f"--datagram {text}: expected ADDRESS:PORT (an IP address), or PORT (1 to 65535) on {LOOPBACK}")
+    allowed = f"ADDRESS:PORT (an IP address), or PORT (1 to {PORT_MAX}) on {LOOPBACK}"
+    raise StartError(f"--datagram {text}: expected {allowed}")
 
 
 @dataclass(frozen=True, slots=True)

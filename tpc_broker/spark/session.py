@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from tpc_broker.host_port import NO_HOST, may_name_a_host, read_port
 from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.source import TpcDataSource
 
@@ -82,12 +83,15 @@ def _check_java() -> None:
 def _check_listening(addresses: str) -> None:
     problem = ""
     for address in addresses.split(","):
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
+        host, _, port_text = address.rpartition(":")
+        host, port = host.strip("[]"), read_port(port_text)
+        if not host or port is None:
             raise PipelineError(f"--master spark://{addresses}: expected spark://host:port")
+        if not may_name_a_host(host):
+            raise PipelineError(f"--master spark://{addresses}: {NO_HOST}")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-        except (OSError, OverflowError) as error:
+            socket.create_connection((host, port), CONNECT_SECONDS).close()
+        except OSError as error:
             problem = str(error)
         else:
             return

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.secret import ClusterSecret, SecretError
+from tpc_broker.host_port import NO_HOST, PORT_MAX, may_name_a_host, read_port
 from tpc_broker.limits import CLUSTER_SEEDS_MAX, SWIM_HOST_BYTES_MAX, SWIM_NAME_BYTES_MAX
 from tpc_broker.model import NODE_ID_MAX
 from tpc_broker.runtime.options import ClusterOptions, StartError
 
-PORT_MAX = 65_535
 OTHERS_MAY_READ = 0o077
 
 
@@ -42,18 +42,14 @@ def plan_cluster(arguments: dict[str, object], cores: int) -> ClusterOptions | N
 
 def parse_address(option: str, text: str) -> SeedAddress:
     """`HOST:PORT`, with brackets around a host with colons."""
-    host, _, port = text.strip().rpartition(":")
+    host, _, port_text = text.strip().rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
-    try:
-        bare.encode("idna")
-    except UnicodeError as error:
-        raise StartError(
-            f"{option} {text}: no host has such a name: between dots there are 1 to 63 characters that names may have"
-        ) from error
-    is_port = port.isascii() and port.isdecimal() and 0 < int(port) <= PORT_MAX
-    if not bare or not is_port or (":" in bare and bare == host) or len(bare.encode()) > SWIM_HOST_BYTES_MAX:
+    if not may_name_a_host(bare):
+        raise StartError(f"{option} {text}: {NO_HOST}")
+    port = read_port(port_text)
+    if not bare or port is None or (":" in bare and bare == host) or len(bare.encode()) > SWIM_HOST_BYTES_MAX:
         raise StartError(f"{option} {text}: expected HOST:PORT, with a port from 1 to {PORT_MAX}")
-    return SeedAddress(bare, int(port))
+    return SeedAddress(bare, port)
 
 
 def _check_own_address(address: SeedAddress, cores: int) -> None:

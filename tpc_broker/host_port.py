@@ -1,0 +1,25 @@
+"""What every option that takes HOST:PORT refuses, before a host is looked up or a port is bound."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PORT_MAX: Final = 65_535
+NO_HOST: Final = "no host has such a name: between dots there are 1 to 63 characters that names may have"
+
+
+def may_name_a_host(host: str) -> bool:
+    """Whether a resolver can be asked for it. For what is no name Python raises UnicodeError, which is no OSError."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return "\0" not in host
+
+
+def read_port(text: str) -> int | None:
+    """A port from 1 to `PORT_MAX` in decimal digits; None: it is none."""
+    digits = text.lstrip("0")
+    if not text.isascii() or not digits.isdecimal() or len(digits) > len(str(PORT_MAX)) or int(digits) > PORT_MAX:
+        return None
+    return int(digits)
