@@ -14,7 +14,8 @@ enum {
     HELLO_FRAME_BYTES = FRAME_HEADER_BYTES + TPC_LINK_HELLO_BYTES,
     COPIED_BYTES_MAX = 200, /* of a frame: they lie behind its header, and leave in one piece */
     FEW_SLICES = 8,
-    STREAMS_FIRST = 64,
+    PAGE_BITS = 8,
+    PAGE_STREAMS = 1 << PAGE_BITS,
     CORES_MAX = 1024,
     SHARE_BYTES = 64 << 20,
     DATAGRAMS_LEVEL = 2,
@@ -31,6 +32,12 @@ typedef struct {
     uint32_t sequence;           /* of the next one that is sent */
 } link_stream;
 
+/* The streams of neighbouring slots; there is one only where there is a stream. */
+typedef struct {
+    uint32_t used;
+    link_stream streams[PAGE_STREAMS];
+} link_page;
+
 typedef struct link {
     struct link *next;
     struct links *owner;
@@ -40,8 +47,8 @@ typedef struct link {
     bool is_up;    /* the other end has said who it is */
     uint64_t life;
     uint16_t feature_level; /* what both understand */
-    link_stream *streams;
-    uint32_t streams_capacity;
+    link_page **pages;
+    uint32_t pages_capacity;
     uint64_t held_bytes;
 } link;
 
@@ -119,23 +126,43 @@ static int push_hello(link *it) {
 
 /* ---- streams ---- */
 
-static link_stream *find_stream(link *it, uint64_t client) {
-    uint32_t slot = (uint32_t)client;
-    return slot < it->streams_capacity && it->streams[slot].client == client ? &it->streams[slot] : NULL;
+static link_stream *find_slot(const link *it, uint64_t client) {
+    uint32_t slot = (uint32_t)client, page = slot >> PAGE_BITS;
+    return page < it->pages_capacity && it->pages[page] ? &it->pages[page]->streams[slot % PAGE_STREAMS] : NULL;
 }
 
-/* The place of a client's stream, whoever had it before. NULL: no memory, or no core has so many clients. */
-static link_stream *stream_place(link *it, uint64_t client) {
-    uint32_t slot = (uint32_t)client, capacity = it->streams_capacity ? it->streams_capacity : STREAMS_FIRST;
-    if (slot < it->streams_capacity) return &it->streams[slot];
-    if (slot >= TPC_LINK_PLACES_MAX) return NULL;
-    while (capacity <= slot) capacity *= 2;
-    link_stream *streams = realloc(it->streams, capacity * sizeof *streams);
-    if (!streams) return NULL;
-    memset(streams + it->streams_capacity, 0, (capacity - it->streams_capacity) * sizeof *streams);
-    it->streams = streams;
-    it->streams_capacity = capacity;
-    return &streams[slot];
+static link_stream *find_stream(const link *it, uint64_t client) {
+    link_stream *stream = find_slot(it, client);
+    return stream && stream->client == client ? stream : NULL;
+}
+
+/* The client's own from now on, whoever had the place before. NULL: no memory, or no core has so many clients. */
+static link_stream *begin_stream(link *it, uint64_t client) {
+    uint32_t slot = (uint32_t)client, page = slot >> PAGE_BITS, capacity = it->pages_capacity ? it->pages_capacity : 1;
+    if (!client || slot >= TPC_LINK_PLACES_MAX) return NULL;
+    while (capacity <= page) capacity *= 2;
+    if (capacity > it->pages_capacity) {
+        link_page **pages = realloc(it->pages, capacity * sizeof *pages);
+        if (!pages) return NULL;
+        memset(pages + it->pages_capacity, 0, (capacity - it->pages_capacity) * sizeof *pages);
+        it->pages = pages;
+        it->pages_capacity = capacity;
+    }
+    if (!it->pages[page]) it->pages[page] = calloc(1, sizeof **it->pages);
+    if (!it->pages[page]) return NULL;
+    link_stream *stream = &it->pages[page]->streams[slot % PAGE_STREAMS];
+    it->pages[page]->used += !stream->client;
+    *stream = (link_stream){.client = client};
+    return stream;
+}
+
+/* Its place is gone then. While the link closes somebody may look through the pages, which go with the link. */
+static void end_stream(link *it, link_stream *stream) {
+    link_page **page = &it->pages[(uint32_t)stream->client >> PAGE_BITS];
+    *stream = (link_stream){0};
+    if (--(*page)->used || it->connection->state == CONNECTION_CLOSING) return;
+    free(*page);
+    *page = NULL;
 }
 
 /* All calls of a client are over, and so is its stream. */
@@ -143,7 +170,7 @@ static void fail_calls(link *it, link_stream *stream, enum tpc_link_outcome firs
     links *owner = it->owner;
     enum tpc_link_outcome outcome = first_outcome;
     tpc_link_call *call = stream->first;
-    *stream = (link_stream){0};
+    end_stream(it, stream);
     for (tpc_link_call *next; call; call = next, outcome = TPC_LINK_LOST) {
         next = call->next;
         owner->statistics.failed++;
@@ -204,14 +231,16 @@ static bool take_in_its_frame(connection *stream, const tpc_link_frame *said, tp
 
 /* False: the other end does not keep to the protocol. `frame`: NULL when the bytes are only lent. */
 static bool take_request(link *it, const tpc_link_frame *said, tpc_frame *frame) {
-    link_stream *place = it->dialled || !said->stream ? NULL : stream_place(it, said->stream);
-    if (!place) return false;
-    if (place->client != said->stream) {
-        if (place->connection) connection_begin_close(place->connection, TPC_CLOSE_PEER, 0);
+    if (it->dialled || !said->stream || (uint32_t)said->stream >= TPC_LINK_PLACES_MAX) return false;
+    link_stream *place = find_slot(it, said->stream);
+    if (!place || place->client != said->stream) {
+        if (place && place->connection) connection_begin_close(place->connection, TPC_CLOSE_PEER, 0);
         if (said->sequence) return true; /* this end has closed it, and the other will hear of that */
-        place->connection = open_stream(it, said);
-        if (!place->connection) return false;
-        place->client = said->stream;
+        connection *made = open_stream(it, said);
+        place = made ? begin_stream(it, said->stream) : NULL;
+        if (!place && made) connection_begin_close(made, TPC_CLOSE_BUDGET, ENOMEM);
+        if (!place) return false;
+        place->connection = made;
     }
     connection *stream = place->connection;
     if (said->sequence != stream->carried) return false;
@@ -351,14 +380,14 @@ int tpc_link_send(tpc_connections *connections, uint32_t core, uint64_t client, 
                   const tpc_slice *slices, uint32_t count, tpc_link_call *call) {
     link *it = tpc_link_is_up(connections, core) ? connections->links->dialled[core] : NULL;
     connection *from = connection_find(connections, client);
-    link_stream *stream = it && from ? stream_place(it, client) : NULL;
+    link_stream *stream = it && from ? find_stream(it, client) : NULL;
+    if (!stream && it && from && from->state != CONNECTION_CLOSING) stream = begin_stream(it, client);
     if (!stream || from->state == CONNECTION_CLOSING) {
         release_all(slices, count);
         if (connections->links) connections->links->statistics.failed++;
         return -ENOTCONN;
     }
     from->forwards = true;
-    if (stream->client != client) *stream = (link_stream){.client = client};
     call->next = NULL;
     call->sequence = stream->sequence++;
     *(stream->last ? &stream->last->next : &stream->first) = call;
@@ -429,7 +458,9 @@ void tpc_links_listen(tpc_connections *connections, tpc_link_listener listener) 
     if (!all) return;
     all->listener = listener;
     for (link *it = listener.done ? NULL : all->first; it; it = it->next) /* nobody is left to be told */
-        for (uint32_t i = 0; i < it->streams_capacity; i++) it->streams[i].first = it->streams[i].last = NULL;
+        for (uint32_t page = 0; page < it->pages_capacity; page++)
+            for (uint32_t i = 0; i < PAGE_STREAMS && it->pages[page]; i++)
+                it->pages[page]->streams[i].first = it->pages[page]->streams[i].last = NULL;
 }
 
 void tpc_links_set_share(tpc_connections *connections, uint64_t bytes_max) {
@@ -456,17 +487,22 @@ int tpc_link_adopt(tpc_connections *connections, int descriptor, uint32_t core, 
     return 0;
 }
 
-static void link_closing(link *it) {
-    if (it->dialled) it->owner->dialled[it->core] = NULL;
-    it->owner->statistics.links_up -= it->is_up;
-    it->owner->statistics.lost++;
-    for (uint32_t i = 0; i < it->streams_capacity; i++) {
-        link_stream *stream = &it->streams[i];
+static void close_page(link *it, link_page *page) {
+    for (uint32_t i = 0; i < PAGE_STREAMS; i++) {
+        link_stream *stream = &page->streams[i];
         if (stream->connection)
             connection_begin_close(stream->connection, TPC_CLOSE_PEER, 0);
         else if (stream->client)
             fail_calls(it, stream, TPC_LINK_LOST);
     }
+}
+
+static void link_closing(link *it) {
+    if (it->dialled) it->owner->dialled[it->core] = NULL;
+    it->owner->statistics.links_up -= it->is_up;
+    it->owner->statistics.lost++;
+    for (uint32_t page = 0; page < it->pages_capacity; page++)
+        if (it->pages[page]) close_page(it, it->pages[page]);
 }
 
 static void stream_closing(connection *it) {
@@ -475,7 +511,7 @@ static void stream_closing(connection *it) {
     carrier->held_bytes -= it->carried_bytes;
     it->carried_bytes = 0;
     it->owner->links->statistics.streams--;
-    if (place && place->connection == it) *place = (link_stream){0};
+    if (place && place->connection == it) end_stream(carrier, place);
     if (carrier->connection->state == CONNECTION_CLOSING) return;
     if (carrier->connection->paused) connection_needs_attention(carrier->connection);
     push_control(carrier, TPC_LINK_CLOSE, it->client, 0, it->reason);
@@ -510,7 +546,8 @@ void links_connection_gone(connection *it) {
     while (*at != gone) at = &(*at)->next;
     *at = gone->next;
     tpc_ring_push_event(owner->connections->ring, TPC_EVENT_LINK, gone->core, 0, gone->dialled, NULL);
-    free(gone->streams);
+    for (uint32_t page = 0; page < gone->pages_capacity; page++) free(gone->pages[page]);
+    free(gone->pages);
     free(gone);
 }
 

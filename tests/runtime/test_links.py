@@ -1,8 +1,10 @@
 """Links between cores: frames, streams, and requests that go over them. With all features and with 5.8's."""
 
 import contextlib
+import resource
 import socket
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -180,6 +182,57 @@ def test_a_stream_may_have_any_place_of_a_core_with_many_clients(link):
         FORWARD_PRODUCE, frame_of(produce_body([("t", 0, records_of(1))]), api_key=0, api_version=7), stream=stream
     )
     assert link.read()[:4] == (ANSWER, 0, 0, stream)
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_a_stream_takes_memory_for_itself_and_not_for_all_places_below_it(link):
+    link.hello()
+    link.core.make("t")
+    before = resident_bytes()
+    request = frame_of(produce_body([("t", 0, records_of(1))]), api_key=0, api_version=7)
+    link.send(FORWARD_PRODUCE, request, stream=9 << 32 | (lib.TPC_LINK_PLACES_MAX - 1))
+    assert link.read()[:4] == (ANSWER, 0, 0, 9 << 32 | (lib.TPC_LINK_PLACES_MAX - 1))
+    assert resident_bytes() - before < 32 << 20
+
+
+def test_streams_that_ended_leave_no_memory_behind(link):
+    link.hello()
+    link.core.make("t")
+    request = frame_of(produce_body([("t", 0, records_of(1))]), api_key=0, api_version=7)
+
+    def comes_and_goes(place):
+        stream = 9 << 32 | place
+        link.send(FORWARD_PRODUCE, stream=stream, sequence=1)  # of one that this end has closed
+        link.send(FORWARD_PRODUCE, request, stream=stream + 1)
+        assert link.read()[:4] == (ANSWER, 0, 0, stream + 1)
+        link.send(CLOSE, stream=stream + 1)
+        assert link.read()[:4] == (CLOSE, lib.TPC_CLOSE_PEER, 0, stream + 1)
+
+    comes_and_goes(lib.TPC_LINK_PLACES_MAX - 2)
+    before = resident_bytes()
+    for number in range(900):
+        comes_and_goes(number * 1024)
+    assert resident_bytes() - before < 4 << 20
+
+
+def test_a_client_takes_over_the_place_of_one_before(link):
+    link.hello()
+    link.core.make("slow", 0, 0, PartitionFlag.PYTHON_VALIDATES)
+    link.core.make("t")
+    link.produce(0, ("slow", 0, records_of(1)))
+    link.core.until(lambda: link.core.left)
+    request = frame_of(produce_body([("t", 0, records_of(1))]), api_key=0, api_version=7)
+    link.send(FORWARD_PRODUCE, request, stream=CLIENT + (1 << 32))
+    assert link.read() == (CLOSE, lib.TPC_CLOSE_PEER, 0, CLIENT, b"")
+    assert link.read()[:4] == (ANSWER, 0, 0, CLIENT + (1 << 32))
+    assert link.core.link_counts()["streams"] == 1
+    link.send(CLOSE)  # of the one before: nothing
+    link.send(FORWARD_PRODUCE, request, stream=CLIENT + (1 << 32), sequence=1)
+    assert link.read()[:4] == (ANSWER, 0, 1, CLIENT + (1 << 32))
+    link.core.left.clear()
 
 
 def test_kinds_of_a_later_version_are_passed_over(link):
