@@ -334,8 +334,9 @@ int tpc_partition_arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t t
     tpc_steady_stop(plane, partition);
     if (role == TPC_ROLE_FOLLOWER) tpc_partition_disarm(plane, handle, false);
     if (partition->role != TPC_ROLE_LEADER) partition->told_offset = partition->log_end_offset;
-    if (role == TPC_ROLE_LEADER && partition->role != TPC_ROLE_LEADER)
-        tpc_produce_refused(plane, 0, partition, TPC_ERROR_NOT_LEADER_OR_FOLLOWER); /* while somebody else led it */
+    bool begins_to_lead = role == TPC_ROLE_LEADER && partition->role != TPC_ROLE_LEADER;
+    if (begins_to_lead && (partition->is_replicated || partition->producers.count)) /* one that is new lacks nothing */
+        tpc_produce_refused(plane, 0, partition, TPC_ERROR_NOT_LEADER_OR_FOLLOWER); /* while it was not led here */
     partition->role = role;
     partition->leader_epoch = term;
     return 0;

@@ -41,18 +41,20 @@ void tpc_produce_refused(tpc_plane *plane, uint64_t connection, tpc_partition *p
 }
 
 /*
- * A replicated partition's batch with a gap in front of it: what is missing is what was refused, and it is tried again when
- * this one is answered. So it is refused as that one was. Were its sequence called out of order, librdkafka would begin
- * another producer epoch, in which all that it has not seen acknowledged comes again as new records, of all partitions;
- * but what was refused for its leader's sake may be in the log. That a leader is back before what its clients had sent it
- * has come is usual here: terms last for moments when leaders are handed over.
+ * A batch with a gap in front of it, of a partition that refused something lately, or is led here since lately: what is
+ * missing is what was refused, and it is tried again when this one is answered. So it is refused as that one was. Were its
+ * sequence called out of order, librdkafka would begin another producer epoch, in which all that it has not seen
+ * acknowledged comes again as new records, of all partitions; but what was refused for its leader's sake, or was not
+ * answered when another core ended, may be in the log. That a leader is back before what its clients had sent it has come
+ * is usual: terms last for moments when leaders are handed over, and a core that starts, or takes a partition back, leads
+ * it a moment after it was asked.
  *
  * What counts is when it came: it may have been held since, and what was refused may have gone by another connection, or
  * been refused on another core. An unknown producer may begin anywhere, but where it was refused itself.
  */
 static int16_t shared_refusal(tpc_plane *plane, const tpc_partition *partition, uint64_t connection,
                               int64_t received_ns, const tpc_batch_header *header) {
-    if (!partition->is_replicated || header->producer_id < 0 || header->base_sequence == 0) return 0;
+    if (header->producer_id < 0 || header->base_sequence == 0) return 0;
     if (!tpc_producers_find(&partition->producers, header->producer_id))
         return connection ? tpc_connection_refusal(plane->connections, connection, received_ns) : 0;
     if (!partition->refused_with || received_ns - partition->refused_ns > TPC_REFUSED_NS_MAX) return 0;
