@@ -154,6 +154,7 @@ async def test_a_partition_that_its_target_cannot_open_is_taken_back(autojump_cl
         assert await alter(node, [TARGET]) == 0
         await stays(node, key)
         assert node.files[SOURCE][key] is log
+        assert not await node[SOURCE].partitions.wait_moved("t", 0), "nobody waits for a move that is over"
 
 
 async def test_a_move_that_is_cancelled_when_the_target_has_it_is_done(autojump_clock):

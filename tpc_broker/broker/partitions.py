@@ -590,19 +590,13 @@ class Partitions:
         is_internal = topic.is_internal or key == METADATA_PARTITION
         handle = self._storage.register(files, config, is_internal=is_internal, is_replicated=is_replicated)
         partition = Partition(
-            topic.topic_id,
-            topic.name,
-            key.partition,
-            config,
-            plane=self._core.plane,
-            storage=self._storage,
-            files=files,
-            handle=handle,
-            is_internal=is_internal,
-            is_replicated=is_replicated,
-        )
+            topic.topic_id, topic.name, key.partition, config, plane=self._core.plane, storage=self._storage,
+            files=files, handle=handle, is_internal=is_internal, is_replicated=is_replicated,
+        )  # fmt: skip
         self._open[key] = partition
         self._by_handle[handle] = partition
+        if not is_replicated:  # a replica that moved has a leader when its group says so
+            self._has_gone(key)
         return partition
 
     def _config_of(self, topic: TopicImage) -> TopicConfig:
