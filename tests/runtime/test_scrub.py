@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import mmap
+import os
 import signal
 import subprocess
 import sys
@@ -382,6 +385,19 @@ def test_any_stretch_of_a_file_is_read_as_it_is(tmp_path: Path) -> None:
     for position, length in ((0, 10), (1, 4096), (4095, 2), (8192, 5000), (10_000, 1), (10_001, 5), (20_000, 5)):
         assert bytes(file.read(position, length)) == path.read_bytes()[position : position + length]
     file.close()
+
+
+def test_a_file_that_there_is_no_memory_for_is_not_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"1")
+
+    def refused(*_arguments: Any) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(mmap, "mmap", refused)
+    with pytest.raises(OSError, match="memory"):
+        SegmentFile(path)
+    assert path not in [one.resolve() for one in Path("/proc/self/fd").iterdir()]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"state": 1}', "\xff"])

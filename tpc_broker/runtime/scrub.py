@@ -120,13 +120,13 @@ class SegmentFile:
     """A file that is read in whole blocks past the page cache, or through it where the file system has no other way."""
 
     def __init__(self, path: Path) -> None:
+        self._memory = mmap.mmap(-1, READ_BYTES + 2 * BLOCK_BYTES)  # first: nothing is left open when it is refused
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._memory = mmap.mmap(-1, READ_BYTES + 2 * BLOCK_BYTES)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
