@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.cluster.test_leaders import NOT_NEEDED, PREFERRED, elect
 from tests.cluster.test_replication import in_sync_everywhere, leads
@@ -147,3 +147,39 @@ def test_a_replica_in_which_a_scrub_finds_damage_begins_anew_from_another(three:
     assert scrub(three[number]) == 0
     [aside] = (three[number].data_folder / "lost+found").iterdir()
     assert aside.name.startswith("kept-0.")
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_replica_that_lost_a_sealed_segment_begins_anew_from_another(three: Cluster, *, is_running: bool):
+    """While its node ran, or before that was started again, so that no list of its segments has it."""
+    create_topic(three.bootstrap, "kept", 1, replicas=3)
+    small = ConfigResource(ResourceType.TOPIC, "kept", incremental_configs=[
+        ConfigEntry("segment.bytes", str(1 << 20), incremental_operation=AlterConfigOpType.SET),
+    ])  # fmt: skip
+    client = admin(three.bootstrap)  # kept until the answer is there
+    client.incremental_alter_configs([small])[small].result(30)
+    with Load(three.bootstrap, "kept", 1, digits=4_000) as load:
+        load.wait_progress()
+        eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
+        number = leads(three, "kept") % 3 + 1
+        node = three[number]
+        eventually(lambda: len(segments(node)) > 3, "segments that are sealed")
+        node.stop()  # with a checkpoint
+        lost = segments(node)[1]
+        if not is_running:
+            lost.unlink()
+        three.start(number)
+        eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
+        lost.unlink(missing_ok=True)
+        assert scrub(node) == 1
+        eventually(lambda: votes_again(node), "it votes as another one")
+        eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
+        three[number % 3 + 1].kill()
+        load.wait_progress()
+    load.check(node.bootstrap)
+    node.stop()
+    assert scrub(node) == 0
+
+
+def segments(node: Node) -> list[Path]:
+    return sorted((node.data_folder / "topics" / "kept-0").glob("*.log"))

@@ -29,7 +29,7 @@ class Damage:
     file: str
     """Below the data directory."""
     position: int
-    """In the file, in bytes; 0 for one that is missing."""
+    """In the file, in bytes; 0 for one that is missing. Of a gap: the size of the segment in front of it, or 0."""
     damaged_bytes: int
     offset: int
     """The first record's that cannot be read."""
@@ -37,11 +37,17 @@ class Damage:
     """The next one's that can; -1: not known."""
     reason: str
 
+    @property
+    def is_gap(self) -> bool:
+        """No segment has the records [offset, end_offset); the file would be the first of theirs."""
+        return self.damaged_bytes == 0 and self.end_offset >= 0
+
     def __str__(self) -> str:
         if self.offset < 0:
             return f"{self.file}: {self.reason}"
         records = f"from offset {self.offset}" if self.end_offset < 0 else f"[{self.offset}, {self.end_offset})"
-        return f"{self.partition} {records}: {self.file} at {self.position:,}: {self.reason}"
+        place = "" if self.is_gap else f" at {self.position:,}"
+        return f"{self.partition} {records}: {self.file}{place}: {self.reason}"
 
 
 @dataclass(slots=True)

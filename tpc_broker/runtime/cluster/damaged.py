@@ -13,6 +13,7 @@ happens by itself.
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,11 +22,12 @@ import trio
 from tpc_broker import limits
 from tpc_broker.broker.rounds import next_round
 from tpc_broker.errors import CallFailedError, MailboxError
-from tpc_broker.log.files import LOG_SUFFIX, parse_segment_file_name
+from tpc_broker.log.files import LOG_SUFFIX, LOSSES_FILE, decode_losses, parse_segment_file_name, segment_file_name
 from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.raft.items import Address, Voter
 from tpc_broker.runtime.scrub import SegmentFile
 from tpc_broker.runtime.scrub_report import read_report
+from tpc_broker.storage.batch_ranges import missing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -43,6 +45,9 @@ log = logging.getLogger(__name__)
 
 DAMAGED: Final = "replicas.damaged"
 LOOK_S: Final = 2.0
+LOST_ERRNOS: Final = frozenset({errno.ENOENT, errno.EIO, errno.EUCLEAN, errno.EBADMSG})
+"""What is so of the file, and not of who opens it: it is not there, the disk cannot, or the file system finds it wrong.
+"""
 
 
 class _Renewed(NamedTuple):
@@ -66,6 +71,8 @@ class DamagedReplicas:
         """Replicas of this core that could not be opened, or were given up."""
         self._seen: tuple[int, int] | None = None
         self._found: dict[TopicPartition, str] = {}
+        self._unsure: dict[TopicPartition, str] = {}
+        """Those that could not be looked at, for a reason that is none of the files': they are looked at again."""
         self._told: dict[TopicPartition, str] = {}
         self._coming: dict[TopicPartition, _Renewed] = {}
         """Those that begin anew and do not vote yet."""
@@ -80,7 +87,10 @@ class DamagedReplicas:
                 await self._give_up(key, reason)
             for key in [key for key, before in self._coming.items() if self._votes_again(key, before)]:
                 log.warning("%s votes again, as another replica", self._coming.pop(key).label)
-            self._told = {key: told for key, told in self._told.items() if key in damaged}
+            for key, reason in self._unsure.items():
+                if key not in damaged:
+                    self._tell(key, reason)
+            self._told = {key: told for key, told in self._told.items() if key in damaged or key in self._unsure}
 
     # -- what is damaged -----------------------------------------------------------------------------------------------
 
@@ -91,28 +101,47 @@ class DamagedReplicas:
         except OSError:
             return
         seen = status.st_mtime_ns, status.st_ino
-        if seen == self._seen and not self._found:
+        if seen == self._seen and not self._found and not self._unsure:
             return
         report = read_report(self._data)
-        self._seen, self._found = seen, {}
+        self._seen, self._found, self._unsure = seen, {}, {}
         by_label = {files.folder.path.name: (key, files) for key, files in self._replication.open_files()}
         for damage in () if report is None else report.damaged:
             key, files = by_label.get(damage.partition, (None, None))
             if key is None or files is None or key in self._found:
                 continue
-            if await self._is_so(files, damage):
+            try:
+                is_so = await self._is_so(files, damage)
+            except OSError as error:
+                self._unsure[key] = f"{damage.file} cannot be looked at, whether it is damaged: {error.strerror}"
+                continue
+            if (key, files) not in self._replication.open_files():
+                self._unsure[key] = f"{damage.file} was opened anew while it was looked at, whether it is damaged"
+            elif is_so:
                 self._found[key] = str(damage)
 
     async def _is_so(self, files: PartitionStorage, damage: Damage) -> bool:
+        """OSError: it cannot be said now."""
         path = self._data / damage.file
         parsed = parse_segment_file_name(path.name)
-        if parsed is None or parsed[1] != LOG_SUFFIX or 0 <= damage.end_offset <= files.log_start_offset:
+        if parsed is None or parsed[1] != LOG_SUFFIX:
             return False
         segment = next((each for each in files.segments if each.base_offset == parsed[0]), None)
-        if segment is None or damage.position >= segment.size_bytes:
+
+        def is_kept() -> bool:
+            if 0 <= damage.end_offset <= files.log_start_offset:
+                return False
+            if damage.is_gap:
+                return damage.offset < files.written_end_offset
+            return segment is not None and segment in files.segments and damage.position < segment.size_bytes
+
+        if not is_kept():
             return False
-        is_so = await trio.to_thread.run_sync(is_damaged, path, damage, tuple(files.epochs.entries))
-        return is_so and segment in files.segments and damage.position < segment.size_bytes
+        if damage.is_gap:
+            is_so = await trio.to_thread.run_sync(is_missing, path.parent, damage, files.log_start_offset)
+        else:
+            is_so = await trio.to_thread.run_sync(is_damaged, path, damage, tuple(files.epochs.entries))
+        return is_so and is_kept()
 
     # -- what is done --------------------------------------------------------------------------------------------------
 
@@ -190,16 +219,46 @@ class DamagedReplicas:
 
 def is_damaged(path: Path, damage: Damage, epochs: Sequence[EpochStart]) -> bool:
     """Whether no sound batch with the offset and the leader epoch of its place begins where a scrub found none, read
-    past the page cache. Blocking.
+    past the page cache; of a file that the scrub could not open, whether it still cannot be. Blocking. OSError: it
+    cannot be said now, for want of memory, say.
     """
     try:
         file = SegmentFile(path)
-    except OSError:
-        return True
+        try:
+            if damage.damaged_bytes == 0:
+                return False
+            data = file.read(damage.position, min(damage.damaged_bytes, limits.LINK_FRAME_BYTES_MAX))
+            return find_batches_end(data, damage.offset, epochs, allow_gaps=False)[0] == 0
+        finally:
+            file.close()
+    except OSError as error:
+        if error.errno in LOST_ERRNOS:
+            return True
+        raise
+
+
+def is_missing(folder: Path, gap: Damage, log_start_offset: int) -> bool:
+    """Whether the first record of a gap that a scrub found, at or behind the log's start, is in no segment, and no
+    repair has given it up. The segment in front of it ends where it did when it has the size that it had: another one
+    that reaches further has another size. Blocking. OSError: it cannot be said now.
+    """
     try:
-        data = file.read(damage.position, min(max(damage.damaged_bytes, 1), limits.LINK_FRAME_BYTES_MAX))
-        return find_batches_end(data, damage.offset, epochs, allow_gaps=False)[0] == 0
-    except OSError:
+        return _is_missing(folder, gap, max(gap.offset, log_start_offset))
+    except OSError as error:
+        if error.errno in LOST_ERRNOS:
+            return True
+        raise
+
+
+def _is_missing(folder: Path, gap: Damage, first: int) -> bool:
+    names = [path.name for path in folder.iterdir()]
+    if LOSSES_FILE in names:
+        losses = sorted(decode_losses((folder / LOSSES_FILE).read_bytes()))
+        if not missing(first, gap.end_offset, losses):
+            return False
+    parsed = [one for one in map(parse_segment_file_name, names) if one is not None and one[1] == LOG_SUFFIX]
+    before = max((base for base, _suffix in parsed if base <= first), default=-1)
+    if before < 0:
         return True
-    finally:
-        file.close()
+    size = (folder / segment_file_name(before, LOG_SUFFIX)).stat().st_size
+    return size == (0 if before >= gap.offset else gap.position)

@@ -1,0 +1,209 @@
+"""What a scrub says of files that cannot be opened, or are missing, is looked at before a replica is given up."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.record_batches import Record, batch
+from tpc_broker.log.files import LOG_SUFFIX, segment_file_name
+from tpc_broker.runtime.cluster import damaged as damaged_module
+from tpc_broker.runtime.cluster.damaged import DamagedReplicas, is_damaged, is_missing
+from tpc_broker.runtime.scrub_report import Damage, ScrubReport, write_report
+from tpc_broker.runtime.trio_ring import run
+
+NAME = "t-0"
+BASES = (0, 3, 6, 9)
+"""Three batches in each segment."""
+SIZE = 3 * len(batch([Record(value=b"v")]))
+TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES)
+LASTING = (errno.ENOENT, errno.EIO, errno.EUCLEAN)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "topics" / NAME
+    made.mkdir(parents=True)
+    for base in BASES:
+        write(made, base)
+    return made
+
+
+def write(folder: Path, base: int, end: int = 0) -> None:
+    batches = [batch([Record(value=b"v")], base_offset=number) for number in range(base, end or base + 3)]
+    log_of(folder, base).write_bytes(b"".join(batches))
+
+
+def log_of(folder: Path, base: int) -> Path:
+    return folder / segment_file_name(base, LOG_SUFFIX)
+
+
+def damage_in(base: int, position: int, length: int, end_offset: int, reason: str) -> Damage:
+    name = f"topics/{NAME}/{segment_file_name(base, LOG_SUFFIX)}"
+    return Damage(NAME, name, position, length, base, end_offset, reason)
+
+
+def gap(folder: Path, first: int, end: int) -> Damage:
+    """As the scrub tells of it."""
+    before = max((base for base in BASES if base < first), default=-1)
+    position = log_of(folder, before).stat().st_size if before >= 0 else 0
+    return damage_in(first, position, 0, end, "no segment has these records")
+
+
+def unopened(base: int, number: int) -> Damage:
+    return damage_in(base, 0, 0, -1, f"cannot be opened: {os.strerror(number)}")
+
+
+class Found:
+    """`DamagedReplicas` of a core with one replica, whose segments are those of the folder at first."""
+
+    def __init__(self, folder: Path, damage: Damage) -> None:
+        self.segments = {base: SimpleNamespace(base_offset=base, size_bytes=SIZE) for base in BASES}
+        self.files: Any = SimpleNamespace(
+            folder=SimpleNamespace(path=folder), segments=tuple(self.segments.values()), log_start_offset=0,
+            written_end_offset=12, epochs=SimpleNamespace(entries=()),
+        )  # fmt: skip
+        data = folder.parent.parent
+        replication: Any = SimpleNamespace(open_files=lambda: [("key", self.files)])
+        self.replicas = DamagedReplicas(replication, data)
+        write_report(data, ScrubReport(damaged=[damage], damaged_count=1))
+
+    def restart(self, *lost: int) -> None:
+        """The segments are listed anew."""
+        self.files.segments = tuple(one for base, one in self.segments.items() if base not in lost)
+
+    def look(self) -> bool:
+        """Whether the replica is to be given up."""
+        run(self.replicas._look_at_scrub)
+        return bool(self.replicas._found)
+
+
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Nothing can be opened any more, with that error; by 0 again."""
+    opened = os.open
+
+    def begin(number: int) -> None:
+        def refused(path: Any, *arguments: Any, **more: Any) -> int:
+            if number and str(path).endswith(LOG_SUFFIX):
+                raise OSError(number, os.strerror(number), str(path))
+            return opened(path, *arguments, **more)
+
+        monkeypatch.setattr(os, "open", refused)
+
+    return begin
+
+
+@pytest.mark.parametrize("number", [*TRANSIENT, *LASTING])
+def test_a_file_that_can_be_opened_again_is_not_damaged(folder: Path, number: int) -> None:
+    damage = unopened(3, number)
+    assert not is_damaged(folder.parent.parent / damage.file, damage, ())
+    assert not Found(folder, damage).look()
+
+
+@pytest.mark.parametrize("number", LASTING)
+def test_a_file_that_still_cannot_be_opened_is_damaged(folder: Path, refuse: Any, number: int) -> None:
+    found = Found(folder, unopened(3, number))
+    refuse(number)
+    assert found.look()
+
+
+@pytest.mark.parametrize("number", TRANSIENT)
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_what_cannot_be_looked_at_now_is_looked_at_again(
+    folder: Path, refuse: Any, number: int, *, is_sound: bool
+) -> None:
+    """It tells nothing of the files, and the scrub's finding is not forgotten."""
+    length = log_of(folder, 3).stat().st_size
+    if not is_sound:
+        log_of(folder, 3).write_bytes(bytes(length))
+    found = Found(folder, damage_in(3, 0, length, 6, "zeros where a batch should be"))
+    refuse(number)
+    for _each in range(2):
+        assert not found.look()
+    refuse(0)
+    assert found.look() is not is_sound
+
+
+@pytest.mark.parametrize("lost", [(0,), (3,), (3, 6), (0, 3, 6)])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_segments_that_are_missing(folder: Path, lost: tuple[int, ...], *, is_restarted: bool) -> None:
+    """Also when the one before is as long, and when the core's own list has them no more."""
+    damage = gap(folder, lost[0], lost[-1] + 3)
+    for base in lost:
+        log_of(folder, base).unlink()
+    found = Found(folder, damage)
+    if is_restarted:
+        found.restart(*lost)
+    assert is_missing(folder, damage, 0)
+    assert found.look()
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_segment_that_is_there_again_is_not_missing(folder: Path, first: int) -> None:
+    damage = gap(folder, first, first + 3)
+    assert not is_missing(folder, damage, 0)
+    assert not Found(folder, damage).look()
+    log_of(folder, first).write_bytes(b"")
+    assert is_missing(folder, replace(damage, position=0), 0)
+
+
+def test_another_segment_has_the_records_now(folder: Path) -> None:
+    """The replica was filled by another one, whose segments are others."""
+    damage = gap(folder, 3, 6)
+    log_of(folder, 3).unlink()
+    write(folder, 0, 6)
+    assert not is_missing(folder, damage, 0)
+    assert not Found(folder, damage).look()
+
+
+def test_records_that_need_not_be_there_any_more(folder: Path) -> None:
+    damage = gap(folder, 3, 6)
+    log_of(folder, 3).unlink()
+    found = Found(folder, damage)
+    found.files.log_start_offset = 6  # deleted
+    assert not found.look()
+    found = Found(folder, damage)
+    found.files.log_start_offset, found.files.written_end_offset = 0, 3  # cut
+    assert not found.look()
+    (folder / "lost-records").write_text("3 6\n")  # given up by a repair
+    assert not Found(folder, damage).look()
+    (folder / "lost-records").write_text("3 5\n")
+    assert Found(folder, damage).look()
+
+
+@pytest.mark.parametrize("start", [4, 5])
+def test_what_is_left_of_a_gap_that_the_log_begins_in(folder: Path, start: int) -> None:
+    """The segment in front of it may have been removed by then."""
+    damage = gap(folder, 3, 6)
+    log_of(folder, 3).unlink()
+    found = Found(folder, damage)
+    found.files.log_start_offset = start
+    assert found.look()
+    log_of(folder, 0).unlink()
+    assert Found(folder, damage).look()
+
+
+def test_files_that_were_opened_anew_meanwhile_are_looked_at_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_of(folder, 3).write_bytes(b"")
+    found = Found(folder, damage_in(3, 0, 200, 6, "the file ends too early"))
+    earlier = found.files
+    look = is_damaged
+
+    def opened_anew(*arguments: Any) -> bool:
+        found.files = SimpleNamespace(**vars(earlier))
+        found.files.epochs = SimpleNamespace(entries=(), again=found.files)
+        return look(*arguments)
+
+    monkeypatch.setattr(damaged_module, "is_damaged", opened_anew)
+    assert not found.look()
+    monkeypatch.undo()
+    assert found.look()
