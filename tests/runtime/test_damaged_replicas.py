@@ -23,7 +23,7 @@ BASES = (0, 3, 6, 9)
 """Three batches in each segment."""
 SIZE = 3 * len(batch([Record(value=b"v")]))
 TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES)
-LASTING = (errno.ENOENT, errno.EIO, errno.EUCLEAN)
+LASTING = (errno.ENOENT, errno.EIO, errno.EUCLEAN, errno.ENODATA, errno.EILSEQ)
 
 
 @pytest.fixture

@@ -45,8 +45,12 @@ log = logging.getLogger(__name__)
 
 DAMAGED: Final = "replicas.damaged"
 LOOK_S: Final = 2.0
-LOST_ERRNOS: Final = frozenset({errno.ENOENT, errno.EIO, errno.EUCLEAN, errno.EBADMSG})
+LOST_ERRNOS: Final = frozenset({
+    errno.ENOENT, errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EILSEQ, errno.EREMOTEIO,
+})  # fmt: skip
 """What is so of the file, and not of who opens it: it is not there, the disk cannot, or the file system finds it wrong.
+Past the page cache a bad sector is ENODATA, one whose checksum does not fit EILSEQ, and a disk that fails EREMOTEIO
+(Linux, `block/blk-core.c`).
 """
 
 
