@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +14,15 @@ import pytest
 
 from tests.support.record_batches import Record, batch
 from tpc_broker.log.files import LOG_SUFFIX, segment_file_name
+from tpc_broker.model import CoreId, NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.raft.items import Address
 from tpc_broker.runtime.cluster import damaged as damaged_module
 from tpc_broker.runtime.cluster.damaged import DamagedReplicas, is_damaged, is_missing
 from tpc_broker.runtime.scrub_report import Damage, ScrubReport, write_report
 from tpc_broker.runtime.trio_ring import run
 
 NAME = "t-0"
+KEY = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))
 BASES = (0, 3, 6, 9)
 """Three batches in each segment."""
 SIZE = 3 * len(batch([Record(value=b"v")]))
@@ -70,13 +74,31 @@ class Found:
             written_end_offset=12, epochs=SimpleNamespace(entries=()),
         )  # fmt: skip
         data = folder.parent.parent
-        replication: Any = SimpleNamespace(open_files=lambda: [("key", self.files)])
+        self.is_open = True
+        self.asked: list[str] = []
+        """Of which replicas others were asked."""
+
+        async def ask(_address: Any, _method: str, payload: dict[str, Any]) -> dict[str, Any]:
+            self.asked.append(payload["group"])
+            return {}
+
+        topic = SimpleNamespace(name="t", is_replicated=lambda _index: True, life_of=lambda *_: 0,
+                                replicas=[[SimpleNamespace(node=1), Address(NodeId(2), CoreId(0))]])  # fmt: skip
+        replication: Any = SimpleNamespace(
+            open_files=lambda: [(KEY, self.files)] if self.is_open else [],
+            files_of=lambda _key: self.files if self.is_open else None,
+            image=SimpleNamespace(topic_by_id=lambda _id: topic), look_at=lambda _key: None, node=1,
+            group_name=str, want_links=lambda _addresses: None, links=SimpleNamespace(ask=ask),
+        )  # fmt: skip
         self.replicas = DamagedReplicas(replication, data)
         write_report(data, ScrubReport(damaged=[damage], damaged_count=1))
 
     def restart(self, *lost: int) -> None:
         """The segments are listed anew."""
         self.files.segments = tuple(one for base, one in self.segments.items() if base not in lost)
+
+    def give_up(self) -> None:
+        run(self.replicas._give_up_damaged)
 
     def look(self) -> bool:
         """Whether the replica is to be given up."""
@@ -207,3 +229,49 @@ def test_files_that_were_opened_anew_meanwhile_are_looked_at_again(
     assert not found.look()
     monkeypatch.undo()
     assert found.look()
+
+
+@pytest.mark.parametrize("change", ["segments", "log_start_offset", "epochs"])
+def test_files_that_were_changed_meanwhile_are_looked_at_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """A cut and what is appended behind it, say: what was read may have been neither."""
+    log_of(folder, 3).write_bytes(b"")
+    found = Found(folder, damage_in(3, 0, 200, 6, "the file ends too early"))
+    look = is_damaged
+
+    def changed(*arguments: Any) -> bool:
+        if change == "segments":
+            found.files.segments = found.files.segments[1:]
+        elif change == "epochs":
+            found.files.epochs = SimpleNamespace(entries=((1, 0),))
+        else:
+            found.files.log_start_offset = 2
+        return look(*arguments)
+
+    monkeypatch.setattr(damaged_module, "is_damaged", changed)
+    assert not found.look()
+    monkeypatch.undo()
+    assert found.look()
+
+
+def test_a_report_that_cannot_be_read_now_is_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For want of descriptors, which says nothing of what is in it."""
+    log_of(folder, 3).unlink()
+    found = Found(folder, gap(folder, 3, 6))
+    with monkeypatch.context() as patch:
+        patch.setattr(damaged_module, "read_report", lambda _data: None)
+        assert not found.look()
+    assert found.look()
+
+
+def test_a_replica_that_began_anew_meanwhile_is_not_given_up(folder: Path) -> None:
+    """Others are asked for one after the other, which may take seconds."""
+    log_of(folder, 3).unlink()
+    found = Found(folder, gap(folder, 3, 6))
+    assert found.look()
+    found.give_up()
+    assert found.asked == [str(KEY)]
+    found.files = SimpleNamespace(**vars(found.files))
+    found.give_up()
+    assert found.asked == [str(KEY)]

@@ -61,6 +61,13 @@ class _Renewed(NamedTuple):
     incarnation: int
 
 
+class _Finding(NamedTuple):
+    """`files`: in which it was found."""
+
+    files: PartitionStorage
+    reason: str
+
+
 class DamagedReplicas:
     """Of one core; touched by its thread only."""
 
@@ -74,7 +81,8 @@ class DamagedReplicas:
         self.offline: Callable[[], Iterable[TopicPartition]] = tuple
         """Replicas of this core that could not be opened, or were given up."""
         self._seen: tuple[int, int] | None = None
-        self._found: dict[TopicPartition, str] = {}
+        """Of the report whose findings were looked at; None: they are to be looked at."""
+        self._found: dict[TopicPartition, _Finding] = {}
         self._unsure: dict[TopicPartition, str] = {}
         """Those that could not be looked at, for a reason that is none of the files': they are looked at again."""
         self._told: dict[TopicPartition, str] = {}
@@ -86,9 +94,7 @@ class DamagedReplicas:
         while True:
             await next_round(LOOK_S)
             await self._look_at_scrub()
-            damaged = dict.fromkeys(self.offline(), "it could not be opened") | self._found
-            for key, reason in damaged.items():
-                await self._give_up(key, reason)
+            damaged = await self._give_up_damaged()
             for key in [key for key, before in self._coming.items() if self._votes_again(key, before)]:
                 log.warning("%s votes again, as another replica", self._coming.pop(key).label)
             for key, reason in self._unsure.items():
@@ -107,8 +113,8 @@ class DamagedReplicas:
         seen = status.st_mtime_ns, status.st_ino
         if seen == self._seen and not self._found and not self._unsure:
             return
-        report = read_report(self._data)
-        self._seen, self._found, self._unsure = seen, {}, {}
+        report = read_report(self._data)  # none: a descriptor may have been lacking
+        self._seen, self._found, self._unsure = None if report is None else seen, {}, {}
         by_label = {files.folder.path.name: (key, files) for key, files in self._replication.open_files()}
         for damage in () if report is None else report.damaged:
             key, files = by_label.get(damage.partition, (None, None))
@@ -119,13 +125,13 @@ class DamagedReplicas:
             except OSError as error:
                 self._unsure[key] = f"{damage.file} cannot be looked at, whether it is damaged: {error.strerror}"
                 continue
-            if (key, files) not in self._replication.open_files():
-                self._unsure[key] = f"{damage.file} was opened anew while it was looked at, whether it is damaged"
+            if is_so is None or self._replication.files_of(key) is not files:
+                self._seen = None
             elif is_so:
-                self._found[key] = str(damage)
+                self._found[key] = _Finding(files, str(damage))
 
-    async def _is_so(self, files: PartitionStorage, damage: Damage) -> bool:
-        """OSError: it cannot be said now."""
+    async def _is_so(self, files: PartitionStorage, damage: Damage) -> bool | None:
+        """None: the log was changed meanwhile, and it is to be looked at again. OSError: it cannot be said now."""
         path = self._data / damage.file
         parsed = parse_segment_file_name(path.name)
         if parsed is None or parsed[1] != LOG_SUFFIX:
@@ -141,13 +147,31 @@ class DamagedReplicas:
 
         if not is_kept():
             return False
+        before = files.segments, files.log_start_offset, files.epochs.entries
         if damage.is_gap:
-            is_so = await trio.to_thread.run_sync(is_missing, path.parent, damage, files.log_start_offset)
+            is_so = await trio.to_thread.run_sync(is_missing, path.parent, damage, before[1])
         else:
-            is_so = await trio.to_thread.run_sync(is_damaged, path, damage, tuple(files.epochs.entries))
-        return is_so and is_kept()
+            is_so = await trio.to_thread.run_sync(is_damaged, path, damage, before[2])
+        if not (is_so and is_kept()):
+            return False
+        # what goes is not in its place any more; a leader of another epoch may have had other records written there
+        return True if before == (files.segments, files.log_start_offset, files.epochs.entries) else None
 
     # -- what is done --------------------------------------------------------------------------------------------------
+
+    async def _give_up_damaged(self) -> list[TopicPartition]:
+        """As far as others can do without; all that are damaged. Others are asked meanwhile, for seconds: what was
+        found in files of before is no reason.
+        """
+        reasons = dict.fromkeys(self.offline(), "it could not be opened")
+        damaged = [*reasons, *(key for key in self._found if key not in reasons)]
+        for key in damaged:
+            found = self._found.get(key)
+            if found is not None and self._replication.files_of(key) is found.files:
+                reasons[key] = found.reason
+            if key in reasons:
+                await self._give_up(key, reasons[key])
+        return damaged
 
     async def _give_up(self, key: TopicPartition, reason: str) -> None:
         topic = self._replication.image.topic_by_id(key.topic_id)

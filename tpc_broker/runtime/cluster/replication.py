@@ -264,6 +264,10 @@ class CoreReplication:
         found = ((key, self._driver.files_of(group)) for group, key in self._keys.items())
         return [(key, files) for key, files in found if files is not None]
 
+    def files_of(self, key: TopicPartition) -> PartitionStorage | None:
+        """None: it takes no part."""
+        return None if self._driver is None else self._driver.files_of(group_of(key))
+
     # -- what the broker asks, again ---------------------------------------------------------------------------------
 
     async def follow(self, image: ClusterImage) -> None:
