@@ -231,6 +231,17 @@ def test_files_that_were_opened_anew_meanwhile_are_looked_at_again(
     assert found.look()
 
 
+@pytest.mark.parametrize(
+    ("topic_id", "is_of_it"), [("", True), (KEY.topic_id.hex, True), (uuid.UUID(int=6).hex, False)]
+)
+def test_what_was_found_in_a_topic_of_that_name_that_was_deleted(
+    folder: Path, topic_id: str, *, is_of_it: bool
+) -> None:
+    """Where its batches began is in the midst of others now."""
+    damage = replace(damage_in(3, SIZE // 2, SIZE // 6, 5, "a batch whose checksum does not fit"), topic_id=topic_id)
+    assert Found(folder, damage).look() is is_of_it
+
+
 @pytest.mark.parametrize("change", ["segments", "log_start_offset", "epochs"])
 def test_files_that_were_changed_meanwhile_are_looked_at_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, change: str

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -138,6 +139,7 @@ def test_damage_is_named_counted_and_told_until_it_is_gone(broker: TpcBroker) ->
         assert f"  {told}\n" in done.stdout
         [one] = scrub(broker.data_folder, code=1)["damaged"]
         assert (one["position"], one["damaged_bytes"]) == (position, size)
+        assert uuid.UUID(hex=one["topic_id"]).int, "another topic may get the name"
         assert told in run_command("status", "--data", str(broker.data_folder)).stdout
         assert metric(broker, "tpc_scrub_damaged") == 1
         assert {path: path.read_bytes() for path in segments(broker.data_folder)} == damaged

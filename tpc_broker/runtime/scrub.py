@@ -329,7 +329,8 @@ class Scrub:
         """What looks damaged. Paced: each read is waited for and counted."""
 
         def damage(position: int, length: int, offset: int, end_offset: int, reason: str) -> Damage:
-            return Damage(segment.partition, segment.name, position, length, offset, end_offset, reason)
+            topic_id = segment.state.topic_id.hex
+            return Damage(segment.partition, segment.name, position, length, offset, end_offset, reason, topic_id)
 
         base = segment.base_offset
         yield from _gap(segment, segment.state.log_start_offset, base, 0, in_front=True)
@@ -487,7 +488,8 @@ def _gap(segment: _Segment, first: int, end: int, position: int, *, in_front: bo
     if (in_front and not segment.begins_log) or first >= end or not missing(first, end, segment.losses):
         return
     lost = f"topics/{segment.partition}/{segment_file_name(first, LOG_SUFFIX)}"
-    yield Damage(segment.partition, lost, position, 0, first, end, "no segment has these records")
+    topic_id = segment.state.topic_id.hex
+    yield Damage(segment.partition, lost, position, 0, first, end, "no segment has these records", topic_id)
 
 
 def _header(data: memoryview) -> BatchHeader | None:

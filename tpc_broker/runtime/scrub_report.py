@@ -36,6 +36,10 @@ class Damage:
     end_offset: int
     """The next one's that can; -1: not known."""
     reason: str
+    topic_id: str = ""
+    """Hexadecimal: the same name may be another topic's by now. Empty: of a file that is no partition's, or of an
+    earlier release.
+    """
 
     @property
     def is_gap(self) -> bool:

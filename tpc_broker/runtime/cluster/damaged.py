@@ -120,6 +120,8 @@ class DamagedReplicas:
             key, files = by_label.get(damage.partition, (None, None))
             if key is None or files is None or key in self._found:
                 continue
+            if damage.topic_id not in ("", key.topic_id.hex):  # of one with that name that was deleted since
+                continue
             try:
                 is_so = await self._is_so(files, damage)
             except OSError as error:
