@@ -18,6 +18,7 @@ from tpc_broker.model import CoreId, NodeId, PartitionIndex, TopicId, TopicParti
 from tpc_broker.raft.items import Address
 from tpc_broker.runtime.cluster import damaged as damaged_module
 from tpc_broker.runtime.cluster.damaged import DamagedReplicas, is_damaged, is_missing
+from tpc_broker.runtime.cluster.replication import CoreReplication, group_of
 from tpc_broker.runtime.scrub_report import Damage, ScrubReport, write_report
 from tpc_broker.runtime.trio_ring import run
 
@@ -264,6 +265,38 @@ def test_files_that_were_changed_meanwhile_are_looked_at_again(
     assert not found.look()
     monkeypatch.undo()
     assert found.look()
+
+
+@pytest.mark.parametrize("is_looked_at_before", [False, True])
+def test_what_was_found_in_a_replica_that_is_not_open_is_looked_at_when_it_is(
+    folder: Path, *, is_looked_at_before: bool
+) -> None:
+    """At a start, say: thousands of replicas are opened by and by."""
+    log_of(folder, 3).unlink()
+    found = Found(folder, gap(folder, 3, 6))
+    found.is_open = False
+    if is_looked_at_before:
+        assert not found.look()
+        assert not found.look()
+    found.is_open = True
+    found.replicas.opened("another-0")
+    assert found.look() is not is_looked_at_before
+    found.replicas.opened(NAME)
+    assert found.look()
+
+
+def test_it_is_said_that_a_replica_takes_part() -> None:
+    told: list[Any] = []
+    made: Any = object.__new__(CoreReplication)
+    machine = SimpleNamespace(votes_alone=False)
+    made._driver = SimpleNamespace(add=lambda *_: None, core=SimpleNamespace(groups={group_of(KEY): machine}))
+    made._identity, made._keys, made._handles = SimpleNamespace(node=1, incarnation=1), {}, {}
+    made._wanted, made._clock = {Address(NodeId(2), CoreId(0))}, SimpleNamespace(monotonic_ms=lambda: 0)
+    made.damaged = SimpleNamespace(opened=lambda label: told.append((label, list(made._keys.values()))))
+    places = [Address(NodeId(2), CoreId(0))]
+    topic = SimpleNamespace(voters=[[(2, 1)]], places=lambda _index: places, life_of=lambda *_: 0)
+    made.add(topic, KEY, SimpleNamespace(folder=SimpleNamespace(path=Path("topics") / NAME), leader_epoch=1), 9)
+    assert told == [(NAME, [KEY])]
 
 
 def test_a_report_that_cannot_be_read_now_is_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

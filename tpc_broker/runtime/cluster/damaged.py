@@ -82,6 +82,8 @@ class DamagedReplicas:
         """Replicas of this core that could not be opened, or were given up."""
         self._seen: tuple[int, int] | None = None
         """Of the report whose findings were looked at; None: they are to be looked at."""
+        self._not_here: frozenset[str] = frozenset()
+        """Partitions of which it has findings, and no replica was open here when they were looked at."""
         self._found: dict[TopicPartition, _Finding] = {}
         self._unsure: dict[TopicPartition, str] = {}
         """Those that could not be looked at, for a reason that is none of the files': they are looked at again."""
@@ -102,6 +104,11 @@ class DamagedReplicas:
                     self._tell(key, reason)
             self._told = {key: told for key, told in self._told.items() if key in damaged or key in self._unsure}
 
+    def opened(self, label: str) -> None:
+        """A replica here takes part from now on: TOPIC-N. What a scrub found in it before is looked at."""
+        if label in self._not_here:
+            self._seen = None
+
     # -- what is damaged -----------------------------------------------------------------------------------------------
 
     async def _look_at_scrub(self) -> None:
@@ -115,8 +122,10 @@ class DamagedReplicas:
             return
         report = read_report(self._data)  # none: a descriptor may have been lacking
         self._seen, self._found, self._unsure = None if report is None else seen, {}, {}
+        damaged = () if report is None else tuple(report.damaged)
         by_label = {files.folder.path.name: (key, files) for key, files in self._replication.open_files()}
-        for damage in () if report is None else report.damaged:
+        self._not_here = frozenset({damage.partition for damage in damaged} - by_label.keys())
+        for damage in damaged:
             key, files = by_label.get(damage.partition, (None, None))
             if key is None or files is None or key in self._found:
                 continue
