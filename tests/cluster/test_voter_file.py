@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 
 from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.raft.items import Batch, Config, Marker, Position, Voter
@@ -72,6 +77,39 @@ def test_a_checkpoint_takes_the_place_of_what_was_before(tmp_path):
     first, entries = read(tmp_path)
     assert (first.entry, first.image) == (checkpoint, b"image")
     assert [each.entry for each in entries] == [ENTRIES[3]]
+
+
+def open_in(folder: Path) -> list[Path]:
+    return [one for one in Path("/proc/self/fd").iterdir() if str(folder) in os.path.realpath(one)]
+
+
+@pytest.mark.parametrize("fails", ["write_at", "fdatasync", "rename", "fsync_directory"])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), trio.Cancelled])
+def test_a_checkpoint_that_cannot_be_written_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, error: Any
+) -> None:
+    """A node that joins, or is to become a voter, tries it again and again while its disk is full."""
+
+    async def main() -> None:
+        disk = RingDisk(current_ring())
+        file = VoterFile(disk, tmp_path)
+
+        async def refused(*_arguments: Any) -> None:
+            if error is trio.Cancelled:
+                await trio.sleep_forever()
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RingDisk, fails, refused)
+            for _each in range(2):
+                with trio.move_on_after(0.01), suppress(OSError):
+                    await file.create()
+        assert not open_in(tmp_path)
+        await file.create()
+        await file.close()
+
+    run_on_ring(main)
+    assert read(tmp_path) is not None
 
 
 def test_a_write_that_was_not_finished_is_cut_off(tmp_path):

@@ -18,6 +18,8 @@ import os
 import struct
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from tpc_broker.cluster.link_codec import LinkDecodeError
 from tpc_broker.cluster.raft_codec import FileEntry, decode_entry, encode_entry
 from tpc_broker.native_bytes import crc32c
@@ -112,17 +114,25 @@ class VoterFile:
         self.bytes_since_checkpoint += len(data)
 
     async def replace(self, checkpoint: Checkpoint, image: bytes) -> None:
-        """The checkpoint takes the place of everything that was written before."""
+        """The checkpoint takes the place of everything that was written before. OSError: it may have or not; nothing
+        more may be written.
+        """
         temporary = self.path.with_suffix(".new")
         data = _MAGIC + framed([encode_entry(checkpoint, image)])
         descriptor = await self._disk.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        await self._disk.write_at(descriptor, data, 0)
-        await self._disk.fdatasync(descriptor)
-        await self._disk.rename(temporary, self.path)
-        await self._disk.fsync_directory(self.path.parent)
-        if self._fd >= 0:
-            await self._disk.close(self._fd)
-        self._fd, self._position, self.bytes_since_checkpoint = descriptor, len(data), 0
+        try:
+            await self._disk.write_at(descriptor, data, 0)
+            await self._disk.fdatasync(descriptor)
+            await self._disk.rename(temporary, self.path)
+            await self._disk.fsync_directory(self.path.parent)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self._disk.close(descriptor)
+            raise
+        before, self._fd = self._fd, descriptor
+        self._position, self.bytes_since_checkpoint = len(data), 0
+        if before >= 0:
+            await self._disk.close(before)
 
     async def close(self) -> None:
         if self._fd >= 0:
