@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+SSL_SETTINGS = {
+    f"ssl.{name}"
+    for name in (
+        "ca.location", "ca.pem", "certificate.location", "certificate.pem", "key.location", "key.pem", "key.password",
+        "endpoint.identification.algorithm",
+    )
+}  # fmt: skip
+SASL_SETTINGS = {f"sasl.{name}" for name in ("mechanism", "mechanisms", "username", "password")}
 _NOT_FOUND = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND)
 _DENIED = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
@@ -29,7 +37,7 @@ _DENIED = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION
 @contextlib.contextmanager
 def own_client(bootstrap: str) -> Iterator[Cluster]:
     """What goes wrong with it ends the command with one line."""
-    security = _security(client_configuration(bootstrap))
+    security = security_settings(client_configuration(bootstrap))
     settings = ClusterSettings(
         bootstrap, request_timeout_seconds=REQUEST_TIMEOUT_S, retry_seconds=REQUEST_TIMEOUT_S, security=security
     )
@@ -49,24 +57,26 @@ def own_client(bootstrap: str) -> Iterator[Cluster]:
         fail(str(error))
 
 
-def _security(given: Mapping[str, str]) -> SecuritySettings:
+def security_settings(given: Mapping[str, str]) -> SecuritySettings:
     """The same safety as librdkafka would have; what this client does not have is refused by name."""
     protocol = given.get("security.protocol", "plaintext").lower()
     if protocol not in PROTOCOLS:
         fail(f"-X security.protocol={protocol}: expected one of {', '.join(PROTOCOLS)}", Exit.USAGE)
     tls = sasl = None
     if protocol.endswith("ssl"):
+        _refuse_others(given, "ssl.", SSL_SETTINGS)
         checks = given.get("ssl.endpoint.identification.algorithm", "https").lower() != "none"
         if given.get("enable.ssl.certificate.verification", "true").lower() != "true":
             fail("-X enable.ssl.certificate.verification=false: this command always checks certificates", Exit.USAGE)
         tls = TlsSettings(
-            trusted=_file(given, "ssl.ca.location"),
-            certificates=_file(given, "ssl.certificate.location"),
-            private_key=_file(given, "ssl.key.location"),
+            trusted=_pem(given, "ssl.ca"),
+            certificates=_pem(given, "ssl.certificate"),
+            private_key=_pem(given, "ssl.key"),
             key_password=given.get("ssl.key.password", ""),
             checks_host_name=checks,
         )
     if protocol.startswith("sasl"):
+        _refuse_others(given, "sasl.", SASL_SETTINGS)
         name = given.get("sasl.mechanism", given.get("sasl.mechanisms", ""))
         if name.upper() not in list(Mechanism):
             fail(f"-X sasl.mechanism={name}: expected one of {', '.join(Mechanism)}", Exit.USAGE)
@@ -74,9 +84,25 @@ def _security(given: Mapping[str, str]) -> SecuritySettings:
     return SecuritySettings(tls, sasl)
 
 
-def _file(given: Mapping[str, str], name: str) -> str:
-    path = given.get(name, "")
+def _refuse_others(given: Mapping[str, str], prefix: str, known: set[str]) -> None:
+    """A restriction that was asked for must not be dropped. Values are not told: they may be secret."""
+    for name in given:
+        if name.lower().startswith(prefix) and name not in known:
+            fail(f"-X {name}: this command does not have it; it has {', '.join(sorted(known))}", Exit.USAGE)
+
+
+def _pem(given: Mapping[str, str], name: str) -> str:
+    """The text itself or that of a file; "": neither was given."""
+    text, location = f"{name}.pem", f"{name}.location"
+    if text in given and location in given:
+        fail(f"-X {text} and -X {location} exclude each other", Exit.USAGE)
+    for one in (text, location):
+        if one in given and not given[one]:
+            fail(f"-X {one}: it is empty", Exit.USAGE)
+    if text in given:
+        return given[text]
+    path = given.get(location, "")
     try:
         return Path(path).read_text(encoding="utf-8") if path else ""
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"-X {name}={path}: {error}", Exit.USAGE)
+        fail(f"-X {location}={path}: {error}", Exit.USAGE)
