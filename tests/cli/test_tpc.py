@@ -380,3 +380,24 @@ def test_what_is_not_there_is_named(command: Tpc) -> None:
     assert command.error("topic", "describe", "nowhere", code=4) == missing
     done = CliRunner().invoke(main, ["topic", "list", "--bootstrap", ""])
     assert (done.exit_code, done.stderr) == (2, "tpc: --bootstrap : expected HOST:PORT, for example 127.0.0.1:9092\n")
+
+
+def test_a_member_that_is_ended_has_committed_what_it_printed(run: Tpc) -> None:
+    run("topic", "create", "ended", "--partitions", "1")
+    run("produce", "ended", stdin="1\n2\n3\n")
+    arguments = [*COMMAND, "consume", "ended", "--from", "earliest", "--group", "ended", "--bootstrap"]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job would have it ignored
+    try:
+        process = subprocess.Popen([*arguments, run.broker.bootstrap], stdout=subprocess.PIPE, start_new_session=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        try:
+            assert process.stdout is not None
+            assert [process.stdout.readline() for _ in range(3)] == [b"1\n", b"2\n", b"3\n"]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+    run("produce", "ended", stdin="4\n")
+    assert run.values("ended", "--from", "earliest", "--count", "1", "--group", "ended") == ["4"]

@@ -28,6 +28,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 REQUEST_TIMEOUT_S = 15.0
 CONNECT_TIMEOUT_S = 5.0
 INTERRUPT_GRACE_S = 1.0
+FINISH_S = 5.0
 
 
 class Exit(IntEnum):
@@ -72,6 +73,7 @@ _HELP_SHOWN: tuple[type[Exception], ...] = (
     (click.exceptions.NoArgsIsHelpError,) if hasattr(click.exceptions, "NoArgsIsHelpError") else ()  # since click 8.2
 )
 _watching = threading.Event()
+_finished_by_s = [0.0]
 quiet_logger = logging.getLogger("tpc.librdkafka")
 quiet_logger.addHandler(logging.NullHandler())
 quiet_logger.propagate = False
@@ -168,9 +170,16 @@ def _end_when_interrupted() -> None:
         while signal.SIGINT not in os.read(reading, 64):
             pass
         time.sleep(INTERRUPT_GRACE_S)
+        while time.monotonic() < _finished_by_s[0]:
+            time.sleep(0.05)
         os._exit(Exit.INTERRUPTED)
 
     threading.Thread(target=watch, name="interrupt", daemon=True).start()
+
+
+def take_time_to_finish() -> None:
+    """What the command does last, though it was interrupted, may take longer than `INTERRUPT_GRACE_S`."""
+    _finished_by_s[0] = time.monotonic() + FINISH_S
 
 
 def leave_interrupts_alone() -> None:

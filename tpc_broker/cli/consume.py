@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tpc_broker.cli.connection import REQUEST_TIMEOUT_S, Exit, common_options, fail, fail_with, make_client, print_json
+from tpc_broker.cli.connection import (
+    REQUEST_TIMEOUT_S,
+    Exit,
+    common_options,
+    fail,
+    fail_with,
+    make_client,
+    print_json,
+    take_time_to_finish,
+)
 from tpc_broker.cli.moments import milliseconds, parse_record_time
 from tpc_broker.cli.progress import count_progress
 from tpc_broker.cli.record_text import CODINGS, Pace, Shown, chosen_coding, parse_format
@@ -20,6 +31,8 @@ if TYPE_CHECKING:
 
 POLL_RECORDS = 1000
 POLL_S = 0.2
+COMMIT_S = 5.0
+"""Between two commits of a group, as clients commit by themselves."""
 
 
 @click.command()
@@ -85,12 +98,68 @@ def consume(  # noqa: PLR0913
         },
     )
     try:
-        _subscribe(consumer, topic, place, chosen, group, bootstrap)
-        _print_records(consumer, count, print_one, Pace(rate), commit=group is not None, exit_at_end=exit_at_end)
+        commits = Commits(consumer) if group is not None else None
+        _subscribe(consumer, topic, place, chosen, commits, bootstrap)
+        _print_records(consumer, count, print_one, Pace(rate), commits, exit_at_end=exit_at_end)
+        if commits is not None:
+            commits.commit()
     except KafkaException as error:
         fail_with(error, bootstrap)
     finally:
+        if commits is not None:
+            commits.end()
         consumer.close()
+
+
+class Commits:
+    """Of a member of a group: what was printed, and has left this process. It is committed before the command ends, for
+    whatever reason, and before another member gets a partition.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._printed: dict[tuple[str, int], int] = {}
+        self._flushed: dict[tuple[str, int], int] = {}
+        """The next offset of a partition that is this member's."""
+        self._committed_s = time.monotonic()
+
+    def printed(self, message: Message) -> None:
+        self._printed[message.topic() or "", message.partition() or 0] = (message.offset() or 0) + 1
+
+    def flushed(self) -> None:
+        self._flushed |= self._printed
+        self._printed.clear()
+        if time.monotonic() - self._committed_s >= COMMIT_S:
+            with contextlib.suppress(KafkaException):  # it is tried again, at last in the end, which tells it
+                self.commit()
+
+    def commit(self) -> None:
+        """KafkaException: it could not be done."""
+        self._committed_s = time.monotonic()
+        offsets = [TopicPartition(*partition, offset) for partition, offset in self._flushed.items()]
+        if offsets:
+            self._consumer.commit(offsets=offsets, asynchronous=False)
+            self._flushed.clear()
+
+    def end(self) -> None:
+        """As far as it can be done: the command ends for another reason."""
+        take_time_to_finish()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            self._flushed |= self._printed
+            self._printed.clear()
+        with contextlib.suppress(KafkaException):
+            self.commit()
+
+    def revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.end()
+        self.lost(consumer, partitions)
+
+    def lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Somebody else's: what he has committed would be taken back."""
+        for one in partitions:
+            self._printed.pop((one.topic, one.partition), None)
+            self._flushed.pop((one.topic, one.partition), None)
 
 
 def parse_start(text: str) -> int | datetime.datetime:
@@ -111,14 +180,17 @@ def _subscribe(  # noqa: PLR0913 - what was given
     topic: str,
     place: int | datetime.datetime,
     chosen: tuple[int, ...],
-    group: str | None,
+    commits: Commits | None,
     bootstrap: str,
 ) -> None:
     metadata = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
     if metadata.error is not None:
         fail_with(KafkaException(metadata.error), bootstrap, topic)
-    if group is not None:
-        consumer.subscribe([topic], on_assign=lambda c, partitions: _place_group(c, partitions, place))
+    if commits is not None:
+        consumer.subscribe(
+            [topic], on_assign=lambda c, partitions: _place_group(c, partitions, place),
+            on_revoke=commits.revoked, on_lost=commits.lost,
+        )  # fmt: skip
         return
     missing = sorted(set(chosen) - metadata.partitions.keys())
     if missing:
@@ -146,6 +218,8 @@ def _check_offset(consumer: Consumer, partitions: list[TopicPartition], offset: 
 
 def _place_group(consumer: Consumer, partitions: list[TopicPartition], place: int | datetime.datetime) -> None:
     """A group goes on where it committed; only an offset or an instant given by hand moves it."""
+    if not isinstance(place, datetime.datetime) and place >= 0 and partitions:
+        _check_offset(consumer, partitions, place)
     if isinstance(place, datetime.datetime) or place >= 0:
         consumer.assign(_placed(consumer, partitions, place))
 
@@ -166,8 +240,8 @@ def _print_records(  # noqa: PLR0913 - what was given
     count: int | None,
     print_one: Callable[[Message], None],
     pace: Pace,
+    commits: Commits | None,
     *,
-    commit: bool,
     exit_at_end: bool,
 ) -> None:
     printed = 0
@@ -187,13 +261,15 @@ def _print_records(  # noqa: PLR0913 - what was given
                 ended.discard(partition)
                 pace.wait()
                 print_one(message)
+                if commits is not None:
+                    commits.printed(message)
                 printed += 1
                 advance(printed, len(message))
             sys.stdout.flush()
+            if commits is not None:
+                commits.flushed()
             if exit_at_end and len(ended) == len(consumer.assignment()) > 0:
                 break
-    if commit and printed:
-        consumer.commit(asynchronous=False)
 
 
 def _printer(template: str | None, coding: str, *, as_json: bool) -> Callable[[Message], None]:
