@@ -92,3 +92,25 @@ def test_every_command_and_option_explains_itself() -> None:
         unexplained += [(*path, name) for name in missing if name not in SELF_EXPLAINING]
         unexplained += [] if one.help else [path]
     assert unexplained == []
+
+
+def test_no_secret_of_a_profile_is_listed(config: Path) -> None:
+    secrets = ("ssl.key.pem", "ssl.key.password", "sasl.oauthbearer.config", "sasl.password", "ssl.certificate.pem")
+    shown = {"ssl.key.location": "/etc/key", "client.id": "till"}
+    given = {**dict.fromkeys(secrets, "hush"), **shown}
+    options = [text for one in given.items() for text in ("-X", "=".join(one))]
+    run("profile", "set", "safe", "--bootstrap", "x:1", *options)
+    assert json.loads(run("profile", "list", "--json"))[0]["properties"] == {**dict.fromkeys(secrets, "***"), **shown}
+    assert "hush" not in run("profile", "list")
+
+
+@pytest.mark.parametrize("name", ["bootstrap.servers", "metadata.broker.list"])
+def test_an_address_is_no_setting(config: Path, name: str) -> None:
+    """Commands that ask by the project's own client would go elsewhere than those of librdkafka."""
+    expected = f"tpc: -X {name}: the address is given by --bootstrap HOST:PORT, or by the profile\n"
+    assert run("profile", "set", "odd", "--bootstrap", "x:1", "-X", f"{name}=y:1", code=2) == expected
+    assert run("topic", "list", "-X", f"{name}=y:1", code=2) == expected
+    config.parent.mkdir(parents=True, exist_ok=True)
+    old = {"bootstrap": "x:1", "properties": {name: "y:1"}}
+    config.write_text(json.dumps({"current": "", "profiles": {"old": old}}))
+    assert run("topic", "list", "--profile", "old", code=2) == expected

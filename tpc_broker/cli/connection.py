@@ -66,6 +66,7 @@ _EXITS = {
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Client = TypeVar("Client", AdminClient, Consumer, Producer)
+ADDRESSES = {"bootstrap.servers", "metadata.broker.list"}
 _PROPERTIES = "tpc.properties"
 _PROFILE = "tpc.profile"
 
@@ -107,6 +108,18 @@ def split_settings(option: str, given: Iterable[str], example: str) -> dict[str,
     return settings
 
 
+def librdkafka_settings(given: Iterable[str]) -> dict[str, str]:
+    """Those of -X. Not the address, which the commands that need no librdkafka would not see."""
+    settings = split_settings("-X", given, "security.protocol=ssl")
+    refuse_addresses(settings)
+    return settings
+
+
+def refuse_addresses(settings: Iterable[str]) -> None:
+    for name in ADDRESSES & set(settings):
+        fail(f"-X {name}: the address is given by --bootstrap HOST:PORT, or by the profile", Exit.USAGE)
+
+
 def _keep_profile(context: click.Context, _parameter: click.Parameter, name: str) -> None:
     """Which profile is meant; the options that are read after it ask for it."""
     try:
@@ -128,7 +141,8 @@ def _keep_properties(context: click.Context, _parameter: click.Parameter, given:
     """Of the whole invocation: every client that the command makes has them. They are stronger than the profile's."""
     profile: Profile | None = context.meta.get(_PROFILE)
     kept = profile.properties if profile else {}
-    context.meta[_PROPERTIES] = {**kept, **split_settings("-X", given, "security.protocol=ssl")}
+    refuse_addresses(kept)
+    context.meta[_PROPERTIES] = {**kept, **librdkafka_settings(given)}
 
 
 def client_configuration(bootstrap: str, **more: Any) -> dict[str, Any]:

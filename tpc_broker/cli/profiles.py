@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from tpc_broker.cli.connection import Exit, fail, print_json, print_table, split_settings
+from tpc_broker.cli.connection import Exit, fail, librdkafka_settings, print_json, print_table
 from tpc_broker.cli.profile_file import Profile, ProfileError, Profiles, load_profiles, profiles_path, save_profiles
 
-SECRETS = ("password", "secret", "jaas", "token")
+SECRETS = ("password", "secret", "jaas", "token", "key", "pem", "credential", "private", "oauth")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON value for programs.")
 
 
@@ -33,7 +33,7 @@ def profile() -> None:
 def set_profile(name: str, bootstrap: str, properties: tuple[str, ...], as_json: bool) -> None:  # noqa: FBT001
     """Make the profile NAME, or replace it. The file can be read by you alone; secrets in it are plain text."""
     profiles = _load()
-    profiles.profiles[name] = Profile(bootstrap, split_settings("-X", properties, "security.protocol=ssl"))
+    profiles.profiles[name] = Profile(bootstrap, librdkafka_settings(properties))
     save_profiles(profiles)
     _tell(f"Set profile {name} in {profiles_path()}.", {"profile": name, "file": str(profiles_path())}, as_json=as_json)
 
@@ -94,9 +94,12 @@ def _tell(text: str, facts: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _shown(one: Profile) -> dict[str, str]:
-    return {
-        key: "***" if any(word in key.lower() for word in SECRETS) else value for key, value in one.properties.items()
-    }
+    return {key: "***" if _is_secret(key) else value for key, value in one.properties.items()}
+
+
+def _is_secret(name: str) -> bool:
+    """Where a file lies is none, whatever is in it."""
+    return not name.endswith(".location") and any(word in name.lower() for word in SECRETS)
 
 
 def _load() -> Profiles:
