@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 
+import psutil
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import KafkaException
@@ -249,7 +251,9 @@ def test_two_clusters_do_not_mix(tmp_path):
         eventually(lambda: brokers(one[1].bootstrap) == {1024, 2048}, "nobody came to it")
 
 
-def test_a_local_cluster_in_one_command(tmp_path):
+@pytest.mark.parametrize("ends_by", [signal.SIGINT, signal.SIGHUP])
+def test_a_local_cluster_in_one_command(tmp_path, ends_by):
+    """Its nodes end with it, also when its terminal is closed."""
     port = free_port_range(140)
     command = [sys.executable, "-m", "tpc_broker.cli.main", "cluster", "start", "--nodes", "2", "--data", str(tmp_path),
                "--port", str(port)]  # fmt: skip
@@ -260,12 +264,17 @@ def test_a_local_cluster_in_one_command(tmp_path):
             eventually(lambda: brokers(f"127.0.0.1:{port + 10}") == {1024, 2048}, "both nodes are shown")
         finally:
             # In the background of some shells Ctrl-C is ignored, by what is started there, too.
-            started.send_signal(signal.SIGTERM if signal.getsignal(signal.SIGINT) == signal.SIG_IGN else signal.SIGINT)
+            is_ignored = ends_by == signal.SIGINT and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+            nodes = psutil.Process(started.pid).children()
+            started.send_signal(signal.SIGTERM if is_ignored else ends_by)
             try:
                 code = started.wait(60)
             finally:
                 started.kill()  # or its end would be waited for without end
-        assert code == 0
+        left = [node.pid for node in nodes if node.is_running()]
+        for pid in left:
+            os.killpg(pid, signal.SIGKILL)
+        assert (code, len(nodes), left) == (0, 2, [])
     assert not [line for line in (tmp_path / "node1.log").read_text().splitlines() if "Traceback" in line]
 
 

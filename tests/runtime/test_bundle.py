@@ -24,6 +24,8 @@ listener.name.outside.ssl.keystore.password={PASSWORD}
 listener.name.outside.scram-sha-512.sasl.jaas.config=org.x.Login required username="a" password="jaas-planted";
 ssl.keystore.key = keystore-planted
 some.unknown.setting=unknown-planted
+ssl.keystore.certificate.chain=-----BEGIN CERTIFICATE-----\\
+    c2Vjb25kIGxpbmU=
 a line without a value planted-line
 metrics.url=https://user:url-planted@example.org/x
 """
@@ -37,7 +39,7 @@ amqp://user:address-planted@host:5672/x
 {KEY}
 the end of the log, with unknown-planted and kept-3
 """
-PLANTED = ("planted", PASSWORD, RECORD, "MIIEvQ")
+PLANTED = ("planted", PASSWORD, RECORD, "MIIEvQ", "c2Vjb25kIGxpbmU")
 
 
 @pytest.fixture(scope="module")

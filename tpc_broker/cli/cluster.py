@@ -77,10 +77,13 @@ def start(nodes: int, data: str, port: int, cores: int) -> None:
     folder = Path(data).expanduser().resolve()
     folder.mkdir(parents=True, exist_ok=True)
     commands = node_commands(nodes, folder, port, cores)
-    started = [_start_node(command, folder / f"node{number}.log") for number, command in enumerate(commands, start=1)]
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
+    for end in (signal.SIGTERM, signal.SIGHUP):  # a terminal that is closed leaves no nodes behind either
+        signal.signal(end, lambda _number, _frame: sys.exit(0))
     addresses = [(LOOPBACK, port + PORTS_A_NODE * number) for number in range(nodes)]
+    started: list[subprocess.Popen[bytes]] = []
     try:
+        for number, command in enumerate(commands, start=1):
+            started.append(_start_node(command, folder / f"node{number}.log"))
         _wait_ready(started, addresses, folder)
         bootstrap = ",".join(f"{host}:{each}" for host, each in addresses)
         click.echo(f"{nodes} nodes are ready: --bootstrap {bootstrap}; data and logs in {folder}")

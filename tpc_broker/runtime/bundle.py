@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tpc_broker import __version__
 from tpc_broker.log.checkpoint import CheckpointError, decode_checkpoint
 from tpc_broker.log.journal import BLOCK_BYTES, REGION_BLOCK_FIRST, JournalUnreadableError, choose_superblock
+from tpc_broker.metadata.settings import without_comments
 from tpc_broker.runtime.data_directory import PROPERTIES_FILE, mark_of, read_properties
 from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.redaction import Redaction
@@ -52,12 +53,12 @@ class Bundle:
         self._data = data
         self._log = log
         try:
-            lines = [] if config is None else config.read_text(encoding="utf-8", errors="replace").splitlines()
+            text = "" if config is None else config.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             raise StartError(f"--config {config}: {error.strerror}") from error
         if log is not None and not log.is_file():
             raise StartError(f"--log {log}: there is no such file")
-        self._redaction = Redaction([*lines, *overrides])
+        self._redaction = Redaction([*without_comments(text).splitlines(), *overrides])
 
     def parts(self) -> Iterator[tuple[str, Callable[[], str]]]:
         yield "about.json", lambda: _json(self._about())
