@@ -309,6 +309,21 @@ def test_an_offset_of_a_later_release_is_kept_and_refused_until_it_is_committed_
     assert later not in s.machine.snapshot()
 
 
+def test_an_offset_of_a_later_release_is_not_deleted_and_said_to_be():
+    s = Scenario()
+    s.commit(topic="t")
+    s.commit(topic="u")
+    later = of_later_release(s.log[0])
+    s.log.append(later)
+    s.start()
+    response = s.delete_offsets(("t", 0), ("u", 0), ("v", 0))
+    assert [(p.topic, p.error_code) for p in response.partitions] == [
+        ("t", ErrorCode.UNKNOWN_SERVER_ERROR), ("u", ErrorCode.NONE), ("v", ErrorCode.NONE),
+    ]  # fmt: skip
+    assert s.offset("u") == -1
+    assert s.machine.snapshot() == [later]
+
+
 @pytest.mark.parametrize("others", [(), ("u",)], ids=["nothing else", "beside one that expires"])
 def test_an_offset_of_a_later_release_stays_when_what_can_be_read_of_its_group_has_expired(others):
     s = Scenario(offsets_retention_ms=DAY)

@@ -115,7 +115,7 @@ class Offsets:
         return OffsetFetchResponse(group_id, tuple(fetched))
 
     def delete(self, group_id: str, partitions: Collection[TopicAndPartition], token: Token, effects: Effects) -> None:
-        """OffsetDelete: what is not committed counts as deleted."""
+        """OffsetDelete: what is not committed counts as deleted; what cannot be read stays, and is an error."""
         group = self._groups.get(group_id)
         if not group_id:
             effects.reply(token, OffsetDeleteResponse(ErrorCode.INVALID_GROUP_ID))
@@ -128,13 +128,17 @@ class Offsets:
             return
         subscribed = frozenset() if group.state is GroupState.EMPTY else group.subscribed_topics()
         committed = self.committed.get(group_id, {})
+        unreadable = self._unreadable.get(group_id, set())
         records: list[Record] = []
         results: list[PartitionResult] = []
         for topic, partition in partitions:
-            in_use = subscribed is None or topic in subscribed
-            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if in_use else ErrorCode.NONE
+            error = ErrorCode.NONE
+            if subscribed is None or topic in subscribed:
+                error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            elif (topic, partition) in unreadable:
+                error = ErrorCode.UNKNOWN_SERVER_ERROR
             results.append(PartitionResult(topic, partition, error))
-            if not in_use and (topic, partition) in committed:
+            if error is ErrorCode.NONE and (topic, partition) in committed:
                 records.append(offset_record(OffsetKey(group_id, topic, partition), None))
         response = OffsetDeleteResponse(ErrorCode.NONE, tuple(results))
         if not records:
