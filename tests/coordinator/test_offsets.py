@@ -360,3 +360,26 @@ def test_a_group_of_a_later_release_is_kept_until_it_is_written_anew():
     s.start()
     s.stable("b")
     assert later not in s.machine.snapshot()
+
+
+def test_a_group_of_a_later_release_is_kept_when_it_expires_while_others_are_written():
+    """The group in front of it expires in the same moment, and its records are not written yet."""
+    s = Scenario(offsets_retention_ms=DAY)
+    s.commit(group="first")
+    ids, _generation = s.stable("a")
+    s.leave((ids["a"], None))
+    s.commit()
+    later = of_later_release(next(record for record in s.log if record.key[:2] == b"\0\2"))
+    s.log.append(later)
+    s.start()
+    assert [group.group_id for group in s.machine.list_groups()] == ["first", "g"]
+    s.wait(WEEK)
+    for _ in range(2):
+        assert s.machine.list_groups() == []
+        assert (s.offset(), s.machine.snapshot()) == (-1, [later])
+        s.start()
+    ids, _generation = s.stable("b")
+    s.leave((ids["b"], None))
+    s.wait(WEEK)
+    s.start()
+    assert s.machine.snapshot() == [], "what was written anew grows old like any other"

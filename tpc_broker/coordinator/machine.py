@@ -276,7 +276,9 @@ class GroupCoordinator:
     def _expire_offsets(self, now_ms: int, effects: Effects) -> None:
         for group in list(self._groups.values()):
             records, none_left = self._offsets.tombstones_of_expired(group, now_ms)
-            if none_left and group.state is GroupState.EMPTY and not group.pending_members:
+            is_over = none_left and group.state is GroupState.EMPTY and not group.pending_members
+            # One that a later release wrote stays stored, and is forgotten here when the last of its offsets is gone.
+            if is_over and group_record(group.group_id, None).key not in self._foreign:
                 records = self._bury(group, now_ms, effects)
                 self._begin_burial(group.group_id, records, effects)
             elif records:
