@@ -11,6 +11,8 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -19,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.durability.conftest import against_kafka
 from tests.support.broker_process import TpcBroker
 from tests.support.ports import free_port_range
+from tests.support.replicated_load import Bumps
 from tpc_broker.cli.partitions import alter, ongoing
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.errors import UnreachableError
@@ -69,9 +72,11 @@ class Load:
     """An idempotent producer that numbers what it sends to each partition, and counts what was acknowledged."""
 
     def __init__(self, broker):
+        self.bumps = Bumps()
         self._producer = Producer({
             "bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 1,
             "delivery.timeout.ms": DEADLINE_S * 1000, "message.timeout.ms": DEADLINE_S * 1000,
+            "log_level": 7, "debug": "eos", "logger": self.bumps,
         })  # fmt: skip
         self.sent = [0] * PARTITIONS
         self.errors = []
@@ -124,12 +129,18 @@ def read_all(broker, sent, consumer=None, found=None):
     return found
 
 
-def check_all(broker, sent, found):
-    """A failure tells what is wrong where, and whether it is the broker that has it so, or one reading."""
+def check_all(broker, load, found):
+    """A failure tells what is wrong where, and whether it is the broker that has it so, or one reading; and whether the
+    producer began another epoch. What is there twice then was sent as new records; that it had to begin one is wrong.
+    """
+    sent, bumps = load.sent, load.bumps.found
     wrong = [told_wrong(numbers, count) for numbers, count in zip(found, sent, strict=True)]
-    if any(wrong):
+    if any(wrong) or bumps:
         again = [told_wrong(numbers, count) for numbers, count in zip(read_all(broker, sent), sent, strict=True)]
-        pytest.fail(f"sent {sent}; read {wrong}; read again {again}; the log ends in {broker.log_text()[-6000:]}")
+        pytest.fail(
+            f"sent {sent}; read {wrong}; read again {again}; {len(bumps)} bumps of the producer's epoch {bumps[:5]}; "
+            f"the log ends in {broker.log_text()[-6000:]}"
+        )
 
 
 def told_wrong(numbers, count):
@@ -144,6 +155,35 @@ def told_wrong(numbers, count):
         f"missing: {[number for number in range(count) if not times[number]][:20]}",
         f"more than once: {[number for number, found in times.items() if found > 1][:20]}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "place", "missing", "twice"),
+    [
+        ([0, 1, 3], "from place 2: [3]", "missing: [2]", "more than once: []"),
+        ([0, 1, 2], "from place 3: []", "missing: [3]", "more than once: []"),
+        ([0, 1, 1, 2, 3], "from place 2: [1, 2, 3]", "missing: []", "more than once: [1]"),
+        ([0, 2, 1, 3], "from place 1: [2, 1, 3]", "missing: []", "more than once: []"),
+    ],
+    ids=["missing", "missing at the end", "twice", "in another order"],
+)
+def test_what_is_missing_twice_or_in_another_order_is_told(numbers, place, missing, twice):
+    assert told_wrong(numbers, 4) == [f"{len(numbers)} read", place, missing, twice]
+    assert told_wrong([0, 1, 2, 3], 4) == []
+
+
+@pytest.mark.parametrize(
+    ("numbers", "bumps", "is_right"),
+    [([0, 1], 0, True), ([0, 1], 1, False), ([0, 1, 1], 0, False), ([0, 1, 1], 2, False)],
+)
+def test_a_failure_tells_how_often_the_producer_began_another_epoch(monkeypatch, numbers, bumps, is_right):
+    load = SimpleNamespace(sent=[2], bumps=Bumps())
+    for text in ["Starting idempotent producer", *["Beginning partition drain for epoch bump"] * bumps]:
+        load.bumps.debug(text)
+    monkeypatch.setattr(sys.modules[__name__], "read_all", lambda _broker, _sent: [numbers])
+    broker = SimpleNamespace(log_text=lambda: "what it logged")
+    with nullcontext() if is_right else pytest.raises(pytest.fail.Exception, match=f"{bumps} bumps of the producer's"):
+        check_all(broker, load, [numbers])
 
 
 def test_clients_follow_partitions_that_move(broker):
@@ -187,9 +227,9 @@ def test_clients_follow_partitions_that_move(broker):
     assert (load.errors, load.left) == ([], 0)
     committed = consumer.committed([TopicPartition("moved", partition) for partition in range(PARTITIONS)], DEADLINE_S)
     assert all(one.offset > 0 for one in committed)
-    check_all(broker, load.sent, read_all(broker, load.sent, consumer, found))
+    check_all(broker, load, read_all(broker, load.sent, consumer, found))
     broker.restart()
-    check_all(broker, load.sent, read_all(broker, load.sent))
+    check_all(broker, load, read_all(broker, load.sent))
     assert "is offline" not in broker.log_text()
 
 
@@ -213,7 +253,7 @@ def test_kill_9_in_the_midst_of_moves(broker):
     assert (load.errors, load.left) == ([], 0)
     broker.kill()
     broker.start()
-    check_all(broker, load.sent, read_all(broker, load.sent))
+    check_all(broker, load, read_all(broker, load.sent))
     assert "is offline" not in broker.log_text()
 
 
