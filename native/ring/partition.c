@@ -379,7 +379,8 @@ int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
 int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const uint8_t *encoded, uint32_t bytes,
                                  bool sequence_lost) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    return partition ? tpc_producers_decode(&partition->producers, encoded, bytes, sequence_lost) : -ENOENT;
+    if (!partition) return -ENOENT;
+    return tpc_producers_decode(&partition->producers, encoded, bytes, sequence_lost, tpc_plane_now_ms(plane));
 }
 
 static void keep_batches_below(tpc_producer_state *state, int64_t upto_offset) {

@@ -228,7 +228,8 @@ static bool decode_one(const uint8_t *encoded, uint32_t bytes, uint32_t *place, 
     return true;
 }
 
-int tpc_producers_decode(tpc_producers *producers, const uint8_t *encoded, uint32_t bytes, bool sequence_lost) {
+int tpc_producers_decode(tpc_producers *producers, const uint8_t *encoded, uint32_t bytes, bool sequence_lost,
+                         int64_t now_ms) {
     uint32_t count, place = sizeof count;
     tpc_producer_state state;
     if (bytes < place) return -EINVAL;
@@ -240,6 +241,7 @@ int tpc_producers_decode(tpc_producers *producers, const uint8_t *encoded, uint3
     for (uint32_t i = 0; i < count; i++) {
         decode_one(encoded, bytes, &place, &state);
         state.sequence_lost = sequence_lost;
+        state.last_append_ms = now_ms; /* stored is the time of its last records, by its client's clock */
         int result = tpc_producers_put(producers, &state);
         if (result < 0) return result;
     }

@@ -204,14 +204,20 @@ int tpc_partition_truncate(tpc_plane *plane, uint64_t handle, int64_t offset, in
     return 0;
 }
 
+typedef struct {
+    tpc_partition *partition;
+    int64_t now_ms;
+} producers_of_tail;
+
 static void add_producer(void *context, const uint8_t *batch, uint32_t bytes) {
-    tpc_partition *partition = context;
+    const producers_of_tail *of = context;
+    tpc_partition *partition = of->partition;
     tpc_batch_header header;
     tpc_batch_header_read(batch, bytes, &header);
     if (header.producer_id < 0 || header.attributes & TPC_BATCH_IS_CONTROL) return;
     if (tpc_producers_reserve(&partition->producers) < 0)
         return; /* not known: its next sequence is taken whatever it is */
-    tpc_producers_accept(&partition->producers, &header, header.base_offset, header.max_timestamp);
+    tpc_producers_accept(&partition->producers, &header, header.base_offset, of->now_ms);
 }
 
 int tpc_partition_reset_producers(tpc_plane *plane, uint64_t handle, const uint8_t *encoded, uint32_t bytes) {
@@ -220,6 +226,7 @@ int tpc_partition_reset_producers(tpc_plane *plane, uint64_t handle, const uint8
     if (partition->appends_undurable) return -EBUSY;
     tpc_producers_free(&partition->producers);
     int result = tpc_partition_load_producers(plane, handle, encoded, bytes, false);
-    if (result == 0) tpc_tail_each(partition, partition->written_offset, add_producer, partition);
+    producers_of_tail of = {.partition = partition, .now_ms = tpc_plane_now_ms(plane)};
+    if (result == 0) tpc_tail_each(partition, partition->written_offset, add_producer, &of);
     return result;
 }

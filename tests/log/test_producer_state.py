@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.log.log_batches import batch, marker
-from tpc_broker.log.batch import CONTROL_ABORT, CONTROL_COMMIT, walk_headers
+from tpc_broker.log.batch import CONTROL_ABORT, CONTROL_COMMIT, decode_header, walk_headers
 from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint, encode_checkpoint
 from tpc_broker.log.files import EpochStart
 from tpc_broker.log.producer_state import ProducerState, SnapshotError
@@ -50,11 +50,23 @@ def test_transactions_hold_the_last_stable_offset_until_they_end():
 
 
 def test_expiry_spares_open_transactions():
-    state, _aborted = applied(batch(0, producer=(1, 0, 0), timestamp=1000),
-                              batch(1, producer=(2, 0, 0), timestamp=1000, transactional=True))
+    state, _aborted = applied(batch(0, producer=(1, 0, 0)), batch(1, producer=(2, 0, 0), transactional=True))
+    assert state.expire(1000, 1000) == 0
     assert state.expire(1999, 1000) == 0
     assert state.expire(2000, 1000) == 1
     assert list(state.producers) == [2]
+
+
+@pytest.mark.parametrize("timestamp", [1000, 10**9], ids=["old records", "records of the future"])
+def test_expiry_goes_by_when_batches_came_and_not_by_their_records(timestamp):
+    state, _aborted = applied(batch(0, producer=(1, 0, 0), timestamp=timestamp))
+    assert state.expire(10**6, 1000) == 0
+    state = state.copy()
+    data = batch(1, producer=(1, 0, 1), timestamp=timestamp)
+    state.apply(decode_header(data), data)
+    assert state.expire(10**6 + 1000, 1000) == 0
+    assert state.expire(10**6 + 1999, 1000) == 0
+    assert state.expire(10**6 + 2000, 1000) == 1
 
 
 def test_any_negative_id_is_no_producer():

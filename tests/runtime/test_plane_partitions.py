@@ -162,18 +162,35 @@ def test_silent_producers_make_room_before_the_table_grows(make_bench):
     assert outcome(bench, handle, (5000, 0, 0))[2], "who wrote lately is known"
 
 
+def test_producers_are_silent_from_when_they_were_loaded(bench):
+    """What is stored is their records' time, which may be long ago, or to come: of backfills, mirrors and events."""
+    handle = bench.lead("t", log_end_offset=3)
+    times = {1: NOW_MS - 2 * 86_400_000, 2: 0, 3: NOW_MS + 2 * 86_400_000}
+    states = [ProducerState(one, 0, ms, (ProducerBatch(one - 1, one - 1, ms, 0, 0),)) for one, ms in times.items()]
+    bench.plane.load_producers(handle, states)
+    assert outcome(bench, handle, (1, 0, 1)) == (E.NONE, 3, False), "the table is full: the silent are looked for"
+    assert outcome(bench, handle, (2, 0, 0)) == (E.NONE, 1, True)
+    assert outcome(bench, handle, (3, 0, 7))[0] is E.OUT_OF_ORDER_SEQUENCE_NUMBER
+    bench.settle()
+    assert bench.plane.expire_producers(handle, NOW_MS + 86_400_000 - 1) == 0
+    assert bench.plane.expire_producers(handle, NOW_MS + 86_400_000) == 3
+
+
 def test_expiry_loses_nobody_else(bench):
     """Removal from the hash table moves others; with random ids there are collisions enough."""
     handle = bench.lead("t", log_end_offset=1000)
     chooser = Random(7)
     silent = {chooser.randrange(2**62): chooser.random() < 0.5 for _ in range(700)}
-    bench.plane.load_producers(
-        handle,
-        [
-            ProducerState(producer, 0, 0 if old else NOW_MS, (ProducerBatch(n, n, NOW_MS, 5, 5),))
-            for n, (producer, old) in enumerate(silent.items())
-        ],
-    )
+    for loaded_ms, loads_old in ((NOW_MS - 86_400_000, True), (NOW_MS, False)):
+        lib.tpc_plane_set_clock(bench.plane.pointer, loaded_ms)
+        bench.plane.load_producers(
+            handle,
+            [
+                ProducerState(producer, 0, 0, (ProducerBatch(n, n, NOW_MS, 5, 5),))
+                for n, (producer, old) in enumerate(silent.items())
+                if old is loads_old
+            ],
+        )
     assert bench.plane.expire_producers(handle, NOW_MS) == sum(silent.values())
     assert {s.producer_id for s in bench.plane.dump_producers(handle)} == {p for p, old in silent.items() if not old}
     for number, (producer, old) in enumerate(silent.items()):

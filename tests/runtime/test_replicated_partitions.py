@@ -6,9 +6,10 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.journal_file import CUT
-from tests.support.plane_bench import records_of, settings_with
+from tests.support.plane_bench import NOW_MS, records_of, settings_with
 from tests.support.plane_values import Left, Verdict
 from tests.support.record_batches import read_batches
+from tpc_broker._ring import lib
 from tpc_broker.error_codes import ErrorCode as E
 
 TERM = 3
@@ -539,8 +540,10 @@ def test_producers_after_a_cut_are_those_of_the_files_and_of_what_memory_has(ben
     bench.plane.write_behind_done(follower, 1)
     (as_of_one,) = bench.plane.dump_producers(follower, 1)
     bench.plane.truncate(follower, 3, 2)
+    lib.tpc_plane_set_clock(bench.plane.pointer, NOW_MS + 5)
     bench.plane.reset_producers(follower, [as_of_one])
     (known,) = bench.plane.dump_producers(follower)
+    assert known.last_append_ms == NOW_MS + 5, "their records' time says nothing of when they came"
     assert [batch.base_offset for batch in known.batches] == [0, 1, 2]
 
 

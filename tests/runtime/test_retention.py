@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 import uuid
 
 import pytest
@@ -66,5 +67,24 @@ def test_a_damaged_segment_keeps_its_partition_and_no_other(tmp_path, place):
             await bench.storage.retain(bench.files, bench.handle, 0)
         assert bench.files.segments[0].base_offset == start, "damaged or not, it lies below the log's start"
         assert await bench.storage.retain(bench.files, bench.handle, 0) == 1
+
+    on_core(tmp_path, body)
+
+
+def test_a_producer_of_old_records_stays_in_what_is_stored(tmp_path):
+    """A move or a restart would hand the partition over without it."""
+
+    async def body(bench):
+        data = batch(0, producer=(7, 0, 0), epoch=bench.files.leader_epoch, timestamp=1000)
+        await bench.storage.make_room(bench.files, bench.handle, len(data))
+        result = bench.plane.append(bench.handle, data)
+        await bench.plane.wait_committed(bench.handle, result.end_offset, result.leader_epoch)
+        await bench.storage.write_behind()
+        now_ms = time.time_ns() // 1_000_000
+        await bench.storage.retain(bench.files, bench.handle, now_ms)
+        assert list(bench.files.producers.producers) == [7]
+        silent_ms = bench.files.settings.producer_id_expiration_ms
+        await bench.storage.retain(bench.files, bench.handle, now_ms + silent_ms)
+        assert not bench.files.producers
 
     on_core(tmp_path, body)

@@ -66,7 +66,9 @@ class ProducedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class Producer:
-    """One producer id. `batches` holds the last five at most, oldest first."""
+    """One producer id. `batches` holds the last five at most, oldest first. `last_timestamp` is its last records', by
+    the client's clock: a backfill's are old, and say nothing of when they came.
+    """
 
     producer_id: int
     epoch: int
@@ -74,6 +76,8 @@ class Producer:
     transaction_first_offset: int = NO_OFFSET
     last_timestamp: int = NO_TIMESTAMP
     batches: list[ProducedBatch] = field(default_factory=list)
+    silent_since_ms: int | None = field(default=None, compare=False)
+    """The wall clock when `expire` first saw it after its last batch. Not stored: after a restart it counts anew."""
 
 
 class ProducerState:
@@ -103,6 +107,7 @@ class ProducerState:
                 producer.transaction_first_offset,
                 producer.last_timestamp,
                 list(producer.batches),
+                producer.silent_since_ms,
             )
         return duplicate
 
@@ -132,6 +137,7 @@ class ProducerState:
         elif producer.epoch != header.producer_epoch:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
+        producer.silent_since_ms = None
         return producer
 
     def extend(
@@ -155,6 +161,7 @@ class ProducerState:
         elif is_epoch_new or producer.epoch != epoch:
             producer.batches.clear()
         producer.epoch = epoch
+        producer.silent_since_ms = None
         producer.last_timestamp = last_timestamp
         producer.batches.extend(batches)
         del producer.batches[:-BATCHES_PER_PRODUCER_MAX]
@@ -195,12 +202,15 @@ class ProducerState:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers without an open transaction that were silent for so long; how many."""
-        silent = [
-            producer.producer_id
-            for producer in self
-            if producer.transaction_first_offset == NO_OFFSET and now_ms - producer.last_timestamp >= expiration_ms
-        ]
+        """Forget producers without an open transaction that were silent for so long, as far as calls of this one tell;
+        how many.
+        """
+        silent = []
+        for producer in self:
+            if producer.silent_since_ms is None:
+                producer.silent_since_ms = now_ms
+            if producer.transaction_first_offset == NO_OFFSET and now_ms - producer.silent_since_ms >= expiration_ms:
+                silent.append(producer.producer_id)
         for producer_id in silent:
             del self.producers[producer_id]
         return len(silent)

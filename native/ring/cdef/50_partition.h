@@ -296,9 +296,10 @@ int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, 
                      tpc_append_result *result);
 
 /*
- * Producers in the encoding of checkpoints (tpc_broker/log/state.py). load: they take the place of those with their ids; -EINVAL:
- * the bytes are none, nothing was done. dump: without batches at or above upto_offset, durable ones only; how many bytes, at most
- * 4 + TPC_PRODUCER_ENCODED_MAX for each producer, or -ENOBUFS.
+ * Producers in the encoding of checkpoints (tpc_broker/log/state.py). load: they take the place of those with their ids, and are
+ * silent from now on (since when they have been is not stored); -EINVAL: the bytes are none, nothing was done. dump: without
+ * batches at or above upto_offset, durable ones only; how many bytes, at most 4 + TPC_PRODUCER_ENCODED_MAX for each producer, or
+ * -ENOBUFS.
  */
 enum { TPC_PRODUCER_ENCODED_MAX = 151 };
 int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const uint8_t *encoded, uint32_t bytes,
