@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from tests.support.memory_node import running_node
+from tests.support.memory_clients import produce_request
+from tests.support.memory_node import answer_of, running_node
 from tpc_broker.broker.core_moves import AT_ONCE
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
@@ -132,6 +133,31 @@ async def test_a_move_goes_on_whatever_crashes_at_whichever_step(autojump_clock,
         going.set()
         await settled(node, key, TARGET)
         assert node.files[TARGET][key] is log
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_produce_whose_partition_leaves_while_it_waits_for_room_is_sent_there(autojump_clock, comes_back):
+    async with running_node(CORES) as node:
+        key = await made(node)
+        partitions = node[SOURCE].partitions
+        make_room = partitions.make_room
+
+        async def is_moved_meanwhile(_partition, _size):
+            partitions.make_room = make_room
+            for core in (TARGET, SOURCE) if comes_back else (TARGET,):
+                assert await alter(node, [core]) == 0
+                await settled(node, key, core)
+            raise PartitionOfflineError("t-0 is closed")
+
+        partitions.make_room = is_moved_meanwhile
+        request = node.send(SOURCE, produce_request("t", 0, [b"x"]), 10)
+        await request.done.wait()
+        (part,) = answer_of(request).responses[0].partition_responses
+        if comes_back:
+            assert (part.error_code, part.base_offset) == (ErrorCode.NONE, 0)
+        else:
+            assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert part.current_leader.leader_id == node[SOURCE].view.leader_of(0, "t", 0)[0]
 
 
 async def test_a_partition_that_cannot_leave_stays(autojump_clock):

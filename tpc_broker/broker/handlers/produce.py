@@ -177,27 +177,45 @@ async def _gaps(hold: _Hold, parts: list[_Part]) -> dict[_Part, ErrorCode]:
 async def _judge(hold: _Hold, part: AskedPart, size: int, gaps: dict[_Part, ErrorCode]) -> Verdict:
     """What Python knows of one partition: an error, or room for so many bytes."""
     core, request = hold.core, hold.request
+    refused: Partition | None = None
+    while True:
+        found = await _find(hold, part)
+        if not isinstance(found, Partition):
+            return _not_here(hold, part, found)
+        if found is refused:
+            return _storage_error()
+        if "compact" in found.config.cleanup_policy and not found.is_internal:
+            keyless = _keyless_records(request.body[part.records_place : part.records_place + part.records_bytes])
+            if keyless:
+                return Verdict(ErrorCode.INVALID_RECORD, keyless=keyless)
+        try:
+            await core.partitions.make_room(found, size)
+        except OSError:
+            return _storage_error()
+        except PartitionOfflineError:
+            refused = found  # unless it has left meanwhile, which is looked at
+        else:
+            return Verdict(ErrorCode.NONE, is_final=False, gap=gaps.get((part.topic, part.partition), ErrorCode.NONE))
+
+
+async def _find(hold: _Hold, part: AskedPart) -> Partition | ErrorCode:
+    """The partition, or why it cannot be served here: behind its move, if it goes to another core."""
+    partitions = hold.core.partitions
     with hold.while_open() as scope:
-        hold.has_waited |= await core.partitions.wait_moved(part.topic, part.partition)
+        hold.has_waited |= await partitions.wait_moved(part.topic, part.partition)
     hold.has_waited |= scope.cancelled_caught
-    found = core.partitions.find(part.topic, part.partition)
+    found = partitions.find(part.topic, part.partition)
     if found is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-        found = core.partitions.find_written(part.topic, part.partition) or found
-    if not isinstance(found, Partition):
-        if found is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            leader = core.view.leader_of(request.listener, part.topic, part.partition)
-            if leader is not None:
-                return Verdict(found, leader_id=leader[0], leader_epoch=leader[1])
-        return Verdict(found)
-    if "compact" in found.config.cleanup_policy and not found.is_internal:
-        keyless = _keyless_records(request.body[part.records_place : part.records_place + part.records_bytes])
-        if keyless:
-            return Verdict(ErrorCode.INVALID_RECORD, keyless=keyless)
-    try:
-        await core.partitions.make_room(found, size)
-    except (OSError, PartitionOfflineError):
-        return _storage_error()
-    return Verdict(ErrorCode.NONE, is_final=False, gap=gaps.get((part.topic, part.partition), ErrorCode.NONE))
+        return partitions.find_written(part.topic, part.partition) or found
+    return found
+
+
+def _not_here(hold: _Hold, part: AskedPart, error: ErrorCode) -> Verdict:
+    if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        leader = hold.core.view.leader_of(hold.request.listener, part.topic, part.partition)
+        if leader is not None:
+            return Verdict(error, leader_id=leader[0], leader_epoch=leader[1])
+    return Verdict(error)
 
 
 def _storage_error() -> Verdict:
