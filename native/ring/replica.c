@@ -78,7 +78,7 @@ static bool follow(const tpc_partition *partition, const uint8_t *batches, uint3
         if (header.base_offset != end_offset || header.partition_leader_epoch < epoch ||
             header.partition_leader_epoch > partition->leader_epoch)
             return false;
-        end_offset += header.last_offset_delta + 1;
+        end_offset += (int64_t)header.last_offset_delta + 1;
         epoch = header.partition_leader_epoch;
         position += (uint32_t)header.batch_bytes;
     }

@@ -525,6 +525,15 @@ def test_what_is_committed_is_never_cut_nor_the_inside_of_a_batch(bench, replica
     assert len(bench.journal_entries()) == 2
 
 
+def test_a_batch_may_leave_as_many_offsets_out_as_it_can_say(bench, replica):
+    handle = replica("t")
+    bench.plane.follow(handle, TERM)
+    far = sent(0, last_offset_delta=2**31 - 1)
+    bench.plane.append_replica(handle, TERM, far + sent(2**31))
+    bench.settle()
+    assert bench.plane.state(handle).log_end_offset == 2**31 + 1
+
+
 def test_appends_that_are_on_their_way_are_waited_for(stalled):
     handle = stalled.lead("t", is_led=False)
     stalled.plane.set_replicated(handle)
