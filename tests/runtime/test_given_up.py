@@ -126,6 +126,29 @@ def test_a_partition_that_a_stopped_journal_left_unopened_may_be_asked_for_again
     with_broker(tmp_path, body)
 
 
+def grown(core, count):
+    """The image of now, and the one in which the topic has so many partitions."""
+    before = core.view.image
+    more = GrowableTopic(name="topic", count=count)
+    records, _results = Controller(before, core.configuration).create_partitions([more])
+    return before, before.apply(records, before.version + 1)
+
+
+def test_a_folder_that_cannot_be_read_keeps_no_other_partition_from_being_opened(tmp_path):
+    async def body(bench, core):
+        unreadable = bench.storage._data / "topics" / "topic-1" / "partition.metadata"
+        unreadable.mkdir(parents=True)  # reading it is an error, as on a bad disk or without descriptors
+        before, core.view.image = grown(core, 3)
+        opened = await core.partitions.follow(before, core.view.image)
+        assert [key.partition for key, _epoch in opened] == [2]
+        assert core.partitions.find("topic", 1) is ErrorCode.KAFKA_STORAGE_ERROR
+        unreadable.rmdir()
+        opened = await core.partitions.make_what_could_not_be_made()
+        assert [key.partition for key, _epoch in opened] == [1]
+
+    with_broker(tmp_path, body)
+
+
 def commit(coordinator):
     offsets = (OffsetToCommit(topic="topic", partition=0, offset=5),)
     request = OffsetCommitRequest(group_id="group", offsets=offsets)

@@ -581,7 +581,7 @@ class CoreStorage(Protocol):
 
     async def is_left_over(self, key: TopicPartition, topic: str) -> bool:
         """Whether the partition's folder is there although `has` says no: its making was cut short, or another core
-        has it.
+        has it. PartitionNotMadeError: it cannot be read now.
         """
         ...
 

@@ -181,7 +181,11 @@ class JournalledStorage:
         return self._partitions.remembers(keys)
 
     async def is_left_over(self, key: TopicPartition, topic: str) -> bool:
-        return not self.has(key) and await is_folder_of(self._disk, self._data / "topics", topic, key)
+        """PartitionNotMadeError: its folder cannot be read now."""
+        try:
+            return not self.has(key) and await is_folder_of(self._disk, self._data / "topics", topic, key)
+        except OSError as error:
+            raise PartitionNotMadeError(f"its folder cannot be read: {error}") from error
 
     async def open(self, key: TopicPartition, topic: str, config: TopicConfig) -> PartitionStorage:
         """Recovered, or made. PartitionOfflineError when damaged, PartitionNotMadeError when it cannot be made now."""
