@@ -97,6 +97,15 @@ async def test_when_the_journal_has_stopped_they_are_not_opened_any_more():
     assert not core.made._not_made
 
 
+async def test_they_wait_until_the_one_before_is_deleted():
+    """The journal failed: what is left of it is another voter's, and must not be taken for this one's."""
+    core = Core()
+    core.made._storage.remembers = lambda keys: KEYS[2] in keys
+    assert await core.may_be_opened() == [0, 1]
+    assert core.others == set(KEYS[2:])
+    assert core.made._not_made == set(KEYS[2:]), "they are tried again"
+
+
 async def test_they_wait_for_another_core_that_would_take_their_files_for_those_before():
     core = Core()
     core.other_core_remembers = True

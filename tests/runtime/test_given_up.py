@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import trio
 
+from tests.runtime.faults import BrokenJournal
 from tests.runtime.in_place_core import Bench, on_core
 from tests.runtime.test_trouble import wait_until
 from tpc_broker.broker.core import Core, CoreIdentity
@@ -145,6 +146,67 @@ def test_a_folder_that_cannot_be_read_keeps_no_other_partition_from_being_opened
         unreadable.rmdir()
         opened = await core.partitions.make_what_could_not_be_made()
         assert [key.partition for key, _epoch in opened] == [1]
+
+    with_broker(tmp_path, body)
+
+
+def without_topic(core):
+    """The image of now, and the one in which the topic is deleted."""
+    before = core.view.image
+    records, _results = Controller(before, core.configuration).delete_topics([DeletableTopic(name="topic")])
+    return before, before.apply(records, before.version + 1)
+
+
+async def set_aside(bench, partition):
+    give_up(bench, partition)
+    bench.storage._requests.mend.ask()
+    await wait_until(lambda: partition.key in bench.storage._recovered.offline)
+
+
+def test_an_offline_partition_is_deleted_when_the_journal_works_again(tmp_path):
+    async def body(bench, core):
+        partition = core.partitions.find("topic", 0)
+        await set_aside(bench, partition)
+        before, core.view.image = without_topic(core)
+        with BrokenJournal(bench):
+            await core.partitions.follow(before, core.view.image)
+            assert partition.files.folder.path.exists()
+        await wait_until(lambda: not partition.files.folder.path.exists())
+        assert not bench.storage.has(partition.key)
+
+    with_broker(tmp_path, body)
+
+
+def test_an_offline_partition_is_left_to_the_next_start_when_the_journal_has_stopped(tmp_path):
+    async def body(bench, core):
+        partition = core.partitions.find("topic", 0)
+        await set_aside(bench, partition)
+        bench.plane.stop_journal()
+        before, core.view.image = without_topic(core)
+        await core.partitions.follow(before, core.view.image)
+        assert partition.files.folder.path.exists()
+
+    with_broker(tmp_path, body)
+
+
+def test_what_is_deleted_later_is_nothing_that_was_begun_anew_meanwhile(tmp_path):
+    async def body(bench, core):
+        partition, storage = core.partitions.find("topic", 0), bench.storage
+        await set_aside(bench, partition)
+        with BrokenJournal(bench):
+            await storage.delete_offline(partition.key)
+            assert storage._deletions._left
+            left, storage._deletions._left = storage._deletions._left, []
+        await storage._mending.mend_once()
+        await storage.delete_offline(partition.key)
+        assert not storage.has(partition.key)
+        config = core.partitions._config_of(core.view.topic("topic"))
+        files = await storage.open(partition.key, "topic", config)
+        await storage.begin_epoch(files)
+        for delete in left:
+            await delete()
+        assert files.folder.path.exists()
+        assert storage.has(partition.key)
 
     with_broker(tmp_path, body)
 

@@ -550,14 +550,15 @@ class Partitions:
         assert replicated is not None, "only a cluster has such partitions"
         for key in keys:
             if self._storage.has(key):
-                name = f"{topic.name}-{key.partition}"
-                log.info("%s is another replica by now; removing the files of the one before", name)
+                log.info("%s-%d is another replica by now; removing its old files", topic.name, key.partition)
                 if key in self._storage.damaged():
                     self._storage.keep_aside(key, DAMAGED)
                 await self._storage.delete_offline(key)
         if self._storage.remembers(keys) and not await self._storage.checkpoint():
             # The ends of the ones before are not to be replayed over what comes now.
             raise PartitionNotMadeError("there is no checkpoint yet behind the end of the replica before")
+        if any(self._storage.has(key) and self._storage.remembers([key]) for key in keys):
+            raise PartitionNotMadeError("the replica before is not deleted yet")
         await self._core.holders.others_forget(keys)
         try:
             await replicated.replication.begin_lives(topic, keys)

@@ -15,6 +15,7 @@ import itertools
 import logging
 import math
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -76,7 +77,7 @@ class Deletions:
         self._failures = failures
         self._aside: dict[TopicPartition, str] = {}
         """Whose files are put aside in place of being freed, and why."""
-        self._left: list[tuple[PartitionStorage, trio.Lock]] = []
+        self._left: list[Callable[[], Awaitable[None]]] = []
         self._doomed: list[tuple[int, int, Callable[[int], Awaitable[None]]]] = []
         self._numbers = itertools.count()
         self._more = trio.Event()
@@ -96,7 +97,9 @@ class Deletions:
         await self.delete_files(files, led.lock)
 
     async def delete_offline(self, key: TopicPartition) -> None:
-        """The same for a partition that could not be opened: its files, and what was kept of the journal for it."""
+        """The same for a partition that could not be opened: its files, and what was kept of the journal for it. As
+        for others, it is done later where the journal does not work now.
+        """
         files = self._partitions.unclaimed.get(key)
         if files is None:
             async with self._partitions.checkpointing:  # not in the midst of setting it aside
@@ -109,15 +112,33 @@ class Deletions:
         if offline is None:
             return
         log.info("%s-%d was not open and belongs to a deleted topic; removing its files", offline.topic, key.partition)
+        await self._delete_closed(offline)
+
+    async def _delete_closed(self, offline: OfflinePartition) -> None:
+        try:
+            await self._forget_closed(offline)
+        except PartitionOfflineError as error:
+            self._not_now(error, offline.topic, offline.key, partial(self._delete_closed, offline))
+
+    async def _forget_closed(self, offline: OfflinePartition) -> None:
         while True:
             async with self._partitions.checkpointing:
-                sequence = self._plane.journal_append(EntryKind.PARTITION_DELETED, key, 0, 0)
+                if not self._is_closed(offline):  # meanwhile another call has deleted it, or another core has it
+                    return
+                sequence = self._plane.journal_append(EntryKind.PARTITION_DELETED, offline.key, 0, 0)
                 if sequence is not None:
                     await self._plane.wait_durable(sequence)
-                    self._partitions.begin_deletion(key)
+                    self._partitions.begin_deletion(offline.key)
                     await self._remove_offline_files(offline)
                     return
             await self._wait_journal_room()
+
+    def _is_closed(self, offline: OfflinePartition) -> bool:
+        """Whether it is the one that was found, still: another one may have been begun anew under its key."""
+        if self._partitions.offline.get(offline.key) is offline:
+            return True
+        released = self._partitions.released(offline.key)
+        return released is not None and released is offline.checkpoint
 
     def _released(self, key: TopicPartition) -> OfflinePartition | None:
         """One that no other core is known to have adopted; one that did deletes the same files."""
@@ -140,18 +161,24 @@ class Deletions:
         files.begin_deletion()
         try:
             await self._delete(files, lock)
-        except JournalStoppedError:
-            log.info("%s-%d is removed at the next start", files.topic, files.key.partition)
         except PartitionOfflineError as error:
-            log.warning("%s-%d is deleted when the journal works again: %s", files.topic, files.key.partition, error)
-            self._left.append((files, lock))
-            self._requests.mend.ask()
+            self._not_now(error, files.topic, files.key, partial(self.delete_files, files, lock))
+
+    def _not_now(
+        self, error: PartitionOfflineError, topic: str, key: TopicPartition, again: Callable[[], Awaitable[None]]
+    ) -> None:
+        if isinstance(error, JournalStoppedError):
+            log.info("%s-%d is removed at the next start", topic, key.partition)
+            return
+        log.warning("%s-%d is deleted when the journal works again: %s", topic, key.partition, error)
+        self._left.append(again)
+        self._requests.mend.ask()
 
     async def delete_what_is_left(self) -> None:
         """The journal works again."""
         left, self._left = self._left, []
-        for files, lock in left:
-            await self.delete_files(files, lock)
+        for delete in left:
+            await delete()
 
     async def _delete(self, files: PartitionStorage, lock: trio.Lock) -> None:
         async with self._partitions.checkpointing:
