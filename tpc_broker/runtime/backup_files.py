@@ -38,7 +38,11 @@ def check_target(target: Path, what: str) -> None:
 
 
 def check_space(folder: Path, wanted_bytes: int) -> None:
-    found = os.statvfs(folder)
+    """StartError: there is not as much."""
+    try:
+        found = os.statvfs(folder)
+    except OSError as error:
+        raise StartError(f"{folder}: {error.strerror}") from error
     free_bytes = found.f_bavail * found.f_frsize
     if free_bytes < wanted_bytes:
         raise StartError(f"{folder} has {free_bytes:,} bytes free, and {wanted_bytes:,} are needed")
@@ -47,18 +51,21 @@ def check_space(folder: Path, wanted_bytes: int) -> None:
 @contextmanager
 def unfinished(target: Path, mark: str) -> Iterator[None]:
     """A directory that says that it is not whole until the end of the block; what goes wrong leaves it so."""
-    target.mkdir(exist_ok=True)
-    (target / mark).touch()
-    sync_folder(target)
-    sync_folder(target.parent)
+    is_begun = False
     try:
+        target.mkdir(exist_ok=True)
+        (target / mark).touch()
+        is_begun = True
+        sync_folder(target)
+        sync_folder(target.parent)
         yield
+        sync_file_system(target)
+        (target / mark).unlink()
+        sync_folder(target)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise StartError(f"{error.filename or target}: {reason}; {target} is not whole, remove it") from error
-    sync_file_system(target)
-    (target / mark).unlink()
-    sync_folder(target)
+        left = f"; {target} is not whole, remove it" if is_begun else ""
+        raise StartError(f"{error.filename or target}: {reason}{left}") from error
 
 
 def write_json(path: Path, fields: dict[str, Any]) -> None:
