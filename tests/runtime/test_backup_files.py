@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from tpc_broker.runtime import backup_files
+from tpc_broker.runtime import backup, backup_files
 from tpc_broker.runtime.backup_files import unfinished
 from tpc_broker.runtime.options import StartError
 
@@ -44,3 +45,31 @@ def test_a_file_system_that_cannot_be_synced_leaves_the_mark(tmp_path, monkeypat
     with pytest.raises(StartError, match="is not whole, remove it"), unfinished(tmp_path / "target", MARK):
         pass
     assert (tmp_path / "target" / MARK).exists()
+
+
+@pytest.fixture
+def stopped_broker(tmp_path):
+    """A data directory with one sealed segment."""
+    data = tmp_path / "data"
+    for folder in ("journals", "topics/t-0"):
+        (data / folder).mkdir(parents=True)
+    (data / ".lock").touch()
+    (data / "meta.properties").write_text("version=1\ncores=1\n")
+    (data / "topics" / "t-0" / f"{0:020d}.log").write_bytes(os.urandom(1_000_000))
+    return data
+
+
+def test_space_and_links_are_judged_where_the_directory_lies_that_is_there(tmp_path, monkeypatch, stopped_broker):
+    """It may be a mount: here a folder of another file system by another name."""
+    asked = []
+    monkeypatch.setattr(backup, "check_space", lambda folder, wanted_bytes: asked.append((folder, wanted_bytes)))
+    monkeypatch.setattr(backup._Backup, "_sealed_below", lambda _self, _names: {"t-0": 1})
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        target = tmp_path / "target"
+        target.symlink_to(elsewhere)
+        if target.stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("there is one file system only")
+        backup.backup(stopped_broker, target, lambda _done, _all: None, with_links=True)
+    ((folder, wanted_bytes),) = asked
+    assert folder == target
+    assert wanted_bytes > 1_000_000

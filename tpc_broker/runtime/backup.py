@@ -77,6 +77,7 @@ from tpc_broker.runtime.backup_files import (
     copy_sparse,
     copy_written_to,
     link_or_copy,
+    place_of,
     unfinished,
     write_json,
 )
@@ -278,11 +279,12 @@ class _Backup:
         names = sorted(path.relative_to(self._staging) for path in self._staging.rglob("*") if path.is_file())
         sealed_below = self._sealed_below(names)
         to_link = {name for name in names if self._with_links and _is_sealed(name, sealed_below)}
-        links_work = self._target.parent.stat().st_dev == self._staging.stat().st_dev
+        place = place_of(self._target)
+        links_work = place.stat().st_dev == self._staging.stat().st_dev
         sizes = {name: (self._staging / name).stat() for name in names}
         self._total_bytes = sum(status.st_size for status in sizes.values())
         check_space(
-            self._target.parent,
+            place,
             sum(min(status.st_size, status.st_blocks * 512) for name, status in sizes.items()
                 if not (links_work and name in to_link)),
         )  # fmt: skip
@@ -438,7 +440,7 @@ def restore(source: Path, data: Path, on_progress: Callable[[int, int], None]) -
     check_target(data, "the data directory")
     files = {name: size for name, size in manifest["files"].items() if name != NODE_FILE}
     total_bytes, done_bytes = sum(files.values()), 0
-    check_space(data if data.exists() else data.parent, total_bytes)
+    check_space(place_of(data), total_bytes)
 
     def spend(count: int) -> None:
         nonlocal done_bytes

@@ -37,6 +37,11 @@ def check_target(target: Path, what: str) -> None:
         raise StartError(f"{what} {target}: there is no directory {target.parent}")
 
 
+def place_of(target: Path) -> Path:
+    """A folder of the file system that it lies on, or will: an empty one that is there may be a mount."""
+    return target if target.exists() else target.parent
+
+
 def check_space(folder: Path, wanted_bytes: int) -> None:
     """StartError: there is not as much."""
     try:
