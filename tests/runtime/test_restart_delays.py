@@ -1,11 +1,11 @@
-"""How long the supervisor waits before it starts a core again."""
+"""How long the supervisor waits before it starts a core again, and what it says of the one that ended."""
 
 from __future__ import annotations
 
 import pytest
 
 from tpc_broker import limits
-from tpc_broker.runtime.supervisor import restart_delay_ms
+from tpc_broker.runtime.supervisor import _describe_exit, restart_delay_ms
 
 
 def delays(lives_ms: list[float]) -> list[int]:
@@ -25,3 +25,12 @@ def test_a_core_that_crashes_at_once_waits_longer_each_time() -> None:
 def test_a_crash_now_and_then_costs_the_least_delay_each_time(served_ms: float) -> None:
     assert delays([served_ms] * 5) == [100] * 5
     assert delays([0, 0, 0, served_ms, 0]) == [100, 200, 400, 100, 200]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(1, "exit code 1"), (-9, "killed by SIGKILL"), (-35, "killed by signal 35")],
+)
+def test_every_end_of_a_core_has_a_description(code: int, said: str) -> None:
+    """Most of the real-time signals have no name."""
+    assert _describe_exit(code) == said

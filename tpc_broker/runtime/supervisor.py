@@ -605,4 +605,9 @@ async def _wait_for(process: subprocess.Popen[bytes]) -> int:
 
 
 def _describe_exit(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:  # one of the real-time signals, of which most have no name
+        return f"killed by signal {-code}"
