@@ -158,6 +158,48 @@ def test_a_configuration_that_is_wrong_is_refused_and_the_broker_goes_on(broker:
     assert partitions_setting(broker) == "5"
 
 
+def stays_away(broker: TpcBroker) -> None:
+    wait_for(lambda: not broker.process.is_running or broker.log_text().count("is ready: ") > 1, "it does not end")
+    assert not broker.process.is_running, "it is there again"
+    assert broker.process.exit_code == 0
+    assert "SIGTERM: draining" in broker.log_text()
+    assert "hurrying" not in broker.log_text()
+
+
+def test_a_broker_that_is_stopped_while_a_reload_is_checked_does_not_come_back(
+    broker: TpcBroker, tmp_path: Path
+) -> None:
+    """The check waits for its file, which is a pipe that nobody writes to."""
+    config, again = tmp_path / "config", tmp_path / "again"
+    config.rename(again)
+    os.mkfifo(config)
+    broker.process.send(signal.SIGUSR2)
+    held: list[int] = []
+
+    def is_checked() -> bool:
+        with contextlib.suppress(OSError):  # nobody reads yet
+            held.append(os.open(config, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(held)
+
+    wait_for(is_checked, "nothing checks the configuration")
+    broker.process.send(signal.SIGTERM)
+    wait_for(lambda: broker.log_text().count(" drained") == 2, "it does not drain")
+    again.replace(config)
+    stays_away(broker)
+    os.close(held[0])
+
+
+def test_a_broker_that_is_stopped_in_the_drain_of_a_reload_does_not_come_back(broker: TpcBroker) -> None:
+    slow = broker.core_process(1)
+    slow.suspend()
+    broker.process.send(signal.SIGUSR2)
+    wait_for(lambda: "draining, then starting anew" in broker.log_text(), "it is not reloaded")
+    broker.process.send(signal.SIGTERM)
+    wait_for(lambda: "SIGTERM" in broker.log_text(), "the signal is not heard")
+    slow.resume()
+    stays_away(broker)
+
+
 def sharing(port: int) -> list[str]:
     """Options for a listener at a port that the cores share; none where the kernel's program cannot be loaded."""
     try:

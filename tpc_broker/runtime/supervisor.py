@@ -448,14 +448,16 @@ class Supervisor:
                 if number == RELOAD_SIGNAL:
                     nursery.start_soon(self._reload)
                     continue
-                if self._draining:
+                if self._draining and not self._is_reloading:
                     log.warning("%s again: hurrying", signal.Signals(number).name)
                     self._hurried.set()
                     continue
                 log.info("%s: draining", signal.Signals(number).name)
-                self._draining = True
                 notify_service_manager("STOPPING=1")
-                nursery.start_soon(self._drain)
+                self._is_reloading = False  # whatever has been begun of it: nothing is started anew
+                if not self._draining:
+                    self._draining = True
+                    nursery.start_soon(self._drain)
 
     async def _reload(self) -> None:
         """Drain, and have the binary and the configuration that are there now take over in this process's place, with
