@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import psutil
 import pytest
@@ -18,6 +22,10 @@ from tests.support.broker_process import TpcBroker
 from tests.support.raw_client import RawConnection
 from tests.support.server_process import answers_api_versions
 from tpc_broker import limits
+from tpc_broker.model import CoreId
+from tpc_broker.runtime import supervisor
+from tpc_broker.runtime.options import CoreOptions, ServeOptions
+from tpc_broker.runtime.supervisor import Supervisor
 
 PATIENCE_S = 120.0
 
@@ -61,6 +69,47 @@ def test_a_dead_core_is_started_again_and_the_other_does_not_notice(broker: TpcB
     assert (after[other].pid, after[other].create_time()) == (before[other].pid, before[other].create_time())
     assert f"core {victim} ended (killed by SIGKILL); starting it again" in broker.log_text()
     broker.stop()
+
+
+def test_a_core_that_cannot_be_started_is_tried_again_and_the_other_goes_on(broker: TpcBroker) -> None:
+    before, parent = cores_of(broker), psutil.Process(broker.process.pid)
+    soft, hard = parent.rlimit(psutil.RLIMIT_NOFILE)
+    parent.rlimit(psutil.RLIMIT_NOFILE, (3, hard))  # no descriptor more
+    before[0].kill()
+    failed = "core 0 could not be started"
+    wait_until(lambda: failed in broker.log_text() or not broker.process.is_running, "a start that fails")
+    assert broker.process.is_running
+    assert answers_api_versions(broker.host, broker.ports[1])
+    parent.rlimit(psutil.RLIMIT_NOFILE, (soft, hard))
+    wait_until(lambda: answers_api_versions(broker.host, broker.ports[0]), "the new core's answers")
+    assert cores_of(broker)[1] == before[1]
+    broker.stop()
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(socket, "socketpair"), (os, "eventfd"), (subprocess, "Popen"), (os, "pidfd_open")]
+)
+def test_nothing_is_left_of_a_core_that_could_not_be_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: ModuleType, name: str
+) -> None:
+    def fails(*_arguments: object, **_named: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def options(_supervisor: Supervisor, core: CoreId, *, control_fd: int, beats_fd: int) -> CoreOptions:
+        return CoreOptions(
+            core, 1, str(tmp_path), (), (), control_fd, control_fd, (), None, "", (), "json", "INFO", os.getpid(),
+            beats_fd=beats_fd,
+        )  # fmt: skip
+
+    serve = ServeOptions(tmp_path, (), 1, None, "", (), (), "json", "INFO")
+    monkeypatch.setattr(supervisor, "CORE_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
+    monkeypatch.setattr(Supervisor, "_core_options", options)
+    monkeypatch.setattr(module, name, fails)
+    process = psutil.Process()
+    before = process.num_fds(), process.children()
+    with pytest.raises(OSError, match="Too many open files"):
+        Supervisor(serve, print)._spawn(CoreId(0))
+    assert (process.num_fds(), process.children()) == before
 
 
 def test_sigterm_drains_and_ends_with_0(broker: TpcBroker) -> None:

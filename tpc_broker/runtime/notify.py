@@ -19,9 +19,9 @@ def notify_service_manager(state: str) -> bool:
     address = notify_address()
     if address is None:
         return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
             sock.sendto(state.encode(), socket.MSG_DONTWAIT, address)  # a manager that reads nothing holds nobody up
-        except OSError:
-            return False
+    except OSError:
+        return False
     return True

@@ -77,6 +77,8 @@ class CoreProcess:
     """One life of one core."""
 
     process: subprocess.Popen[bytes]
+    life_fd: int
+    """Its pidfd."""
     control: ControlChannel
     ready: trio.Event
     watch: CoreWatch
@@ -208,7 +210,11 @@ class Supervisor:
         log.info("cores: %s yesterday, %d now; recovering every journal first", data.cores, self._options.cores)
         arguments = self._core_options(CoreId(0), control_fd=-1, recover_only=True).to_arguments()
         process = _start_core_process(arguments)
-        code = await _wait_for(process)
+        life_fd = os.pidfd_open(process.pid)
+        try:
+            code = await _wait_for(process, life_fd)
+        finally:
+            os.close(life_fd)
         if code != 0:
             raise StartError(f"recovery of yesterday's journals failed (exit code {code}); the log says why")
 
@@ -241,23 +247,37 @@ class Supervisor:
         )
 
     def _spawn(self, core: CoreId) -> CoreProcess:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        beats_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        options = self._core_options(core, control_fd=theirs.fileno(), beats_fd=beats_fd)
-        descriptors = [*options.listen_fds, options.mailbox_fd, options.control_fd, beats_fd]
-        descriptors += [each for each in (options.loads_fd, options.datagram_fd) if each >= 0]
-        descriptors += options.cluster_fds
-        process = _start_core_process(options.to_arguments(), descriptors)
+        """OSError: there is too little of something for it; then nothing of it is left."""
+        with contextlib.ExitStack() as undo:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            undo.callback(ours.close)
+            undo.callback(theirs.close)
+            beats_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            undo.callback(os.close, beats_fd)
+            options = self._core_options(core, control_fd=theirs.fileno(), beats_fd=beats_fd)
+            descriptors = [*options.listen_fds, options.mailbox_fd, options.control_fd, beats_fd]
+            descriptors += [each for each in (options.loads_fd, options.datagram_fd) if each >= 0]
+            descriptors += options.cluster_fds
+            process = _start_core_process(options.to_arguments(), descriptors)
+            undo.callback(_end_at_once, process)
+            life_fd = os.pidfd_open(process.pid)
+            undo.pop_all()
         theirs.close()
         control = ControlChannel(trio.socket.from_stdlib_socket(ours))
-        return CoreProcess(process, control, trio.Event(), CoreWatch(_now_ms()), beats_fd)
+        return CoreProcess(process, life_fd, control, trio.Event(), CoreWatch(_now_ms()), beats_fd)
 
     # -- the life of one core -------------------------------------------------------------------------------------
 
     async def _keep_core_running(self, core: CoreId) -> None:
         delay_ms = attempts = 0
         while not self._draining:
-            code, cannot_run, served_ms = await self._live(core)
+            try:
+                life = self._spawn(core)
+            except OSError as error:  # descriptors, processes or memory are short
+                what, cannot_run, served_ms = f"could not be started ({error})", None, 0.0
+            else:
+                code, cannot_run, served_ms = await self._live(core, life)
+                what = f"ended ({_describe_exit(code)})"
             if self._draining:
                 return
             attempts += 1
@@ -269,33 +289,33 @@ class Supervisor:
                 return
             delay_ms = restart_delay_ms(delay_ms, served_ms)
             self._restarts[core] += 1
-            log.error("core %d ended (%s); starting it again in %d ms", core, _describe_exit(code), delay_ms)
+            log.error("core %d %s; starting it again in %d ms", core, what, delay_ms)
             await self._down_for(core, delay_ms)
 
-    async def _live(self, core: CoreId) -> tuple[int, str | None, float]:
-        """Start the core, listen to it, reap it. Returns its exit code, why it cannot run, if it said so, and for how
-        many milliseconds it was ready.
+    async def _live(self, core: CoreId, life: CoreProcess) -> tuple[int, str | None, float]:
+        """Listen to a core that was started, and reap it. Returns its exit code, why it cannot run, if it said so, and
+        for how many milliseconds it was ready.
         """
-        life = self._spawn(core)
         self._cores[core] = life
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen_to, core, life)
                 nursery.start_soon(self._close_port_while_starting, core, life)
                 await life.control.send("cores", up=sorted(self._up))
-                code = await _wait_for(life.process)
+                code = await _wait_for(life.process, life.life_fd)
                 nursery.cancel_scope.cancel()
         finally:
             self._set_alive(core, alive=False)
             if life.process.poll() is None:
                 life.process.kill()
                 with trio.CancelScope(shield=True):
-                    await _wait_for(life.process)
+                    await _wait_for(life.process, life.life_fd)
             self._cores.pop(core, None)
             if self._draining:  # nobody takes this socket over; who calls the core is to be refused, not to wait
                 self._mailbox_listeners[core].close()
             await self._set_up(core, up=False)
             os.close(life.beats_fd)
+            os.close(life.life_fd)
             with trio.CancelScope(shield=True):
                 await life.control.close()
         ready_ms = (trio.current_time() - life.ready_at_s) * 1000 if life.ready.is_set() else 0.0
@@ -594,16 +614,16 @@ async def _accept_and_close(listening: socket.socket) -> None:
         connection.close()
 
 
-async def _wait_for(process: subprocess.Popen[bytes]) -> int:
-    """Exit code of a child, awaited through its pidfd."""
-    descriptor = os.pidfd_open(process.pid)
-    try:
-        while process.poll() is None:
-            await trio.lowlevel.wait_readable(descriptor)
-    finally:
-        trio.lowlevel.notify_closing(descriptor)
-        os.close(descriptor)
+async def _wait_for(process: subprocess.Popen[bytes], life_fd: int) -> int:
+    """Exit code of a child, awaited through its pidfd, which nobody else waits for."""
+    while process.poll() is None:
+        await trio.lowlevel.wait_readable(life_fd)
     return process.returncode
+
+
+def _end_at_once(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def _describe_exit(code: int) -> str:
