@@ -1,6 +1,9 @@
 """The cache of what was written: a strict bound that follows the memory that is there; what is above it goes back."""
 
+import errno
 import multiprocessing
+import os
+import resource
 import time
 
 import psutil
@@ -219,6 +222,42 @@ def test_a_limit_that_was_found_is_read_again_and_folders_are_walked_rarely(monk
     for _look in range(cache_bound.LOOKS_PER_WALK):
         available()
     assert len(walks) == 2
+
+
+@pytest.mark.usefixtures("grows_at_once")
+def test_the_bound_stays_while_memory_cannot_be_looked_at():
+    def available():
+        for number in shortage:
+            raise OSError(number, os.strerror(number))
+        return GIB
+
+    shortage = []
+    cache = Cache()
+    bound = CacheBound(cache, -1, 1, available)
+    cache.cached, cache.evicted = limits.CACHE_BYTES_SURE, 8 * GIB
+    trio.run(bound.look)
+    known = cache.bytes_max
+    for number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        shortage[:] = [number]
+        cache.cached, cache.evicted = cache.cached + known // 2, cache.evicted + GIB
+        trio.run(bound.look)
+        assert cache.bytes_max == known
+    assert CacheBound(Cache(), -1, 1, available)._bound(0) == limits.CACHE_BYTES_SURE
+
+
+def test_a_limit_that_cannot_be_looked_at_now_is_none_that_is_not_there(tmp_path):
+    (tmp_path / "memory.max").write_text("1000000\n")
+    limited = tmp_path, ("memory.max", "memory.current")
+    assert cache_bound._left_by(limited) == limits.BYTES_WITHOUT_BOUND
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            cache_bound._left_by(limited)
+        with pytest.raises(OSError, match="Too many open files"):
+            cache_bound.available_bytes()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_the_memory_of_the_machine():

@@ -11,6 +11,7 @@ share of a CPU: page faults of the core itself would cost a producer at full spe
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -30,6 +31,8 @@ MEMINFO_HEAD_BYTES: Final = 512
 """MemAvailable is its third line."""
 LOOKS_PER_WALK: Final = 25
 """Some ten seconds of a core with work."""
+SHORT_OF_SOMETHING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""A file cannot be opened for now, whatever file it is."""
 SHARE: Final = 2
 """One part in so many of what the node could have."""
 SLICE_BYTES: Final = 64 << 20
@@ -89,6 +92,7 @@ class AvailableMemory:
         self._limited: list[tuple[Path, tuple[str, str]]] = []
 
     def __call__(self) -> int:
+        """OSError: it cannot be looked at now."""
         if self._looks % LOOKS_PER_WALK == 0:
             self._limited = list(_limited_control_groups())
         self._looks += 1
@@ -129,7 +133,9 @@ def _left_by(limited: tuple[Path, tuple[str, str]]) -> int:
             return limits.BYTES_WITHOUT_BOUND
         used = int((folder / used_name).read_text())
         return max(0, int(limit) - used + _inactive_file_bytes(folder))
-    except (OSError, ValueError):  # not there, or not for us to see
+    except (OSError, ValueError) as error:  # not there, or not for us to see
+        if isinstance(error, OSError) and error.errno in SHORT_OF_SOMETHING:
+            raise
         return limits.BYTES_WITHOUT_BOUND
 
 
@@ -158,12 +164,19 @@ class CacheBound:
         self._evicted_bytes = cache.evicted_bytes()
         self._lacking_bytes = 0
         """What would have stayed if there had been as much memory more."""
+        self._bound_known = min(self._configured, limits.CACHE_BYTES_SURE)
         self._set(self._bound(cache.cached_bytes()))
 
     def _bound(self, cached_bytes: int) -> int:
-        """All cores' caches count as memory that there is; the others are taken to have as much as this one."""
-        there = self._available() // self._cores + cached_bytes
-        return min(self._configured, max(there // SHARE, limits.CACHE_BYTES_SURE))
+        """All cores' caches count as memory that there is; the others are taken to have as much as this one. What it
+        was when it could be looked at last, while connections have taken all descriptors.
+        """
+        try:
+            there = self._available() // self._cores + cached_bytes
+        except OSError:
+            return self._bound_known
+        self._bound_known = min(self._configured, max(there // SHARE, limits.CACHE_BYTES_SURE))
+        return self._bound_known
 
     def _set(self, bound: int) -> None:
         self._cache.set_cache_bytes_max(min(bound, self._resident), min(bound, self._resident + BEHIND_BYTES))
