@@ -171,8 +171,8 @@ def test_an_offline_partition_is_deleted_when_the_journal_works_again(tmp_path):
         with BrokenJournal(bench):
             await core.partitions.follow(before, core.view.image)
             assert partition.files.folder.path.exists()
-        await wait_until(lambda: not partition.files.folder.path.exists())
-        assert not bench.storage.has(partition.key)
+        await wait_until(lambda: not bench.storage.has(partition.key))
+        assert not partition.files.folder.path.exists()
 
     with_broker(tmp_path, body)
 
