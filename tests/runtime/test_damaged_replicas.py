@@ -294,8 +294,9 @@ def test_it_is_said_that_a_replica_takes_part() -> None:
     made._wanted, made._clock = {Address(NodeId(2), CoreId(0))}, SimpleNamespace(monotonic_ms=lambda: 0)
     made.damaged = SimpleNamespace(opened=lambda label: told.append((label, list(made._keys.values()))))
     places = [Address(NodeId(2), CoreId(0))]
-    topic = SimpleNamespace(voters=[[(2, 1)]], places=lambda _index: places, life_of=lambda *_: 0)
-    made.add(topic, KEY, SimpleNamespace(folder=SimpleNamespace(path=Path("topics") / NAME), leader_epoch=1), 9)
+    name, _, _partition = NAME.rpartition("-")
+    topic = SimpleNamespace(name=name, voters=[[(2, 1)]], places=lambda _index: places, life_of=lambda *_: 0)
+    made.add(topic, KEY, SimpleNamespace(leader_epoch=1), 9)
     assert told == [(NAME, [KEY])]
 
 

@@ -304,7 +304,7 @@ class CoreReplication:
         replicas = topic.places(key.partition)
         self.want_links(Address(*each) for each in replicas if each.node != self._identity.node)
         self._keys[group], self._handles[group] = key, handle
-        self.damaged.opened(files.folder.path.name)
+        self.damaged.opened(f"{topic.name}-{key.partition}")
         me = self._own_voter(topic, key)
         self._driver.add(group, handle, files, me, config, {each.node: each.core for each in replicas})
         if self._driver.core.groups[group].votes_alone:
