@@ -414,6 +414,7 @@ class tpc_link_statistics(Structure):
     links_up: int
     lost: int
     streams: int
+    pages: int
     forwarded: int
     forwarded_bytes: int
     answered: int

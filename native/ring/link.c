@@ -148,8 +148,11 @@ static link_stream *begin_stream(link *it, uint64_t client) {
         it->pages = pages;
         it->pages_capacity = capacity;
     }
-    if (!it->pages[page]) it->pages[page] = calloc(1, sizeof **it->pages);
-    if (!it->pages[page]) return NULL;
+    if (!it->pages[page]) {
+        it->pages[page] = calloc(1, sizeof **it->pages);
+        if (!it->pages[page]) return NULL;
+        it->owner->statistics.pages++;
+    }
     link_stream *stream = &it->pages[page]->streams[slot % PAGE_STREAMS];
     it->pages[page]->used += !stream->client;
     *stream = (link_stream){.client = client};
@@ -163,6 +166,7 @@ static void end_stream(link *it, link_stream *stream) {
     if (--(*page)->used || it->connection->state == CONNECTION_CLOSING) return;
     free(*page);
     *page = NULL;
+    it->owner->statistics.pages--;
 }
 
 /* All calls of a client are over, and so is its stream. */
@@ -546,7 +550,10 @@ void links_connection_gone(connection *it) {
     while (*at != gone) at = &(*at)->next;
     *at = gone->next;
     tpc_ring_push_event(owner->connections->ring, TPC_EVENT_LINK, gone->core, 0, gone->dialled, NULL);
-    for (uint32_t page = 0; page < gone->pages_capacity; page++) free(gone->pages[page]);
+    for (uint32_t page = 0; page < gone->pages_capacity; page++) {
+        if (gone->pages[page]) gone->owner->statistics.pages--;
+        free(gone->pages[page]);
+    }
     free(gone->pages);
     free(gone);
 }

@@ -380,7 +380,8 @@ int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const uint8_
                                  bool sequence_lost) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
-    return tpc_producers_decode(&partition->producers, encoded, bytes, sequence_lost, tpc_plane_now_ms(plane));
+    return tpc_producers_decode(&partition->producers, encoded, bytes, sequence_lost, tpc_plane_now_ms(plane),
+                                plane->params.producer_expiry_ms);
 }
 
 static void keep_batches_below(tpc_producer_state *state, int64_t upto_offset) {

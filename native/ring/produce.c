@@ -50,15 +50,17 @@ void tpc_produce_refused(tpc_plane *plane, uint64_t connection, tpc_partition *p
  * it a moment after it was asked.
  *
  * What counts is when it came: it may have been held since, and what was refused may have gone by another connection, or
- * been refused on another core. An unknown producer may begin anywhere, but where it was refused itself.
+ * been refused on another core. An unknown producer may begin anywhere, but where it was refused itself: its connection knows
+ * that of a partition whose leader was another core, and the partition where it has no other core.
  */
 static int16_t shared_refusal(tpc_plane *plane, const tpc_partition *partition, uint64_t connection,
                               int64_t received_ns, const tpc_batch_header *header) {
     if (header->producer_id < 0 || header->base_sequence == 0) return 0;
-    if (!tpc_producers_find(&partition->producers, header->producer_id))
+    bool is_known = tpc_producers_find(&partition->producers, header->producer_id) != NULL;
+    if (!is_known && partition->is_replicated)
         return connection ? tpc_connection_refusal(plane->connections, connection, received_ns) : 0;
     if (!partition->refused_with || received_ns - partition->refused_ns > TPC_REFUSED_NS_MAX) return 0;
-    return tpc_producers_lack(&partition->producers, header) ? partition->refused_with : 0;
+    return !is_known || tpc_producers_lack(&partition->producers, header) ? partition->refused_with : 0;
 }
 
 /*

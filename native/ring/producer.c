@@ -229,7 +229,7 @@ static bool decode_one(const uint8_t *encoded, uint32_t bytes, uint32_t *place, 
 }
 
 int tpc_producers_decode(tpc_producers *producers, const uint8_t *encoded, uint32_t bytes, bool sequence_lost,
-                         int64_t now_ms) {
+                         int64_t now_ms, int64_t expiry_ms) {
     uint32_t count, place = sizeof count;
     tpc_producer_state state;
     if (bytes < place) return -EINVAL;
@@ -241,7 +241,8 @@ int tpc_producers_decode(tpc_producers *producers, const uint8_t *encoded, uint3
     for (uint32_t i = 0; i < count; i++) {
         decode_one(encoded, bytes, &place, &state);
         state.sequence_lost = sequence_lost;
-        state.last_append_ms = now_ms; /* stored is the time of its last records, by its client's clock */
+        /* Stored may be the time of its last records, by its client's clock: one that cannot be says nothing. */
+        if (state.last_append_ms > now_ms || state.last_append_ms <= now_ms - expiry_ms) state.last_append_ms = now_ms;
         int result = tpc_producers_put(producers, &state);
         if (result < 0) return result;
     }

@@ -56,7 +56,7 @@ void tpc_producers_free(tpc_producers *producers);
 
 /* As tpc_partition_load_producers(). */
 int tpc_producers_decode(tpc_producers *producers, const uint8_t *encoded, uint32_t bytes, bool sequence_lost,
-                         int64_t now_ms);
+                         int64_t now_ms, int64_t expiry_ms);
 /* One of them, without their number; how many bytes, TPC_PRODUCER_ENCODED_MAX at most. */
 uint32_t tpc_producer_encode(const tpc_producer_state *state, uint8_t *encoded);
 

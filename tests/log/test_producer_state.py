@@ -69,6 +69,16 @@ def test_expiry_goes_by_when_batches_came_and_not_by_their_records(timestamp):
     assert state.expire(10**6 + 2000, 1000) == 1
 
 
+def test_silence_goes_on_over_restarts():
+    """Or a partition that is opened each day would keep all the producers that it ever had."""
+    state, _aborted = applied(batch(0, producer=(1, 0, 0), timestamp=10**6))
+    assert state.expire(10**6 + 600, 1000) == 0
+    assert state.copy().expire(10**6 + 1000, 1000) == 1
+    again, _end = ProducerState.decode_full(state.encode_full(), 0)
+    assert again.expire(10**6 + 999, 1000) == 0
+    assert again.expire(10**6 + 1000, 1000) == 1
+
+
 def test_any_negative_id_is_no_producer():
     state, _aborted = applied(batch(0, producer=(-2, -1, -1)), batch(1, producer=(-(2**63), 0, 0)), batch(2))
     assert not state.producers

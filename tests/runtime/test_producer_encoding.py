@@ -56,3 +56,12 @@ def test_what_is_no_state_of_producers_is_refused_and_changes_nothing(bench):
         assert bench.plane.dump_producers(handle) == []
     bench.plane.load_producers(handle, encoded)
     assert [state.producer_id for state in bench.plane.dump_producers(handle)] in ([7, 8], [8, 7])
+
+
+def test_silence_goes_on_where_producers_are_loaded(bench):
+    """Or a partition that is opened each day would keep all the producers that it ever had."""
+    handle = bench.lead("t", log_end_offset=1)
+    batches = (ProducerBatch(0, 0, NOW_MS, 0, 0),)
+    bench.plane.load_producers(handle, [ProducerState(1, 0, NOW_MS - 80_000_000, batches)])
+    assert bench.plane.expire_producers(handle, NOW_MS + 6_400_000 - 1) == 0
+    assert bench.plane.expire_producers(handle, NOW_MS + 6_400_000) == 1

@@ -77,7 +77,7 @@ class Producer:
     last_timestamp: int = NO_TIMESTAMP
     batches: list[ProducedBatch] = field(default_factory=list)
     silent_since_ms: int | None = field(default=None, compare=False)
-    """The wall clock when `expire` first saw it after its last batch. Not stored: after a restart it counts anew."""
+    """By the wall clock; None: it is for `expire` to say."""
 
 
 class ProducerState:
@@ -202,13 +202,16 @@ class ProducerState:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers without an open transaction that were silent for so long, as far as calls of this one tell;
-        how many.
+        """Forget producers without an open transaction that were silent for so long; how many.
+
+        They are since their last records' time, where that can be: since now when it is to come, or so long ago that
+        they would be forgotten at once.
         """
         silent = []
         for producer in self:
             if producer.silent_since_ms is None:
-                producer.silent_since_ms = now_ms
+                is_recent = now_ms - expiration_ms < producer.last_timestamp <= now_ms
+                producer.silent_since_ms = producer.last_timestamp if is_recent else now_ms
             if producer.transaction_first_offset == NO_OFFSET and now_ms - producer.silent_since_ms >= expiration_ms:
                 silent.append(producer.producer_id)
         for producer_id in silent:

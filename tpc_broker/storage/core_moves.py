@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker import limits
-from tpc_broker.errors import JournalStoppedError, PartitionOfflineError, StorageFailedError
+from tpc_broker.errors import JournalStoppedError, PartitionNotMadeError, PartitionOfflineError, StorageFailedError
 from tpc_broker.log.checkpoint import Release
 from tpc_broker.log.files import partition_folder_name
 from tpc_broker.log.journal import EntryKind
@@ -235,5 +235,7 @@ class CoreMoves:
             if problem is not None:
                 raise PartitionOfflineError(problem)
             return await open_checkpointed(SegmentFolder(self._files, path), listing, state, settings)
-        except (OSError, ValueError) as error:
+        except OSError as error:  # of a moment, maybe: no descriptor was left
+            raise PartitionNotMadeError(f"{path}: {error}") from error
+        except ValueError as error:
             raise PartitionOfflineError(f"{path}: {error}") from error

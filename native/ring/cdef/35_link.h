@@ -6,6 +6,7 @@ typedef struct {
     uint64_t links_up;  /* now: those that this core sends over, and those that it is sent to */
     uint64_t lost;      /* links that ended */
     uint64_t streams;   /* now: clients of other cores whose requests come here */
+    uint64_t pages;     /* now, of the tables of streams: 256 neighbouring places each */
     uint64_t forwarded; /* requests, or parts of them, that were sent to other cores */
     uint64_t forwarded_bytes;
     uint64_t answered; /* of these, by their answers */

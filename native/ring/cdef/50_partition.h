@@ -297,7 +297,8 @@ int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, 
 
 /*
  * Producers in the encoding of checkpoints (tpc_broker/log/state.py). load: they take the place of those with their ids, and are
- * silent from now on (since when they have been is not stored); -EINVAL: the bytes are none, nothing was done. dump: without
+ * silent since the time that is stored, or from now on where they would have to be forgotten at once (a backfill's records are
+ * old) or it is to come; -EINVAL: the bytes are none, nothing was done. dump: without
  * batches at or above upto_offset, durable ones only; how many bytes, at most 4 + TPC_PRODUCER_ENCODED_MAX for each producer, or
  * -ENOBUFS.
  */
