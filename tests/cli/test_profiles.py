@@ -107,10 +107,10 @@ def test_no_secret_of_a_profile_is_listed(config: Path) -> None:
 @pytest.mark.parametrize("name", ["bootstrap.servers", "metadata.broker.list"])
 def test_an_address_is_no_setting(config: Path, name: str) -> None:
     """Commands that ask by the project's own client would go elsewhere than those of librdkafka."""
-    expected = f"tpc: -X {name}: the address is given by --bootstrap HOST:PORT, or by the profile\n"
-    assert run("profile", "set", "odd", "--bootstrap", "x:1", "-X", f"{name}=y:1", code=2) == expected
-    assert run("topic", "list", "-X", f"{name}=y:1", code=2) == expected
+    expected = f"{name}: the address is given by --bootstrap HOST:PORT, or by `tpc profile set`\n"
+    assert run("profile", "set", "odd", "--bootstrap", "x:1", "-X", f"{name}=y:1", code=2) == f"tpc: -X {expected}"
+    assert run("topic", "list", "-X", f"{name}=y:1", code=2) == f"tpc: -X {expected}"
     config.parent.mkdir(parents=True, exist_ok=True)
     old = {"bootstrap": "x:1", "properties": {name: "y:1"}}
     config.write_text(json.dumps({"current": "", "profiles": {"old": old}}))
-    assert run("topic", "list", "--profile", "old", code=2) == expected
+    assert run("topic", "list", "--profile", "old", code=2) == f"tpc: the profile's setting {expected}"

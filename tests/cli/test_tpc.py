@@ -401,3 +401,10 @@ def test_a_member_that_is_ended_has_committed_what_it_printed(run: Tpc) -> None:
             process.kill()
     run("produce", "ended", stdin="4\n")
     assert run.values("ended", "--from", "earliest", "--count", "1", "--group", "ended") == ["4"]
+
+
+def test_a_group_that_is_put_to_an_offset_that_no_partition_has_is_told(run: Tpc) -> None:
+    run("topic", "create", "few", "--partitions", "1")
+    run("produce", "few", stdin="1\n")
+    said = run.error("consume", "few", "--from", "5000", "--group", "few", code=1)
+    assert said == "tpc: --from 5000: no partition has this offset: few-0 has [0, 1)"

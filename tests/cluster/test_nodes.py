@@ -262,11 +262,10 @@ def test_a_local_cluster_in_one_command(tmp_path, ends_by):
             assert started.stdout is not None
             assert started.stdout.readline().startswith(f"2 nodes are ready: --bootstrap 127.0.0.1:{port},127.0.0.1:")
             eventually(lambda: brokers(f"127.0.0.1:{port + 10}") == {1024, 2048}, "both nodes are shown")
+            nodes = psutil.Process(started.pid).children()
         finally:
             # In the background of some shells Ctrl-C is ignored, by what is started there, too.
-            is_ignored = ends_by == signal.SIGINT and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-            nodes = psutil.Process(started.pid).children()
-            started.send_signal(signal.SIGTERM if is_ignored else ends_by)
+            started.send_signal(signal.SIGTERM if signal.getsignal(ends_by) == signal.SIG_IGN else ends_by)
             try:
                 code = started.wait(60)
             finally:

@@ -77,7 +77,10 @@ def start(nodes: int, data: str, port: int, cores: int) -> None:
     folder = Path(data).expanduser().resolve()
     folder.mkdir(parents=True, exist_ok=True)
     commands = node_commands(nodes, folder, port, cores)
-    for end in (signal.SIGTERM, signal.SIGHUP):  # a terminal that is closed leaves no nodes behind either
+    ends = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # else it is to go on without its terminal (nohup)
+        ends.append(signal.SIGHUP)
+    for end in ends:
         signal.signal(end, lambda _number, _frame: sys.exit(0))
     addresses = [(LOOPBACK, port + PORTS_A_NODE * number) for number in range(nodes)]
     started: list[subprocess.Popen[bytes]] = []
@@ -92,6 +95,8 @@ def start(nodes: int, data: str, port: int, cores: int) -> None:
     except KeyboardInterrupt:
         pass
     finally:
+        for end in ends:  # it is ending
+            signal.signal(end, signal.SIG_IGN)
         _stop(started)
 
 

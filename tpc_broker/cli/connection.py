@@ -74,7 +74,7 @@ _HELP_SHOWN: tuple[type[Exception], ...] = (
     (click.exceptions.NoArgsIsHelpError,) if hasattr(click.exceptions, "NoArgsIsHelpError") else ()  # since click 8.2
 )
 _watching = threading.Event()
-_finished_by_s = [0.0]
+_has_to_finish = threading.Event()
 quiet_logger = logging.getLogger("tpc.librdkafka")
 quiet_logger.addHandler(logging.NullHandler())
 quiet_logger.propagate = False
@@ -111,13 +111,13 @@ def split_settings(option: str, given: Iterable[str], example: str) -> dict[str,
 def librdkafka_settings(given: Iterable[str]) -> dict[str, str]:
     """Those of -X. Not the address, which the commands that need no librdkafka would not see."""
     settings = split_settings("-X", given, "security.protocol=ssl")
-    refuse_addresses(settings)
+    refuse_addresses("-X", settings)
     return settings
 
 
-def refuse_addresses(settings: Iterable[str]) -> None:
+def refuse_addresses(where: str, settings: Iterable[str]) -> None:
     for name in ADDRESSES & set(settings):
-        fail(f"-X {name}: the address is given by --bootstrap HOST:PORT, or by the profile", Exit.USAGE)
+        fail(f"{where} {name}: the address is given by --bootstrap HOST:PORT, or by `tpc profile set`", Exit.USAGE)
 
 
 def _keep_profile(context: click.Context, _parameter: click.Parameter, name: str) -> None:
@@ -141,7 +141,7 @@ def _keep_properties(context: click.Context, _parameter: click.Parameter, given:
     """Of the whole invocation: every client that the command makes has them. They are stronger than the profile's."""
     profile: Profile | None = context.meta.get(_PROFILE)
     kept = profile.properties if profile else {}
-    refuse_addresses(kept)
+    refuse_addresses("the profile's setting", kept)
     context.meta[_PROPERTIES] = {**kept, **librdkafka_settings(given)}
 
 
@@ -183,17 +183,15 @@ def _end_when_interrupted() -> None:
     def watch() -> None:
         while signal.SIGINT not in os.read(reading, 64):
             pass
-        time.sleep(INTERRUPT_GRACE_S)
-        while time.monotonic() < _finished_by_s[0]:
-            time.sleep(0.05)
+        time.sleep(INTERRUPT_GRACE_S + (FINISH_S if _has_to_finish.is_set() else 0))
         os._exit(Exit.INTERRUPTED)
 
     threading.Thread(target=watch, name="interrupt", daemon=True).start()
 
 
 def take_time_to_finish() -> None:
-    """What the command does last, though it was interrupted, may take longer than `INTERRUPT_GRACE_S`."""
-    _finished_by_s[0] = time.monotonic() + FINISH_S
+    """What the command does last when it is interrupted may take longer than `INTERRUPT_GRACE_S`."""
+    _has_to_finish.set()
 
 
 def leave_interrupts_alone() -> None:

@@ -112,8 +112,8 @@ def consume(  # noqa: PLR0913
 
 
 class Commits:
-    """Of a member of a group: what was printed, and has left this process. It is committed before the command ends, for
-    whatever reason, and before another member gets a partition.
+    """Of a member of a group: what was printed, and has left this process. It is committed now and then, before another
+    member gets a partition, and before the command ends, also by Ctrl-C, a closed pipe or an error.
     """
 
     def __init__(self, consumer: Consumer) -> None:
@@ -121,35 +121,43 @@ class Commits:
         self._printed: dict[tuple[str, int], int] = {}
         self._flushed: dict[tuple[str, int], int] = {}
         """The next offset of a partition that is this member's."""
+        self._is_committed = True
         self._committed_s = time.monotonic()
 
     def printed(self, message: Message) -> None:
+        take_time_to_finish()
         self._printed[message.topic() or "", message.partition() or 0] = (message.offset() or 0) + 1
 
     def flushed(self) -> None:
-        self._flushed |= self._printed
-        self._printed.clear()
-        if time.monotonic() - self._committed_s >= COMMIT_S:
-            with contextlib.suppress(KafkaException):  # it is tried again, at last in the end, which tells it
-                self.commit()
+        """Those that were printed have left. Now and then they are committed, without waiting for the coordinator."""
+        self._take_printed()
+        if not self._is_committed and time.monotonic() - self._committed_s >= COMMIT_S:
+            with contextlib.suppress(KafkaException):  # later ones say as much
+                self._consumer.commit(offsets=self._offsets(), asynchronous=True)
+            self._is_committed, self._committed_s = True, time.monotonic()
 
     def commit(self) -> None:
-        """KafkaException: it could not be done."""
-        self._committed_s = time.monotonic()
-        offsets = [TopicPartition(*partition, offset) for partition, offset in self._flushed.items()]
+        """Once. KafkaException: it could not be done."""
+        offsets = self._offsets()
+        self._flushed.clear()
         if offsets:
             self._consumer.commit(offsets=offsets, asynchronous=False)
-            self._flushed.clear()
 
     def end(self) -> None:
         """As far as it can be done: the command ends for another reason."""
-        take_time_to_finish()
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-            self._flushed |= self._printed
-            self._printed.clear()
+            self._take_printed()
         with contextlib.suppress(KafkaException):
             self.commit()
+
+    def _take_printed(self) -> None:
+        self._is_committed &= not self._printed
+        self._flushed |= self._printed
+        self._printed.clear()
+
+    def _offsets(self) -> list[TopicPartition]:
+        return [TopicPartition(*partition, offset) for partition, offset in self._flushed.items()]
 
     def revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.end()
@@ -187,6 +195,8 @@ def _subscribe(  # noqa: PLR0913 - what was given
     if metadata.error is not None:
         fail_with(KafkaException(metadata.error), bootstrap, topic)
     if commits is not None:
+        if not isinstance(place, datetime.datetime) and place >= 0:
+            _check_offset(consumer, [TopicPartition(topic, index) for index in metadata.partitions], place)
         consumer.subscribe(
             [topic], on_assign=lambda c, partitions: _place_group(c, partitions, place),
             on_revoke=commits.revoked, on_lost=commits.lost,
@@ -218,10 +228,11 @@ def _check_offset(consumer: Consumer, partitions: list[TopicPartition], offset: 
 
 def _place_group(consumer: Consumer, partitions: list[TopicPartition], place: int | datetime.datetime) -> None:
     """A group goes on where it committed; only an offset or an instant given by hand moves it."""
-    if not isinstance(place, datetime.datetime) and place >= 0 and partitions:
-        _check_offset(consumer, partitions, place)
     if isinstance(place, datetime.datetime) or place >= 0:
-        consumer.assign(_placed(consumer, partitions, place))
+        try:
+            consumer.assign(_placed(consumer, partitions, place))
+        except BaseException:  # noqa: TRY203 (a C extension called this: its error is an exception once it is caught)
+            raise
 
 
 def _placed(
