@@ -94,16 +94,21 @@ def test_a_checkpoint_that_cannot_be_written_leaves_no_file_open(
         disk = RingDisk(current_ring())
         file = VoterFile(disk, tmp_path)
 
+        attempts: list[trio.CancelScope] = []
+
         async def refused(*_arguments: Any) -> None:
+            attempts.append(scope)
             if error is trio.Cancelled:
+                scope.cancel()
                 await trio.sleep_forever()
             raise error
 
         with monkeypatch.context() as patch:
             patch.setattr(RingDisk, fails, refused)
             for _each in range(2):
-                with trio.move_on_after(0.01), suppress(OSError):
+                with trio.CancelScope() as scope, suppress(OSError):
                     await file.create()
+        assert len(attempts) == 2
         assert not open_in(tmp_path)
         await file.create()
         await file.close()

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tpc_broker import limits
 from tpc_broker.runtime.backup_cores import HeldCores, JournalEnd
 from tpc_broker.runtime.backup_hold import PACKET_BYTES, abstract_name
 
@@ -43,8 +44,9 @@ class Core:
 
 
 @pytest.fixture
-def held(tmp_path):
-    """Cores with what each says."""
+def held(tmp_path, monkeypatch):
+    """Cores with what each says; none is given up for what the machine holds up."""
+    monkeypatch.setattr(limits, "BACKUP_FREEZE_MS", 60_000)
     with ExitStack() as cleanup:
 
         def make(*said: dict[str, float], late_s: float = 0.0) -> HeldCores:
