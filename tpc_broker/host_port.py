@@ -23,3 +23,9 @@ def read_port(text: str) -> int | None:
     if not text.isascii() or not digits.isdecimal() or len(digits) > len(str(PORT_MAX)) or int(digits) > PORT_MAX:
         return None
     return int(digits)
+
+
+def split_host_port(text: str) -> tuple[str, int | None]:
+    """Of HOST:PORT, without brackets around the host; "" and None: what is there is none."""
+    host, _, port_text = text.rpartition(":")
+    return host.strip("[]"), read_port(port_text)

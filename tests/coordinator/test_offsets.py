@@ -291,13 +291,19 @@ def of_later_release(record):
     return Record(record.key, (5).to_bytes(2, "big") + b"whatever comes")
 
 
-def test_an_offset_of_a_later_release_is_kept_and_refused_until_it_is_committed_anew():
+def with_offset_of_later_release():
+    """Of topic t; that of u is of this one. The scenario and the record."""
     s = Scenario()
     s.commit(topic="t")
     s.commit(topic="u")
     later = of_later_release(s.log[0])
     s.log.append(later)
     s.start()
+    return s, later
+
+
+def test_an_offset_of_a_later_release_is_kept_and_refused_until_it_is_committed_anew():
+    s, later = with_offset_of_later_release()
     assert {o.topic: (o.offset, o.error_code) for o in s.machine.offset_fetch("g", None).offsets} == {
         "u": (5, ErrorCode.NONE), "t": (-1, ErrorCode.UNKNOWN_SERVER_ERROR),
     }  # fmt: skip
@@ -310,12 +316,7 @@ def test_an_offset_of_a_later_release_is_kept_and_refused_until_it_is_committed_
 
 
 def test_an_offset_of_a_later_release_is_not_deleted_and_said_to_be():
-    s = Scenario()
-    s.commit(topic="t")
-    s.commit(topic="u")
-    later = of_later_release(s.log[0])
-    s.log.append(later)
-    s.start()
+    s, later = with_offset_of_later_release()
     response = s.delete_offsets(("t", 0), ("u", 0), ("v", 0))
     assert [(p.topic, p.error_code) for p in response.partitions] == [
         ("t", ErrorCode.UNKNOWN_SERVER_ERROR), ("u", ErrorCode.NONE), ("v", ErrorCode.NONE),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.raft.cluster import GROUP, Cluster
+from tests.raft.cluster import GROUP, Cluster, Node
 from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Voter, simple
@@ -252,12 +252,18 @@ def cut_until_silent(cluster: Cluster, one: int, other: int) -> None:
         assert not cluster.nodes[number].core.links[cluster.addresses[silent]].is_fresh(cluster.now_ms)
 
 
-def test_a_leader_that_stood_still_in_a_cut_goes_on_with_who_was_cut_off() -> None:
-    """Its patience is longer than the silence by then; but the silence was noticed, and ends when somebody is heard."""
+def cut_off_from_its_leader() -> tuple[Cluster, Node, Node]:
+    """The leader, and a follower that it calls silent, and that calls it so."""
     cluster = Cluster()
-    leader, other = cluster.hand_to(0), cluster.nodes[1]
+    leader = cluster.hand_to(0)
     cluster.run(2_000)
     cut_until_silent(cluster, 0, 1)
+    return cluster, leader, cluster.nodes[1]
+
+
+def test_a_leader_that_stood_still_in_a_cut_goes_on_with_who_was_cut_off() -> None:
+    """Its patience is longer than the silence by then; but the silence was noticed, and ends when somebody is heard."""
+    cluster, leader, other = cut_off_from_its_leader()
     stand_still(cluster, 700, 0)
     assert leader.core.patience.ms == 2_000
     assert leader.group().is_leader
@@ -280,10 +286,7 @@ def test_cores_that_stood_still_in_a_cut_stand_when_they_hear_each_other_again()
 
 
 def test_who_stood_still_in_a_cut_notices_the_next_silence() -> None:
-    cluster = Cluster()
-    leader, other = cluster.hand_to(0), cluster.nodes[1]
-    cluster.run(2_000)
-    cut_until_silent(cluster, 0, 1)
+    cluster, leader, other = cut_off_from_its_leader()
     stand_still(cluster, 700, 1)
     cluster.heal()
     cluster.run(2_000)

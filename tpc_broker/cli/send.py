@@ -13,7 +13,7 @@ from tpc_broker.cli.admin import admin_client, partitions_of
 from tpc_broker.cli.connection import Exit, common_options, fail, print_json
 from tpc_broker.cli.produce import WrongLineError, input_records
 from tpc_broker.cli.record_text import chosen_coding
-from tpc_broker.host_port import NO_HOST, may_name_a_host, read_port
+from tpc_broker.host_port import NO_HOST, may_name_a_host, split_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,8 +86,7 @@ def send(  # noqa: PLR0913
 
 
 def _address(text: str, given: str) -> tuple[str, int]:
-    host, _, port_text = text.strip().rpartition(":")
-    host, port = host.strip("[]"), read_port(port_text)
+    host, port = split_host_port(text.strip())
     if not host or port is None:
         fail(f"--to {given}: expected HOST:PORT, several with commas between them", Exit.USAGE)
     if not may_name_a_host(host):

@@ -16,7 +16,7 @@ from tpc_broker.client.errors import ClientError, RefusedError, UnknownTopicErro
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.requests import Node, TopicFacts, TopicPartition
 from tpc_broker.client.security import SecuritySettings
-from tpc_broker.host_port import NO_HOST, may_name_a_host, read_port
+from tpc_broker.host_port import NO_HOST, may_name_a_host, split_host_port
 from tpc_broker.kafka import ApiKey, ErrorCode
 
 BACKOFF_SECONDS_FIRST: Final = 0.05
@@ -42,8 +42,7 @@ class ClusterSettings:
 def parse_bootstrap(text: str) -> list[Node]:
     nodes = []
     for entry in text.split(","):
-        host, _, port_text = entry.strip().rpartition(":")
-        host, port = host.strip("[]"), read_port(port_text)
+        host, port = split_host_port(entry.strip())
         if not host or port is None:
             raise ValueError(f"no host:port: {entry.strip()!r}")
         if not may_name_a_host(host):

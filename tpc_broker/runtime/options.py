@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tpc_broker import limits
 from tpc_broker.cluster.founding import SeedAddress
-from tpc_broker.host_port import NO_HOST, PORT_MAX, may_name_a_host, read_port
+from tpc_broker.host_port import NO_HOST, PORT_MAX, may_name_a_host, split_host_port
 from tpc_broker.metadata.listeners import Address, Listener
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ class AdminAddress(NamedTuple):
 
 def parse_admin(text: str) -> AdminAddress:
     """`HOST:PORT`, or `PORT` on loopback."""
-    host, _, port_text = text.rpartition(":")
-    host, port = host.strip("[]") or LOOPBACK, read_port(port_text)
+    named, port = split_host_port(text)
+    host = named or LOOPBACK
     if port is None:
         raise StartError(f"--admin {text}: expected HOST:PORT, or PORT (1 to {PORT_MAX}) on {LOOPBACK}")
     if not may_name_a_host(host):
@@ -87,8 +87,8 @@ def parse_admin(text: str) -> AdminAddress:
 
 def parse_datagram(text: str) -> Address:
     """`HOST:PORT`, an IPv6 address in brackets, or `PORT` on loopback."""
-    host, _, port_text = text.rpartition(":")
-    host, port = host.strip("[]") or LOOPBACK, read_port(port_text)
+    named, port = split_host_port(text)
+    host = named or LOOPBACK
     try:
         ip_address(host)
         if port is not None and may_name_a_host(host):  # an IPv6 address may end in the name of an interface

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from tpc_broker.host_port import NO_HOST, may_name_a_host, read_port
+from tpc_broker.host_port import NO_HOST, may_name_a_host, split_host_port
 from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.source import TpcDataSource
 
@@ -83,8 +83,7 @@ def _check_java() -> None:
 def _check_listening(addresses: str) -> None:
     problem = ""
     for address in addresses.split(","):
-        host, _, port_text = address.rpartition(":")
-        host, port = host.strip("[]"), read_port(port_text)
+        host, port = split_host_port(address)
         if not host or port is None:
             raise PipelineError(f"--master spark://{addresses}: expected spark://host:port")
         if not may_name_a_host(host):
