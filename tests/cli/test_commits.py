@@ -88,6 +88,8 @@ def test_a_commit_that_failed_is_told_once_and_not_repeated(consumer: FakeConsum
 def test_a_partition_that_is_anothers_is_committed_before_and_not_after(
     consumer: FakeConsumer, commits: consume.Commits, *, is_lost: bool
 ) -> None:
+    printed(commits, 0, 3)
+    commits.flushed()
     printed(commits, 0, 4)
     printed(commits, 1, 7)
     (commits.lost if is_lost else commits.revoked)(consumer, [TopicPartition("t", 0)])  # type: ignore[arg-type]
