@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import psutil
@@ -382,25 +385,52 @@ def test_what_is_not_there_is_named(command: Tpc) -> None:
     assert (done.exit_code, done.stderr) == (2, "tpc: --bootstrap : expected HOST:PORT, for example 127.0.0.1:9092\n")
 
 
-def test_a_member_that_is_ended_has_committed_what_it_printed(run: Tpc) -> None:
-    run("topic", "create", "ended", "--partitions", "1")
-    run("produce", "ended", stdin="1\n2\n3\n")
-    arguments = [*COMMAND, "consume", "ended", "--from", "earliest", "--group", "ended", "--bootstrap"]
+COUNTS_LATE = """
+import time
+from tpc_broker.cli.consume import Commits
+from tpc_broker.cli.main import main
+count = Commits.printed
+Commits.printed = lambda *arguments: (time.sleep(0.3), count(*arguments))
+main()
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("options", "printed"),
+    [([], ["1", "2", "3"]), (["--json"], ["1", "2", "3"]), (["--rate", "0.002"], ["1"])],
+    ids=["values", "json", "held back"],
+)
+def test_a_member_that_is_ended_has_committed_what_it_printed(
+    run: Tpc, options: list[str], printed: list[str], unbuffered: str
+) -> None:
+    topic = f"ended-{uuid.uuid4()}"
+    run("topic", "create", topic, "--partitions", "1")
+    run("produce", topic, stdin="1\n2\n3\n")
+    arguments = ["consume", topic, "--from", "earliest", "--group", topic, *options, "--bootstrap"]
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job would have it ignored
     try:
-        process = subprocess.Popen([*arguments, run.broker.bootstrap], stdout=subprocess.PIPE, start_new_session=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", COUNTS_LATE, *arguments, run.broker.bootstrap],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        )
     finally:
         signal.signal(signal.SIGINT, before)
     with process:
         try:
             assert process.stdout is not None
-            assert [process.stdout.readline() for _ in range(3)] == [b"1\n", b"2\n", b"3\n"]
+            assert select.select([process.stdout], [], [], 120)[0], "nothing printed"
+            lines = [process.stdout.readline().decode() for _ in printed]
+            assert [json.loads(line)["value"] if "--json" in options else line[:-1] for line in lines] == printed
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130
         finally:
             process.kill()
-    run("produce", "ended", stdin="4\n")
-    assert run.values("ended", "--from", "earliest", "--count", "1", "--group", "ended") == ["4"]
+    run("produce", topic, stdin="4\n")
+    following = str(len(printed) + 1)
+    assert run.values(topic, "--from", "earliest", "--count", "1", "--group", topic) == [following]
 
 
 def test_a_group_that_is_put_to_an_offset_that_no_partition_has_is_told(run: Tpc) -> None:

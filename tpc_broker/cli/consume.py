@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime
+import io
+import json
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,6 @@ from tpc_broker.cli.connection import (
     fail,
     fail_with,
     make_client,
-    print_json,
     take_time_to_finish,
 )
 from tpc_broker.cli.moments import milliseconds, parse_record_time
@@ -86,6 +87,7 @@ def consume(  # noqa: PLR0913
     if chosen and group is not None:
         fail("--partition and --group exclude each other: a group's partitions are assigned to it", Exit.USAGE)
     print_one = _printer(template, coding, as_json=as_json)
+    _buffer_output()
     consumer = make_client(
         Consumer,
         bootstrap,
@@ -258,6 +260,16 @@ def _print_records(  # noqa: PLR0913 - what was given
     printed = 0
     ended: set[tuple[str, int]] = set()
     quiet = sys.stdout.isatty()  # records and a bar on one terminal would overwrite each other
+
+    def flush() -> None:
+        sys.stdout.flush()
+        if commits is not None:
+            commits.flushed()
+
+    def wait(ahead_s: float) -> None:
+        flush()
+        time.sleep(ahead_s)
+
     with count_progress("consumed", None, quiet=quiet) as advance:
         while count is None or printed < count:
             wanted = POLL_RECORDS if count is None else min(POLL_RECORDS, count - printed)
@@ -270,15 +282,13 @@ def _print_records(  # noqa: PLR0913 - what was given
                     ended.add(partition)
                     continue
                 ended.discard(partition)
-                pace.wait()
+                pace.wait(wait)
                 print_one(message)
                 if commits is not None:
                     commits.printed(message)
                 printed += 1
                 advance(printed, len(message))
-            sys.stdout.flush()
-            if commits is not None:
-                commits.flushed()
+            flush()
             if exit_at_end and len(ended) == len(consumer.assignment()) > 0:
                 break
 
@@ -286,7 +296,7 @@ def _print_records(  # noqa: PLR0913 - what was given
 def _printer(template: str | None, coding: str, *, as_json: bool) -> Callable[[Message], None]:
     encode = CODINGS[coding].encode
     if as_json:
-        return lambda message: print_json(_as_json(_shown(message), coding))
+        return lambda message: _write(_json_line(_as_json(_shown(message), coding)))
     if template is None:
         return lambda message: _write(encode(message.value() or b"") + b"\n")
     written = parse_format(template)
@@ -297,6 +307,19 @@ def _printer(template: str | None, coding: str, *, as_json: bool) -> Callable[[M
         _write(written(one._replace(key=key, value=value)))
 
     return print_formatted
+
+
+def _buffer_output() -> None:
+    """Also with PYTHONUNBUFFERED: what is printed leaves when it is flushed, and by then it was counted, so that a
+    member that is interrupted commits all that left.
+    """
+    if isinstance(sys.stdout.buffer, io.RawIOBase):
+        out = sys.stdout
+        sys.stdout = open(out.fileno(), "w", encoding=out.encoding, errors=out.errors, closefd=False)  # noqa: SIM115
+
+
+def _json_line(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
 
 
 def _write(data: bytes) -> None:
