@@ -11,8 +11,8 @@ MIB = 1024 * KIB
 
 # Cores and the processes around them.
 CORES_MAX = 1024  # broker id = node * 1024 + core
-CORE_HEARTBEAT_MS = 500  # how often the supervisor looks
-CORE_BEAT_MS = 400  # how often a core's loop turns at least, and counts it
+CORE_HEARTBEAT_MS = 1000  # how often the supervisor looks
+CORE_BEAT_MS = 500  # how often a core's loop turns at least, and counts it
 CORE_HEARTBEAT_MISSED_MS = 15_000
 CORE_RESTART_DELAY_MS_MIN = 100
 CORE_RESTART_DELAY_MS_MAX = 5_000

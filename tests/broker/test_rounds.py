@@ -5,7 +5,7 @@ import itertools
 import pytest
 import trio
 
-from tpc_broker.broker.rounds import next_round
+from tpc_broker.rounds import next_round
 
 
 @pytest.mark.parametrize("began_s", [0, 0.2, 0.3, 0.74])

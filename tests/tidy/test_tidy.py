@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "tpc_broker"
-FOUNDATION = {"model", "limits", "errors", "error_codes", "task_queue", "feature_levels", "host_port"}
+FOUNDATION = {"model", "limits", "errors", "error_codes", "task_queue", "feature_levels", "host_port", "rounds"}
 LINKED = ("routing", "ebpf")
 """Folders at the top level that are parts of the package."""
 NATIVE_BYTES = {"native_bytes", "_bytes"}
@@ -39,6 +39,7 @@ ALLOWED = {
     "error_codes": set(),
     "task_queue": set(),
     "host_port": set(),
+    "rounds": set(),
     "feature_levels": set(),
 }
 EVERYTHING = {"runtime", "bench"}

@@ -23,6 +23,7 @@ from tpc_broker.broker.reassignments import WantedBrokers
 from tpc_broker.errors import MailboxError
 from tpc_broker.metadata.cluster_core_moves import CoreShift, can_change_core
 from tpc_broker.model import CoreId, PartitionIndex, Replica, TopicId, TopicPartition, broker_id_of
+from tpc_broker.rounds import next_round
 from tpc_broker.routing import CoreUse, cost_ns, loads_between, plan_balance
 
 if TYPE_CHECKING:
@@ -94,8 +95,8 @@ class CoreLoads:
     # -- core 0 --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Balance as the settings say, until cancelled. Core 0 only."""
-        while True:
+        """Balance as the settings say, until cancelled. Core 0 only; nothing to do where it is the only one."""
+        while self._core.view.cores > 1:
             if not await self._wait(lambda _settings: 0):
                 await trio.sleep(LOOK_S)
                 continue
@@ -118,7 +119,10 @@ class CoreLoads:
             left_s = began_s + time_ms(self._core.settings) / 1000 - trio.current_time()
             if left_s <= 0:
                 return True
-            await trio.sleep(min(left_s, LOOK_S))
+            if left_s > LOOK_S:
+                await next_round(LOOK_S)
+            else:
+                await trio.sleep(left_s)
         return False
 
     async def _balance(

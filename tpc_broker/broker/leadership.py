@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker.broker.pace import rest_after
-from tpc_broker.broker.rounds import next_round
 from tpc_broker.model import CoreId, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
+from tpc_broker.rounds import next_round
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker.broker.reassignments import new_move_id
-from tpc_broker.broker.rounds import next_round
 from tpc_broker.errors import MailboxError
 from tpc_broker.feature_levels import FIRST_WITH_MOVES
 from tpc_broker.metadata.assignment_requests import Refusal
@@ -24,6 +23,7 @@ from tpc_broker.metadata.node_assignment import grouped
 from tpc_broker.metadata.rebalance import Planned, Situation, plan_in_steps
 from tpc_broker.metadata.replica_moves import BALANCED, CAN_WAIT, all_moves, coming, moving
 from tpc_broker.model import TopicPartition
+from tpc_broker.rounds import next_round
 
 if TYPE_CHECKING:
     from collections.abc import Container

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker.broker.metadata_service import METADATA_CORE
-from tpc_broker.broker.rounds import next_round
 from tpc_broker.errors import MailboxError
 from tpc_broker.metadata.cluster_core_moves import core_moves
 from tpc_broker.metadata.records import CANCELLED
 from tpc_broker.metadata.replica_moves import active_moves, all_moves, coming, move_done
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
+from tpc_broker.rounds import next_round
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core

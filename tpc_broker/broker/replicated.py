@@ -19,10 +19,10 @@ import trio
 from tpc_broker.broker.holds import Holds
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.broker.near_reads import NearReads
-from tpc_broker.broker.rounds import next_round
 from tpc_broker.broker.view import NOBODY, Leader
 from tpc_broker.metadata.replica_moves import left_out, renewed
 from tpc_broker.model import NO_LEADER_EPOCH, LeaderEpoch, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
+from tpc_broker.rounds import next_round
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

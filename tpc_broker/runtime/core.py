@@ -26,6 +26,7 @@ from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.errors import MetadataUnreadableError
 from tpc_broker.metadata.listeners import ListenerMode, shown_listeners
 from tpc_broker.metadata.settings import load_settings
+from tpc_broker.rounds import next_round
 from tpc_broker.runtime.assembly import (
     CannotRunError,
     CoreAssembly,
@@ -387,9 +388,9 @@ class CoreProcessMain:
 
     async def heartbeat(self) -> None:
         """Turn the loop now and then, however quiet it is: its turns are what the supervisor counts."""
-        current_ring().beat_on(self._options.beats_fd, limits.CORE_BEAT_MS * 1_000_000)
+        current_ring().beat_on(self._options.beats_fd, limits.CORE_BEAT_MS * 1_000_000 // 2)
         while True:
-            await trio.sleep(limits.CORE_BEAT_MS / 1000)
+            await next_round(limits.CORE_BEAT_MS / 1000)
             if self._assembly is not None:
                 self._assembly.refusals.look()
                 await self._assembly.cache.look()

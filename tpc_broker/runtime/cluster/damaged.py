@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import trio
 
 from tpc_broker import limits
-from tpc_broker.broker.rounds import next_round
 from tpc_broker.errors import CallFailedError, MailboxError
 from tpc_broker.log.files import LOG_SUFFIX, LOSSES_FILE, decode_losses, parse_segment_file_name, segment_file_name
 from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.raft.items import Address, Voter
+from tpc_broker.rounds import next_round
 from tpc_broker.runtime.scrub import SegmentFile
 from tpc_broker.runtime.scrub_report import read_report
 from tpc_broker.storage.batch_ranges import missing

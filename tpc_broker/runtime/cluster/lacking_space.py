@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from tpc_broker import limits
-from tpc_broker.broker.rounds import next_round
 from tpc_broker.errors import CallFailedError, MailboxError
 from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.items import Address
 from tpc_broker.raft.settings import Settings
+from tpc_broker.rounds import next_round
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from tpc_broker.broker.rounds import next_round
 from tpc_broker.errors import MailboxError
 from tpc_broker.model import NodeId
 from tpc_broker.raft.items import Address
+from tpc_broker.rounds import next_round
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

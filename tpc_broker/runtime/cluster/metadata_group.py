@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
-from tpc_broker.broker.rounds import next_round
 from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.errors import CoreDownError, MailboxError, NotDeliveredError
 from tpc_broker.metadata.image import ClusterImage
@@ -35,6 +34,7 @@ from tpc_broker.raft.output import (
     RoleChanged,
     ShipSegments,
 )
+from tpc_broker.rounds import next_round
 from tpc_broker.runtime.cluster.voter_file import GROUP
 
 if TYPE_CHECKING:

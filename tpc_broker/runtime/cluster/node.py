@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import trio
 
 from tpc_broker import __version__
-from tpc_broker.broker.rounds import next_round
 from tpc_broker.cluster.founding import Founding, SeedAddress
 from tpc_broker.cluster.link_codec import Hello, LinkDecodeError, Reason
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
@@ -37,6 +36,7 @@ from tpc_broker.metadata.records import (
 from tpc_broker.model import CoreId, MetadataVersion, NodeId
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Position, Voter
+from tpc_broker.rounds import next_round
 from tpc_broker.runtime.cluster.counters import ClusterCounters, Known, cluster_counters
 from tpc_broker.runtime.cluster.greeting import refusal_of, refusal_of_registration, removed_text
 from tpc_broker.runtime.cluster.identity import IdentityFile, NodeIdentity

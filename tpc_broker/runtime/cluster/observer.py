@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from tpc_broker.broker.rounds import next_round
 from tpc_broker.errors import MailboxError
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import MetadataRecord, decode_record, encode_record
 from tpc_broker.model import MetadataVersion
+from tpc_broker.rounds import next_round
 from tpc_broker.runtime.cluster.voters import records_after
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from tpc_broker.broker.rounds import next_round
 from tpc_broker.cluster import link_codec as codec
 from tpc_broker.cluster.link_codec import Hello, LinkDecodeError, Reason
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
@@ -25,6 +24,7 @@ from tpc_broker.errors import CallFailedError, MailboxError, NotDeliveredError
 from tpc_broker.limits import MIB
 from tpc_broker.raft.items import Address
 from tpc_broker.raft.messages import AppendEntries, Frame
+from tpc_broker.rounds import next_round
 from tpc_broker.runtime.cluster.links import (
     FrameReader,
     Handler,

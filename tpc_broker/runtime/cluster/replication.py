@@ -19,7 +19,6 @@ import trio
 
 from tpc_broker import __version__
 from tpc_broker.broker.replication_port import ReplicaFacts, ReplicaProgress
-from tpc_broker.broker.rounds import next_round
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Hello
 from tpc_broker.cluster.raft_codec import encode_entry
@@ -33,6 +32,7 @@ from tpc_broker.raft.items import Address, Marker, Voter, simple
 from tpc_broker.raft.journal import MarkerEntry
 from tpc_broker.raft.output import FOLLOWER, LEADER
 from tpc_broker.raft.settings import Settings
+from tpc_broker.rounds import next_round
 from tpc_broker.runtime.cluster.catching_up import COMMITTED, CatchingUp
 from tpc_broker.runtime.cluster.damaged import DAMAGED, DamagedReplicas
 from tpc_broker.runtime.cluster.filling import ReplicaFilling

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker import limits
-from tpc_broker.broker.rounds import next_round
+from tpc_broker.rounds import next_round
 from tpc_broker.storage.segment_space import left_for_records
 from tpc_broker.swim.model import GONE
 
