@@ -29,6 +29,7 @@ class Steps(trio.abc.Instrument):
 
 def test_writing_behind_takes_a_bounded_number_of_steps_for_each_mebibyte(tmp_path, monkeypatch):
     monkeypatch.setattr(write_behind, "LOOK_S", 3600)
+    monkeypatch.setattr(write_behind, "BYTES_AT_ONCE", write_behind.BYTES_MIN)
     for folder in ("journals", "topics"):
         (tmp_path / folder).mkdir()
     steps, batch = Steps(), records_of(1, value=bytes(1024))

@@ -19,12 +19,12 @@ class World:
 
     def __init__(self):
         self.handles = list(range(MANY))
-        self.asked, self.written, self.may_end = [], [], trio.Event()
+        self.asked, self.written, self.watched, self.may_end = [], [], [], trio.Event()
         self.led = {
             handle: SimpleNamespace(handle=handle, files=SimpleNamespace(failed=None)) for handle in range(MANY + 1)
         }
         plane = SimpleNamespace(
-            on_due=lambda _callback: None, dirty=lambda: list(self.handles), dirty_due=self.dirty_due,
+            on_due=self.on_due, watch_due=self.watch_due, dirty=lambda: list(self.handles), dirty_due=self.dirty_due,
             state=lambda _handle: SimpleNamespace(dirty_bytes=0),
         )  # fmt: skip
         space = SimpleNamespace(make_ahead_of_many=None)
@@ -32,6 +32,12 @@ class World:
         self.writer._short_runs = self
         self.one_by_one = []
         self.writer._write_one = self.write_one
+
+    def on_due(self, callback):
+        self.is_due = callback
+
+    def watch_due(self, bytes_min, _bytes_max):
+        self.watched.append((trio.current_time(), bytes_min))
 
     def dirty_due(self, bytes_min, age_s, bytes_max):
         self.asked.append((bytes_min, age_s, bytes_max))
@@ -83,3 +89,53 @@ async def test_records_wait_for_a_checkpoint_that_begins_late(world):
         (AGE_S, DIRTY_BYTES_MAX), (AGE_OF_MANY_S, 2 * DIRTY_BYTES_MAX), (AGE_OF_MANY_S, DIRTY_BYTES_MAX),
         (AGE_S, DIRTY_BYTES_MAX),
     ]  # fmt: skip
+
+
+async def run_beside(world, nursery):
+    """`run`, with what `dirty_due` finds written at once."""
+    world.writer._disk = SimpleNamespace(poll_ring=lambda: None)
+    world.handles, world.looked_s = [], []
+
+    def dirty_due(_bytes_min, _age_s, _bytes_max):
+        world.looked_s.append(trio.current_time())
+        return []
+
+    world.writer._plane.dirty_due = dirty_due
+    nursery.start_soon(world.writer.run)
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_a_core_at_rest_looks_after_nothing_and_one_that_is_not_does_so_with_the_other_tasks(
+    autojump_clock, world, nursery
+):
+    await run_beside(world, nursery)
+    await trio.sleep(100)
+    assert world.looked_s == []
+    assert [bytes_min for _at_s, bytes_min in world.watched] == [write_behind.BYTES_AT_ONCE, 1]
+    world.handles = [0]
+    world.is_due()
+    await trio.sleep(2)
+    assert len(world.looked_s) >= 3
+    assert all(at_s % write_behind.LOOK_S == pytest.approx(0) for at_s in world.looked_s)
+    world.handles = []
+    await trio.sleep(write_behind.LOOK_S * 2)
+    rested, looked = len(world.watched), len(world.looked_s)
+    assert world.watched[-1][1] == 1
+    await trio.sleep(100)
+    assert (rested, looked) == (len(world.watched), len(world.looked_s))
+
+
+async def test_who_has_much_is_not_left_until_the_next_look(autojump_clock, world, nursery):
+    await run_beside(world, nursery)
+    await trio.sleep(2 * write_behind.LOOK_S)
+    world.handles = [0]
+    world.is_due()
+    await trio.sleep(0.01)
+    assert world.watched[-1][1] == write_behind.BYTES_AT_ONCE
+    assert world.looked_s == []
+    world.is_due()
+    await trio.sleep(0.01)
+    assert world.looked_s == [pytest.approx(trio.current_time() - 0.01)]
+    world.is_due()
+    await trio.sleep(0.01)
+    assert len(world.looked_s) == 1, "two rounds are some time apart"

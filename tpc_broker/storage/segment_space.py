@@ -196,7 +196,7 @@ class SegmentSpace:
     def _wanted_ahead(self, led: LeaderPartition, written_bytes: int) -> int:
         """0: it has enough."""
         ahead = _ahead_of(led, written_bytes)
-        is_low = led.handle in self._led and self._plane.state(led.handle).bytes_admitted < ahead // 2
+        is_low = led.handle in self._led and self._plane.state(led.handle).bytes_admitted < ahead // 4 * 3
         return ahead if is_low else 0
 
     async def take_ahead_together(self) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import errno
 import logging
-import math
 from typing import TYPE_CHECKING
 
 import trio
 
 from tpc_broker import limits
 from tpc_broker.errors import StorageFailedError
+from tpc_broker.rounds import next_round_s
 from tpc_broker.storage.checkpoint import release_ballast
 from tpc_broker.storage.files import DIRECT_BLOCK_BYTES, aligned_buffer
 from tpc_broker.storage.short_runs import ShortRunWriter
@@ -43,13 +43,15 @@ MANY_PARTITIONS = 5
 """After a round with so many the next one comes soon: thousands with little each must not come together."""
 AT_ONCE = 2
 """What starts together runs in one turn of Python, during which no request is answered."""
+BYTES_AT_ONCE = 8 * limits.MIB
+"""A partition that has so much is not left until the next look."""
 BYTES_MIN = 2 * limits.MIB
 """A partition with less waits until that has come together, for this long at most:"""
 AGE_S = 2.0
 AGE_OF_MANY_S = 10.0
 """Where the next checkpoint begins late, for the sake of longer runs."""
 NEVER_S = 1e9
-HURRY_BYTES = 4 * limits.MIB
+HURRY_BYTES = BYTES_AT_ONCE
 """As long as no partition has so much to write, they are taken one after the other: commits want the disk too."""
 FEW_PARTITIONS = 16
 DIRTY_BYTES_MAX = 96 * limits.MIB
@@ -93,10 +95,14 @@ class WriteBehindWriter:
         not_before_s, look_s = 0.0, LOOK_S
         while True:
             self._due = trio.Event()
-            at_rest = not self._plane.dirty()
-            self._plane.watch_due(1 if at_rest else BYTES_MIN, self._dirty_bytes_max)
-            with trio.move_on_after(math.inf if at_rest else look_s):
+            self._plane.watch_due(BYTES_AT_ONCE, self._dirty_bytes_max)
+            with trio.move_on_at(next_round_s(look_s)):
                 await self._due.wait()
+            if not self._due.is_set() and not self._plane.dirty():  # at rest; right after a round nobody is for long
+                self._plane.watch_due(1, self._dirty_bytes_max)
+                await self._due.wait()
+                look_s = LOOK_S
+                continue
             if trio.current_time() < not_before_s:
                 await trio.sleep_until(not_before_s)
             not_before_s = trio.current_time() + INTERVAL_S
