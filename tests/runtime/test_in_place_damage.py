@@ -128,6 +128,25 @@ def test_a_partition_with_a_damaged_batch_is_repaired_up_to_it(crashed, fault):
     assert recovered(data) == {base: records for base, records in acknowledged.items() if base != lost_from}
 
 
+@pytest.mark.parametrize("fault", [None, *FAULTS])
+def test_what_is_lost_in_place_is_said_before_a_repair_and_not_after_it(crashed, fault):
+    """No start has looked yet, so the journal still names the batches when the repair is planned."""
+    data, acknowledged = crashed
+    lost_from = in_place_entries(data)[4].offset
+    if fault is not None:
+        harm_batch(data, lost_from, fault)
+    (data / "topics" / PARTITION / "partition.metadata").write_bytes(b"")
+    lost = [] if fault is None else [[lost_from, lost_from + 1]]
+    (plan,) = json.loads(repair(data, RepairRequest(every_partition=True, as_json=True)))["partitions"]
+    assert plan["lost"] == lost
+    done = json.loads(repair(data, RepairRequest(every_partition=True, apply=True, as_json=True)))
+    if fault is not None:
+        assert [done["partitions"], done["left"][0]["lost"]] == [[], lost]
+        repair(data, RepairRequest(every_partition=True, apply=True, accept_loss=True))
+    kept = {base: records for base, records in acknowledged.items() if fault is None or base != lost_from}
+    assert recovered(data) == kept
+
+
 def test_the_journal_is_damaged_in_front_of_batches_written_once(crashed):
     """Accepting it loses them: nothing of them comes back by itself, though the segment holds them whole."""
     data, acknowledged = crashed

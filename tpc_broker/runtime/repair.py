@@ -20,7 +20,7 @@ from tpc_broker.cluster.raft_codec import decode_entry, encode_entry
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.checkpoint import VOTE_NOTE, CheckpointError
 from tpc_broker.log.files import HANDOVER_FILE, partition_folder_name
-from tpc_broker.log.journal import EntryKind, JournalUnreadableError
+from tpc_broker.log.journal import JournalUnreadableError
 from tpc_broker.log.recovery import plan_recovery
 from tpc_broker.model import METADATA_TOPIC, CoreId, NodeId
 from tpc_broker.raft.items import Marker, Voter, simple
@@ -43,6 +43,7 @@ from tpc_broker.storage.repair import (
     RepairPlan,
     RepairReport,
     checkpoints_of,
+    journalled_ranges,
     list_salvage,
     repair_partition,
     survey,
@@ -169,6 +170,7 @@ class _Found:
     offline: OfflinePartition
     listing: PartitionListing | None
     journalled: tuple[tuple[int, int], ...]
+    """As of `journalled_ranges`."""
     notes: Mapping[int, bytes] = field(default_factory=dict)
     """What its replica knows of its terms, as far as checkpoint and journal have it."""
 
@@ -184,22 +186,22 @@ async def _find(disk: RingDisk, data: Path, cores: list[CoreId]) -> list[_Found]
     folders = {key: listing.folder for key, listing in listings.items()}
     found, seen = [], set(known)
     for core in cores:
+        own = {key: state for key, (holder, state) in known.items() if holder == core}
         file = await JournalFile.open(disk, data / "journals", core)
         try:
             entries = (await file.scan()).entries
+            for key, plan in plan_recovery(folders, own, entries).partitions.items():
+                seen.add(key)
+                listing = listings.get(key)
+                reason = (listing.offline if listing else None) or plan.offline
+                if reason is None or plan.deleted:
+                    continue
+                path = listing.path if listing else data / "topics" / plan.label
+                ranges = await journalled_ranges(file, path, [one for one in entries if one.partition == key])
+                offline = OfflinePartition(plan.start.topic, key, reason, own.get(key))
+                found.append(_Found(core, offline, listing, ranges, plan.notes))
         finally:
             await file.close()
-        own = {key: state for key, (holder, state) in known.items() if holder == core}
-        for key, plan in plan_recovery(folders, own, entries).partitions.items():
-            seen.add(key)
-            listing = listings.get(key)
-            reason = (listing.offline if listing else None) or plan.offline
-            if reason is None or plan.deleted:
-                continue
-            kinds = (EntryKind.APPEND, EntryKind.IN_PLACE)
-            ranges = tuple((one.offset, one.argument) for one in entries if one.partition == key and one.kind in kinds)
-            offline = OfflinePartition(plan.start.topic, key, reason, own.get(key))
-            found.append(_Found(core, offline, listing, ranges, plan.notes))
     for key, listing in listings.items():
         if key not in seen and (listing.holds_records or listing.offline is not None):
             reason = listing.offline or "its folder holds records that neither a checkpoint nor a journal knows of"
@@ -210,9 +212,7 @@ async def _find(disk: RingDisk, data: Path, cores: list[CoreId]) -> list[_Found]
     return sorted(found, key=lambda one: one.label)
 
 
-async def _offline(
-    disk: RingDisk, data: Path, cores: list[CoreId], *, all_are_sound: bool
-) -> list[OfflineReport]:
+async def _offline(disk: RingDisk, data: Path, cores: list[CoreId], *, all_are_sound: bool) -> list[OfflineReport]:
     """What the journals that are not sound know of is not known: then no folder is called unknown."""
     reports = []
     for one in await _find(disk, data, cores):
@@ -315,9 +315,7 @@ def _show_rebuilt(rebuilt: Rebuilt, remains: Remains, request: RepairRequest, as
 # -- repairs -----------------------------------------------------------------------------------------------------------
 
 
-async def _accept_journal(
-    disk: RingDisk, data: Path, core: CoreId, cores: list[CoreId], request: RepairRequest
-) -> str:
+async def _accept_journal(disk: RingDisk, data: Path, core: CoreId, cores: list[CoreId], request: RepairRequest) -> str:
     if core not in cores:
         there = ", ".join(map(str, cores)) or "none"
         raise StartError(f"{data} has no journal or checkpoint of core {core}; there are {there}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchDamageError, decode_header
 from tpc_broker.log.in_place import IN_PLACE_HEADER_BYTES, check_batch, decode_extent
+from tpc_broker.storage.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,6 +57,15 @@ async def read_batch(
         raise BatchDamageError(problem) from error
     check_batch(entry, extent, batch)
     return batch
+
+
+async def whole_batch(folder: SegmentFolder, journal_file: JournalFile, entry: JournalEntry) -> memoryview | None:
+    """The batch that an entry of kind IN_PLACE stands for, from whichever segment it names; None: it is not there."""
+    try:
+        log_name = Segment(decode_extent(entry.payload).segment_base_offset).log_name
+        return await read_batch(folder, journal_file, entry, log_name)
+    except BatchDamageError:
+        return None
 
 
 class InPlaceReplay:

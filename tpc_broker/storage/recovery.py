@@ -51,7 +51,7 @@ from tpc_broker.storage.folders import (
     list_partitions,
     lost_folder_name,
 )
-from tpc_broker.storage.in_place_replay import InPlaceReplay, in_order, kept_position, read_batch
+from tpc_broker.storage.in_place_replay import InPlaceReplay, in_order, kept_position, whole_batch
 from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.replayed_runs import append_together
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
@@ -260,11 +260,9 @@ class _Recovery:
         batches = []
         for entry in scan.entries:
             if entry.partition == one.key and entry.kind == EntryKind.IN_PLACE:
-                try:
-                    log_name = Segment(decode_extent(entry.payload).segment_base_offset).log_name
-                    batches.append(await read_batch(folder, self.journal_file, entry, log_name))
-                except BatchDamageError:
-                    continue
+                batch = await whole_batch(folder, self.journal_file, entry)
+                if batch is not None:
+                    batches.append(batch)
         return batches
 
     async def salvage(self, one: OfflinePartition, scan: JournalScan) -> None:

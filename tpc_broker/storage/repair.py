@@ -35,11 +35,14 @@ from tpc_broker.log.files import (
     parse_segment_file_name,
     partition_folder_name,
 )
+from tpc_broker.log.journal import EntryKind
 from tpc_broker.log.segment import AppendWalk, LogSettings, SegmentIndexes, WalkStop
 from tpc_broker.log.state import LogState
 from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.storage.checkpoint import read_checkpoint, write_checkpoint
+from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.folders import OFFLINE_FILE, lost_folder_name
+from tpc_broker.storage.in_place_replay import whole_batch
 from tpc_broker.storage.lost_and_found import LOST_FOLDER, lost_name
 from tpc_broker.storage.readable_runs import OFFSETS_PER_SEGMENT, readable_runs
 from tpc_broker.storage.recovery import COPY_BYTES, SALVAGE_PREFIX
@@ -49,7 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from tpc_broker.log.journal import JournalEntry
     from tpc_broker.model import CoreId, TopicPartition
+    from tpc_broker.storage.checkpoint import JournalFile
     from tpc_broker.storage.folders import PartitionListing
     from tpc_broker.storage.ports import Disk
     from tpc_broker.storage.readable_runs import Run
@@ -121,6 +126,28 @@ class RepairReport:
 
 
 # -- looking -----------------------------------------------------------------------------------------------------------
+
+
+async def journalled_ranges(
+    journal_file: JournalFile, path: Path, entries: Iterable[JournalEntry]
+) -> tuple[tuple[int, int], ...]:
+    """Ranges of offsets, [first, end), that the next recovery will put beside a partition that is offline, whose folder
+    is `path`. Read only.
+
+    A batch that was written in place is in its segment and nowhere else: one that is not whole there is not counted.
+    """
+    files = FileCache(journal_file.disk)
+    folder, found = SegmentFolder(files, path), []
+    try:
+        for entry in entries:
+            is_there = entry.kind == EntryKind.APPEND or (
+                entry.kind == EntryKind.IN_PLACE and await whole_batch(folder, journal_file, entry) is not None
+            )
+            if is_there:
+                found.append((entry.offset, entry.argument))
+    finally:
+        await files.close()
+    return tuple(found)
 
 
 async def survey(
@@ -395,9 +422,7 @@ async def repair_partition(
     )  # fmt: skip
 
 
-async def _keep(
-    disk: Disk, data: Path, path: Path, offline: OfflinePartition, names: Sequence[str]
-) -> Path | None:
+async def _keep(disk: Disk, data: Path, path: Path, offline: OfflinePartition, names: Sequence[str]) -> Path | None:
     """Step 1."""
     if not names:
         return None
