@@ -6,23 +6,30 @@ The repairs are those of ``tpc-broker repair``, on what a crash left of a folder
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
+import uuid
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
 
 from tests.durability.test_repair import read_journal
 from tests.runtime.in_place_core import KEY, held, on_core
 from tests.support.crash_copy import copy_as_crashed
+from tpc_broker._ring import lib
 from tpc_broker.log.batch import BATCH_HEADER_BYTES
+from tpc_broker.log.files import encode_partition_metadata
 from tpc_broker.log.in_place import decode_extent
 from tpc_broker.log.journal import EntryKind
-from tpc_broker.model import CoreId
+from tpc_broker.model import CoreId, TopicId
 from tpc_broker.native_bytes import crc32c
 from tpc_broker.runtime.disk import RingDisk
+from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.repair import RepairRequest, repair
+from tpc_broker.runtime.ring import Ring, name_of
 from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 from tpc_broker.storage import in_place_replay
@@ -145,6 +152,28 @@ def test_what_is_lost_in_place_is_said_before_a_repair_and_not_after_it(crashed,
         repair(data, RepairRequest(every_partition=True, apply=True, accept_loss=True))
     kept = {base: records for base, records in acknowledged.items() if fault is None or base != lost_from}
     assert recovered(data) == kept
+
+
+@pytest.mark.parametrize("refused", ["tpc_operation_read", "tpc_operation_fsync"])
+def test_a_repair_that_the_disk_refuses_ends_in_one_line_that_names_the_file(crashed, monkeypatch, refused):
+    """Also where it is another partition's, which is only recovered beside what is repaired."""
+    data, _acknowledged = crashed
+    folder = data / "topics" / PARTITION
+    unknown = shutil.copytree(folder, folder.with_name("unknown-0"))
+    (unknown / "partition.metadata").write_bytes(encode_partition_metadata(TopicId(uuid.UUID(int=78))))
+    perform = Ring.perform
+
+    async def perform_or_refuse(ring, submit, *arguments, **options):
+        if submit == getattr(lib, refused) and name_of(arguments[0]).startswith(f"{folder}/"):
+            await trio.lowlevel.checkpoint()
+            return -errno.EIO, 0
+        return await perform(ring, submit, *arguments, **options)
+
+    monkeypatch.setattr(Ring, "perform", perform_or_refuse)
+    with pytest.raises(StartError) as caught:
+        repair(data, RepairRequest(every_partition=True, apply=True))
+    assert f"{folder}/" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_journal_is_damaged_in_front_of_batches_written_once(crashed):

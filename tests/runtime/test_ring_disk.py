@@ -181,9 +181,20 @@ def test_errors_carry_errno_and_path(run, tmp_path):
                 await operation
             assert str(caught.value.filename) == str(missing)
         full = await disk.open(Path("/dev/full"), os.O_WRONLY)
-        with pytest.raises(OSError) as caught:
-            await disk.write_at(full, b"x", 0)
-        assert caught.value.errno == errno.ENOSPC
+        for operation, number in (
+            (disk.write_at(full, b"x", 0), errno.ENOSPC),
+            (disk.writev(full, [b"x"], 0), errno.ENOSPC),
+            (disk.write_fdatasync(full, b"x", 0), errno.ENOSPC),
+            (disk.read(full, 1, 0), errno.EBADF),
+            (disk.fdatasync(full), errno.EINVAL),
+            (disk.truncate(full, 0), errno.EINVAL),
+            (disk.fallocate(full, 0, 1, keep_size=True), errno.ENODEV),
+        ):
+            with pytest.raises(OSError) as caught:
+                await operation
+            assert (caught.value.errno, caught.value.filename) == (number, "/dev/full")
+        (refused,) = await disk.write_many([FileWrite(full, b"x", 0)])
+        assert (refused.errno, refused.filename) == (errno.ENOSPC, "/dev/full")
         await disk.close(full)
         with pytest.raises(OSError) as caught:
             await disk.syncfs(-1)

@@ -18,7 +18,7 @@ import trio
 from tpc_broker._ring import ffi, lib
 from tpc_broker.log.files import TEMPORARY_SUFFIX
 from tpc_broker.native_bytes import pinned
-from tpc_broker.runtime.ring import SERVE_AFTER_NS
+from tpc_broker.runtime.ring import SERVE_AFTER_NS, name_of
 from tpc_broker.storage.ports import FileStatus, FileSystemStatus, FolderContents
 
 if TYPE_CHECKING:
@@ -45,7 +45,12 @@ _uncleared: Final = ffi.new_allocator(should_clear_after_alloc=False)
 
 
 def _no_progress(fd: int) -> OSError:
-    return OSError(errno.EIO, f"a write to descriptor {fd} made no progress")
+    return OSError(errno.EIO, f"a write to descriptor {fd} made no progress", name_of(fd))
+
+
+def _failed(result: int, fd: int) -> OSError | None:
+    """What a job of C says of one file; None: all is well."""
+    return OSError(-result, os.strerror(-result), name_of(fd)) if result < 0 else None
 
 
 class RingDisk:
@@ -142,7 +147,7 @@ class RingDisk:
             entry.fd, entry.position = fd, position
             held.append(view)
         await trio.to_thread.run_sync(lib.tpc_write_many, entries, len(writes))
-        return [OSError(-one.result, os.strerror(-one.result)) if one.result < 0 else None for one in entries]
+        return [_failed(one.result, one.fd) for one in entries]
 
     async def write_fdatasync(self, fd: int, data: Buffer, position: int) -> None:
         """Write and fdatasync, linked: for file systems on which RWF_DSYNC is slow."""
@@ -162,7 +167,7 @@ class RingDisk:
         """By a helper thread, as `write_many`."""
         entries = ffi.new("tpc_file_space[]", [(position, length, fd, 0) for fd, position, length in spaces])
         await trio.to_thread.run_sync(lib.tpc_reserve_many, entries, len(spaces))
-        return [OSError(-one.result, os.strerror(-one.result)) if one.result < 0 else None for one in entries]
+        return [_failed(one.result, one.fd) for one in entries]
 
     async def truncate(self, fd: int, length: int) -> None:
         await self._ring.ftruncate(fd, length)
@@ -218,9 +223,9 @@ class RingDisk:
         return await trio.to_thread.run_sync(_statvfs, path)
 
     async def syncfs(self, fd: int) -> None:
-        error = await trio.to_thread.run_sync(lib.tpc_syncfs, fd)
-        if error < 0:
-            raise OSError(-error, os.strerror(-error))
+        error = _failed(await trio.to_thread.run_sync(lib.tpc_syncfs, fd), fd)
+        if error is not None:
+            raise error
 
 
 def read_folders(paths: Sequence[Path], small_names: Sequence[str]) -> list[FolderContents | None]:

@@ -102,7 +102,7 @@ def repair(data: Path, request: RepairRequest) -> str:
             return run_on_ring(_run, data, directory, request)
         except (JournalDamagedError, JournalUnreadableError, CheckpointError, JournalLockedError) as error:
             raise StartError(f"{error}; nothing was repaired") from error
-        except OSError as error:
+        except (OSError, StorageFailedError) as error:
             raise StartError(f"the data directory cannot be used: {error}") from error
 
 

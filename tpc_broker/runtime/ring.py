@@ -431,6 +431,13 @@ class Ring:
             raise OSError(-result, os.strerror(-result), path)
         return result
 
+    async def _on_file(self, submit: Callable[..., int], fd: int, *arguments: Any, held: object = None) -> int:
+        """The same of an open file, which the error names."""
+        result, _ = await self.perform(submit, fd, *arguments, held=held)
+        if result < 0:
+            raise OSError(-result, os.strerror(-result), name_of(fd))
+        return result
+
     # ------------------------------------------------------------------------------------------ files
 
     async def nop(self) -> None:
@@ -440,27 +447,23 @@ class Ring:
     async def read(self, fd: int, into: Buffer, position: int = CURRENT_POSITION) -> int:
         """Read at most `len(into)` bytes; the number read, 0 at the end of the file."""
         pointer, size, held = pinned(into, writable=True)
-        return await self._checked(lib.tpc_operation_read, fd, pointer, size, _position(position), held=held)
+        return await self._on_file(lib.tpc_operation_read, fd, pointer, size, _position(position), held=held)
 
     async def write(self, fd: int, data: Buffer, position: int = CURRENT_POSITION, *, durable: bool = False) -> int:
         """Write; the number of bytes written, which may be fewer. `durable`: they are on the disk then (RWF_DSYNC)."""
         pointer, size, held = pinned(data)
         flags = os.RWF_DSYNC if durable else 0
-        return await self._checked(
-            lib.tpc_operation_write, fd, pointer, size, _position(position), flags, held=held
-        )
+        return await self._on_file(lib.tpc_operation_write, fd, pointer, size, _position(position), flags, held=held)
 
     async def write_in_parts(self, fd: int, data: Buffer, position: int, part_bytes: int) -> int:
         """Write part by part, so that other writes to the disk get through between them; the bytes written."""
         pointer, size, held = pinned(data)
-        return await self._checked(
-            lib.tpc_operation_write_in_parts, fd, pointer, size, position, part_bytes, held=held
-        )
+        return await self._on_file(lib.tpc_operation_write_in_parts, fd, pointer, size, position, part_bytes, held=held)
 
     async def readv(self, fd: int, into: Sequence[Buffer], position: int = CURRENT_POSITION) -> int:
         """Read into several buffers, at most 1024, in order."""
         parts, lengths, held = _vector(into, writable=True)
-        return await self._checked(
+        return await self._on_file(
             lib.tpc_operation_readv, fd, parts, lengths, len(into), _position(position), held=held
         )
 
@@ -470,7 +473,7 @@ class Ring:
         """Write several buffers, at most 1024, in order; the number of bytes written, which may be fewer."""
         parts, lengths, held = _vector(data, writable=False)
         flags = os.RWF_DSYNC if durable else 0
-        return await self._checked(
+        return await self._on_file(
             lib.tpc_operation_writev, fd, parts, lengths, len(data), _position(position), flags, held=held
         )
 
@@ -482,14 +485,14 @@ class Ring:
         )
         error = written if written < 0 else synced if written == size else 0
         if error < 0:
-            raise OSError(-error, os.strerror(-error))
+            raise OSError(-error, os.strerror(-error), name_of(fd))
         return written
 
     async def fsync(self, fd: int) -> None:
-        await self._checked(lib.tpc_operation_fsync, fd, False)  # noqa: FBT003 (cffi has no keyword arguments)
+        await self._on_file(lib.tpc_operation_fsync, fd, False)  # noqa: FBT003 (cffi has no keyword arguments)
 
     async def fdatasync(self, fd: int) -> None:
-        await self._checked(lib.tpc_operation_fsync, fd, True)  # noqa: FBT003
+        await self._on_file(lib.tpc_operation_fsync, fd, True)  # noqa: FBT003
 
     async def open(self, path: str, flags: int, mode: int = 0o644, *, folder_fd: int | None = None) -> int:
         """Open a file, always close-on-exec; the descriptor."""
@@ -501,14 +504,14 @@ class Ring:
 
     async def fallocate(self, fd: int, mode: int, position: int, length: int) -> None:
         """Reserve space for a range; `mode` 1 keeps the file's size."""
-        await self._checked(lib.tpc_operation_fallocate, fd, mode, position, length)
+        await self._on_file(lib.tpc_operation_fallocate, fd, mode, position, length)
 
     async def read_ahead(self, fd: int, position: int, length: int) -> None:
         """Have the page cache read a range; returns when that is asked for."""
-        await self._checked(lib.tpc_operation_read_ahead, fd, position, length)
+        await self._on_file(lib.tpc_operation_read_ahead, fd, position, length)
 
     async def ftruncate(self, fd: int, length: int) -> None:
-        await self._checked(lib.tpc_operation_ftruncate, fd, length)
+        await self._on_file(lib.tpc_operation_ftruncate, fd, length)
 
     async def unlink(self, path: str, *, folder: bool = False) -> None:
         """Remove a file, or with `folder` an empty directory."""
@@ -540,9 +543,7 @@ class Ring:
         if size < PINNED_BYTES_MIN:
             submit = lib.tpc_operation_send_copied
         elif size >= ZERO_COPY_BYTES_MIN and Feature.SEND_ZC in self.features:
-            result, _ = await self.perform(
-                lib.tpc_operation_send_zero_copy, fd, pointer, size, flags, held=held
-            )
+            result, _ = await self.perform(lib.tpc_operation_send_zero_copy, fd, pointer, size, flags, held=held)
             if result >= 0:
                 return result
             if result != -errno.EOPNOTSUPP:  # Unix sockets have no zero-copy
@@ -581,6 +582,15 @@ class Ring:
         """A copy of what a multishot receive's callback was given; for that callback only."""
         start = data - self._received_base
         return bytes(self._received_memory[start : start + length])
+
+
+def name_of(fd: int) -> str | None:
+    """The path of an open file, for messages; None: it has none, or cannot be told."""
+    try:
+        path = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 (text is what is wanted)
+    except OSError:
+        return None
+    return path if path.startswith("/") else None
 
 
 AT_FDCWD: Final = -100
