@@ -308,6 +308,17 @@ def test_one_that_was_interrupted_is_recognised(name, filled, tmp_path):
     assert refusal("restore", tmp_path / "whole", "--data", folder) == told
 
 
+def test_a_start_removes_the_links_that_a_killed_one_left(filled, tmp_path):
+    staging = filled.data_folder / "backup-staging"
+    ended("SIGKILL", "backup", filled.data_folder, tmp_path / "backup")
+    filled.restart()
+    deadline_s = time.monotonic() + 60
+    while staging.exists():
+        assert time.monotonic() < deadline_s, filled.log_text()[-3000:]
+        time.sleep(0.05)
+    back_up(filled, tmp_path / "whole")
+
+
 def test_a_disk_that_is_too_small(filled, tmp_path):
     with new_file_system(tmp_path / "disk", 6 << 20) as disk:
         target = disk.mount_point / "backup"

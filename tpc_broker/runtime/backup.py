@@ -35,14 +35,12 @@ meanwhile has the backup refused, as a restart does.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
-import shutil
 import socket
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,7 +68,6 @@ from tpc_broker.log.journal import (
 from tpc_broker.model import CoreId
 from tpc_broker.runtime.backup_cores import HeldCores, JournalEnd, of_cores
 from tpc_broker.runtime.backup_files import (
-    STAGING_FOLDER,
     check_space,
     check_target,
     copy,
@@ -83,6 +80,7 @@ from tpc_broker.runtime.backup_files import (
 )
 from tpc_broker.runtime.backup_hold import abstract_name
 from tpc_broker.runtime.backup_node import NODE_FILE, NodeCopy, some
+from tpc_broker.runtime.backup_staging import staging_folder
 from tpc_broker.runtime.cluster.identity import IdentityFile
 from tpc_broker.runtime.data_directory import (
     MANIFEST_FILE,
@@ -97,7 +95,7 @@ from tpc_broker.runtime.scrub import SegmentFile, spend_nothing, stopped
 from tpc_broker.runtime.status import ask_control, read_status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 FORMAT: Final = 1
@@ -149,7 +147,7 @@ def backup(
     check_target(target, "the backup's directory")
     if target.resolve().is_relative_to(data):
         raise StartError(f"the backup's directory {target} lies in the data directory; give one elsewhere")
-    with _staging(data) as staging:
+    with staging_folder(data) as staging:
         run = _Backup(data, staging, target, on_progress, with_links=with_links)
         run.node, run.accept_behind = node, accept_behind
         return run.run()
@@ -400,32 +398,6 @@ def _link_folder(source: str, target: Path) -> bool:
 def _is_sealed(name: Path, sealed_below: dict[str, int]) -> bool:
     parsed = parse_segment_file_name(name.name)
     return parsed is not None and parsed[1] == LOG_SUFFIX and parsed[0] < sealed_below.get(name.parent.name, 0)
-
-
-@contextmanager
-def _staging(data: Path) -> Iterator[Path]:
-    """An empty folder in the data directory that is gone afterwards. StartError: another backup has it."""
-    lock_path = data / ".backup.lock"
-    try:
-        lock = os.open(lock_path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StartError(f"{lock_path}: {error.strerror}; back up as the user whose broker it is") from error
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise StartError(f"another backup of {data} is under way") from error
-        staging = data / STAGING_FOLDER
-        try:
-            shutil.rmtree(staging, ignore_errors=True)
-            staging.mkdir(mode=0o700)
-            yield staging
-        except OSError as error:
-            raise StartError(f"{error.filename or staging}: {error.strerror or error}") from error
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-    finally:
-        os.close(lock)
 
 
 # -- restoring ---------------------------------------------------------------------------------------------------------

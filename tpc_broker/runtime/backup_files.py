@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-STAGING_FOLDER: Final = "backup-staging"
-"""In the data directory while a backup runs: links to the files as they were."""
 COPY_BYTES: Final = 4 * 1024 * 1024
 SPARSE_BYTES: Final = 64 * 1024
 _REFUSED_COPIES: Final = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)

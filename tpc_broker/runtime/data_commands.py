@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 import time
 from contextlib import contextmanager
@@ -54,6 +55,20 @@ def progress(title: str, *, shown: bool) -> Iterator[Callable[[int, int], None]]
         yield lambda done, total: bar.update(task, completed=done, total=max(total, 1))
 
 
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM, and SIGHUP unless it is ignored, end what is in the block as Ctrl-C does: cleaned up, and said."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @click.command()
 @click.option("--data", default="./data", show_default=True, help="Directory of the log.")
 @click.option(
@@ -70,7 +85,7 @@ def scrub(data: str, rate: str, as_json: bool) -> None:  # noqa: FBT001
     from tpc_broker.runtime.scrub_report import report_lines  # noqa: PLC0415
 
     try:
-        with progress("scrub", shown=not as_json) as on_progress:
+        with ended_by_signals(), progress("scrub", shown=not as_json) as on_progress:
             report = Scrub(Path(data).expanduser().resolve(), parse_rate(rate), on_progress).run()
     except StartError as error:
         refuse(str(error))
@@ -88,7 +103,11 @@ def scrub(data: str, rate: str, as_json: bool) -> None:  # noqa: FBT001
 @click.option("--accept-behind", is_flag=True, help="Of a cluster's node: also where no leader says what is missing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for programs.")
 def backup(
-    target: Path, data: str, with_copies: bool, accept_behind: bool, as_json: bool  # noqa: FBT001
+    target: Path,
+    data: str,
+    with_copies: bool,  # noqa: FBT001
+    accept_behind: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
 ) -> None:
     """Make a copy of a node's data as of one moment in DIR, while its broker runs, or of a stopped one.
 
@@ -102,11 +121,9 @@ def backup(
     from tpc_broker.runtime.backup import backup as run_backup  # noqa: PLC0415 (a start need not wait for it)
 
     try:
-        with progress("backup", shown=not as_json) as on_progress:
+        with ended_by_signals(), progress("backup", shown=not as_json) as on_progress:
             folders = (Path(data).expanduser().resolve(), target.expanduser().absolute())
-            report = run_backup(
-                *folders, on_progress, with_links=not with_copies, accept_behind=accept_behind
-            )
+            report = run_backup(*folders, on_progress, with_links=not with_copies, accept_behind=accept_behind)
     except StartError as error:
         refuse(str(error))
     except KeyboardInterrupt:
@@ -151,7 +168,7 @@ def restore(source: Path, data: str, as_json: bool) -> None:  # noqa: FBT001
 
     folder = Path(data).expanduser().absolute()
     try:
-        with progress("restore", shown=not as_json) as on_progress:
+        with ended_by_signals(), progress("restore", shown=not as_json) as on_progress:
             manifest = run_restore(source.expanduser().absolute(), folder, on_progress)
     except StartError as error:
         refuse(str(error))
@@ -189,7 +206,12 @@ def _restored_of_node(manifest: dict[str, Any]) -> Iterator[str]:
 @click.option("--log", type=click.Path(path_type=Path), default=None, help="The broker's log. Default: journalctl.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for programs.")
 def bundle(  # noqa: PLR0913 (click hands each option over by name)
-    data: str, out: Path | None, config: Path | None, override: tuple[str, ...], log: Path | None, as_json: bool  # noqa: FBT001
+    data: str,
+    out: Path | None,
+    config: Path | None,
+    override: tuple[str, ...],
+    log: Path | None,
+    as_json: bool,  # noqa: FBT001
 ) -> None:
     """Put what one needs to understand a problem into one file: counters, host, settings, log, files of the log.
 

@@ -38,6 +38,7 @@ import trio
 from tpc_broker import limits
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId
+from tpc_broker.runtime.backup_staging import keep_removing_left
 from tpc_broker.runtime.cluster.identity import check_directory
 from tpc_broker.runtime.cluster.options import bind_cluster
 from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
@@ -154,6 +155,7 @@ class Supervisor:
                 nursery.start_soon(self._announce_ready)
                 nursery.start_soon(self._watch_heartbeats)
                 nursery.start_soon(self._feed_service_watchdog)
+                nursery.start_soon(keep_removing_left, options.data)
                 nursery.start_soon(serve_status, options.data, self._look, self._report_listeners)
                 nursery.start_soon(serve_control, options.data, self._control)
                 nursery.start_soon(admin)

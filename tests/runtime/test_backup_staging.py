@@ -1,0 +1,94 @@
+"""The folder of links that a backup works in: gone behind it, and behind one that was killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import trio
+
+from tpc_broker.runtime import backup_staging
+from tpc_broker.runtime.backup_staging import STAGING_FOLDER, keep_removing_left, remove_left, staging_folder
+from tpc_broker.runtime.options import StartError
+
+INTERRUPTED = """
+import os, signal, sys
+from tpc_broker.runtime import backup
+from tpc_broker.runtime.backup_staging import staging_folder
+from tpc_broker.runtime.main import main
+
+def interrupted(data, *_arguments, **_options):
+    with staging_folder(data) as staging:
+        (staging / "topics").mkdir()
+        os.kill(os.getpid(), signal.{name})
+
+backup.backup = interrupted
+signal.signal(signal.{name}, signal.SIG_DFL)
+main(["backup", sys.argv[1], "--data", sys.argv[2]])
+"""
+
+
+def leave_links(data):
+    """As a backup that was killed does; the segment that is linked."""
+    segment = data / "topics" / "t-0" / "0.log"
+    for folder in (segment.parent, data / STAGING_FOLDER / "topics" / "t-0"):
+        folder.mkdir(parents=True, exist_ok=True)
+    segment.write_bytes(b"records")
+    os.link(segment, data / STAGING_FOLDER / "topics" / "t-0" / "0.log")
+    return segment
+
+
+def test_what_a_killed_backup_left_is_removed_and_what_a_running_one_has_is_not(tmp_path):
+    assert not remove_left(tmp_path)
+    with staging_folder(tmp_path) as staging:
+        assert not remove_left(tmp_path)
+        assert staging.is_dir()
+    segment = leave_links(tmp_path)
+    assert remove_left(tmp_path)
+    assert not (tmp_path / STAGING_FOLDER).exists()
+    assert segment.stat().st_nlink == 1
+    with staging_folder(tmp_path), pytest.raises(StartError, match="another backup"), staging_folder(tmp_path):
+        pass
+
+
+def test_a_broker_that_runs_looks_again_and_says_what_it_cannot_remove_once(tmp_path, monkeypatch, caplog):
+    """Not in the way of the next look: another user's folder may be gone by then."""
+    looks = []
+
+    def refuse_twice(path):
+        looks.append(path)
+        if len(looks) < 3:
+            raise PermissionError(13, "Permission denied", str(path))
+        remove(path)
+
+    remove = backup_staging.shutil.rmtree
+    monkeypatch.setattr(backup_staging, "LOOK_S", 0.001)
+    monkeypatch.setattr(backup_staging.shutil, "rmtree", refuse_twice)
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_removing_left, tmp_path)
+            for _ in range(2):
+                segment = leave_links(tmp_path)
+                with trio.fail_after(60):
+                    while segment.stat().st_nlink > 1:
+                        await trio.sleep(0.001)
+                segment.unlink()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert len([one for one in caplog.messages if "cannot be removed" in one]) == 1
+    assert len(looks) == 4
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_ends_a_backup_as_ctrl_c_does(tmp_path, name):
+    data, target = tmp_path / "data", tmp_path / "backup"
+    data.mkdir()
+    command = [sys.executable, "-c", INTERRUPTED.format(name=name), str(target), str(data)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert not (data / STAGING_FOLDER).exists()
+    told = f"tpc-broker: interrupted; {target} is not whole, remove it\n"
+    assert (done.returncode, done.stderr) == (130, told)
