@@ -1,6 +1,7 @@
 """Addresses, numbers of cores, and what the supervisor hands to a core."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
 from tpc_broker.model import CoreId
 from tpc_broker.runtime import options
 from tpc_broker.runtime.options import CoreOptions, StartError, choose_cores
+
+ARGUMENT_BYTES_MAX = 32 * os.sysconf("SC_PAGE_SIZE")
+"""MAX_ARG_STRLEN: more in one argument and execve(2) says E2BIG."""
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,8 @@ def test_a_service_s_quota_of_the_first_version_too(groups: Path, tmp_path: Path
     assert options.cpu_quota() == 0.5
 
 
-def test_a_core_s_options_survive_the_command_line() -> None:
+@pytest.mark.parametrize("settings_bytes", [0, 2 * ARGUMENT_BYTES_MAX])
+def test_a_core_s_options_survive_the_way_to_its_process(settings_bytes: int) -> None:
     here, there = Address("::1", 9092), Address("höst", 19092)
     listeners = (
         Listener("PLAINTEXT", ListenerMode.PER_CORE_PORT, (here, here), (there, there)),
@@ -124,9 +129,14 @@ def test_a_core_s_options_survive_the_command_line() -> None:
     sent = CoreOptions(
         core=CoreId(1), cores=2, data="/data with space", listen_fds=(5, 8), mailbox_fd=6, control_fd=7,
         mailbox_names=("a", "b"), listeners=listeners, cpu=None,
-        settings="num.partitions=3\n# text\n", overrides=("log.retention.ms=1", 'x="y"'), log_style="json",
-        log_level="INFO", supervisor_pid=1,
+        settings="num.partitions=3\n# text\n" + "#" * settings_bytes,
+        overrides=("log.retention.ms=1", 'x="y"'), log_style="json", log_level="INFO", supervisor_pid=1,
     )  # fmt: skip
-    received = CoreOptions.from_arguments(sent.to_arguments())
+    options_fd = sent.to_file()
+    arguments = sent.to_arguments(options_fd)
+    assert sum(map(len, arguments)) < ARGUMENT_BYTES_MAX
+    received = CoreOptions.from_arguments(arguments)
+    with pytest.raises(OSError):
+        os.fstat(options_fd)
     assert received == sent
     assert dataclasses.asdict(received) == dataclasses.asdict(sent)

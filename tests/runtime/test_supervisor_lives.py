@@ -88,7 +88,8 @@ def test_a_core_that_cannot_be_started_is_tried_again_and_the_other_goes_on(brok
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(socket, "socketpair"), (os, "eventfd"), (subprocess, "Popen"), (os, "pidfd_open")]
+    ("module", "name"),
+    [(socket, "socketpair"), (os, "eventfd"), (os, "memfd_create"), (subprocess, "Popen"), (os, "pidfd_open")],
 )
 def test_nothing_is_left_of_a_core_that_could_not_be_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: ModuleType, name: str
@@ -112,6 +113,21 @@ def test_nothing_is_left_of_a_core_that_could_not_be_started(
     with pytest.raises(OSError, match="Too many open files"):
         Supervisor(serve, print)._spawn(CoreId(0))
     assert (process.num_fds(), process.children()) == before
+
+
+def test_settings_may_be_longer_than_an_argument(tmp_path: Path) -> None:
+    """And what is set is not in a list of processes, which other users see."""
+    broker = TpcBroker(tmp_path, cores_count=1)
+    settings = tmp_path / "settings"
+    settings.write_text("num.partitions=3\n" * 20_000)
+    broker.more_options = ["--config", str(settings)]
+    broker.start()
+    try:
+        (core,) = cores_of(broker).values()
+        assert json.loads(core.cmdline()[-1]).keys() == {"core", "data", "options_fd"}
+        broker.stop()
+    finally:
+        broker.kill()
 
 
 def test_sigterm_drains_and_ends_with_0(broker: TpcBroker) -> None:

@@ -1,4 +1,8 @@
-"""What the supervisor and its cores are told: options, validated once, handed to the cores as one JSON argument."""
+"""What the supervisor and its cores are told: options, validated once, handed to each core in a file in memory.
+
+The core's argument has what tells processes apart in a list of them. All the rest is not there: the kernel takes no
+argument of 128 KiB, and other users see arguments, while settings may be secret.
+"""
 
 from __future__ import annotations
 
@@ -127,12 +131,22 @@ class CoreOptions:
     cluster_fds: tuple[int, ...] = ()
     """Its sockets for what comes from other nodes: links, at core 0 datagrams too."""
 
-    def to_arguments(self) -> list[str]:
-        return [json.dumps(asdict(self))]
+    def to_file(self) -> int:
+        """The descriptor of a file in memory that has them; whose it is closes it."""
+        options_fd = os.memfd_create("core options", os.MFD_CLOEXEC)
+        with open(options_fd, "wb", closefd=False) as file:
+            file.write(json.dumps(asdict(self)).encode())
+            file.seek(0)
+        return options_fd
+
+    def to_arguments(self, options_fd: int) -> list[str]:
+        return [json.dumps({"core": self.core, "data": self.data, "options_fd": options_fd})]
 
     @classmethod
     def from_arguments(cls, arguments: list[str]) -> CoreOptions:
-        fields = json.loads(arguments[0])
+        """In the core's process, once: the file is closed then."""
+        with open(json.loads(arguments[0])["options_fd"], "rb") as file:  # noqa: PTH123 (it has no path)
+            fields = json.load(file)
         fields["listeners"] = tuple(Listener.from_fields(each) for each in fields["listeners"])
         fields["listen_fds"] = tuple(fields["listen_fds"])
         fields["mailbox_names"] = tuple(fields["mailbox_names"])

@@ -210,8 +210,7 @@ class Supervisor:
         if not journals or (data.cores == self._options.cores and not data.is_handover_unfinished):
             return
         log.info("cores: %s yesterday, %d now; recovering every journal first", data.cores, self._options.cores)
-        arguments = self._core_options(CoreId(0), control_fd=-1, recover_only=True).to_arguments()
-        process = _start_core_process(arguments)
+        process = _start_core_process(self._core_options(CoreId(0), control_fd=-1, recover_only=True))
         life_fd = os.pidfd_open(process.pid)
         try:
             code = await _wait_for(process, life_fd)
@@ -260,7 +259,7 @@ class Supervisor:
             descriptors = [*options.listen_fds, options.mailbox_fd, options.control_fd, beats_fd]
             descriptors += [each for each in (options.loads_fd, options.datagram_fd) if each >= 0]
             descriptors += options.cluster_fds
-            process = _start_core_process(options.to_arguments(), descriptors)
+            process = _start_core_process(options, descriptors)
             undo.callback(_end_at_once, process)
             life_fd = os.pidfd_open(process.pid)
             undo.pop_all()
@@ -595,13 +594,16 @@ def _blocked_at_the_end() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_BLOCK, {*TERMINAL_SIGNALS, RELOAD_SIGNAL})
 
 
-def _start_core_process(arguments: list[str], descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+def _start_core_process(options: CoreOptions, descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
     """With the terminal's signals blocked, which the process unblocks when it has learnt to ignore them."""
+    options_fd = options.to_file()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
     try:
-        return subprocess.Popen([*CORE_COMMAND, *arguments], pass_fds=descriptors, stdin=subprocess.DEVNULL)
+        command = [*CORE_COMMAND, *options.to_arguments(options_fd)]
+        return subprocess.Popen(command, pass_fds=[*descriptors, options_fd], stdin=subprocess.DEVNULL)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(options_fd)
 
 
 async def _accept_and_close(listening: socket.socket) -> None:
