@@ -43,6 +43,7 @@ ADMIN_CONNECTIONS_MAX = 16
 
 # Connections of one core.
 CONNECTIONS_MAX = 20_000
+DESCRIPTORS_KEPT = 256  # for what is neither a client's connection nor a segment
 PIPELINED_REQUESTS_MAX = 64
 PRODUCE_PARTITIONS_MAX = 10_000  # of one request
 REQUEST_BYTES_MAX = 100 * MIB  # where socket.request.max.bytes says nothing else; the budget grows with that

@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import random
+import resource
 import secrets
 import time
 import uuid
@@ -46,6 +47,7 @@ from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.refusal_watch import RefusalWatch
 from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.storage.checkpoint import release_ballast
+from tpc_broker.storage.files import most_open_files
 from tpc_broker.storage.handover import Given, hand_over, journal_cores
 from tpc_broker.storage.handover import recover_all as recover_every_journal
 from tpc_broker.storage.journalled_storage import JournalledStorage
@@ -313,9 +315,32 @@ async def _close(connections: Connections, plane: RingDataPlane, recovered: Reco
     await recovered.close()
 
 
+def connections_bound(descriptors_max: int) -> int:
+    """How many connections a core holds at most that may have so many descriptors: what its segments and its own
+    sockets need is left, so that clients alone never keep it from its files.
+    """
+    if descriptors_max == resource.RLIM_INFINITY:
+        return limits.CONNECTIONS_MAX
+    files = min(most_open_files(descriptors_max), descriptors_max // 2)
+    room = descriptors_max - files - limits.DESCRIPTORS_KEPT
+    return min(limits.CONNECTIONS_MAX, max(room, descriptors_max // 4))
+
+
+def _connections_max(settings: Settings) -> int:
+    descriptors_max, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted, bound = min(settings.max_connections, limits.CONNECTIONS_MAX), connections_bound(descriptors_max)
+    if bound < wanted:
+        log.log(
+            logging.INFO if settings.max_connections > limits.CONNECTIONS_MAX else logging.WARNING,
+            "a core holds %d connections at most, not %d (max.connections): it may have %d descriptors; "
+            "tpc-broker doctor says how to raise that", bound, wanted, descriptors_max,
+        )  # fmt: skip
+    return min(wanted, bound)
+
+
 def _connection_limits(settings: Settings) -> ConnectionLimits:
     return ConnectionLimits(
-        connections_max=min(settings.max_connections, limits.CONNECTIONS_MAX),
+        connections_max=_connections_max(settings),
         request_bytes_max=settings.socket_request_max_bytes,
         pipelined_requests_max=limits.PIPELINED_REQUESTS_MAX,
         send_deadline_ms=limits.SEND_DEADLINE_MS,

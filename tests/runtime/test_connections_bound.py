@@ -1,0 +1,72 @@
+"""How many connections a core takes where the process may have few descriptors: files can be opened all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import socket
+import time
+
+import pytest
+
+from tests.support.broker_process import TpcBroker
+from tests.support.raw_client import RawConnection
+from tpc_broker import limits
+from tpc_broker.metadata.settings import load_settings
+from tpc_broker.runtime import assembly
+from tpc_broker.runtime.assembly import connections_bound
+from tpc_broker.storage.files import most_open_files
+
+
+@contextlib.contextmanager
+def descriptors_max(count):
+    bound = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, bound[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, bound)
+
+
+@pytest.mark.parametrize("descriptors", [16, 256, 1024, 4096, 20_000, 65_536, 1 << 20])
+def test_what_is_left_for_files_and_the_core_itself(descriptors):
+    connections = connections_bound(descriptors)
+    assert min(descriptors // 4, limits.CONNECTIONS_MAX) <= connections <= limits.CONNECTIONS_MAX
+    assert descriptors - connections >= min(descriptors // 2, most_open_files(descriptors) + limits.DESCRIPTORS_KEPT)
+
+
+def test_without_a_limit_of_descriptors_the_other_bound_stands():
+    assert connections_bound(resource.RLIM_INFINITY) == connections_bound(1 << 20) == limits.CONNECTIONS_MAX
+
+
+@pytest.mark.parametrize(("setting", "told"), [(19_999, logging.WARNING), (2**31 - 1, logging.INFO), (100, None)])
+def test_a_setting_that_cannot_be_had_is_told(setting, told, caplog):
+    caplog.set_level(logging.INFO)
+    settings = load_settings("", (f"max.connections={setting}",)).settings
+    with descriptors_max(1024):
+        found = assembly._connection_limits(settings).connections_max
+    assert found == min(setting, connections_bound(1024))
+    assert [record.levelno for record in caplog.records if "max.connections" in record.message] == [told] * bool(told)
+
+
+def test_clients_do_not_keep_a_core_from_its_files(tmp_path):
+    """More of them than it may have descriptors; nothing can be accepted any more where they have all of those."""
+    broker = TpcBroker(tmp_path, cores_count=1)
+    broker.prefix = ["prlimit", "--nofile=600"]
+    broker.start()
+    clients = []
+    try:
+        with RawConnection(broker.host, broker.ports[0]) as bystander:
+            bystander.ask("ApiVersions", 0)
+            clients += [socket.create_connection((broker.host, broker.ports[0])) for _ in range(700)]
+            give_up_at = time.monotonic() + 60
+            while (counted := broker.counters()[0]["connections"])["opened"] + counted["refused"] <= len(clients):
+                assert time.monotonic() < give_up_at, counted
+            topic = {"Name": "t", "NumPartitions": 20, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
+            wanted = {"Topics": [topic], "timeoutMs": 30_000, "validateOnly": False}
+            assert [one["ErrorCode"] for one in bystander.ask("CreateTopics", 5, wanted)["Topics"]] == [0]
+    finally:
+        for client in clients:
+            client.close()
+        broker.kill()
