@@ -2,17 +2,22 @@
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import trio
 
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
 from tpc_broker.runtime.core_watch import Activity, CoreWatch, Judgement, activity_of
+from tpc_broker.runtime.supervisor import _judge
 
 LOOK_MS = limits.CORE_HEARTBEAT_MS
 LOOKS_MISSED = limits.CORE_HEARTBEAT_MISSED_MS // LOOK_MS
@@ -105,6 +110,40 @@ def test_what_the_kernel_says_of_processes() -> None:
         f"import threading, time; threading.Thread(target=lambda: {in_a_thread}).start(); time.sleep(1000)"
     ) as other_thread:
         wait_activity(other_thread, lambda seen: seen.is_held_up and seen.cpu_ms > 50)
+
+
+@contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    bound, fillers = resource.getrlimit(resource.RLIMIT_NOFILE), [os.dup(0)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[0] + 1, bound[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                fillers.append(os.dup(0))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, bound)
+        for filler in fillers:
+            os.close(filler)
+
+
+def test_a_supervisor_that_cannot_look_takes_no_core_for_one_that_hangs() -> None:
+    beats_fd = os.eventfd(0, os.EFD_NONBLOCK)
+
+    async def judge(process: subprocess.Popen[bytes]) -> None:
+        life: Any = SimpleNamespace(process=process, beats_fd=beats_fd, watch=CoreWatch(0))
+        with no_descriptor_left():
+            assert {_judge(life) for _ in range(3 * LOOKS_MISSED)} == {FINE}
+        process.send_signal(signal.SIGSTOP)
+        wait_activity(process, lambda seen: not seen.is_held_up)
+        assert HANGS in [_judge(life) for _ in range(2 * LOOKS_MISSED)]
+
+    try:
+        with child("while True: pass") as spinning:
+            wait_activity(spinning, lambda seen: seen.is_held_up)
+            trio.run(judge, spinning)
+    finally:
+        os.close(beats_fd)
 
 
 def test_the_counter_grows_while_the_ring_turns_and_between_the_steps_of_a_long_turn() -> None:

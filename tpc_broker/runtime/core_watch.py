@@ -7,7 +7,8 @@ sign of life waits in a queue. Time without one is *charged* only as far as the 
   says nothing about a core;
 * a core that could run but got no CPU (R of proc(5)), or that waits for the disk or for memory (D; a signal would not
   reach it either), is charged the CPU time that it used, so that one that spins without end is found all the same;
-* one that sleeps or is stopped (S, T) is charged all of it.
+* one that sleeps or is stopped (S, T) is charged all of it;
+* a look that could not be made, because the supervisor has no descriptor for it, charges nothing.
 
 A core hangs when `CORE_HEARTBEAT_MISSED_MS` are charged. One that was silent at so many looks and does not hang is
 starved: to kill it would only add a start to the work of a machine that has too much.
@@ -26,6 +27,7 @@ from tpc_broker import limits
 
 TICK_MS: Final = 1000 // os.sysconf("SC_CLK_TCK")
 HELD_UP_STATES: Final = frozenset("RD")
+_ENDED: Final = (FileNotFoundError, ProcessLookupError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +41,15 @@ class Activity:
 
 
 def activity_of(pid: int) -> Activity | None:
-    """None where it cannot be seen: it has ended."""
+    """None: it has ended. OSError: it cannot be looked at now (descriptors are short), which says nothing of it."""
     process = Path(f"/proc/{pid}")
     states = set()
     try:
         for thread in (process / "task").iterdir():
-            with contextlib.suppress(OSError):  # this thread has ended
+            with contextlib.suppress(*_ENDED):  # this thread
                 states.add(_fields(thread)[0])
         fields = _fields(process)
-    except OSError:
+    except _ENDED:
         return None
     return Activity((int(fields[11]) + int(fields[12])) * TICK_MS, not HELD_UP_STATES.isdisjoint(states))
 

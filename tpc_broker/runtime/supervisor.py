@@ -572,7 +572,11 @@ def _judge(life: CoreProcess) -> Judgement:
     try:
         os.eventfd_read(life.beats_fd)
     except BlockingIOError:
-        return life.watch.silent(_now_ms(), activity_of(life.process.pid))
+        try:
+            activity = activity_of(life.process.pid)
+        except OSError:
+            return Judgement.FINE
+        return life.watch.silent(_now_ms(), activity)
     return life.watch.heard(_now_ms())
 
 
