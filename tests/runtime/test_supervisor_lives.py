@@ -14,10 +14,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
+import trio
 
 from tests.support.broker_process import TpcBroker
 from tests.support.raw_client import RawConnection
@@ -25,7 +28,7 @@ from tests.support.server_process import answers_api_versions
 from tpc_broker import limits
 from tpc_broker.model import CoreId
 from tpc_broker.runtime import supervisor
-from tpc_broker.runtime.options import CoreOptions, ServeOptions
+from tpc_broker.runtime.options import CoreOptions, ServeOptions, StartError
 from tpc_broker.runtime.supervisor import Supervisor
 
 PATIENCE_S = 120.0
@@ -87,32 +90,52 @@ def test_a_core_that_cannot_be_started_is_tried_again_and_the_other_goes_on(brok
     broker.stop()
 
 
+@pytest.fixture
+def lonely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    """Without listeners, of cores that do nothing."""
+
+    def options(
+        _supervisor: Supervisor, core: CoreId, *, control_fd: int, beats_fd: int = -1, recover_only: bool = False
+    ) -> CoreOptions:
+        return CoreOptions(
+            core, 1, str(tmp_path), (), (), control_fd, control_fd, (), None, "", (), "json", "INFO", os.getpid(),
+            recover_only=recover_only, beats_fd=beats_fd,
+        )  # fmt: skip
+
+    monkeypatch.setattr(supervisor, "CORE_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
+    monkeypatch.setattr(Supervisor, "_core_options", options)
+    return Supervisor(ServeOptions(tmp_path, (), 1, None, "", (), (), "json", "INFO"), print)
+
+
+@contextlib.contextmanager
+def nothing_left_where_there_is_no(module: ModuleType, name: str) -> Iterator[None]:
+    def fails(*_arguments: object, **_named: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    process = psutil.Process()
+    gc.collect()  # or what tests before have left goes now
+    before = process.num_fds(), process.children()
+    with mock.patch.object(module, name, fails):
+        yield
+    assert (process.num_fds(), process.children()) == before
+
+
 @pytest.mark.parametrize(
     ("module", "name"),
     [(socket, "socketpair"), (os, "eventfd"), (os, "memfd_create"), (subprocess, "Popen"), (os, "pidfd_open")],
 )
-def test_nothing_is_left_of_a_core_that_could_not_be_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: ModuleType, name: str
+def test_nothing_is_left_of_a_core_that_could_not_be_started(lonely: Supervisor, module: ModuleType, name: str) -> None:
+    with nothing_left_where_there_is_no(module, name), pytest.raises(OSError, match="Too many open files"):
+        lonely._spawn(CoreId(0))
+
+
+@pytest.mark.parametrize(("module", "name"), [(os, "memfd_create"), (subprocess, "Popen"), (os, "pidfd_open")])
+def test_a_recovery_that_cannot_be_started_is_refused_and_does_not_go_on(
+    lonely: Supervisor, module: ModuleType, name: str
 ) -> None:
-    def fails(*_arguments: object, **_named: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    def options(_supervisor: Supervisor, core: CoreId, *, control_fd: int, beats_fd: int) -> CoreOptions:
-        return CoreOptions(
-            core, 1, str(tmp_path), (), (), control_fd, control_fd, (), None, "", (), "json", "INFO", os.getpid(),
-            beats_fd=beats_fd,
-        )  # fmt: skip
-
-    serve = ServeOptions(tmp_path, (), 1, None, "", (), (), "json", "INFO")
-    monkeypatch.setattr(supervisor, "CORE_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
-    monkeypatch.setattr(Supervisor, "_core_options", options)
-    monkeypatch.setattr(module, name, fails)
-    process = psutil.Process()
-    gc.collect()  # or what tests before have left goes now
-    before = process.num_fds(), process.children()
-    with pytest.raises(OSError, match="Too many open files"):
-        Supervisor(serve, print)._spawn(CoreId(0))
-    assert (process.num_fds(), process.children()) == before
+    of_two_cores: Any = SimpleNamespace(journal_cores=lambda: [0, 1], cores=2)
+    with nothing_left_where_there_is_no(module, name), pytest.raises(StartError, match="Too many open files"):
+        trio.run(lonely._recover_if_cores_changed, of_two_cores)
 
 
 def test_settings_may_be_longer_than_an_argument(tmp_path: Path) -> None:

@@ -210,8 +210,10 @@ class Supervisor:
         if not journals or (data.cores == self._options.cores and not data.is_handover_unfinished):
             return
         log.info("cores: %s yesterday, %d now; recovering every journal first", data.cores, self._options.cores)
-        process = _start_core_process(self._core_options(CoreId(0), control_fd=-1, recover_only=True))
-        life_fd = os.pidfd_open(process.pid)
+        try:
+            process, life_fd = _start_core_process(self._core_options(CoreId(0), control_fd=-1, recover_only=True))
+        except OSError as error:
+            raise StartError(f"recovery of yesterday's journals could not be started: {error}") from error
         try:
             code = await _wait_for(process, life_fd)
         finally:
@@ -259,9 +261,7 @@ class Supervisor:
             descriptors = [*options.listen_fds, options.mailbox_fd, options.control_fd, beats_fd]
             descriptors += [each for each in (options.loads_fd, options.datagram_fd) if each >= 0]
             descriptors += options.cluster_fds
-            process = _start_core_process(options, descriptors)
-            undo.callback(_end_at_once, process)
-            life_fd = os.pidfd_open(process.pid)
+            process, life_fd = _start_core_process(options, descriptors)
             undo.pop_all()
         theirs.close()
         control = ControlChannel(trio.socket.from_stdlib_socket(ours))
@@ -598,16 +598,24 @@ def _blocked_at_the_end() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_BLOCK, {*TERMINAL_SIGNALS, RELOAD_SIGNAL})
 
 
-def _start_core_process(options: CoreOptions, descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """With the terminal's signals blocked, which the process unblocks when it has learnt to ignore them."""
+def _start_core_process(options: CoreOptions, descriptors: Sequence[int] = ()) -> tuple[subprocess.Popen[bytes], int]:
+    """And its pidfd. With the terminal's signals blocked, which the process unblocks when it has learnt to ignore them.
+    OSError: there is too little of something for it; then nothing of it is left.
+    """
     options_fd = options.to_file()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
     try:
         command = [*CORE_COMMAND, *options.to_arguments(options_fd)]
-        return subprocess.Popen(command, pass_fds=[*descriptors, options_fd], stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(command, pass_fds=[*descriptors, options_fd], stdin=subprocess.DEVNULL)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(options_fd)
+    try:
+        return process, os.pidfd_open(process.pid)
+    except OSError:
+        process.kill()
+        process.wait()
+        raise
 
 
 async def _accept_and_close(listening: socket.socket) -> None:
@@ -627,11 +635,6 @@ async def _wait_for(process: subprocess.Popen[bytes], life_fd: int) -> int:
     while process.poll() is None:
         await trio.lowlevel.wait_readable(life_fd)
     return process.returncode
-
-
-def _end_at_once(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
 
 
 def _describe_exit(code: int) -> str:
