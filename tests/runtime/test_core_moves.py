@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import socket
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,11 +19,15 @@ from unittest import mock
 import pytest
 import trio
 
+from tests.log.log_batches import batch
 from tests.runtime.faults import failing
 from tests.runtime.in_place_core import KEY, Bench, held
 from tests.storage.plain_disk import PlainDisk
 from tests.support.crash_copy import copy_as_crashed
+from tpc_broker.bench.kafka_requests import PRODUCE_VERSION, produce_request
+from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.kafka import ApiKey, protocol
 from tpc_broker.log.checkpoint import Release, decode_entry
 from tpc_broker.log.journal import JournalMode
 from tpc_broker.model import CoreId
@@ -293,6 +298,86 @@ def test_an_adoption_is_carried_out_once(tmp_path):
     node.run(1, first_leg)
     node.run(2, second_leg)
     node.check_now()
+
+
+GAP = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+"""The latter soon after a leader began: what is missing is about to be sent again."""
+
+
+class RelaxedBench:
+    """Idempotent producers of a partition that answers before it is durable."""
+
+    def __init__(self, bench) -> None:
+        object.__setattr__(bench.config, "durability", "relaxed")
+        bench.make_config = lambda: bench.config
+        self.bench = bench
+
+    async def send(self, producer_id: int, sequence: int) -> int:
+        """The error code of a batch of one record."""
+        bench, data = self.bench, batch(0, producer=(producer_id, 0, sequence))
+        await bench.storage.make_room(bench.files, bench.handle, len(data))
+        ours, theirs = socket.socketpair()
+        bench.core.connections._connections.adopt(theirs.detach())
+        with ours:
+            ours.sendall(produce_request("topic", 0, data))
+            size = int.from_bytes(await self._receive(ours, 4), "big")
+            _, answer = protocol.decode_response_frame(ApiKey.PRODUCE, PRODUCE_VERSION, await self._receive(ours, size))
+        (partition,) = answer.responses[0].partition_responses
+        if partition.error_code == ErrorCode.NONE:  # so that what is sent next finds it in the log
+            await bench.plane.wait_committed(bench.handle, partition.base_offset + 1, bench.files.leader_epoch)
+        return partition.error_code
+
+    @staticmethod
+    async def _receive(ours: socket.socket, size: int) -> bytes:
+        return await trio.to_thread.run_sync(ours.recv, size, socket.MSG_WAITALL)
+
+
+def test_a_move_loses_no_batch_so_a_producer_has_to_follow_its_own(tmp_path):
+    node = Node(tmp_path)
+
+    async def first_leg(bench):
+        relaxed = RelaxedBench(bench)
+        await bench.open()
+        assert await relaxed.send(7, 0) == ErrorCode.NONE
+        await node.release(bench, 2, watched=False)
+
+    async def second_leg(bench):
+        relaxed = RelaxedBench(bench)
+        await bench.storage.adopt(decode_entry(node.released), bench.config)
+        await bench.open()
+        assert await relaxed.send(7, 5) in GAP
+        assert await relaxed.send(7, 1) == ErrorCode.NONE
+
+    node.run(1, first_leg)
+    node.run(2, second_leg)
+
+
+def test_who_was_silent_between_a_crash_and_a_move_may_lack_batches_after_it(tmp_path):
+    node = Node(tmp_path)
+
+    async def before(bench):
+        relaxed = RelaxedBench(bench)
+        await bench.open()
+        assert [await relaxed.send(producer_id, 0) for producer_id in (7, 8)] == [ErrorCode.NONE] * 2
+
+    async def first_leg(bench):
+        relaxed = RelaxedBench(bench)
+        await bench.open()
+        assert await relaxed.send(7, 5) == ErrorCode.NONE
+        assert await relaxed.send(7, 9) in GAP
+        await node.release(bench, 2, watched=False)
+
+    async def second_leg(bench):
+        relaxed = RelaxedBench(bench)
+        await bench.storage.adopt(decode_entry(node.released), bench.config)
+        await bench.open()
+        assert await relaxed.send(7, 9) in GAP
+        assert await relaxed.send(8, 5) == ErrorCode.NONE
+        assert await relaxed.send(8, 9) in GAP
+
+    node.run(1, before)
+    node.run(1, first_leg)
+    node.run(2, second_leg)
 
 
 def test_files_that_are_not_what_was_released_are_not_adopted(tmp_path):

@@ -43,7 +43,9 @@ _PARTITION: Final = struct.Struct("<16siqqqqiiqqqIIIHI")
 _NOTE: Final = struct.Struct("<iI")
 _RELEASE: Final = struct.Struct("<iq")
 _MOVES: Final = struct.Struct("<I")
+_PRODUCER_ID: Final = struct.Struct("<q")
 _CRC: Final = struct.Struct("<I")
+
 
 class Tag(IntEnum):
     """Fields of a partition."""
@@ -63,6 +65,8 @@ class Tag(IntEnum):
     """Absent: 0."""
     FILLED = 9
     """Absent: the partition's files are in its own folder."""
+    LOST = 0x800A
+    """Absent: no producer's latest batches may have been lost; beside RELEASED only."""
 
 
 NO_VOTE: Final = -1
@@ -182,6 +186,8 @@ class PartitionCheckpoint:
             values.append((Tag.NOTES, b"".join(_NOTE.pack(term, len(note)) + note for term, note in self.notes)))
         if self.released is not None:
             values.append((Tag.RELEASED, _RELEASE.pack(*self.released)))
+            if lost := self.producers.lost:  # of the others a start says it of all that it finds
+                values.append((Tag.LOST, b"".join(map(_PRODUCER_ID.pack, lost))))
         if self.moves:
             values.append((Tag.MOVES, _MOVES.pack(self.moves)))
         if self.filled:
@@ -218,6 +224,7 @@ def _decode_partition(data: bytes, place: int) -> tuple[PartitionCheckpoint, int
     if Tag.FILLED in values:
         more["filled"] = values[Tag.FILLED].decode()
     entry, _place = _decode_partition_1(whole, 0, more)
+    entry.producers.mark_lost(producer_id for (producer_id,) in _PRODUCER_ID.iter_unpack(values.get(Tag.LOST, b"")))
     return entry, end
 
 

@@ -34,7 +34,7 @@ from tpc_broker.log.indexes import AbortedTransaction
 from tpc_broker.native_bytes import crc32c
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from tpc_broker.log.batch import Buffer
 
@@ -78,6 +78,8 @@ class Producer:
     batches: list[ProducedBatch] = field(default_factory=list)
     silent_since_ms: int | None = field(default=None, compare=False)
     """By the wall clock; None: it is for `expire` to say."""
+    sequence_lost: bool = field(default=False, compare=False)
+    """A crash may have lost its latest batches (`ProducerState.mark_lost`), and none has come since."""
 
 
 class ProducerState:
@@ -108,6 +110,7 @@ class ProducerState:
                 producer.last_timestamp,
                 list(producer.batches),
                 producer.silent_since_ms,
+                producer.sequence_lost,
             )
         return duplicate
 
@@ -137,7 +140,7 @@ class ProducerState:
         elif producer.epoch != header.producer_epoch:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
-        producer.silent_since_ms = None
+        producer.silent_since_ms, producer.sequence_lost = None, False
         return producer
 
     def extend(
@@ -161,12 +164,33 @@ class ProducerState:
         elif is_epoch_new or producer.epoch != epoch:
             producer.batches.clear()
         producer.epoch = epoch
-        producer.silent_since_ms = None
+        producer.silent_since_ms, producer.sequence_lost = None, False
         producer.last_timestamp = last_timestamp
         producer.batches.extend(batches)
         del producer.batches[:-BATCHES_PER_PRODUCER_MAX]
         if producer.transaction_first_offset == NO_OFFSET:
             producer.transaction_first_offset = transaction_first_offset
+
+    def mark_lost(self, producer_ids: Iterable[int] | None = None) -> None:
+        """A crash may have lost batches that these producers were answered for early (`durability=relaxed`); None: all.
+
+        The next batch of each is taken whatever its sequence, once, and ends that.
+        """
+        for producer_id in self.producers if producer_ids is None else producer_ids:
+            if (producer := self.producers.get(producer_id)) is not None:
+                producer.sequence_lost = True
+
+    @property
+    def lost(self) -> list[int]:
+        """Ids of those that `mark_lost` says it of, since when they have sent nothing."""
+        return [producer.producer_id for producer in self if producer.sequence_lost]
+
+    def divided(self) -> tuple[ProducerState, ProducerState]:
+        """Those whose batches are all here, and those that are `lost`; of the same objects."""
+        whole, lost = ProducerState(), ProducerState()
+        for producer in self:
+            (lost if producer.sequence_lost else whole).producers[producer.producer_id] = producer
+        return whole, lost
 
     def complete(self, later: ProducerState) -> None:
         """Take the batches in front of its own that a later state of the same log has: a snapshot holds the last one of

@@ -311,11 +311,11 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
         handle = ffi.new("uint64_t *")
         result = lib.tpc_partition_register(self._plane, given, handle)
         _check(result, f"register {params.topic}-{params.key.partition}")
-        if producers:
-            encoded = producers.encode_full()
-            lost = params.is_relaxed
-            result = lib.tpc_partition_load_producers(self._plane, handle[0], encoded, len(encoded), lost)
-            _check(result, "load producers")
+        for some, lost in zip(producers.divided(), (False, params.is_relaxed), strict=True):
+            if some:
+                encoded = some.encode_full()
+                result = lib.tpc_partition_load_producers(self._plane, handle[0], encoded, len(encoded), lost)
+                _check(result, "load producers")
         if params.is_replicated:
             self.set_replicated(handle[0], on=True)
         else:

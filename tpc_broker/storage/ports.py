@@ -342,7 +342,10 @@ class PartitionTable(Protocol):
     """The partitions led here: registered, limited and observed by their handles, which never come twice."""
 
     def register(self, params: PartitionParams, producers: ProducerState) -> int:
-        """A partition whose files hold everything below `log_end_offset`, and its producers there; its handle."""
+        """A partition whose files hold everything below `log_end_offset`, and its producers there; its handle.
+
+        With `is_relaxed` the next batch of those producers that are `lost` is taken whatever its sequence, once.
+        """
         ...
 
     def update(self, handle: int, params: PartitionParams) -> None:

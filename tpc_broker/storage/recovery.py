@@ -250,6 +250,8 @@ class _Recovery:
         storage.log_start_offset = plan.log_start_offset
         storage.leader_epoch, storage.voted_for, storage.notes = plan.leader_epoch, plan.voted_for, plan.notes
         storage.log_state.follow_plan(plan.start.epochs, plan.epochs, plan.log_start_offset)
+        for state in (storage, storage.checkpointed):  # what was answered before it was durable may be gone
+            state.producers.mark_lost()
         if plan.in_place_writes or storage.active.reserved_end_position > storage.active.size_bytes:
             await storage.folder.shorten(storage.active)
 
