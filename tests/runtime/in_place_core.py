@@ -163,7 +163,7 @@ async def _on_core(folder: Path, body, bench_type: type[Bench]) -> None:
         cpu=None, settings="", overrides=(), log_style="json", log_level="warning", supervisor_pid=os.getpid(),
     )  # fmt: skip
     for name in ("journals", "topics"):
-        (folder / name).mkdir(parents=True)
+        (folder / name).mkdir(parents=True, exist_ok=True)
     async with assembly.open_assembly(options) as core:
         bench = bench_type(core)
         await bench.open()

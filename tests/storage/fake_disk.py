@@ -83,6 +83,7 @@ class FakeDisk(ManyOneByOne):
         self.effects = 0
         self.lose_power_at = self.fail_at = None
         self.fail_with = errno.EIO
+        self.unreadable = set()
         self.allocatable_bytes = None
         self.read_ahead_of = []
         self.log = []
@@ -283,7 +284,9 @@ class FakeDisk(ManyOneByOne):
     def _folder_contents(self, folder, small_names):
         inside = {path.name: inode for path, inode in self.names.items() if path.parent == folder and path != folder}
         sizes = {name: len(inode.content) if inode else 0 for name, inode in inside.items()}
-        return FolderContents(sizes, {name: bytes(inside[name].content) for name in small_names if name in inside})
+        unreadable = {name: OSError(errno.EIO, name) for name in small_names if folder / name in self.unreadable}
+        small = {name: bytes(inside[name].content) for name in small_names if name in inside and name not in unreadable}
+        return FolderContents(sizes, small, unreadable)
 
     async def stat(self, path):
         await trio.lowlevel.checkpoint()

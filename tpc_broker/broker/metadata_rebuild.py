@@ -48,7 +48,7 @@ from tpc_broker.model import (
 )
 from tpc_broker.routing import Assignment, assign_all
 from tpc_broker.storage.checkpoint import JournalFile, capture_and_sync, read_checkpoint, write_checkpoint
-from tpc_broker.storage.folders import create_partition, list_partitions
+from tpc_broker.storage.folders import create_partition, list_partitions, remove_lost_mark
 from tpc_broker.storage.lost_and_found import (
     METADATA_PARTITION,
     REASON_FILE,
@@ -355,5 +355,6 @@ async def rebuild_metadata(recovered: RecoveredCore, data: Path, rebuilt: Rebuil
     generation = file.superblock.checkpoint_generation + 1
     await write_checkpoint(file.disk, file.folder, file.core, generation, states.values())
     await file.update_superblock(checkpoint_generation=generation)
+    await remove_lost_mark(file.disk, data, METADATA_PARTITION)
     await forget_put_aside(file.disk, data, rebuilt.returning)
     return aside

@@ -40,6 +40,10 @@ FALLOC_FL_KEEP_SIZE: Final = 1
 READS_MAX: Final = 100
 """Looks at one folder that changes under them, before a file that is named and is not there counts as an error."""
 SMALL_FILE_BYTES_MAX: Final = 65536
+LOST_BY_THE_DISK: Final = frozenset({errno.EIO, errno.ENODATA, errno.EREMOTEIO, errno.EUCLEAN, errno.EBADMSG})
+"""What reading a file fails with when its blocks, or what the file system says of them, cannot be read. Other errors
+(no descriptor, no memory, no right to read) say nothing of the file.
+"""
 
 _uncleared: Final = ffi.new_allocator(should_clear_after_alloc=False)
 
@@ -299,15 +303,27 @@ def _read_folder(path: str, small_names: Sequence[str]) -> FolderContents | None
         try:
             with os.scandir(path) as entries:
                 sizes = {entry.name: entry.stat().st_size for entry in entries}
-            small = {name: _read_file(f"{path}/{name}") for name in small_names if name in sizes}
+            small, unreadable = _read_files(path, [name for name in small_names if name in sizes])
         except FileNotFoundError:
             if not os.path.isdir(path):  # noqa: PTH112 (text is what is at hand, a thousand times)
                 return None
             if attempt == READS_MAX - 1:
                 raise
         else:
-            return FolderContents(sizes, small)
+            return FolderContents(sizes, small, unreadable)
     raise AssertionError
+
+
+def _read_files(folder: str, names: Sequence[str]) -> tuple[dict[str, bytes], dict[str, OSError]]:
+    contents, unreadable = {}, {}
+    for name in names:
+        try:
+            contents[name] = _read_file(f"{folder}/{name}")
+        except OSError as error:
+            if error.errno not in LOST_BY_THE_DISK:
+                raise
+            unreadable[name] = error
+    return contents, unreadable
 
 
 def _read_file(path: str) -> bytes:

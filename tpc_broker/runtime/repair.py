@@ -35,7 +35,7 @@ from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 from tpc_broker.storage.checkpoint import JournalFile, read_checkpoint
-from tpc_broker.storage.folders import list_partitions
+from tpc_broker.storage.folders import list_partitions, lost_marks
 from tpc_broker.storage.handover import recover_all, stored_cores
 from tpc_broker.storage.lost_and_found import METADATA_PARTITION
 from tpc_broker.storage.recovery import JournalDamagedError, OfflinePartition, recover_core
@@ -184,7 +184,7 @@ async def _find(disk: RingDisk, data: Path, cores: list[CoreId]) -> list[_Found]
     known = await checkpoints_of(disk, data, cores)
     listings = await list_partitions(disk, data / "topics", [state for _core, state in known.values()])
     folders = {key: listing.folder for key, listing in listings.items()}
-    found, seen = [], set(known)
+    found, seen, marks = [], set(known), await lost_marks(disk, data / "journals")
     for core in cores:
         own = {key: state for key, (holder, state) in known.items() if holder == core}
         file = await JournalFile.open(disk, data / "journals", core)
@@ -194,6 +194,8 @@ async def _find(disk: RingDisk, data: Path, cores: list[CoreId]) -> list[_Found]
                 seen.add(key)
                 listing = listings.get(key)
                 reason = (listing.offline if listing else None) or plan.offline
+                if not plan.is_released:
+                    reason = reason or marks.get(key)
                 if reason is None or plan.deleted:
                     continue
                 path = listing.path if listing else data / "topics" / plan.label
@@ -203,9 +205,12 @@ async def _find(disk: RingDisk, data: Path, cores: list[CoreId]) -> list[_Found]
         finally:
             await file.close()
     for key, listing in listings.items():
-        if key not in seen and (listing.holds_records or listing.offline is not None):
-            reason = listing.offline or "its folder holds records that neither a checkpoint nor a journal knows of"
+        mark = listing.offline or marks.get(key)
+        if key not in seen and (listing.holds_records or mark is not None):
+            reason = mark or "its folder holds records that neither a checkpoint nor a journal knows of"
             found.append(_Found(-1, OfflinePartition(listing.folder.topic, key, reason), listing, ()))
+    untold = marks.keys() - seen - listings.keys() - {METADATA_PARTITION}
+    found += [_Found(-1, OfflinePartition(str(key.topic_id), key, marks[key]), None, ()) for key in untold]
     if METADATA_PARTITION not in seen and METADATA_PARTITION not in listings and listings:
         missing = OfflinePartition(METADATA_TOPIC, METADATA_PARTITION, "its folder is missing")
         found.append(_Found(-1, missing, None, ()))

@@ -22,6 +22,9 @@ One that is moved to another core is *released* here: checkpoints say so until t
 that comes from there, or is taken back, is being *adopted* until the journal has it. Files of a replica that give way
 to another replica's are being *replaced*.
 
+One that an earlier run set aside is offline again when it is first asked for, where only its mark beside the journals
+tells of it (from *absent*).
+
 Everybody may look into the tables; only the methods here change them, and each asserts that its step is one of
 `TRANSITIONS`. A deletion takes a partition out of `led` at any moment, so that is to be looked at again after every
 await. `checkpointing` is held while a checkpoint runs, and by whoever changes what the next one has to name or what of
@@ -66,7 +69,7 @@ class PartitionState(Enum):
 
 _S = PartitionState
 TRANSITIONS: Final[Mapping[PartitionState, frozenset[PartitionState]]] = {
-    _S.ABSENT: frozenset({_S.PREPARED, _S.MAKING, _S.ADOPTING}),
+    _S.ABSENT: frozenset({_S.PREPARED, _S.MAKING, _S.ADOPTING, _S.OFFLINE}),
     _S.PREPARED: frozenset({_S.MAKING}),
     _S.MAKING: frozenset({_S.OPEN, _S.ABSENT}),
     _S.RECOVERED: frozenset({_S.OPEN, _S.DELETING, _S.ABSENT}),
@@ -203,11 +206,17 @@ class CorePartitions:
     def set_aside(self, offline: OfflinePartition) -> PartitionStorage:
         """What the journal has of it is beside its files, which are returned; with `checkpointing`."""
         assert offline.checkpoint is not None
-        self._become(offline.key, _S.OFFLINE)
+        self._become(offline.key, _S.OFFLINE, of=_S.GIVEN_UP)
         del self.given_up[offline.key]
         self.offline[offline.key] = offline
         self.kept[offline.key] = offline.checkpoint
         return self.storages.pop(offline.key)
+
+    def set_aside_before(self, offline: OfflinePartition) -> None:
+        """By an earlier run, of which only its mark beside the journals tells."""
+        assert offline.checkpoint is None
+        self._become(offline.key, _S.OFFLINE, of=_S.ABSENT)
+        self.offline[offline.key] = offline
 
     def put_aside(self, key: TopicPartition) -> None:
         """The metadata do not know it, and it has left the folder of topics; with `checkpointing`."""

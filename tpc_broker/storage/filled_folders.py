@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tpc_broker.log.checkpoint import CheckpointError, decode_entry
 from tpc_broker.log.files import partition_folder_name
 from tpc_broker.log.journal import EntryKind
-from tpc_broker.storage.folders import delete_folder, remove_folder
+from tpc_broker.storage.folders import delete_folder, remove_folder, remove_lost_mark
 from tpc_broker.storage.segments import make_folder
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ async def finish_installations(disk: Disk, data: Path, entries: Iterable[Journal
         if state.filled in names:
             log.warning("%s-%d was being replaced by another replica's files", state.topic, state.partition)
             target = data / "topics" / partition_folder_name(state.topic, state.partition)
+            await remove_lost_mark(disk, data, state.key)
             await put_in_place(disk, data / FILLING / state.filled, target, unique)
 
 

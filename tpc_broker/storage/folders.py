@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.checkpoint import PartitionCheckpoint
@@ -26,7 +27,7 @@ from tpc_broker.log.files import (
 )
 from tpc_broker.log.recovery import PartitionFolder, SegmentFile
 from tpc_broker.log.segment import LogSettings, SegmentIndexes
-from tpc_broker.model import TopicId, TopicPartition
+from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
 from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
 
@@ -43,6 +44,7 @@ OFFLINE_FILE: Final = "offline"
 decision.
 """
 SMALL_FILES: Final = (PARTITION_METADATA_FILE, OFFLINE_FILE)
+_LOST_PREFIX: Final = "lost-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class PartitionListing:
     path: Path
     folder: PartitionFolder
     names: frozenset[str]
+    """Without small files that cannot be read."""
     offline: str | None
 
     @property
@@ -64,8 +67,10 @@ class PartitionListing:
 
     @classmethod
     async def read(cls, disk: Disk, path: Path) -> PartitionListing | None:
-        """None: no partition's folder, or one whose making was cut short (no metadata and nothing in it)."""
-        [contents] = await disk.read_folders([path], SMALL_FILES)
+        """None: no partition's folder, or one whose making was cut short (no metadata and nothing in it). OSError: also
+        when one of its small files cannot be read.
+        """
+        contents = await _read_folder(disk, path)
         return None if contents is None else cls.of(path, contents)
 
     @classmethod
@@ -79,8 +84,10 @@ class PartitionListing:
         if parsed is None:
             return None
         try:
+            if PARTITION_METADATA_FILE in contents.unreadable:
+                raise contents.unreadable[PARTITION_METADATA_FILE]
             topic_id = decode_partition_metadata(contents.small_files.get(PARTITION_METADATA_FILE, b""))
-        except TextFileError as error:
+        except (OSError, TextFileError) as error:
             if named is None:
                 return None
             topic_id, problem = named.topic_id, f"its partition.metadata cannot be read ({error})"
@@ -89,10 +96,26 @@ class PartitionListing:
             segment = parse_segment_file_name(name)
             if segment is not None and segment[1] == LOG_SUFFIX:
                 segments.append(SegmentFile(segment[0], size_bytes))
-        offline = contents.small_files.get(OFFLINE_FILE)
         key = TopicPartition(topic_id, parsed[1])
         folder = PartitionFolder(parsed[0], key, tuple(sorted(segments)), problem)
-        return cls(path, folder, frozenset(contents.sizes_bytes), None if offline is None else offline.decode())
+        names = frozenset(contents.sizes_bytes.keys() - contents.unreadable.keys())
+        return cls(path, folder, names, _mark(contents))
+
+
+def _mark(contents: FolderContents) -> str | None:
+    """Why the folder's partition was set aside; None: it was not."""
+    if OFFLINE_FILE in contents.unreadable:
+        return f"it was set aside, and why cannot be read ({contents.unreadable[OFFLINE_FILE]})"
+    mark = contents.small_files.get(OFFLINE_FILE)
+    return None if mark is None else mark.decode("utf-8", "replace")
+
+
+async def _read_folder(disk: Disk, path: Path) -> FolderContents | None:
+    """None: it is not there. OSError: also when one of its small files cannot be read."""
+    [contents] = await disk.read_folders([path], SMALL_FILES)
+    for error in contents.unreadable.values() if contents is not None else ():
+        raise error
+    return contents
 
 
 async def list_partitions(
@@ -136,10 +159,11 @@ def log_settings(config: TopicConfig) -> LogSettings:
 
 async def is_folder_of(disk: Disk, topics: Path, topic: str, key: TopicPartition) -> bool:
     """Whether a partition's folder is there, or one that may be its own."""
-    [contents] = await disk.read_folders([topics / partition_folder_name(topic, key.partition)], SMALL_FILES)
+    path = topics / partition_folder_name(topic, key.partition)
+    contents = await _read_folder(disk, path)
     if contents is None:
         return False
-    listing = PartitionListing.of(topics / partition_folder_name(topic, key.partition), contents, named=key)
+    listing = PartitionListing.of(path, contents, named=key)
     return listing is None or listing.folder.partition == key
 
 
@@ -153,7 +177,7 @@ async def create_partition(
     """
     disk, path = files.disk, topics / partition_folder_name(topic, key.partition)
     await make_folder(disk, path)
-    [contents] = await disk.read_folders([path], SMALL_FILES)
+    contents = await _read_folder(disk, path)
     listing = None if contents is None else PartitionListing.of(path, contents, named=key)
     if listing is not None:
         if listing.offline is not None:
@@ -204,7 +228,33 @@ def new_partition(
 
 def lost_folder_name(key: TopicPartition) -> str:
     """Beside the journals: what a journal had for an offline partition that has no folder."""
-    return f"lost-{key.topic_id}-{key.partition}"
+    return f"{_LOST_PREFIX}{key.topic_id}-{key.partition}"
+
+
+def _parse_lost_folder_name(name: str) -> TopicPartition | None:
+    topic_id, _, partition = name.removeprefix(_LOST_PREFIX).rpartition("-")
+    with suppress(ValueError):
+        key = TopicPartition(TopicId(UUID(topic_id)), PartitionIndex(int(partition)))
+        return key if lost_folder_name(key) == name else None
+    return None
+
+
+async def lost_marks(disk: Disk, journals: Path) -> dict[TopicPartition, str]:
+    """Partitions that were set aside without a folder, by whatever core, and why: a folder that is there again lacks
+    what the journal had for them.
+    """
+    keys = {name: key for name in await disk.listdir(journals) if (key := _parse_lost_folder_name(name)) is not None}
+    found = await disk.read_folders([journals / name for name in keys], (OFFLINE_FILE,)) if keys else []
+    marks = ((key, _mark(contents)) for key, contents in zip(keys.values(), found, strict=True) if contents is not None)
+    return {key: mark for key, mark in marks if mark is not None}
+
+
+async def remove_lost_mark(disk: Disk, data: Path, key: TopicPartition) -> None:
+    """Durably: the partition has all that is to be had of it, or other files than those."""
+    path = data / "journals" / lost_folder_name(key)
+    with suppress(FileNotFoundError):
+        await disk.unlink(path / OFFLINE_FILE)
+        await disk.fsync_directory(path)
 
 
 async def delete_folder(disk: Disk, path: Path, unique: str) -> Path:
@@ -217,9 +267,7 @@ async def delete_folder(disk: Disk, path: Path, unique: str) -> Path:
     return target
 
 
-async def delete_offline_files(
-    disk: Disk, data: Path, topic: str, key: TopicPartition, unique: str
-) -> Path | None:
+async def delete_offline_files(disk: Disk, data: Path, topic: str, key: TopicPartition, unique: str) -> Path | None:
     """The same for a partition that recovery set aside, which may have no folder; what the journal had for it goes."""
     path, folder = data / "topics" / partition_folder_name(topic, key.partition), None
     listing = await PartitionListing.read(disk, path)

@@ -29,7 +29,7 @@ from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log.files import partition_folder_name
 from tpc_broker.storage.core_moves import ENTRY_BYTES_MAX
 from tpc_broker.storage.filled_folders import FILLING, put_in_place
-from tpc_broker.storage.folders import PartitionListing
+from tpc_broker.storage.folders import PartitionListing, remove_lost_mark
 from tpc_broker.storage.journal_upkeep import wait_kept
 from tpc_broker.storage.recovery import open_checkpointed
 from tpc_broker.storage.segments import SegmentFolder
@@ -165,6 +165,7 @@ class Installation:
             try:
                 filled = self._data / FILLING / state.filled
                 if await self._is_there(filled):
+                    await remove_lost_mark(self._files.disk, self._data, state.key)
                     old = await put_in_place(self._files.disk, filled, path, os.urandom(8).hex())
                     await self._files.forget_folder(path)  # what was opened of the one before meanwhile
                     if old is not None:

@@ -59,6 +59,7 @@ from tpc_broker.storage.leader_partition import LeaderPartition, partition_param
 from tpc_broker.storage.lost_and_found import put_unknown_aside
 from tpc_broker.storage.maintenance_requests import MaintenanceRequests
 from tpc_broker.storage.mending import Mending
+from tpc_broker.storage.recovery import OfflinePartition
 from tpc_broker.storage.refusals import Failures
 from tpc_broker.storage.replicas import PlaneCommit, Replicas
 from tpc_broker.storage.retention import Retention
@@ -152,10 +153,14 @@ class JournalledStorage:
     async def prepare(self, wanted: Sequence[tuple[TopicPartition, str]]) -> None:
         """Folders of many partitions that are new, made and synced at once; `open` makes a few by itself."""
         partitions = self._partitions
-        new = [(key, topic) for key, topic in wanted if partitions.state(key) is PartitionState.ABSENT]
+        recovered = self._recovered
+        new = [
+            (key, topic)
+            for key, topic in wanted
+            if partitions.state(key) is PartitionState.ABSENT and key not in recovered.marked
+        ]
         if len(new) <= NEW_FOLDERS_FEW:
             return
-        recovered = self._recovered
         try:
             ready = await prepare_folders(recovered.files, self._data / "topics", new, recovered.journal_file.fd)
         except OSError as error:
@@ -190,6 +195,9 @@ class JournalledStorage:
     async def open(self, key: TopicPartition, topic: str, config: TopicConfig) -> PartitionStorage:
         """Recovered, or made. PartitionOfflineError when damaged, PartitionNotMadeError when it cannot be made now."""
         partitions = self._partitions
+        mark = self._recovered.marked.pop(key, None)
+        if mark is not None and partitions.state(key) is PartitionState.ABSENT:
+            partitions.set_aside_before(OfflinePartition(topic, key, mark))
         offline = partitions.offline.get(key) or partitions.given_up.get(key)
         if offline is not None:
             raise PartitionOfflineError(offline.reason)

@@ -172,6 +172,8 @@ async def list_lost(disk: Disk, data: Path) -> list[LostPartition]:
     for path, contents in zip(paths, await disk.read_folders(paths, wanted), strict=True):
         if contents is None:
             continue
+        for error in contents.unreadable.values():
+            raise error
         state, parsed = _state(contents.small_files.get(STATE_FILE)), _NAME.fullmatch(path.name)
         if state is None and parsed is None:
             continue

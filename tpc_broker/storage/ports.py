@@ -7,10 +7,11 @@ Errors of the environment come as OSError with the kernel's number.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
@@ -42,6 +43,8 @@ class FolderContents(NamedTuple):
     """Of everything in it, by name."""
     small_files: dict[str, bytes]
     """Contents of those that were asked for and are there."""
+    unreadable: Mapping[str, OSError] = MappingProxyType({})
+    """Of these, those that the disk has lost, and how it says so."""
 
 
 class FileSystemStatus(NamedTuple):
@@ -169,7 +172,7 @@ class Disk(Protocol):
         """Names, sizes and some small files of many folders, in one go; None for a folder that is gone.
 
         Files may come and go meanwhile: what is told of a folder was there at one moment. FileNotFoundError: a name
-        that stays without a file.
+        that stays without a file. Other errors that say nothing of a small file itself are raised too.
         """
         ...
 

@@ -50,6 +50,8 @@ from tpc_broker.storage.folders import (
     delete_folder,
     list_partitions,
     lost_folder_name,
+    lost_marks,
+    remove_folder,
 )
 from tpc_broker.storage.in_place_replay import InPlaceReplay, in_order, kept_position, whole_batch
 from tpc_broker.storage.partition_storage import PartitionStorage
@@ -113,6 +115,10 @@ class RecoveredCore:
     report: RecoveryReport
     released: dict[TopicPartition, PartitionCheckpoint] = field(default_factory=dict)
     """Partitions that another core has adopted, or may adopt."""
+    marked: dict[TopicPartition, str] = field(default_factory=dict)
+    """Those that were set aside without a folder, and of which this core's journal and checkpoint say nothing: whose
+    they are only the metadata tell.
+    """
 
     @property
     def kept(self) -> dict[TopicPartition, PartitionCheckpoint]:
@@ -290,7 +296,8 @@ class _Recovery:
         for batch in in_place_writes:
             await folder.write(name, [batch], position)
             position += len(batch)
-        await folder.write_file(OFFLINE_FILE, one.reason.encode())
+        if listing is None or listing.offline is None:  # one that cannot be read may not be written either
+            await folder.write_file(OFFLINE_FILE, one.reason.encode())
         for written in sorted(folder.written_names()):
             await self.files.sync(path / written)
         await self.disk.fsync_directory(path)
@@ -436,6 +443,7 @@ async def recover_core(
     for one in plan.partitions.values():
         if accept_damage and one.trimmed_bytes and not one.deleted:
             one.offline = one.offline or SURPLUS
+    marked = await _obey_marks(disk, journals, plan.partitions)
     work = _Recovery(FileCache(disk), topics, journals, journal_file, settings_of, listings)
     await for_each(list(plan.partitions.values()), work.prepare)
     await work.replay(plan.partitions, scan)
@@ -452,7 +460,9 @@ async def recover_core(
         scan.torn_commits_count,
         plan.remarks,
     )
-    recovered = RecoveredCore(journal_file, scan, work.files, work.storages, work.offline, report, work.released)
+    recovered = RecoveredCore(
+        journal_file, scan, work.files, work.storages, work.offline, report, work.released, marked
+    )
     await _finish_core(recovered, checkpoints, generation)
     await remove_unfinished(disk, data, core)
     await remove_shipments(disk, data, core)
@@ -461,6 +471,20 @@ async def recover_core(
         recovered.journal_file = await create(checkpoint_generation=generation + 1)
         recovered.scan = await recovered.journal_file.scan()
     return recovered
+
+
+async def _obey_marks(
+    disk: Disk, journals: Path, plans: dict[TopicPartition, PartitionPlan]
+) -> dict[TopicPartition, str]:
+    """What was set aside without a folder stays so when it has one again. The marks of which no plan is left."""
+    marks = await lost_marks(disk, journals)
+    for key in plans.keys() & marks.keys():
+        plan, mark = plans[key], marks.pop(key)
+        if plan.deleted:
+            await remove_folder(disk, journals / lost_folder_name(key))
+        elif not plan.is_released:
+            plan.offline = plan.offline or mark
+    return marks
 
 
 async def _checked_scan(journal_file: JournalFile, generation: int, *, accept_damage: bool) -> JournalScan:

@@ -8,7 +8,8 @@ that can be read is dropped, and the log never ends below where it ended before:
 2. segments with damage are written anew from their sound stretches and from what the journal still had (`salvage-…`);
    segments without stay as they are; what the journal had beyond them becomes a segment of its own;
 3. a lost end is taken by a batch without records; indexes are made anew, and all of it is synced;
-4. the core's checkpoint is written with the new state; 5. the `offline` marker goes.
+4. the core's checkpoint is written with the new state; 5. the `offline` marker goes, in its folder or beside the
+journals.
 
 Until step 5 the partition stays offline, and doing it again gives the same. What is lost is said in offsets: the log
 has holes there. The leader epoch rises at the next opening, so clients learn where the old log ended.
@@ -41,7 +42,7 @@ from tpc_broker.log.state import LogState
 from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.storage.checkpoint import read_checkpoint, write_checkpoint
 from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.folders import OFFLINE_FILE, lost_folder_name
+from tpc_broker.storage.folders import OFFLINE_FILE, lost_folder_name, remove_lost_mark
 from tpc_broker.storage.in_place_replay import whole_batch
 from tpc_broker.storage.lost_and_found import LOST_FOLDER, lost_name
 from tpc_broker.storage.readable_runs import OFFSETS_PER_SEGMENT, readable_runs
@@ -182,7 +183,8 @@ async def survey(
     first = min((first for first, _end in covered.ranges), default=old_end)
     old_start = state.log_start_offset if state else first
     log_start = min(max(old_start, first), old_end)
-    problem = [PARTITION_METADATA_FILE] if listing is not None and listing.folder.problem else []
+    is_wrong = listing is not None and listing.folder.problem is not None and PARTITION_METADATA_FILE in listing.names
+    problem = [PARTITION_METADATA_FILE] if is_wrong else []
     planned, replaced = _plan_segments(files, covered.kept, extra, listing)
     salvaged = sum(min(one.end_offset, old_end) - max(one.first_offset, 0) for one in extra)
     readable_end = max((end for _first, end in covered.ranges), default=old_end)
@@ -405,6 +407,7 @@ async def repair_partition(
     if listing is None:
         await make_folder(disk, path)
     if listing is None or listing.folder.problem is not None:
+        await folder.remove(PARTITION_METADATA_FILE)  # its blocks may be what is damaged
         await folder.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(key.topic_id))
     if plan.lost:
         known = decode_losses(await folder.read_file(LOSSES_FILE) or b"")
@@ -413,8 +416,9 @@ async def repair_partition(
     new = await _finish_files(folder, plan, offline, begin_group)
     recovered.offline.pop(key, None)
     await _write_checkpoint(recovered, new)
-    if listing is not None and OFFLINE_FILE in listing.names:
+    if listing is not None and listing.offline is not None:
         await disk.unlink(path / OFFLINE_FILE)
+    await remove_lost_mark(disk, data, key)
     await disk.fsync_directory(path)
     return RepairReport(
         plan.label, plan.log_start_offset, plan.log_end_offset, plan.salvaged_count, plan.lost,

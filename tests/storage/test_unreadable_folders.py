@@ -1,0 +1,178 @@
+"""A partition whose `partition.metadata` the disk has lost is offline, alone, and nothing of it is lost by that: not
+what only the journal had, and not after the file can be read again.
+"""
+
+import errno
+import uuid
+
+import pytest
+
+from tests.log.log_batches import batch
+from tests.storage.fake_disk import FakeDisk
+from tests.storage.plain_disk import PlainDisk
+from tests.storage.storage_world import DATA, SETTINGS, JournalWriter
+from tests.support.journal_file import encode_entry
+from tpc_broker.log.batch import walk_headers
+from tpc_broker.log.files import PARTITION_METADATA_FILE, encode_partition_metadata
+from tpc_broker.log.journal import EntryKind
+from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
+from tpc_broker.runtime import disk as runtime_disk
+from tpc_broker.storage.checkpoint import Checkpointer
+from tpc_broker.storage.folders import (
+    OFFLINE_FILE,
+    PartitionListing,
+    create_partition,
+    delete_offline_files,
+    list_partitions,
+    lost_folder_name,
+    lost_marks,
+)
+from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.repair import checkpoints_of, repair_partition
+
+KEY, OTHER = (TopicPartition(TopicId(uuid.UUID(int=number)), PartitionIndex(0)) for number in (5, 6))
+FOLDER = DATA / "topics" / "events-0"
+METADATA = FOLDER / PARTITION_METADATA_FILE
+MARK = DATA / "journals" / lost_folder_name(KEY) / OFFLINE_FILE
+BATCHES = [batch(offset) for offset in range(4)]
+
+
+async def recover(disk):
+    return await recover_core(
+        disk, DATA, 0, new_journal_id=bytes(16), settings_of=lambda _topic: SETTINGS, journal_bytes_max=256 * 1024
+    )
+
+
+async def nothing_left(_place):
+    return None
+
+
+async def write(disk, *, is_checkpointed, written_behind=0):
+    """Two partitions; of the first so many batches are in its segment, the rest is in the journal."""
+    disk.names[DATA] = disk.durable_names[DATA] = None
+    core = await recover(disk)
+    for key, topic in ((KEY, "events"), (OTHER, "others")):
+        core.storages[key] = await create_partition(core.files, DATA / "topics", topic, key, SETTINGS)
+    if written_behind:
+        await core.storages[KEY].append(BATCHES[:written_behind])
+    journal = JournalWriter(disk, core.journal_file, core.scan)
+    named = core.storages if is_checkpointed else {OTHER: core.storages[OTHER]}
+    assert await Checkpointer(core.journal_file, journal, named).run(nothing_left)
+    entry = encode_entry(EntryKind.APPEND, KEY, written_behind, len(BATCHES), b"".join(BATCHES[written_behind:]))
+    assert await journal.commit([entry])
+    await core.close()
+
+
+async def repair(disk):
+    core = await recover(disk)
+    states = [state for _core, state in (await checkpoints_of(disk, DATA, [0])).values()]
+    listing = (await list_partitions(disk, DATA / "topics", states))[KEY]
+    report = await repair_partition(core, core.offline[KEY], DATA, listing)
+    await core.close()
+    return report
+
+
+async def stored(disk):
+    core = await recover(disk)
+    assert not core.offline
+    assert not core.marked
+    storage, found, offset = core.storages[KEY], b"", 0
+    while offset < storage.written_end_offset:
+        data = bytes(await storage.read(offset, 1 << 20))
+        found, offset = found + data, [header.next_offset for header, _place in walk_headers(data)][-1]
+    await core.close()
+    return found
+
+
+async def test_it_is_offline_alone_and_comes_back_whole():
+    disk = FakeDisk()
+    await write(disk, is_checkpointed=True, written_behind=2)
+    disk.unreadable = {METADATA}
+    for _start in range(2):
+        core = await recover(disk)
+        assert list(core.storages) == [OTHER]
+        assert "partition.metadata cannot be read ([Errno 5]" in core.offline[KEY].reason
+        await core.close()
+    report = await repair(disk)
+    assert report.lost == ()
+    disk.unreadable = set()
+    assert await stored(disk) == b"".join(BATCHES)
+
+
+async def test_a_mark_that_cannot_be_read_is_one():
+    disk = FakeDisk()
+    await write(disk, is_checkpointed=True, written_behind=2)
+    disk.unreadable = {METADATA}
+    await (await recover(disk)).close()
+    disk.unreadable = {FOLDER / OFFLINE_FILE}
+    core = await recover(disk)
+    assert "why cannot be read" in core.offline[KEY].reason
+    await core.close()
+    assert (await repair(disk)).lost == ()
+    assert FOLDER / OFFLINE_FILE not in disk.names
+
+
+async def test_what_lies_beside_the_journals_for_an_empty_one_that_can_be_read_again_is_not_forgotten():
+    disk = FakeDisk()
+    await write(disk, is_checkpointed=True)
+    disk.unreadable = {METADATA}
+    core = await recover(disk)
+    assert core.offline[KEY].reason == "its folder is missing"
+    assert MARK in disk.names
+    await core.close()
+    disk.unreadable = set()
+    for _start in range(2):
+        core = await recover(disk)
+        assert core.offline[KEY].reason == "its folder is missing"
+        await core.close()
+    assert (await repair(disk)).salvaged_count == len(BATCHES)
+    assert await stored(disk) == b"".join(BATCHES)
+
+
+async def test_a_mark_of_which_neither_journal_nor_checkpoint_tells_any_more_is_found():
+    disk = FakeDisk()
+    await write(disk, is_checkpointed=False)
+    disk.unreadable = {METADATA}
+    core = await recover(disk)
+    assert core.offline[KEY].reason == "its folder is missing"
+    await core.close()
+    disk.unreadable = set()
+    core = await recover(disk)
+    assert KEY not in core.offline
+    assert core.marked == {KEY: "its folder is missing"}
+    await core.close()
+    await delete_offline_files(disk, DATA, "events", KEY, "unique")
+    assert await lost_marks(disk, DATA / "journals") == {}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "events-0"
+    path.mkdir()
+    (path / PARTITION_METADATA_FILE).write_bytes(encode_partition_metadata(KEY.topic_id))
+    (path / f"{0:020d}.log").write_bytes(b"x" * 10)
+    return path
+
+
+def reading_fails_with(monkeypatch, number):
+    def refused(_path):
+        raise OSError(number, "injected")
+
+    monkeypatch.setattr(runtime_disk, "_read_file", refused)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN])
+async def test_a_file_that_the_disk_has_lost_is_told(folder, monkeypatch, number):
+    reading_fails_with(monkeypatch, number)
+    [contents] = await PlainDisk().read_folders([folder], (PARTITION_METADATA_FILE, OFFLINE_FILE))
+    assert contents.unreadable[PARTITION_METADATA_FILE].errno == number
+    assert contents.small_files == {}
+    with pytest.raises(OSError, match="injected"):  # who asks for this folder alone can ask again
+        await PartitionListing.read(PlainDisk(), folder)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+async def test_what_says_nothing_of_the_file_is_an_error(folder, monkeypatch, number):
+    reading_fails_with(monkeypatch, number)
+    with pytest.raises(OSError, match="injected"):
+        await list_partitions(PlainDisk(), folder.parent)
