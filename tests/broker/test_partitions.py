@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 import trio
 import trio.testing
 
 from tests.log.log_batches import batch
 from tests.support.memory_core import MemoryCore, MemoryFiles, created, topic_id_of
+from tpc_broker.broker.core import Core
 from tpc_broker.broker.handlers.offsets import handle_delete_records
+from tpc_broker.broker.lacking_partitions import RETRY_S_MAX
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.partitions import OPEN_TOGETHER
 from tpc_broker.error_codes import ErrorCode
@@ -147,6 +153,47 @@ async def test_a_partition_that_could_not_be_made_is_tried_again(core, autojump_
     assert core.partitions.find("t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
     assert await core.partitions.make_what_could_not_be_made() == [(key(1), 1)]
     assert isinstance(core.partitions.find("t", 0), Partition)
+
+
+async def test_what_cannot_be_made_for_long_is_tried_at_longer_and_longer_distances(core, autojump_clock):
+    for number in (1, 2):
+        core.storage.refuses[key(number)] = PartitionNotMadeError("the journal fails")
+    opened, tried, announced = core.storage.open, {key(1): [], key(2): []}, []
+
+    async def noted(wanted, *about):
+        tried[wanted].append(trio.current_time())
+        return await opened(wanted, *about)
+
+    async def between_changes(change):
+        return await change()
+
+    async def announce(epochs):
+        announced.extend(epochs)
+
+    async def follow(_before, _after):
+        pass
+
+    core.storage.open = noted
+    looking = SimpleNamespace(
+        partitions=core.partitions, metadata=SimpleNamespace(between_changes=between_changes),
+        groups=SimpleNamespace(follow=follow), view=core.view, _announce=announce,
+    )  # fmt: skip
+    looking._make_missing = partial(Core._make_missing, looking)
+    await core.follow(created(1, "t"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Core._make_missing_partitions, looking)
+        await trio.sleep(19)
+        await core.follow(created(2, "later"))
+        await trio.sleep(41)
+        assert 8 <= len(tried[key(1)]) <= 14
+        distances = [later - before for before, later in itertools.pairwise(tried[key(1)])]
+        assert max(distances) <= RETRY_S_MAX + 0.5
+        core.storage.refuses.clear()
+        with trio.fail_after(30):
+            while len(announced) < 2:
+                await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert sorted(announced) == [(key(1), 1), (key(2), 1)]
 
 
 async def test_a_topic_that_could_not_be_made_and_is_deleted_is_not_tried_again(core):

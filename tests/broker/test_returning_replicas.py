@@ -4,6 +4,7 @@ if there is anything.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from types import SimpleNamespace
 
@@ -37,8 +38,7 @@ class Core:
             remembers=lambda keys: not self.remembered.isdisjoint(keys),
             keep_aside=lambda key, _reason: self._note("aside", key), delete_offline=self._delete,
         )  # fmt: skip
-        self.made._offline, self.made._not_made = {}, set()
-        self.made._lacking = SimpleNamespace(set=lambda: None)
+        self.made._offline, self.made._not_made, self.made._ending = {}, set(), set()
 
     def _note(self, what: str, key: TopicPartition) -> None:
         self.done.append(f"{what} {key.partition}")
@@ -104,6 +104,19 @@ async def test_they_wait_until_the_one_before_is_deleted():
     assert await core.may_be_opened() == [0, 1]
     assert core.others == set(KEYS[2:])
     assert core.made._not_made == set(KEYS[2:]), "they are tried again"
+
+
+async def test_that_the_one_before_goes_is_told_once_however_often_it_is_tried(caplog):
+    caplog.set_level(logging.INFO)
+    core = Core(checkpoints=False)
+    for _ in range(3):
+        await core.may_be_opened()
+    assert sum("removing its old files" in record.getMessage() for record in caplog.records) == 1
+    core.checkpoints = True
+    await core.may_be_opened()
+    core.others = set(KEYS[2:])  # it has gone and come back once more
+    await core.may_be_opened()
+    assert sum("removing its old files" in record.getMessage() for record in caplog.records) == 2
 
 
 async def test_they_wait_for_another_core_that_would_take_their_files_for_those_before():

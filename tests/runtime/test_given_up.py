@@ -196,14 +196,14 @@ def test_what_is_deleted_later_is_nothing_that_was_begun_anew_meanwhile(tmp_path
         with BrokenJournal(bench):
             await storage.delete_offline(partition.key)
             assert storage._deletions._left
-            left, storage._deletions._left = storage._deletions._left, []
+            left, storage._deletions._left = storage._deletions._left, {}
         await storage._mending.mend_once()
         await storage.delete_offline(partition.key)
         assert not storage.has(partition.key)
         config = core.partitions._config_of(core.view.topic("topic"))
         files = await storage.open(partition.key, "topic", config)
         await storage.begin_epoch(files)
-        for delete in left:
+        for delete in left.values():
             await delete()
         assert files.folder.path.exists()
         assert storage.has(partition.key)
@@ -266,3 +266,17 @@ def test_a_partition_of_groups_that_is_made_later_has_a_coordinator(tmp_path, mo
         await wait_until(lambda: core.groups.coordinator_of("group") is not ErrorCode.NOT_COORDINATOR)
 
     with_broker(tmp_path, body)
+
+
+def test_a_deletion_that_is_asked_for_again_while_the_journal_fails_is_left_once_and_told_once(tmp_path, caplog):
+    async def body(bench, core):
+        partition = core.partitions.find("topic", 0)
+        await set_aside(bench, partition)
+        with BrokenJournal(bench):
+            for _ in range(5):
+                await bench.storage.delete_offline(partition.key)
+            assert len(bench.storage._deletions._left) == 1
+        await wait_until(lambda: not bench.storage.has(partition.key))
+
+    with_broker(tmp_path, body)
+    assert sum("when the journal works again" in record.getMessage() for record in caplog.records) == 1

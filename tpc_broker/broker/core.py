@@ -24,8 +24,9 @@ from tpc_broker.broker.group_service import GroupService
 from tpc_broker.broker.handlers.forward import serve_forwarded
 from tpc_broker.broker.handlers.table import HANDLERS, OFFERED_APIS
 from tpc_broker.broker.holders import Holders
+from tpc_broker.broker.lacking_partitions import RETRY_S
 from tpc_broker.broker.leadership import Leadership, LeadershipOnDemand
-from tpc_broker.broker.metadata_service import METADATA_CORE, NOT_MADE_RETRY_S, RESUBSCRIBE_S, MetadataService
+from tpc_broker.broker.metadata_service import METADATA_CORE, RESUBSCRIBE_S, MetadataService
 from tpc_broker.broker.partitions import Partitions
 from tpc_broker.broker.producer_ids import ProducerIds
 from tpc_broker.broker.purgatory import Purgatory
@@ -254,12 +255,12 @@ class Core:
         """What could not be made, for want of space or because a deleted topic's folder was in the way, comes later."""
         while True:
             await self.partitions.wait_lacking()
-            await trio.sleep(NOT_MADE_RETRY_S)
+            await trio.sleep(RETRY_S)
             opened = await self.metadata.between_changes(self._make_missing)
             await self._announce(opened)
 
     async def _make_missing(self) -> list[tuple[TopicPartition, LeaderEpoch]]:
-        opened = await self.partitions.make_what_could_not_be_made()
+        opened = await self.partitions.make_what_could_not_be_made(due_only=True)
         if opened:
             await self.groups.follow(self.view.image, self.view.image)
         return opened

@@ -62,7 +62,6 @@ CONTROLLER_TIMEOUT_S = 15.0
 CONTROLLER_RETRY_S = 0.05
 CATCH_UP_S = 5.0
 NO_VERSION = MetadataVersion(-1)
-NOT_MADE_RETRY_S = 0.25
 
 T = TypeVar("T")
 ApplyImage = Callable[[ClusterImage, ClusterImage], Awaitable[None]]

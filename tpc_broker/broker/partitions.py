@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from tpc_broker.broker.lacking_partitions import LackingPartitions
 from tpc_broker.broker.partition import Partition
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import JournalStoppedError, MetadataUnreadableError, PartitionNotMadeError, PartitionOfflineError
@@ -62,11 +63,12 @@ class Partitions:
         self._open: dict[TopicPartition, Partition] = {}
         self._by_handle: dict[int, Partition] = {}
         self._offline: dict[TopicPartition, str] = {}
-        self._not_made: set[TopicPartition] = set()
+        self._not_made = LackingPartitions()
+        self._ending: set[TopicPartition] = set()
+        """Replicas before those that come back, whose end has begun."""
         self._config_read: tuple[TopicImage, BrokerConfiguration, TopicConfig] | None = None
         self._going: dict[TopicPartition, tuple[LeaderEpoch, trio.Event]] = {}
         """On their way to another core, with their epochs here; set when all is known of them again."""
-        self._lacking = trio.Event()
         self._here = Replica(core.view.node, core.core_id)
         storage.on_given_up(self._given_up)
         storage.on_epochs_begun(self._epochs_begun)
@@ -212,7 +214,6 @@ class Partitions:
         except PartitionOfflineError as error:
             log.warning("%s gets no group yet: %s", partition.label, error)
             self._not_made.add(key)
-            self._lacking.set()
             self._core.groups.begin_if_coordinates(key)
 
     def damaged(self) -> list[TopicPartition]:
@@ -269,12 +270,12 @@ class Partitions:
                     found.append((key, term))
         return found
 
-    async def make_what_could_not_be_made(self) -> list[tuple[TopicPartition, LeaderEpoch]]:
-        """Try again to make partitions; returns those that are open now. Not while the image changes."""
+    async def make_what_could_not_be_made(self, *, due_only: bool = False) -> list[tuple[TopicPartition, LeaderEpoch]]:
+        """Try again to make partitions, or what is due; returns which are open now. Not while the image changes."""
         opened: list[tuple[TopicPartition, LeaderEpoch]] = []
         again: dict[TopicId, list[TopicPartition]] = {}
-        for key in list(self._not_made):
-            self._not_made.discard(key)
+        for key in self._not_made.due(due_only=due_only):
+            self._not_made.tried(key)
             topic = self._core.view.image.topic_by_id(key.topic_id)
             if topic is None or not topic.is_on(self._here, key.partition) or self._is_away(key):
                 continue
@@ -289,10 +290,8 @@ class Partitions:
         return opened
 
     async def wait_lacking(self) -> None:
-        """Until `make_what_could_not_be_made` has anything to try."""
-        if not self._not_made:
-            self._lacking = trio.Event()
-            await self._lacking.wait()
+        """Until `make_what_could_not_be_made` has anything to try that is due."""
+        await self._not_made.wait_due()
 
     # -- moves between cores -----------------------------------------------------------------------------------------
 
@@ -443,7 +442,6 @@ class Partitions:
                 self._storage.forget_release(key)
             else:
                 self._not_made.add(key)
-                self._lacking.set()
 
     # -- opening and closing -----------------------------------------------------------------------------------------
 
@@ -508,7 +506,6 @@ class Partitions:
         self._offline[key] = str(error)
         if isinstance(error, PartitionNotMadeError):
             self._not_made.add(key)
-            self._lacking.set()
 
     def _is_open_now(self, partition: Partition, opened: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
         if self._offline.pop(partition.key, None) is not None:
@@ -550,7 +547,9 @@ class Partitions:
         assert replicated is not None, "only a cluster has such partitions"
         for key in keys:
             if self._storage.has(key):
-                log.info("%s-%d is another replica by now; removing its old files", topic.name, key.partition)
+                if key not in self._ending:
+                    self._ending.add(key)
+                    log.info("%s-%d is another replica by now; removing its old files", topic.name, key.partition)
                 if key in self._storage.damaged():
                     self._storage.keep_aside(key, DAMAGED)
                 await self._storage.delete_offline(key)
@@ -559,6 +558,7 @@ class Partitions:
             raise PartitionNotMadeError("there is no checkpoint yet behind the end of the replica before")
         if any(self._storage.has(key) and self._storage.remembers([key]) for key in keys):
             raise PartitionNotMadeError("the replica before is not deleted yet")
+        self._ending.difference_update(keys)
         await self._core.holders.others_forget(keys)
         try:
             await replicated.replication.begin_lives(topic, keys)

@@ -77,7 +77,7 @@ class Deletions:
         self._failures = failures
         self._aside: dict[TopicPartition, str] = {}
         """Whose files are put aside in place of being freed, and why."""
-        self._left: list[Callable[[], Awaitable[None]]] = []
+        self._left: dict[TopicPartition, Callable[[], Awaitable[None]]] = {}
         self._doomed: list[tuple[int, int, Callable[[int], Awaitable[None]]]] = []
         self._numbers = itertools.count()
         self._more = trio.Event()
@@ -124,10 +124,12 @@ class Deletions:
         while True:
             async with self._partitions.checkpointing:
                 if not self._is_closed(offline):  # meanwhile another call has deleted it, or another core has it
+                    self._failures.over(self._waits(offline.topic, offline.key))
                     return
                 sequence = self._plane.journal_append(EntryKind.PARTITION_DELETED, offline.key, 0, 0)
                 if sequence is not None:
                     await self._plane.wait_durable(sequence)
+                    self._failures.over(self._waits(offline.topic, offline.key))
                     self._partitions.begin_deletion(offline.key)
                     await self._remove_offline_files(offline)
                     return
@@ -170,14 +172,19 @@ class Deletions:
         if isinstance(error, JournalStoppedError):
             log.info("%s-%d is removed at the next start", topic, key.partition)
             return
-        log.warning("%s-%d is deleted when the journal works again: %s", topic, key.partition, error)
-        self._left.append(again)
+        if key not in self._left:  # the same may be asked for again and again meanwhile
+            self._failures.failed(self._waits(topic, key), error, logging.WARNING)
+        self._left[key] = again
         self._requests.mend.ask()
+
+    @staticmethod
+    def _waits(topic: str, key: TopicPartition) -> str:
+        return f"{topic}-{key.partition} is deleted when the journal works again"
 
     async def delete_what_is_left(self) -> None:
         """The journal works again."""
-        left, self._left = self._left, []
-        for delete in left:
+        left, self._left = self._left, {}
+        for delete in left.values():
             await delete()
 
     async def _delete(self, files: PartitionStorage, lock: trio.Lock) -> None:
@@ -190,6 +197,7 @@ class Deletions:
                 sequence = self._plane.journal_append(EntryKind.PARTITION_DELETED, files.key, 0, 0)
                 if sequence is not None:
                     await self._plane.wait_durable(sequence)
+                    self._failures.over(self._waits(files.topic, files.key))
                     await self.remove_files(files)
                     break
             await self._wait_journal_room()
