@@ -16,8 +16,8 @@ from tests.storage.fake_disk import FakeDisk
 from tpc_broker.limits import MIB
 from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.items import Address, Position, Voter
-from tpc_broker.runtime.cluster.filling import ReplicaFilling
-from tpc_broker.runtime.cluster.shipping import AGAIN_MS, FILL, UNUSED_MS, SegmentSource
+from tpc_broker.runtime.cluster.filling import FillingFailedError, ReplicaFilling
+from tpc_broker.runtime.cluster.shipping import AGAIN_MS, END, FILL, UNUSED_MS, SegmentSource
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.shipments import Shipments
 
@@ -126,7 +126,7 @@ def test_who_was_filled_says_so_also_up_to_where_it_was_asked_to_be():
     async def body():
         """Who had it already says that, and is not filled for some time."""
         machine = SimpleNamespace(log=SimpleNamespace(contains=lambda position: position <= COMMIT))
-        made = ReplicaFilling(SimpleNamespace(files=None), Path("/data"), CoreId(0))
+        made = ReplicaFilling(SimpleNamespace(files=None, remove_later=None), Path("/data"), CoreId(0))
         made.is_allowed = True
         made.begin(SimpleNamespace(core=SimpleNamespace(find=lambda _group: machine)), None, None, {}, None)
         made._filled[GROUP] = COMMIT
@@ -177,5 +177,55 @@ def test_who_has_read_a_shipment_is_answered_although_its_folder_cannot_be_remov
         for left, name in ((1, names[0]), (1, names[0]), (0, names[1])):
             await source.made.serve_end(SimpleNamespace(), {"shipment": name}, [])
             assert len(shipments) == left
+
+    trio.run(body, clock=MockClock(autojump_threshold=0))
+
+
+OFFERED = {
+    "shipment": "s", "term": 4, "position": list(COMMIT), "starts": 0, "markers": [[4, 0, ""]], "files": [],
+}  # fmt: skip
+
+
+class Leader:
+    """Of whom a replica fetches segments: what it was asked, and what a replica has that it tells so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def place_of(self, _address: Address) -> str:
+        return "place"
+
+    async def ask(self, _address: Address, method: str, payload: dict[str, Any]) -> dict[str, Any]:
+        await trio.lowlevel.checkpoint()
+        self.asked.append((method, payload))
+        return OFFERED
+
+
+class SlowDisk(FakeDisk):
+    """Takes an hour for the removal of a folder."""
+
+    async def rmdir(self, path):
+        await trio.sleep(3600)
+
+
+@pytest.mark.parametrize("disk_type", [StubbornDisk, SlowDisk])
+def test_a_leader_hears_of_the_end_of_a_fill_whose_folder_cannot_be_removed(disk_type):
+    async def body():
+        disk, leader, later = disk_type(), Leader(), []
+        files = SimpleNamespace(segments=[SimpleNamespace(base_offset=0)], written_end_offset=0)
+        core = SimpleNamespace(look=lambda _group: SimpleNamespace(high_watermark=0))
+        storage = SimpleNamespace(files=FileCache(disk), remove_later=later.append)
+        made = ReplicaFilling(storage, Path("/"), CoreId(0))
+        driver: Any = SimpleNamespace(core=core, files_of=lambda _group: files)
+        made.begin(driver, leader, None, {GROUP: "key"}, None)
+
+        async def fails(*_: Any) -> None:
+            raise FillingFailedError("for a test")
+
+        made._fetch_all = fails
+        with pytest.raises(FillingFailedError):
+            await made._fetch_and_install(GROUP, Address(NodeId(2), CoreId(0)))
+        assert leader.asked[-1] == (END, {"shipment": "s"})
+        assert [folder.parent for folder in later] == [Path("/filling")]
 
     trio.run(body, clock=MockClock(autojump_threshold=0))

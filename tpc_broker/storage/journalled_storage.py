@@ -40,7 +40,7 @@ from tpc_broker.storage.checkpoint import Checkpointer
 from tpc_broker.storage.checkpoint_schedule import CheckpointSchedule
 from tpc_broker.storage.core_moves import CoreMoves
 from tpc_broker.storage.core_partitions import CorePartitions, PartitionState
-from tpc_broker.storage.deletion import Deletions
+from tpc_broker.storage.deletion import RETRY_MS, Deletions
 from tpc_broker.storage.drain import drain
 from tpc_broker.storage.folders import (
     create_partition,
@@ -422,6 +422,10 @@ class JournalledStorage:
     async def delete_offline(self, key: TopicPartition) -> None:
         """The same for a partition that recovery set aside: its files, and what was kept of the journal for it."""
         await self._deletions.delete_offline(key)
+
+    def remove_later(self, folder: Path) -> None:
+        """A folder that nothing names any more, and that cannot be removed now."""
+        self._deletions.folder_doomed(folder, RETRY_MS)
 
     async def purge_folders(self) -> None:
         """Free what was deleted long enough ago."""

@@ -70,6 +70,8 @@ CHUNKS_AHEAD: Final = 3
 CONNECT_S: Final = 5.0
 END_S: Final = 1.0
 """To say that a shipment is not wanted any more; the leader gives it up by itself, too."""
+REMOVE_S: Final = 1.0
+"""To remove what was fetched in vain, while the core may be ending; what takes longer is left for later."""
 AGAIN_S_MIN: Final = 0.5
 AGAIN_S_MAX: Final = 60.0
 """Before what has failed is tried again: everything is fetched anew."""
@@ -250,7 +252,7 @@ class ReplicaFilling:
     """Of one core; touched by its thread only."""
 
     def __init__(self, storage: JournalledStorage, data: Path, core: CoreId) -> None:
-        self._files = storage.files
+        self._files, self._remove_later = storage.files, storage.remove_later
         self._data = data
         self._core = core
         self._pace = Pace()
@@ -352,9 +354,9 @@ class ReplicaFilling:
                 now = "gone" if machine is None else f"{machine.role.value} at {machine.log.last}"
                 raise FillingFailedError(f"it is {now}, and cannot give way to a log that ends at {offer.position}")
         finally:
-            with trio.move_on_after(END_S) as scope:
-                scope.shield = True
-                await self._end(source, offer.shipment, path)
+            await self._end(source, offer.shipment)
+            if path is not None:
+                await self._remove(path)
         self._filled[group] = offer.position
         self._failed.pop(group, None)
         self.filled_count += 1
@@ -362,13 +364,25 @@ class ReplicaFilling:
                  files.topic, key.partition, source.node, offer.position.offset, offer.size_bytes, fetched_s,
                  time.monotonic() - begun_s)  # fmt: skip
 
-    async def _end(self, source: Address, shipment: str, path: Path | None) -> None:
-        if path is not None:
-            await remove_folder(self._files.disk, path)  # it is gone when it was installed
-        try:
-            await self._links.ask(source, END, {"shipment": shipment})
-        except MailboxError as error:
-            log.debug("node %d was not told of the end of a shipment: %s", source.node, error)
+    async def _end(self, source: Address, shipment: str) -> None:
+        with trio.move_on_after(END_S) as scope:
+            scope.shield = True
+            try:
+                await self._links.ask(source, END, {"shipment": shipment})
+            except MailboxError as error:
+                log.debug("node %d was not told of the end of a shipment: %s", source.node, error)
+
+    async def _remove(self, path: Path) -> None:
+        """What was being filled, now or later; it is gone when it was installed."""
+        with trio.move_on_after(REMOVE_S) as scope:
+            scope.shield = True
+            try:
+                await remove_folder(self._files.disk, path)
+            except OSError as error:
+                log.warning("%s cannot be removed now: %s", path, error)
+            else:
+                return
+        self._remove_later(path)
 
     async def _check_room(self, offer: Offer) -> None:
         available = (await self._files.disk.statvfs(self._data)).available_bytes
