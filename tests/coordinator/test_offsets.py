@@ -363,6 +363,30 @@ def test_a_group_of_a_later_release_is_kept_until_it_is_written_anew():
     assert later not in s.machine.snapshot()
 
 
+@pytest.mark.parametrize("offsets", [True, False], ids=["with offsets", "that nothing else is known of"])
+def test_a_group_of_a_later_release_is_not_deleted_and_said_to_be(offsets):
+    s = Scenario()
+    ids, _generation = s.stable("a")
+    s.leave((ids["a"], None))
+    if offsets:
+        s.commit()
+    later = of_later_release(next(record for record in s.log if record.key[:2] == b"\0\2"))
+    s.log.append(later)
+    s.start()
+    assert s.delete("g", "another") == {
+        "g": ErrorCode.UNKNOWN_SERVER_ERROR, "another": ErrorCode.GROUP_ID_NOT_FOUND,
+    }  # fmt: skip
+    assert s.offset() == (5 if offsets else -1)
+    s.log = s.machine.snapshot()
+    assert later in s.log
+    s.start()
+    ids, _generation = s.stable("b")
+    assert s.delete("g") == {"g": ErrorCode.NON_EMPTY_GROUP}
+    s.leave((ids["b"], None))
+    assert s.delete("g") == {"g": ErrorCode.NONE}, "it was written anew"
+    assert s.machine.snapshot() == []
+
+
 def test_a_group_of_a_later_release_is_kept_when_it_expires_while_others_are_written():
     """The group in front of it expires in the same moment, and its records are not written yet."""
     s = Scenario(offsets_retention_ms=DAY)

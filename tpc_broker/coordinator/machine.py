@@ -199,16 +199,20 @@ class GroupCoordinator:
         )
 
     def delete_groups(self, group_ids: Sequence[str], token: Token, now_ms: int) -> Effects:
-        """DeleteGroups: only groups without members, with all their offsets."""
+        """DeleteGroups: only groups without members, with all their offsets. One that a later release stored stays, and
+        is an error.
+        """
         effects = Effects()
         results: dict[str, ErrorCode] = {}
         records: list[Record] = []
         for group_id in dict.fromkeys(group_ids):
             group = self._groups.get(group_id)
-            if group is None:
-                results[group_id] = ErrorCode.GROUP_ID_NOT_FOUND
-            elif group.state is not GroupState.EMPTY:
+            if group is not None and group.state is not GroupState.EMPTY:
                 results[group_id] = ErrorCode.NON_EMPTY_GROUP
+            elif self._is_of_later_release(group_id):
+                results[group_id] = ErrorCode.UNKNOWN_SERVER_ERROR
+            elif group is None:
+                results[group_id] = ErrorCode.GROUP_ID_NOT_FOUND
             else:
                 results[group_id] = ErrorCode.NONE
                 records.extend(self._bury(group, now_ms, effects))
@@ -278,7 +282,7 @@ class GroupCoordinator:
             records, none_left = self._offsets.tombstones_of_expired(group, now_ms)
             is_over = none_left and group.state is GroupState.EMPTY and not group.pending_members
             # One that a later release wrote stays stored, and is forgotten here when the last of its offsets is gone.
-            if is_over and group_record(group.group_id, None).key not in self._foreign:
+            if is_over and not self._is_of_later_release(group.group_id):
                 records = self._bury(group, now_ms, effects)
                 self._begin_burial(group.group_id, records, effects)
             elif records:
@@ -346,6 +350,10 @@ class GroupCoordinator:
 
     def _is_remembered(self, group_id: str) -> bool:
         return group_id in self._stored or group_id in self._offsets.committed
+
+    def _is_of_later_release(self, group_id: str) -> bool:
+        """Whether what is stored of the group itself cannot be read here."""
+        return group_record(group_id, None).key in self._foreign
 
     def _forget_unused(self, group: Group) -> None:
         """A group that is empty and of which nothing is stored need not stay; what is being written is awaited."""
