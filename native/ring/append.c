@@ -92,9 +92,9 @@ static void undo_keep(tpc_plane *plane, tpc_partition *partition, tpc_undo_recor
 }
 
 /* Silent producers are forgotten before the table would grow: so it is bounded by those that write within the expiry. */
-static int reserve_producer(tpc_plane *plane, tpc_partition *partition, int64_t now_ms) {
+static int reserve_producer(tpc_plane *plane, tpc_partition *partition) {
     if (tpc_producers_full(&partition->producers) && plane->params.producer_expiry_ms > 0)
-        tpc_partition_expire_producers(plane, partition->handle, now_ms);
+        tpc_partition_expire_producers(plane, partition->handle);
     return tpc_producers_reserve(&partition->producers);
 }
 
@@ -102,7 +102,7 @@ static int reserve(tpc_plane *plane, tpc_partition *partition, const tpc_append_
                    const tpc_batch_header *header) {
     if (partition->bytes_admitted < batch->bytes) return -ENOSPC;
     int result = tpc_tail_reserve(plane, partition, batch->bytes);
-    if (result == 0 && header->producer_id >= 0) result = reserve_producer(plane, partition, batch->now_ms);
+    if (result == 0 && header->producer_id >= 0) result = reserve_producer(plane, partition);
     return result;
 }
 
@@ -148,7 +148,8 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
     if (partition->in_place_window) tpc_in_place_window_follow(partition, &placed);
     undo_keep(plane, partition, undo, &kept, header->producer_id,
               batch->is_stamped ? header->partition_leader_epoch : partition->leader_epoch);
-    if (header->producer_id >= 0) tpc_producers_accept(&partition->producers, header, kept.base_offset, batch->now_ms);
+    if (header->producer_id >= 0)
+        tpc_producers_accept(&partition->producers, header, kept.base_offset, tpc_plane_monotonic_ms(plane));
     partition->log_end_offset = kept.next_offset;
     use_room(plane, partition, batch->bytes);
     tpc_partition_verify(partition);

@@ -380,7 +380,7 @@ int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const uint8_
                                  bool sequence_lost) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
-    return tpc_producers_decode(&partition->producers, encoded, bytes, sequence_lost, tpc_plane_now_ms(plane),
+    return tpc_producers_decode(&partition->producers, encoded, bytes, sequence_lost, tpc_plane_monotonic_ms(plane),
                                 plane->params.producer_expiry_ms);
 }
 
@@ -424,9 +424,10 @@ int tpc_partition_longest_search(const tpc_plane *plane, uint64_t handle) {
     return partition ? (int)tpc_producers_longest_search(&partition->producers) : -ENOENT;
 }
 
-int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle, int64_t now_ms) {
+int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
+    int64_t now_ms = tpc_plane_monotonic_ms(plane);
     int expired = 0;
     for (uint32_t slot = 0; slot < partition->producers.capacity;) {
         const tpc_producer_state *state = &partition->producers.states[slot];

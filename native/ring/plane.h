@@ -79,7 +79,7 @@ struct tpc_plane {
     tpc_budget *budget;
     tpc_plane_params params;
     int64_t tail_bytes_behind_max;
-    int64_t clock_ms; /* -1: the system's */
+    int64_t clock_ms, monotonic_ms; /* -1: the system's */
 
     tpc_partition_slot *slots;
     uint32_t slots_count, slots_capacity, slot_free; /* slot_free: UINT32_MAX: none */
@@ -114,6 +114,7 @@ struct tpc_plane {
     int32_t fallback_reason;                          /* enum tpc_produce_fallback */
     tpc_pool undo_records, producer_states, pendings; /* pendings: those of one partition */
     int64_t now_ms, now_of_ns;                        /* the wall clock as of that time of the ring */
+    int64_t began_ms, began_ns;                       /* the wall clock and the ring's, at the beginning */
 
     tpc_prepared prepared[TPC_PREPARED_MAX];
     uint64_t prepared_count; /* ever */
@@ -134,6 +135,7 @@ struct tpc_plane {
 };
 
 int64_t tpc_plane_now_ms(tpc_plane *plane);
+int64_t tpc_plane_monotonic_ms(tpc_plane *plane); /* the wall clock at the beginning, and what has passed since */
 
 /* The observer must outlive the plane. */
 void tpc_plane_observe(tpc_plane *plane, const tpc_plane_observer *observer);

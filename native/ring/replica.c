@@ -226,7 +226,7 @@ int tpc_partition_reset_producers(tpc_plane *plane, uint64_t handle, const uint8
     if (partition->appends_undurable) return -EBUSY;
     tpc_producers_free(&partition->producers);
     int result = tpc_partition_load_producers(plane, handle, encoded, bytes, false);
-    producers_of_tail of = {.partition = partition, .now_ms = tpc_plane_now_ms(plane)};
+    producers_of_tail of = {.partition = partition, .now_ms = tpc_plane_monotonic_ms(plane)};
     if (result == 0) tpc_tail_each(partition, partition->written_offset, add_producer, &of);
     return result;
 }

@@ -51,32 +51,41 @@ def test_transactions_hold_the_last_stable_offset_until_they_end():
 
 def test_expiry_spares_open_transactions():
     state, _aborted = applied(batch(0, producer=(1, 0, 0)), batch(1, producer=(2, 0, 0), transactional=True))
-    assert state.expire(1000, 1000) == 0
-    assert state.expire(1999, 1000) == 0
-    assert state.expire(2000, 1000) == 1
+    assert state.expire(1000, 1000, 1000) == 0
+    assert state.expire(1999, 1999, 1000) == 0
+    assert state.expire(2000, 2000, 1000) == 1
     assert list(state.producers) == [2]
 
 
 @pytest.mark.parametrize("timestamp", [1000, 10**9], ids=["old records", "records of the future"])
 def test_expiry_goes_by_when_batches_came_and_not_by_their_records(timestamp):
     state, _aborted = applied(batch(0, producer=(1, 0, 0), timestamp=timestamp))
-    assert state.expire(10**6, 1000) == 0
+    assert state.expire(10**6, 10**6, 1000) == 0
     state = state.copy()
     data = batch(1, producer=(1, 0, 1), timestamp=timestamp)
     state.apply(decode_header(data), data)
-    assert state.expire(10**6 + 1000, 1000) == 0
-    assert state.expire(10**6 + 1999, 1000) == 0
-    assert state.expire(10**6 + 2000, 1000) == 1
+    assert state.expire(10**6 + 1000, 10**6 + 1000, 1000) == 0
+    assert state.expire(10**6 + 1999, 10**6 + 1999, 1000) == 0
+    assert state.expire(10**6 + 2000, 10**6 + 2000, 1000) == 1
 
 
 def test_silence_goes_on_over_restarts():
     """Or a partition that is opened each day would keep all the producers that it ever had."""
     state, _aborted = applied(batch(0, producer=(1, 0, 0), timestamp=10**6))
-    assert state.expire(10**6 + 600, 1000) == 0
-    assert state.copy().expire(10**6 + 1000, 1000) == 1
+    assert state.expire(10**6 + 600, 10**6 + 600, 1000) == 0
+    assert state.copy().expire(10**6 + 1000, 10**6 + 1000, 1000) == 1
     again, _end = ProducerState.decode_full(state.encode_full(), 0)
-    assert again.expire(10**6 + 999, 1000) == 0
-    assert again.expire(10**6 + 1000, 1000) == 1
+    assert again.expire(10**6 + 999, 10**6 + 999, 1000) == 0
+    assert again.expire(10**6 + 1000, 10**6 + 1000, 1000) == 1
+
+
+@pytest.mark.parametrize("set_to", [10**12, 0], ids=["forward", "back"])
+def test_a_clock_that_is_set_makes_nobody_silent_or_heard(set_to):
+    """Machines without a clock of their own begin in 1970, and hear of the time later."""
+    state, _aborted = applied(batch(0, producer=(1, 0, 0), timestamp=10**6))
+    assert state.expire(10**6, 50, 1000) == 0
+    assert state.expire(set_to, 1049, 1000) == 0
+    assert state.expire(set_to, 1050, 1000) == 1
 
 
 def test_any_negative_id_is_no_producer():
@@ -95,8 +104,10 @@ def test_what_earlier_releases_kept_of_negative_ids_is_left_out():
 
 
 def test_the_snapshot_file():
-    state, _aborted = applied(batch(0, [b"a", b"b"], producer=(7, 2, 5), timestamp=99),
-                              batch(2, producer=(8, 1, 0), timestamp=98, transactional=True))
+    state, _aborted = applied(
+        batch(0, [b"a", b"b"], producer=(7, 2, 5), timestamp=99),
+        batch(2, producer=(8, 1, 0), timestamp=98, transactional=True),
+    )
     data = state.encode_snapshot()
     assert data[:2] == b"\0\1"
     assert struct.unpack_from(">qhiqiqiq", data, 10) == (7, 2, 6, 1, 1, 99, -1, -1)
@@ -113,8 +124,25 @@ def test_the_snapshot_file():
 
 def test_the_checkpoint_file():
     state, _aborted = applied(*(batch(offset, producer=(7, 2, offset), transactional=True) for offset in range(7)))
-    one = PartitionCheckpoint(uuid.UUID(int=1), 3, "tøpic", 5, 1000, 2, 7, 4, 1, 99, 6, 90, 16, 24, 34,
-                              (EpochStart(1, 2), EpochStart(4, 6)), state)
+    one = PartitionCheckpoint(
+        uuid.UUID(int=1),
+        3,
+        "tøpic",
+        5,
+        1000,
+        2,
+        7,
+        4,
+        1,
+        99,
+        6,
+        90,
+        16,
+        24,
+        34,
+        (EpochStart(1, 2), EpochStart(4, 6)),
+        state,
+    )
     two = PartitionCheckpoint(uuid.UUID(int=2), 0, "other")
     data = encode_checkpoint(12, [one, two])
     assert decode_checkpoint(data) == (12, {one.key: one, two.key: two})

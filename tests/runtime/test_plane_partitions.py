@@ -141,7 +141,7 @@ def test_silent_producers_expire(bench):
     for producer in range(40):
         produce(bench, handle, 1, (producer, 0, 0))
     bench.settle()
-    lib.tpc_plane_set_clock(bench.plane.pointer, NOW_MS + 1000)
+    lib.tpc_plane_set_monotonic(bench.plane.pointer, NOW_MS + 1000)
     produce(bench, handle, 1, (3, 0, 1))
     bench.settle()
     assert bench.plane.expire_producers(handle, NOW_MS + 86_400_000) == 39
@@ -153,7 +153,7 @@ def test_silent_producers_make_room_before_the_table_grows(make_bench):
     bench = make_bench(region_blocks=512)
     handle = bench.lead("t")
     for day in range(6):
-        lib.tpc_plane_set_clock(bench.plane.pointer, NOW_MS + day * 86_400_000)
+        lib.tpc_plane_set_monotonic(bench.plane.pointer, NOW_MS + day * 86_400_000)
         for producer in range(50):
             produce(bench, handle, 1, (day * 1000 + producer, 0, 0))
             if producer % 3 == 0:
@@ -182,7 +182,7 @@ def test_expiry_loses_nobody_else(bench):
     chooser = Random(7)
     silent = {chooser.randrange(2**62): chooser.random() < 0.5 for _ in range(700)}
     for loaded_ms, loads_old in ((NOW_MS - 86_400_000, True), (NOW_MS, False)):
-        lib.tpc_plane_set_clock(bench.plane.pointer, loaded_ms)
+        lib.tpc_plane_set_monotonic(bench.plane.pointer, loaded_ms)
         bench.plane.load_producers(
             handle,
             [

@@ -6,9 +6,10 @@ from random import Random
 
 import pytest
 
-from tests.support.plane_bench import NOW_MS
+from tests.support.plane_bench import NOW_MS, records_of
 from tests.support.plane_face import encoded_producers
 from tests.support.plane_values import ProducerBatch, ProducerState
+from tpc_broker._ring import lib
 from tpc_broker.log import producer_state
 
 
@@ -65,3 +66,15 @@ def test_silence_goes_on_where_producers_are_loaded(bench):
     bench.plane.load_producers(handle, [ProducerState(1, 0, NOW_MS - 80_000_000, batches)])
     assert bench.plane.expire_producers(handle, NOW_MS + 6_400_000 - 1) == 0
     assert bench.plane.expire_producers(handle, NOW_MS + 6_400_000) == 1
+
+
+@pytest.mark.parametrize("set_to", [NOW_MS * 2, NOW_MS - 1_800_000], ids=["forward", "back"])
+def test_a_wall_clock_that_is_set_makes_no_producer_silent_or_heard(bench, set_to):
+    """Machines without a clock of their own begin in 1970, and hear of the time later."""
+    handle = bench.lead("t")
+    bench.plane.produce_records(handle, records_of(1, producer=(3, 0, 0)), 9)
+    lib.tpc_plane_set_clock(bench.plane.pointer, set_to)
+    bench.plane.produce_records(handle, records_of(1, producer=(4, 0, 0)), 9)
+    bench.settle()
+    assert bench.plane.expire_producers(handle, NOW_MS + 86_400_000 - 1) == 0
+    assert bench.plane.expire_producers(handle, NOW_MS + 86_400_000) == 2

@@ -549,7 +549,7 @@ def test_producers_after_a_cut_are_those_of_the_files_and_of_what_memory_has(ben
     bench.plane.write_behind_done(follower, 1)
     (as_of_one,) = bench.plane.dump_producers(follower, 1)
     bench.plane.truncate(follower, 3, 2)
-    lib.tpc_plane_set_clock(bench.plane.pointer, NOW_MS + 5)
+    lib.tpc_plane_set_monotonic(bench.plane.pointer, NOW_MS + 5)
     bench.plane.reset_producers(follower, [as_of_one])
     (known,) = bench.plane.dump_producers(follower)
     assert known.last_append_ms == NOW_MS + 5, "their records' time says nothing of when they came"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import uuid
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,6 +86,10 @@ def test_a_producer_of_old_records_stays_in_what_is_stored(tmp_path):
         assert list(bench.files.producers.producers) == [7]
         silent_ms = bench.files.settings.producer_id_expiration_ms
         await bench.storage.retain(bench.files, bench.handle, now_ms + silent_ms)
+        assert list(bench.files.producers.producers) == [7], "the clock was set, and nothing else"
+        later_ms = time.monotonic_ns() // 1_000_000 + silent_ms
+        bench.storage._retention._clock = SimpleNamespace(wall_ms=lambda: now_ms, monotonic_ms=lambda: later_ms)
+        await bench.storage.retain(bench.files, bench.handle, now_ms)
         assert not bench.files.producers
 
     on_core(tmp_path, body)

@@ -84,6 +84,7 @@ class PlaneBench(Bench):
         start = JournalStart(self.descriptor, mode, JOURNAL_ID, 1, region_blocks, **journal)
         self.plane = Plane(self.ring, self.connections, start, limits or PlaneLimits())
         lib.tpc_plane_set_clock(self.plane.pointer, NOW_MS)
+        lib.tpc_plane_set_monotonic(self.plane.pointer, NOW_MS)
         self.failures, self.spaces, self.advanced = [], [], []
         self.plane.on_journal_failed = lambda *event: self.failures.append(event)
         self.plane.on_journal_space = lambda *event: self.spaces.append(event)

@@ -572,14 +572,13 @@ class Plane:
         """The same, as checkpoints have it."""
         size = 4 + self.state(handle).producers_count * lib.TPC_PRODUCER_ENCODED_MAX
         encoded = bytearray(size)
-        filled = lib.tpc_partition_dump_producers(
-            self.pointer, handle, upto_offset, ffi.from_buffer(encoded), size
-        )
+        filled = lib.tpc_partition_dump_producers(self.pointer, handle, upto_offset, ffi.from_buffer(encoded), size)
         return bytes(encoded[: _checked(filled, "producers")])
 
     def expire_producers(self, handle: int, now_ms: int) -> int:
-        """Forget producers that were silent for `producer_expiry_ms`; how many."""
-        return _checked(lib.tpc_partition_expire_producers(self.pointer, handle, now_ms), "producers")
+        """Forget producers that were silent for `producer_expiry_ms` then, which is from here on; how many."""
+        lib.tpc_plane_set_monotonic(self.pointer, now_ms)
+        return _checked(lib.tpc_partition_expire_producers(self.pointer, handle), "producers")
 
     # ------------------------------------------------------------------------------------------ the end
 

@@ -77,7 +77,7 @@ class Producer:
     last_timestamp: int = NO_TIMESTAMP
     batches: list[ProducedBatch] = field(default_factory=list)
     silent_since_ms: int | None = field(default=None, compare=False)
-    """By the wall clock; None: it is for `expire` to say."""
+    """By a clock that is never set; None: it is for `expire` to say."""
     sequence_lost: bool = field(default=False, compare=False)
     """A crash may have lost its latest batches (`ProducerState.mark_lost`), and none has come since."""
 
@@ -225,18 +225,20 @@ class ProducerState:
             default=high_watermark,
         )
 
-    def expire(self, now_ms: int, expiration_ms: int) -> int:
+    def expire(self, now_ms: int, monotonic_ms: int, expiration_ms: int) -> int:
         """Forget producers without an open transaction that were silent for so long; how many.
 
         They are since their last records' time, where that can be: since now when it is to come, or so long ago that
-        they would be forgotten at once.
+        they would be forgotten at once. From there on it is `monotonic_ms` that counts, because `now_ms`, the wall
+        clock, may be set: by decades, on a machine that has none of its own.
         """
         silent = []
         for producer in self:
             if producer.silent_since_ms is None:
                 is_recent = now_ms - expiration_ms < producer.last_timestamp <= now_ms
-                producer.silent_since_ms = producer.last_timestamp if is_recent else now_ms
-            if producer.transaction_first_offset == NO_OFFSET and now_ms - producer.silent_since_ms >= expiration_ms:
+                producer.silent_since_ms = monotonic_ms - (now_ms - producer.last_timestamp if is_recent else 0)
+            silent_ms = monotonic_ms - producer.silent_since_ms
+            if producer.transaction_first_offset == NO_OFFSET and silent_ms >= expiration_ms:
                 silent.append(producer.producer_id)
         for producer_id in silent:
             del self.producers[producer_id]

@@ -365,8 +365,8 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
     def set_log_start(self, handle: int, offset: int) -> None:
         lib.tpc_partition_set_log_start(self._plane, handle, offset)
 
-    def expire_producers(self, handle: int, now_ms: int) -> None:
-        lib.tpc_partition_expire_producers(self._plane, handle, now_ms)
+    def expire_producers(self, handle: int) -> None:
+        lib.tpc_partition_expire_producers(self._plane, handle)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

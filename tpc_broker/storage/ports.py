@@ -371,8 +371,8 @@ class PartitionTable(Protocol):
         """To be called when the journal's entry is durable."""
         ...
 
-    def expire_producers(self, handle: int, now_ms: int) -> None:
-        """Forget producers that were silent for long."""
+    def expire_producers(self, handle: int) -> None:
+        """Forget producers that were silent for long, whatever the wall clock was set to meanwhile."""
         ...
 
     def close_windows(self, handle: int) -> None:

@@ -80,8 +80,8 @@ class Retention:
         led = self._led.get(handle)
         if led is None or files.failed is not None:
             return 0
-        self._plane.expire_producers(handle, now_ms)
-        files.producers.expire(now_ms, files.settings.producer_id_expiration_ms)
+        self._plane.expire_producers(handle)
+        files.producers.expire(now_ms, self._clock.monotonic_ms(), files.settings.producer_id_expiration_ms)
         try:
             plan, start = await files.plan_retention(now_ms, self._plane.bounds(handle).high_watermark)
             if plan.roll:

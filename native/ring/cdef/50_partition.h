@@ -101,7 +101,7 @@ typedef struct {
 /* What a partition knows of one producer; batches from the oldest to the newest. */
 typedef struct {
     int64_t producer_id;
-    int64_t last_append_ms;           /* wall clock, for expiry */
+    int64_t last_append_ms;           /* monotonic, from the wall clock at the start on */
     int64_t transaction_first_offset; /* as it was loaded: C takes no transactions. -1: none is open */
     int32_t coordinator_epoch;        /* as well; -1: none was heard of */
     int16_t producer_epoch;
@@ -175,6 +175,8 @@ void tpc_plane_trim_memory(void);
 
 /* Wall clock for stamping and validation, in place of the system's; -1: the system's again. For tests. */
 void tpc_plane_set_clock(tpc_plane *plane, int64_t wall_ms);
+/* The same for how long producers are silent. */
+void tpc_plane_set_monotonic(tpc_plane *plane, int64_t monotonic_ms);
 
 /* -EEXIST: name or id with this index is there; -EINVAL: bounds that contradict each other. */
 int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params, uint64_t *handle);
@@ -308,7 +310,7 @@ int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const uint8_
 int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_t upto_offset, uint8_t *encoded,
                                  uint32_t bytes_max);
 /* Forgets producers that were silent for producer_expiry_ms; how many. An append does it too before the table grows. */
-int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle, int64_t now_ms);
+int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle);
 /* How many slots of the hash table of producers a search looks at, at most. For tests. */
 int tpc_partition_longest_search(const tpc_plane *plane, uint64_t handle);
 
