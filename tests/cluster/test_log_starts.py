@@ -22,7 +22,11 @@ def replication(bounds: SimpleNamespace, leader: int, sent: list) -> CoreReplica
     """Of a core with one partition; what it tells others and what it deletes is in `sent`."""
     made = object.__new__(CoreReplication)
     machine = SimpleNamespace(
-        leader=Voter(NodeId(leader), 1), term=TERM, others=lambda: [Voter(NodeId(2), 1)], address_of=lambda _v: FOLLOWER
+        me=Voter(NodeId(2), 1),
+        leader=Voter(NodeId(leader), 1),
+        term=TERM,
+        others=lambda: [Voter(NodeId(2), 1)],
+        address_of=lambda _v: FOLLOWER,
     )
 
     async def ask(address, method, payload):
@@ -104,6 +108,35 @@ def test_a_follower_of_an_earlier_release_does_not_answer_and_is_told_once():
     assert len(sent) == 1
 
 
+def test_another_life_on_the_same_core_is_told_although_its_connection_stayed():
+    """A replica was damaged and begins anew: its empty log starts at 0, whatever the one before had deleted."""
+    sent, bounds, others = [], state(40), [Voter(NodeId(2), 1)]
+    leader = replication(bounds, 1, sent)
+    machine = leader.machine_of(KEY)
+    machine.others = lambda: others
+
+    def told_again(life: int, starts: int) -> bool:
+        bounds.answer = {"starts": {group_of(KEY): starts}, "lives": {group_of(KEY): life}}
+        sent.clear()
+        tell(leader)
+        return bool(sent)
+
+    assert told_again(1, 40)
+    assert not told_again(1, 40)
+    others[:] = [Voter(NodeId(2), 2)]
+    assert told_again(1, 40), "and the one before is there still, and answers"
+    assert told_again(2, 0)
+    assert told_again(2, 40)
+    assert not told_again(2, 40)
+    machine.address_of = lambda _voter: Address(NodeId(2), 1)
+    assert told_again(2, 40), "on another core of its node"
+    assert not told_again(2, 40)
+    leader._is_connected(FOLLOWER)
+    assert not told_again(2, 40)
+    leader._is_connected(Address(NodeId(2), 1))
+    assert told_again(2, 40)
+
+
 def test_of_a_partition_that_goes_nothing_is_kept():
     sent, bounds = [], state(40)
     leader = replication(bounds, 1, sent)
@@ -130,8 +163,8 @@ def test_a_follower_deletes_what_is_committed_for_its_leader_alone_and_says_how_
     def serve(node: int, term: int, starts: int) -> int:
         told = {group_of(KEY): [term, starts], "another": [1, 1]}
         answer, _blobs = trio.run(follower.log_starts.serve, SimpleNamespace(node=node), told, [])
-        assert list(answer) == ["starts"]
         assert list(answer["starts"]) == [group_of(KEY)], "not of one that is not here"
+        assert answer["lives"] == {group_of(KEY): 1}
         return answer["starts"][group_of(KEY)]
 
     for node, term, starts, expected, answer in (
