@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import uuid
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from tests.log.log_batches import batch
+from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.files import EpochStart
-from tpc_broker.model import LeaderEpoch, Offset
+from tpc_broker.model import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.runtime.cluster.filling import FillingFailedError, LogCheck, Offer, Pace
 
 OFFER = {
@@ -26,6 +29,15 @@ def test_an_offer_is_read():
     offer = Offer.decode(OFFER)
     assert (offer.position, offer.starts, offer.size_bytes, offer.logs) == ((4, 90), 7, 570, [0, 50])
     assert (offer.first_offset, offer.notes) == (0, {2: b"\x00\xff", 4: b""})
+
+
+@pytest.mark.parametrize(("own_start", "starts"), [(0, 7), (7, 7), (30, 30)])
+def test_records_that_were_deleted_while_a_replica_was_filled_stay_deleted(own_start, starts):
+    """It has told its leader that its log starts there, and is not told again."""
+    own = SimpleNamespace(log_start_offset=Offset(own_start), leader_epoch=LeaderEpoch(5), notes={}, moves=1)
+    key = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))
+    state = Offer.decode(OFFER).state(PartitionCheckpoint(*key, "t", log_end_offset=Offset(90)), own)
+    assert (state.log_start_offset, state.commit_offset) == (starts, 90)
 
 
 @pytest.mark.parametrize(

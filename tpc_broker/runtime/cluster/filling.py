@@ -156,14 +156,17 @@ class Offer:
             raise FillingFailedError(f"term {self.term} offers what epoch {self.position.epoch} has written")
 
     def state(self, settled: PartitionCheckpoint, own: PartitionStorage) -> PartitionCheckpoint:
-        """The partition with these files, and the replica's own term and vote."""
+        """The partition with these files, and the replica's own term and vote. What was deleted here since the offer
+        was made stays so: the leader has been told (`log_starts`). That is committed, so it lies below `position`.
+        """
         term = max(own.leader_epoch, self.term)
         notes = dict(self.notes)
         if term == own.leader_epoch and VOTE_NOTE in own.notes:
             notes[VOTE_NOTE] = own.notes[VOTE_NOTE]
         return replace(
             settled, leader_epoch=LeaderEpoch(term), epochs=self.epochs, notes=tuple(sorted(notes.items())),
-            moves=own.moves + 1, log_start_offset=Offset(self.starts), commit_offset=Offset(self.position.offset),
+            moves=own.moves + 1, log_start_offset=Offset(max(self.starts, own.log_start_offset)),
+            commit_offset=Offset(self.position.offset),
         )  # fmt: skip
 
 
