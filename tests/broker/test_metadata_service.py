@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
 from types import SimpleNamespace
 
+import pytest
 import trio
 import trio.testing
 
+from tests.support.memory_clients import create_topic
+from tests.support.memory_node import running_node
 from tpc_broker.broker.metadata_service import MetadataService
 from tpc_broker.broker.view import ClusterView
+from tpc_broker.errors import JournalStoppedError
 from tpc_broker.kafka.records import Record, build_batch, read_batches
 from tpc_broker.metadata.image import ClusterImage
-from tpc_broker.metadata.records import ProducerIdsReserved, encode_record
-from tpc_broker.model import CoreId, NodeId, Offset
+from tpc_broker.metadata.records import ProducerIdsReserved, TopicCreated, decode_record, encode_record
+from tpc_broker.model import CoreId, NodeId, Offset, TopicId
 
 CORE = CoreId(0)
 
@@ -34,7 +39,7 @@ class Log:
         return bytes(batch)
 
     async def append_durably(self, batch):
-        self.records += [record for one in read_batches(batch) for record in one.records()]
+        self.records += [decode_record(record.value) for one in read_batches(batch) for record in one.records()]
 
 
 async def test_nothing_is_decided_before_the_whole_log_is_loaded() -> None:
@@ -61,3 +66,91 @@ async def test_nothing_is_decided_before_the_whole_log_is_loaded() -> None:
         assert seen == []
         await service.apply_loaded()
     assert seen == [3000]
+
+
+class Service:
+    """Of a core whose log has one record, and is loaded. `error`: what the next image is met with."""
+
+    def __init__(self, core: CoreId = CORE) -> None:
+        self.log = Log([ProducerIdsReserved(CORE, 0, 1000)])
+        self.log.may_be_read.set()
+        self.view = ClusterView(NodeId(0), 1, (), None)
+        self.error: Exception | None = None
+        self.ended: list[Exception] = []
+        self.handlers: dict = {}
+        self.made = MetadataService(core, self.view, SimpleNamespace(serve=self.handlers.__setitem__), self._apply)
+        self.made.end_core = self.ended.append
+
+    async def begin(self) -> Service:
+        await self.made.load(self.log)
+        await self.made.apply_loaded()
+        return self
+
+    async def _apply(self, _before: ClusterImage, after: ClusterImage) -> None:
+        if self.error is not None:
+            raise self.error
+        self.view.image = after
+
+    async def reserve(self) -> None:
+        await self.made.change(lambda image: ([ProducerIdsReserved(CORE, image.next_producer_id, 1000)], None))
+
+
+async def test_a_change_that_is_made_and_not_carried_out_ends_the_core_and_nothing_is_decided_without_it() -> None:
+    """The error was told to who had asked, and the next change was decided by the image before: here, the same producer
+    ids were given out twice.
+    """
+    service = await Service().begin()
+    service.error = error = ExceptionGroup("of a nursery", [OSError("a disk that fails")])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.reserve)
+        nursery.start_soon(service.reserve)
+        await trio.testing.wait_all_tasks_blocked()
+        assert service.ended == [error]
+        assert len(service.log.records) == 2
+        assert len(nursery.child_tasks) == 2, "nobody is answered"
+        nursery.cancel_scope.cancel()
+    service.error = None
+    await service.begin()
+    assert service.view.image.next_producer_id == 2000
+
+
+async def test_a_core_that_cannot_carry_out_what_core_0_tells_ends() -> None:
+    service = await Service(CoreId(1)).begin()
+    service.error = RuntimeError("a bug")
+    blobs = [encode_record(ProducerIdsReserved(CORE, 1000, 1000))]
+    async with trio.open_nursery() as nursery:
+        payload = {"before": 1, "version": 2}
+        nursery.start_soon(service.handlers["metadata.apply"], CORE, payload, blobs)
+        await trio.testing.wait_all_tasks_blocked()
+        assert service.ended == [service.error]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_core_that_is_ending_already_answers_that() -> None:
+    service = await Service().begin()
+    service.error = ExceptionGroup("of a nursery", [JournalStoppedError("the core is stopping")])
+    with pytest.raises(ExceptionGroup):
+        await service.reserve()
+    assert not service.ended
+
+
+async def test_what_cannot_be_applied_is_not_made() -> None:
+    """Else every start would fail at it."""
+    service = await Service().begin()
+    same_name = [TopicCreated("t", TopicId(uuid.UUID(int=number)), (CORE,), 0) for number in range(2)]
+    with pytest.raises(AssertionError):
+        await service.made.change(lambda _image: (same_name, None))
+    assert len(service.log.records) == 1
+    await service.reserve()
+    assert (service.view.image.version, service.ended) == (2, [])
+
+
+async def test_a_core_ends_by_it_as_by_any_error_of_its_tasks(autojump_clock) -> None:
+    async def fail(*_arguments):
+        raise RuntimeError("a bug")
+
+    with pytest.raises(BaseExceptionGroup) as raised:
+        async with running_node(cores=1) as node:
+            node[0].groups.follow = fail
+            await create_topic(node, 0, "t", 1)
+    assert raised.group_contains(AssertionError, match="not what the metadata say")

@@ -168,6 +168,7 @@ class Core:
         self.partitions = Partitions(self, storage)
         self.view.on_changed = self._view_changed
         self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image, cluster)
+        self.metadata.end_core = self._end
         if self.replicated is not None:
             self.replicated.begin()
         self.replica_moves = None if replication is None else ReplicaMoves(self, replication)
@@ -305,6 +306,14 @@ class Core:
     def start_soon(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """A task of its own, that goes on until it is done or the core ends."""
         self._nursery.start_soon(function, *arguments)
+
+    def _end(self, error: Exception) -> None:
+        """By a task of its own, which nobody waits for."""
+
+        async def fail() -> None:
+            raise AssertionError("this core is not what the metadata say") from error
+
+        self._nursery.start_soon(fail)
 
     def has_no_leader(self, key: TopicPartition) -> None:
         """A partition of this core can be led no more: every core's Metadata says so, and its groups hear it."""

@@ -8,6 +8,9 @@ Core 0 (duties in order, one change at a time):
    confirms; a core that does not confirm in time loses its subscription and takes the whole image when it is back;
 4. answer.
 
+What is durable is carried out, or the core ends: a change that cannot be applied is not appended, and after an error on
+the way to the next image the core neither decides nor answers anything more, and begins anew with the whole log.
+
 When the log has grown over ``SNAPSHOT_RECORDS`` records since the last snapshot, the live state is appended again and
 the log's start is moved to it, so that it neither grows nor loads without bound.
 
@@ -21,13 +24,14 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from tpc_broker.broker.leader_news import LeaderNews
 from tpc_broker.broker.view import Leader
-from tpc_broker.errors import NotDeliveredError, PartitionOfflineError
+from tpc_broker.errors import JournalStoppedError, NotDeliveredError, PartitionOfflineError
 from tpc_broker.kafka.records import Record, build_batch, read_records
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import MetadataDamagedError, MetadataRecord, decode_record, encode_record
@@ -92,6 +96,8 @@ class MetadataService:
         self._applied = trio.Event()
         self.moves_told: Callable[[], list[Payload]] = list
         """What is told of replicas on their way; of core 0."""
+        self.end_core: Callable[[Exception], None] = _raise
+        """Called when this core may not go on."""
         self.behind = trio.Event()
         """Set when a change does not follow the image here: the whole one has to be fetched."""
         mailboxes.serve("metadata.fetch", self._serve_fetch)
@@ -320,8 +326,9 @@ class MetadataService:
 
     async def _commit(self, records: list[MetadataRecord]) -> None:
         before = self._view.image.version
+        after = self._view.image.apply(records, before)  # what cannot be applied is not appended either
         version = await self._append(records)
-        await self._advance(self._view.image.apply(records, version))
+        await self._advance_or_end(replace(after, version=version))
         async with trio.open_nursery() as nursery:
             for core in sorted(self._subscribers):
                 nursery.start_soon(self._push, core, before, version, records)
@@ -389,7 +396,7 @@ class MetadataService:
             if payload["before"] != image.version:  # a change came before the image that this core has asked for
                 self.behind.set()
                 return {"taken": False}, []
-            await self._advance(image.apply([decode_record(blob) for blob in blobs], payload["version"]))
+            await self._advance_or_end(image.apply([decode_record(blob) for blob in blobs], payload["version"]))
         return {"taken": True}, []
 
     async def between_changes(self, action: Callable[[], Awaitable[T]]) -> T:
@@ -443,6 +450,19 @@ class MetadataService:
         before = self._view.image
         await self._apply_image(before, image)
 
+    async def _advance_or_end(self, image: ClusterImage) -> None:
+        """For a task whose errors are told to who asked. What was made would be missing here, wholly or in part, and
+        the next change be decided without it: so nothing is let in any more until the core has ended.
+        """
+        try:
+            await self._advance(image)
+        except Exception as error:
+            if _is_of_the_end(error):
+                raise
+            log.critical("metadata: version %d is made and cannot be carried out: %r", image.version, error)
+            self.end_core(error)
+            await trio.sleep_forever()
+
 
 async def read_image(storage: PartitionStorage) -> ClusterImage:
     """The cluster as a recovered metadata log says. MetadataDamagedError, ValueError: it cannot be read."""
@@ -455,6 +475,17 @@ async def read_image(storage: PartitionStorage) -> ClusterImage:
         decoded = [decode_record(record.value or b"") for record in records]
         image = image.apply(decoded, MetadataVersion(offset))
     return image
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _is_of_the_end(error: Exception) -> bool:
+    """Whether it is only that the core is ending already."""
+    if isinstance(error, ExceptionGroup):
+        return error.split(JournalStoppedError)[1] is None
+    return isinstance(error, JournalStoppedError)
 
 
 def _leaders_to_json(leaders: list[tuple[TopicPartition, Leader]]) -> list[Row]:
