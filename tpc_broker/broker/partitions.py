@@ -155,9 +155,8 @@ class Partitions:
         if not before.version:
             await self._storage.forget_unclaimed(after)
         await self._give_up_unclaimed(new for _old, new in changed if new is not None)
-        await self._storage.prepare(
-            [(key, new.name) for _old, new in changed if new is not None for key in owned[new.topic_id]]
-        )
+        keys_here = ((key, new) for _old, new in changed if new is not None for key in owned[new.topic_id])
+        await self._storage.prepare([(key, new.name) for key, new in keys_here if not self._came_back(new, key)])
         recovered = set(self._storage.unclaimed())
         async with trio.open_nursery() as nursery:
             for old, new in changed:
@@ -526,20 +525,24 @@ class Partitions:
         """Replicas that came back to this node begin with nothing: what is here of them is other voters'. Which of all
         may be opened now.
         """
-        replicated = self._core.replicated
-        if replicated is None:
-            return keys
-        has_other_life = replicated.replication.has_other_life
-        back = [key for key in keys if topic.is_replicated(key.partition) and has_other_life(topic, key)]
+        back = [key for key in keys if self._came_back(topic, key)]
         try:
             if back:
                 await self._begin_again(topic, back)
+                await self._storage.prepare([(key, topic.name) for key in back])
         except JournalStoppedError as error:
             log.info("%s: %d partitions are not opened any more: %s", topic.name, len(back), error)
         except PartitionOfflineError as error:
             for key in back:
                 self._could_not_open(topic, key, error)
-        return [key for key in keys if key not in back or not has_other_life(topic, key)]
+        return [key for key in keys if key not in back or not self._came_back(topic, key)]
+
+    def _came_back(self, topic: TopicImage, key: TopicPartition) -> bool:
+        """It is to be another replica than the last one of this node. Until it is, its folder's name is that one's."""
+        replicated = self._core.replicated
+        if replicated is None or not topic.is_replicated(key.partition):
+            return False
+        return replicated.replication.has_other_life(topic, key)
 
     async def _begin_again(self, topic: TopicImage, keys: list[TopicPartition]) -> None:
         """PartitionOfflineError."""
