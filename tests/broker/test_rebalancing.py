@@ -207,6 +207,32 @@ async def test_moves_that_wait_for_an_absent_node_and_cannot_be_planned_anew_are
     assert made.plans <= before + 2
 
 
+async def test_moves_of_partitions_without_a_majority_hold_nothing_back_and_are_not_begun(autojump_clock, monkeypatch):
+    """Their groups have no leader, who could change the voters, until a node comes back."""
+    made = Moving(four_nodes_without(4, 5), monkeypatch, at_once=0)
+    made.nodes.make(200, 3)
+    made.settings.replica_replace_delay_ms = 0
+    made.absent = frozenset({NodeId(3)})
+    await made.run(CALM_S)
+    assert len(made.under_way()) == UNDER_WAY_MAX
+    made.absent = frozenset({NodeId(2), NodeId(3)})
+
+    def stuck() -> set[int]:
+        nodes = ((move, {place.node for place in topic.replicas[move.partition]}) for topic, move in made.under_way())
+        return {move.move_id for move, before in nodes if len(before & made.absent) == 2}
+
+    before = stuck()
+    assert before
+    await made.run(60)
+    assert stuck() == before, "they are as they were, and no other one is begun"
+    assert len(made.under_way()) == UNDER_WAY_MAX + len(before)
+    made.absent = frozenset({NodeId(3)})
+    made.at_once = 16
+    await made.run(60)
+    assert not made.under_way()
+    assert made.nodes.held()[3] == 0
+
+
 async def test_of_a_plan_that_is_kept_what_was_moved_by_hand_meanwhile_stays(autojump_clock, monkeypatch):
     nodes = three_nodes_and_two_more(200)
     made = Moving(nodes, monkeypatch, at_once=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 
 import pytest
 
@@ -234,6 +235,24 @@ def test_so_many_moves_go_on_for_each_node_that_receives_and_the_urgent_ones_fir
     back = ReplicasMoving(topic.topic_id, PartitionIndex(5), topic.replicas[5], topic.places(5), ASKED, 77, 77)
     nodes.apply([back])
     assert 5 in {key.partition for key in active_moves(nodes.image, 1)}, "it brings nothing to any node"
+
+
+def test_moves_of_partitions_without_a_majority_take_nobodys_place():
+    """Their groups have no leader: others would wait for them until the nodes come back."""
+    nodes = Moving()
+    nodes.create(CreatableTopic(name="more", num_partitions=12, replication_factor=3))
+    topic = nodes.image.topic("more")
+    for index, places in enumerate(topic.replicas):
+        come = next(node for node in (5, 4, 3, 2) if node not in {place.node for place in places})
+        wanted = (*places[:2], Replica(NodeId(come), 0))
+        nodes.apply([moving(topic, index, wanted, REPLACED, index, index)])
+    topic = nodes.image.topic("more")
+    for away in (set(), {1}, {1, 2}, {1, 2, 3}, {1, 2, 3, 4, 5}):
+        lost = {index for index, places in enumerate(topic.replicas) if len(away & {one.node for one in places}) > 1}
+        active = {key.partition for key in active_moves(nodes.image, 1, frozenset(map(NodeId, away)))}
+        counted = Counter(topic.moves[index].wanted[2].node for index in active - lost)
+        assert set(counted) == {topic.moves[index].wanted[2].node for index in set(range(12)) - lost}, away
+        assert set(counted.values()) <= {1}
 
 
 def test_what_a_node_had_alone_begins_anew_with_another_data_directory():

@@ -21,7 +21,7 @@ from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.cluster_core_moves import check_on_its_core
 from tpc_broker.metadata.node_assignment import grouped
 from tpc_broker.metadata.rebalance import Planned, Situation, plan_in_steps
-from tpc_broker.metadata.replica_moves import BALANCED, CAN_WAIT, all_moves, coming, moving
+from tpc_broker.metadata.replica_moves import BALANCED, CAN_WAIT, all_moves, coming, has_majority, moving
 from tpc_broker.model import TopicPartition
 from tpc_broker.rounds import next_round
 
@@ -98,7 +98,11 @@ class Rebalancing:
 
     async def _begin(self, image: ClusterImage, situation: Situation) -> bool:
         """Whether all that is to be done is begun."""
-        own = [(topic, move) for topic, move in all_moves(image) if not move.is_by_hand]
+        # Those of partitions without a majority stand still, wherever they go, and are not planned anew either.
+        own = [
+            (topic, move) for topic, move in all_moves(image)
+            if not move.is_by_hand and has_majority(image, topic, move.partition, situation.away)
+        ]  # fmt: skip
         # Those that wait for a node to come back are in nobody's way: they must not hold back what can be done.
         under_way = sum(situation.away.isdisjoint(coming(topic, move)) for topic, move in own)
         room = UNDER_WAY_MAX - len(own)
@@ -137,7 +141,8 @@ class Rebalancing:
         while made is None:
             made = _some(steps)
             await trio.lowlevel.checkpoint()
-        self._plan, self._plan_is_of = made, is_of
+        self._plan = [one for one in made if _can_begin(image, one, situation)]
+        self._plan_is_of = is_of
         self._plan_until_s = begun_s + PLAN_KEPT * (trio.current_time() - begun_s)
         return True
 
@@ -166,6 +171,12 @@ class Rebalancing:
             begun[one.reason] += 1
             keys.append(one.key)
         return [*grouped(image, keys), *records], begun
+
+
+def _can_begin(image: ClusterImage, one: Planned, situation: Situation) -> bool:
+    """What has no majority is planned again when nodes have come back."""
+    topic = image.topics[one.key.topic_id]
+    return has_majority(image, topic, one.key.partition, situation.away)
 
 
 def _what_counts(image: ClusterImage, situation: Situation) -> object:

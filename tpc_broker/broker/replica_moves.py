@@ -79,7 +79,7 @@ class ReplicaMoves:
         settings = self._core.settings
         if settings.replica_moves_paused:
             return frozenset()
-        return active_moves(self._core.view.image, settings.replica_moves_per_node)
+        return active_moves(self._core.view.image, settings.replica_moves_per_node, self._core.view.absent)
 
     # -- their beginning -----------------------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ has promised is gone with its files. `ReplicasMoved` names the next life, and th
 node out: files that have heard of a later term are not given up by it, since that term's leader may count on them.
 
 All that is under way is in the image, so everybody knows which moves may go on (`active_moves`): the most urgent ones,
-as many for each node that receives as `replica.moves.per.node` says.
+as many for each node that receives as `replica.moves.per.node` says. A partition without a majority has no leader, so
+its move stands still until nodes come back: it is in nobody's way.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tpc_broker.metadata.records import ASKED, CANCELLED, ReplicasMoved, Replica
 from tpc_broker.model import PartitionIndex, TopicPartition, broker_id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.metadata.records import MetadataRecord
@@ -253,16 +254,24 @@ def coming(topic: TopicImage, move: ReplicasMoving) -> list[NodeId]:
     return [replica.node for replica in move.wanted if replica.node not in before]
 
 
-def active_moves(image: ClusterImage, receiving_max: int) -> frozenset[TopicPartition]:
+def has_majority(image: ClusterImage, topic: TopicImage, index: int, away: Collection[NodeId] = ()) -> bool:
+    """Whether so many nodes of a partition's replicas are there that its group can change its voters."""
+    nodes = [replica.node for replica in topic.replicas[index]]
+    present = sum(node in image.nodes and node not in away for node in nodes)
+    return 2 * present > len(nodes)
+
+
+def active_moves(image: ClusterImage, receiving_max: int, away: Collection[NodeId] = ()) -> frozenset[TopicPartition]:
     """Which may go on now: the most urgent, of these the oldest, and no more than so many for each node that receives.
-    One that brings nothing to any node always may.
+    One that brings nothing to any node always may. `away`: nodes that are not there.
     """
     receiving: Counter[NodeId] = Counter()
     found = set()
     for topic, move in sorted(all_moves(image), key=_urgency):
         nodes = coming(topic, move)
         if all(receiving[node] < receiving_max for node in nodes):
-            receiving.update(nodes)
+            if has_majority(image, topic, move.partition, away):
+                receiving.update(nodes)
             found.add(TopicPartition(topic.topic_id, move.partition))
     return frozenset(found)
 
