@@ -26,6 +26,7 @@ enum {
     ANSWERS_IN_A_CALL = 64,
     PRODUCE_VERSION = 9,
     FRAME_WASTE_BYTES_MAX = 4096,
+    DELTA_BYTES_MAX = 10,
     MEMINFO_DROPS = 8,
     MEMINFO_COUNT = 9,
     SO_MEMINFO_OPTION = 55
@@ -55,6 +56,7 @@ typedef struct {
 typedef struct {
     address from;
     tpc_datagram asked;
+    int32_t record; /* its place in the batch */
 } asker;
 
 typedef struct datagram_batch {
@@ -64,6 +66,7 @@ typedef struct datagram_batch {
     uint64_t handle;
     tpc_frame *frame;
     tpc_batch_builder builder;
+    uint32_t keyless_count;
     uint32_t bytes_max;
     bool is_relaxed;        /* who asks waits for no commit */
     int64_t tries_until_ns; /* 0: it was not tried yet */
@@ -188,6 +191,45 @@ static void refuse_batch(datagram_batch *batch, uint64_t *counted, int16_t error
     batch_over(batch, error_code);
 }
 
+/* The topic has become compacted while the batch was open: it takes what has a key, and the rest is refused alone. 0 or
+ * -ENOMEM. */
+static int leave_keyless_out(tpc_datagrams *it, datagram_batch *batch) {
+    const uint8_t *records = batch->frame->data + TPC_BATCH_HEADER_BYTES;
+    size_t position = 0, bytes = batch->builder.bytes - TPC_BATCH_HEADER_BYTES;
+    uint32_t capacity = batch->builder.bytes + DELTA_BYTES_MAX * (uint32_t)batch->builder.records_count;
+    uint32_t askers = 0, kept_askers = 0;
+    tpc_batch_builder kept = {0};
+    tpc_record record;
+    tpc_frame *frame = tpc_frame_new(it->plane->budget, capacity);
+    if (!frame) return -ENOMEM;
+    while (tpc_record_read(records, bytes, &position, &record) == 0) {
+        asker *asks = askers < batch->askers_count && batch->askers[askers].record == record.offset_delta
+                          ? &batch->askers[askers++]
+                          : NULL;
+        if (!record.key) {
+            it->statistics.invalid++;
+            if (asks) answer(it, &asks->from, &asks->asked, TPC_ERROR_INVALID_RECORD);
+            continue;
+        }
+        if (asks) {
+            asks->record = kept.records_count;
+            batch->askers[kept_askers++] = *asks;
+        }
+        tpc_datagram said = {.key = record.key,
+                             .value = record.value,
+                             .timestamp_ms = batch->builder.base_timestamp + record.timestamp_delta,
+                             .value_bytes = (uint32_t)record.value_bytes,
+                             .key_bytes = (uint16_t)record.key_bytes};
+        tpc_batch_builder_add(&kept, &said, frame->data);
+    }
+    tpc_frame_release(batch->frame);
+    batch->frame = frame;
+    batch->builder = kept;
+    batch->keyless_count = 0;
+    batch->askers_count = kept_askers;
+    return 0;
+}
+
 /* Appends it. False: there is no room now, and it stays open. */
 static bool close_batch(tpc_datagrams *it, datagram_batch *batch) {
     tpc_partition *partition = tpc_partition_of(it->plane, batch->handle);
@@ -195,6 +237,13 @@ static bool close_batch(tpc_datagrams *it, datagram_batch *batch) {
     if (!partition || partition->role != TPC_ROLE_LEADER) {
         batch_unlink(&it->open, batch);
         refuse_batch(batch, &it->statistics.unowned, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
+        return true;
+    }
+    int left_out =
+        batch->keyless_count && partition->flags & TPC_PARTITION_COMPACTED ? leave_keyless_out(it, batch) : 0;
+    if (left_out < 0 || !batch->builder.records_count) {
+        batch_unlink(&it->open, batch);
+        refuse_batch(batch, &it->statistics.without_room, TPC_ERROR_KAFKA_STORAGE_ERROR);
         return true;
     }
     uint32_t bytes = batch->builder.bytes;
@@ -283,7 +332,9 @@ static int16_t add(tpc_datagrams *it, const tpc_partition *partition, const addr
     }
     tpc_batch_builder_add(&batch->builder, said, batch->frame->data);
     batch->frame->length = batch->builder.bytes;
-    if (said->flags & TPC_DATAGRAM_ACKNOWLEDGE) batch->askers[batch->askers_count++] = (asker){*from, *said};
+    batch->keyless_count += !said->key;
+    if (said->flags & TPC_DATAGRAM_ACKNOWLEDGE)
+        batch->askers[batch->askers_count++] = (asker){*from, *said, batch->builder.records_count - 1};
     return TPC_ERROR_NONE;
 }
 

@@ -380,6 +380,33 @@ def test_the_told_time_is_not_kept_where_the_topic_stamped_when_the_record_came(
     assert records_in(stalled, handle)[1:] == [(None, b"old", NOW_MS)]
 
 
+@pytest.mark.parametrize("keys", [(None,), (None, b"k"), (b"", None, b"k", None, b"l"), (b"k", b"l")])
+def test_when_a_topic_becomes_compacted_what_has_no_key_spoils_no_record_that_has_one(stalled, keys):
+    """They came while it was not, and wait in one batch with what comes when it is."""
+    port = Port(stalled)
+    handle = stalled.lead("t", settings=bench_settings(timestamp_before_ms_max=1 << 40))
+    port.route("t")
+    port.send("t", 0, b"first", request_id=99)
+    port.until_counted(waiting=1)
+    sent = [(key, b"%d" % number, NOW_MS - (number << 30)) for number, key in enumerate(keys)]
+    for number, (key, value, timestamp) in enumerate(sent):
+        flags = 0 if number == 2 else ACKNOWLEDGE
+        port.send("t", 0, value, key=key, timestamp=timestamp, request_id=number, flags=flags)
+        port.until_counted(received=number + 2)
+    flags = (PartitionFlag.COMPACTED, PartitionFlag.PYTHON_VALIDATES)
+    stalled.plane.update(handle, bench_settings(*flags, timestamp_before_ms_max=1000))
+    port.send("t", 0, b"last", key=b"m", timestamp=NOW_MS, request_id=98)
+    port.until_counted(received=len(sent) + 2)
+    stalled.let_go()
+    told = [number for number in range(len(keys)) if number != 2]
+    expected = [(E.NONE if keys[number] is not None else E.INVALID_RECORD, 0, number) for number in told]
+    assert sorted(port.answer() for _ in range(len(told) + 2)) == sorted([(E.NONE, 0, 98), (E.NONE, 0, 99), *expected])
+    keyed = [one for one in sent if one[0] is not None]
+    assert records_in(stalled, handle)[1:] == [*keyed, (b"m", b"last", NOW_MS)]
+    assert port.counts()["invalid"] == len(sent) - len(keyed)
+    assert port.counts()["without_room"] == 0
+
+
 def test_a_relaxed_topic_s_records_do_not_wait_for_the_journal(stalled):
     port = Port(stalled)
     stalled.lead("t")
