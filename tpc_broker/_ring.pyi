@@ -239,6 +239,7 @@ class tpc_fetch(Structure):
     with_names: int
     rack: int
     reserved_bytes: int
+    waiting_bytes: int
 
 class tpc_fetch_asked(Structure):
     topic_name: Pointer[int]
@@ -274,6 +275,8 @@ class tpc_fetch_statistics(Structure):
     sessions_evicted: int
     sessions_refused: int
     session_bytes: int
+    waiting_bytes: int
+    hurried: int
     record_bytes: int
     segment_bytes: int
     windows: int

@@ -103,7 +103,8 @@ SPACELESS_AGAIN_MS_MAX = 320_000  # ... twice as long each time, up to this
 FETCH_RESPONSE_BYTES_MAX = 55 * MIB
 FETCH_SESSION_BYTES_MAX = 256 * MIB
 """Of what a core's fetch sessions remember: more than a thousand sessions of a thousand partitions each. Above it idle
-ones are given up, and clients go without one."""
+ones are given up, and clients go without one. Of fetches that wait, beside their sessions, so much once more: above it
+those of many partitions are answered at once."""
 
 # The loop.
 STALL_MS = 10  # counted

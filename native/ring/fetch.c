@@ -29,6 +29,7 @@ tpc_fetches *tpc_fetches_new(void) {
     tpc_fetches *fetches = calloc(1, sizeof *fetches);
     if (!fetches) return NULL;
     fetches->response_bytes_max = RESPONSE_BYTES_MAX_DEFAULT;
+    fetches->waiting_bytes_max = TPC_FETCH_SESSION_BYTES_MAX;
     if (tpc_fetch_sessions_init(&fetches->sessions) == 0) return fetches;
     free(fetches);
     return NULL;
@@ -138,6 +139,7 @@ static int begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
 
 void tpc_fetch_free(tpc_plane *plane, tpc_fetch *fetch) {
     tpc_fetch_forget_context(&plane->fetches->sessions, fetch);
+    plane->fetches->waiting_bytes -= fetch->waiting_bytes;
     tpc_frame_release(fetch->frame);
     free(fetch->waits);
     free(fetch);
@@ -524,6 +526,7 @@ enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch
 /* Python will ask for it by connection and sequence, which no other request ever has. */
 static void keep_for_python(tpc_fetches *fetches, tpc_fetch *fetch, enum tpc_fetch_fallback reason) {
     fetches->statistics.left[reason]++;
+    tpc_fetch_charge_python(fetches, fetch);
     fetch->state = TPC_FETCH_IN_PYTHON;
     fetch->request = NULL;
     fetch->previous = NULL;
@@ -557,13 +560,18 @@ int tpc_plane_fetch(tpc_plane *plane, tpc_request *request) {
                                                               : TPC_FETCH_FALLBACK_NO_MEMORY]++;
         return 0;
     }
-    if (tpc_forwards(plane, request) && tpc_forward_fetch(plane, fetch)) {
+    bool forwards = tpc_forwards(plane, request);
+    if (forwards && !tpc_fetch_may_wait(fetches, fetch)) fetch->deadline_ns = 0;
+    if (forwards && tpc_forward_fetch(plane, fetch)) {
         fetches->statistics.taken++;
         return 1;
     }
     enum tpc_fetch_fallback reason;
     bool last = plane->forwarding && tpc_connection_is_released(plane->connections, fetch->connection, fetch->sequence);
-    switch (tpc_fetch_attempt(plane, fetch, last, &reason)) {
+    enum tpc_fetch_outcome_kind found = tpc_fetch_attempt(plane, fetch, last, &reason);
+    if (found == TPC_FETCH_TOO_LITTLE && !tpc_fetch_may_wait(fetches, fetch))
+        found = tpc_fetch_attempt(plane, fetch, true, &reason);
+    switch (found) {
     case TPC_FETCH_ANSWERED:
         break;
     case TPC_FETCH_TOO_LITTLE:
@@ -592,6 +600,7 @@ int tpc_fetch_begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
         int result = begin(plane, request, &fetch);
         if (result < 0) return result;
         fetch->request = NULL;
+        tpc_fetch_charge_python(plane->fetches, fetch);
     } else {
         unlink_left(plane->fetches, fetch);
     }
@@ -634,7 +643,7 @@ int tpc_plane_set_fetch_limits(tpc_plane *plane, int32_t response_bytes_max, uin
 }
 
 void tpc_plane_set_fetch_session_bytes(tpc_plane *plane, int64_t bytes_max) {
-    plane->fetches->sessions.bytes_max = bytes_max;
+    plane->fetches->sessions.bytes_max = plane->fetches->waiting_bytes_max = bytes_max;
 }
 
 void tpc_plane_set_fetch_seed(tpc_plane *plane, uint64_t seed) { plane->fetches->sessions.chance = seed ? seed : 1; }
@@ -655,4 +664,5 @@ void tpc_plane_get_fetch_statistics(const tpc_plane *plane, tpc_fetch_statistics
     statistics->sessions_evicted = fetches->sessions.evicted;
     statistics->sessions_refused = fetches->sessions.refused;
     statistics->session_bytes = fetches->sessions.bytes;
+    statistics->waiting_bytes = fetches->waiting_bytes;
 }

@@ -115,6 +115,7 @@ typedef struct tpc_fetches {
     tpc_fetch *woken_first, *woken_last;
     tpc_fetch *left;
     uint32_t left_count;
+    int64_t waiting_bytes, waiting_bytes_max;
     tpc_fetch_statistics statistics;
 } tpc_fetches;
 
@@ -149,6 +150,10 @@ void tpc_fetch_hand_over(tpc_plane *plane, tpc_fetch *fetch, enum tpc_fetch_fall
 uint64_t tpc_fetch_rack_of(const tpc_fetches *fetches, const tpc_fetch_request *asked);
 
 /* fetch_wait.c */
+/* Charges what it takes while it waits. False: it is not to wait, since those that do have all there is. */
+bool tpc_fetch_may_wait(tpc_fetches *fetches, tpc_fetch *fetch);
+/* Charges what Python makes of it. Where there is not so much it is answered as soon as it was read. */
+void tpc_fetch_charge_python(tpc_fetches *fetches, tpc_fetch *fetch);
 int tpc_fetch_park(tpc_plane *plane, tpc_fetch *fetch);
 /* Whoever waits for this partition looks again, at once. */
 void tpc_fetch_look_again(tpc_plane *plane, tpc_partition *partition);

@@ -7,6 +7,9 @@
  *
  * A commit that moves high watermarks marks the fetches that watch those partitions, each once, and when all have moved
  * they attempt again, in the order in which they were marked.
+ *
+ * What they take while they wait, or are with Python, has a bound of its own: sessions that fill theirs must not keep
+ * everybody else from waiting. Above it one of many partitions is answered at once, with what there is.
  */
 #include "fetch.h"
 
@@ -14,6 +17,40 @@
 #include <stdlib.h>
 
 enum { NS_PER_MS = 1000000, WORD_BITS = 64 };
+
+enum {
+    FEW_PARTS = 64,             /* that wait whatever others take: a connection has one */
+    PART_BYTES_IN_PYTHON = 1024 /* in the objects of its request, its reading and its answer */
+};
+
+/* ---- memory ---- */
+
+/* Beside its frame, which is charged to the connections' budget, and what its session keeps. */
+static int64_t bytes_of(const tpc_fetch *fetch) {
+    size_t part = sizeof *fetch->parts + sizeof *fetch->waits;
+    if (fetch->with_names) part += sizeof(tpc_fetch_known);
+    return (int64_t)(sizeof *fetch + (size_t)fetch->parts_count * part);
+}
+
+/* Whether there was so much, or it is so little that nobody asks. */
+static bool charge(tpc_fetches *fetches, tpc_fetch *fetch, int64_t bytes, bool even_so) {
+    bool fits = fetch->parts_count <= FEW_PARTS || bytes <= fetches->waiting_bytes_max - fetches->waiting_bytes;
+    fetches->statistics.hurried += !fits;
+    if (!fits && !even_so) return false;
+    fetch->waiting_bytes += bytes;
+    fetches->waiting_bytes += bytes;
+    return fits;
+}
+
+bool tpc_fetch_may_wait(tpc_fetches *fetches, tpc_fetch *fetch) {
+    return fetch->waiting_bytes || charge(fetches, fetch, bytes_of(fetch), false);
+}
+
+void tpc_fetch_charge_python(tpc_fetches *fetches, tpc_fetch *fetch) {
+    int64_t bytes = (int64_t)fetch->parts_count * PART_BYTES_IN_PYTHON;
+    if (!fetch->waiting_bytes) bytes += bytes_of(fetch);
+    if (!charge(fetches, fetch, bytes, true)) fetch->deadline_ns = 0;
+}
 
 /* ---- the wheel ---- */
 

@@ -10,6 +10,7 @@ from tpc_broker._ring import lib
 from tpc_broker.error_codes import ErrorCode as E
 
 PART_BYTES_MIN = 100  # of a partition that a session knows
+WAIT_BYTES_MIN, PYTHON_BYTES_MIN = 40, 1000  # of one that a fetch waits for, and that is left to Python
 
 
 @pytest.fixture
@@ -148,3 +149,52 @@ def test_a_session_that_ended_counts_until_its_last_fetch_is_over(bench):
     waiting.close()
     bench.until(lambda: bench.fetch_counts().parked_now == 0)
     assert session_bytes(bench) == 0
+
+
+def asks_often(count, **more):
+    """One partition, which is read as often as it is named."""
+    return asks(*[("t", 0, 0)] * count, wait_ms=LONG_MS, **more)
+
+
+@pytest.mark.parametrize("session", [{"SessionEpoch": 0}, {}], ids=["with a session", "without"])
+def test_fetches_of_many_partitions_wait_while_there_is_memory_for_that(bench, session):
+    """Those of a few wait all the same, and what is not taken any more is there for others."""
+    bench.make("t")
+    bound_sessions(bench, 1 << 20)
+    waiting = bench.connect()
+    bench.send_fetch(waiting, 12, asks_often(300, **session))
+    wait_parked(bench)
+    taken = bench.fetch_counts().waiting_bytes
+    assert 300 * WAIT_BYTES_MIN < taken < 300 * 300
+    bound_sessions(bench, taken)
+    assert len(parts_of(bench.fetch(bench.connect(), 12, asks_often(65)))) == 65, "answered at once"
+    few = bench.connect()
+    bench.send_fetch(few, 12, asks_often(64))
+    wait_parked(bench, 2)
+    few.close()
+    waiting.close()
+    wait_parked(bench, 0)
+    counts = bench.fetch_counts()
+    assert (counts.hurried, counts.waiting_bytes) == (1, 0)
+    bench.send_fetch(bench.connect(), 12, asks_often(65))
+    wait_parked(bench)
+    assert bench.fetch_counts().hurried == 1
+
+
+def test_what_python_makes_of_a_fetch_counts_and_without_memory_it_does_not_wait(bench, monkeypatch):
+    begun = []
+
+    def begin_fetch(request):
+        fetch = bench.core.plane.__class__.begin_fetch(bench.core.plane, request)
+        begun.append((fetch.deadline_ms > 0, bench.fetch_counts().waiting_bytes))
+        return fetch
+
+    monkeypatch.setattr(bench.core.plane, "begin_fetch", begin_fetch, raising=False)
+    client = bench.connect()
+    for bytes_max, count in ((1 << 20, 300), (1 << 20, 3000), (1 << 20, 64), (1, 64), (1, 65)):
+        lib.tpc_plane_set_fetch_session_bytes(bench.plane.pointer, bytes_max)
+        assert len(parts_of(bench.fetch(client, 12, asks_many(count, topic="absent", wait_ms=LONG_MS)))) == count
+        assert begun[-1][1] >= count * PYTHON_BYTES_MIN
+        assert bench.fetch_counts().waiting_bytes == 0
+    assert [may_wait for may_wait, _bytes in begun] == [True, False, True, True, False]
+    assert bench.fetch_counts().hurried == 2

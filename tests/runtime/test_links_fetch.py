@@ -71,6 +71,18 @@ def test_a_long_poll_ends_with_its_time(node):
     assert [(part["ErrorCode"], values_of(part)) for part in parts_of(answer)] == [(0, []), (0, [])]
 
 
+@pytest.mark.parametrize("core", [0, 1], ids=["at its client's core", "at an owner"])
+def test_a_long_poll_of_many_partitions_does_not_wait_without_memory(node, core):
+    node.make("t", [1, 0])
+    lib.tpc_plane_set_fetch_session_bytes(node.cores[core].plane.pointer, 1)
+    front = node.cores[0]
+    answer = front.fetch(front.connect(), 12, asks(*[("t", 0, 0), ("t", 1, 0)] * 65, wait_ms=LONG_MS))
+    assert len(parts_of(answer)) == 130
+    assert sum(each.fetch_counts().hurried for each in node.cores) >= 1
+    wait_parked(node, 0)
+    node.cores[0].until(lambda: not any(each.fetch_counts().waiting_bytes for each in node.cores))
+
+
 def test_the_produce_behind_a_long_poll_is_answered_behind_it(node):
     node.make("t", [1, 1])
     front = node.cores[0]

@@ -42,6 +42,8 @@ class FetchStatistics:
     sessions_evicted: int
     sessions_refused: int
     session_bytes: int
+    waiting_bytes: int
+    hurried: int
     record_bytes: int
     segment_bytes: int
     windows: int
@@ -117,6 +119,6 @@ def fetch_statistics(plane: tpc_plane) -> FetchStatistics:
     left = {name: int(now.left[number]) for number, name in enumerate(FALLBACK_REASONS) if number}
     return FetchStatistics(
         now.taken, now.parked, now.handed_over, now.timed_out, now.parked_now, now.sessions,
-        now.session_partitions, now.sessions_evicted, now.sessions_refused, now.session_bytes, now.record_bytes,
-        now.segment_bytes, now.windows, left,
+        now.session_partitions, now.sessions_evicted, now.sessions_refused, now.session_bytes, now.waiting_bytes,
+        now.hurried, now.record_bytes, now.segment_bytes, now.windows, left,
     )  # fmt: skip

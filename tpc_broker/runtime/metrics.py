@@ -69,6 +69,8 @@ COUNTED: Final = (
     Counted("tpc_fetch_sessions_evicted_total", "fetches", "sessions_evicted", "Fetch sessions that made room."),
     Counted("tpc_fetch_sessions_refused_total", "fetches", "sessions_refused", "Fetch sessions without memory."),
     Counted("tpc_fetch_session_bytes", "fetches", "session_bytes", "Memory of fetch sessions."),
+    Counted("tpc_fetch_waiting_bytes", "fetches", "waiting_bytes", "Memory of fetches that wait."),
+    Counted("tpc_fetch_hurried_total", "fetches", "hurried", "Fetches that did not wait, for want of memory."),
     Counted("tpc_fetched_bytes_total", "fetches", "record_bytes", "Bytes of records that C put into answers."),
     Counted("tpc_fetched_from_segments_bytes_total", "fetches", "segment_bytes", "Of them, from segments."),
     Counted("tpc_journal_commits_total", "journal", "commits_durable", "Commits of the journal."),

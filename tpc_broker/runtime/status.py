@@ -283,7 +283,8 @@ def _of_requests(counters: CoreCounters) -> list[tuple[str, str]]:
     )
     fetch = (
         f"{fetches['taken']:,} answered in C, {sum(left.values()):,} left to Python{reasons}; "
-        f"{fetches['parked_now']:,} waiting now, {fetches['timed_out']:,} waited in vain"
+        f"{fetches['parked_now']:,} waiting now, {fetches['timed_out']:,} waited in vain, "
+        f"{fetches['hurried']:,} did not wait for want of memory"
     )
     sessions = (
         f"{fetches['sessions']:,} of {_counted(fetches['session_partitions'], 'partition')}, "

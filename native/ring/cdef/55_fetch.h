@@ -66,6 +66,7 @@ typedef struct tpc_fetch {
     uint8_t with_names;     /* parts of its own, not the session's */
     uint64_t rack;          /* of the client, as a bit of tpc_plane_set_racks(); 0: of none that is known */
     int64_t reserved_bytes; /* for its answer, see tpc_fetch_reserve() */
+    int64_t waiting_bytes;  /* private: what it is charged while it waits, or is with Python */
 } tpc_fetch;
 
 /* What became of one partition, as far as sessions care. */
@@ -89,6 +90,8 @@ typedef struct {
     uint64_t sessions_evicted;
     uint64_t sessions_refused; /* for want of bytes: new ones, and those that were to grow */
     int64_t session_bytes;     /* now, of all sessions */
+    int64_t waiting_bytes;     /* now, of fetches that wait, or are with Python */
+    uint64_t hurried;          /* did not wait, for want of these bytes */
     uint64_t record_bytes;     /* in answers from here */
     uint64_t segment_bytes;    /* of those, from segments */
     uint64_t windows;          /* now */
@@ -100,7 +103,7 @@ typedef struct {
 int tpc_plane_set_fetch_limits(tpc_plane *plane, int32_t response_bytes_max, uint32_t sessions_max,
                                int64_t eviction_ms);
 
-/* In place of FETCH_SESSION_BYTES_MAX, the bound of all sessions together. For tests. */
+/* In place of FETCH_SESSION_BYTES_MAX, the bound of all sessions together, and of all fetches that wait. For tests. */
 void tpc_plane_set_fetch_session_bytes(tpc_plane *plane, int64_t bytes_max);
 
 /* Where session ids come from, in place of chance. For tests. */
