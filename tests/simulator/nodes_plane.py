@@ -465,7 +465,7 @@ class TwinStorage(MemoryStorage):
         self.shipments = _NoShipments()
         self._lacks: dict[int, Lack] = {}
         plane.bytes_admitted = self._bytes_admitted
-        self.files = disk  # where segments would be filled; none are
+        self.files, self.remove_later = disk, None  # where segments would be filled; none are
 
     def has(self, key):
         return key in self._kept
