@@ -228,7 +228,7 @@ SCALARS: Final = {
 def messages_named() -> set[str]:
     """By the product's own source."""
     named = re.compile(r"\bmessages\.([A-Z]\w+)")
-    return {name for path in PACKAGE.rglob("*.py") for name in named.findall(path.read_text())}
+    return {name for path in PACKAGE.rglob("*.py") for name in named.findall(path.read_text(encoding="utf-8"))}
 
 
 def _field_type(field: FieldSchema, root: str) -> str:
