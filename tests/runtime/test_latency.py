@@ -18,7 +18,7 @@ def test_a_request_s_time_is_in_the_histogram_of_its_api(make_connections):
     assert latencies.keys() == {3, 18}
     assert [sum(one["spans"]) for one in latencies.values()] == [1, 1]
     assert sum(latencies[3]["spans"][16:]) == 1, "500 ms are more than 2^15 us"
-    assert latencies[3]["sum_ns"] >= 500_000_000 > latencies[18]["sum_ns"]
+    assert latencies[3]["sum_ns"] >= latencies[18]["sum_ns"] + 500_000_000, "it came first"
 
 
 def test_answers_in_c_are_counted_too_and_no_answer_is_one(make_connections):
@@ -51,7 +51,7 @@ def test_the_slowest_are_kept_and_those_that_wait_by_design_are_not(make_connect
     for number in range(40):
         client.sendall(frame_of(b"x" * (number + 1), api_key=3, api_version=7))
         request = bench.next_request()
-        time.sleep(0.02 if number in (5, 30) else 0)
+        time.sleep(0.5 if number in (5, 30) else 0)  # longer than 16 others on a busy machine
         bench.connections.answer(request, b"12345678")
     client.sendall(frame_of(b"x", api_key=11))
     waits = bench.next_request()
@@ -64,5 +64,5 @@ def test_the_slowest_are_kept_and_those_that_wait_by_design_are_not(make_connect
     head_bytes = len(frame_of(b"")) - 4
     slept = [one for one in slowest if one.request_bytes - head_bytes in (6, 31)]
     assert len(slept) == 2
-    assert min(one.took_ns for one in slept) >= 20_000_000
+    assert min(one.took_ns for one in slept) >= 500_000_000
     assert (slept[0].api_version, slept[0].answer_bytes) == (7, 12)
