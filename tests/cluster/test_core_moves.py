@@ -81,7 +81,7 @@ def test_replicas_change_cores_under_load_and_clients_follow(made):
             move(made, "t-0", first, core)
             load.wait_progress()
         move(made, "t-0", follower, 1 - before[follower])
-        ((only, core),) = places(made, "one").items()
+        ((only, core),) = eventually(lambda: places(made, "one"), "it is there").items()
         for each in (1 - core, core, 1 - core):
             move(made, "one-0", only, each)
             single.wait_progress()

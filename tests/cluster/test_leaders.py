@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from tests.support.cluster_nodes import Cluster, admin, cluster, create_topic, eventually, leaders
+from tests.support.cluster_nodes import Cluster, admin, answered, cluster, create_topic, eventually, leaders
 from tests.support.kafka_peer import run_tool
 from tests.support.raw_client import RawConnection
 from tpc_broker.broker.handlers.elections import NO_UNCLEAN
@@ -49,7 +49,8 @@ def test_leaders_are_those_that_are_preferred(tmp_path):
         made.start()
         create_topic(made.bootstrap, "kept", PARTITIONS, replicas=3)
         eventually(lambda: led_by(made), "all are led")
-        described = admin(made[1].bootstrap).list_topics("kept", timeout=5).topics["kept"].partitions
+        told = answered(lambda: admin(made[1].bootstrap).list_topics("kept", timeout=5))
+        described = told.topics["kept"].partitions
         preferred = {index: each.replicas[0] // 1024 for index, each in described.items()}
         assert sorted(preferred.values()) == [1, 1, 2, 2, 3, 3]
         of_two = [index for index, node in preferred.items() if node == 2]

@@ -35,7 +35,8 @@ def make(made: Cluster, topic: str) -> tuple[Node, Node, Node]:
     """A topic of one partition; the nodes of its leader, of another replica, and of the third one."""
     create_topic(made.bootstrap, topic, 1, replicas=3)
     eventually(lambda: in_sync_everywhere(made, topic), "three replicas")
-    leader = made[described(made[1].bootstrap, topic)[0][0]]
+    led = eventually(lambda: described(made[1].bootstrap, topic), "it is led")
+    leader = made[led[0][0]]
     near, other = (node for node in made.nodes if node is not leader)
     return leader, near, other
 

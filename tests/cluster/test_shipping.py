@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from tests.cluster.test_leaders import NOT_NEEDED, PREFERRED, elect
 from tests.cluster.test_replication import in_sync_everywhere, leads
 from tests.support.broker_process import run_command
-from tests.support.cluster_nodes import Cluster, Node, admin, cluster, create_topic, eventually
+from tests.support.cluster_nodes import Cluster, Node, admin, answered, cluster, create_topic, eventually
 from tests.support.replicated_load import Load
 from tpc_broker.log.batch import walk_headers
 
@@ -126,7 +126,8 @@ def test_a_replica_in_which_a_scrub_finds_damage_begins_anew_from_another(three:
     with Load(three.bootstrap, "kept", 1) as load:
         load.wait_progress()
         eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
-        found = admin(three[1].bootstrap).list_topics("kept", timeout=5).topics["kept"].partitions[0]
+        told = answered(lambda: admin(three[1].bootstrap).list_topics("kept", timeout=5))
+        found = told.topics["kept"].partitions[0]
         number = found.replicas[0] // 1024 if leads_it else leads(three, "kept") % 3 + 1
         eventually(lambda: has_records(three[number]), "something to damage")
         three[number].stop()  # with a checkpoint

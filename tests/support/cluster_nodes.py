@@ -41,6 +41,11 @@ def eventually(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S)
     raise AssertionError(f"{what}: not within {deadline_s:g} s; last: {last}")
 
 
+def answered(ask: Callable[[], T]) -> T:
+    """The first answer, whatever it is: a call that came to nothing is made again."""
+    return eventually(lambda: (ask(),), "somebody answers")[0]
+
+
 class Node(TpcBroker):
     """One node; `number` is its id."""
 
