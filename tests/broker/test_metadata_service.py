@@ -55,8 +55,9 @@ async def test_nothing_is_decided_before_the_whole_log_is_loaded() -> None:
         seen.append(image.next_producer_id)
         return [], None
 
-    service = MetadataService(CORE, view, SimpleNamespace(serve=lambda *_: None), apply)
     async with trio.open_nursery() as nursery:
+        mailboxes = SimpleNamespace(serve=lambda *_: None)
+        service = MetadataService(CORE, view, mailboxes, apply, nursery.start_soon)  # type: ignore[arg-type]
         nursery.start_soon(service.load, log)
         nursery.start_soon(service.change, decide)
         await trio.testing.wait_all_tasks_blocked()

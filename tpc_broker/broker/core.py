@@ -167,7 +167,9 @@ class Core:
         self.leadership_on_demand = None if cluster is None else LeadershipOnDemand(self)
         self.partitions = Partitions(self, storage)
         self.view.on_changed = self._view_changed
-        self.metadata = MetadataService(place.core_id, self.view, mailboxes, self._apply_image, cluster)
+        self.metadata = MetadataService(
+            place.core_id, self.view, mailboxes, self._apply_image, nursery.start_soon, cluster
+        )
         self.metadata.end_core = self._end
         if self.replicated is not None:
             self.replicated.begin()

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from tpc_broker.broker.core_news import CoreNews
 from tpc_broker.broker.leader_news import LeaderNews
 from tpc_broker.broker.view import Leader
 from tpc_broker.errors import JournalStoppedError, NotDeliveredError, PartitionOfflineError
@@ -73,12 +74,13 @@ ApplyImage = Callable[[ClusterImage, ClusterImage], Awaitable[None]]
 
 
 class MetadataService:
-    def __init__(
+    def __init__(  # noqa: PLR0913  (whatever ties a core to the others)
         self,
         core_id: CoreId,
         view: ClusterView,
         mailboxes: Mailboxes,
         apply_image: ApplyImage,
+        start_soon: Callable[..., None],
         cluster: ClusterNode | None = None,
     ) -> None:
         self._cluster = cluster
@@ -91,6 +93,7 @@ class MetadataService:
         self._partition: Partition | None = None
         self._records_since_snapshot = 0
         self._subscribers: set[CoreId] = set()
+        self._core_news = CoreNews(self._tell_leaders, start_soon)
         self._untold: dict[CoreId, set[TopicPartition]] = {}
         """Of which partitions' leaders cores may not have heard."""
         self._applied = trio.Event()
@@ -408,14 +411,27 @@ class MetadataService:
 
     async def exchange_leaders(self) -> None:
         """Tell every core that is up the leader epochs of the partitions led here, and learn theirs."""
-        await self.announce_leaders(list(self._view.leaders_of(self._core_id)))
+        own = list(self._view.leaders_of(self._core_id))
+        self._tell_nodes(own)
+        self._core_news.tell(self._view.others_up(self._core_id), own)
+        await self._core_news.wait_told(PUSH_TIMEOUT_MS / 1000)
+
+    def tell_leaders(self, leaders: list[tuple[TopicPartition, Leader]]) -> None:
+        """Every core of every node, in time: nobody is waited for."""
+        if leaders:
+            self._view.note_leaders(leaders)
+            self._tell_nodes(leaders)
+            self._core_news.tell(self._view.others_up(self._core_id), leaders)
+
+    async def wait_told(self) -> None:
+        """Until the cores of this node that answer have heard what was told."""
+        await self._core_news.wait_told()
 
     async def announce_leaders(self, leaders: list[tuple[TopicPartition, Leader]]) -> None:
-        self._view.note_leaders(leaders)
-        self._tell_nodes(leaders)
-        async with trio.open_nursery() as nursery:
-            for core in self._view.others_up(self._core_id):
-                nursery.start_soon(self._tell_leaders, core, leaders)
+        """Tell, and wait."""
+        if leaders:
+            self.tell_leaders(leaders)
+            await self.wait_told()
 
     async def tell_untold(self) -> None:
         """Leaders to cores that were up and could not be told: overloaded, or paused for long. One that was down asks

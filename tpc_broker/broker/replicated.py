@@ -108,7 +108,8 @@ class ReplicatedPartitions:
     async def hand_over(self) -> None:
         """Before a drain."""
         await self.replication.hand_over()
-        await self._tell_now()
+        self._tell_now()
+        await self._core.metadata.wait_told()
 
     async def _install(self, key: TopicPartition, judge: Judge) -> bool:
         """What another replica has shipped takes the place of this one's files."""
@@ -178,13 +179,12 @@ class ReplicatedPartitions:
             nursery.start_soon(self._look_who_is_in_sync)
             while True:
                 await self._tell.wait()
-                await self._tell_now()
+                self._tell_now()
 
-    async def _tell_now(self) -> None:
+    def _tell_now(self) -> None:
         self._tell = trio.Event()
         told, self._to_tell = self._to_tell, {}
-        if told:
-            await self._core.metadata.announce_leaders(list(told.items()))
+        self._core.metadata.tell_leaders(list(told.items()))
 
     async def _look_who_is_in_sync(self) -> None:
         near_at_s = trio.current_time()
