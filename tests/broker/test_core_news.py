@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from tests.broker.test_core import create_topic
-from tests.support.memory_node import running_node
+from tests.support.memory_node import MemoryClock, running_node
 from tpc_broker.broker.core_news import WAIT_S, CoreNews
 from tpc_broker.broker.metadata_service import MetadataService
 from tpc_broker.broker.replicated import ReplicatedPartitions
@@ -116,7 +116,7 @@ async def test_other_nodes_hear_of_an_election_while_a_core_of_this_one_hangs(nu
     view.set_up([CoreId(0), CoreId(1)])
     cluster = Mock(linked=lambda: [NodeId(2)], ask=ask, start_soon=nursery.start_soon)
     mailboxes = Mock(call=hang)
-    service = MetadataService(CoreId(0), view, mailboxes, Mock(), nursery.start_soon, cluster)
+    service = MetadataService(CoreId(0), view, mailboxes, Mock(), MemoryClock(), nursery.start_soon, cluster)
     core = SimpleNamespace(view=view, core_id=CoreId(0), metadata=service)
     made = ReplicatedPartitions(core, Mock(in_sync=lambda _key: (NodeId(1),)))  # type: ignore[arg-type]
     made.near = Mock()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import uuid
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
 import trio.testing
 
 from tests.support.memory_clients import create_topic
-from tests.support.memory_node import running_node
+from tests.support.memory_node import MemoryClock, running_node
 from tpc_broker.broker.metadata_service import MetadataService
 from tpc_broker.broker.view import ClusterView
 from tpc_broker.errors import JournalStoppedError
@@ -19,7 +21,7 @@ from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import ProducerIdsReserved, TopicCreated, decode_record, encode_record
 from tpc_broker.model import CoreId, NodeId, Offset, TopicId
 
-CORE = CoreId(0)
+CORE, OTHER = CoreId(0), CoreId(1)
 
 
 class Log:
@@ -57,7 +59,7 @@ async def test_nothing_is_decided_before_the_whole_log_is_loaded() -> None:
 
     async with trio.open_nursery() as nursery:
         mailboxes = SimpleNamespace(serve=lambda *_: None)
-        service = MetadataService(CORE, view, mailboxes, apply, nursery.start_soon)  # type: ignore[arg-type]
+        service = MetadataService(CORE, view, mailboxes, apply, Mock(), nursery.start_soon)  # type: ignore[arg-type]
         nursery.start_soon(service.load, log)
         nursery.start_soon(service.change, decide)
         await trio.testing.wait_all_tasks_blocked()
@@ -79,7 +81,9 @@ class Service:
         self.error: Exception | None = None
         self.ended: list[Exception] = []
         self.handlers: dict = {}
-        self.made = MetadataService(core, self.view, SimpleNamespace(serve=self.handlers.__setitem__), self._apply)
+        self.made = MetadataService(
+            core, self.view, SimpleNamespace(serve=self.handlers.__setitem__), self._apply, MemoryClock(), Mock()
+        )
         self.made.end_core = self.ended.append
 
     async def begin(self) -> Service:
@@ -155,3 +159,49 @@ async def test_a_core_ends_by_it_as_by_any_error_of_its_tasks(autojump_clock) ->
             node[0].groups.follow = fail
             await create_topic(node, 0, "t", 1)
     assert raised.group_contains(AssertionError, match="not what the metadata say")
+
+
+async def test_the_newest_word_of_who_is_away_counts_whatever_is_applied_meanwhile(nursery, autojump_clock) -> None:
+    """A core takes a newer image, for which it has to open partitions; what came with it is older by then."""
+    handlers: dict[CoreId, dict[str, Any]] = {CORE: {}, OTHER: {}}
+    views = {core: ClusterView(NodeId(1), 2, [], None, in_cluster=True) for core in handlers}
+    views[CORE].set_up(handlers)
+    cluster = Mock(start_soon=nursery.start_soon)
+    applies = trio.Event()
+
+    async def call(core: CoreId, method: str, payload: Any, blobs: Any = ()) -> Any:
+        return await handlers[core][method](CORE, payload, blobs)
+
+    def service(core: CoreId, its_cluster: Any = None) -> MetadataService:
+        async def apply(_before: ClusterImage, after: ClusterImage) -> None:
+            views[core].image = after
+            if core == OTHER:
+                applies.set()
+                await trio.sleep(1)
+
+        mailboxes = SimpleNamespace(serve=handlers[core].__setitem__, call=call, notify=call)
+        return MetadataService(
+            core,
+            views[core],
+            mailboxes,
+            apply,
+            MemoryClock(),
+            nursery.start_soon,
+            its_cluster,  # type: ignore[arg-type]
+        )
+
+    first, other = service(CORE, cluster), service(OTHER)
+    log = Log([ProducerIdsReserved(CORE, 0, 1000)])
+    log.may_be_read.set()
+    await first.load(log)  # type: ignore[arg-type]
+    await first.apply_loaded()
+    cluster.on_absent_changed(frozenset({NodeId(2)}))
+    cluster.on_controller_changed(NodeId(2))
+    nursery.start_soon(other.subscribe)
+    await applies.wait()
+    assert views[OTHER].absent == {NodeId(2)}
+    cluster.on_absent_changed(frozenset())
+    cluster.on_controller_changed(NodeId(3))
+    await trio.sleep(2)
+    assert views[OTHER].image.version == views[CORE].image.version > 0
+    assert (views[OTHER].absent, views[OTHER].controller) == (frozenset(), NodeId(3))

@@ -168,7 +168,7 @@ class Core:
         self.partitions = Partitions(self, storage)
         self.view.on_changed = self._view_changed
         self.metadata = MetadataService(
-            place.core_id, self.view, mailboxes, self._apply_image, nursery.start_soon, cluster
+            place.core_id, self.view, mailboxes, self._apply_image, clock, nursery.start_soon, cluster
         )
         self.metadata.end_core = self._end
         if self.replicated is not None:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.view import ClusterView
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.ports import Clock
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class MetadataService:
         view: ClusterView,
         mailboxes: Mailboxes,
         apply_image: ApplyImage,
+        clock: Clock,
         start_soon: Callable[..., None],
         cluster: ClusterNode | None = None,
     ) -> None:
@@ -93,6 +95,9 @@ class MetadataService:
         self._partition: Partition | None = None
         self._records_since_snapshot = 0
         self._subscribers: set[CoreId] = set()
+        self._clock = clock
+        self._nodes_number = -1
+        """Of what is told of nodes: the newest that this core has said, or heard. It rises over restarts of core 0."""
         self._core_news = CoreNews(self._tell_leaders, start_soon)
         self._untold: dict[CoreId, set[TopicPartition]] = {}
         """Of which partitions' leaders cores may not have heard."""
@@ -293,8 +298,9 @@ class MetadataService:
             self._cluster.start_soon(self._mailboxes.notify, core, "nodes", self._about_nodes(leaders))
 
     def _about_nodes(self, leaders: list[tuple[TopicPartition, Leader]]) -> Payload:
-        leaders_told = _leaders_to_json(leaders)
-        return {"absent": sorted(self._view.absent), "controller": self._view.controller, "leaders": leaders_told}
+        self._nodes_number = max(self._nodes_number + 1, self._clock.monotonic_ms())
+        nodes = {"absent": sorted(self._view.absent), "controller": self._view.controller}
+        return {"number": self._nodes_number, **nodes, "leaders": _leaders_to_json(leaders)}
 
     def _tell_nodes(self, leaders: list[tuple[TopicPartition, Leader]]) -> None:
         if self._cluster is not None:
@@ -312,12 +318,18 @@ class MetadataService:
         return {}, []
 
     def _take_nodes(self, payload: Payload) -> None:
+        """What was said before something that is known changes nothing; who leads is fenced by epochs."""
+        if payload["number"] > self._nodes_number:
+            self._nodes_number = payload["number"]
+            self._take_absent(payload)
+        self._view.note_leaders(_leaders_from_json(payload.get("leaders", [])))
+
+    def _take_absent(self, payload: Payload) -> None:
         absent = frozenset(map(NodeId, payload.get("absent", ())))
         if absent != self._view.absent:
             self._view.absent = absent
         controller = payload.get("controller")
         self._view.controller = None if controller is None else NodeId(controller)
-        self._view.note_leaders(_leaders_from_json(payload.get("leaders", [])))
 
     # -- core 0 --------------------------------------------------------------------------------------------------------
 
