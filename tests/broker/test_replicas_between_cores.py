@@ -5,13 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import trio
+import trio.testing
 
 from tests.support.memory_core import MemoryCore, topic_id_of
 from tpc_broker.broker.replicated import ReplicatedPartitions
+from tpc_broker.broker.view import Leader
 from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError
 from tpc_broker.metadata.image import Life
 from tpc_broker.metadata.records import MoveBegun, MoveDone, TopicCreated
-from tpc_broker.model import CoreId, FirstVoter, NodeId, PartitionIndex, Replica, TopicPartition
+from tpc_broker.model import CoreId, FirstVoter, LeaderEpoch, NodeId, PartitionIndex, Replica, TopicPartition
 
 KEY = TopicPartition(topic_id_of(1), PartitionIndex(0))
 HERE, THERE, OTHER = Replica(NodeId(0), CoreId(0)), Replica(NodeId(0), CoreId(1)), Replica(NodeId(1), CoreId(0))
@@ -76,6 +79,12 @@ def created(place, lives=()):
     return TopicCreated("t", KEY.topic_id, (place.core,), 1, (), {}, ((place, OTHER),), voters, lives)
 
 
+def lead(core, epoch, place):
+    """Heard of by the core."""
+    core.view.note_leaders([(KEY, Leader(LeaderEpoch(epoch), 0, place, (HERE.node, OTHER.node)))])
+    core.partitions.look_at_moves()
+
+
 def begun(target):
     return MoveBegun(*KEY, target.core, MOVE, 1, target.node)
 
@@ -95,6 +104,46 @@ async def test_a_replica_leaves_its_group_before_it_is_released_and_is_no_more_w
     assert ("forget_release", KEY) in core.storage.asked
     await core.partitions.step_aside(KEY)
     assert replication.asked[-1] == "remove", "it is not here"
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+async def test_nobody_waits_for_the_move_of_a_follower(is_back):
+    """Who leads it is known all the time, and its group begins no term for that. Of one that led it the next is."""
+    core = core_with(Replication())
+    await core.follow(created(HERE))
+    lead(core, 5, OTHER)
+    await core.follow(begun(THERE))
+    await core.partitions.release(KEY, THERE.core, MOVE)
+    assert not await core.partitions.wait_moved("t", 0)
+    await core.follow(begun(HERE) if is_back else MoveDone(*KEY, THERE.core, THERE.node))
+    assert not await core.partitions.wait_moved("t", 0)
+
+
+@pytest.mark.parametrize(("epoch", "place"), [(6, OTHER), (6, THERE), (5, OTHER)])
+async def test_the_move_of_a_leader_is_waited_for_until_a_leader_is_known(epoch, place, autojump_clock):
+    core = core_with(Replication())
+    await core.follow(created(HERE))
+    lead(core, 5 if place == THERE else 4, HERE)
+    await core.follow(begun(THERE))
+    await core.partitions.release(KEY, THERE.core, MOVE)
+    waited = []
+
+    async def wait():
+        waited.append(await core.partitions.wait_moved("t", 0))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        await core.follow(MoveDone(*KEY, THERE.core, THERE.node))
+        core.partitions.look_at_moves()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not waited
+        began_s = trio.current_time()
+        lead(core, epoch, place)
+        await trio.testing.wait_all_tasks_blocked()
+        assert waited == [True]
+        assert trio.current_time() == began_s
+    assert not await core.partitions.wait_moved("t", 0)
 
 
 async def test_a_replica_that_cannot_be_released_stays_in_its_group():

@@ -235,6 +235,7 @@ class MemoryCore:
         self.storage = MemoryStorage(self.plane)
         listener = Listener("PLAINTEXT", ListenerMode.PER_CORE_PORT, _ADDRESSES, _ADDRESSES)
         self.view = ClusterView(0, CORES, (listener,), None)
+        self.view.core = self.core_id
         self.replicated = None
         self.configuration = load_settings()
         self.clock = SimpleNamespace(wall_ms=lambda: 1000, monotonic_ms=lambda: 1000)

@@ -306,6 +306,7 @@ class Partitions:
         replication = self._replication(partition)
         if replication is not None:
             self._going[key] = LeaderEpoch(replication.term_of(key) or 0), trio.Event()
+            self.look_at_moves()
             try:
                 leave = partial(replication.leave, key)
                 return await self._storage.release(partition.handle, target, move_id, closing, leave)
@@ -337,8 +338,8 @@ class Partitions:
             await replication.step_aside(key)
 
     async def wait_moved(self, topic_key: str | uuid.UUID, index: int) -> bool:
-        """While a partition goes to another core: until it is known in which epoch that leads it, or for a while. Then
-        clients can be sent there at once, and need not come back to ask. Whether there was something to wait for.
+        """While a partition goes to another core: until it is known who leads it since, or for a while. Then clients
+        can be sent there at once, and need not come back to ask. Whether there was something to wait for.
         """
         topic = self._core.view.topic(topic_key) if self._going else None
         going = None if topic is None else self._going.get(TopicPartition(topic.topic_id, PartitionIndex(index)))
@@ -351,10 +352,7 @@ class Partitions:
         """Something that Metadata tells is another."""
         for key, (epoch, _is_there) in list(self._going.items()):
             topic = self._core.view.image.topics.get(key.topic_id)
-            owner = None if topic is None else topic.owner_on(self._core.view.node, key.partition)
-            known = self._core.view.leader_epoch(key)
-            has_moved = owner != self._core.core_id or (topic is not None and topic.is_replicated(key.partition))
-            if owner is None or (has_moved and known is not None and known > epoch):
+            if topic is None or self._core.view.is_led_since(topic, key.partition, epoch):
                 self._has_gone(key)
 
     def _has_gone(self, key: TopicPartition) -> None:

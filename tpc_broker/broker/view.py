@@ -296,6 +296,19 @@ class ClusterView:
         known = self._leaders.get(partition)
         return None if known is None or known.place == NOBODY else known.epoch
 
+    def is_led_since(self, topic: TopicImage, index: PartitionIndex, epoch: LeaderEpoch) -> bool:
+        """Of a partition that leaves this core, which knew it in that epoch: whether clients can be sent to who leads
+        it, or it is nowhere on this node. A follower changes cores in the midst of its leader's epoch.
+        """
+        partition, owner = TopicPartition(topic.topic_id, index), topic.owner_on(self.node, index)
+        known, place = self.leader_epoch(partition), self.told(partition).place
+        if owner is None or known is None:
+            return owner is None
+        if not topic.is_replicated(index):
+            return owner != self.core and known > epoch
+        is_on_another_node = place is not None and place.node != self.node
+        return known > epoch or (known == epoch and is_on_another_node)
+
     def leaders_known(self, partitions: Iterable[TopicPartition]) -> list[tuple[TopicPartition, Leader]]:
         """As they are to be told; NO_LEADER for those that nobody leads."""
         return [(partition, self._leaders.get(partition, NO_LEADER)) for partition in partitions]
