@@ -8,7 +8,7 @@ from tests.raft.cluster import GROUP, Cluster, Node
 from tpc_broker.raft.carrying import HOLD_MS_MAX, HOLD_MS_MIN, Carried, CarriedPeer
 from tpc_broker.raft.items import Position
 from tpc_broker.raft.journal import AppendEntry, TakenEntry
-from tpc_broker.raft.messages import Ack, AppendEntries
+from tpc_broker.raft.messages import Ack, AppendEntries, ReadRound
 from tpc_broker.raft.output import Committed, ReadItems, ReadReady, ShipSegments
 from tpc_broker.raft.replica import Peer
 from tpc_broker.raft.steady import CATCH_UP, INSTALL, PROBE, REPLICATE, PeerState
@@ -115,6 +115,32 @@ def test_a_read_leaves_it_carried() -> None:
     cluster.settle()
     assert leader.told(ReadReady) == [ReadReady(GROUP, ("token",), 4)]
     assert leader.group().carried
+
+
+def test_a_read_wakes_it_only_to_ask_again() -> None:
+    cluster, leader = quiet()
+    machine, token = leader.group(), "answered"
+    carried(leader, 5, 5, 4, [(4, 5), (5, 5)])
+    leader.core.read_index(GROUP, token, cluster.now_ms)
+    cluster.settle()
+    assert leader.told(ReadReady) == [ReadReady(GROUP, (token,), 4)]
+    assert machine.deadline_ms is None
+    cluster.run(2_000)
+    assert machine.carried
+    cluster.dropped = lambda _frame, message: isinstance(message, ReadRound)
+    leader.core.read_index(GROUP, "first", cluster.now_ms)
+    cluster.settle()
+    cluster.dropped = lambda _frame, _message: False
+    leader.core.read_index(GROUP, "second", cluster.now_ms)
+    cluster.settle()
+    assert machine.carried
+    assert machine.deadline_ms is None, "the second round has answered the first, too"
+    cluster.dropped = lambda _frame, message: isinstance(message, ReadRound)
+    leader.core.read_index(GROUP, "third", cluster.now_ms)
+    cluster.run_until(lambda: not machine.carried)
+    assert machine.reads
+    cluster.dropped = lambda _frame, _message: False
+    cluster.run_until(lambda: not machine.reads)
 
 
 def test_who_is_not_quiet_is_not_carried() -> None:

@@ -243,3 +243,9 @@ class Carrying(Membership):
             self._begin_reads()
         if self.reads:
             self.wake_in(self.settings.resend_ms, now_ms)
+
+    def _answer_reads(self) -> None:
+        """Nothing else of a carried group is due at any time."""
+        super()._answer_reads()
+        if self.carried and not self.reads:
+            self.deadline_ms = None
