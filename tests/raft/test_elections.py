@@ -645,3 +645,23 @@ def test_two_that_stand_at_the_same_moment_do_not_split_the_votes() -> None:
         node.core.awake(node.group()).campaign(Reason.TIMEOUT, cluster.now_ms)
     cluster.run(200)
     assert first.group().is_leader or second.group().is_leader, "and not after an election timeout"
+
+
+@pytest.mark.parametrize("forgets", [0, 1])
+@pytest.mark.parametrize("name", [f"g{number}" for number in range(12)])
+def test_two_of_whom_one_does_not_know_who_led_do_not_split_the_votes_either(name: str, forgets: int) -> None:
+    """One that has just started, or has voted, names no leader: their order is the same all the same."""
+    cluster = Cluster(groups=0)
+    cluster.create(name, range(3))
+    cluster.run_until(lambda: any(node.group(name).is_leader for node in cluster.nodes))
+    cluster.run(2_000)
+    leader = next(node for node in cluster.nodes if node.group(name).is_leader)
+    others = [node for node in cluster.nodes if node is not leader]
+    leader.crash()
+    for node in others:
+        cluster.run_until(lambda node=node: not node.group(name)._leader_is_fresh(cluster.now_ms))  # type: ignore[misc]
+    others[forgets].group(name).leader = None
+    for node in others:
+        node.core.awake(node.group(name)).campaign(Reason.TIMEOUT, cluster.now_ms)
+    cluster.run(200)
+    assert any(node.group(name).is_leader for node in others), "and not after an election timeout"

@@ -78,8 +78,12 @@ class Elections(Replica):
 
     def _order(self) -> tuple[Voter, ...]:
         """In which voters stand."""
+        return self._turned(self.leader if self.leader != self.me else None)
+
+    def _turned(self, without: Voter | None) -> tuple[Voter, ...]:
+        """Each group begins with another voter."""
         assert self.config is not None
-        standing = _standing(self.config, self.leader if self.leader != self.me else None)
+        standing = _standing(self.config, without)
         first = self.group_hash % len(standing)
         return standing[first:] + standing[:first]
 
@@ -258,8 +262,11 @@ class Elections(Replica):
             self._give_way(now_ms)
 
     def _is_before(self, candidate: Voter) -> bool:
-        """In the order in which voters stand: it may have had to wait for its turn (`standing`)."""
-        return candidate in self._order()[: self._rank()]
+        """One of two that stand at once, since one had to wait for its turn (`standing`). In an order that both know:
+        not everybody knows who led.
+        """
+        order = self._turned(None)
+        return candidate in order[: order.index(self.me)]
 
     def _give_way(self, now_ms: int) -> None:
         """Both would be granted the preliminary vote, stand, and vote each for itself."""
