@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.broker.test_core import create_topic
+from tests.support.memory_clients import create_topic
 from tests.support.memory_node import MemoryClock, running_node
 from tpc_broker.broker.core_news import WAIT_S, CoreNews
 from tpc_broker.broker.metadata_service import MetadataService
