@@ -43,6 +43,7 @@ ADMIN_CONNECTIONS_MAX = 16
 
 # Connections of one core.
 CONNECTIONS_MAX = 20_000
+CONNECTIONS_MIN = 10  # max.connections below it would lock out those who could raise it again
 DESCRIPTORS_KEPT = 256  # for what is neither a client's connection nor a segment
 PIPELINED_REQUESTS_MAX = 64
 PRODUCE_PARTITIONS_MAX = 10_000  # of one request
@@ -130,6 +131,7 @@ assert DATAGRAM_PARTITIONS_TOLD_MAX * 12 < CONTROL_LINE_BYTES_MAX, "a core tells
 assert STALL_MS < STALL_LOG_MS < CORE_HEARTBEAT_MS, "routine is not logged, and what is goes before the watcher"
 assert CORE_RESTART_DELAY_MS_MIN < CORE_RESTART_DELAY_MS_MAX, "back-off grows"
 assert CORE_HEALTHY_MS > CORE_RESTART_DELAY_MS_MAX, "a core that only ever crashes must reach the longest delay"
+assert CONNECTIONS_MIN < CONNECTIONS_MAX, "the bounds leave a choice"
 assert JOURNAL_COMMIT_BYTES_MAX * 8 <= JOURNAL_BYTES_MAX, "a commit is a small part of the journal, or recycling stalls"
 assert JOURNAL_COMMIT_BYTES_MAX % BLOCK_BYTES == 0, "commits are whole blocks"
 assert SPACELESS_TOLD_MS >= 4 * SPACE_LOOK_MS, "what is full for a moment changes nothing"

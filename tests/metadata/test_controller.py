@@ -7,9 +7,10 @@ import pytest
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.config_control import AlterableConfig, AlterableResource, ConfigController
+from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.metadata.controller import Controller, CreatableTopic, DeletableTopic, GrowableTopic
 from tpc_broker.metadata.image import ClusterImage, changed_topics
-from tpc_broker.metadata.records import decode_record, encode_record
+from tpc_broker.metadata.records import BrokerConfigChanged, decode_record, encode_record
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.metadata.topic_names import topic_name_fault
 from tpc_broker.model import MetadataVersion, NodeId, TopicId, broker_id_of
@@ -322,6 +323,28 @@ def test_internal_topics_cannot_be_relaxed_later():
     assert cluster.image.topic("__consumer_offsets").partitions_count == 50
     assert cluster.alter(TOPIC, "__consumer_offsets", ("durability", "relaxed", SET)) == ErrorCode.INVALID_CONFIG
     assert cluster.controller.create_offsets_topic(TopicId(uuid.UUID(int=8)), 0) == []
+
+
+@pytest.mark.parametrize("value", ["0", "1", "9"])
+def test_a_limit_that_would_lock_everybody_out_is_refused_by_name_with_what_is_allowed(value):
+    words = f"Invalid value {value} for configuration max.connections: Value must be at least 10"
+    cluster = Cluster()
+    resource = AlterableResource(BROKER, "", (AlterableConfig("max.connections", value),))
+    records, (result,) = ConfigController(cluster.image, cluster.configuration).incremental_alter_configs([resource])
+    assert (records, result.error_code, result.error_message) == ([], ErrorCode.INVALID_CONFIG, words)
+    with pytest.raises(ConfigError, match=f"^--override max.connections={value}: {words}$"):
+        load_settings("", (f"max.connections={value}",))
+    assert cluster.alter(BROKER, "", ("max.connections", "10")) == 0
+
+
+def test_what_was_stored_before_it_was_refused_keeps_no_other_setting_from_being_changed():
+    cluster = Cluster()
+    cluster.apply([BrokerConfigChanged(None, "max.connections", "0")])
+    assert cluster.configuration.altered(cluster.image.configs_of_broker(None), {}).settings.max_connections == 0
+    assert cluster.alter(BROKER, "", ("partitions.max", "7")) == 0
+    assert cluster.image.configs_of_broker(None) == {"max.connections": "0", "partitions.max": "7"}
+    assert cluster.alter(BROKER, "", ("max.connections", "0")) == ErrorCode.INVALID_CONFIG
+    assert cluster.alter(BROKER, "", ("max.connections", None, DELETE)) == 0
 
 
 def test_broker_settings_are_kept_per_broker_and_for_all():

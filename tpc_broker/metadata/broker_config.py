@@ -161,7 +161,13 @@ class Settings(ReplicaSettings):
         dynamic=True,
     )
     max_connections: int = setting(
-        "max.connections", ConfigType.INT, INT_MAX, "Connections a core holds at most.", minimum=0, dynamic=True
+        "max.connections",
+        ConfigType.INT,
+        INT_MAX,
+        "Connections a core holds at most; never more than its descriptors allow.",
+        minimum=0,
+        settable_from=limits.CONNECTIONS_MIN,
+        dynamic=True,
     )
     max_connections_per_ip: int = setting(
         "max.connections.per.ip",

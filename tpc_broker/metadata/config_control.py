@@ -150,7 +150,11 @@ class ConfigController:
             message = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
             raise Refusal(ErrorCode.INVALID_REQUEST, message)
         try:
-            stored = {name: validate_dynamic(name, text) for name, text in wanted.items()}
+            asked = {config.name for config in resource.configs}
+            stored = {
+                name: validate_dynamic(name, text) if name in asked or name not in present else present[name]
+                for name, text in wanted.items()
+            }
             everywhere = self._image.configs_of_broker(None)
             self._configuration.altered(everywhere if broker is not None else stored, stored)
         except ConfigError as error:

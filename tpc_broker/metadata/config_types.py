@@ -80,6 +80,8 @@ class ConfigDefinition:
     status: ConfigStatus = ConfigStatus.ACTS
     minimum: float | None = None
     maximum: float | None = None
+    settable_from: int | None = None
+    """Less is refused when it is to be set. What is stored may be less, and who obeys it has a bound of its own."""
     exception: int | None = None
     """A number allowed although it is outside of the range, such as -1."""
     valid: tuple[str, ...] = ()
@@ -94,6 +96,8 @@ class ConfigDefinition:
     def parse(self, text: str | None) -> ConfigValue:
         """The value `text` stands for, which is to be set; ConfigError says what is wrong with it."""
         value = self.read(text)
+        if self.settable_from is not None and isinstance(value, int) and value < self.settable_from:
+            raise self.refusal(value, f"Value must be at least {self.settable_from}")
         if self.status is ConfigStatus.REFUSED and value != self.default:
             raise self.refusal(to_text(value), f"Only {to_text(self.default)} is supported: {self.doc}")
         return value

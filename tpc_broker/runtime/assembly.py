@@ -10,7 +10,6 @@ import errno
 import logging
 import os
 import random
-import resource
 import secrets
 import time
 import uuid
@@ -22,7 +21,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tpc_broker import limits
 from tpc_broker.broker.metadata_service import METADATA_CORE, read_image
 from tpc_broker.log.checkpoint import CheckpointError
 from tpc_broker.log.files import journal_file_name
@@ -37,7 +35,8 @@ from tpc_broker.runtime.cache_bound import CacheBound
 from tpc_broker.runtime.client_connections import ClientConnections
 from tpc_broker.runtime.clocks import SystemClock
 from tpc_broker.runtime.cluster.identity import IdentityFile, core_ended, is_in_cluster
-from tpc_broker.runtime.connections import ConnectionLimits, Connections
+from tpc_broker.runtime.connection_bounds import ConnectionBounds, connection_limits
+from tpc_broker.runtime.connections import Connections
 from tpc_broker.runtime.counters import CoreCounters, core_counters
 from tpc_broker.runtime.data_plane import JournalStart, RingDataPlane
 from tpc_broker.runtime.disk import RingDisk
@@ -47,7 +46,6 @@ from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.refusal_watch import RefusalWatch
 from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.storage.checkpoint import release_ballast
-from tpc_broker.storage.files import most_open_files
 from tpc_broker.storage.handover import Given, hand_over, journal_cores
 from tpc_broker.storage.handover import recover_all as recover_every_journal
 from tpc_broker.storage.journalled_storage import JournalledStorage
@@ -85,6 +83,7 @@ class CoreAssembly:
 
     connections: ClientConnections
     ring_connections: Connections
+    bounds: ConnectionBounds
     plane: RingDataPlane
     storage: JournalledStorage
     disk: RingDisk
@@ -278,7 +277,8 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
     recovered = await _recover(options, disk, settings)
     descriptor = JournalDescriptor(Path(options.data), options.core)
     await descriptor.open(recovered.journal_file)
-    connections = Connections(ring, _connection_limits(settings))
+    connections = Connections(ring, connection_limits(settings))
+    bounds = ConnectionBounds(connections, settings)
     plane = RingDataPlane(ring, connections, _journal_start(recovered, descriptor))
     storage = JournalledStorage(
         recovered,
@@ -295,7 +295,7 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
         cache = CacheBound(plane, settings.log_cache_max_bytes, options.cores)
         refusals = RefusalWatch(connections)
         clients = ClientConnections(connections)
-        yield CoreAssembly(clients, connections, plane, storage, disk, clock, cache, refusals, counters)
+        yield CoreAssembly(clients, connections, bounds, plane, storage, disk, clock, cache, refusals, counters)
     finally:
         with trio.CancelScope(shield=True):
             await _close(connections, plane, recovered)
@@ -313,40 +313,6 @@ async def _close(connections: Connections, plane: RingDataPlane, recovered: Reco
     if connections.quiet:
         connections.free()
     await recovered.close()
-
-
-def connections_bound(descriptors_max: int) -> int:
-    """How many connections a core holds at most that may have so many descriptors: what its segments and its own
-    sockets need is left, so that clients alone never keep it from its files.
-    """
-    if descriptors_max == resource.RLIM_INFINITY:
-        return limits.CONNECTIONS_MAX
-    files = min(most_open_files(descriptors_max), descriptors_max // 2)
-    room = descriptors_max - files - limits.DESCRIPTORS_KEPT
-    return min(limits.CONNECTIONS_MAX, max(room, descriptors_max // 4))
-
-
-def _connections_max(settings: Settings) -> int:
-    descriptors_max, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted, bound = min(settings.max_connections, limits.CONNECTIONS_MAX), connections_bound(descriptors_max)
-    if bound < wanted:
-        log.log(
-            logging.INFO if settings.max_connections > limits.CONNECTIONS_MAX else logging.WARNING,
-            "a core holds %d connections at most, not %d (max.connections): it may have %d descriptors; "
-            "tpc-broker doctor says how to raise that", bound, wanted, descriptors_max,
-        )  # fmt: skip
-    return min(wanted, bound)
-
-
-def _connection_limits(settings: Settings) -> ConnectionLimits:
-    return ConnectionLimits(
-        connections_max=_connections_max(settings),
-        request_bytes_max=settings.socket_request_max_bytes,
-        pipelined_requests_max=limits.PIPELINED_REQUESTS_MAX,
-        send_deadline_ms=limits.SEND_DEADLINE_MS,
-        idle_ms_max=max(0, settings.connections_max_idle_ms),
-        budget_bytes=max(limits.CORE_BUDGET_BYTES, settings.socket_request_max_bytes * 2),
-    )
 
 
 def _journal_start(recovered: RecoveredCore, descriptor: JournalDescriptor) -> JournalStart:

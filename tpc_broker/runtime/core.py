@@ -102,6 +102,7 @@ def _apply_settings(assembly: CoreAssembly, settings: Settings) -> None:
     """Of the broker's settings, now and whenever they change, those of the loop and of C."""
     shares = {queue: getattr(settings, f"cpu_shares_{queue.name.lower()}") for queue in TaskQueue}
     current_task_queues().set_shares(shares)
+    assembly.bounds.follow(settings)
     if assembly.plane.datagrams is not None:
         assembly.plane.datagrams.set_answers(on=settings.datagram_acknowledge)
 
