@@ -128,11 +128,13 @@ class tpc_connection_limits(Structure):
     receive_buffers_count: int
     receive_buffer_bytes: int
     accept_retry_ms: int
+    connections_per_ip_max: int
 
 class tpc_connection_statistics(Structure):
     opened: int
     closed: int
     refused: int
+    refused_per_ip: int
     accept_failures: int
     requests: int
     requests_hot: int

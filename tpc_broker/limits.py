@@ -44,6 +44,7 @@ ADMIN_CONNECTIONS_MAX = 16
 # Connections of one core.
 CONNECTIONS_MAX = 20_000
 CONNECTIONS_MIN = 10  # max.connections below it would lock out those who could raise it again
+CONNECTIONS_PER_IP_MIN = 2  # of an administrator: one to the address that was given, one to the core by its own
 DESCRIPTORS_KEPT = 256  # for what is neither a client's connection nor a segment
 PIPELINED_REQUESTS_MAX = 64
 PRODUCE_PARTITIONS_MAX = 10_000  # of one request

@@ -88,6 +88,12 @@ static void return_slot(tpc_connections *connections, connection *it) {
     connections_counted(connections);
 }
 
+static void discard(connection *it) {
+    if (it->has_peer) peer_counts_remove(&it->owner->peers, &it->peer);
+    return_slot(it->owner, it);
+    free(it);
+}
+
 /* ------------------------------------------------------------------------------------------------ open and close */
 
 connection *connection_make(tpc_connections *connections, int descriptor, uint16_t listener,
@@ -119,8 +125,7 @@ int connection_announce(connection *it) {
     if (result < 0) {
         node_remove(&it->attention);
         node_remove(&it->by_activity);
-        return_slot(connections, it);
-        free(it);
+        discard(it);
         return result;
     }
     connections->statistics.opened++;
@@ -128,8 +133,18 @@ int connection_announce(connection *it) {
 }
 
 int connection_open(tpc_connections *connections, int descriptor, uint16_t listener, uint64_t *id) {
+    peer_address peer;
+    bool has_peer = peer_address_of(descriptor, &peer);
+    if (has_peer && peer_counts_of(&connections->peers, &peer) >= connections->limits.connections_per_ip_max)
+        return -EUSERS;
+    if (has_peer && !peer_counts_add(&connections->peers, &peer)) return -ENOMEM;
     connection *it = connection_make(connections, descriptor, listener, &request_sink);
-    if (it == NULL) return -ENOMEM;
+    if (it == NULL) {
+        if (has_peer) peer_counts_remove(&connections->peers, &peer);
+        return -ENOMEM;
+    }
+    it->has_peer = has_peer;
+    if (has_peer) it->peer = peer;
     int result = connection_announce(it);
     if (result == 0 && id != NULL) *id = connection_id(it);
     return result;
@@ -191,8 +206,7 @@ static void finish_close(connection *it) {
         assert(result == 0);
         (void)result;
     }
-    return_slot(connections, it);
-    free(it);
+    discard(it);
 }
 
 void connection_let_go(connection *it) {
@@ -427,6 +441,7 @@ int tpc_connections_free(tpc_connections *connections) {
     for (uint32_t i = 0; i < connections->sendings_count; i++) free(connections->sendings[i]);
     free(connections->sendings);
     while (connections->chunks_count > 0) tpc_frame_release(connections->chunks[--connections->chunks_count]);
+    peer_counts_free(&connections->peers);
     free(connections->slots);
     free(connections);
     return 0;

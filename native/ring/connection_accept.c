@@ -1,9 +1,10 @@
 /*
  * Listeners: multishot accept (5.19), else one accept at a time; what happens when descriptors or room run out.
  *
- * Above `connections_max` connections are accepted and closed at once: the peer learns it now, and the kernel's queue does
- * not fill with clients that time out. Without descriptors (EMFILE, ENFILE) or memory even that is impossible; accepting
- * rests for `accept_retry_ms`, the kernel's queue holds who comes, and one event per attempt says so.
+ * Above `connections_max`, and of one address above `connections_per_ip_max`, connections are accepted and closed at once:
+ * the peer learns it now, and the kernel's queue does not fill with clients that time out. Without descriptors (EMFILE,
+ * ENFILE) or memory even that is impossible; accepting rests for `accept_retry_ms`, the kernel's queue holds who comes, and
+ * one event per attempt says so.
  */
 #include "connection_state.h"
 
@@ -68,11 +69,13 @@ int64_t accept_turn(tpc_connections *connections, int64_t now_ns) {
 
 static void accepted(tpc_connections *connections, const listener *it, int descriptor) {
     uint16_t number = (uint16_t)(it - connections->listeners);
-    if (connections->accepting && connections_of_clients(connections) < connections->limits.connections_max &&
-        connection_open(connections, descriptor, number, NULL) == 0)
-        return;
+    int result = -EMFILE;
+    if (connections->accepting && connections_of_clients(connections) < connections->limits.connections_max)
+        result = connection_open(connections, descriptor, number, NULL);
+    if (result == 0) return;
     if (connections->accepting) {
         connections->statistics.refused++;
+        if (result == -EUSERS) connections->statistics.refused_per_ip++;
         connections->listeners[number].ended.refused++;
     }
     close(descriptor);

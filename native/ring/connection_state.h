@@ -22,6 +22,7 @@
 #include <sys/uio.h>
 
 #include "connection.h"
+#include "peer_counts.h"
 
 enum {
     TPC_BUFFER_GROUP_CONNECTIONS = 1,
@@ -137,6 +138,8 @@ typedef struct connection {
     int error;
     uint32_t operations;
     uint16_t listener; /* that accepted it */
+    bool has_peer;     /* it is counted in `peers`, under `peer` */
+    peer_address peer;
     uint8_t state;
     uint8_t reason;
     uint8_t close_when;  /* while FLUSHING */
@@ -228,6 +231,7 @@ struct tpc_connections {
     uint32_t slots_count;
     uint32_t slots_free; /* chain through next_free, UINT32_MAX ends it */
     uint32_t connections_count;
+    peer_counts peers;    /* of clients that came to a listener, and were adopted */
     uint32_t *open_shown; /* their number, for whoever places new ones; NULL: nobody wants to know */
 
     listener listeners[LISTENERS_MAX];
@@ -285,6 +289,7 @@ static inline void connection_needs_attention(connection *it) {
 connection *connection_find(tpc_connections *connections, uint64_t id);
 /* The connection of a completion; the kernel still worked for it, so it is there. */
 connection *connection_of_completion(tpc_connections *connections, uint64_t user_data);
+/* -EUSERS: its address has as many as it may have. */
 int connection_open(tpc_connections *connections, int descriptor, uint16_t listener, uint64_t *id);
 /* Without links and their streams. */
 uint32_t connections_of_clients(const tpc_connections *connections);

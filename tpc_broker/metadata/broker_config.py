@@ -175,6 +175,7 @@ class Settings(ReplicaSettings):
         INT_MAX,
         "Connections of one address a core holds at most.",
         minimum=0,
+        settable_from=limits.CONNECTIONS_PER_IP_MIN,
         dynamic=True,
     )
     connections_max_idle_ms: int = setting(

@@ -48,9 +48,20 @@ def connections_max(settings: Settings) -> int:
     return max(least, min(wanted, bound))
 
 
+def connections_per_ip_max(settings: Settings) -> int:
+    wanted, least = settings.max_connections_per_ip, limits.CONNECTIONS_PER_IP_MIN
+    if wanted < least:
+        log.warning(
+            "a core holds %d connections of an address all the same, not %d (max.connections.per.ip): "
+            "that would lock everybody out", least, wanted,
+        )  # fmt: skip
+    return max(least, wanted)
+
+
 def connection_limits(settings: Settings) -> ConnectionLimits:
     return ConnectionLimits(
         connections_max=connections_max(settings),
+        connections_per_ip_max=connections_per_ip_max(settings),
         request_bytes_max=settings.socket_request_max_bytes,
         pipelined_requests_max=limits.PIPELINED_REQUESTS_MAX,
         send_deadline_ms=limits.SEND_DEADLINE_MS,
@@ -65,19 +76,27 @@ class ConnectionBounds:
     def __init__(self, connections: Connections, settings: Settings) -> None:
         """`settings`: those that the connections were made with."""
         self._connections = connections
-        self._obeyed = settings.max_connections
+        self._obeyed = _set(settings)
 
     def follow(self, settings: Settings) -> None:
         """Obey what is set now. Connections above a bound that has become lower stay."""
-        if settings.max_connections == self._obeyed:
+        if _set(settings) == self._obeyed:
             return
-        self._obeyed = settings.max_connections
+        self._obeyed = _set(settings)
         before = self._connections.limits
-        now = replace(before, connections_max=connections_max(settings))
+        now = replace(
+            before,
+            connections_max=connections_max(settings),
+            connections_per_ip_max=connections_per_ip_max(settings),
+        )
         if now == before:
             return
         self._connections.set_limits(now)
         log.info(
-            "a core holds %d connections at most now, and %d before (max.connections)",
-            now.connections_max, before.connections_max,
+            "a core holds %d connections at most now (max.connections), and %d of one address (max.connections.per.ip)",
+            now.connections_max, now.connections_per_ip_max,
         )  # fmt: skip
+
+
+def _set(settings: Settings) -> tuple[int, int]:
+    return settings.max_connections, settings.max_connections_per_ip

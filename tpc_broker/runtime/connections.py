@@ -83,6 +83,8 @@ class ConnectionLimits:
 
     connections_max: int = 10_000
     """Further ones are accepted, closed at once, and counted as refused."""
+    connections_per_ip_max: int = 2**32 - 1
+    """Of one address, loopback as well; handled as `connections_max`. Unix sockets have none, and are not counted."""
     request_bytes_max: int = 100 * _MIB
     pipelined_requests_max: int = 64
     """Requests of one connection that were taken and whose answers have not left; above, its receiving pauses."""
@@ -116,6 +118,7 @@ class ConnectionStatistics:
     opened: int
     closed: int
     refused: int
+    refused_per_ip: int
     accept_failures: int
     requests: int
     requests_hot: int
@@ -168,7 +171,7 @@ class SlowRequest(NamedTuple):
     api_version: int
 
 
-_C_STATISTICS: Final = tuple(field.name for field in fields(ConnectionStatistics))[:28]
+_C_STATISTICS: Final = tuple(field.name for field in fields(ConnectionStatistics))[:29]
 assert _C_STATISTICS[-1] == "slots"
 _LISTENER_FIELDS: Final = ("opened", "refused", "requests", "received_bytes", "sent_bytes", "connections")
 
@@ -398,7 +401,7 @@ class Connections:
     def adopt(self, fd: int) -> int:
         """Take over a connected stream socket in blocking mode; the connection's id.
 
-        `OSError` EMFILE above connections_max: then it stays the caller's.
+        `OSError` EMFILE above connections_max, EUSERS above connections_per_ip_max: then it stays the caller's.
         """
         out = ffi.new("uint64_t *")
         _checked(lib.tpc_connections_adopt(self.pointer, fd, out), "adopt")

@@ -41,7 +41,18 @@ class Counted(NamedTuple):
 COUNTED: Final = (
     Counted("tpc_connections", "connections", "connections", "Connections that are open."),
     Counted("tpc_connections_opened_total", "connections", "opened", "Connections that were accepted."),
-    Counted("tpc_connections_refused_total", "connections", "refused", "Connections refused above max.connections."),
+    Counted(
+        "tpc_connections_refused_total",
+        "connections",
+        "refused",
+        "Connections refused above max.connections or max.connections.per.ip.",
+    ),
+    Counted(
+        "tpc_connections_refused_per_ip_total",
+        "connections",
+        "refused_per_ip",
+        "Of them, refused above max.connections.per.ip.",
+    ),
     Counted("tpc_accept_failures_total", "connections", "accept_failures", "Connections that could not be accepted."),
     Counted("tpc_requests_total", "connections", "requests", "Requests that arrived."),
     Counted("tpc_requests_in_c_total", "connections", "requests_hot", "Requests that C took without Python."),
@@ -124,7 +135,7 @@ COUNTED: Final = (
 OF_LISTENERS: Final = (
     ("tpc_listener_connections", "connections", "Connections that are open, by listener."),
     ("tpc_listener_connections_opened_total", "opened", "Connections that were accepted, by listener."),
-    ("tpc_listener_connections_refused_total", "refused", "Connections refused above max.connections, by listener."),
+    ("tpc_listener_connections_refused_total", "refused", "Connections refused above a limit of them, by listener."),
     ("tpc_listener_requests_total", "requests", "Requests that arrived, by listener."),
     ("tpc_listener_received_bytes_total", "received_bytes", "Bytes received from clients, by listener."),
     ("tpc_listener_sent_bytes_total", "sent_bytes", "Bytes sent to clients, by listener."),

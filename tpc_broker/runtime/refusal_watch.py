@@ -25,15 +25,17 @@ class RefusalWatch:
         self._connections = connections
         self._states = (
             Refusals("the limit of connections is reached", what="connections"),
+            Refusals("an address has as many connections as one may have", what="connections"),
             Refusals("connections cannot be accepted", what="attempts"),
             Refusals("memory is short", what="connections"),
         )
         self._seen = [turned.times for turned in self._turned()]
 
-    def _turned(self) -> tuple[Turned, Turned, Turned]:
+    def _turned(self) -> tuple[Turned, ...]:
         now, bounds = self._connections.statistics(), self._connections.limits
         return (
-            Turned(now.refused, f"max.connections is {bounds.connections_max}"),
+            Turned(now.refused - now.refused_per_ip, f"max.connections is {bounds.connections_max}"),
+            Turned(now.refused_per_ip, f"max.connections.per.ip is {bounds.connections_per_ip_max}"),
             Turned(now.accept_failures, "the process has no more file descriptors, or the machine no memory"),
             Turned(
                 now.closed_by_reason[CloseReason.BUDGET],

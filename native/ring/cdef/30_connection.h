@@ -40,7 +40,8 @@ typedef struct {
     uint32_t assembly_stall_ms_max; /* an unfinished request may stand still this long while memory is short */
     uint32_t receive_buffers_count; /* a power of two */
     uint32_t receive_buffer_bytes;
-    uint32_t accept_retry_ms; /* pause after EMFILE and the like */
+    uint32_t accept_retry_ms;        /* pause after EMFILE and the like */
+    uint32_t connections_per_ip_max; /* of one address; handled as connections_max */
 } tpc_connection_limits;
 
 /*
@@ -71,7 +72,8 @@ typedef struct tpc_request {
 typedef struct {
     uint64_t opened;
     uint64_t closed;
-    uint64_t refused; /* above connections_max, or while accepting is stopped */
+    uint64_t refused;        /* above connections_max, or connections_per_ip_max */
+    uint64_t refused_per_ip; /* of them, above the latter */
     uint64_t accept_failures;
     uint64_t requests;
     uint64_t requests_hot; /* taken by the hot handler */
@@ -103,7 +105,7 @@ typedef struct {
 /* What came to one listener's socket. Connections of links are not in it. */
 typedef struct {
     uint64_t opened;
-    uint64_t refused; /* above connections_max */
+    uint64_t refused; /* above connections_max, or connections_per_ip_max */
     uint64_t requests;
     uint64_t received_bytes;
     uint64_t sent_bytes;
@@ -163,7 +165,7 @@ int tpc_connections_free(tpc_connections *connections);
  * TCP_NODELAY on it, which accepted sockets inherit. A listener number >= 0 or -errno. */
 int tpc_connections_listen(tpc_connections *connections, int descriptor);
 /* Takes over an accepted or connected stream socket, as if the first listener had accepted it. 0, or -errno and the
- * descriptor stays the caller's. */
+ * descriptor stays the caller's: -EMFILE above connections_max, -EUSERS above connections_per_ip_max. */
 int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint64_t *connection);
 /* The number of open connections is kept there from now on: memory that is shared with who places them. */
 void tpc_connections_show_open(tpc_connections *connections, uint32_t *place);
