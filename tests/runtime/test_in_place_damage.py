@@ -176,6 +176,27 @@ def test_a_repair_that_the_disk_refuses_ends_in_one_line_that_names_the_file(cra
     assert "\n" not in str(caught.value)
 
 
+def beside(data: Path, *labels: str) -> list[Path]:
+    """More partitions, which no core knows of."""
+    folders = []
+    for number, label in enumerate(labels):
+        folders.append(shutil.copytree(data / "topics" / PARTITION, data / "topics" / label))
+        (folders[-1] / "partition.metadata").write_bytes(encode_partition_metadata(TopicId(uuid.UUID(int=78 + number))))
+    return folders
+
+
+def labels_offline(data: Path) -> list[str]:
+    return [one["partition"] for one in json.loads(repair(data, RepairRequest(as_json=True)))["offline"]]
+
+
+def test_all_of_a_core_are_back_when_several_were_offline(crashed):
+    data, _acknowledged = crashed
+    beside(data, "unknown-0", "unknown-1", "unknown-2")
+    before = labels_offline(data)
+    repair(data, RepairRequest(every_partition=True, apply=True, accept_loss=True))
+    assert labels_offline(data) == [label for label in before if not label.startswith("unknown-")]
+
+
 def test_the_journal_is_damaged_in_front_of_batches_written_once(crashed):
     """Accepting it loses them: nothing of them comes back by itself, though the segment holds them whole."""
     data, acknowledged = crashed

@@ -119,12 +119,14 @@ class RecoveredCore:
     """Those that were set aside without a folder, and of which this core's journal and checkpoint say nothing: whose
     they are only the metadata tell.
     """
+    repaired: dict[TopicPartition, PartitionCheckpoint] = field(default_factory=dict)
+    """Partitions that were offline, as `repair_partition` has written them."""
 
     @property
     def kept(self) -> dict[TopicPartition, PartitionCheckpoint]:
-        """Checkpoint entries of partitions that are offline or released: every later checkpoint has to carry them."""
+        """Checkpoint entries of partitions without a storage here: every later checkpoint has to carry them."""
         offline = {key: one.checkpoint for key, one in self.offline.items() if one.checkpoint is not None}
-        return self.released | offline
+        return self.released | offline | self.repaired
 
     async def close(self) -> None:
         """Close files; nothing is written."""

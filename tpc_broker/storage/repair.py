@@ -414,8 +414,9 @@ async def repair_partition(
         await folder.write_file(LOSSES_FILE, encode_losses(sorted({*known, *plan.lost})))
     await _write_segments(folder, plan, offline.checkpoint.segment_base if offline.checkpoint else 0)
     new = await _finish_files(folder, plan, offline, begin_group)
-    recovered.offline.pop(key, None)
     await _write_checkpoint(recovered, new)
+    recovered.offline.pop(key, None)
+    recovered.repaired[key] = new
     if listing is not None and listing.offline is not None:
         await disk.unlink(path / OFFLINE_FILE)
     await remove_lost_mark(disk, data, key)
