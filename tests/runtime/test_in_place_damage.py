@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+from click.testing import CliRunner
 
 from tests.durability.test_repair import read_journal
 from tests.runtime.in_place_core import KEY, held, on_core
@@ -27,8 +28,9 @@ from tpc_broker.log.journal import EntryKind
 from tpc_broker.model import CoreId, TopicId
 from tpc_broker.native_bytes import crc32c
 from tpc_broker.runtime.disk import RingDisk
+from tpc_broker.runtime.main import main
 from tpc_broker.runtime.options import StartError
-from tpc_broker.runtime.repair import RepairRequest, repair
+from tpc_broker.runtime.repair import PartlyRepairedError, RepairRequest, repair
 from tpc_broker.runtime.ring import Ring, name_of
 from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.runtime.trio_ring import run as run_on_ring
@@ -195,6 +197,43 @@ def test_all_of_a_core_are_back_when_several_were_offline(crashed):
     before = labels_offline(data)
     repair(data, RepairRequest(every_partition=True, apply=True, accept_loss=True))
     assert labels_offline(data) == [label for label in before if not label.startswith("unknown-")]
+
+
+@pytest.mark.parametrize("refused", ["tpc_operation_read", "tpc_operation_fsync"])
+def test_a_partition_that_the_disk_refuses_is_named_and_keeps_no_other_from_being_repaired(
+    crashed, monkeypatch, refused
+):
+    """Where it cannot be read, before anything is changed; and where it cannot be written, in the midst of it."""
+    data, _acknowledged = crashed
+    folders = beside(data, "unknown-0", "unknown-1", "unknown-2")
+    for folder in folders:
+        with (folder / "00000000000000000000.log").open("ab") as log:
+            log.write(b"damage")
+    perform = Ring.perform
+
+    async def perform_or_refuse(ring, submit, *arguments, **options):
+        if submit == getattr(lib, refused) and name_of(arguments[0]).startswith(f"{folders[1]}/"):
+            await trio.lowlevel.checkpoint()
+            return -errno.EIO, 0
+        return await perform(ring, submit, *arguments, **options)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Ring, "perform", perform_or_refuse)
+        done = CliRunner().invoke(main, ["repair", "--data", str(data), "--all", "--accept-loss"])
+        told = [line for line in done.stdout.splitlines() if line.startswith("unknown-")]
+        assert done.exit_code == 1, done.output
+        assert [line.split()[:2] for line in told] == [["unknown-0", "is"], ["unknown-2", "is"], ["unknown-1", "stays"]]
+        assert "stays offline, the disk refuses its files" in told[2]
+        assert f"{folders[1]}/" in told[2]
+        with pytest.raises(PartlyRepairedError) as caught:
+            repair(data, RepairRequest(every_partition=True, apply=True, accept_loss=True, as_json=True))
+        (left,) = json.loads(str(caught.value))["unreadable"]
+        assert left["label"] == "unknown-1"
+        with pytest.raises(StartError, match=f"{folders[1]}/"):
+            repair(data, RepairRequest(partition="unknown-1", apply=True, accept_loss=True))
+        assert [label for label in labels_offline(data) if label.startswith("unknown-")] == ["unknown-1"]
+    repair(data, RepairRequest(every_partition=True, apply=True, accept_loss=True))
+    assert not [label for label in labels_offline(data) if label.startswith("unknown-")]
 
 
 def test_the_journal_is_damaged_in_front_of_batches_written_once(crashed):

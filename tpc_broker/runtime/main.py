@@ -28,6 +28,7 @@ from tpc_broker.runtime.ring import Ring, RingUnavailable
 from tpc_broker.runtime.supervisor import (
     CHECK_ONLY_VARIABLE,
     EXIT_CANNOT_RUN,
+    EXIT_FAILED,
     EXIT_OK,
     RELOAD_SIGNAL,
     Supervisor,
@@ -244,9 +245,10 @@ def repair(  # noqa: PLR0913 (click hands each option over by name)
     """List what is offline and why, or bring it back with all that can be read.
 
     The broker must be stopped. First it is said what would be done, and nothing is changed without --apply or
-    --accept-…. What is replaced is kept in lost+found. Exit code 2 when it is refused.
+    --accept-…. What is replaced is kept in lost+found. Exit code 1 when the disk refuses files of some of --all, which
+    are named, and the others were seen to; 2 when it is refused.
     """
-    from tpc_broker.runtime.repair import RepairRequest  # noqa: PLC0415 (the server needs none of it)
+    from tpc_broker.runtime.repair import PartlyRepairedError, RepairRequest  # noqa: PLC0415 (the server needs none)
     from tpc_broker.runtime.repair import repair as run_repair  # noqa: PLC0415
 
     if accept_loss and partition is None and not every_partition:
@@ -263,6 +265,9 @@ def repair(  # noqa: PLR0913 (click hands each option over by name)
     request = RepairRequest(partition, every_partition, core, rebuild_metadata, does, accept_loss, as_json)
     try:
         click.echo(run_repair(Path(data).expanduser().resolve(), request))
+    except PartlyRepairedError as partly:
+        click.echo(str(partly))
+        sys.exit(EXIT_FAILED)
     except (StartError, RingUnavailable) as error:
         refuse(str(error))
 

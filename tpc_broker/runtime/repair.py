@@ -73,6 +73,18 @@ class OfflineReport:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadablePartition:
+    """One whose files the disk refuses; `reason` names the file."""
+
+    label: str
+    reason: str
+
+
+class PartlyRepairedError(Exception):
+    """What to print, where the disk refuses files of some partitions: what was done with the others; those by name."""
+
+
+@dataclass(frozen=True, slots=True)
 class DamagedJournal:
     core: int
     reason: str
@@ -94,7 +106,7 @@ class RepairRequest:
 
 
 def repair(data: Path, request: RepairRequest) -> str:
-    """What to print. StartError: one line for what was refused."""
+    """What to print. StartError: one line for what was refused. PartlyRepairedError: not all could be done."""
     if not (data / "journals").is_dir():
         raise StartError(f"{data} is no data directory of a broker")
     with DataDirectory.open(data) as directory:
@@ -173,6 +185,8 @@ class _Found:
     """As of `journalled_ranges`."""
     notes: Mapping[int, bytes] = field(default_factory=dict)
     """What its replica knows of its terms, as far as checkpoint and journal have it."""
+    error: OSError | None = None
+    """Its files cannot be read, so it is not known what the journal has of it."""
 
     @property
     def label(self) -> str:
@@ -199,9 +213,12 @@ async def _find(disk: RingDisk, data: Path, cores: list[CoreId]) -> list[_Found]
                 if reason is None or plan.deleted:
                     continue
                 path = listing.path if listing else data / "topics" / plan.label
-                ranges = await journalled_ranges(file, path, [one for one in entries if one.partition == key])
-                offline = OfflinePartition(plan.start.topic, key, reason, own.get(key))
-                found.append(_Found(core, offline, listing, ranges, plan.notes))
+                offline, error = OfflinePartition(plan.start.topic, key, reason, own.get(key)), None
+                try:
+                    ranges = await journalled_ranges(file, path, [one for one in entries if one.partition == key])
+                except OSError as refused:
+                    ranges, error = (), refused
+                found.append(_Found(core, offline, listing, ranges, plan.notes, error))
         finally:
             await file.close()
     for key, listing in listings.items():
@@ -224,10 +241,15 @@ async def _offline(disk: RingDisk, data: Path, cores: list[CoreId], *, all_are_s
         if one.core < 0 and not all_are_sound:
             continue
         state, path = one.offline.checkpoint, one.listing.path if one.listing else data / "topics" / one.label
-        salvaged = await list_salvage(disk, data, one.offline.key, path)
+        error = one.error
+        try:
+            salvaged = await list_salvage(disk, data, one.offline.key, path)
+        except OSError as refused:
+            salvaged, error = [], refused
         files = tuple((str(salvage.path), salvage.first_offset, salvage.end_offset) for salvage in salvaged)
         ends = (state.log_start_offset, state.log_end_offset) if state else (-1, -1)
-        reports.append(OfflineReport(one.label, one.core, one.offline.reason, *ends, files))
+        reason = one.offline.reason + (f"; its files cannot be read: {error}" if error else "")
+        reports.append(OfflineReport(one.label, one.core, reason, *ends, files))
     return reports
 
 
@@ -360,18 +382,45 @@ async def _bring_back(disk: RingDisk, data: Path, cores: list[CoreId], request: 
         if problem is not None:
             hint = f"nothing was changed; see: --core {core}"
             raise StartError(f"the journal of core {core} comes first: {problem}; {hint}")
-    found = await _asked_for(disk, data, cores, request.partition)
-    plans = [await survey(disk, data, one.offline, one.listing, one.journalled) for one in found]
+    plans, found, unreadable = await _plan_all(disk, data, await _asked_for(disk, data, cores, request.partition))
+    if unreadable and not request.every_partition:
+        raise StartError(
+            f"the disk refuses files of {unreadable[0].label}: {unreadable[0].reason}; nothing was changed"
+        )
     if not request.apply:
-        return _show_plans(plans, request)
+        return _told(_show_plans(plans, unreadable, request), unreadable)
     groups = _groups_of(data, found)
     left = [plan for plan in plans if plan.lost and not request.accept_loss]
     if left and not request.every_partition:
         (plan,) = left
         raise StartError(f"{plan.label}: {_ranges(plan.lost)} would be lost; nothing was changed; see: --accept-loss")
     labels_left = {plan.label for plan in left}
-    reports = await _repair_all(disk, data, [one for one in found if one.label not in labels_left], groups)
-    return _show_reports(reports, left, request)
+    wanted = [one for one in found if one.label not in labels_left]
+    reports, refused = await _repair_all(disk, data, wanted, groups, every_partition=request.every_partition)
+    unreadable += refused
+    return _told(_show_reports(reports, left, unreadable, request), unreadable)
+
+
+def _told(text: str, unreadable: Sequence[UnreadablePartition]) -> str:
+    if unreadable:
+        raise PartlyRepairedError(text)
+    return text
+
+
+async def _plan_all(
+    disk: RingDisk, data: Path, found: Sequence[_Found]
+) -> tuple[list[RepairPlan], list[_Found], list[UnreadablePartition]]:
+    """What a repair of each comes to, of those that can be read; and the others."""
+    plans, readable, unreadable = [], [], []
+    for one in found:
+        try:
+            if one.error is not None:
+                raise one.error
+            plans.append(await survey(disk, data, one.offline, one.listing, one.journalled))
+            readable.append(one)
+        except OSError as error:
+            unreadable.append(UnreadablePartition(one.label, str(error)))
+    return plans, readable, unreadable
 
 
 def _groups_of(data: Path, found: Sequence[_Found]) -> dict[TopicPartition, BeginGroup]:
@@ -425,11 +474,18 @@ async def _asked_for(disk: RingDisk, data: Path, cores: list[CoreId], partition:
 
 
 async def _repair_all(
-    disk: RingDisk, data: Path, found: list[_Found], groups: Mapping[TopicPartition, BeginGroup]
-) -> list[RepairReport]:
+    disk: RingDisk,
+    data: Path,
+    found: list[_Found],
+    groups: Mapping[TopicPartition, BeginGroup],
+    *,
+    every_partition: bool,
+) -> tuple[list[RepairReport], list[UnreadablePartition]]:
+    """Where every partition is wanted, one whose own files the disk refuses keeps no other from being repaired."""
+    reports: list[RepairReport] = []
+    unreadable: list[UnreadablePartition] = []
     if not found:
-        return []
-    reports = []
+        return reports, unreadable
     recovered = await recover_all(disk, data, lambda: uuid4().bytes)
     try:
         states = [state for _core, state in (await checkpoints_of(disk, data, sorted(recovered))).values()]
@@ -437,38 +493,60 @@ async def _repair_all(
         for one in found:
             core, offline = _offline_of(recovered, one)
             listing, begin_group = listings.get(offline.key), groups.get(offline.key)
-            reports.append(await repair_partition(recovered[core], offline, data, listing, begin_group))
+            try:
+                reports.append(await repair_partition(recovered[core], offline, data, listing, begin_group))
+            except (OSError, StorageFailedError) as error:
+                if not every_partition or not _is_of(listing, error):
+                    raise
+                unreadable.append(UnreadablePartition(one.label, str(error)))
+                continue
             if offline.checkpoint is None:  # no core's so far: the next start finds out whose it is
                 await _mark_handover(disk, data)
     finally:
         for core_recovered in recovered.values():
             await core_recovered.close()
-    return reports
+    return reports, unreadable
 
 
-def _show_plans(plans: list[RepairPlan], request: RepairRequest) -> str:
+def _is_of(listing: PartitionListing | None, error: OSError | StorageFailedError) -> bool:
+    """Whether it is about a file of this partition: journals and checkpoints are everybody's."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    name = cause.filename if isinstance(cause, OSError) else None
+    return listing is not None and isinstance(name, str) and name.startswith(f"{listing.path}/")
+
+
+def _show_plans(plans: list[RepairPlan], unreadable: list[UnreadablePartition], request: RepairRequest) -> str:
     if request.as_json:
         shown = [_plan_json(plan) for plan in plans]
-        return json.dumps({"partitions": shown} if request.every_partition else shown[0])
+        others = [asdict(one) for one in unreadable]
+        return json.dumps({"partitions": shown, "unreadable": others} if request.every_partition else shown[0])
     lines = [line for plan in plans for line in _describe_plan(plan)]
     if not request.every_partition:
         does = "accept-loss" if plans[0].lost else "apply"
         return "\n".join([*lines, f"nothing was changed; to do it: --partition {plans[0].label} --{does}"])
+    lines += _describe_unreadable(unreadable)
     if not plans:
-        return "nothing is offline that could be brought back"
+        return "\n".join(lines) or "nothing is offline that could be brought back"
     does = "--apply"
     if any(plan.lost for plan in plans):
         does += " for those of which nothing is lost, --all --accept-loss for every one"
     return "\n".join([*lines, f"nothing was changed; to do it: --all {does}"])
 
 
-def _show_reports(reports: list[RepairReport], left: list[RepairPlan], request: RepairRequest) -> str:
+def _show_reports(
+    reports: list[RepairReport],
+    left: list[RepairPlan],
+    unreadable: list[UnreadablePartition],
+    request: RepairRequest,
+) -> str:
     if request.as_json:
         shown = [asdict(report) for report in reports]
-        stay = [_plan_json(plan) for plan in left]
-        return json.dumps({"partitions": shown, "left": stay} if request.every_partition else shown[0])
+        stay, others = [_plan_json(plan) for plan in left], [asdict(one) for one in unreadable]
+        told = {"partitions": shown, "left": stay, "unreadable": others}
+        return json.dumps(told if request.every_partition else shown[0])
     lines = [line for report in reports for line in _describe_repair(report)]
     lines += [f"{plan.label} stays offline: {_ranges(plan.lost)} would be lost; see: --accept-loss" for plan in left]
+    lines += _describe_unreadable(unreadable)
     return "\n".join(lines) or "nothing is offline that could be brought back"
 
 
@@ -501,6 +579,10 @@ def _describe_plan(plan: RepairPlan) -> Iterable[str]:
     if plan.replaced:
         yield f"  kept in lost+found as they are now: {', '.join(plan.replaced)}"
     yield f"  lost: {_ranges(plan.lost)}" if plan.lost else "  nothing is lost"
+
+
+def _describe_unreadable(unreadable: Iterable[UnreadablePartition]) -> Iterable[str]:
+    return (f"{one.label} stays offline, the disk refuses its files: {one.reason}" for one in unreadable)
 
 
 def _describe_repair(report: RepairReport) -> Iterable[str]:
