@@ -15,7 +15,7 @@ from tests.support.raw_client import Closed, RawConnection
 from tpc_broker import limits
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.runtime.connection_bounds import connection_limits, connections_bound
-from tpc_broker.storage.files import most_open_files
+from tpc_broker.storage.files import FILE_DESCRIPTORS_MAX, most_open_files
 
 
 @contextlib.contextmanager
@@ -32,7 +32,8 @@ def descriptors_max(count):
 def test_what_is_left_for_files_and_the_core_itself(descriptors):
     connections = connections_bound(descriptors)
     assert min(descriptors // 4, limits.CONNECTIONS_MAX) <= connections <= limits.CONNECTIONS_MAX
-    assert descriptors - connections >= min(descriptors // 2, most_open_files(descriptors) + limits.DESCRIPTORS_KEPT)
+    files = FILE_DESCRIPTORS_MAX * most_open_files(descriptors)
+    assert descriptors - connections >= min(descriptors // 2, files + limits.DESCRIPTORS_KEPT)
 
 
 def test_without_a_limit_of_descriptors_the_other_bound_stands():

@@ -75,6 +75,10 @@ def open_count() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
+def highest_descriptor() -> int:
+    return max(int(one.name) for one in Path("/proc/self/fd").iterdir())
+
+
 class SlowDisk(CountingDisk):
     """Between two steps of a joint opening others have their turn: `meanwhile`."""
 
@@ -208,10 +212,33 @@ async def test_a_file_that_two_have_opened_stays_open_while_one_of_them_closes_i
 
 
 @pytest.mark.parametrize(
-    ("descriptors", "files"), [(1024, 2048), (20_000, 2500), (1 << 20, 8192), (resource.RLIM_INFINITY, 8192)]
+    ("descriptors", "files"),
+    [
+        (256, 64),
+        (1024, 256),
+        (8192, 2048),
+        (16_384, 2048),
+        (20_000, 2500),
+        (1 << 20, 8192),
+        (resource.RLIM_INFINITY, 8192),
+    ],
 )
 def test_how_many_stay_open_depends_on_the_descriptors_there_are(descriptors: int, files: int) -> None:
     assert most_open_files(descriptors) == files
+
+
+async def test_files_that_are_used_in_turn_never_take_all_descriptors(tmp_path: Path) -> None:
+    bound = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = highest_descriptor() + 200
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, bound[1]))
+    try:
+        cache = FileCache(PlainDisk())
+        for number in range(2 * allowed):
+            async with cache.use(tmp_path / str(number), create=True) as file:
+                await cache.direct_descriptor(file)
+        await cache.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, bound)
 
 
 async def test_uses_that_end_while_their_folder_is_given_up_close_their_files_and_nobody_else(tmp_path):

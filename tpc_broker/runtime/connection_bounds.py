@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tpc_broker import limits
 from tpc_broker.runtime.connections import ConnectionLimits
-from tpc_broker.storage.files import most_open_files
+from tpc_broker.storage.files import FILE_DESCRIPTORS_MAX, most_open_files
 
 if TYPE_CHECKING:
     from tpc_broker.metadata.broker_config import Settings
@@ -24,7 +24,7 @@ def connections_bound(descriptors_max: int) -> int:
     """
     if descriptors_max == resource.RLIM_INFINITY:
         return limits.CONNECTIONS_MAX
-    files = min(most_open_files(descriptors_max), descriptors_max // 2)
+    files = FILE_DESCRIPTORS_MAX * most_open_files(descriptors_max)
     room = descriptors_max - files - limits.DESCRIPTORS_KEPT
     return min(limits.CONNECTIONS_MAX, max(room, descriptors_max // 4))
 

@@ -36,8 +36,11 @@ OPEN_FILES_MAX: Final = 8192
 """Thousands of partitions that are written to in turn open and close a file each for each of their runs where fewer
 may be open: the longest idle one goes first, and is the next to be written to."""
 OPEN_FILES_SURE: Final = 2048
+"""Where half of the descriptors are enough for them."""
 DESCRIPTORS_SHARE: Final = 8
 """Other descriptors are connections."""
+FILE_DESCRIPTORS_MAX: Final = 2
+"""Of an open file: the second one is for direct writes."""
 FEW_TO_CLOSE: Final = 8
 """So many cost less through the ring than by a helper thread."""
 DIRECT_BLOCK_BYTES: Final = limits.BLOCK_BYTES
@@ -76,7 +79,8 @@ def most_open_files(descriptors_max: int) -> int:
     """How many stay open of a core's segments where a process may have so many descriptors."""
     if descriptors_max == resource.RLIM_INFINITY:
         return OPEN_FILES_MAX
-    return min(OPEN_FILES_MAX, max(OPEN_FILES_SURE, descriptors_max // DESCRIPTORS_SHARE))
+    sure = min(OPEN_FILES_SURE, descriptors_max // (2 * FILE_DESCRIPTORS_MAX))
+    return min(OPEN_FILES_MAX, max(sure, descriptors_max // DESCRIPTORS_SHARE))
 
 
 class OpenFile:
