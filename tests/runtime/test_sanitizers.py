@@ -19,7 +19,7 @@ TESTED = {
     "links": ["links", "links_fetch"],
     "replication": ["steady", "steady_lag", "replicated_partitions"],
     "datagrams": ["datagrams"],
-    "connections": ["frames", "connections", "connections_large", "connections_random"],
+    "connections": ["frames", "connections", "connections_large", "connections_per_ip", "connections_random"],
 }
 CANARY = """
 from tpc_broker._ring import ffi, lib
