@@ -5,11 +5,13 @@ from unittest import mock
 import pytest
 
 from tests.log.log_batches import batch
+from tests.runtime.faults import BrokenJournal
 from tests.support.replica_cores import GROUP
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import NodeId
 from tpc_broker.raft.group import Group
 from tpc_broker.raft.items import Voter
+from tpc_broker.raft.journal import CutEntry
 from tpc_broker.raft.output import LEADER
 
 
@@ -113,3 +115,45 @@ def test_whoever_waits_for_a_hand_over_that_is_given_up_is_told(cores):
     cores.until(lambda: told)
     assert told == [(GROUP, *leader.role())]
     assert not leader.ask(lambda: driver._replicas[GROUP].is_refusing)
+
+
+def test_a_cut_of_what_was_never_proposed_that_is_lost_with_the_journal_is_made_when_it_works_again(cores):
+    """The machine does not know of those records: kept, they would stand where the next leader has others."""
+    first = cores.leader()
+    cores.produce(first, values("a", 10))
+    cores.check()
+    others = [node for node in cores.up() if node is not first]
+    driver, machine = first.driver, first.driver.core.group(GROUP)
+    first.ask(first.storage.make_room, first.files, first.handle, 1 << 20)
+    for node in others:
+        node.is_heard = False
+
+    def append():
+        assert first.plane.append(first.handle, batch(0, [b"lost"])).error_code == ErrorCode.NONE
+
+    def append_in_a_hand_over():
+        voter = Voter(NodeId(others[0].number), 0)
+        assert driver.core.transfer_leadership(GROUP, voter, driver._now_ms()) is None
+        driver._turn = lambda: None
+        append()
+
+    first.ask(append_in_a_hand_over)
+    cores.until(lambda: first.ask(lambda: first.plane.state(first.handle).durable_offset) == 11)
+    broken = first.ask(BrokenJournal, first)
+
+    def fail_before_the_cut():
+        broken.__enter__()
+        append()  # a cut waits for what is on its way
+        delattr(driver, "_turn")
+        driver.act(machine.resign)
+        return [type(entry) for _number, entry in driver._replicas[GROUP].entries]
+
+    assert first.ask(fail_before_the_cut) == [CutEntry]
+    cores.until(lambda: first.ask(first.plane.journal_error))
+    first.ask(broken.__exit__)
+    cores.until(lambda: not first.ask(first.plane.journal_error))
+    for node in others:
+        node.is_heard = True
+    cores.produce_at_leader(values("b", 4))
+    cores.check()
+    assert b"lost" not in b"".join(first.log().values())

@@ -191,10 +191,8 @@ class ReplicaDriver:
         self._due.pop(group, None)
         self._refusing.pop(group, None)
         del self._by_handle[replica.handle]
-        counted = self.core.group(group).statistics()
-        self.ended += Counter(
-            elections=counted.elections_started, elections_won=counted.elections_won, cuts=counted.cuts
-        )
+        had = self.core.group(group).statistics()
+        self.ended += Counter(elections=had.elections_started, elections_won=had.elections_won, cuts=had.cuts)
         replica.generation += 1
         for number, _entry in replica.entries:
             if number:  # a cut of the driver's own has none
@@ -662,10 +660,13 @@ class ReplicaDriver:
         self.wake()
 
     def _is_unheard(self, replica: _Replica, appended_to: set[int]) -> bool:
-        """Of a leader that the data plane has disarmed records are undone, and what it had appended is not told."""
+        """Of a leader that the data plane has disarmed records are undone, and what it had appended is not told. A cut
+        of what was never proposed, which has no number, is lost with the entries: the machine's own takes its place.
+        """
+        is_as_told = replica.armed_term is None or replica.role is not LEADER or self._plane.leads(replica.handle)
         if replica.unproposed or replica.handle in appended_to:
             self._guarded(replica, lambda replica: self._plane.disarm(replica.handle))
-        elif replica.armed_term is None or replica.role is not LEADER or self._plane.leads(replica.handle):
+        elif is_as_told and all(number for number, _entry in replica.entries):
             return False
         replica.armed_term = None
         return True
