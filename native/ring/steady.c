@@ -7,6 +7,7 @@
 
 #define TELL_AFTER_NS 5000000  /* a commit rides on the next append; alone it leaves after so long */
 #define HELD_NS_MAX 1000000000 /* what a follower has had no room for so long is Python's */
+#define ASKED_MAX 3            /* who answers nothing is asked again after twice as long each time, so often */
 
 /* ---- marks ---- */
 
@@ -33,20 +34,25 @@ static int64_t marks_drop(steady_marks *marks, int64_t offset) {
 
 /* ---- a leader ---- */
 
-static bool is_outstanding(const tpc_steady *it) {
-    if (it->partition->durable_offset < it->partition->log_end_offset) return true;
-    for (uint32_t i = 0; i < it->peers_count; i++) {
-        const steady_peer *peer = &it->peers[i];
-        bool has_all = peer->next_offset == it->partition->log_end_offset; /* another waits for nobody's answer */
-        bool waits =
-            peer->match_offset < peer->next_offset || (has_all && peer->known_offset < it->partition->commit_offset);
-        if (peer->link && waits) return true;
-    }
-    return false;
+static bool owes_answer(const tpc_steady *it, const steady_peer *peer) {
+    bool has_all = peer->next_offset == it->partition->log_end_offset; /* another waits for nobody's answer */
+    bool owes =
+        peer->match_offset < peer->next_offset || (has_all && peer->known_offset < it->partition->commit_offset);
+    return peer->link && owes;
 }
 
 static void look_at_busy(tpc_plane *plane, tpc_steady *it) {
-    if (!is_outstanding(it)) {
+    bool is_busy = it->partition->durable_offset < it->partition->log_end_offset;
+    for (uint32_t i = 0; i < it->peers_count; i++) {
+        steady_peer *peer = &it->peers[i];
+        bool owes = owes_answer(it, peer);
+        if (!owes)
+            peer->waits_ns = 0;
+        else if (!peer->waits_ns)
+            peer->waits_ns = tpc_ring_now_ns(plane->ring);
+        is_busy = is_busy || owes;
+    }
+    if (!is_busy) {
         node_remove(&it->busy);
     } else if (!node_linked(&it->busy)) {
         it->progress_ns = tpc_ring_now_ns(plane->ring);
@@ -114,6 +120,7 @@ bool tpc_steady_is_lacked(const tpc_plane *plane, const tpc_partition *partition
 }
 
 bool steady_has_room(const steady_link *to, const steady_peer *peer) {
+    if (peer->asked && peer->unacked.bytes) return false;
     return peer->unacked.bytes < STEADY_PEER_UNACKED_BYTES_MAX && to->unacked_bytes < STEADY_LINK_UNACKED_BYTES_MAX &&
            to->connection->unsent_bytes < STEADY_LINK_UNSENT_BYTES_MAX;
 }
@@ -123,6 +130,7 @@ void steady_sent(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_lin
     peer->told_offset = it->partition->commit_offset;
     if (end_offset > peer->next_offset) {
         peer->next_offset = end_offset;
+        if (end_offset > peer->sent_offset) peer->sent_offset = end_offset;
         marks_add(&peer->unacked, end_offset, bytes);
         to->unacked_bytes += bytes;
     }
@@ -316,15 +324,26 @@ int64_t steady_take_held(tpc_plane *plane, int64_t now_ns) {
     return until_ns;
 }
 
+/* What it is sent next begins behind what it has said that it has. */
+static void send_behind_match(steady_peer *peer, steady_link *to) {
+    peer->next_offset = peer->match_offset;
+    steady_want_nothing(peer, to);
+}
+
 /* Row ACK of the table. */
 static void acknowledged(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_link *from, int64_t offset,
                          int64_t commit_offset) {
     plane->steady->statistics.acks_taken++;
     it->progress_ns = tpc_ring_now_ns(plane->ring);
+    if (commit_offset > peer->known_offset || offset > peer->match_offset) {
+        peer->waits_ns = 0; /* look_at_busy() */
+        peer->asked = 0;
+    }
     if (commit_offset > peer->known_offset) peer->known_offset = commit_offset;
     from->unacked_bytes -= marks_drop(&peer->unacked, offset);
     if (offset > peer->match_offset) {
         peer->match_offset = offset;
+        if (offset > peer->next_offset) send_behind_match(peer, from);
         advance(plane, it);
     }
     if (peer->next_offset < it->partition->log_end_offset && !node_linked(&it->sending))
@@ -339,7 +358,7 @@ void steady_take_ack(tpc_plane *plane, steady_link *from, const tpc_steady_entry
     if (leads && entry->term < it->term) return;
     bool is_ours = leads && entry->term == it->term && entry->target == it->own_incarnation;
     steady_peer *peer = is_ours ? peer_at(it, from, entry->source) : NULL;
-    if (!peer || entry->offset > peer->next_offset) {
+    if (!peer || entry->offset > peer->sent_offset) {
         to_python(plane, from, entry, NULL);
         return;
     }
@@ -353,7 +372,7 @@ int tpc_steady_ack(tpc_plane *plane, uint64_t handle, uint64_t link, uint64_t so
     steady_link *from = steady_link_find(plane, link);
     bool leads = it && !it->is_stopped && it->is_leader && it->term == term;
     steady_peer *peer = leads && from ? peer_at(it, from, source) : NULL;
-    if (!peer || durable_offset > peer->next_offset) return -ENOENT;
+    if (!peer || durable_offset > peer->sent_offset) return -ENOENT;
     acknowledged(plane, it, peer, from, durable_offset, commit_offset);
     tpc_plane_publish_advanced(plane);
     return 0;
@@ -433,15 +452,16 @@ int tpc_steady_lead(tpc_plane *plane, uint64_t handle, uint64_t own_incarnation,
                                      .votes = peers[i].votes != 0,
                                      .match_offset = peers[i].match_offset,
                                      .next_offset = peers[i].match_offset,
+                                     .sent_offset = peers[i].match_offset,
                                      .told_offset = peers[i].known_offset,
                                      .known_offset = peers[i].known_offset};
     partition->steady = it;
     plane->steady->statistics.leaders++;
     node_to_tail(&plane->steady->sending, &it->sending);
-    if (is_outstanding(it)) {
+    look_at_busy(plane, it);
+    if (node_linked(&it->busy)) {
         it->tell_ns = it->progress_ns;
         node_to_tail(&plane->steady->telling, &it->telling);
-        look_at_busy(plane, it);
     }
     advance(plane, it);
     tpc_plane_publish_advanced(plane);
@@ -529,6 +549,46 @@ uint32_t tpc_steady_stalled(tpc_plane *plane, int64_t since_ns, uint64_t *handle
     for (node *at = plane->steady->busy.next; at != &plane->steady->busy && count < handles_max; at = at->next) {
         const tpc_steady *it = NODE_OWNER(at, tpc_steady, busy);
         if (it->progress_ns < since_ns) handles[count++] = it->partition->handle;
+    }
+    return count;
+}
+
+/* Row SILENT of the table. Whether it is sent records again. */
+static bool ask_again(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_link *to, int64_t now_ns) {
+    bool lacks = peer->match_offset < peer->next_offset;
+    plane->steady->statistics.asked_again++;
+    peer->told_offset = peer->known_offset;
+    peer->waits_ns = 0; /* from the next message on */
+    if (peer->asked < ASKED_MAX) peer->asked++;
+    to->unacked_bytes -= marks_drop(&peer->unacked, INT64_MAX);
+    if (lacks) send_behind_match(peer, to);
+    if (!node_linked(&it->sending)) node_to_tail(&plane->steady->sending, &it->sending);
+    if (!node_linked(&it->telling)) {
+        it->tell_ns = now_ns;
+        node_to_tail(&plane->steady->telling, &it->telling);
+    }
+    return lacks;
+}
+
+uint32_t tpc_steady_ask_again(tpc_plane *plane, int64_t now_ns, int64_t after_ns, tpc_steady_want *asked,
+                              uint32_t asked_max) {
+    uint32_t count = 0;
+    for (node *at = plane->steady->busy.next, *next; at != &plane->steady->busy; at = next) {
+        tpc_steady *it = NODE_OWNER(at, tpc_steady, busy);
+        next = at->next;
+        for (uint32_t i = 0; i < it->peers_count && count < asked_max; i++) {
+            steady_peer *peer = &it->peers[i];
+            steady_link *to = steady_link_find(plane, peer->link);
+            if (!to || !peer->waits_ns || now_ns - peer->waits_ns < after_ns << peer->asked) continue;
+            if (ask_again(plane, it, peer, to, now_ns))
+                asked[count++] = (tpc_steady_want){.handle = it->partition->handle,
+                                                   .link = peer->link,
+                                                   .incarnation = peer->incarnation,
+                                                   .offset = peer->next_offset,
+                                                   .term = it->term,
+                                                   .peer = i};
+        }
+        look_at_busy(plane, it);
     }
     return count;
 }

@@ -3,7 +3,8 @@
  *
  * Theory of operation. A group is driven by exactly one of two: Python's machine (tpc_broker/raft), which knows elections, conflicts,
  * configurations and everything rare; or, between tpc_steady_lead() or tpc_steady_follow() and tpc_steady_disarm(), what is here: the
- * rows of tpc_broker/raft/steady.py. Nothing here changes a term, a vote or a configuration, nothing is cut, and no number is lowered.
+ * rows of tpc_broker/raft/steady.py. Nothing here changes a term, a vote or a configuration, nothing is cut, and no number is lowered,
+ * but for what a follower that answers nothing was sent: it may be lost, and is sent again.
  * What no row takes is handed to Python as the message that it is, and with it all that comes behind it for the same partition, until Python
  * arms it again. All is about the epoch of the armed term: its marker is durable in this log, so an offset identifies a prefix.
  *

@@ -89,6 +89,7 @@ int tpc_steady_give(tpc_plane *plane, const tpc_steady_want *want, const uint8_t
         if (!steady_send_read(to, it, peer, batches + at, part)) break;
         plane->steady->statistics.given_bytes += part;
         steady_sent(plane, it, peer, to, offset, part);
+        if (peer->asked) break;
     }
     if (!node_linked(&it->sending)) node_to_tail(&plane->steady->sending, &it->sending);
     return 0;

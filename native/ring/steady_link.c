@@ -147,8 +147,9 @@ static bool send_items(tpc_plane *plane, tpc_steady *it, steady_peer *peer, stea
         if (peer->want != STEADY_WANTS_NOTHING) return false;
         if (!to->connection || !steady_has_room(to, peer)) return true;
         tpc_tail_stretch stretch;
-        int result = tpc_tail_measure(partition, peer->next_offset, STEADY_APPEND_BYTES_MAX, partition->log_end_offset,
-                                      true, SLICES_MAX, &stretch);
+        uint32_t most = peer->asked ? COPIED_BYTES_MAX : STEADY_APPEND_BYTES_MAX;
+        int result =
+            tpc_tail_measure(partition, peer->next_offset, most, partition->log_end_offset, true, SLICES_MAX, &stretch);
         if (result < 0 || !stretch.bytes) {
             return !steady_want(plane, it, peer, to);
         }

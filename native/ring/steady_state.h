@@ -32,6 +32,9 @@ typedef struct {
     bool votes;
     enum { STEADY_WANTS_NOTHING, STEADY_WANTS, STEADY_WAITS } want; /* of what is in segments only */
     int64_t match_offset, next_offset, told_offset, known_offset;
+    int64_t sent_offset; /* as far as it was ever sent: beyond next where it is sent something again */
+    int64_t waits_ns;    /* since when it owes an answer, or its last one that said something new; 0: it owes none */
+    uint32_t asked;      /* how often it was asked again in vain: then it is sent one append at a time */
     steady_marks unacked;
 } steady_peer;
 

@@ -258,6 +258,25 @@ def test_it_is_carried_whatever_a_peer_lacks_and_that_one_is_not_in_sync() -> No
     assert peer.voter in machine.in_touch(cluster.now_ms)
 
 
+def test_who_is_silent_is_in_sync_when_it_has_what_there_was_when_it_was_asked_last() -> None:
+    cluster, leader = quiet()
+    machine = leader.group()
+    lacking(cluster, leader, 2)
+    carried(leader, 7, 7, 7, [(2, 2), (7, 7)])
+    leader.core.look(GROUP)
+    assert machine.lags(0, is_silent=True)
+
+    def is_in_sync_at(match: int) -> bool:
+        rows = (CarriedPeer(match, match, match, is_sent_to=True), CarriedPeer(9, 9, 9, is_sent_to=True))
+        leader.core.observer = lambda _group: Carried(9, 9, 9, 9, 0, 0, rows)
+        return leader.core.look(GROUP).rows[0].is_in_sync
+
+    assert not is_in_sync_at(2)
+    assert not machine.lags(0, is_silent=True), "it was known"
+    assert not is_in_sync_at(8)
+    assert is_in_sync_at(9)
+
+
 @pytest.mark.parametrize("is_awaited", [False, True])
 def test_nothing_is_read_for_a_peer_of_a_group_that_somebody_would_carry(*, is_awaited: bool) -> None:
     cluster, leader = quiet()

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from tests.runtime.test_replica_driver import take_space
 from tests.support.replica_cores import GROUP
 from tpc_broker.raft.items import Position
 from tpc_broker.runtime.steady_plane import SteadyWant
@@ -161,3 +162,34 @@ def test_whatever_leaves_memory_everybody_comes_to_the_same(carried, seed):
             carried.start(number)
     carried.check()
     carried.until(lambda: all(node.is_carried() for node in carried.up()))
+
+
+def test_what_a_follower_dropped_is_sent_again_while_its_leader_is_under_load(make_cores):
+    """It had no space for as much as may be under way; the other one answers all the time."""
+    cores = make_cores(is_carried=True, has_beats=True)
+    leader = cores.leader()
+    cores.produce(leader, values(5, 100))
+    cores.until(lambda: all(node.is_carried() for node in cores.up()))
+    follower = next(node for node in cores.up() if node is not leader)
+    cores.until(lambda: follower.bounds().log_end_offset == 5)
+
+    def is_named():
+        machine = leader.driver.core.look(GROUP)
+        return follower.number in [voter.node for voter in machine.in_touch(leader.driver._now_ms())]
+
+    def load_until(condition, size):
+        def go_on():
+            cores.produce(leader, values(1, size))
+            return condition()
+
+        cores.until(go_on)
+
+    asked, give_back = follower.ask(take_space, follower, follower.handle)
+    load_until(lambda: leader.ask(lambda: not is_named()), 100_000)
+    assert asked
+    assert follower.bounds().log_end_offset == 5
+    follower.ask(give_back)
+    missing = leader.bounds().log_end_offset
+    load_until(lambda: follower.bounds().log_end_offset > missing, 100)
+    load_until(lambda: leader.ask(is_named), 100)
+    cores.check()

@@ -28,7 +28,7 @@ UNBOUNDED = 1 << 40
 def test_a_leader_does_what_the_machine_does(bench, steady, replica, seed):
     both = LeaderTwin(bench, steady, replica, random.Random(seed))
     for _ in range(40):
-        both.chance.choice([both.append, both.acknowledge, both.acknowledge, both.durable, both.meet])()
+        both.chance.choice([both.append, both.acknowledge, both.acknowledge, both.durable, both.meet, both.ask])()
         if both.chance.random() < 0.3:
             bench.turn(1)
     both.meet()
@@ -332,7 +332,85 @@ def test_a_leader_without_answers_is_told(bench, steady, replica):
     assert steady.steady_stalled(1 << 62) == []
 
 
-# -- frames that are none
+class OneSilent:
+    """A leader of two followers, of which one answers nothing; `sent`: what has come to that one, by base offset."""
+
+    def __init__(self, bench, steady, handle):
+        self.bench, self.steady, self.handle = bench, steady, handle
+        bench.plane.arm(handle, TERM)
+        self.silent, self.other = steady.adopt(1), steady.adopt(2)
+        rows = [SteadyPeerState(one.link, INCARNATION, 0, 0, 0, votes=True) for one in (self.silent, self.other)]
+        assert steady.steady_lead(handle, OWN, TERM, 0, UNBOUNDED, rows, votes=True)
+        self.end_offset, self.sent = 0, []
+
+    def append(self, count, size=100):
+        for _ in range(count):
+            self.end_offset = self.bench.plane.append(self.handle, records_of(1, value=bytes(size))).next_offset
+            self.bench.settle()
+        self.acknowledge(self.other, self.end_offset)
+
+    def acknowledge(self, peer, offset):
+        taken = self.steady.steady_statistics()["acks_taken"]
+        peer.say(frame(ACK, entry(offset, 0)))
+        self.bench.until(lambda: self.steady.steady_statistics()["acks_taken"] > taken)
+
+    def hear(self):
+        self.sent += [one["base_offset"] for *_head, data in self.silent.heard() for one in read_batches(data)]
+        return self.sent
+
+    def ask(self, now_ns=1 << 62, after_ns=0):
+        return [(one.peer, one.offset) for one in self.steady.steady_ask_again(now_ns, after_ns)]
+
+
+def test_who_answers_nothing_is_sent_what_it_lacks_again_while_the_others_go_on(bench, steady, replica):
+    """One append at a time, until it answers: then all that is behind it."""
+    it = OneSilent(bench, steady, replica)
+    it.append(3, 6_000)
+    assert steady.steady_stalled(time.monotonic_ns() - 10**12) == [], "the other one answers"
+    bench.until(lambda: it.hear() == [0, 1, 2])
+    for _ in range(5):
+        it.sent.clear()
+        assert it.ask() == [(0, 0)]
+        bench.until(lambda: it.hear() == [0])
+        it.append(1)
+        assert it.hear() == [0]
+    assert bench.plane.state(replica).high_watermark == it.end_offset
+    it.acknowledge(it.silent, 1)
+    bench.until(lambda: it.hear() == list(range(it.end_offset)))
+    it.acknowledge(it.silent, it.end_offset)
+    assert it.ask() == [], "it knows the commit only"
+    assert steady.steady_statistics()["unsteady"] == 0
+
+
+def test_an_answer_to_what_was_sent_before_counts_when_it_was_asked_again(bench, steady, replica):
+    it = OneSilent(bench, steady, replica)
+    it.append(3, 6_000)
+    bench.until(lambda: it.hear() == [0, 1, 2])
+    assert it.ask() == [(0, 0)]
+    it.acknowledge(it.silent, 3)
+    assert steady.steady_state(replica).peers[0][2:4] == (3, 3)
+    it.sent.clear()
+    it.append(1)
+    bench.until(lambda: 3 in it.hear())
+    it.silent.say(frame(ACK, entry(5, 0)))
+    bench.until(lambda: steady.steady_statistics()["unsteady"])
+    assert [one.offset for one in steady.steady_messages()] == [5], "it was never sent that"
+
+
+def test_who_answers_nothing_is_asked_after_twice_as_long_each_time(bench, steady, replica):
+    it = OneSilent(bench, steady, replica)
+    it.append(1)
+    bench.until(lambda: it.hear() == [0])
+    hour_ns = 3_600 * 10**9
+    for times in (1, 2, 4, 8, 8):
+        assert it.ask(time.monotonic_ns() + times * hour_ns - hour_ns // 2, hour_ns) == []
+        assert it.ask(time.monotonic_ns() + times * hour_ns, hour_ns) == [(0, 0)]
+        it.sent.clear()
+        bench.until(lambda: it.hear() == [0])
+    it.acknowledge(it.silent, 1)
+    it.append(1)
+    bench.until(lambda: 1 in it.hear())
+    assert it.ask(time.monotonic_ns() + hour_ns, hour_ns) == [(0, 1)], "it has answered since"
 
 
 # -- heartbeats

@@ -162,7 +162,7 @@ def test_a_leader_does_what_the_machine_does_wherever_its_log_is(bench, steady, 
     both = LaggingTwin(bench, steady, replica, random.Random(seed))
     for _ in range(60):
         steps = [both.append, both.acknowledge, both.acknowledge, both.durable, both.forget, both.give, both.meet]
-        both.chance.choice(steps)()
+        both.chance.choice([*steps, both.ask])()
         if both.chance.random() < 0.3:
             bench.turn(1)
     both.meet()
@@ -231,6 +231,54 @@ def test_what_was_read_too_late_goes_nowhere(bench, steady, slow):
     assert steady.steady_give(again[0]._replace(term=TERM - 1), segments.read(match, 1)) is None
     assert steady.steady_give(again[0], b"") is False
     assert steady.steady_give(again[0], segments.read(match, 1))
+
+
+@pytest.mark.parametrize("is_in_memory", [False, True])
+def test_what_was_lost_is_sent_again_when_no_more_may_be_under_way(bench, steady, slow, is_in_memory):
+    """From memory, or read again: a little at first, and all when there is an answer."""
+    bench.plane.set_tail_bytes_max(UNBOUNDED if is_in_memory else 0)
+    slow.write(60)
+    under_way = steady.steady_state(slow.handle).peers[0].next
+    assert under_way < 60
+    bench.until(lambda: (slow.hear(), len(slow.offsets) == under_way)[1])
+    slow.offsets.clear()
+    assert [one.offset for one in steady.steady_ask_again(1 << 62, 0)] == [0]
+
+    def give(count=30):
+        for want in steady.steady_wants():
+            upto = min(want.offset + count, 60)
+            given = [records_of(1, value=VALUE, base_offset=at, leader_epoch=TERM) for at in range(want.offset, upto)]
+            assert steady.steady_give(want, b"".join(given))
+
+    bench.until(lambda: (give(), slow.hear(), slow.offsets)[-1])
+    bench.settle()
+    give()
+    slow.hear()
+    assert len(slow.offsets) < 15
+    taken = steady.steady_statistics()["acks_taken"]
+    while len(slow.offsets) < 60:
+        slow.acknowledge()
+        had = len(slow.offsets)
+        bench.until(lambda had=had: (give(), slow.hear(), len(slow.offsets) > had)[-1])
+    assert slow.offsets == list(range(60))
+    assert steady.steady_statistics()["acks_taken"] > taken
+    slow.acknowledge()
+    bench.until(lambda: steady.steady_state(slow.handle).peers[0].match == 60)
+
+
+def test_what_is_read_for_one_that_has_it_after_all_goes_nowhere(bench, steady, slow):
+    """It was asked again, and then what it was sent first had only been slow."""
+    bench.plane.set_tail_bytes_max(0)
+    slow.write(3)
+    bench.until(lambda: (slow.hear(), slow.offsets == [0, 1, 2])[-1])
+    assert [one.offset for one in steady.steady_ask_again(1 << 62, 0)] == [0]
+    wants = []
+    bench.until(lambda: wants.extend(steady.steady_wants()) or wants)
+    slow.acknowledge()
+    bench.until(lambda: steady.steady_state(slow.handle).peers[0].match == 3)
+    assert steady.steady_give(wants[0], records_of(1, value=VALUE, base_offset=0, leader_epoch=TERM)) is None
+    slow.write(1)
+    bench.until(lambda: (slow.hear(), slow.offsets == [0, 1, 2, 3])[-1])
 
 
 def test_only_so_much_is_read_for_a_link_at_a_time(bench, steady, slow):

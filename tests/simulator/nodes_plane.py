@@ -426,13 +426,10 @@ class TwinPlane(MemoryPlane):
     def on_steady(self, _messages, _link_lost):
         pass
 
-    def steady_messages(self):
+    def steady_messages(self, *_when):
         return []
 
-    steady_wants = steady_messages
-
-    def steady_stalled(self, _since_ns):
-        return []
+    steady_wants = steady_stalled = steady_ask_again = steady_messages
 
     def steady_statistics(self):
         return {}

@@ -38,6 +38,7 @@ class LeaderTwin:
         voters = OWN_BIT | ((1 << self.count) - 1)
         self.twin = Steady(SteadyRole.LEADER, TERM, 0, 0, 0, 0, twins, voters, voters, 1 << 30, UNBOUNDED)
         self.received = [0] * self.count
+        self.ends = [0]
         self.said = 0
 
     def append(self):
@@ -46,27 +47,43 @@ class LeaderTwin:
             made = self.bench.plane.append(self.handle, records_of(self.chance.randint(1, 3), value=bytes(size)))
             assert made.error_code == E.NONE
             self.twin.step(Input.APPEND, made.next_offset)
+            self.ends.append(made.next_offset)
 
     def acknowledge(self):
         number = self.chance.randrange(self.count)
         if self.peers[number] is None:
             return
-        offset = self.chance.randint(0, self.received[number])
+        # Whole batches; also of what it was sent before it was asked again.
+        offset = self.chance.choice([end for end in self.ends if end <= self.received[number]])
         term = self.chance.choice([TERM, TERM, TERM, TERM - 1])
         commit = self.chance.randint(NONE, max(NONE, self.twin.commit_offset))
+        is_late = offset > self.twin.peers[number].next
+        if is_late:  # then `next` rises: what left before that has to be heard
+            self.arrive()
         self.peers[number].say(frame(ACK, entry(offset, commit, term=term)))
         self.twin.step(Input.ACK, number, term, term, offset, commit)
         self.said += term == TERM
+        if is_late:
+            self.arrive()
 
     def durable(self):
         self.bench.settle()
         self.twin.step(Input.DURABLE, self.bench.plane.state(self.handle).durable_offset)
 
+    def ask(self):
+        """Whoever owes an answer is asked again: at once, however often it was."""
+        self.meet()
+        asked = self.steady.steady_ask_again(1 << 62, 0)
+        lacking = [n for n, row in enumerate(self.twin.peers) if self.peers[n] is not None and row.match < row.next]
+        assert [one.peer for one in asked] == lacking
+        assert [one.offset for one in asked] == [self.twin.peers[number].match for number in lacking]
+        for number in range(self.count):
+            self.twin.step(Input.SILENT, number)
+
     def meet(self):
         """Everything that is under way has arrived, and both are the same."""
         self.durable()
-        self.bench.until(lambda: self.steady.steady_statistics()["acks_taken"] == self.said)
-        self.bench.until(self._all_is_sent)
+        self.arrive()
         state = self.steady.steady_state(self.handle)
         twin = self.twin
         assert (state.end_offset, state.durable_offset) == (twin.end_offset, twin.durable_offset)
@@ -76,6 +93,10 @@ class LeaderTwin:
                 assert (row.match, row.next, row.known) == (other.match, other.next, other.known)
         have = [state.durable_offset, *(row.match for row in state.peers)]
         assert sum(offset >= state.commit_offset for offset in have) * 2 > len(have)
+
+    def arrive(self):
+        self.bench.until(lambda: self.steady.steady_statistics()["acks_taken"] == self.said)
+        self.bench.until(self._all_is_sent)
 
     def _all_is_sent(self):
         for number, peer in enumerate(self.peers):
@@ -87,11 +108,12 @@ class LeaderTwin:
                 if batches:
                     assert self.twin.step(Input.SEND, number) is Outcome.SEND
                     assert offset == self.twin.peers[number].next
-                    self.received[number] = ends_of(batches)
-                    self.twin.step(Input.SENT, number, self.received[number], len(batches))
+                    end_offset = ends_of(batches)
+                    self.received[number] = max(self.received[number], end_offset)
+                    self.twin.step(Input.SENT, number, end_offset, len(batches))
                 else:
                     assert offset == self.twin.peers[number].next
         return all(
-            peer is None or self.twin.peers[number].next == self.twin.end_offset
+            peer is None or self.twin.step(Input.SEND, number) is not Outcome.SEND
             for number, peer in enumerate(self.peers)
         )

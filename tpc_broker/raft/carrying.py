@@ -183,16 +183,17 @@ class Carrying(Membership):
                 peer.match, peer.next = max(peer.match, row.match), max(peer.match, row.next)
                 peer.known = max(peer.known, row.known)
 
-    def lags(self, index: int) -> bool:
+    def lags(self, index: int, *, is_silent: bool = False) -> bool:
         """Of one that is carried, after `look`: a peer lacks what is not in memory any more, so it is not in sync
-        before it has all that there is now. Whether it was.
+        before it has all that there is now. Whether it was. `is_silent`: it has answered nothing, so what it lacked
+        before is not what it waits for.
         """
         peer = self.rows[index]
-        if not peer.is_in_sync:
-            return False
-        peer.lacks = max(self.log.end_offset, peer.match + 1)
-        self.carries += 1
-        return True
+        was_in_sync = peer.is_in_sync
+        if was_in_sync or is_silent:
+            peer.lacks = max(self.log.end_offset, peer.match + 1)
+        self.carries += was_in_sync
+        return was_in_sync
 
     def take_back(self, found: Carried | None, now_ms: int) -> None:
         """The machine does everything again. None: nothing has become of it, since the partition is gone."""

@@ -11,8 +11,9 @@ Everything here is about the epoch of the armed term T: the log has the marker o
 plain offset identifies a prefix, and the state is a few integers and six rows of peers (`tpc_replica` in C):
 
 * Nothing here changes term, vote, role or configuration; nothing is cut; no number is ever lowered but what is in
-flight. * `match` is -1 (none) at arming: the marker of an empty log is at offset 0, and a match of 0 means that it
-is there. * `durable_offset` is -1 until the marker of T is durable at home. Then it is the end of the durable prefix.
+flight, and `next` and `told` of a peer that answers nothing: what it was sent may be lost, and is sent again.
+* `match` is -1 (none) at arming: the marker of an empty log is at offset 0, and a match of 0 means that it is there.
+* `durable_offset` is -1 until the marker of T is durable at home. Then it is the end of the durable prefix.
 * `commit_offset` is -1 until something of T is committed: the marker itself, at `start_offset`, is the first (thesis
 5.4.2). * A leader's own disk counts as one voter of the quorum, and the commit never goes beyond it (rules 3.4).
 * A follower commits only what is durable at home, and only with the marker of T durable: then its log is the
@@ -60,6 +61,7 @@ class Input(Enum):
     ACK = "ack(peer, term, epoch, offset, commit_offset)"
     SEND = "send(peer)"
     SENT = "sent(peer, end_offset, bytes)"
+    SILENT = "silent(peer)"
     RECEIVE = "receive(term, prev_epoch, prev_offset, end_offset, commit_epoch, commit_offset)"
     __hash__ = object.__hash__
 
@@ -100,13 +102,15 @@ class SteadyPeer:
     """One row of the table of peers.
 
     match        its durable end within T, or -1
-    next         end of what was sent to it
+    next         end of what was sent to it, or is sent again
+    sent         how far that went before it was asked again, or -1
+    asked        whether it was asked again, and has said nothing new since
     inflight     (end offset, bytes) of each message without an answer
     told         the commit offset that it was last sent
     known        the commit offset that it last said it has
     """
 
-    __slots__ = ("inflight", "inflight_bytes", "known", "match", "next", "state", "told")
+    __slots__ = ("asked", "inflight", "inflight_bytes", "known", "match", "next", "sent", "state", "told")
 
     def __init__(self) -> None:
         self.state = PROBE
@@ -116,6 +120,8 @@ class SteadyPeer:
         self.inflight_bytes = 0
         self.told = NONE
         self.known = NONE
+        self.sent = NONE
+        self.asked = False
 
 
 class Steady:
@@ -195,6 +201,8 @@ class Steady:
         return NOTHING
 
     def has_room(self, peer: SteadyPeer) -> bool:
+        if peer.asked and peer.inflight:
+            return False
         return len(peer.inflight) < self.inflight_messages_max and peer.inflight_bytes < self.inflight_bytes_max
 
     def state(self) -> tuple[object, ...]:
@@ -239,8 +247,9 @@ def _own_durable(steady: Steady, offset: int) -> Outcome:
 
 
 def _is_of_this_epoch(steady: Steady, peer: int, term: int, epoch: int, offset: int, _commit: int) -> bool:
-    replicates = steady.peers[peer].state == REPLICATE
-    return replicates and term == epoch == steady.term and offset <= steady.peers[peer].next
+    row = steady.peers[peer]
+    is_known = row.state == REPLICATE and term == epoch == steady.term
+    return is_known and (offset <= row.next or offset <= row.sent)
 
 
 def _is_stale_ack(steady: Steady, _peer: int, term: int, *_rest: int) -> bool:
@@ -249,6 +258,8 @@ def _is_stale_ack(steady: Steady, _peer: int, term: int, *_rest: int) -> bool:
 
 def _ack(steady: Steady, index: int, _term: int, _epoch: int, offset: int, commit_offset: int) -> Outcome:
     peer = steady.peers[index]
+    if offset > peer.match or commit_offset > peer.known:
+        peer.asked = False
     peer.known = max(peer.known, commit_offset)
     while peer.inflight and peer.inflight[0][0] <= offset:
         peer.inflight_bytes -= peer.inflight[0][1]
@@ -256,7 +267,23 @@ def _ack(steady: Steady, index: int, _term: int, _epoch: int, offset: int, commi
     if offset <= peer.match:
         return NOTHING
     peer.match = offset
+    peer.next = max(peer.next, offset)
     return steady.advance()
+
+
+def _owes_answer(steady: Steady, index: int) -> bool:
+    peer = steady.peers[index]
+    has_all = peer.next == steady.end_offset
+    return peer.state == REPLICATE and (peer.match < peer.next or (has_all and peer.known < steady.commit_offset))
+
+
+def _ask_again(steady: Steady, index: int) -> Outcome:
+    peer = steady.peers[index]
+    peer.sent, peer.next = max(peer.sent, peer.next), peer.match
+    peer.told, peer.asked = peer.known, True
+    peer.inflight.clear()
+    peer.inflight_bytes = 0
+    return NOTHING
 
 
 def _may_send_items(steady: Steady, index: int) -> bool:
@@ -334,15 +361,21 @@ ROWS: Final = (
         _is_progress, _own_durable),
     Row(_L, Input.DURABLE, "otherwise", "", "nothing", _always, _nothing),
     Row(_L, Input.ACK, "term < T", "", "nothing", _is_stale_ack, _nothing),
-    Row(_L, Input.ACK, "peer replicates, term = epoch = T, offset <= next",
-        "known := max(known, commit_offset); drop in-flight up to offset; match := max(match, offset); advance",
+    Row(_L, Input.ACK, "peer replicates, term = epoch = T, offset <= next or sent",
+        "known := max(known, commit_offset); drop in-flight up to offset; match := max(match, offset); "
+        "next := max(next, match); not asked, if known or match rose; advance",
         "committed, if it rose", _is_of_this_epoch, _ack),
-    Row(_L, Input.SEND, "peer replicates, next < end, room in messages and bytes", "", "send", _may_send_items, _send),
+    Row(_L, Input.SEND, "peer replicates, next < end, room in messages and bytes (asked: nothing in flight)", "",
+        "send", _may_send_items, _send),
     Row(_L, Input.SEND, "peer replicates, next = end, told < commit", "", "send commit",
         _must_tell_commit, _send_commit),
     Row(_L, Input.SEND, "otherwise", "", "nothing", _always, _nothing),
     Row(_L, Input.SENT, "always", "told := commit; if end_offset > next: next := end_offset, one more in flight",
         "nothing", _always, _sent),
+    Row(_L, Input.SILENT, "peer replicates, match < next, or next = end and known < commit",
+        "sent := max(sent, next); next := match; told := known; nothing in flight; asked", "nothing",
+        _owes_answer, _ask_again),
+    Row(_L, Input.SILENT, "otherwise", "", "nothing", _always, _nothing),
     Row(_F, Input.RECEIVE, "term = prev_epoch = T, prev_offset = end < end_offset (all items are batches of T)",
         "end := end_offset; learn commit", "append", _continues, _receive),
     Row(_F, Input.RECEIVE, "term = prev_epoch = T, no items, start <= prev_offset <= end", "learn commit",

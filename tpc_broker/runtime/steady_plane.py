@@ -112,6 +112,7 @@ class SteadyPlane:
         self._steady_state = ffi.new("tpc_steady_state *")
         self._stalled = ffi.new("uint64_t[]", STALLED_AT_ONCE)
         self._want = ffi.new("tpc_steady_want *")
+        self._asked = ffi.new("tpc_steady_want[]", STALLED_AT_ONCE)
         self._heard = ffi.new("int64_t[2]")
         self._on_steady: Callable[[], None] = lambda: None
         self._on_steady_link: Callable[[int], None] = lambda _link: None
@@ -228,7 +229,7 @@ class SteadyPlane:
         """What is to be read for followers since the last call."""
         found, want = [], self._want
         while lib.tpc_steady_take_want(self._plane, want):
-            found.append(SteadyWant(want.handle, want.link, want.incarnation, want.offset, want.term, want.peer))
+            found.append(_want(want))
         return found
 
     def steady_give(self, want: SteadyWant, batches: Buffer) -> bool | None:
@@ -239,15 +240,24 @@ class SteadyPlane:
         return None if result == -errno.ENOENT else bool(result == 0)
 
     def steady_stalled(self, since_ns: int) -> list[int]:
-        """Handles of leaders that wait for an answer since then; some of them."""
+        """Handles of leaders of which nothing has become since then, with something under way; some of them."""
         count = lib.tpc_steady_stalled(self._plane, since_ns, self._stalled, STALLED_AT_ONCE)
         return list(self._stalled[0:count])
+
+    def steady_ask_again(self, now_ns: int, after_ns: int) -> list[SteadyWant]:
+        """Followers of leaders in C that have answered nothing for so long are asked again; those that lack records."""
+        count = lib.tpc_steady_ask_again(self._plane, now_ns, after_ns, self._asked, STALLED_AT_ONCE)
+        return [_want(self._asked[index]) for index in range(count)]
 
     def steady_statistics(self) -> dict[str, int]:
         """The fields of `tpc_steady_statistics`."""
         values = ffi.new("tpc_steady_statistics *")
         lib.tpc_steady_get_statistics(self._plane, values)
         return {name: int(getattr(values, name)) for name, _field in ffi.typeof("tpc_steady_statistics").fields}
+
+
+def _want(made: Any) -> SteadyWant:
+    return SteadyWant(made.handle, made.link, made.incarnation, made.offset, made.term, made.peer)
 
 
 def _is_armed(result: int) -> bool:

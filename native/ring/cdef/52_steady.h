@@ -12,7 +12,7 @@ typedef struct {
     uint64_t link; /* where its appends leave; 0: nowhere, and its match stays what it is */
     uint64_t incarnation;
     int64_t match_offset; /* durable there, of the term; -1: nothing */
-    int64_t next_offset;  /* behind what was sent; out only: in, it is match_offset */
+    int64_t next_offset;  /* behind what was sent, or is sent again; out only: in, it is match_offset */
     int64_t known_offset; /* of the commit, as it last said; -1: nothing */
     uint32_t votes;
     uint32_t reserved;
@@ -43,6 +43,7 @@ typedef struct {
     uint64_t unsteady;            /* entries that were Python's */
     uint64_t held;                /* entries that a follower had no room for when they came */
     uint64_t wanted, given_bytes; /* stretches that followers needed from segments, and what was read for them */
+    uint64_t asked_again;         /* how often a follower was, for want of an answer */
     uint64_t frames_sent, frames_taken;
     uint64_t sent_bytes, taken_bytes;
     uint64_t beats_sent, beats_taken;
@@ -124,7 +125,15 @@ int tpc_steady_take_want(tpc_plane *plane, tpc_steady_want *want);
  * comes next of the term, and it waits. */
 int tpc_steady_give(tpc_plane *plane, const tpc_steady_want *want, const uint8_t *batches, uint32_t bytes);
 
-/* Leaders with a peer that has not answered since then; how many. */
+/*
+ * Peers that owe an answer, and have said nothing new for after_ns (twice as long each time that they were asked in vain, 8 times at most), are
+ * asked again: what they were sent may be lost, as when a follower had no room for it. What is behind `match` is sent once more, one append
+ * until there is an answer. Told is who lacks records, and from which offset on; how many.
+ */
+uint32_t tpc_steady_ask_again(tpc_plane *plane, int64_t now_ns, int64_t after_ns, tpc_steady_want *asked,
+                              uint32_t asked_max);
+
+/* Leaders that nothing has become of since then, although something is under way: neither an answer nor durable records; how many. */
 uint32_t tpc_steady_stalled(tpc_plane *plane, int64_t since_ns, uint64_t *handles, uint32_t handles_max);
 
 void tpc_steady_get_statistics(const tpc_plane *plane, tpc_steady_statistics *statistics);

@@ -89,10 +89,16 @@ class Lagging:
                 found.append((group, want))
         return found
 
-    def _lags(self, group: str, want: SteadyWant) -> None:
+    def lacks(self, lacking: SteadyWant) -> None:
+        """It was sent that, and has not answered for long: perhaps it was lost."""
+        group = self._names.get(lacking.handle)
+        if group is not None and group in self._core.groups:
+            self._lags(group, lacking, is_silent=True)
+
+    def _lags(self, group: str, want: SteadyWant, *, is_silent: bool = False) -> None:
         machine = self._core.look(group)
         self._carried[group] = None
-        if machine.carried and machine.lags(want.peer):
+        if machine.carried and machine.lags(want.peer, is_silent=is_silent):
             self._note_awake(group)
 
     async def read(self, group: str, files: PartitionStorage, want: SteadyWant, now_ms: Callable[[], int]) -> None:

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STALLED_MS: Final = 1_500
-"""A leader in C without an answer for so long is the machine's again, which asks after what was lost."""
+"""A leader in C without an answer for so long is the machine's again, which asks after what was lost. Where only some
+of its followers give none, C asks these.
+"""
 LOOK_MS: Final = 200
 AGAIN_MS: Final = 20
 LOOKS_A_TURN: Final = 256
@@ -228,6 +230,8 @@ class SteadyCarrier:
             if group is not None and group in self._core.groups:
                 self._core.take_back(group, now_ms)
                 self._candidates[group] = now_ms + STALLED_MS
+        for lacking in self._plane.steady_ask_again(now_ms * 1_000_000, STALLED_MS * 1_000_000):
+            self.lagging.lacks(lacking)
 
     def _takes_ack(self, machine: Group, message: Ack) -> bool:
         """A follower whose machine is awake acknowledges to a leader that is carried."""
