@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 TAKES_SPACE: Final = frozenset(
     {"fallocate", "reserve_many", "write_at", "writev", "write_many", "mkdir", "make_folders"}
 )
+
+PIPE_BYTES: Final = 4096
 
 
 class BrokenJournal:
@@ -36,6 +39,24 @@ class BrokenJournal:
     def __exit__(self, *_: object) -> None:
         os.dup2(self._kept, self._descriptor, inheritable=False)
         os.close(self._kept)
+
+
+class HungJournal(BrokenJournal):
+    """No write of the journal completes in this block, and none fails: it is to a pipe that nobody reads. Those that
+    wait fail at its end.
+    """
+
+    def __enter__(self) -> Self:
+        self._kept = os.dup(self._descriptor)
+        self._reading, writing = os.pipe2(os.O_CLOEXEC)
+        os.write(writing, bytes(fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)))
+        os.dup2(writing, self._descriptor, inheritable=False)
+        os.close(writing)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        os.close(self._reading)
 
 
 @contextmanager

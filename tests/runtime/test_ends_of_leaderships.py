@@ -5,7 +5,7 @@ from unittest import mock
 import pytest
 
 from tests.log.log_batches import batch
-from tests.runtime.faults import BrokenJournal
+from tests.runtime.faults import BrokenJournal, HungJournal
 from tests.support.replica_cores import GROUP
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import NodeId
@@ -13,6 +13,7 @@ from tpc_broker.raft.group import Group
 from tpc_broker.raft.items import Voter
 from tpc_broker.raft.journal import CutEntry
 from tpc_broker.raft.output import LEADER
+from tpc_broker.raft.settings import Settings
 
 
 @pytest.fixture
@@ -157,3 +158,30 @@ def test_a_cut_of_what_was_never_proposed_that_is_lost_with_the_journal_is_made_
     cores.produce_at_leader(values("b", 4))
     cores.check()
     assert b"lost" not in b"".join(first.log().values())
+
+
+@pytest.mark.parametrize("is_carried", [False, True], ids=["by the machine", "carried by C"])
+def test_a_leader_whose_disk_hangs_leads_no_more_however_much_is_appended(make_cores, is_carried):
+    """Its followers acknowledge all that they are sent, so nothing but the disk stands still."""
+    cores = make_cores(settings=Settings(journal_stall_ms=2_000), is_carried=is_carried, has_beats=is_carried)
+    first = cores.leader()
+    cores.produce(first, values("a", 5))
+    if is_carried:
+        cores.until(lambda: all(node.is_carried() for node in cores.up()))
+    first.ask(first.storage.make_room, first.files, first.handle, 8 << 20)
+
+    def append():
+        """Nobody waits for it, as with acks=0."""
+        return not first.plane.leads(first.handle) or first.plane.append(first.handle, batch(0, [b"more"]))
+
+    with HungJournal(first):
+        cores.until(lambda: first.ask(append) and first.role()[0] is not LEADER)
+        second = cores.until(
+            lambda: next((node for node in cores.up() if node is not first and node is cores.leader()), None)
+        )
+        cores.produce(second, values("b", 5))
+    cores.until(
+        lambda: not first.ask(first.plane.journal_error) and not first.ask(lambda: first.driver.core.journal_stalled)
+    )
+    cores.produce_at_leader(values("c", 5))
+    cores.check()

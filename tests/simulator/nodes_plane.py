@@ -431,6 +431,9 @@ class TwinPlane(MemoryPlane):
 
     steady_wants = steady_stalled = steady_ask_again = steady_messages
 
+    def journal_progress(self):
+        return 0, False
+
     def steady_statistics(self):
         return {}
 

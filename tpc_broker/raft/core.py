@@ -92,6 +92,8 @@ class RaftCore:
         """The same without ending it."""
         self.takes_ack: Callable[[Group, Ack], bool] = lambda _machine, _message: False
         """Whether whoever carries a leader has taken an acknowledgement."""
+        self.journal_waits_ms: Callable[[int], int] = lambda _now_ms: 0
+        """For how long what others than the machines have given the journal waits, without a completion."""
         self.vouching = Vouching()
         self.on_due_earlier: Callable[[], None] = lambda: None
         self._messages_sent = self._frames_sent = self._messages_received = self._groups_walked = 0
@@ -500,14 +502,16 @@ class RaftCore:
     def _look_at_journal(self) -> None:
         """Rules 3.5: a leader without a disk is none. One stalled or closed for long ends all leaderships here."""
         waits = bool(self._pending) or not self.journal_open
-        stall_ms = self.patience.slowness * self.settings.journal_stall_ms
-        stalled = waits and self._now_ms - self._journal_progress_ms >= stall_ms
+        waits_ms = max(self.journal_waits_ms(self._now_ms), self._now_ms - self._journal_progress_ms if waits else 0)
+        stalled = waits_ms >= self.patience.slowness * self.settings.journal_stall_ms
         if stalled and not self.journal_stalled:
             self.journal_stalled = True
             for machine in list(self.groups.values()):
                 if machine.is_leader:
                     self._groups_walked += 1
                     self.awake(machine).resign(self._now_ms)
+        elif self.journal_stalled and not stalled and not waits:
+            self._journal_moves()
 
     def _journal_moves(self) -> None:
         self._journal_progress_ms = self._now_ms

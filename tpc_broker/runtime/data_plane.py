@@ -526,6 +526,13 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
 
     # -- the journal ---------------------------------------------------------------------------------------------------
 
+    def journal_progress(self) -> tuple[int, bool]:
+        """Up to which sequence all is durable, and whether something behind it waits."""
+        statistics = ffi.new("tpc_journal_statistics *")
+        lib.tpc_journal_get_statistics(self._journal, statistics)
+        durable = int(statistics.durable_sequence)
+        return durable, durable + 1 < int(statistics.sequence_next)
+
     def journal_error(self) -> int:
         statistics = ffi.new("tpc_journal_statistics *")
         lib.tpc_journal_get_statistics(self._journal, statistics)
