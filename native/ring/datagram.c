@@ -222,6 +222,7 @@ static int leave_keyless_out(tpc_datagrams *it, datagram_batch *batch) {
                              .key_bytes = (uint16_t)record.key_bytes};
         tpc_batch_builder_add(&kept, &said, frame->data);
     }
+    frame->length = kept.bytes; /* a frame is made with all of its capacity in use */
     tpc_frame_release(batch->frame);
     batch->frame = frame;
     batch->builder = kept;

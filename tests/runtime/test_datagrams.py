@@ -407,6 +407,27 @@ def test_when_a_topic_becomes_compacted_what_has_no_key_spoils_no_record_that_ha
     assert port.counts()["without_room"] == 0
 
 
+@pytest.mark.parametrize("bytes_each", [10, 100, 400])
+def test_what_has_no_key_is_left_out_of_a_large_batch_too(stalled, bytes_each):
+    """Its frame is made smaller then, by what was left out."""
+    port = Port(stalled)
+    handle = stalled.lead("t", settings=bench_settings(timestamp_before_ms_max=1 << 40))
+    port.route("t")
+    port.send("t", 0, b"first", request_id=99)
+    port.until_counted(waiting=1)
+    for number in range(150):
+        port.send("t", 0, b"x" * bytes_each, timestamp=NOW_MS, request_id=number, flags=0)
+        port.until_counted(received=number + 2)
+    flags = (PartitionFlag.COMPACTED, PartitionFlag.PYTHON_VALIDATES)
+    stalled.plane.update(handle, bench_settings(*flags))
+    port.send("t", 0, b"last", key=b"m", timestamp=NOW_MS, request_id=98)
+    port.until_counted(received=152)
+    stalled.let_go()
+    assert sorted(port.answer() for _ in range(2)) == [(E.NONE, 0, 98), (E.NONE, 0, 99)]
+    assert records_in(stalled, handle)[1:] == [(b"m", b"last", NOW_MS)]
+    assert port.counts()["invalid"] == 150
+
+
 def test_a_relaxed_topic_s_records_do_not_wait_for_the_journal(stalled):
     port = Port(stalled)
     stalled.lead("t")
