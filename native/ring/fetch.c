@@ -561,7 +561,7 @@ int tpc_plane_fetch(tpc_plane *plane, tpc_request *request) {
         return 0;
     }
     bool forwards = tpc_forwards(plane, request);
-    if (forwards && !tpc_fetch_may_wait(fetches, fetch)) fetch->deadline_ns = 0;
+    if (forwards) tpc_fetch_may_wait(fetches, fetch); /* where it must not, it has no deadline any more */
     if (forwards && tpc_forward_fetch(plane, fetch)) {
         fetches->statistics.taken++;
         return 1;

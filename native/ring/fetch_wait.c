@@ -32,11 +32,14 @@ static int64_t bytes_of(const tpc_fetch *fetch) {
     return (int64_t)(sizeof *fetch + (size_t)fetch->parts_count * part);
 }
 
-/* Whether there was so much, or it is so little that nobody asks. */
+/* Whether there was so much, or it is so little that nobody asks. If not, it waits no more, and is counted once. */
 static bool charge(tpc_fetches *fetches, tpc_fetch *fetch, int64_t bytes, bool even_so) {
     bool fits = fetch->parts_count <= FEW_PARTS || bytes <= fetches->waiting_bytes_max - fetches->waiting_bytes;
-    fetches->statistics.hurried += !fits;
-    if (!fits && !even_so) return false;
+    if (!fits) {
+        fetches->statistics.hurried += fetch->deadline_ns != 0;
+        fetch->deadline_ns = 0;
+        if (!even_so) return false;
+    }
     fetch->waiting_bytes += bytes;
     fetches->waiting_bytes += bytes;
     return fits;
@@ -49,7 +52,7 @@ bool tpc_fetch_may_wait(tpc_fetches *fetches, tpc_fetch *fetch) {
 void tpc_fetch_charge_python(tpc_fetches *fetches, tpc_fetch *fetch) {
     int64_t bytes = (int64_t)fetch->parts_count * PART_BYTES_IN_PYTHON;
     if (!fetch->waiting_bytes) bytes += bytes_of(fetch);
-    if (!charge(fetches, fetch, bytes, true)) fetch->deadline_ns = 0;
+    charge(fetches, fetch, bytes, true);
 }
 
 /* ---- the wheel ---- */

@@ -79,6 +79,14 @@ def test_a_long_poll_of_many_partitions_does_not_wait_without_memory(node, core)
     answer = front.fetch(front.connect(), 12, asks(*[("t", 0, 0), ("t", 1, 0)] * 65, wait_ms=LONG_MS))
     assert len(parts_of(answer)) == 130
     assert sum(each.fetch_counts().hurried for each in node.cores) >= 1
+
+
+def test_one_that_is_left_to_python_without_memory_counts_once(node):
+    front = node.cores[0]
+    lib.tpc_plane_set_fetch_session_bytes(front.plane.pointer, 1)
+    answer = front.fetch(front.connect(), 12, asks(*[("absent", 0, 0)] * 65, wait_ms=LONG_MS))
+    assert {part["ErrorCode"] for part in parts_of(answer)} == {E.UNKNOWN_TOPIC_OR_PARTITION}
+    assert (front.handled, front.fetch_counts().hurried) == (1, 1)
     wait_parked(node, 0)
     node.cores[0].until(lambda: not any(each.fetch_counts().waiting_bytes for each in node.cores))
 
