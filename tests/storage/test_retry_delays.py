@@ -34,3 +34,35 @@ async def test_what_was_well_for_long_begins_anew_and_is_forgotten(autojump_cloc
     assert await waits(delays, 4, rest_s=11) == [0.5] * 4
     delays.tried("another", 0.5)
     assert list(delays._delays) == ["another"]
+
+
+class CountedLooks(dict):
+    """Counts how many delays are looked over."""
+
+    looks = 0
+
+    def items(self):
+        self.looks += len(self)
+        return super().items()
+
+
+async def test_thousands_that_fail_together_are_not_looked_over_for_each_of_them(autojump_clock):
+    delays = RetryDelays(10.0)
+    delays._delays = looked_over = CountedLooks()
+    for _ in range(8):
+        for number in range(1000):
+            delays.tried(number, 0.5)
+        await trio.sleep(10)
+    assert len(looked_over) == 1000
+    assert looked_over.looks <= 8 * 1000
+
+
+async def test_what_is_tried_anew_before_the_old_are_forgotten_begins_at_first_all_the_same(autojump_clock):
+    delays = RetryDelays(10.0)
+    for _ in range(4):
+        delays.tried("disk", 0.5)
+    await trio.sleep(13.5)
+    delays.tried("another", 0.5)
+    await trio.sleep(1)
+    delays.tried("disk", 0.5)
+    assert delays._delays["disk"].delay_s == 0.5
