@@ -29,6 +29,36 @@ signal.signal(signal.{name}, signal.SIG_DFL)
 main(["backup", sys.argv[1], "--data", sys.argv[2]])
 """
 
+ON_THE_RING = """
+import os, signal, threading, trio
+from tpc_broker.runtime.data_commands import ended_by_signals
+from tpc_broker.runtime.trio_ring import run
+
+def end():
+    begun.wait()
+    os.kill(os.getpid(), signal.{name})
+
+async def main():
+    try:
+        begun.set()
+        await trio.sleep_forever()
+    finally:
+        print("cleaned up", end=", ")
+
+begun = threading.Event()
+signal.signal(signal.{name}, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.SIG_IGN if {ignores} else signal.default_int_handler)
+before = signal.getsignal(signal.SIGINT)
+threading.Thread(target=end, daemon=True).start()
+try:
+    with ended_by_signals():
+        run(main)
+except KeyboardInterrupt:
+    print("interrupted")
+assert signal.getsignal(signal.SIGINT) == before
+assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+"""
+
 
 def leave_links(data):
     """As a backup that was killed does; the segment that is linked."""
@@ -92,3 +122,12 @@ def test_a_signal_ends_a_backup_as_ctrl_c_does(tmp_path, name):
     assert not (data / STAGING_FOLDER).exists()
     told = f"tpc-broker: interrupted; {target} is not whole, remove it\n"
     assert (done.returncode, done.stderr) == (130, told)
+
+
+@pytest.mark.parametrize("ignores_ctrl_c", [False, True])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_ends_what_a_restore_does_on_the_ring(name, ignores_ctrl_c):
+    """Between trio's own steps, which KeyboardInterrupt must not end; also as a script's job in the background."""
+    command = [sys.executable, "-c", ON_THE_RING.format(name=name, ignores=ignores_ctrl_c)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "cleaned up, interrupted\n", "")

@@ -18,6 +18,7 @@ from tpc_broker.runtime.options import StartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from tpc_broker.runtime.backup import BackupReport
 
@@ -57,16 +58,31 @@ def progress(title: str, *, shown: bool) -> Iterator[Callable[[int, int], None]]
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGTERM, and SIGHUP unless it is ignored, end what is in the block as Ctrl-C does: cleaned up, and said."""
+    """SIGTERM, and SIGHUP unless it is ignored, end what is in the block as Ctrl-C does: cleaned up, and said.
+
+    Whoever has taken SIGINT by then is asked: trio, while it runs, lets none of its own steps end in the midst.
+    """
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    ignores_ctrl_c = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignores_ctrl_c:  # a shell's background job; trio takes only what has Python's own handler
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, handler in before.items():
         if handler is signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
+            signal.signal(number, _as_ctrl_c)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if ignores_ctrl_c:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # with those that came meanwhile
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _as_ctrl_c(_number: int, frame: FrameType | None) -> None:
+    taken = signal.getsignal(signal.SIGINT)
+    (taken if callable(taken) else signal.default_int_handler)(signal.SIGINT, frame)
 
 
 @click.command()
