@@ -84,6 +84,33 @@ def test_what_a_killed_backup_left_is_removed_and_what_a_running_one_has_is_not(
         pass
 
 
+def test_a_backup_that_begins_while_what_another_left_is_removed_is_not_refused(tmp_path, monkeypatch):
+    """Which may be hundreds of thousands of links. What cannot be removed is met again by the next look."""
+    remove, refused = backup_staging.shutil.rmtree, []
+
+    def back_up_meanwhile(path, **how):
+        monkeypatch.setattr(backup_staging.shutil, "rmtree", remove)
+        with staging_folder(tmp_path) as staging:
+            (staging / "own").touch()
+            remove(path, **how)
+            assert (staging / "own").exists()
+
+    def refuse(path):
+        refused.append(path)
+        raise PermissionError(13, "Permission denied", str(path))
+
+    segment = leave_links(tmp_path)
+    monkeypatch.setattr(backup_staging.shutil, "rmtree", refuse)
+    for _ in range(2):
+        with pytest.raises(PermissionError):
+            remove_left(tmp_path)
+    monkeypatch.setattr(backup_staging.shutil, "rmtree", back_up_meanwhile)
+    assert remove_left(tmp_path)
+    assert (segment.stat().st_nlink, len(set(refused))) == (1, 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".backup.lock", "topics"]
+    assert not remove_left(tmp_path)
+
+
 def test_a_broker_that_runs_looks_again_and_says_what_it_cannot_remove_once(tmp_path, monkeypatch, caplog):
     """Not in the way of the next look: another user's folder may be gone by then."""
     looks = []

@@ -10,6 +10,7 @@ import fcntl
 import logging
 import os
 import shutil
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 STAGING_FOLDER: Final = "backup-staging"
 """In the data directory while a backup runs: links to the files as they were."""
 LOOK_S: Final = 60.0
+_LEFT_PREFIX: Final = f"{STAGING_FOLDER}.left-"
+"""Of a backup that was killed, while it is removed."""
 _LOCK_FILE: Final = ".backup.lock"
 
 
@@ -55,18 +58,23 @@ def staging_folder(data: Path) -> Iterator[Path]:
 
 
 def remove_left(data: Path) -> bool:
-    """Remove the folder where there is one that no backup has; whether there was. OSError: it cannot be removed."""
-    if not (data / STAGING_FOLDER).exists():
-        return False
-    lock = _open_lock(data)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(data / STAGING_FOLDER)
-    except (BlockingIOError, FileNotFoundError):  # a backup has it, or had it and has ended
-        return False
-    finally:
-        os.close(lock)
-    return True
+    """Remove the folder where there is one that no backup has; whether there was. OSError: it cannot be removed.
+
+    It gets another name first, so that a backup that begins meanwhile finds the lock free and makes its own.
+    """
+    if (data / STAGING_FOLDER).exists():
+        lock = _open_lock(data)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (data / STAGING_FOLDER).rename(data / f"{_LEFT_PREFIX}{time.time_ns()}")
+        except (BlockingIOError, FileNotFoundError):  # a backup has it, or had it and has ended
+            pass
+        finally:
+            os.close(lock)
+    left = sorted(data.glob(f"{_LEFT_PREFIX}*"))
+    for folder in left:
+        shutil.rmtree(folder)
+    return bool(left)
 
 
 async def keep_removing_left(data: Path) -> None:
