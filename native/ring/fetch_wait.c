@@ -9,7 +9,9 @@
  * they attempt again, in the order in which they were marked.
  *
  * What they take while they wait, or are with Python, has a bound of its own: sessions that fill theirs must not keep
- * everybody else from waiting. Above it one of many partitions is answered at once, with what there is.
+ * everybody else from waiting. Above it one of many partitions is answered at once, with what there is, and its client
+ * asks again: that costs CPU, where waiting would cost the memory. Those of few partitions are charged and always wait,
+ * so together they are bounded by the number of connections alone.
  */
 #include "fetch.h"
 
