@@ -9,9 +9,11 @@ A node that gave a replica up and gets one again begins another *life*: it is an
 has promised is gone with its files. `ReplicasMoved` names the next life, and the term in which the group has left the
 node out: files that have heard of a later term are not given up by it, since that term's leader may count on them.
 
-All that is under way is in the image, so everybody knows which moves may go on (`active_moves`): the most urgent ones,
-as many for each node that receives as `replica.moves.per.node` says. A partition without a majority has no leader, so
-its move stands still until nodes come back: it is in nobody's way.
+All that is under way is in the image, and everybody reckons from it which moves may go on (`active_moves`): the most
+urgent ones, as many for each node that receives as `replica.moves.per.node` says. A partition without a majority has no
+leader, so its move stands still until nodes come back: it is in nobody's way. Who is away each node learns by itself,
+some sooner than others. So while nodes go or come back, leaders may count differently, and a node may receive more at a
+time than that: the number spares it, and nothing is unsound without it.
 """
 
 from __future__ import annotations
@@ -263,7 +265,7 @@ def has_majority(image: ClusterImage, topic: TopicImage, index: int, away: Colle
 
 def active_moves(image: ClusterImage, receiving_max: int, away: Collection[NodeId] = ()) -> frozenset[TopicPartition]:
     """Which may go on now: the most urgent, of these the oldest, and no more than so many for each node that receives.
-    One that brings nothing to any node always may. `away`: nodes that are not there.
+    One that brings nothing to any node always may. `away`: nodes that are not there, as far as this one knows.
     """
     receiving: Counter[NodeId] = Counter()
     found = set()
